@@ -1,0 +1,57 @@
+# make train   sets everything up and trains recipe `quickstart`
+# make test    sets everything up and runs the tests
+.PHONY: help setup setup-dev train test check format bench-nanogpt clean
+
+# The first Python on this machine that answers and is new enough.
+PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13; do \
+  $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
+BIN := .venv/bin
+
+help:
+	@echo "make train   set up and train recipe quickstart (RECIPE=NAME for another)"
+	@echo "make test    set up and run the tests"
+	@echo "make check   ruff, mypy, import-linter"
+	@echo "make setup   only set up .venv"
+	@echo "make bench-nanogpt PEER=path/to/nanoGPT TEXT=path/to/input.txt"
+
+.venv/bin/python:
+	@test -n "$(PYTHON)" || { echo "longhaul needs Python 3.11 or newer; none found on PATH (set PYTHON=/path/to/python)"; exit 2; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "$(PYTHON) cannot make a virtual environment: install its venv package (Debian: apt-get install python3-venv)"; exit 2; }
+	$(PYTHON) -m venv .venv
+
+.venv/installed: pyproject.toml | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+.venv/installed-dev: pyproject.toml | .venv/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+setup: .venv/installed
+setup-dev: .venv/installed-dev
+
+RECIPE ?= quickstart
+train: setup
+	$(BIN)/longhaul train $(RECIPE)
+
+test: setup-dev
+	$(BIN)/python -m pytest
+
+check: setup-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup-dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+TEXT ?= ../shared/corpora/tinyshakespeare.txt
+PAIRS ?= 5
+bench-nanogpt: setup
+	@test -n "$(PEER)" || { echo "say where nanoGPT is: make bench-nanogpt PEER=path/to/nanoGPT"; exit 2; }
+	$(BIN)/python benchmarks/vs_nanogpt.py --peer "$(PEER)" --text "$(TEXT)" --pairs $(PAIRS)
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,5 @@
+"""`python -m longhaul` is the `longhaul` command."""
+
+from longhaul.cli.main import main
+
+main()

@@ -1,0 +1,112 @@
+"""Combinations of settings that cannot work, found before any device is touched.
+
+Enters: a recipe whose single settings are valid. Leaves: problems, each with the dotted
+settings involved (the one to blame first) and why. Never knows: files, overrides, devices.
+"""
+
+from collections.abc import Iterator
+
+from longhaul.config.batch import BatchStage
+from longhaul.config.recipe import Recipe, source_name
+
+Combination = tuple[tuple[str, ...], str]
+
+
+def combination_problems(recipe: Recipe) -> Iterator[Combination]:
+    """Every impossible combination."""
+    yield from _shape(recipe)
+    for number, stage in enumerate(recipe.batch_stages()):
+        yield from _batch(recipe, stage, f"batch.stages.{number - 1}" if number else "batch")
+    yield from _limits(recipe)
+    yield from _text(recipe)
+
+
+def _shape(recipe: Recipe) -> Iterator[Combination]:
+    model = recipe.model
+    if model.width % model.heads:
+        divisors = [heads for heads in range(1, model.width + 1) if model.width % heads == 0]
+        better = min(divisors, key=lambda heads: (abs(heads - model.heads), heads))
+        yield (
+            ("model.heads", "model.width"),
+            f"{model.heads} heads do not divide model.width {model.width}; {better} would",
+        )
+    elif model.positions == "rotary" and model.head_width % 2:
+        yield (
+            ("model.heads", "model.width", "model.positions"),
+            f"rotary positions need an even head width, not {model.width}/{model.heads} = "
+            f"{model.head_width}",
+        )
+
+
+def _batch(recipe: Recipe, stage: BatchStage, where: str) -> Iterator[Combination]:
+    sequences, length = stage.sequences, stage.sequence_length
+    block, micro = recipe.block_length(), recipe.batch.micro_sequences
+    sequences_key, length_key = f"{where}.sequences", f"{where}.sequence_length"
+    if length > recipe.model.context:
+        yield (
+            (length_key, "model.context"),
+            f"{length} does not fit model.context {recipe.model.context}",
+        )
+    if block % length:
+        yield (length_key,), f"{length} does not divide the longest sequence length {block}"
+    elif sequences % (block // length):
+        yield (
+            (sequences_key, length_key),
+            f"{sequences} sequences of {length} do not fill whole blocks of {block} tokens; "
+            f"a multiple of {block // length} would",
+        )
+    if micro and sequences % micro:
+        yield (
+            ("batch.micro_sequences", sequences_key),
+            f"{micro} does not divide {sequences_key} {sequences}",
+        )
+
+
+def _limits(recipe: Recipe) -> Iterator[Combination]:
+    train, schedule = recipe.train, recipe.optim.schedule
+    starts = [stage.from_step for stage in recipe.batch_stages()]
+    if len(set(starts)) != len(starts):
+        yield ("batch.stages",), "two stages begin at the same step (the first holds from step 0)"
+    if train.steps is not None and train.tokens is not None:
+        yield ("train.tokens", "train.steps"), "give train.steps or train.tokens, not both"
+    if train.steps is None and train.tokens is None:
+        if train.max_hours is None:
+            yield (
+                ("train.steps",),
+                "the run has no end: give train.steps, train.tokens or train.max_hours",
+            )
+        elif schedule.shape != "constant" and schedule.decay_steps is None:
+            yield (
+                ("optim.schedule.shape", "train.max_hours"),
+                f"a {schedule.shape} schedule needs its length: give train.steps, train.tokens "
+                "or optim.schedule.decay_steps beside train.max_hours",
+            )
+    end = schedule.decay_steps or recipe.total_steps()
+    if end is not None and schedule.shape != "constant" and schedule.warmup_steps >= end:
+        yield (
+            ("optim.schedule.warmup_steps",),
+            f"{schedule.warmup_steps} warm-up steps leave nothing of {end} steps",
+        )
+
+
+def _text(recipe: Recipe) -> Iterator[Combination]:
+    tokenizer = recipe.tokenizer
+    path_and_kind = ("tokenizer.path", "tokenizer.kind")
+    if tokenizer.kind == "file" and not tokenizer.path:
+        yield path_and_kind, "kind `file` needs the path of a tokenizer.json"
+    if tokenizer.kind != "file" and tokenizer.path:
+        yield path_and_kind, f"a path is read only by kind `file`, not `{tokenizer.kind}`"
+    if tokenizer.vocab_size is not None:
+        if tokenizer.kind != "bpe":
+            yield (
+                ("tokenizer.vocab_size", "tokenizer.kind"),
+                f"kind `{tokenizer.kind}` decides its own vocabulary; only `bpe` takes a size",
+            )
+        elif tokenizer.vocab_size < 257:
+            yield (
+                ("tokenizer.vocab_size",),
+                f"{tokenizer.vocab_size} cannot hold the 256 bytes and end-of-text; 257 would",
+            )
+    names = [source_name(source.name, source.path) for source in recipe.data.sources]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield ("data.sources",), f"two sources are called {name}; give each a name of its own"

@@ -1,0 +1,310 @@
+"""From a recipe's name or file to a checked, frozen `Recipe`.
+
+Enters: a shipped recipe's name or a TOML path, `--set` overrides, `--data`.
+Leaves: the recipe with, for every value, where it came from; or every problem at once.
+Never knows: devices, runs, the ledger.
+"""
+
+import difflib
+import importlib.resources
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from longhaul.config.combinations import combination_problems
+from longhaul.config.paths import change_of
+from longhaul.config.problems import (
+    Problem,
+    from_pydantic,
+    origin_of,
+    raise_problems,
+    unknown_setting,
+)
+from longhaul.config.recipe import Recipe
+from longhaul.config.toml_lines import lines_of_settings
+from longhaul.core.errors import RecipeError
+
+_MOST_PARENTS = 16
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A checked recipe and the origin of each value that is not a default."""
+
+    recipe: Recipe
+    values: Mapping[str, Any]
+    """The merged tables, as they would stand in one TOML file."""
+    origins: Mapping[str, str] = field(default_factory=dict)
+    """Dotted path → `file:line` or the option that set it."""
+
+
+@dataclass
+class _Layers:
+    """Tables merged so far; later layers win, tables merge, lists are replaced."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
+
+    def merge(self, values: Mapping[str, Any], lines: Mapping[str, int], file: str) -> None:
+        self._merge_into(self.values, values, "")
+        for path, line in lines.items():
+            self.origins[path] = f"{file}:{line}"
+
+    def _merge_into(self, onto: dict[str, Any], values: Mapping[str, Any], prefix: str) -> None:
+        for key, value in values.items():
+            path = f"{prefix}{key}"
+            if isinstance(value, dict) and isinstance(onto.get(key), dict):
+                self._merge_into(onto[key], value, f"{path}.")
+                continue
+            for stale in [p for p in self.origins if p == path or p.startswith(f"{path}.")]:
+                del self.origins[stale]
+            onto[key] = _copied(value)
+
+    def set(self, path: str, value: Any, origin: str) -> None:
+        table: Any = self.values
+        *parents, last = path.split(".")
+        for part in parents:
+            if isinstance(table, list) and part.isdigit() and int(part) < len(table):
+                table = table[int(part)]
+            elif isinstance(table, dict):
+                if not isinstance(table.get(part), dict | list):
+                    table[part] = {}
+                table = table[part]
+            else:
+                raise_problems([unknown_setting(path, origin)], "override")
+        if isinstance(table, list) and last.isdigit() and int(last) < len(table):
+            table[int(last)] = value
+        elif isinstance(table, dict):
+            table[last] = value
+        else:
+            raise_problems([unknown_setting(path, origin)], "override")
+        for stale in [p for p in self.origins if p.startswith(f"{path}.")]:
+            del self.origins[stale]
+        self.origins[path] = origin
+
+
+def shipped_recipes() -> dict[str, Path]:
+    """Name → file of the recipes that come with the package."""
+    folder = Path(str(importlib.resources.files("longhaul") / "recipes"))
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+
+
+def load_recipe(name: str, overrides: Sequence[str] = (), data: str | None = None) -> Resolved:
+    """Resolve a recipe.
+
+    Args:
+        name: a shipped recipe's name, or the path of a TOML file.
+        overrides: `dotted.path=value`, as given to `--set`; the value is TOML, or else a text.
+        data: replaces every source by this one file, folder or address.
+
+    Raises:
+        RecipeError: with every problem found, not only the first.
+    """
+    layers = _Layers()
+    _read_with_parents(_find(name), layers, ())
+    if data is not None:
+        layers.set("data.sources", [{"path": data}], f"--data {data}")
+    for override in overrides:
+        path, value = parse_override(override)
+        layers.set(path, value, f"--set {override}")
+    return resolve(layers.values, layers.origins, name)
+
+
+def resolve(values: Mapping[str, Any], origins: Mapping[str, str], name: str) -> Resolved:
+    """Check merged tables and freeze them; every problem is raised at once."""
+    recipe, problems = _validate(values, origins)
+    raise_problems(problems, name)
+    assert recipe is not None
+    return Resolved(recipe, values, dict(origins))
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """`optim.lr=3e-4` → ("optim.lr", 0.0003); a value that is no TOML is taken as text."""
+    path, equals, value = text.partition("=")
+    path = path.strip()
+    if not equals or not path:
+        raise RecipeError(
+            f"--set {text}: not of the form path=value", "write it like --set optim.lr=3e-4"
+        )
+    try:
+        return path, tomllib.loads(f"value = {value.strip()}")["value"]
+    except tomllib.TOMLDecodeError:
+        return path, value.strip()
+
+
+def with_overrides(recipe: Recipe, overrides: Mapping[str, Any]) -> Recipe:
+    """Effective settings: the recipe with the ledger's overrides on top.
+
+    Raises:
+        RecipeError: an override names no setting, or makes the recipe invalid.
+    """
+    if not overrides:
+        return recipe
+    layers = _Layers(recipe.model_dump(mode="json", exclude_unset=True))
+    for path, value in overrides.items():
+        if change_of(path) is None:
+            raise_problems([unknown_setting(path)], recipe.name)
+        layers.set(path, value, "ledger")
+    return resolve(layers.values, layers.origins, recipe.name).recipe
+
+
+def recipe_from_values(values: Mapping[str, Any]) -> Recipe:
+    """A recipe from its own `model_dump`, such as a segment's settings."""
+    return resolve(values, {}, str(values.get("name", "?"))).recipe
+
+
+def _find(name: str) -> Path:
+    path = Path(name)
+    shipped = shipped_recipes()
+    if path.suffix == ".toml" or "/" in name:
+        if path.is_file():
+            return path
+        raise RecipeError(
+            f"recipe {name}: no such file", "`longhaul recipes` lists those that are shipped"
+        )
+    if name in shipped:
+        return shipped[name]
+    near = difflib.get_close_matches(name, shipped, n=1)
+    raise RecipeError(
+        f"recipe {name}: not among those shipped ({', '.join(shipped)})"
+        + (f"; did you mean {near[0]}?" if near else ""),
+        "name one of them, or the path of your own .toml file",
+    )
+
+
+def _read_with_parents(path: Path, layers: _Layers, children: tuple[Path, ...]) -> None:
+    if path.resolve() in children or len(children) >= _MOST_PARENTS:
+        chain = " → ".join(p.name for p in (*children, path))
+        raise RecipeError(f"extends: {chain} goes round in a circle", "remove one `extends`")
+    text, values = _read(path)
+    lines = lines_of_settings(text)
+    parent = values.pop("extends", None)
+    if parent is not None:
+        if not isinstance(parent, str):
+            raise RecipeError(
+                f"extends: {parent!r} is not a text in quotes ({path.name}:{lines['extends']})"
+            )
+        beside = path.parent / parent
+        found = beside if beside.is_file() else _find(parent)
+        _read_with_parents(found, layers, (*children, path.resolve()))
+    values.setdefault("name", path.stem)
+    lines.pop("extends", None)
+    layers.merge(values, lines, path.name)
+
+
+def _read(path: Path) -> tuple[str, dict[str, Any]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        return text, tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise RecipeError(f"{path}: not TOML: {error}", "mend the file at that line") from error
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"{path}: not UTF-8 text ({error.reason})") from error
+    except OSError as error:
+        raise RecipeError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def _validate(
+    values: Mapping[str, Any], origins: Mapping[str, str]
+) -> tuple[Recipe | None, list[Problem]]:
+    """Validate, and where single settings are wrong, go on without them to find the rest."""
+    problems: list[Problem] = []
+    remaining: Any = _copied(values)
+    blamed: set[str] = set()
+    for _ in range(4):
+        try:
+            recipe = Recipe.model_validate(_tupled(remaining))
+        except ValidationError as error:
+            details = error.errors()
+            wrong = [".".join(map(str, detail["loc"])) for detail in details]
+            problems += [
+                from_pydantic(detail, origins)
+                for path, detail in zip(wrong, details, strict=True)
+                if path not in blamed  # a wrong value that was taken out is missing now
+            ]
+            blamed.update(wrong)
+            removed = [_remove(remaining, path) for path in wrong]
+            if not any(removed):
+                # Only required settings are missing: stand-ins let the combinations be checked.
+                removed = [_stand_in(remaining, path) for path in wrong]
+            if not any(removed):
+                return None, problems
+            continue
+        for involved, text in combination_problems(recipe):
+            if not blamed.intersection(involved):
+                where = next((p for p in involved if p in origins), involved[0])
+                problems.append(Problem(involved[0], text, origin_of(where, origins)))
+        return recipe, problems
+    return None, problems
+
+
+_STAND_INS: dict[str, Any] = {
+    "model.layers": 1, "model.heads": 1, "model.width": 2, "model.context": 1,
+    "batch.sequences": 1, "optim.lr": 1.0, "name": "unnamed",
+    "data.sources": [{"path": "synthetic"}], "data": {"sources": [{"path": "synthetic"}]},
+    "model": {"layers": 1, "heads": 1, "width": 2, "context": 1}, "batch": {"sequences": 1},
+    "optim": {"lr": 1.0}, "train": {"steps": 1},
+}  # fmt: skip
+
+
+def _stand_in(values: dict[str, Any], path: str) -> bool:
+    if path not in _STAND_INS:
+        return False
+    table = values
+    *parents, last = path.split(".")
+    for part in parents:
+        table = table.setdefault(part, {})
+    table[last] = _STAND_INS[path]
+    return True
+
+
+def _remove(values: Any, path: str) -> bool:
+    *parents, last = path.split(".")
+    for part in parents:
+        if isinstance(values, list) and part.isdigit() and int(part) < len(values):
+            values = values[int(part)]
+        elif isinstance(values, dict) and part in values:
+            values = values[part]
+        else:
+            return False
+    if isinstance(values, dict) and last in values:
+        del values[last]
+        return True
+    if isinstance(values, list) and last.isdigit() and int(last) < len(values):
+        del values[int(last)]
+        return True
+    return False
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _copied(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_copied(item) for item in value]
+    return value
+
+
+def _tupled(value: Any) -> Any:
+    # Strict pydantic wants tuples for tuple fields; TOML and JSON only have lists.
+    if isinstance(value, Mapping):
+        return {key: _tupled(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return tuple(_tupled(item) for item in value)
+    return value
+
+
+def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted path, value) of every setting in nested tables; lists of tables by position."""
+    for key, value in values.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from leaves(value, f"{path}.")
+        elif isinstance(value, list | tuple) and value and isinstance(value[0], Mapping):
+            for number, item in enumerate(value):
+                yield from leaves(item, f"{path}.{number}.")
+        else:
+            yield path, value

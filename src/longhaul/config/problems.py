@@ -1,0 +1,127 @@
+"""What is wrong with a recipe, said so that it can be mended.
+
+Enters: pydantic's errors and combination problems, with where each value came from.
+Leaves: one `RecipeError` holding every problem, a line each:
+`optim.lr: -0.1 is not > 0 (recipe.toml:14)`.
+Never knows: how recipes are read.
+"""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic_core import ErrorDetails
+
+from longhaul.config.paths import setting_paths
+from longhaul.core.errors import RecipeError
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong with one setting."""
+
+    path: str
+    """Dotted path, list positions as numbers."""
+    text: str
+    origin: str = ""
+    """`file:line` or the option that set it."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.text}" + (f" ({self.origin})" if self.origin else "")
+
+
+def raise_problems(problems: Iterable[Problem], recipe: str) -> None:
+    """Raise one error with every problem, if there are any."""
+    found = list(dict.fromkeys(problems))
+    if not found:
+        return
+    lines = "\n".join(f"  {problem}" for problem in found)
+    count = "1 problem" if len(found) == 1 else f"{len(found)} problems"
+    raise RecipeError(
+        f"recipe {recipe} has {count}:\n{lines}",
+        "`longhaul recipe show NAME` lists every setting, `longhaul recipe schema` what each takes",
+    )
+
+
+def nearest_setting(path: str) -> str:
+    """The known setting most like `path`; empty if none is near."""
+    known = list(setting_paths())
+    plain = ".".join(part for part in path.split(".") if not part.isdigit())
+    near = difflib.get_close_matches(plain, known, n=1, cutoff=0.6)
+    if not near:
+        # A key given without its section, such as `lr` or `learning.lr`.
+        last = plain.rsplit(".", 1)[-1]
+        near = [setting for setting in known if setting.rsplit(".", 1)[-1] == last][:1]
+    return near[0] if near else ""
+
+
+def unknown_setting(path: str, origin: str = "") -> Problem:
+    """The problem of a setting that does not exist."""
+    near = nearest_setting(path)
+    return Problem(path, "unknown setting" + (f"; did you mean {near}?" if near else ""), origin)
+
+
+def from_pydantic(error: ErrorDetails, origins: Mapping[str, str]) -> Problem:
+    """One pydantic error in our words."""
+    path = ".".join(str(part) for part in error["loc"])
+    origin = origin_of(path, origins)
+    value, context = error["input"], error.get("ctx", {})
+    match error["type"]:
+        case "extra_forbidden":
+            return unknown_setting(path, origin)
+        case "missing":
+            return Problem(path, "is required and was not given", origin)
+        case "greater_than":
+            text = f"{value!r} is not > {context['gt']}"
+        case "greater_than_equal":
+            text = f"{value!r} is not ≥ {context['ge']}"
+        case "less_than":
+            text = f"{value!r} is not < {context['lt']}"
+        case "less_than_equal":
+            text = f"{value!r} is not ≤ {context['le']}"
+        case "literal_error":
+            text = f"{value!r} is not one of {context['expected']}"
+            near = difflib.get_close_matches(str(value), _quoted(context["expected"]), n=1)
+            text += f"; did you mean {near[0]!r}?" if near else ""
+        case "string_pattern_mismatch":
+            text = f"{value!r} does not match {context['pattern']}"
+        case kind if kind in _WANTED:
+            text = f"{_shown(value)} is not {_WANTED[kind]}"
+        case _:
+            text = f"{_shown(value)}: {error['msg'].lower()}"
+    return Problem(path, text, origin)
+
+
+_WANTED = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "string_type": "a text in quotes",
+    "tuple_type": "a list",
+    "model_type": "a table of settings",
+    "model_attributes_type": "a table of settings",
+    "dict_type": "a table of settings",
+    "too_short": "long enough: at least one entry is needed",
+    "string_too_short": "long enough: it must not be empty",
+    "finite_number": "a finite number",
+}
+
+
+def origin_of(path: str, origins: Mapping[str, str]) -> str:
+    """Where the setting, or the nearest table around it, was written."""
+    while path:
+        if path in origins:
+            return origins[path]
+        path = path.rpartition(".")[0]
+    return ""
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
+def _quoted(expected: str) -> list[str]:
+    return expected.replace(" or ", ", ").replace("'", "").split(", ")

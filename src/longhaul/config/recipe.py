@@ -1,0 +1,96 @@
+"""The whole recipe: every section, and what follows from several of them.
+
+Enters: validated sections. Leaves: one frozen `Recipe` and the quantities that follow from it.
+Never knows: files, overrides, devices, or which combinations make no sense (`combinations.py`).
+"""
+
+import math
+
+from pydantic import Field
+
+from longhaul.config.batch import BatchSection, BatchStage
+from longhaul.config.data import DataSection, TokenizerSection
+from longhaul.config.model import ModelSection
+from longhaul.config.optim import OptimSection
+from longhaul.config.section import Section, fixed
+from longhaul.config.train import (
+    CheckpointSection,
+    EvaluationSection,
+    MachineSection,
+    MonitorSection,
+    OrderSection,
+    PrecisionSection,
+    SampleSection,
+    TrainSection,
+)
+from longhaul.core.schedules import stage_at
+
+
+class Recipe(Section):
+    """Everything a run is asked to do."""
+
+    name: str = fixed(pattern=r"^[\w.-]+$")
+    """The run's folder is `runs/NAME`."""
+    summary: str = ""
+    """One line for `longhaul recipes`."""
+    seed: int = fixed(1337, ge=0)
+    """Everything random follows from this."""
+    data: DataSection
+    tokenizer: TokenizerSection = Field(default_factory=TokenizerSection)
+    order: OrderSection = Field(default_factory=OrderSection)
+    model: ModelSection
+    batch: BatchSection
+    optim: OptimSection
+    train: TrainSection
+    precision: PrecisionSection = Field(default_factory=PrecisionSection)
+    evaluation: EvaluationSection = Field(default_factory=EvaluationSection)
+    checkpoint: CheckpointSection = Field(default_factory=CheckpointSection)
+    monitor: MonitorSection = Field(default_factory=MonitorSection)
+    machine: MachineSection = Field(default_factory=MachineSection)
+    sample: SampleSection = Field(default_factory=SampleSection)
+
+    def batch_stages(self) -> tuple[BatchStage, ...]:
+        """Batch shapes in order of their first step; the first holds from step 0."""
+        base = BatchStage(
+            from_step=0,
+            sequences=self.batch.sequences,
+            sequence_length=self.batch.sequence_length or self.model.context,
+        )
+        later = sorted(self.batch.stages, key=lambda stage: stage.from_step)
+        return (base, *later)
+
+    def batch_at(self, step: int) -> BatchStage:
+        """Batch shape of the update that turns `step` into `step + 1`."""
+        return stage_at(self.batch_stages(), step)
+
+    def block_length(self) -> int:
+        """Longest sequence length of the run: the unit of the order of draws, in tokens."""
+        return max(stage.sequence_length for stage in self.batch_stages())
+
+    def micro_sequences(self, step: int) -> int:
+        """Sequences computed at once in the step after `step`."""
+        return self.batch.micro_sequences or self.batch_at(step).sequences
+
+    def total_steps(self) -> int | None:
+        """Updates after which the run is finished; None when only hours limit it."""
+        if self.train.steps is not None:
+            return self.train.steps
+        if self.train.tokens is None:
+            return None
+        return _steps_for_tokens(self.batch_stages(), self.train.tokens)
+
+
+def _steps_for_tokens(stages: tuple[BatchStage, ...], tokens: int) -> int:
+    trained = 0
+    for stage, following in zip(stages, [*stages[1:], None], strict=True):
+        per_step = stage.sequences * stage.sequence_length
+        needed = stage.from_step + math.ceil((tokens - trained) / per_step)
+        if following is None or needed <= following.from_step:
+            return needed
+        trained += per_step * (following.from_step - stage.from_step)
+    raise AssertionError("the last stage has no end")
+
+
+def source_name(name: str, path: str) -> str:
+    """The name of a source: its own, or the last part of its path."""
+    return name or path.rstrip("/").rsplit("/", 1)[-1] or path

@@ -1,0 +1,41 @@
+"""What every section of a recipe is made of.
+
+Enters: field declarations. Leaves: frozen, strict pydantic models whose fields also say
+when they may change. Never knows: which sections exist.
+"""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Change = Literal["live", "restart", "never"]
+"""When a setting of a started run may change: `live` by `longhaul set` at the next step border;
+`restart` by editing the recipe, which opens a new segment; `never`, because the weights or the
+order of data would no longer be those of this run."""
+
+
+class Section(BaseModel):
+    """A frozen table of settings: unknown keys fail, types are not coerced."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        strict=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
+    )
+
+
+def live(default: Any = ..., **limits: Any) -> Any:
+    """A setting that `longhaul set` may change on a live run."""
+    return Field(default, json_schema_extra={"change": "live"}, **limits)
+
+
+def fixed(default: Any = ..., **limits: Any) -> Any:
+    """A setting that makes another model or another order of data: never changed in a run."""
+    return Field(default, json_schema_extra={"change": "never"}, **limits)
+
+
+def changed_at_start(default: Any = ..., **limits: Any) -> Any:
+    """A setting that takes effect when the run is next started."""
+    return Field(default, json_schema_extra={"change": "restart"}, **limits)

@@ -1,0 +1,86 @@
+"""How long to train, how precisely, on what, and what to measure and keep on the way."""
+
+from typing import Literal
+
+from longhaul.config.section import Section, changed_at_start, fixed, live
+
+
+class TrainSection(Section):
+    """Limits of the run; the first one reached ends it."""
+
+    steps: int | None = live(None, gt=0)
+    """Updates to make."""
+    tokens: int | None = live(None, gt=0)
+    """Target tokens to train on, rounded up to whole steps; instead of `steps`."""
+    max_hours: float | None = live(None, gt=0)
+    """Wall-clock hours over all attempts, after which the run ends as finished."""
+
+
+class PrecisionSection(Section):
+    """Number formats."""
+
+    compute: Literal["float32", "bf16"] = changed_at_start("float32")
+    """`bf16` runs matrix products in bfloat16 by autocast; weights stay float32."""
+    tf32: bool = changed_at_start(False)
+    """Allow TF32 matrix products on NVIDIA GPUs."""
+
+
+class EvaluationSection(Section):
+    """Validation loss, on its own interval."""
+
+    interval_steps: int = live(250, ge=0)
+    """Steps between evaluations; 0 evaluates only at the end."""
+    tokens: int | None = live(None, gt=0)
+    """Most tokens per source for an evaluation on the way, spread evenly over the split; all
+    when absent. The last evaluation always reads the whole split."""
+    sequences: int = live(32, gt=0)
+    """Sequences computed at once."""
+
+
+class CheckpointSection(Section):
+    """When training state is saved and what is kept."""
+
+    interval_steps: int = live(250, ge=0)
+    """Steps between checkpoints; 0 saves only at the end and on stopping."""
+    keep_last: int = live(2, gt=0)
+    """Newest checkpoints to keep."""
+    keep_every: int = live(0, ge=0)
+    """Also keep checkpoints at multiples of this many steps; 0 keeps none."""
+
+
+class MonitorSection(Section):
+    """Thermometers."""
+
+    gauge_interval_steps: int = live(25, ge=0)
+    """Steps between gauge readings; 0 reads none."""
+
+
+class MachineSection(Section):
+    """The device, and what changes bits without changing meaning."""
+
+    device: Literal["auto", "cuda", "mps", "cpu"] = changed_at_start("auto")
+    """`auto` takes CUDA, then MPS, then the CPU."""
+    threads: int | None = changed_at_start(None, gt=0)
+    """CPU threads of torch; the usable cores when absent. Other counts give other bits."""
+    compile: bool = changed_at_start(False)
+    """Compile the model with torch.compile."""
+
+
+class SampleSection(Section):
+    """The text written at the end of a run."""
+
+    prompt: str = live("\n")
+    """What the sample goes on from."""
+    tokens: int = live(200, ge=0)
+    """Tokens to write; 0 writes none."""
+    temperature: float = live(0.8, ge=0)
+    """0 always takes the likeliest token."""
+    top_k: int = live(50, ge=0)
+    """Draw from this many likeliest tokens; 0 draws from all."""
+
+
+class OrderSection(Section):
+    """What makes the order of draws this run's own."""
+
+    cycle: int = fixed(4096, gt=0)
+    """Draws after which every source has had exactly its share."""

@@ -1,0 +1,76 @@
+"""The books of time: every second belongs to exactly one bucket (DESIGN rule 11).
+
+Enters: "from now on this bucket". Leaves: seconds per bucket, adding up to wall time
+by construction, because exactly one bucket is open at any moment.
+Never knows: what the buckets are good for; goodput is computed by who reads them.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Literal, get_args
+
+from longhaul.core.clocks import Clock
+from longhaul.core.units import Seconds
+
+Bucket = Literal[
+    "prepare",  # reading text, training a tokenizer, writing shards
+    "restart",  # from the start of the process (first start too) to its first step
+    "compile",
+    "training",
+    "data_wait",
+    "checkpoint_stall",
+    "evaluation",
+    "redone",  # training that an earlier attempt had already done and lost
+    "detection",  # from a failure to its being noticed (booked by the supervisor)
+    "idle",  # nobody was running this run
+]
+BUCKETS: tuple[Bucket, ...] = get_args(Bucket)
+
+
+class TimeBooks:
+    """Books the seconds of one process.
+
+    Args:
+        clock: monotonic time is taken from it.
+        bucket: the bucket open at the start.
+        already: seconds to book to that bucket at once, such as the time a process
+            spent importing before these books were opened.
+    """
+
+    def __init__(self, clock: Clock, bucket: Bucket = "restart", already: Seconds = 0.0) -> None:
+        self._clock = clock
+        self._bucket: Bucket = bucket
+        self._since = clock.monotonic()
+        self._seconds: dict[Bucket, Seconds] = {bucket: already} if already else {}
+
+    def switch(self, bucket: Bucket) -> Bucket:
+        """Close the open bucket, open `bucket`, and return the one that was open."""
+        now = self._clock.monotonic()
+        self._seconds[self._bucket] = self._seconds.get(self._bucket, 0.0) + now - self._since
+        previous, self._bucket, self._since = self._bucket, bucket, now
+        return previous
+
+    @contextmanager
+    def booked(self, bucket: Bucket) -> Iterator[None]:
+        """Book the body to `bucket`, then go back to the bucket that was open."""
+        previous = self.switch(bucket)
+        try:
+            yield
+        finally:
+            self.switch(previous)
+
+    def add(self, bucket: Bucket, seconds: Seconds) -> None:
+        """Book seconds that passed outside this process, such as idle time before a restart."""
+        self._seconds[bucket] = self._seconds.get(bucket, 0.0) + seconds
+
+    def drain(self) -> dict[str, Seconds]:
+        """Seconds per bucket since the last call; empty buckets are left out."""
+        self.switch(self._bucket)
+        drained, self._seconds = self._seconds, {}
+        return {bucket: round(seconds, 6) for bucket, seconds in drained.items() if seconds > 0}
+
+
+def goodput(seconds: Mapping[str, Seconds]) -> float:
+    """Share of wall time spent on training that was kept (0 to 1)."""
+    total = sum(seconds.values())
+    return seconds.get("training", 0.0) / total if total else float("nan")

@@ -1,0 +1,92 @@
+"""Writing files so that nothing is ever half there.
+
+Enters: a path and bytes. Leaves: the file whole and on the medium, or not at all.
+Never knows: what the bytes mean.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+_CHUNK_BYTES = 1 << 20
+
+
+def fsync_folder(folder: Path) -> None:
+    """Make names in `folder` (creations, renames) survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:
+    """Let `write` fill a temporary file beside `path`, fsync it, and rename it into place.
+
+    Raises:
+        OSError: the medium refused; `path` is as it was and the temporary file is gone.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    fsync_folder(path.parent)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write `content` to `path` atomically."""
+
+    def write(file: BinaryIO) -> None:
+        file.write(content)
+
+    write_atomically(path, write)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as indented JSON, atomically."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
+    write_bytes(path, (text + "\n").encode())
+
+
+def create_exclusively(path: Path, content: bytes) -> bool:
+    """Create `path` with `content` unless it exists; False if somebody else was first.
+
+    Works on NFS and Lustre as well, where file locks may not. The content appears together
+    with the name: it is written under another name first and linked.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_bytes(content)
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    finally:
+        temporary.unlink(missing_ok=True)
+    fsync_folder(path.parent)
+    return True
+
+
+def sha256_of(path: Path, past_page_cache: bool = False) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal.
+
+    Args:
+        path: the file.
+        past_page_cache: ask the kernel to drop its cached pages first, so that the bytes come
+            from the medium where the system allows it (it is a request, not a guarantee).
+    """
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        if past_page_cache and hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()

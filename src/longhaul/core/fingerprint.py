@@ -1,0 +1,140 @@
+"""What machine and software a segment ran on, so that a silent change is seen.
+
+OPT-175B's activation norms shifted because one JIT flag changed with a dependency; whatever
+can change numbers without changing the recipe belongs in here.
+
+Enters: facts of this process, and what only torch can tell (given by the caller).
+Leaves: a plain dictionary, and the difference between two of them.
+Never knows: torch itself.
+"""
+
+import hashlib
+import importlib.metadata
+import os
+import platform
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import longhaul
+
+_ENVIRONMENT_PREFIXES = (
+    "NCCL_", "CUDA_", "TORCH_", "PYTORCH_", "OMP_", "MKL_", "KMP_", "GLOO_", "CUBLAS_",
+    "TRITON_", "ATEN_", "GOMP_", "NVIDIA_",
+)  # fmt: skip
+
+
+def software() -> dict[str, Any]:
+    """Versions of Python and every installed package, and the state of longhaul's own source."""
+    packages = {
+        distribution.metadata["Name"].lower(): distribution.version
+        for distribution in importlib.metadata.distributions()
+        if distribution.metadata["Name"]
+    }
+    return {
+        "longhaul": longhaul.__version__,
+        "python": platform.python_version(),
+        "packages": dict(sorted(packages.items())),
+        "git": git_state(Path(longhaul.__file__).parent),
+    }
+
+
+def git_state(folder: Path) -> dict[str, str | None]:
+    """Commit of the source tree, and a hash of what differs from it; None outside a checkout."""
+
+    def git(*arguments: str) -> bytes | None:
+        try:
+            ended = subprocess.run(
+                ["git", "-C", str(folder), *arguments],
+                capture_output=True, timeout=10, check=False,
+            )  # fmt: skip
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return ended.stdout if ended.returncode == 0 else None
+
+    # An installed package may lie inside somebody else's checkout: only tracked source counts.
+    if not git("ls-files", "--error-unmatch", str(folder / "__init__.py")):
+        return {"commit": None, "dirty": None}
+    commit = git("rev-parse", "HEAD")
+    difference = git("diff", "HEAD", "--", str(folder))
+    dirty = hashlib.sha256(difference).hexdigest()[:12] if difference else None
+    return {"commit": commit.decode().strip() if commit else None, "dirty": dirty}
+
+
+def git_difference(folder: Path) -> str:
+    """The dirty difference itself, kept beside a segment's settings; empty when clean."""
+    try:
+        ended = subprocess.run(
+            ["git", "-C", str(folder), "diff", "HEAD", "--", str(folder)],
+            capture_output=True, timeout=10, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return ended.stdout.decode(errors="replace") if ended.returncode == 0 else ""
+
+
+def machine() -> dict[str, Any]:
+    """The host, its processor and memory."""
+    return {
+        "host": platform.node(),
+        "system": f"{platform.system()} {platform.release()}",
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count(),
+        "usable_cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
+        "memory_bytes": psutil.virtual_memory().total,
+    }
+
+
+def environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Environment variables that change how numbers are computed or sent."""
+    variables = os.environ if variables is None else variables
+    return {k: variables[k] for k in sorted(variables) if k.startswith(_ENVIRONMENT_PREFIXES)}
+
+
+def fingerprint(torch_facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything outside the recipe that can change the numbers of a run.
+
+    Args:
+        torch_facts: global flags, thread counts and devices, read by a stage that may import torch.
+    """
+    return {
+        "software": software(),
+        "machine": machine(),
+        "environment": environment(),
+        "torch": dict(torch_facts),
+    }
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Dotted path → (old, new) for every leaf that differs; a missing leaf is None."""
+    before, after = dict(_leaves(old)), dict(_leaves(new))
+    return {
+        path: (before.get(path), after.get(path))
+        for path in sorted(before.keys() | after.keys())
+        if before.get(path) != after.get(path)
+    }
+
+
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _leaves(item, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, tuple):
+        yield path, list(value)
+    else:
+        yield path, value
+
+
+def _cpu_model() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

@@ -1,0 +1,156 @@
+"""The frozen records that flow between stages, and their form as JSON lines.
+
+Enters and leaves: `StepRecord`, `Event`, `Decision`; one JSON object a line, with a
+`record` key that names the type. Non-finite numbers are written as the strings "nan",
+"inf" and "-inf", because JSON has no words for them and SQL engines cast these.
+Never knows: where lines are kept (`logbook/`) or what they lead to.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, ClassVar
+
+from longhaul.core.errors import LonghaulError
+from longhaul.core.units import Nats, Seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """One completed optimizer step, as judged and kept. Everything scheduled is carried along."""
+
+    KIND: ClassVar[str] = "step"
+
+    attempt: int
+    segment: str
+    step: int
+    """Updates made once this step is done; the first step is 1."""
+    draw: int
+    """First block of the order of data that this step read."""
+    next_draw: int
+    time: Seconds
+    """Unix time at which the step was known to be complete."""
+    lag_steps: int = 0
+    """Border at which the record was seen, minus the step's own border (DESIGN rule 3)."""
+    loss: Nats
+    """Mean over all target tokens of the global batch."""
+    gradient_norm: float
+    """Root of the summed squares over all parameters, before clipping."""
+    learning_rate: float
+    masked: bool = False
+    """The gate held this update back because loss or gradient was not finite."""
+    sequences: int
+    sequence_length: int
+    warmup: bool = False
+    """The learning rate is still rising by schedule."""
+    evaluation_due: bool = False
+    save_due: bool = False
+    redone: bool = False
+    """An earlier attempt had already made this step and lost it."""
+    seconds: Mapping[str, Seconds] = field(default_factory=dict)
+    """Seconds per bucket (`core.books`) since the previous record of this process."""
+    gauges: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """Per gauge one value a layer; empty between gauge steps."""
+
+    @property
+    def tokens(self) -> int:
+        """Target tokens in this step's global batch."""
+        return self.sequences * self.sequence_length
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened to the run other than a step.
+
+    `kind` is one of: attempt-started, attempt-ended, segment-opened, evaluation-started,
+    evaluation, save-started, checkpoint, checkpoint-failed, settings-differ, data-skipped,
+    request-refused, note, warning, finished.
+    """
+
+    KIND: ClassVar[str] = "event"
+
+    kind: str
+    attempt: int
+    segment: str = ""
+    step: int = 0
+    time: Seconds
+    seconds: Mapping[str, Seconds] = field(default_factory=dict)
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """A change to the ledger: written and fsynced before it takes effect; never rolled back.
+
+    `kind` and its `data`:
+        set: {"path": dotted setting, "value": new, "old": previous}
+        skip: {"begin": draw, "end": draw}, blocks begin ≤ draw < end are passed over
+        checkpoint-health: {"checkpoint": step, "health": word, "manifest": hash}
+        stop: {}
+    """
+
+    KIND: ClassVar[str] = "decision"
+
+    kind: str
+    attempt: int
+    segment: str = ""
+    step: int
+    """Border (updates made) at which it was decided."""
+    from_step: int = 0
+    """First step count it governs, in every attempt; 0 governs whatever a restart returns to."""
+    time: Seconds
+    who: str
+    reason: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+Record = StepRecord | Event | Decision
+_TYPES: dict[str, type[Record]] = {t.KIND: t for t in (StepRecord, Event, Decision)}
+_FLOATS = ("loss", "gradient_norm", "learning_rate")
+
+
+class RecordError(LonghaulError):
+    """A line that is no record: damaged, or written by a newer longhaul."""
+
+
+def _finite_or_word(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
+    if isinstance(value, Mapping):
+        return {key: _finite_or_word(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite_or_word(item) for item in value]
+    return value
+
+
+def to_line(record: Record) -> str:
+    """One JSON object without a newline."""
+    body = {"record": record.KIND} | asdict(record)
+    return json.dumps(_finite_or_word(body), ensure_ascii=False, separators=(",", ":"), default=str)
+
+
+def from_line(line: str | bytes) -> Record:
+    """The record in one JSON line.
+
+    Raises:
+        RecordError: the line is not JSON, or names a record or lacks a field this version knows.
+    """
+    try:
+        body = json.loads(line)
+        kind = _TYPES[body.pop("record")]
+        known = {f.name for f in fields(kind)}
+        # Fields a newer longhaul added are ignored: an old reader must not lose the line.
+        values = {key: value for key, value in body.items() if key in known}
+        for name in _FLOATS:
+            if name in values:
+                values[name] = float(values[name])
+        if "gauges" in values:
+            values["gauges"] = {
+                gauge: tuple(float(item) for item in layers)
+                for gauge, layers in values["gauges"].items()
+            }
+        return kind(**values)
+    except (ValueError, KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
+        shown = line[:80].decode(errors="replace") if isinstance(line, bytes) else line[:80]
+        raise RecordError(f"not a journal record: {shown!r} ({error})") from error

@@ -1,0 +1,67 @@
+"""Schedules as pure functions of the step.
+
+Enters: a step and the numbers of a schedule. Leaves: the learning rate, or the stage in force.
+Never knows: optimizers, recipes, or what step the run is at.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Literal, Protocol, TypeVar
+
+Shape = Literal["constant", "cosine", "linear", "wsd"]
+
+
+def learning_rate_factor(
+    step: int,
+    *,
+    shape: Shape,
+    warmup_steps: int,
+    decay_steps: int,
+    final_fraction: float,
+    cooldown_steps: int = 0,
+) -> float:
+    """Factor on the peak learning rate for the update that turns `step` into `step + 1`.
+
+    Linear warm-up over `warmup_steps`: factors 1/(warmup+1), 2/(warmup+1), …, then by shape:
+    constant; cosine (SGDR, arXiv 1608.03983, one half period) and linear, from 1 at the end of
+    the warm-up to `final_fraction` at `decay_steps`; wsd (warm-up–stable–decay, arXiv 2404.06395),
+    flat until the last `cooldown_steps` before `decay_steps`, then linear to `final_fraction`.
+    Past `decay_steps` the factor stays at `final_fraction`.
+    """
+    if step < warmup_steps:
+        return (step + 1) / (warmup_steps + 1)
+    if shape == "constant":
+        return 1.0
+    begin = decay_steps - cooldown_steps if shape == "wsd" else warmup_steps
+    begin = max(begin, warmup_steps)
+    if step >= decay_steps:
+        return final_fraction
+    if step < begin:
+        return 1.0
+    progress = (step - begin) / (decay_steps - begin)
+    remaining = 0.5 * (1 + math.cos(math.pi * progress)) if shape == "cosine" else 1 - progress
+    return final_fraction + (1 - final_fraction) * remaining
+
+
+class Staged(Protocol):
+    """Anything that holds from a step on."""
+
+    @property
+    def from_step(self) -> int:
+        """First step count at which it holds."""
+        ...
+
+
+S = TypeVar("S", bound=Staged)
+
+
+def stage_at(stages: Sequence[S], step: int) -> S:
+    """The last stage whose `from_step` is not beyond `step`.
+
+    Raises:
+        ValueError: no stage holds at `step`.
+    """
+    current = [stage for stage in stages if stage.from_step <= step]
+    if not current:
+        raise ValueError(f"no stage holds at step {step}")
+    return max(current, key=lambda stage: stage.from_step)
