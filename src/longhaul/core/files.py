@@ -7,6 +7,7 @@ Never knows: what the bytes mean.
 import hashlib
 import json
 import os
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,13 +24,18 @@ def fsync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def _temporary_beside(path: Path) -> Path:
+    # Threads share a process number, and so do containers on one file system.
+    return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+
+
 def write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:
     """Let `write` fill a temporary file beside `path`, fsync it, and rename it into place.
 
     Raises:
         OSError: the medium refused; `path` is as it was and the temporary file is gone.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = _temporary_beside(path)
     try:
         with temporary.open("wb") as file:
             write(file)
@@ -63,12 +69,14 @@ def create_exclusively(path: Path, content: bytes) -> bool:
     Works on NFS and Lustre as well, where file locks may not. The content appears together
     with the name: it is written under another name first and linked.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = _temporary_beside(path)
     temporary.write_bytes(content)
     try:
         os.link(temporary, path)
     except FileExistsError:
-        return False
+        # NFS may make the link and lose its answer; then both names are the same file.
+        if temporary.stat().st_nlink != 2:
+            return False
     finally:
         temporary.unlink(missing_ok=True)
     fsync_folder(path.parent)

@@ -64,8 +64,9 @@ def git_state(folder: Path) -> dict[str, str | None]:
     return {"commit": commit.decode().strip() if commit else None, "dirty": dirty}
 
 
-def git_difference(folder: Path) -> str:
-    """The dirty difference itself, kept beside a segment's settings; empty when clean."""
+def git_difference() -> str:
+    """What differs from the commit in longhaul's own source; empty when clean."""
+    folder = Path(longhaul.__file__).parent
     try:
         ended = subprocess.run(
             ["git", "-C", str(folder), "diff", "HEAD", "--", str(folder)],

@@ -65,7 +65,7 @@ class Event:
 
     `kind` is one of: attempt-started, attempt-ended, segment-opened, evaluation-started,
     evaluation, save-started, checkpoint, checkpoint-failed, settings-differ, data-skipped,
-    request-refused, note, warning, finished.
+    settings-read-back, override-begins, request-refused, note, warning, finished.
     """
 
     KIND: ClassVar[str] = "event"

@@ -18,7 +18,7 @@ Nats = float
 NATS_PER_BIT = 0.6931471805599453
 
 
-def bits_per_byte(total_nats: Nats, num_bytes: Bytes) -> float:
+def bits_per_byte(total_nats: Nats, num_bytes: float) -> float:
     """Compression of text by a model: summed loss in bits over UTF-8 bytes of that text."""
     return total_nats / NATS_PER_BIT / num_bytes if num_bytes else float("nan")
 
