@@ -105,7 +105,7 @@ def load_recipe(name: str, overrides: Sequence[str] = (), data: str | None = Non
         RecipeError: with every problem found, not only the first.
     """
     layers = _Layers()
-    _read_with_parents(_find(name), layers, ())
+    _read_with_parents(recipe_file(name), layers, ())
     if data is not None:
         layers.set("data.sources", [{"path": data}], f"--data {data}")
     for override in overrides:
@@ -157,7 +157,12 @@ def recipe_from_values(values: Mapping[str, Any]) -> Recipe:
     return resolve(values, {}, str(values.get("name", "?"))).recipe
 
 
-def _find(name: str) -> Path:
+def recipe_file(name: str) -> Path:
+    """The file of a shipped recipe's name, or the path itself.
+
+    Raises:
+        RecipeError: there is none; the nearest name is given.
+    """
     path = Path(name)
     shipped = shipped_recipes()
     if path.suffix == ".toml" or "/" in name:
@@ -189,7 +194,7 @@ def _read_with_parents(path: Path, layers: _Layers, children: tuple[Path, ...]) 
                 f"extends: {parent!r} is not a text in quotes ({path.name}:{lines['extends']})"
             )
         beside = path.parent / parent
-        found = beside if beside.is_file() else _find(parent)
+        found = beside if beside.is_file() else recipe_file(parent)
         _read_with_parents(found, layers, (*children, path.resolve()))
     values.setdefault("name", path.stem)
     lines.pop("extends", None)

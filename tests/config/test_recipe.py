@@ -1,0 +1,44 @@
+import pytest
+
+from longhaul.config.load import load_recipe
+from longhaul.config.paths import change_of, setting_paths
+from longhaul.config.recipe import Recipe
+
+
+def recipe(*overrides: str) -> Recipe:
+    return load_recipe("quickstart", overrides).recipe
+
+
+def test_tokens_become_whole_steps_rounded_up() -> None:
+    per_step = recipe().batch_at(0).sequences * recipe().batch_at(0).sequence_length
+    assert load_recipe("gpt2-124m").recipe.total_steps() == -(-10_000_000_000 // (480 * 1024))
+    assert per_step == 32 * 256
+
+
+def test_tokens_are_counted_over_the_stages_of_a_curriculum() -> None:
+    staged = load_recipe("gpt2-124m", ["batch.sequences=480", "train.tokens=2000000",
+        "optim.schedule.warmup_steps=1",
+        "batch.stages=[{from_step=2, sequences=480, sequence_length=512}]"]).recipe  # fmt: skip
+    first, second = 480 * 1024, 480 * 512
+    assert staged.total_steps() == 2 + -(-(2_000_000 - 2 * first) // second)
+
+
+def test_a_stage_holds_from_its_step_on() -> None:
+    drill = load_recipe("drill").recipe
+    assert [drill.batch_at(s).sequence_length for s in (0, 149, 150, 299)] == [32, 32, 64, 64]
+    assert drill.block_length() == 64
+
+
+def test_recipes_are_frozen() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        recipe().optim.lr = 1.0  # type: ignore[misc]
+
+
+def test_every_setting_says_when_it_may_change() -> None:
+    assert change_of("optim.lr") == "live"
+    assert change_of("machine.threads") == "restart"
+    assert change_of("model.width") == "never"
+    assert change_of("data.sources") == "never"
+    assert change_of("optim") is None
+    assert change_of("optim.lrr") is None
+    assert all(change_of(path) is not None for path in setting_paths())
