@@ -1,0 +1,126 @@
+"""Whether the holder of a lease still lives: judged from facts, without touching anything.
+
+Enters: the time, what the holder wrote about itself, and where the judge stands.
+Leaves: a verdict with its reason. Never knows: lease files, or what the verdict leads to.
+"""
+
+import os
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from longhaul.core.units import Seconds, short_seconds
+
+STALE_S: Seconds = 60.0
+"""Age of the last heartbeat beyond which a holder that cannot be looked at counts as dead: six
+missed beats. Between hosts this needs clocks that agree within about a minute."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where process numbers mean the same."""
+
+    host: str
+    boot_id: str
+    """Changes with every boot; empty where the system tells none."""
+    pid_namespace: int
+    """Inode of the Linux process namespace: containers on one host differ. 0 elsewhere."""
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who trains, or trained, in one attempt."""
+
+    attempt: int
+    pid: int
+    started: str
+    """When the process began, as `process_started` tells it."""
+    place: Place
+    user: str
+    command: str
+    since: Seconds
+    heartbeat: Seconds
+    released: Seconds | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a holder lives, and how one knows."""
+
+    live: bool
+    reason: str
+
+
+def here() -> Place:
+    """The place of this process."""
+    boot_id = Path("/proc/sys/kernel/random/boot_id")
+    namespace = Path("/proc/self/ns/pid")
+    return Place(
+        host=platform.node(),
+        boot_id=boot_id.read_text(encoding="ascii").strip() if boot_id.is_file() else "",
+        pid_namespace=namespace.stat().st_ino if namespace.exists() else 0,
+    )
+
+
+def process_started(pid: int) -> str | None:
+    """When the process `pid` began, in a form to compare; None if it is gone or a zombie.
+
+    On Linux it is counted in ticks since boot, because a start time in seconds since 1970 moves
+    when the clock is set, and a live trainer must not look like another process then.
+    """
+    stat = Path(f"/proc/{pid}/stat")
+    if stat.parent.parent.joinpath("self").exists():
+        try:
+            # The command's name comes in parentheses and may itself contain spaces and ")".
+            state, *fields = stat.read_bytes().rpartition(b")")[2].split()
+        except (OSError, ValueError):
+            return None
+        return None if state in (b"Z", b"X") else f"{fields[18].decode()} ticks"
+    try:
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else str(process.create_time())
+    except psutil.Error:
+        return None
+
+
+def judge_holder(
+    now: Seconds,
+    holder: Holder,
+    place: Place,
+    started: Callable[[int], str | None] = process_started,
+) -> Verdict:
+    """Whether `holder` still lives, seen at `now` from `place`.
+
+    Args:
+        now: Unix time.
+        holder: what the lease file says.
+        place: where the judge runs.
+        started: when a process of this place began, or None if there is none.
+    """
+    if holder.released is not None:
+        return Verdict(False, "it has released the lease")
+    if holder.place == place:
+        began = started(holder.pid)
+        if began is None:
+            return Verdict(False, f"process {holder.pid} is gone")
+        if began != holder.started:
+            return Verdict(False, f"process {holder.pid} is another one by now")
+        return Verdict(True, f"process {holder.pid} is running on this machine")
+    if holder.place.host == place.host and holder.place.boot_id != place.boot_id:
+        return Verdict(False, f"{place.host} has been restarted since")
+    age = now - holder.heartbeat
+    if age > STALE_S:
+        return Verdict(False, f"its last heartbeat is {short_seconds(age)} old")
+    return Verdict(True, f"its last heartbeat is {short_seconds(max(age, 0.0))} old")
+
+
+def this_process(attempt: int, now: Seconds, user: str, command: str) -> Holder:
+    """What this process writes about itself when it takes a lease."""
+    pid = os.getpid()
+    return Holder(
+        attempt=attempt, pid=pid, started=process_started(pid) or "", place=here(),
+        user=user, command=command, since=now, heartbeat=now,
+    )  # fmt: skip

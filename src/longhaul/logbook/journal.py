@@ -1,0 +1,216 @@
+"""The journal's writer: append-only JSON lines that never stop training.
+
+Enters: records, one at a time. Leaves: one line each, in `journal/`, handed to the operating
+system at once; decisions also on the medium before the call returns. Lines that cannot be
+written wait in memory and are tried again with the next record.
+Never knows: what the records mean.
+"""
+
+import errno
+import os
+import threading
+from collections import deque
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from longhaul.core.files import fsync_folder
+from longhaul.core.records import Decision, Event, Record, StepRecord, to_line
+from longhaul.logbook.folder import RunFolder
+from longhaul.logbook.journal_files import JournalFile, journal_files
+from longhaul.logbook.reserve import Reserve
+
+TORN = b" <torn>\n"
+"""Ends a line whose writing failed half-way, so that it can never be read as a record."""
+_ROTATE_BYTES = 64 << 20
+_MOST_HELD_LINES = 20_000
+_REFILL_EVERY = 256
+"""Records between two looks at whether the reserve must be set aside again."""
+
+
+class Journal:
+    """The journal of one author in one attempt; threads may share it.
+
+    Args:
+        folder: the run.
+        attempt: the attempt that the lease gave out; it names the files.
+        author: `pilot` or `supervisor`.
+        rotate_bytes: size past which a new file is begun.
+        most_held_lines: lines kept in memory while nothing can be written.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        attempt: int,
+        author: str = "pilot",
+        *,
+        rotate_bytes: int = _ROTATE_BYTES,
+        most_held_lines: int = _MOST_HELD_LINES,
+    ) -> None:
+        self._attempt = attempt
+        self._most_held_lines = most_held_lines
+        self._reserve = Reserve(folder.journal / ".reserve")
+        self._reserve.refill()
+        self._steps = _Stream(folder.journal, attempt, author, False, rotate_bytes)
+        self._events = _Stream(folder.journal, attempt, author, True, rotate_bytes)
+        self._lock = threading.Lock()
+        self._until_refill = _REFILL_EVERY
+        self._unreported = 0
+        self.dropped = 0
+        """Records lost for good, because more waited than memory was set aside for."""
+
+    @property
+    def held(self) -> int:
+        """Lines that wait in memory because they could not be written."""
+        return len(self._events.held) + len(self._steps.held)
+
+    def append(self, record: Record) -> None:
+        """Write one line. What cannot be written is held and tried again; nothing is raised."""
+        with self._lock:
+            stream = self._steps if isinstance(record, StepRecord) else self._events
+            stream.held.append(_encoded(record))
+            self._drop_beyond_limit()
+            with suppress(OSError):
+                self._write_held(self._events)
+                self._write_held(self._steps)
+                self._report_dropped(record)
+                self._refill_now_and_then()
+
+    def append_durably(self, record: Event | Decision) -> None:
+        """Write one line and bring it onto the medium before returning.
+
+        Raises:
+            OSError: it could not be; the line is withdrawn and will not be tried again.
+        """
+        with self._lock:
+            self._write_held(self._events)
+            self._write(self._events, _encoded(record), durably=True)
+
+    def close(self) -> None:
+        """Write what is held, as far as possible, and close the files."""
+        with self._lock:
+            with suppress(OSError):
+                self._write_held(self._events)
+                self._write_held(self._steps)
+            self._events.close()
+            self._steps.close()
+
+    def _write_held(self, stream: "_Stream") -> None:
+        while stream.held:
+            self._write(stream, stream.held[0])
+            stream.held.popleft()
+
+    def _write(self, stream: "_Stream", line: bytes, durably: bool = False) -> None:
+        try:
+            stream.write(line, durably)
+        except OSError as error:
+            disk_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            if not disk_full or not self._reserve.release():
+                raise
+            stream.write(line, durably)
+
+    def _drop_beyond_limit(self) -> None:
+        while self.held > self._most_held_lines:
+            # Steps first: the next step tells much the same, no other line repeats an event.
+            (self._steps.held or self._events.held).popleft()
+            self.dropped += 1
+            self._unreported += 1
+
+    def _report_dropped(self, record: Record) -> None:
+        if self._unreported:
+            data = {
+                "message": f"{self._unreported} journal records were dropped: "
+                "the journal could not be written for too long",
+                "dropped": self._unreported,
+            }
+            warning = Event(
+                kind="warning", attempt=self._attempt, segment=record.segment, step=record.step,
+                time=record.time, data=data,
+            )  # fmt: skip
+            self._write(self._events, _encoded(warning))
+            self._unreported = 0
+
+    def _refill_now_and_then(self) -> None:
+        self._until_refill -= 1
+        if self._until_refill <= 0:
+            self._until_refill = _REFILL_EVERY
+            self._reserve.refill()
+
+
+class _Stream:
+    """Steps, or events and decisions: a row of files, the last of which is written.
+
+    A failed write closes the file: after an outage of a network file system the old descriptor
+    may be stale for ever, and opening it again looks at what the file really ends with.
+    """
+
+    def __init__(
+        self, journal: Path, attempt: int, author: str, events: bool, rotate_bytes: int
+    ) -> None:
+        self.held: deque[bytes] = deque()
+        self._journal = journal
+        self._rotate_bytes = rotate_bytes
+        self._descriptor: int | None = None
+        self._name_is_durable = False
+        self._file = JournalFile(attempt, 1, author, events)
+        for file in journal_files(journal):
+            if replace(file, rotation=1) == replace(self._file, rotation=1):
+                self._file = file
+
+    def write(self, line: bytes, durably: bool) -> None:
+        """Append a whole line, or nothing and raise OSError."""
+        descriptor = self._opened()
+        begin = os.lseek(descriptor, 0, os.SEEK_END)
+        if begin >= self._rotate_bytes:
+            self.close()
+            self._file = replace(self._file, rotation=self._file.rotation + 1)
+            descriptor, begin = self._opened(), 0
+        try:
+            _write_whole(descriptor, line)
+            if durably:
+                os.fsync(descriptor)
+                if not self._name_is_durable:
+                    fsync_folder(self._journal)
+                    self._name_is_durable = True
+        except OSError:
+            # Take back what got in. Where even that fails, the next opening marks it as torn.
+            with suppress(OSError):
+                os.ftruncate(descriptor, begin)
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file; the next write opens it again."""
+        if self._descriptor is not None:
+            with suppress(OSError):
+                os.close(self._descriptor)
+        self._descriptor = None
+        self._name_is_durable = False
+
+    def _opened(self) -> int:
+        if self._descriptor is not None:
+            return self._descriptor
+        path = self._journal / self._file.name
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        descriptor = os.open(path, flags, 0o644)
+        try:
+            size = os.fstat(descriptor).st_size
+            if size and os.pread(descriptor, 1, size - 1) != b"\n":
+                _write_whole(descriptor, TORN)
+        except OSError:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
+        return descriptor
+
+
+def _encoded(record: Record) -> bytes:
+    # A person's reason may hold bytes of another encoding; they must not stop a trainer.
+    return to_line(record).encode("utf-8", errors="replace") + b"\n"
+
+
+def _write_whole(descriptor: int, line: bytes) -> None:
+    # One call in practice; a full disk takes a part first and refuses the rest.
+    while line:
+        line = line[os.write(descriptor, line) :]

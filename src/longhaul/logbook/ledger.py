@@ -1,0 +1,204 @@
+"""The ledger: what has been decided about a run, and stays decided (DESIGN rule 1).
+
+It is a fold over the decisions in the journal and never rolls back: a crash or a rollback
+restores weights, not a learning rate that somebody had lowered. A decision is on the medium
+before it takes effect; what cannot be written is not applied.
+
+Enters: decisions, in the order written. Leaves: the settings, skips and checkpoint healths in
+force. Never knows: what a setting means, or whether a decision was wise.
+"""
+
+import copy
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
+
+from longhaul.core.errors import LonghaulError
+from longhaul.core.records import Decision
+from longhaul.core.units import Seconds
+from longhaul.logbook.folder import RunFolder
+from longhaul.logbook.journal import Journal
+from longhaul.logbook.reading import read_decisions
+
+Health = Literal["written", "committed", "verified", "good", "poisoned"]
+HEALTHS: tuple[Health, ...] = get_args(Health)
+"""In order; a checkpoint's health only moves forward, and `poisoned` is final."""
+
+
+class LedgerError(LonghaulError):
+    """A decision could not be written, or makes no sense; it was not applied."""
+
+
+@dataclass(frozen=True)
+class Override:
+    """One setting's value by decision, from a step count on."""
+
+    value: Any
+    from_step: int
+    step: int
+    """Border at which it was decided."""
+    who: str
+    reason: str
+    time: Seconds
+
+
+@dataclass(frozen=True)
+class CheckpointHealth:
+    """What is known of the checkpoint of one step."""
+
+    health: Health
+    manifest: str
+    """Hash of its manifest; a checkpoint written again at the same step has another."""
+
+
+@dataclass(frozen=True)
+class LedgerState:
+    """Everything decided so far.
+
+    Which value of a setting is in force at a step: of the decisions on that setting whose
+    `from_step` is not beyond the step, the one written last. So an immediate decision
+    (`from_step` 0) supersedes every earlier one, the scheduled ones included; a scheduled one
+    supersedes the earlier ones from its step on.
+    """
+
+    overrides: Mapping[str, tuple[Override, ...]] = field(default_factory=dict)
+    """Dotted path → values that can still come into force, by rising `from_step`."""
+    skips: tuple[tuple[int, int], ...] = ()
+    """Blocks of the order of data to pass over: disjoint ranges begin ≤ draw < end, rising."""
+    checkpoint_health: Mapping[int, CheckpointHealth] = field(default_factory=dict)
+    """Step of a checkpoint → its health."""
+    decisions: int = 0
+    """How many decisions were folded in."""
+
+    def override_at(self, path: str, step: int) -> Override | None:
+        """The decision in force on one setting for the update after `step`."""
+        current = [item for item in self.overrides.get(path, ()) if item.from_step <= step]
+        return current[-1] if current else None
+
+    def overrides_at(self, step: int) -> dict[str, Any]:
+        """Dotted path → value of every setting that a decision governs after `step` updates."""
+        found = {path: self.override_at(path, step) for path in self.overrides}
+        return {path: item.value for path, item in found.items() if item is not None}
+
+    def next_change_after(self, step: int) -> int | None:
+        """The first step count beyond `step` from which another override holds; None if none."""
+        later = (item.from_step for items in self.overrides.values() for item in items)
+        return min((from_step for from_step in later if from_step > step), default=None)
+
+
+def fold(state: LedgerState, decision: Decision) -> LedgerState:
+    """The state with one more decision. Kinds that leave no trace, such as `stop`, are counted.
+
+    Raises:
+        LedgerError: the decision lacks what its kind needs.
+    """
+    state = replace(state, decisions=state.decisions + 1)
+    try:
+        if decision.kind == "set":
+            return _with_override(state, decision)
+        if decision.kind == "skip":
+            return _with_skip(state, int(decision.data["begin"]), int(decision.data["end"]))
+        if decision.kind == "checkpoint-health":
+            return _with_health(state, decision.data)
+    except (KeyError, ValueError, TypeError) as error:
+        raise LedgerError(
+            f"decision {decision.kind} at step {decision.step} by {decision.who}: "
+            f"{dict(decision.data)} is not what this kind needs ({error!r})"
+        ) from error
+    return state
+
+
+def fold_all(decisions: Iterable[Decision], state: LedgerState | None = None) -> LedgerState:
+    """The state after all decisions, in the order written."""
+    state = LedgerState() if state is None else state
+    for decision in decisions:
+        state = fold(state, decision)
+    return state
+
+
+def load_ledger(folder: RunFolder) -> tuple[LedgerState, int]:
+    """The state of a run's ledger, and the count of damaged lines that may have been decisions."""
+    decisions, damaged = read_decisions(folder)
+    return fold_all(decisions), damaged
+
+
+def effective_settings(settings: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested settings with the values at dotted paths put in; the arguments stay as they are."""
+    effective = copy.deepcopy(dict(settings))
+    for path, value in overrides.items():
+        table = effective
+        *parents, last = path.split(".")
+        for part in parents:
+            table = table.setdefault(part, {})
+        table[last] = value
+    return effective
+
+
+class Ledger:
+    """The ledger of the attempt that holds the lease."""
+
+    def __init__(self, journal: Journal, state: LedgerState) -> None:
+        self._journal = journal
+        self._state = state
+
+    @property
+    def state(self) -> LedgerState:
+        """Everything decided so far."""
+        return self._state
+
+    def write(self, decision: Decision) -> LedgerState:
+        """Bring a decision onto the medium, then apply it.
+
+        Raises:
+            LedgerError: it could not be written or makes no sense; the state is as it was.
+        """
+        state = fold(self._state, decision)
+        try:
+            self._journal.append_durably(decision)
+        except OSError as error:
+            raise LedgerError(
+                f"decision {decision.kind} {dict(decision.data)} could not be written to the "
+                f"journal and was not applied: {error}",
+                "free space on the run's disk, or mend its mount, and ask again",
+            ) from error
+        self._state = state
+        return state
+
+
+def _with_override(state: LedgerState, decision: Decision) -> LedgerState:
+    path = decision.data["path"]
+    if not isinstance(path, str) or not path:
+        raise ValueError(f"path {path!r} is no dotted path")
+    new = Override(
+        value=decision.data["value"], from_step=decision.from_step, step=decision.step,
+        who=decision.who, reason=decision.reason, time=decision.time,
+    )  # fmt: skip
+    # Whatever began at or after the new one's step can never be in force again.
+    kept = [item for item in state.overrides.get(path, ()) if item.from_step < new.from_step]
+    return replace(state, overrides={**state.overrides, path: (*kept, new)})
+
+
+def _with_skip(state: LedgerState, begin: int, end: int) -> LedgerState:
+    if not 0 <= begin < end:
+        raise ValueError(f"draws {begin} to {end} are no range")
+    merged: list[tuple[int, int]] = []
+    for first, last in sorted([*state.skips, (begin, end)]):
+        if merged and first <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], last))
+        else:
+            merged.append((first, last))
+    return replace(state, skips=tuple(merged))
+
+
+def _with_health(state: LedgerState, data: Mapping[str, Any]) -> LedgerState:
+    step, manifest = int(data["checkpoint"]), str(data.get("manifest") or "")
+    if data["health"] not in HEALTHS:
+        raise ValueError(f"health {data['health']!r} is not one of {', '.join(HEALTHS)}")
+    new = CheckpointHealth(data["health"], manifest)
+    old = state.checkpoint_health.get(step)
+    # Training that was rolled back passes the same step again and saves another checkpoint
+    # there; its manifest differs, and so it does not inherit the old one's health.
+    if old is not None and manifest in ("", old.manifest):
+        furthest = max(old.health, new.health, key=HEALTHS.index)
+        new = CheckpointHealth(furthest, old.manifest)
+    return replace(state, checkpoint_health={**state.checkpoint_health, step: new})

@@ -1,0 +1,158 @@
+"""Requests to a running trainer, as files that the command line only ever adds.
+
+Whoever holds the lease consumes them: it journals what it did, with the request's id in the
+record's `data["request"]`, and only then removes the file. After a crash between the two, the
+journal tells that the request was dealt with (`done_requests`), so it never happens twice.
+
+Enters: a request. Leaves: its file; for the trainer, the requests still to be dealt with.
+Never knows: what a request asks for, or whether it is allowed.
+"""
+
+import json
+import secrets
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from longhaul.core.clocks import Clock
+from longhaul.core.files import write_json
+from longhaul.core.records import Decision, Event, Record
+from longhaul.core.units import Seconds
+from longhaul.logbook.folder import FORMAT, RunFolder
+
+_MOST_BYTES = 64 << 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What somebody asks of the trainer."""
+
+    id: str
+    """Also the file's name; sorts by time."""
+    kind: str
+    """`set`, `stop`, `note`, …"""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    who: str
+    reason: str
+    time: Seconds
+
+
+def new_request(
+    kind: str, data: Mapping[str, Any], *, who: str, reason: str, clock: Clock
+) -> Request:
+    """A request of now, with an id of its own."""
+    now = clock.wall()
+    request_id = f"{round(now * 1000):015d}-{secrets.token_hex(4)}"
+    return Request(id=request_id, kind=kind, data=data, who=who, reason=reason, time=now)
+
+
+def submit(folder: RunFolder, request: Request) -> None:
+    """Lay a request before the trainer: there whole, or not at all.
+
+    Raises:
+        OSError: the run's folder cannot be written.
+    """
+    folder.requests.mkdir(exist_ok=True)
+    write_json(_path(folder, request), {"format": FORMAT} | _clean(asdict(request)))
+
+
+def pending(folder: RunFolder, done: Collection[str] = frozenset()) -> list[Request]:
+    """Requests still to be dealt with, oldest first. Never raises.
+
+    A file that is no request is moved to `requests/refused/`, with the reason beside it.
+
+    Args:
+        folder: the run.
+        done: ids that the journal shows as dealt with (`done_requests`); their files are removed.
+    """
+    found: list[Request] = []
+    for path in _waiting(folder):
+        try:
+            request = _read(path)
+        except OSError:
+            continue  # gone or unreadable just now; it is looked at again next time
+        except (ValueError, KeyError, TypeError) as error:
+            _move_aside(folder, path, f"not a request: {error}")
+            continue
+        if request.id in done:
+            settle(folder, request)
+        else:
+            found.append(request)
+    return found
+
+
+def settle(folder: RunFolder, request: Request) -> None:
+    """Remove a request that the journal shows as dealt with; doing so twice does no harm."""
+    with suppress(OSError):
+        _path(folder, request).unlink(missing_ok=True)
+
+
+def refuse(folder: RunFolder, request: Request, reason: str) -> None:
+    """Move a request that cannot be honoured to `requests/refused/`, with the reason beside it."""
+    _move_aside(folder, _path(folder, request), reason)
+
+
+def done_requests(records: Iterable[Record]) -> frozenset[str]:
+    """Ids of the requests that these events and decisions dealt with."""
+    told = (
+        record.data.get("request") for record in records if isinstance(record, Event | Decision)
+    )
+    return frozenset(request_id for request_id in told if isinstance(request_id, str))
+
+
+def _path(folder: RunFolder, request: Request) -> Path:
+    return folder.requests / f"{request.id}.json"
+
+
+def _waiting(folder: RunFolder) -> list[Path]:
+    try:
+        # Hidden files are being written; the folder of refused ones is no request.
+        names = [p for p in folder.requests.iterdir() if not p.name.startswith(".")]
+    except OSError:
+        return []
+    return sorted(path for path in names if path != folder.refused_requests)
+
+
+def _read(path: Path) -> Request:
+    if path.suffix != ".json" or not path.is_file():
+        raise ValueError("not a .json file")
+    with path.open("rb") as file:
+        content = file.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        raise ValueError(f"longer than {_MOST_BYTES} bytes")
+    try:
+        body = json.loads(content)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(body, dict):
+        raise TypeError("not a JSON object")
+    if body.get("id") != path.stem:
+        raise ValueError(f"its id {body.get('id')!r} is not its file's name")
+    texts = {key: body[key] for key in ("kind", "who", "reason")}
+    for key, value in texts.items():
+        if not isinstance(value, str):
+            raise TypeError(f"{key} {value!r} is no text")
+    if not isinstance(body["data"], dict):
+        raise TypeError(f"data {body['data']!r} is no JSON object")
+    return Request(id=path.stem, data=body["data"], time=float(body["time"]), **texts)
+
+
+def _move_aside(folder: RunFolder, path: Path, reason: str) -> None:
+    with suppress(OSError):
+        folder.refused_requests.mkdir(exist_ok=True)
+        moved = folder.refused_requests / path.name
+        path.rename(moved)
+        moved.with_name(f"{path.name}.reason").write_text(f"{reason}\n", errors="replace")
+
+
+def _clean(value: Any) -> Any:
+    # Arguments in another encoding arrive as lone surrogates, which no UTF-8 file can hold.
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, Mapping):
+        return {key: _clean(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_clean(item) for item in value]
+    return value

@@ -1,0 +1,164 @@
+"""A run as a tree of segments: stretches under one set of settings, software and nodes.
+
+Numbers are `major.minor` and sort as integers: 1.00, 1.01, …; a fork opens the next major
+(DESIGN rule 10). A number is claimed by creating its folder, and the segment exists once its
+`settings.json` does: a crash in between leaves an empty folder that readers pass over.
+
+Enters: what a segment starts from and with. Leaves: its folder, and the tree read back.
+Never knows: why a segment had to be opened.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from longhaul.core.errors import LonghaulError, UsageError
+from longhaul.core.files import fsync_folder, write_bytes, write_json
+from longhaul.core.units import Seconds
+from longhaul.logbook.folder import FORMAT, RunFolder
+
+
+@dataclass(frozen=True, order=True)
+class SegmentNumber:
+    """`12.41` is the forty-second stretch of the twelfth line of descent."""
+
+    major: int
+    minor: int
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor:02d}"
+
+    @classmethod
+    def parse(cls, text: str) -> "SegmentNumber":
+        """The number in `text`.
+
+        Raises:
+            UsageError: it is none.
+        """
+        match = re.fullmatch(r"(\d+)\.(\d+)", text, re.ASCII)
+        if match is None:
+            raise UsageError(f"segment {text}: not a segment's number", "write it like 1.02")
+        return cls(int(match[1]), int(match[2]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SegmentOpening:
+    """Everything a segment starts from and with, as kept in its `settings.json`."""
+
+    number: SegmentNumber
+    parent: SegmentNumber | None = None
+    """The segment it continues; None for the first."""
+    attempt: int
+    checkpoint: int | None = None
+    """Step of the checkpoint it was restored from; None when it begins with fresh weights."""
+    step: int
+    """Updates made before it."""
+    draw: int
+    """First block of the order of data that it reads."""
+    reason: str
+    difference: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+    """Dotted path → (in the parent, here) of every setting that differs."""
+    settings: Mapping[str, Any]
+    """The effective recipe, as nested tables."""
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)
+    """Software, machine, environment, torch flags and data (`core.fingerprint`)."""
+    nodes: tuple[str, ...] = ()
+    opened: Seconds
+
+
+class SegmentTaken(LonghaulError):
+    """The number is another segment's."""
+
+
+def open_segment(folder: RunFolder, opening: SegmentOpening, source_difference: str = "") -> None:
+    """Claim the segment's number and write what it starts from.
+
+    Args:
+        folder: the run.
+        opening: the segment; `next_minor` and `next_major` give free numbers.
+        source_difference: what differs from the commit in the fingerprint; kept as `source.diff`.
+
+    Raises:
+        SegmentTaken: the number's folder exists.
+    """
+    segment = folder.segments / str(opening.number)
+    try:
+        segment.mkdir(parents=True)
+    except FileExistsError as error:
+        raise SegmentTaken(f"segment {opening.number} of run {folder.name} exists") from error
+    fsync_folder(folder.segments)
+    if source_difference:
+        write_bytes(segment / "source.diff", source_difference.encode("utf-8", "replace"))
+    body = {name.name: getattr(opening, name.name) for name in fields(opening)}
+    body |= {
+        "number": str(opening.number),
+        "parent": str(opening.parent) if opening.parent else None,
+    }
+    write_json(segment / "settings.json", {"format": FORMAT} | body)
+
+
+def read_segments(folder: RunFolder) -> tuple[SegmentOpening, ...]:
+    """Every segment that was opened completely, by number."""
+    openings = (_read(folder, number) for number in _claimed(folder))
+    return tuple(opening for opening in openings if opening is not None)
+
+
+def by_opening(openings: Sequence[SegmentOpening]) -> tuple[SegmentOpening, ...]:
+    """Segments in the order in which they were opened: the last one's settings are in force."""
+    return tuple(sorted(openings, key=lambda opening: (opening.attempt, opening.opened)))
+
+
+def find_segment(folder: RunFolder, text: str) -> SegmentOpening:
+    """The segment with the number in `text`.
+
+    Raises:
+        UsageError: there is none; the existing ones are named.
+    """
+    number = SegmentNumber.parse(text)
+    openings = read_segments(folder)
+    for opening in openings:
+        if opening.number == number:
+            return opening
+    names = [str(opening.number) for opening in openings]
+    shown = ", ".join(names if len(names) <= 12 else [*names[:3], "…", *names[-8:]])
+    raise UsageError(
+        f"segment {number}: not in run {folder.name}",
+        f"its segments: {shown}" if names else "it has no segments yet",
+    )
+
+
+def next_minor(folder: RunFolder, parent: SegmentNumber) -> SegmentNumber:
+    """The next free number in `parent`'s line of descent."""
+    taken = [number.minor for number in _claimed(folder) if number.major == parent.major]
+    return SegmentNumber(parent.major, max([parent.minor, *taken]) + 1)
+
+
+def next_major(folder: RunFolder) -> SegmentNumber:
+    """The first number of a new line of descent; 1.00 in a new run."""
+    return SegmentNumber(max((number.major for number in _claimed(folder)), default=0) + 1, 0)
+
+
+def _claimed(folder: RunFolder) -> list[SegmentNumber]:
+    if not folder.segments.is_dir():
+        return []
+    names = [path.name for path in folder.segments.iterdir()]
+    return sorted(SegmentNumber.parse(name) for name in names if re.fullmatch(r"\d+\.\d+", name))
+
+
+def _read(folder: RunFolder, number: SegmentNumber) -> SegmentOpening | None:
+    path = folder.segments / str(number) / "settings.json"
+    try:
+        body = json.loads(path.read_bytes())
+        known = {f.name for f in fields(SegmentOpening)}
+        values = {key: value for key, value in body.items() if key in known}
+        values["number"] = number
+        parent = values.get("parent")
+        values["parent"] = SegmentNumber.parse(parent) if parent else None
+        values["nodes"] = tuple(values.get("nodes", ()))
+        difference = values.get("difference", {})
+        values["difference"] = {key: (old, new) for key, (old, new) in difference.items()}
+        return SegmentOpening(**values)
+    except (OSError, ValueError, TypeError, AttributeError, UsageError):
+        return None

@@ -1,0 +1,51 @@
+"""Where the time of a run went, from the seconds that its records carry (DESIGN rule 11).
+
+Enters: records. Leaves: seconds per bucket, wall time, tokens per second.
+Never knows: what a bucket is good for.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from longhaul.core.books import Bucket
+from longhaul.core.records import Decision, Record, StepRecord
+from longhaul.core.units import Seconds
+
+STEP_BUCKETS: tuple[Bucket, ...] = ("training", "redone", "data_wait")
+"""What a step itself takes; evaluation, saving and compilation are booked apart from it."""
+
+
+def time_spent(records: Iterable[Record]) -> dict[str, Seconds]:
+    """Bucket → seconds, summed over steps and events of every attempt."""
+    spent: dict[str, Seconds] = {}
+    for record in records:
+        for bucket, seconds in _booked(record).items():
+            spent[bucket] = spent.get(bucket, 0.0) + seconds
+    return spent
+
+
+def wall_seconds(records: Iterable[Record]) -> Seconds:
+    """Time from the start of the run's first process to its last record.
+
+    A record's seconds end at its time, so the earliest of time − seconds is that start. What is
+    summed by `time_spent` adds up to this, because the time between attempts is booked (as idle)
+    by the attempt that follows.
+    """
+    begin, end = float("inf"), float("-inf")
+    for record in records:
+        begin = min(begin, record.time - sum(_booked(record).values()))
+        end = max(end, record.time)
+    return max(end - begin, 0.0)
+
+
+def tokens_per_second(record: StepRecord) -> float:
+    """Target tokens of the global batch over the seconds of `STEP_BUCKETS`; NaN if none passed.
+
+    Several steps may be seen complete at once (DESIGN rule 3); the first of them then carries
+    the seconds of all.
+    """
+    seconds = sum(record.seconds.get(bucket, 0.0) for bucket in STEP_BUCKETS)
+    return record.tokens / seconds if seconds > 0 else float("nan")
+
+
+def _booked(record: Record) -> Mapping[str, Seconds]:
+    return {} if isinstance(record, Decision) else record.seconds

@@ -1,0 +1,131 @@
+import json
+import threading
+from dataclasses import asdict, replace
+
+import pytest
+
+from longhaul.core.clocks import FakeClock
+from longhaul.logbook import lease as lease_module
+from longhaul.logbook.holder import here
+from longhaul.logbook.journal import Journal
+from longhaul.logbook.lease import LeaseHeld, acquire, live_holder, newest_holder
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+def rewrite(folder, **values):
+    holder = newest_holder(folder)
+    path = folder.leases / f"{holder.attempt:06d}.json"
+    path.write_text(json.dumps({"format": 1} | asdict(replace(holder, **values))))
+
+
+def test_a_live_lease_says_who_holds_it_and_how_to_stop_it(folder, clock):
+    acquire(folder, clock)
+    clock.advance(7)
+    with pytest.raises(LeaseHeld) as held:
+        acquire(folder, clock)
+    message = str(held.value)
+    holder = live_holder(folder, clock)
+    for part in (str(holder.pid), holder.place.host, "7.0 s ago", "longhaul stop alpha"):
+        assert part in message
+
+
+def test_attempts_rise_over_releases_and_deaths(folder, clock):
+    first = acquire(folder, clock)
+    first.release()
+    assert live_holder(folder, clock) is None
+    second = acquire(folder, clock)
+    rewrite(folder, started="long ago")  # another process has its number now
+    third = acquire(folder, clock)
+    assert [first.attempt, second.attempt, third.attempt] == [1, 2, 3]
+    assert [lease.is_ours() for lease in (first, second, third)] == [False, False, True]
+
+
+def test_an_attempt_number_never_comes_again_even_without_its_lease_file(folder, clock, make_step):
+    journal = Journal(folder, 4)
+    journal.append(make_step())
+    journal.close()
+    assert acquire(folder, clock).attempt == 5
+
+
+def test_heartbeats_keep_a_lease_that_is_seen_from_another_machine(folder, clock, monkeypatch):
+    own = acquire(folder, clock)
+    monkeypatch.setattr(lease_module, "here", lambda: replace(here(), host="far", boot_id="b"))
+    clock.advance(50)
+    own.heartbeat()
+    clock.advance(50)
+    with pytest.raises(LeaseHeld):
+        acquire(folder, clock)
+    clock.advance(11)
+    assert acquire(folder, clock).attempt == 2
+    assert not own.is_ours()
+
+
+def test_a_heartbeat_that_cannot_be_written_is_no_harm(folder, clock):
+    own = acquire(folder, clock)
+    away = folder.leases.rename(folder.path / "away")
+    own.heartbeat()
+    away.rename(folder.leases)
+    assert own.is_ours()
+
+
+def test_a_heartbeat_after_the_release_does_not_take_the_lease_back(folder, clock):
+    own = acquire(folder, clock)
+    own.release()
+    own.heartbeat()
+    assert newest_holder(folder).released is not None
+
+
+def test_keeping_beats_while_the_body_runs_and_releases_after_it(folder, clock):
+    own = acquire(folder, clock)
+    beaten = threading.Event()
+    beat = own.heartbeat
+    own.heartbeat = lambda: (clock.advance(1), beat(), beaten.set())
+    with own.keep(every_s=0.001):
+        assert beaten.wait(30), "no heartbeat came"
+        assert live_holder(folder, clock) is not None
+    holder = newest_holder(folder)
+    assert holder.released is not None
+    assert holder.heartbeat > holder.since
+
+
+def test_of_many_takers_one_wins(folder, clock):
+    takers, won, lost = 8, [], []
+    together = threading.Barrier(takers)
+
+    def take():
+        together.wait()
+        try:
+            won.append(acquire(folder, clock))
+        except LeaseHeld:
+            lost.append(1)
+
+    threads = [threading.Thread(target=take) for _ in range(takers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(won), len(lost)) == (1, takers - 1)
+    assert won[0].is_ours()
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b'{"pid": 3}', b'{"place": {}, "format": 1}']
+)
+def test_a_damaged_lease_counts_until_it_is_old(folder, clock, content):
+    path = folder.leases / "000001.json"
+    path.write_bytes(content)
+    late = FakeClock(path.stat().st_mtime + 61)
+    with pytest.raises(LeaseHeld, match="unknown host"):
+        acquire(folder, FakeClock(path.stat().st_mtime + 1))
+    assert acquire(folder, late).attempt == 2
+
+
+def test_other_files_in_the_folder_are_no_leases(folder, clock):
+    (folder.leases / "notes.json").write_text("{}")
+    (folder.leases / ".000009.json.1-ab.tmp").write_text("{}")
+    assert newest_holder(folder) is None
+    assert acquire(folder, clock).attempt == 1

@@ -1,0 +1,46 @@
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from longhaul.core.books import BUCKETS, TimeBooks
+from longhaul.core.clocks import FakeClock
+from longhaul.logbook.timeline import time_spent, tokens_per_second, wall_seconds
+
+spans = st.tuples(
+    st.sampled_from(BUCKETS), st.floats(0, 100), st.sampled_from(["", "step", "event"])
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(spans, min_size=1, max_size=8), min_size=1, max_size=3))
+def test_booked_seconds_add_up_to_wall_time(make_step, make_event, attempts):
+    """Attempts with gaps between them, each gap booked as idle by the attempt that follows."""
+    clock = FakeClock()
+    begin, records = clock.wall(), []
+    for number, pieces in enumerate(attempts):
+        clock.advance(500.0 if number else 0.0)
+        books = TimeBooks(clock)
+        if number:
+            books.add("idle", clock.wall() - records[-1].time)
+        for bucket, seconds, record in [*pieces, ("training", 1.0, "step")]:
+            with books.booked(bucket):
+                clock.advance(seconds)
+            if record:
+                make = make_step if record == "step" else make_event
+                records.append(make(time=clock.wall(), seconds=books.drain()))
+    spent = time_spent(records)
+    assert sum(spent.values()) == pytest.approx(clock.wall() - begin, abs=1e-3)
+    assert wall_seconds(records) == pytest.approx(sum(spent.values()), abs=1e-3)
+
+
+def test_decisions_take_no_time(make_decision):
+    assert time_spent([make_decision()]) == {}
+    assert wall_seconds([]) == 0.0
+
+
+def test_a_rate_counts_what_steps_take_and_nothing_else(make_step):
+    seconds = {"training": 1.0, "data_wait": 0.5, "redone": 0.5, "evaluation": 90.0}
+    assert tokens_per_second(make_step(seconds=seconds)) == 8 * 64 / 2.0
+    assert math.isnan(tokens_per_second(make_step(seconds={})))
