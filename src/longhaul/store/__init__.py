@@ -1,0 +1,1 @@
+"""Checkpoints as folders: manifest, commit, catalogue, health, retention. Imports no torch."""

@@ -1,0 +1,192 @@
+"""The manifest: which files a checkpoint consists of, with a hash for each and for itself.
+
+It is written last, after everything it names is on the medium, so its presence is the marker
+that commits a checkpoint.
+
+Enters: a folder and the sizes and hashes of its files. Leaves: `manifest.json`, or the verdict
+that the folder holds exactly those bytes. Never knows: what the files contain.
+"""
+
+import hashlib
+import json
+import os
+import re
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from longhaul.core.files import sha256_of, write_bytes
+from longhaul.core.units import Bytes, Seconds
+from longhaul.store.strict import RefusedCheckpoint, items, parse_json, table, text, whole
+
+MANIFEST_NAME = "manifest.json"
+FORMAT_VERSION = 1
+
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """One file of a checkpoint."""
+
+    name: str
+    size_bytes: Bytes
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """The files of one checkpoint, itself excepted."""
+
+    step: int
+    time: Seconds
+    """Unix time at which the files were complete."""
+    files: tuple[FileEntry, ...]
+
+    @property
+    def size_bytes(self) -> Bytes:
+        """Bytes of all files together."""
+        return sum(file.size_bytes for file in self.files)
+
+
+def write_listed_file(path: Path, pieces: Iterable[bytes | memoryview]) -> FileEntry:
+    """Write `pieces` to a new file and fsync it; its entry for the manifest.
+
+    The hash is that of the bytes as they were meant, so that whatever the medium makes of them
+    is found out when they are read back.
+
+    Raises:
+        OSError: the medium refused, with whatever it had taken so far left behind.
+    """
+    digest, size_bytes = hashlib.sha256(), 0
+    with path.open("xb", buffering=0) as file:
+        for piece in pieces:
+            unwritten = memoryview(piece)
+            digest.update(unwritten)
+            size_bytes += len(unwritten)
+            while len(unwritten):
+                unwritten = unwritten[file.write(unwritten) :]
+        os.fsync(file.fileno())
+    return FileEntry(path.name, size_bytes, digest.hexdigest())
+
+
+def write_listed_json(path: Path, value: Any) -> FileEntry:
+    """Write `value` as JSON to a new file and fsync it; its entry for the manifest.
+
+    Raises:
+        OSError: the medium refused.
+        ValueError: a number in `value` is not finite.
+    """
+    content = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return write_listed_file(path, [content.encode()])
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> str:
+    """Write `folder/manifest.json` atomically; the SHA-256 of its bytes.
+
+    Raises:
+        OSError: the medium refused.
+    """
+    content = _render(manifest)
+    write_bytes(folder / MANIFEST_NAME, content)
+    return hashlib.sha256(content).hexdigest()
+
+
+def read_manifest(folder: Path) -> tuple[Manifest, str]:
+    """The manifest in `folder`, and the SHA-256 of its bytes.
+
+    Raises:
+        RefusedCheckpoint: it is absent, damaged in any byte, or of a newer format.
+    """
+    path = folder / MANIFEST_NAME
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise RefusedCheckpoint(f"{path}: cannot be read ({error.strerror})") from error
+    value = parse_json(content, str(path))
+    version = value.get("format_version") if isinstance(value, dict) else None
+    if version != FORMAT_VERSION:
+        raise RefusedCheckpoint(
+            f"{path}: format version {version!r}; this longhaul reads {FORMAT_VERSION}"
+        )
+    manifest = _parse(value, str(path))
+    # A manifest has one rendering only: whatever else parses to the same value was altered.
+    if content != _render(manifest):
+        raise RefusedCheckpoint(f"{path}: does not match its own hash; it was altered or damaged")
+    return manifest, hashlib.sha256(content).hexdigest()
+
+
+def verify(folder: Path, past_page_cache: bool = False) -> Manifest:
+    """Read every byte of the checkpoint in `folder` and compare it with the manifest.
+
+    Args:
+        folder: the checkpoint.
+        past_page_cache: read from the medium where the system allows it.
+
+    Raises:
+        RefusedCheckpoint: names the first file that is absent, unlisted, or differs.
+    """
+    manifest, _ = read_manifest(folder)
+    listed = {file.name for file in manifest.files} | {MANIFEST_NAME}
+    for path in sorted(folder.iterdir()):
+        # An NFS client keeps a file that was removed while open under a name like this.
+        if path.name not in listed and not path.name.startswith(".nfs"):
+            raise RefusedCheckpoint(f"{path}: the manifest does not list this file")
+    for file in manifest.files:
+        _verify_file(folder / file.name, file, past_page_cache)
+    return manifest
+
+
+def _verify_file(path: Path, expected: FileEntry, past_page_cache: bool) -> None:
+    try:
+        found = path.lstat()
+        if not stat.S_ISREG(found.st_mode):
+            raise RefusedCheckpoint(f"{path}: not a regular file")
+        if found.st_size != expected.size_bytes:
+            raise RefusedCheckpoint(
+                f"{path}: {found.st_size} bytes long, the manifest says {expected.size_bytes}"
+            )
+        sha256 = sha256_of(path, past_page_cache)
+    except OSError as error:
+        raise RefusedCheckpoint(f"{path}: cannot be read ({error.strerror})") from error
+    if sha256 != expected.sha256:
+        raise RefusedCheckpoint(
+            f"{path}: SHA-256 {sha256[:12]}…, the manifest says {expected.sha256[:12]}…"
+        )
+
+
+def _render(manifest: Manifest) -> bytes:
+    body: dict[str, Any] = {
+        "format_version": FORMAT_VERSION,
+        "step": manifest.step,
+        "time": manifest.time,
+        "files": [
+            {"name": file.name, "size_bytes": file.size_bytes, "sha256": file.sha256}
+            for file in manifest.files
+        ],
+    }
+    body["sha256"] = hashlib.sha256(json.dumps(body).encode()).hexdigest()
+    return (json.dumps(body, indent=2) + "\n").encode()
+
+
+def _parse(value: dict[str, Any], name: str) -> Manifest:
+    body = table(value, {"format_version", "step", "time", "files", "sha256"}, name)
+    if type(body["time"]) is not float:
+        raise RefusedCheckpoint(f"{name}: time {body['time']!r} is not a number of seconds")
+    files = tuple(_parse_file(item, f"{name}: files") for item in items(body["files"], name))
+    if len({file.name for file in files}) != len(files):
+        raise RefusedCheckpoint(f"{name}: names a file twice")
+    return Manifest(step=whole(body["step"], f"{name}: step"), time=body["time"], files=files)
+
+
+def _parse_file(value: Any, what: str) -> FileEntry:
+    body = table(value, {"name", "size_bytes", "sha256"}, what)
+    file_name, sha256 = text(body["name"], what), text(body["sha256"], what)
+    if not _PLAIN_NAME.fullmatch(file_name) or file_name == MANIFEST_NAME:
+        raise RefusedCheckpoint(f"{what}: {file_name!r} is not a plain file name")
+    if not _SHA256.fullmatch(sha256):
+        raise RefusedCheckpoint(f"{what}: {sha256[:80]!r} is not a SHA-256")
+    return FileEntry(file_name, whole(body["size_bytes"], what), sha256)

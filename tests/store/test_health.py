@@ -1,0 +1,24 @@
+from pathlib import Path
+
+from longhaul.store.catalogue import Checkpoint
+from longhaul.store.health import health_now
+
+
+def entry(step: int, sha256: str) -> Checkpoint:
+    return Checkpoint(
+        step=step, path=Path(f"step-{step}"), manifest_sha256=sha256, time=0.0, size_bytes=0
+    )
+
+
+def test_a_record_counts_only_for_the_checkpoint_it_was_made_for() -> None:
+    now = health_now(
+        [entry(1, "aa"), entry(2, "new"), entry(3, "cc"), entry(4, "dd"), entry(5, "")],
+        {
+            1: ("good", "aa"),
+            2: ("poisoned", "old"),
+            4: ("written", "dd"),
+            5: ("poisoned", "ee"),
+            9: ("good", "gone"),
+        },
+    )
+    assert now == {1: "good", 2: "committed", 3: "committed", 4: "committed", 5: "poisoned"}
