@@ -1,0 +1,1 @@
+"""From text to draws: readers, tokenizers, shards, order. Only `batches.py` imports torch."""

@@ -1,0 +1,166 @@
+"""From draws to tensors: the global batch of any step, and the windows of an evaluation.
+
+Enters: a prepared dataset, the order of draws, and what a step needs. Leaves: tensors on the
+host, one step ahead of the trainer. Never knows: the model, the device, or which step it is.
+The only file of this stage that imports torch.
+
+Shapes: B sequences of a batch, T tokens of a sequence.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from longhaul.data.dataset import Dataset, TokenStream
+from longhaul.data.order import Blocks, Int64s, Order, take_draws
+
+IGNORED = -1
+"""Target of positions that are only padding; the loss skips it."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRequest:
+    """All that decides the content of a global batch; equal requests give equal batches."""
+
+    draw: int
+    sequences: int
+    sequence_length: int
+    skips: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One global batch."""
+
+    tokens_BT: torch.Tensor
+    """int64 on the host."""
+    targets_BT: torch.Tensor
+    """int64 on the host; the token that follows each token."""
+    num_targets: int
+    draw: int
+    """The first draw that was used, after skips."""
+    next_draw: int
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where one sequence of a batch lies."""
+
+    source: int
+    epoch: int
+    begin: int
+    """First token, within the source's training stream."""
+
+
+class BatchReader:
+    """Reads any global batch at once, and the likely next one in the background.
+
+    Args:
+        dataset: the prepared text.
+        seed: the run's seed.
+        block_length: longest sequence length of the run, in tokens.
+        cycle: draws after which every source has had exactly its share.
+    """
+
+    def __init__(self, dataset: Dataset, seed: int, block_length: int, cycle: int) -> None:
+        self._streams = [source.train for source in dataset.sources]
+        self._block_length = block_length
+        self.order = Order(
+            seed,
+            [source.name for source in dataset.sources],
+            # A block's last target is the first token of the next block.
+            [(stream.num_tokens - 1) // block_length for stream in self._streams],
+            [source.weight for source in dataset.sources],
+            cycle,
+        )
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
+        self._ahead: tuple[BatchRequest, Future[Batch]] | None = None
+
+    def read(self, request: BatchRequest, following: BatchRequest | None = None) -> Batch:
+        """The batch of `request`; what `following` guesses is read while the step computes.
+
+        A wrong guess costs time and nothing else, because content depends on the request alone.
+        """
+        if self._ahead is not None and self._ahead[0] == request:
+            batch = self._ahead[1].result()
+        else:
+            batch = self._read(request)
+        self._ahead = None
+        if following is not None:
+            self._ahead = (following, self._worker.submit(self._read, following))
+        return batch
+
+    def close(self) -> None:
+        """End the background thread."""
+        self._worker.shutdown(wait=True, cancel_futures=True)
+
+    def _read(self, request: BatchRequest) -> Batch:
+        source, _, begin, first, following = self._locate(request)
+        length = request.sequence_length
+        windows = np.empty((request.sequences, length + 1), dtype=np.int64)
+        for number, stream in enumerate(self._streams):
+            here = source == number
+            if here.all():
+                windows = stream.gather(begin, length + 1)
+            elif here.any():
+                windows[here] = stream.gather(begin[here], length + 1)
+        window_BT = torch.from_numpy(windows)
+        return Batch(
+            tokens_BT=window_BT[:, :-1],
+            targets_BT=window_BT[:, 1:],
+            num_targets=request.sequences * length,
+            draw=first,
+            next_draw=following,
+        )
+
+    def slots(self, request: BatchRequest) -> list[Slot]:
+        """Where each sequence of the batch lies, in the batch's order."""
+        source, epoch, begin, _, _ = self._locate(request)
+        return [
+            Slot(*row) for row in zip(source.tolist(), epoch.tolist(), begin.tolist(), strict=True)
+        ]
+
+    def _locate(self, request: BatchRequest) -> tuple[Int64s, Int64s, Int64s, int, int]:
+        parts = self._block_length // request.sequence_length
+        draws, following = take_draws(request.draw, request.sequences // parts, request.skips)
+        blocks: Blocks = self.order.blocks(draws)
+        offsets = np.arange(parts, dtype=np.int64) * request.sequence_length
+        begin = (blocks.block[:, None] * self._block_length + offsets).reshape(-1)
+        source, epoch = np.repeat(blocks.source, parts), np.repeat(blocks.epoch, parts)
+        return source, epoch, begin, int(draws[0]), following
+
+
+def evaluation_batches(
+    stream: TokenStream, sequence_length: int, sequences: int, most_tokens: int | None
+) -> Iterator[tuple[torch.Tensor, torch.Tensor, int]]:
+    """(tokens_BT, targets_BT, number of targets) over a held-out stream.
+
+    Every token but the first is a target exactly once; the ragged end is padded with `IGNORED`.
+    With `most_tokens`, whole windows spread evenly over the stream instead.
+    """
+    begins = _window_begins(stream.num_tokens, sequence_length, most_tokens)
+    for group in range(0, len(begins), sequences):
+        begin = begins[group : group + sequences]
+        lengths = np.minimum(sequence_length, stream.num_tokens - 1 - begin)
+        windows = np.full((len(begin), sequence_length + 1), IGNORED, dtype=np.int64)
+        full = lengths == sequence_length
+        if full.any():
+            windows[full] = stream.gather(begin[full], sequence_length + 1)
+        for row in np.flatnonzero(~full):
+            span = int(lengths[row]) + 1
+            windows[row, :span] = stream.gather(begin[row : row + 1], span)[0]
+        window_BT = torch.from_numpy(windows)
+        # The embedding needs a valid number where the target is ignored.
+        yield window_BT[:, :-1].clamp(min=0), window_BT[:, 1:], int(lengths.sum())
+
+
+def _window_begins(num_tokens: int, length: int, most_tokens: int | None) -> Int64s:
+    targets = num_tokens - 1
+    whole = targets // length
+    if most_tokens is None or most_tokens >= targets or whole == 0:
+        return np.arange(0, max(targets, 0), length, dtype=np.int64)
+    wanted = max(1, most_tokens // length)
+    return np.arange(wanted, dtype=np.int64) * whole // wanted * length

@@ -1,0 +1,296 @@
+"""Prepared data as training reads it: token streams by source and split, in one folder.
+
+Enters: the folder that `prepare` wrote. Leaves: windows of tokens, the documents behind them,
+and an identity that is equal wherever the same data lies.
+Never knows: how text was read, and which windows are asked for when (`order.py`).
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from longhaul.core.errors import DataError
+from longhaul.core.files import sha256_of
+from longhaul.core.units import short_bytes, short_count
+from longhaul.data.shards import Shard
+from longhaul.data.tokenizing import TokenArray, Tokenizer, load_tokenizer
+
+DATASET_FORMAT = 1
+MANIFEST = "dataset.json"
+TOKENIZER_FILE = "tokenizer.json"
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentSpan:
+    """Where a document lies in a stream.
+
+    Attributes:
+        name: where it came from, such as `peps.jsonl:17`.
+        begin: position of its first token in the stream.
+        end: position after its last token, end-of-text included.
+    """
+
+    name: str
+    begin: int
+    end: int
+
+
+class TokenStream:
+    """One split of one source: several shards, seen as one line of tokens.
+
+    Attributes:
+        num_tokens: tokens, end-of-text included.
+        num_documents: documents; one that a tail split cuts counts on both sides.
+        num_bytes: UTF-8 bytes of their text.
+        paths: the shards' files, in order.
+    """
+
+    def __init__(self, shards: Sequence[Shard]) -> None:
+        self.paths = tuple(shard.path for shard in shards)
+        self._shards = tuple(shards)
+        self.num_tokens = sum(shard.num_tokens for shard in shards)
+        self.num_documents = sum(shard.num_documents for shard in shards)
+        self.num_bytes = sum(shard.num_bytes for shard in shards)
+        self._starts = np.cumsum([0, *(shard.num_tokens for shard in shards)])
+
+    def gather(self, begins: npt.NDArray[np.int64], length: int) -> npt.NDArray[np.int64]:
+        """Windows of the stream, also across shard borders.
+
+        Args:
+            begins: (R,) position of each window's first token.
+            length: tokens in a window.
+
+        Returns:
+            (R, length) token numbers.
+
+        Raises:
+            IndexError: a window does not lie within the stream.
+        """
+        if not len(begins):
+            return np.empty((0, length), np.int64)
+        if not 0 <= begins.min() <= begins.max() <= self.num_tokens - length:
+            raise IndexError(
+                f"windows of {length} tokens from {begins.min()} to {begins.max()} do not lie "
+                f"within a stream of {self.num_tokens}"
+            )
+        if len(self._shards) == 1:
+            # A view of every window there is, of which rows are copied whole: 0.3 ms for 500
+            # rows of 1,025 tokens, against 1.3 ms when each token's position is looked up.
+            every = np.lib.stride_tricks.sliding_window_view(self._shards[0].tokens, length)
+            return every[begins].astype(np.int64)
+        windows = np.empty((len(begins), length), np.int64)
+        firsts = np.searchsorted(self._starts, begins, side="right") - 1
+        for row, (begin, first) in enumerate(zip(begins.tolist(), firsts.tolist(), strict=True)):
+            self._copy(windows[row], begin, first)
+        return windows
+
+    def _copy(self, window: npt.NDArray[np.int64], begin: int, number: int) -> None:
+        filled = 0
+        while filled < len(window):
+            tokens = self._shards[number].tokens
+            start = begin + filled - int(self._starts[number])
+            part = tokens[start : start + len(window) - filled]
+            window[filled : filled + len(part)] = part
+            filled += len(part)
+            number += 1
+
+    def documents_in(self, begin: int, end: int) -> list[DocumentSpan]:
+        """Every document with a token at begin ≤ position < end, in order, in its full extent."""
+        spans: list[DocumentSpan] = []
+        if begin >= end:
+            return spans
+        for shard, start in zip(self._shards, self._starts.tolist(), strict=False):
+            if start >= end or start + shard.num_tokens <= begin:
+                continue
+            ends = shard.document_ends
+            number = int(np.searchsorted(ends, max(0, begin - start), side="right"))
+            while number < shard.num_documents:
+                first = int(ends[number - 1]) if number else 0
+                if start + first >= end:
+                    break
+                last = int(ends[number])
+                spans.append(DocumentSpan(shard.name(number), start + first, start + last))
+                number += 1
+        return spans
+
+    def documents(self) -> Iterator[tuple[str, TokenArray, int]]:
+        """Name, tokens and UTF-8 bytes of every document, in order."""
+        for shard in self._shards:
+            yield from shard.documents()
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTokens:
+    """One source's two splits.
+
+    Attributes:
+        name: of the source.
+        weight: share of training tokens relative to the other sources.
+        split: how validation text was chosen, `document` or `tail`.
+        train: what is trained on.
+        held_out: what validation reads.
+    """
+
+    name: str
+    weight: float
+    split: str
+    train: TokenStream
+    held_out: TokenStream
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A prepared folder.
+
+    Attributes:
+        folder: where it lies.
+        identity: hash over tokens, tokenizer, names and weights; neither place nor time count.
+        vocab_size: of the tokenizer.
+        sources: in the order of the recipe.
+        prepared: day and time (UTC) it was made.
+        uses_end_of_text: every document ends with the tokenizer's end-of-text token.
+    """
+
+    folder: Path
+    identity: str
+    vocab_size: int
+    sources: tuple[SourceTokens, ...]
+    prepared: str
+    uses_end_of_text: bool
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer; loaded when first asked for, because training itself needs none."""
+        return load_tokenizer(self.folder / TOKENIZER_FILE, self.uses_end_of_text)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all sources and splits."""
+        return sum(s.train.num_tokens + s.held_out.num_tokens for s in self.sources)
+
+    @property
+    def num_bytes(self) -> int:
+        """UTF-8 bytes of text in all sources and splits."""
+        return sum(s.train.num_bytes + s.held_out.num_bytes for s in self.sources)
+
+    def summary(self) -> str:
+        """One line a source."""
+        return "\n".join(
+            f"{s.name}: {short_count(s.train.num_tokens)} tokens to train on "
+            f"({s.train.num_documents:,} documents, {short_bytes(s.train.num_bytes)}, "
+            f"{s.train.num_bytes / s.train.num_tokens:.2f} bytes a token), "
+            f"{short_count(s.held_out.num_tokens)} held out by {s.split}"
+            for s in self.sources
+        )
+
+
+def identity_of(manifest: dict[str, Any]) -> str:
+    """Hash over what a manifest says about content; equal data gives equal identities."""
+    content = {
+        "format": manifest["format"],
+        "tokenizer": {key: manifest["tokenizer"][key] for key in ("sha256", "vocab_size")},
+        "sources": [
+            {
+                "name": source["name"],
+                "weight": source["weight"],
+                "shards": {
+                    side: [shard["sha256"] for shard in source[side]]
+                    for side in ("train", "held_out")
+                },
+            }
+            for source in manifest["sources"]
+        ],
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def open_dataset(folder: Path, verify: bool = False) -> Dataset:
+    """Open a prepared folder: the manifest and each shard's header are read, no token is.
+
+    Args:
+        folder: as `prepare` wrote it.
+        verify: read every file and compare it with its hash in the manifest.
+
+    Raises:
+        DataError: it is incomplete, damaged, or of a newer format.
+    """
+    manifest = read_manifest(folder)
+    if verify:
+        for name, facts in listed_files(manifest).items():
+            if sha256_of(folder / name) != facts["sha256"]:
+                raise _damaged(folder, f"{name} does not match its hash")
+    tokenizer = manifest["tokenizer"]
+    sources = []
+    for source in manifest["sources"]:
+        train, held_out = (
+            TokenStream([_shard(folder, shard["file"], tokenizer) for shard in source[side]])
+            for side in ("train", "held_out")
+        )
+        sources.append(
+            SourceTokens(source["name"], source["weight"], source["split"], train, held_out)
+        )
+    return Dataset(
+        folder,
+        identity_of(manifest),
+        tokenizer["vocab_size"],
+        tuple(sources),
+        manifest["prepared"],
+        tokenizer["end_of_text"],
+    )
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest, once every file it lists is there in its full size.
+
+    Raises:
+        DataError: it is missing, damaged, of another format, or lists what is not there.
+    """
+    path = folder / MANIFEST
+    if not path.exists():
+        raise DataError(
+            f"{folder}: no prepared data ({MANIFEST} is missing)",
+            "prepare it with `longhaul data prepare RECIPE`",
+        )
+    try:
+        manifest: dict[str, Any] = json.loads(path.read_bytes())
+        if manifest["format"] != DATASET_FORMAT:
+            raise DataError(
+                f"{folder}: data format {manifest['format']}; this longhaul reads {DATASET_FORMAT}",
+                "prepare the data again",
+            )
+        identity_of(manifest)
+        for name, facts in listed_files(manifest).items():
+            size = (folder / name).stat().st_size
+            if size != facts["bytes"]:
+                raise _damaged(folder, f"{name} is {size:,} bytes instead of {facts['bytes']:,}")
+    except FileNotFoundError as error:
+        raise _damaged(folder, f"{Path(error.filename).name} is missing") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _damaged(folder, f"{MANIFEST}: {error}") from None
+    return manifest
+
+
+def listed_files(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """File name → {file, bytes, sha256} for every file of a prepared folder."""
+    facts = [manifest["tokenizer"]]
+    for source in manifest["sources"]:
+        facts += [*source["train"], *source["held_out"]]
+    return {item["file"]: item for item in facts}
+
+
+def _shard(folder: Path, name: str, tokenizer: dict[str, Any]) -> Shard:
+    shard = Shard(folder / name)
+    if shard.tokenizer_sha256 != tokenizer["sha256"]:
+        raise _damaged(folder, f"{name} was made with another tokenizer")
+    return shard
+
+
+def _damaged(folder: Path, detail: str) -> DataError:
+    return DataError(f"{folder}: damaged ({detail})", "delete the folder and prepare it again")

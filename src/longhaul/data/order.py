@@ -1,0 +1,218 @@
+"""The order of draws: which tokens each step reads, as a pure function (DESIGN rule 5).
+
+A *draw* is a position in the order of data, counted in blocks of the run's longest sequence
+length. A step begins at a draw and takes as many blocks as its batch needs; a *slot* is one
+sequence of that batch. Shorter sequences of a curriculum subdivide a block. Nothing is stored
+and nothing is shuffled in memory: draw 10^12 costs what draw 0 costs.
+
+Enters: seed, blocks per source, weights, a draw. Leaves: source, epoch and block of every slot.
+Never knows: tokens, files, or the step count.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from longhaul.core.errors import DataError
+from longhaul.core.keys import derive_key
+
+Int64s = NDArray[np.int64]
+_UInt64s = NDArray[np.uint64]
+_ROUNDS = 6
+_CHUNK = 1024
+
+
+class Permutation:
+    """A keyed bijection on 0 … size-1, computed without a table.
+
+    A balanced Feistel network over the smallest even number of bits that holds `size`, repeated
+    on values that fall outside (cycle walking; Black and Rogaway 2002, method 2). The domain is
+    below 4 × size, so a value walks 4 rounds on average at worst.
+    """
+
+    def __init__(self, size: int, key: int) -> None:
+        if size < 1:
+            raise ValueError(f"a permutation needs at least one element, not {size}")
+        self.size = size
+        half_bits = max(1, ((size - 1).bit_length() + 1) // 2)
+        self._half_bits = np.uint64(half_bits)
+        self._half_mask = np.uint64((1 << half_bits) - 1)
+        self._keys = [np.uint64(derive_key(key, "feistel", n)) for n in range(_ROUNDS)]
+
+    def __call__(self, index: Int64s) -> Int64s:
+        """Images of `index` (any shape), each in 0 … size-1."""
+        value = self._network(index.astype(np.uint64))
+        outside = value >= self.size
+        while outside.any():
+            value[outside] = self._network(value[outside])
+            outside = value >= self.size
+        return value.astype(np.int64)
+
+    def _network(self, value: _UInt64s) -> _UInt64s:
+        left, right = value >> self._half_bits, value & self._half_mask
+        for key in self._keys:
+            left, right = right, left ^ (_mix(right ^ key) & self._half_mask)
+        return (left << self._half_bits) | right
+
+
+def _mix(value: _UInt64s) -> _UInt64s:
+    """SplitMix64's finaliser (Steele, Lea and Flood 2014); wraps around by design."""
+    with np.errstate(over="ignore"):
+        value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return value ^ (value >> np.uint64(31))
+
+
+class Mixture:
+    """Deals draws to sources by weight: every `cycle` draws hold each source's exact share.
+
+    Shares are rounded to whole draws by largest remainder, at least one each, and spread evenly
+    over the cycle, so that every stretch of data has nearly the asked mixture.
+    """
+
+    def __init__(self, weights: Sequence[float], cycle: int) -> None:
+        if cycle < len(weights):
+            raise DataError(
+                f"order.cycle: {cycle} draws cannot hold one of each of {len(weights)} sources",
+                f"set order.cycle to {len(weights)} or more",
+            )
+        share = np.asarray(weights, dtype=np.float64) / sum(weights) * cycle
+        counts = np.maximum(np.floor(share).astype(np.int64), 1)
+        # Ties go to the earlier source, so that the plan is the same everywhere.
+        by_remainder = np.argsort(-(share - counts), kind="stable")
+        for source in by_remainder[: max(0, cycle - int(counts.sum()))]:
+            counts[source] += 1
+        while counts.sum() > cycle:
+            counts[np.argmax(counts)] -= 1
+        self.cycle = cycle
+        self.counts: Int64s = counts
+        source_of = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
+        rank_of = np.concatenate([np.arange(count, dtype=np.int64) for count in counts])
+        place = np.argsort((rank_of + 0.5) / counts[source_of], kind="stable")
+        self._source_at: Int64s = source_of[place]
+        self._rank_at: Int64s = rank_of[place]
+
+    def locate(self, draws: Int64s) -> tuple[Int64s, Int64s]:
+        """(source, how many draws that source had before) of each draw."""
+        turn, place = np.divmod(draws, self.cycle)
+        source = self._source_at[place]
+        return source, turn * self.counts[source] + self._rank_at[place]
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Where some draws lie; arrays of one shape."""
+
+    source: Int64s
+    epoch: Int64s
+    """How often the source had been read in full before."""
+    block: Int64s
+    """Block number within the source's token stream."""
+
+
+class Order:
+    """The order of data of one run.
+
+    Args:
+        seed: the run's seed.
+        names: of the sources; a source keeps its order when another one is added.
+        block_counts: whole blocks in each source.
+        weights: share of draws of each source.
+        cycle: draws after which every source has had exactly its share.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        names: Sequence[str],
+        block_counts: Sequence[int],
+        weights: Sequence[float],
+        cycle: int,
+    ) -> None:
+        for name, count in zip(names, block_counts, strict=True):
+            if count < 1:
+                raise DataError(
+                    f"source {name}: not enough text for one training sequence",
+                    "add text, or shorten model.context",
+                )
+        self._seed = seed
+        self._names = tuple(names)
+        self._counts = np.asarray(block_counts, dtype=np.int64)
+        self._mixture = Mixture(weights, cycle)
+        self._permutations: dict[tuple[int, int], Permutation] = {}
+        self._chunks: dict[int, Blocks] = {}
+
+    def blocks(self, draws: Int64s) -> Blocks:
+        """Source, epoch and block of each draw (one dimension)."""
+        # Worked out by chunks and kept: the dozens of small array operations of a permutation
+        # would cost a small model's step more than reading its tokens does.
+        found = Blocks(*(np.empty_like(draws) for _ in range(3)))
+        chunk_of, place = np.divmod(draws, _CHUNK)
+        for number in np.unique(chunk_of).tolist():
+            here = chunk_of == number
+            chunk = self._chunk(number)
+            for into, known in zip(
+                (found.source, found.epoch, found.block),
+                (chunk.source, chunk.epoch, chunk.block),
+                strict=True,
+            ):
+                into[here] = known[place[here]]
+        return found
+
+    def _chunk(self, number: int) -> Blocks:
+        if number not in self._chunks:
+            if len(self._chunks) > 64:
+                self._chunks.clear()
+            draws = np.arange(number * _CHUNK, (number + 1) * _CHUNK, dtype=np.int64)
+            self._chunks[number] = self._located(draws)
+        return self._chunks[number]
+
+    def _located(self, draws: Int64s) -> Blocks:
+        source, index = self._mixture.locate(draws)
+        epoch, rank = np.divmod(index, self._counts[source])
+        block = np.empty_like(rank)
+        for pair in set(zip(source.tolist(), epoch.tolist(), strict=True)):
+            here = (source == pair[0]) & (epoch == pair[1])
+            block[here] = self._permutation(*pair)(rank[here])
+        return Blocks(source, epoch, block)
+
+    def epochs_at(self, draw: int) -> tuple[float, ...]:
+        """How often each source has been read before `draw`, with fractions."""
+        turns = draw / self._mixture.cycle
+        return tuple((turns * self._mixture.counts / self._counts).tolist())
+
+    def _permutation(self, source: int, epoch: int) -> Permutation:
+        key = (source, epoch)
+        if key not in self._permutations:
+            if len(self._permutations) > 64:
+                self._permutations.clear()
+            self._permutations[key] = Permutation(
+                int(self._counts[source]),
+                derive_key(self._seed, "order", self._names[source], epoch),
+            )
+        return self._permutations[key]
+
+
+def take_draws(draw: int, count: int, skips: Sequence[tuple[int, int]]) -> tuple[Int64s, int]:
+    """The next `count` draws from `draw` on that no skip covers, and the draw that follows.
+
+    Args:
+        draw: first candidate.
+        count: blocks the step needs.
+        skips: ranges (begin, end), sorted and apart, of draws that the ledger passes over.
+    """
+    pieces: list[Int64s] = []
+    for begin, end in skips:
+        if count == 0 or end <= draw:
+            continue
+        free = min(max(begin - draw, 0), count)
+        if free:
+            pieces.append(np.arange(draw, draw + free, dtype=np.int64))
+            count -= free
+            draw += free
+        if count and draw >= begin:
+            draw = end
+    pieces.append(np.arange(draw, draw + count, dtype=np.int64))
+    return np.concatenate(pieces), draw + count

@@ -1,0 +1,254 @@
+"""Remote files: fetched once through fsspec, kept with their hash, reused without a network.
+
+Enters: an `https://`, `hf://`, `s3://` (or any other fsspec) address. Leaves: local files and
+their SHA-256. Never knows: what the files hold.
+
+Below `downloads` every address has a folder, with the files under their own names beside
+`NAME.origin.json`, and `origin.json`, written last, that lists them.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
+from urllib.parse import unquote, urlsplit
+
+from longhaul.core.errors import DataError, LonghaulError, RecipeError
+from longhaul.core.files import write_atomically, write_json
+from longhaul.core.units import short_bytes
+from longhaul.data.readers import KNOWN_FORMATS, format_of, suffix_advice, taken_from_folder
+from longhaul.data.sources import Say
+
+_CHUNK_BYTES = 1 << 20
+_CONNECT_S = 30
+_SILENCE_S = 120
+_VERSION_KEYS = ("ETag", "etag", "blob_id", "Last-Modified", "LastModified")
+_GLOB = frozenset("*?[")
+_EXTRAS = {"s3": "s3", "s3a": "s3", "hf": "hf"}
+_PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """A file that is here now.
+
+    Attributes:
+        path: where it lies.
+        name: its path relative to the address, or its own name.
+        size: bytes.
+        sha256: hash of its bytes, taken while they came in.
+        version: the server's ETag or modification time, where it gave one.
+    """
+
+    path: Path
+    name: str
+    size: int
+    sha256: str
+    version: str = ""
+
+
+def fetch(
+    url: str, downloads: Path, say: Say, sha256: str = "", kinds_known: bool = True
+) -> list[RemoteFile]:
+    """The files behind an address, from the cache where they are there already.
+
+    A cached copy is used without asking the server: delete its folder to fetch it anew.
+
+    Args:
+        url: a file, or for `hf://`, `s3://` and the like also a folder or a glob.
+        downloads: the cache.
+        say: is told what is fetched or reused.
+        sha256: the expected hash of a single file; empty does not check.
+        kinds_known: refuse files that no reader takes (a tokenizer.json passes False).
+
+    Raises:
+        DataError: unreachable, absent, truncated, of another hash, or of no known format.
+        RecipeError: a hash is given for a folder.
+    """
+    folder = downloads / hashlib.sha256(url.encode()).hexdigest()[:16]
+    shown = url.partition("?")[0]  # a query may hold a key that belongs in no log
+    cached = _cached(folder)
+    if cached is not None and (not sha256 or [item.sha256 for item in cached] == [sha256]):
+        size = sum(item.size for item in cached)
+        say(f"data: reusing the copy of {shown} in {folder} ({short_bytes(size)})")
+        return cached
+    with _explained(shown):
+        system, names = _list(url, shown, kinds_known)
+    if sha256 and len(names) != 1:
+        raise RecipeError(
+            f"data.sources.sha256: {shown} is {len(names)} files, and one hash fits one file",
+            "leave sha256 empty, or name a single file",
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    fetched = []
+    for name, remote_path in names.items():
+        item = _file_cached(folder, name)
+        if item is None or sha256 not in ("", item.sha256):
+            where = shown if len(names) == 1 else f"{shown.rstrip('/')}/{name}"
+            item = _download(system, remote_path, where, folder / name, name, sha256)
+            say(f"data: fetched {where} ({short_bytes(item.size)})")
+        fetched.append(item)
+    files = [item.name for item in fetched]
+    write_json(folder / "origin.json", {"url": shown, "fetched": _now(), "files": files})
+    return fetched
+
+
+def _list(url: str, shown: str, kinds_known: bool) -> tuple[Any, dict[str, str]]:
+    """The file system, and relative name → path in it for every file of the address."""
+    import fsspec
+
+    scheme = url.partition("://")[0]
+    try:
+        system, root = fsspec.core.url_to_fs(url, **_options(scheme))
+    except ImportError as error:
+        extra, package = _EXTRAS.get(scheme), _PACKAGES.get(scheme, str(error))
+        way = f"pip install 'longhaul[{extra}]'" if extra else f"pip install {package}"
+        raise DataError(f"{shown}: {scheme}:// needs a package that is not here", way) from None
+    except ValueError as error:
+        raise DataError(f"{shown}: {error}", "use https://, hf://, s3://, gs:// or az://") from None
+    if scheme in ("http", "https"):
+        name = unquote(PurePosixPath(urlsplit(url).path).name)
+        if kinds_known and format_of(name) is None:
+            raise DataError(f"{shown}: no reader for this kind of file", suffix_advice(name))
+        return system, {name: root}
+    if _GLOB & set(root):
+        found = system.glob(root)
+        base = root[: min(root.index(c) for c in _GLOB & set(root))].rpartition("/")[0]
+    elif system.isdir(root):
+        found, base = system.find(root), root
+    else:
+        found, base = [root], root.rpartition("/")[0]
+        if kinds_known and format_of(root) is None:
+            if not system.exists(root):
+                raise FileNotFoundError(root)
+            raise DataError(f"{shown}: no reader for this kind of file", suffix_advice(root))
+    names = {path.removeprefix(base).lstrip("/"): path for path in sorted(found)}
+    if len(found) > 1 or found != [root]:
+        names = {name: path for name, path in names.items() if taken_from_folder(name)}
+    if not names:
+        raise DataError(f"{shown}: no file there that can be read", KNOWN_FORMATS)
+    for name in names:
+        if {"", ".", ".."} & set(name.split("/")):
+            raise DataError(f"{shown}: a file is called {name!r}", "give it a plain name")
+    return system, names
+
+
+def _options(scheme: str) -> dict[str, Any]:
+    if scheme not in ("http", "https"):
+        return {}
+    import aiohttp
+
+    # aiohttp gives up after five minutes in all, however well the download is going.
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=_SILENCE_S)
+    return {"client_kwargs": {"timeout": timeout, "trust_env": True}}
+
+
+def _download(
+    system: Any, remote_path: str, shown: str, path: Path, name: str, sha256: str
+) -> RemoteFile:
+    with _explained(shown):
+        facts = system.info(remote_path)
+        # Block size 0 streams over http and hf; object stores read ahead by themselves.
+        streams = system.protocol if isinstance(system.protocol, tuple) else (system.protocol,)
+        extra = {"block_size": 0} if {"http", "hf"} & set(streams) else {}
+        stream = system.open(remote_path, "rb", **extra)
+    digest = hashlib.sha256()
+    size = 0
+
+    def write(file: BinaryIO) -> None:
+        nonlocal size
+        while True:
+            with _explained(shown):
+                chunk = stream.read(_CHUNK_BYTES)
+            if not chunk:
+                break
+            digest.update(chunk)
+            size += file.write(chunk)
+        expected = facts.get("size")
+        if expected is not None and size != expected:
+            raise _truncated(shown, f"{size:,} of {expected:,} bytes came")
+        if sha256 and digest.hexdigest() != sha256:
+            raise DataError(
+                f"{shown}: its sha256 is {digest.hexdigest()}, "
+                f"but the recipe expects {sha256} (data.sources.sha256)",
+                "the file is another one than was meant: find out why before changing the recipe",
+            )
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with closing(stream):
+        write_atomically(path, write)
+    version = next((str(facts[key]) for key in _VERSION_KEYS if facts.get(key)), "")
+    item = RemoteFile(path, name, size, digest.hexdigest(), version)
+    write_json(_origin_of(path), asdict(item) | {"path": name, "fetched": _now()})
+    return item
+
+
+def _cached(folder: Path) -> list[RemoteFile] | None:
+    """Every file of an address; None unless all are whole."""
+    try:
+        names = json.loads((folder / "origin.json").read_bytes())["files"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    items = [_file_cached(folder, name) for name in names]
+    return [item for item in items if item] if items and all(items) else None
+
+
+def _file_cached(folder: Path, name: str) -> RemoteFile | None:
+    path = folder / name
+    try:
+        facts = json.loads(_origin_of(path).read_bytes())
+        if path.stat().st_size != facts["size"]:
+            return None
+        return RemoteFile(path, name, facts["size"], facts["sha256"], facts["version"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _origin_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.origin.json")
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
+
+
+def _truncated(shown: str, detail: str) -> DataError:
+    return DataError(
+        f"{shown}: the connection ended in the middle of the file ({detail})",
+        "start again; files that are complete are kept",
+    )
+
+
+@contextmanager
+def _explained(shown: str) -> Iterator[None]:
+    """Turn what a remote file system raises into an error that names the address.
+
+    Every fsspec back-end brings its own family of exceptions (aiohttp, botocore, httpx), hence
+    the wide net; errors of the local disk are raised outside of this.
+    """
+    try:
+        yield
+    except LonghaulError:
+        raise
+    except Exception as error:
+        cause: BaseException = error
+        while isinstance(cause, FileNotFoundError) and cause.__cause__ is not None:
+            cause = cause.__cause__  # fsspec calls an unreachable host a missing file
+        first_line = str(cause).partition("\n")[0]
+        if "payload" in type(cause).__name__.lower() or "IncompleteRead" in type(cause).__name__:
+            raise _truncated(shown, first_line) from error
+        if isinstance(cause, FileNotFoundError):
+            raise DataError(f"{shown}: not found (404)", "check the address") from error
+        if isinstance(cause, PermissionError):
+            raise DataError(
+                f"{shown}: access denied",
+                "set the credentials of this service, such as AWS_ACCESS_KEY_ID or HF_TOKEN",
+            ) from error
+        raise DataError(
+            f"{shown}: cannot be fetched ({type(cause).__name__}: {first_line})",
+            "check the address and the network; what was fetched before is reused without one",
+        ) from error

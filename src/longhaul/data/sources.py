@@ -1,0 +1,197 @@
+"""Sources: from a path in the recipe to the list of files it stands for, checked at once.
+
+Enters: a `SourceSection`. Leaves: a `Corpus`: how to read it, and what it consists of, so that
+prepared data can be found again without reading a byte.
+Never knows: duplicates, splits, tokens.
+"""
+
+import difflib
+import os
+import platform
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from longhaul.config.data import SourceSection
+from longhaul.config.recipe import source_name
+from longhaul.core.errors import DataError
+from longhaul.data.breakage import Breakage
+from longhaul.data.builtin import (
+    BUILTIN_SOURCES,
+    files_below,
+    package_folders,
+    stdlib_folder,
+    synthetic_documents,
+)
+from longhaul.data.documents import Document
+from longhaul.data.readers import (
+    KNOWN_FORMATS,
+    format_of,
+    read_file,
+    suffix_advice,
+    taken_from_folder,
+)
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """One source, found but not read.
+
+    Attributes:
+        name: its name in logs, losses and file names.
+        weight: share of the training tokens, relative to the others.
+        identity: what it consists of, as JSON: equal identities read as equal documents.
+        documents: reads it from the beginning; broken lines and files go to the `Breakage`.
+    """
+
+    name: str
+    weight: float
+    identity: Any
+    documents: Callable[[Breakage], Iterator[Document]]
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    path: Path
+    name: str
+
+
+def locate(source: SourceSection, seed: int, downloads: Path, say: Say) -> Corpus:
+    """Find what a source stands for; remote files are fetched into `downloads`.
+
+    Raises:
+        DataError: it does not exist, holds nothing that can be read, or cannot be fetched.
+    """
+    name = source_name(source.name, source.path)
+    files, identity = _files_of(source, seed, downloads, say)
+
+    def documents(breakage: Breakage) -> Iterator[Document]:
+        for file in files:
+            yield from read_file(file.path, file.name, source.text_field, breakage)
+
+    def builtin_documents(_: Breakage) -> Iterator[Document]:
+        if source.path == "synthetic":
+            return synthetic_documents(seed)
+        # Python's tests hold files that are broken on purpose; they are no fault of the user's.
+        return documents(Breakage(name, max_fraction=1.0))
+
+    builtin = source.path in BUILTIN_SOURCES
+    return Corpus(name, source.weight, identity, builtin_documents if builtin else documents)
+
+
+def _files_of(
+    source: SourceSection, seed: int, downloads: Path, say: Say
+) -> tuple[Sequence[_File], Any]:
+    path = source.path
+    if path == "synthetic":
+        return [], {"synthetic": 1, "seed": seed}
+    if path == "python-stdlib":
+        return _stdlib_files()
+    if path == "python-packages":
+        return _package_files()
+    if "://" in path and not path.startswith("file://"):
+        from longhaul.data.remote import fetch
+
+        fetched = fetch(path, downloads, say, source.sha256)
+        files = [_File(item.path, item.name) for item in fetched]
+        return files, [[item.name, item.sha256] for item in fetched]
+    return _local_files(Path(path.removeprefix("file://")).expanduser(), path)
+
+
+def _stdlib_files() -> tuple[Sequence[_File], Any]:
+    folder = stdlib_folder()
+    files, sizes = [], []
+    for entry in files_below(folder):
+        relative = os.path.relpath(entry.path, folder)
+        files.append(_File(Path(entry.path), relative))
+        sizes.append([relative, entry.stat().st_size])
+    if not files:
+        raise DataError(
+            f"python-stdlib: no source files below {folder}",
+            "this Python was installed without them; give data.sources another path",
+        )
+    # Sizes, not times: the same Python installed twice is the same text.
+    return files, {"python": platform.python_version(), "files": sizes}
+
+
+def _package_files() -> tuple[Sequence[_File], Any]:
+    files, installed = [], []
+    for folder in package_folders():
+        if not folder.is_dir():
+            continue
+        installed += sorted(p.name for p in folder.glob("*.dist-info"))
+        files += [
+            _File(Path(entry.path), os.path.relpath(entry.path, folder))
+            for entry in files_below(folder)
+        ]
+    if not files:
+        raise DataError("python-packages: no packages are installed", "give another data source")
+    # The names of the .dist-info folders carry every package's version.
+    return files, {"python": platform.python_version(), "packages": installed}
+
+
+def _local_files(path: Path, given: str) -> tuple[Sequence[_File], Any]:
+    if path.is_dir():
+        found = sorted(_walk(path, ""), key=lambda item: item[0].name)
+        if not found:
+            raise DataError(f"{given}: {_why_nothing(path)}", KNOWN_FORMATS)
+        return [file for file, _ in found], [identity for _, identity in found]
+    if not path.exists():
+        raise DataError(f"{given}: no such file or folder", _nearest(path))
+    if not path.is_file():
+        raise DataError(f"{given}: neither a regular file nor a folder", KNOWN_FORMATS)
+    if format_of(path.name) is None:
+        raise DataError(f"{given}: no reader for this kind of file", suffix_advice(path.name))
+    return [_File(path, path.name)], [_stamp(path.name, path.stat())]
+
+
+def _walk(folder: Path, prefix: str) -> Iterator[tuple[_File, Any]]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            name = f"{prefix}{entry.name}"
+            if entry.name.startswith("."):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                yield from _walk(Path(entry.path), f"{name}/")
+            elif taken_from_folder(entry.name) and entry.is_file():
+                yield _File(Path(entry.path), name), _stamp(name, entry.stat())
+
+
+def _stamp(name: str, status: os.stat_result) -> list[str | int]:
+    return [name, status.st_size, status.st_mtime_ns]
+
+
+def _why_nothing(folder: Path) -> str:
+    names = sorted(p.name for p in folder.rglob("*") if p.is_file())
+    if not names:
+        return "an empty folder"
+    if all(name.lower().endswith(".json") for name in names):
+        return (
+            f"a folder of .json files ({names[0]}, …); rename them to .jsonl if each of their "
+            "lines is one JSON object"
+        )
+    return f"a folder without a file that can be read (it has {', '.join(names[:3])}, …)"
+
+
+def _nearest(path: Path) -> str:
+    """What to do about a path that does not exist."""
+    builtin = difflib.get_close_matches(str(path), BUILTIN_SOURCES, 1, 0.7)
+    try:
+        siblings = [p.name for p in path.parent.iterdir()]
+    except OSError:
+        siblings = []
+    near = difflib.get_close_matches(path.name, siblings, 1, 0.6)
+    if builtin:
+        return f"did you mean the built-in source {builtin[0]}?"
+    if near:
+        return f"did you mean {path.parent / near[0]}?"
+    return f"relative paths start at {Path.cwd()}; built-in sources: {', '.join(BUILTIN_SOURCES)}"
+
+
+def file_stem(name: str) -> str:
+    """A source's name, made safe as a part of file names."""
+    return re.sub(r"[^\w.-]+", "-", name).strip(".-")[:60] or "source"

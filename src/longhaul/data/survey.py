@@ -1,0 +1,197 @@
+"""The first pass over a corpus: what is there, and what a tokenizer is made from.
+
+Enters: corpora. Leaves: counts for each source, the way it will be split, and the characters or
+the sample of text that a tokenizer needs. Never knows: tokens, shards.
+"""
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from longhaul.config.data import DataSection, HeldOutSection, TokenizerSection
+from longhaul.core.clocks import RealClock
+from longhaul.core.errors import DataError
+from longhaul.core.units import Seconds, short_bytes, short_seconds
+from longhaul.data.breakage import Breakage
+from longhaul.data.dedup import ExactDuplicates, is_held_out, text_digest
+from longhaul.data.documents import Document, cut_text
+from longhaul.data.sources import Corpus, Say
+
+_SAMPLE_PIECE_CHARACTERS = 1 << 16
+_FEWEST_FOR_DOCUMENT_SPLIT = 200
+_PROGRESS_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class KeptDocument:
+    """A document that is no duplicate, with its UTF-8 size and its hash."""
+
+    document: Document
+    num_bytes: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSurvey:
+    """What one source holds, duplicates left out."""
+
+    num_documents: int
+    num_bytes: int
+    num_held_out: int
+    """Documents whose hash falls on the held-out side."""
+    num_duplicates: int
+    skipped: str
+
+    def split(self, held_out: HeldOutSection) -> str:
+        """`document` or `tail`.
+
+        `auto` is by document for 200 documents or more; among so few it may happen that none
+        falls on one side, and then it is by tail as well.
+        """
+        if held_out.by != "auto":
+            return held_out.by
+        enough = self.num_documents >= _FEWEST_FOR_DOCUMENT_SPLIT
+        both = 0 < self.num_held_out < self.num_documents
+        return "document" if enough and both else "tail"
+
+
+class Progress:
+    """Says how far a long stage is, at most every ten seconds."""
+
+    def __init__(self, say: Say, stage: str) -> None:
+        self._say = say
+        self._stage = stage
+        self._clock = RealClock()
+        self._began = self._last = self._clock.monotonic()
+
+    def at(self, num_documents: int, num_bytes: int) -> None:
+        """So much is done."""
+        now = self._clock.monotonic()
+        if now - self._last >= _PROGRESS_S:
+            self._last = now
+            self._say(
+                f"{self._stage}: {num_documents:,} documents, {short_bytes(num_bytes)} so far "
+                f"({short_bytes(num_bytes / (now - self._began))}/s)"
+            )
+
+    @property
+    def elapsed(self) -> Seconds:
+        """Seconds since the stage began."""
+        return self._clock.monotonic() - self._began
+
+
+class TextSample:
+    """At most so many bytes of text, taken evenly over everything it is shown.
+
+    Texts are cut into pieces, and the pieces with the smallest hashes are kept: which ones they
+    are depends on the texts alone, not on chance or on the size of the corpus being known.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._num_bytes = 0
+        self._count = 0
+        self._kept: list[tuple[int, int, int, str]] = []  # largest hash first
+        self._least_dropped = 1 << 128
+
+    def show(self, text: str) -> None:
+        """Consider a text."""
+        for piece in cut_text(text, _SAMPLE_PIECE_CHARACTERS):
+            content = piece.encode()
+            rank = int.from_bytes(text_digest(content), "big")
+            if rank >= self._least_dropped:
+                continue  # taking what still fits would depend on the order of the texts
+            self._count += 1
+            heapq.heappush(self._kept, (-rank, self._count, len(content), piece))
+            self._num_bytes += len(content)
+            while self._num_bytes > self._max_bytes and len(self._kept) > 1:
+                dropped, _, size, _ = heapq.heappop(self._kept)
+                self._num_bytes -= size
+                self._least_dropped = -dropped
+
+    @property
+    def num_bytes(self) -> int:
+        """UTF-8 bytes of the sample."""
+        return self._num_bytes
+
+    def texts(self) -> list[str]:
+        """The pieces kept, in the order they were shown."""
+        return [piece for _, _, _, piece in sorted(self._kept, key=lambda kept: kept[1])]
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What the first pass found."""
+
+    sources: tuple[SourceSurvey, ...]
+    characters: frozenset[str]
+    """Every character that occurs; filled for kind `characters` only."""
+    sample: TextSample
+    """Text to train on; filled for kind `bpe` only."""
+
+
+def kept_documents(
+    corpus: Corpus, breakage: Breakage, duplicates: ExactDuplicates | None
+) -> Iterator[KeptDocument]:
+    """A corpus's documents without those already in `duplicates` (None keeps all)."""
+    for document in corpus.documents(breakage):
+        content = document.text.encode()
+        digest = text_digest(content)
+        if duplicates is None or duplicates.is_new(digest):
+            yield KeptDocument(document, len(content), digest)
+
+
+def take_survey(
+    corpora: tuple[Corpus, ...], data: DataSection, tokenizer: TokenizerSection, say: Say
+) -> Survey:
+    """Read every source once.
+
+    Raises:
+        DataError: too much of a source is broken, or nothing of it is readable.
+    """
+    duplicates = ExactDuplicates() if data.drop_exact_duplicates else None
+    characters: set[str] = set()
+    sample = TextSample(int(tokenizer.training_mb * 1e6))
+    surveys = []
+    for corpus in corpora:
+        progress = Progress(say, f"data: reading {corpus.name}")
+        breakage = Breakage(corpus.name, data.max_broken_fraction)
+        dropped_before = duplicates.num_dropped if duplicates else 0
+        num_documents = num_bytes = num_held_out = 0
+        for kept in kept_documents(corpus, breakage, duplicates):
+            num_documents += 1
+            num_bytes += kept.num_bytes
+            num_held_out += is_held_out(kept.digest, data.held_out.fraction)
+            if tokenizer.kind == "characters":
+                characters.update(kept.document.text)
+            elif tokenizer.kind == "bpe":
+                sample.show(kept.document.text)
+            progress.at(num_documents, num_bytes)
+        breakage.judge()
+        num_dropped = duplicates.num_dropped - dropped_before if duplicates else 0
+        survey = SourceSurvey(
+            num_documents, num_bytes, num_held_out, num_dropped, breakage.summary()
+        )
+        if not num_documents:
+            raise _nothing(corpus.name, survey)
+        say(_line(corpus.name, survey, data.drop_exact_duplicates, progress.elapsed))
+        surveys.append(survey)
+    return Survey(tuple(surveys), frozenset(characters), sample)
+
+
+def _line(name: str, survey: SourceSurvey, dedup: bool, seconds: Seconds) -> str:
+    parts = [
+        f"data: {name}: {survey.num_documents:,} documents, {short_bytes(survey.num_bytes)} "
+        f"read in {short_seconds(seconds)}"
+    ]
+    if dedup:
+        parts.append(f"{survey.num_duplicates:,} exact duplicates dropped")
+    return "; ".join([*parts, survey.skipped or "nothing broken"])
+
+
+def _nothing(name: str, survey: SourceSurvey) -> DataError:
+    if survey.num_duplicates:
+        reason = f"all {survey.num_duplicates:,} documents also occur in the sources before it"
+    else:
+        reason = survey.skipped or "no document in it"
+    return DataError(f"{name}: nothing to train on ({reason})", "give it text, or leave it out")

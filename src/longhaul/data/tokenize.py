@@ -1,0 +1,145 @@
+"""The second pass over a corpus: text to tokens to shards, split into train and held-out.
+
+Enters: a corpus, what the survey found, and a tokenizer. Leaves: shards in a folder.
+Never knows: how the folder becomes a prepared one (`prepare.py`), or how a tokenizer is made.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from longhaul.config.data import DataSection
+from longhaul.core.errors import DataError
+from longhaul.core.units import short_count, short_seconds
+from longhaul.data.breakage import Breakage
+from longhaul.data.dataset import SourceTokens, TokenStream
+from longhaul.data.dedup import ExactDuplicates, is_held_out
+from longhaul.data.shards import Shard, ShardWriter, dtype_for
+from longhaul.data.sources import Corpus, Say, file_stem
+from longhaul.data.split import split_tail
+from longhaul.data.survey import KeptDocument, Progress, SourceSurvey, kept_documents
+from longhaul.data.tokenizing import TokenArray, Tokenizer
+
+_BATCH_BYTES = 4 << 20
+_BATCH_DOCUMENTS = 1024
+
+
+class SourceShards:
+    """Writes the shards of one source.
+
+    Args:
+        folder: where they go.
+        number: place of the source in the recipe; keeps file names apart.
+        name: of the source.
+        tokenizer: makes the tokens.
+    """
+
+    def __init__(self, folder: Path, number: int, name: str, tokenizer: Tokenizer) -> None:
+        self._folder = folder
+        self._stem = f"{number:02d}-{file_stem(name)}"
+        self._tokenizer = tokenizer
+
+    def writer(self, side: str) -> ShardWriter:
+        """A writer for `train`, `held-out`, or `whole` before a tail split."""
+        tokenizer = self._tokenizer
+        stem = f"{self._stem}-{side}"
+        return ShardWriter(self._folder, stem, tokenizer.vocab_size, tokenizer.sha256)
+
+
+def write_source(
+    corpus: Corpus,
+    survey: SourceSurvey,
+    data: DataSection,
+    duplicates: ExactDuplicates | None,
+    tokenizer: Tokenizer,
+    shards: SourceShards,
+    say: Say,
+) -> SourceTokens:
+    """Tokenize one source, split it, and write its shards.
+
+    Args:
+        corpus: the source; read once.
+        survey: what the first pass found in it.
+        data: the recipe's section.
+        duplicates: of this pass, shared by all sources; None keeps duplicates.
+        tokenizer: makes the tokens.
+        shards: where they go.
+        say: is told the figures.
+
+    Raises:
+        DataError: it changed since the survey, or one side of the split is empty.
+        OSError: a shard could not be written.
+    """
+    progress = Progress(say, f"data: tokenizing {corpus.name}")
+    split = survey.split(data.held_out)
+    train, held_out = shards.writer("train"), shards.writer("held-out")
+    whole = shards.writer("whole") if split == "tail" else None
+    # Everything broken was judged by the survey; here it is only passed over again.
+    documents = kept_documents(corpus, Breakage(corpus.name, 1.0), duplicates)
+    num_documents = num_bytes = 0
+    for kept, tokens in _tokenized(documents, tokenizer):
+        out = held_out if is_held_out(kept.digest, data.held_out.fraction) else train
+        (whole or out).add(kept.document.name, tokens, kept.num_bytes)
+        num_documents += 1
+        num_bytes += kept.num_bytes
+        progress.at(num_documents, num_bytes)
+    if (num_documents, num_bytes) != (survey.num_documents, survey.num_bytes):
+        raise DataError(
+            f"{corpus.name}: it changed while it was prepared ({survey.num_bytes:,} bytes of text "
+            f"at first, {num_bytes:,} later)",
+            "start again once nothing writes to it",
+        )
+    if whole:
+        split_tail(whole.close(), data.held_out.fraction, tokenizer, train, held_out)
+    streams = [TokenStream([Shard(p) for p in out.close()]) for out in (train, held_out)]
+    source = SourceTokens(corpus.name, corpus.weight, split, streams[0], streams[1])
+    _check_sides(source, survey, data)
+    num_tokens = source.train.num_tokens + source.held_out.num_tokens
+    say(
+        f"data: {corpus.name}: {short_count(num_tokens)} tokens "
+        f"({num_bytes / num_tokens:.2f} bytes a token) in {short_seconds(progress.elapsed)}; "
+        f"{short_count(source.held_out.num_tokens)} of them held out by {split}"
+    )
+    return source
+
+
+def _tokenized(
+    documents: Iterator[KeptDocument], tokenizer: Tokenizer
+) -> Iterator[tuple[KeptDocument, TokenArray]]:
+    """Documents with their tokens, end-of-text last where the tokenizer uses it."""
+    ends = [] if tokenizer.end_of_text is None else [tokenizer.end_of_text]
+    # Bytes come as uint8, which their end-of-text (256) would not fit into.
+    end = np.array(ends, dtype_for(tokenizer.vocab_size))
+    for batch in _batches(documents):
+        encoded = tokenizer.encode_batch([kept.document.text for kept in batch])
+        for kept, tokens in zip(batch, encoded, strict=True):
+            yield kept, np.concatenate([tokens, end])
+
+
+def _batches(documents: Iterable[KeptDocument]) -> Iterator[list[KeptDocument]]:
+    """Enough text at once to keep every core of a tokenizer busy, and no more."""
+    batch: list[KeptDocument] = []
+    size = 0
+    for kept in documents:
+        batch.append(kept)
+        size += kept.num_bytes
+        if size >= _BATCH_BYTES or len(batch) >= _BATCH_DOCUMENTS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _check_sides(source: SourceTokens, survey: SourceSurvey, data: DataSection) -> None:
+    for stream, side in ((source.train, "to train on"), (source.held_out, "held out")):
+        if stream.num_tokens:
+            continue
+        way = "give it more text, or another data.held_out.fraction"
+        if source.split == "document":
+            way = 'set data.held_out.by = "tail", raise data.held_out.fraction, or give more text'
+        raise DataError(
+            f"{source.name}: {survey.num_documents:,} documents split by {source.split} at "
+            f"data.held_out.fraction {data.held_out.fraction:g} leave nothing {side}",
+            way,
+        )

@@ -1,0 +1,147 @@
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("torch")
+
+from longhaul.data.batches import IGNORED, BatchReader, BatchRequest, evaluation_batches
+
+BLOCK = 16
+
+
+class Line:
+    """A stream whose tokens are their own positions, so that content tells where it lay."""
+
+    def __init__(self, num_tokens: int, offset: int = 0) -> None:
+        self.num_tokens = num_tokens
+        self._offset = offset
+
+    def gather(self, begins: np.ndarray, length: int) -> np.ndarray:
+        assert begins.max() + length <= self.num_tokens
+        return begins[:, None] + np.arange(length) + self._offset
+
+
+@dataclass
+class Source:
+    name: str
+    weight: float
+    train: Line
+
+
+@dataclass
+class Corpus:
+    sources: tuple[Source, ...]
+
+
+CORPUS = Corpus((Source("a", 2.0, Line(500)), Source("b", 1.0, Line(3000, 10_000))))
+
+
+@pytest.fixture
+def reader():
+    made = BatchReader(CORPUS, seed=3, block_length=BLOCK, cycle=12)
+    yield made
+    made.close()
+
+
+def request(draw: int = 0, sequences: int = 4, length: int = BLOCK, skips: tuple = ()):
+    return BatchRequest(draw, sequences, length, skips)
+
+
+def test_targets_are_the_tokens_that_follow(reader: BatchReader) -> None:
+    batch = reader.read(request())
+    assert batch.tokens_BT.shape == batch.targets_BT.shape == (4, BLOCK)
+    assert (batch.targets_BT == batch.tokens_BT + 1).all()
+    assert batch.num_targets == 4 * BLOCK
+
+
+@given(
+    draw=st.integers(0, 10**6),
+    sequences=st.sampled_from([4, 8, 16]),
+    length=st.sampled_from([4, 8, BLOCK]),
+)
+@settings(max_examples=30, deadline=None)
+def test_shorter_sequences_subdivide_the_very_blocks_of_longer_ones(
+    draw: int, sequences: int, length: int
+) -> None:
+    reader = BatchReader(CORPUS, seed=3, block_length=BLOCK, cycle=12)
+    parts = BLOCK // length
+    short = reader.read(request(draw, sequences * parts, length))
+    long = reader.read(request(draw, sequences, BLOCK))
+    assert short.tokens_BT.reshape(sequences, BLOCK).equal(long.tokens_BT)
+    assert short.next_draw == long.next_draw == draw + sequences
+    reader.close()
+
+
+def test_a_guess_read_ahead_gives_what_reading_at_once_gives(reader: BatchReader) -> None:
+    expected = [reader.read(request(draw)).tokens_BT for draw in (0, 4, 8)]
+    ahead = [reader.read(request(d), following=request(d + 4)).tokens_BT for d in (0, 4, 8)]
+    assert all(a.equal(b) for a, b in zip(expected, ahead, strict=True))
+
+
+def test_a_wrong_guess_is_thrown_away(reader: BatchReader) -> None:
+    reader.read(request(0), following=request(4))
+    skipping = request(4, skips=((4, 6),))
+    batch = reader.read(skipping)
+    assert batch.draw == 6
+    assert batch.tokens_BT.equal(reader.read(request(6)).tokens_BT)
+
+
+def test_skipped_blocks_are_never_read(reader: BatchReader) -> None:
+    seen = [
+        tuple(row)
+        for draw in range(0, 40, 4)
+        for row in reader.read(request(draw)).tokens_BT[:, 0].reshape(-1, 1).tolist()
+    ]
+    skipping, draw, taken = ((5, 11), (20, 21)), 0, []
+    while draw < 40:
+        batch = reader.read(request(draw, 1, BLOCK, skipping))
+        taken.append((batch.draw, tuple(batch.tokens_BT[0, :1].tolist())))
+        draw = batch.next_draw
+    assert [first for d, first in taken] == [
+        seen[d] for d in range(40) if not (5 <= d < 11 or d == 20)
+    ]
+
+
+def test_slots_say_where_each_sequence_lies(reader: BatchReader) -> None:
+    asked = request(7, 8, 8)
+    batch = reader.read(asked)
+    for slot, tokens in zip(reader.slots(asked), batch.tokens_BT, strict=True):
+        offset = 10_000 if slot.source == 1 else 0
+        assert tokens[0] == slot.begin + offset
+
+
+@given(num_tokens=st.integers(2, 200), length=st.integers(1, 40), sequences=st.integers(1, 5))
+@settings(max_examples=80, deadline=None)
+def test_an_evaluation_of_the_whole_split_has_every_target_once(
+    num_tokens: int, length: int, sequences: int
+) -> None:
+    targets: list[int] = []
+    counted = 0
+    for tokens_BT, targets_BT, num_targets in evaluation_batches(
+        Line(num_tokens), length, sequences, None
+    ):
+        real = targets_BT != IGNORED
+        assert (targets_BT[real] == tokens_BT[real] + 1).all()
+        assert (tokens_BT >= 0).all()
+        targets += targets_BT[real].tolist()
+        counted += num_targets
+    assert sorted(targets) == list(range(1, num_tokens))
+    assert counted == num_tokens - 1
+
+
+@given(num_tokens=st.integers(100, 3000), most=st.integers(1, 500))
+@settings(max_examples=50, deadline=None)
+def test_a_part_of_a_split_is_spread_over_it_and_within_its_bound(
+    num_tokens: int, most: int
+) -> None:
+    begins, counted = [], 0
+    for tokens_BT, _, num_targets in evaluation_batches(Line(num_tokens), 10, 4, most):
+        begins += tokens_BT[:, 0].tolist()
+        counted += num_targets
+    assert counted <= max(10, most)
+    assert len(set(begins)) == len(begins)
+    if len(begins) > 3 and most < num_tokens - 1:
+        assert begins[-1] > num_tokens * 0.6
