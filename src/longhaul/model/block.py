@@ -1,0 +1,70 @@
+"""One residual block.
+
+Enters: the residual stream. Leaves: the residual stream with attention's and the MLP's
+contributions added. Never knows: how many blocks there are.
+
+Shape suffixes: B batch, T time, D width.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from longhaul.config.model import ModelSection
+from longhaul.model.attention import Attention
+from longhaul.model.mlp import MLP
+from longhaul.model.norms import make_norm
+from longhaul.model.positions import Rotation
+from longhaul.model.tap import Gauge, Tap
+
+
+class Block(nn.Module):
+    """Pre-norm residual block: x + attention(norm(x)), then x + mlp(norm(x)) (GPT-2)."""
+
+    GAUGES = (
+        Gauge("residual_max_abs", "activation", "max"),
+        Gauge("residual_rms", "activation", "rms"),
+        Gauge("attention_out_rms", "activation", "rms"),
+        Gauge("mlp_out_rms", "activation", "rms"),
+    )
+    """Statistics over all elements of a micro-batch; `residual` is the block's output, `out`
+    what a sub-layer adds to the stream. OPT and PaLM saw these move before the loss did."""
+
+    def __init__(self, settings: ModelSection, layer: int) -> None:
+        super().__init__()
+        self.layer = layer
+        self.dropout = settings.dropout
+        self.attention_norm = make_norm(settings)
+        self.attention = Attention(settings)
+        self.mlp_norm = make_norm(settings)
+        self.mlp = MLP(settings)
+
+    def forward(self, x_BTD: Tensor, rotation: Rotation | None, tap: Tap | None) -> Tensor:
+        """Transform the residual stream; write gauges if the tap is open."""
+        attended_BTD = self._dropped(self.attention(self.attention_norm(x_BTD), rotation))
+        x_BTD = x_BTD + attended_BTD
+        transformed_BTD = self._dropped(self.mlp(self.mlp_norm(x_BTD)))
+        x_BTD = x_BTD + transformed_BTD
+        if tap is not None and tap.is_open:
+            self._measure(tap, x_BTD, attended_BTD, transformed_BTD)
+        return x_BTD
+
+    def _dropped(self, x_BTD: Tensor) -> Tensor:
+        return functional.dropout(x_BTD, self.dropout, self.training) if self.dropout else x_BTD
+
+    @torch.no_grad()
+    def _measure(self, tap: Tap, x_BTD: Tensor, attended_BTD: Tensor, mlp_BTD: Tensor) -> None:
+        # One pass for both extremes: |x| would be another tensor of the stream's size.
+        low, high = torch.aminmax(x_BTD)
+        tap.write(self.layer, "residual_max_abs", torch.maximum(-low, high))
+        tap.write(self.layer, "residual_rms", _rms(x_BTD))
+        tap.write(self.layer, "attention_out_rms", _rms(attended_BTD))
+        tap.write(self.layer, "mlp_out_rms", _rms(mlp_BTD))
+
+
+def _rms(x_BTD: Tensor) -> Tensor:
+    """Root mean square over all elements, summed in float32."""
+    norm: Tensor = torch.linalg.vector_norm(x_BTD, dtype=torch.float32)
+    return norm / math.sqrt(x_BTD.numel())
