@@ -1,0 +1,57 @@
+import pytest
+
+from longhaul.config.model import ModelSection
+from longhaul.config.optim import OptimSection
+from longhaul.model.initialise import build
+from longhaul.optim.groups import describe, make_groups, weight_decay
+
+
+def test_every_weight_is_in_exactly_one_group_under_its_own_name(model):
+    named = dict(model.named_parameters())
+    grouped = [
+        (name, parameter)
+        for group in make_groups(model)
+        for name, parameter in zip(group.names, group.parameters, strict=True)
+    ]
+    assert sorted(name for name, _ in grouped) == sorted(named)
+    assert all(named[name] is parameter for name, parameter in grouped)
+
+
+def test_the_table_adds_up_and_says_rate_and_decay(model, settings):
+    rows = {row.role: row for row in describe(make_groups(model), settings)}
+    assert list(rows) == ["matrix", "embedding", "position", "head", "vector"]
+    assert sum(row.parameters for row in rows.values()) == sum(
+        parameter.numel() for parameter in model.parameters()
+    )
+    assert rows["matrix"].tensors == 2 * 4
+    assert rows["position"].parameters == 8 * 16
+    assert {row.learning_rate for row in rows.values()} == {settings.lr}
+    assert rows["matrix"].weight_decay == settings.weight_decay
+    assert rows["vector"].weight_decay == 0.0
+
+
+@pytest.mark.parametrize("decay_embeddings", [False, True])
+def test_which_roles_decay(decay_embeddings):
+    settings = OptimSection(lr=1.0, weight_decay=0.5, decay_embeddings=decay_embeddings)
+    tables = 0.5 if decay_embeddings else 0.0
+    decays = {
+        role: weight_decay(role, settings)
+        for role in ("matrix", "head", "embedding", "position", "vector")
+    }
+    assert decays == {
+        "matrix": 0.5,
+        "head": 0.5,
+        "embedding": tables,
+        "position": tables,
+        "vector": 0.0,
+    }
+
+
+def test_roles_that_do_not_occur_have_no_row():
+    model = build(ModelSection(layers=1, heads=1, width=8, context=4, tied_head=True), 21, seed=0)
+    assert [group.role for group in make_groups(model)] == ["matrix", "embedding", "vector"]
+
+
+def test_frozen_weights_are_left_out(model):
+    model.tokens.weight.requires_grad_(False)
+    assert "embedding" not in [group.role for group in make_groups(model)]
