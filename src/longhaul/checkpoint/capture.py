@@ -1,0 +1,128 @@
+"""Training state as one flat value: named tensors and JSON facts.
+
+Enters: the parts of a run that own state. Leaves: a `TrainingState`, and later the same state
+handed back to the parts. Never knows: files, or what the tensors mean.
+"""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from longhaul.core.errors import LonghaulError
+
+_MOST_NAMES_SHOWN = 8
+
+
+class StateMismatch(LonghaulError):
+    """A sound checkpoint holds another training state than this run's; an older one will too."""
+
+
+class Stateful(Protocol):
+    """A part of a run that owns state and can give and take it."""
+
+    def tensors(self) -> Mapping[str, Tensor]:
+        """Its tensors by name. Loading fills these very tensors in place, bit by bit."""
+        ...
+
+    def facts(self) -> Mapping[str, Any]:
+        """The rest of its state as JSON values, finite numbers only."""
+        ...
+
+    def take_back(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Go on from this state. `tensors` are those that `tensors()` gave, now filled."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingState:
+    """All of a run's training state (DESIGN rule 1)."""
+
+    tensors: Mapping[str, Tensor]
+    """`part.name` → tensor; strided, of any device and a dtype in `tensor_file.DTYPES`."""
+    facts: Mapping[str, Any]
+    """part → JSON facts."""
+
+
+def capture(parts: Mapping[str, Stateful]) -> TrainingState:
+    """Collect the state of all parts; the tensors are the live ones, not copies."""
+    tensors = {
+        f"{part}.{name}": tensor
+        for part, owner in parts.items()
+        for name, tensor in owner.tensors().items()
+    }
+    return TrainingState(tensors, {part: owner.facts() for part, owner in parts.items()})
+
+
+def hand_back(parts: Mapping[str, Stateful], state: TrainingState) -> None:
+    """Let every part take its share of `state` back.
+
+    Raises:
+        StateMismatch: `state` has no facts for one of the parts; then none has taken anything.
+    """
+    differing = _name_differences(state.facts, parts)
+    if differing:
+        raise StateMismatch(f"the checkpoint holds the state of other parts: {differing}")
+    for part, owner in parts.items():
+        prefix = f"{part}."
+        share = {
+            name.removeprefix(prefix): tensor
+            for name, tensor in state.tensors.items()
+            if name.startswith(prefix)
+        }
+        owner.take_back(share, state.facts[part])
+
+
+def check_same(saved: Mapping[str, str], live: Mapping[str, Tensor]) -> None:
+    """Compare what a checkpoint holds with the tensors it shall fill.
+
+    Args:
+        saved: name → `describe`d dtype and global shape.
+        live: name → tensor.
+
+    Raises:
+        StateMismatch: lists missing and unexpected names, with the nearest ones, and tensors of
+            another dtype or shape.
+    """
+    problems = []
+    if names := _name_differences(saved, live):
+        problems.append(names)
+    for name in sorted(saved.keys() & live.keys()):
+        here = describe(live[name].dtype, live[name].shape)
+        if saved[name] != here:
+            problems.append(f"{name} is {saved[name]} in the checkpoint and {here} here")
+    if problems:
+        raise StateMismatch(
+            "the checkpoint holds another training state: " + _shortened(problems, "; "),
+            "train this recipe as a new run (--new), or restore the recipe the run began with",
+        )
+
+
+def describe(dtype: torch.dtype, shape: Iterable[int]) -> str:
+    """A dtype and a shape as people read them: 'float32 [3, 4]'."""
+    return f"{str(dtype).removeprefix('torch.')} {list(shape)}"
+
+
+def _name_differences(saved: Mapping[str, Any], live: Mapping[str, Any]) -> str:
+    missing = sorted(live.keys() - saved.keys())
+    unexpected = sorted(saved.keys() - live.keys())
+    said = []
+    if missing:
+        said.append("it lacks " + _shortened([_nearest(name, unexpected) for name in missing]))
+    if unexpected:
+        said.append("nothing here takes " + _shortened(unexpected))
+    return "; ".join(said)
+
+
+def _nearest(name: str, candidates: list[str]) -> str:
+    near = difflib.get_close_matches(name, candidates, n=1)
+    return f"{name} (nearest: {near[0]})" if near else name
+
+
+def _shortened(words: list[str], separator: str = ", ") -> str:
+    shown = separator.join(words[:_MOST_NAMES_SHOWN])
+    left = len(words) - _MOST_NAMES_SHOWN
+    return f"{shown} and {left} more" if left > 0 else shown

@@ -1,0 +1,115 @@
+"""A checkpoint back into training state: everything is checked before the first bit is taken.
+
+Enters: a checkpoint's folder, and the state to fill. Leaves: the tensors filled in place and
+the facts, or a refusal with nothing touched. Never knows: which checkpoint to take, or what
+the facts mean. Loading runs no code from the checkpoint: tensors and JSON only.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from longhaul.checkpoint.capture import (
+    Stateful,
+    TrainingState,
+    capture,
+    check_same,
+    describe,
+    hand_back,
+)
+from longhaul.checkpoint.write import FACTS_NAME, FACTS_VERSION
+from longhaul.store.manifest import verify
+from longhaul.store.strict import RefusedCheckpoint, read_json, table, whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """What a checkpoint said besides tensors."""
+
+    step: int
+    attempt: int
+    """The attempt that wrote it."""
+    facts: Mapping[str, Any]
+
+
+def load(path: Path, state: TrainingState) -> Loaded:
+    """Fill the tensors of `state` from the checkpoint at `path`, bit by bit.
+
+    Raises:
+        RefusedCheckpoint: a file differs from the manifest, or says what no checkpoint of ours
+            says; record it as poisoned and try the one before.
+        StateMismatch: the checkpoint is sound but holds other tensors than `state`.
+    """
+    return _fill(path, state.tensors, prefix="")
+
+
+def restore(path: Path, parts: Mapping[str, Stateful]) -> Loaded:
+    """Load the checkpoint at `path` into `parts`, which must be all the parts it holds.
+
+    Raises:
+        RefusedCheckpoint, StateMismatch: as `load`.
+    """
+    state = capture(parts)
+    loaded = load(path, state)
+    hand_back(parts, TrainingState(state.tensors, loaded.facts))
+    return loaded
+
+
+def load_part(path: Path, part: str, owner: Stateful) -> Loaded:
+    """Load one part of the checkpoint at `path`, such as the model alone, into its owner.
+
+    Raises:
+        RefusedCheckpoint, StateMismatch: as `load`; all files are compared all the same.
+    """
+    state = capture({part: owner})
+    loaded = _fill(path, state.tensors, prefix=f"{part}.")
+    facts = {name: fact for name, fact in loaded.facts.items() if name == part}
+    hand_back({part: owner}, TrainingState(state.tensors, facts))
+    return loaded
+
+
+def _fill(path: Path, tensors: Mapping[str, Tensor], prefix: str) -> Loaded:
+    """Fill `tensors`, which must be all those of the checkpoint whose names begin so."""
+    # It imports DCP, which takes long, and a run that starts from nothing does not need it.
+    from longhaul.checkpoint import layout, storage
+
+    manifest = verify(path)
+    sizes = {file.name: file.size_bytes for file in manifest.files}
+    loaded = read_facts(path)
+    if loaded.step != manifest.step:
+        raise RefusedCheckpoint(
+            f"{path}: the manifest is that of step {manifest.step}, the state of {loaded.step}"
+        )
+    metadata = layout.from_json(read_json(path / layout.METADATA_NAME), sizes)
+    saved = {
+        name: describe(*kind)
+        for name, kind in layout.described(metadata).items()
+        if name.startswith(prefix)
+    }
+    check_same(saved, tensors)
+    storage.load_tensors(path, metadata, tensors)
+    return loaded
+
+
+def read_facts(path: Path) -> Loaded:
+    """The facts of the checkpoint at `path`, without its tensors and without comparing hashes.
+
+    Raises:
+        RefusedCheckpoint: `state.json` is absent or not one of ours.
+    """
+    what = str(path / FACTS_NAME)
+    body = read_json(path / FACTS_NAME)
+    version = body.get("format_version") if isinstance(body, dict) else None
+    if version != FACTS_VERSION:
+        raise RefusedCheckpoint(
+            f"{what}: format version {version!r}; this longhaul reads {FACTS_VERSION}"
+        )
+    body = table(body, {"format_version", "step", "attempt", "facts"}, what)
+    if not isinstance(body["facts"], dict):
+        raise RefusedCheckpoint(f"{what}: facts is not an object")
+    return Loaded(
+        step=whole(body["step"], what), attempt=whole(body["attempt"], what), facts=body["facts"]
+    )

@@ -1,0 +1,164 @@
+"""Saving beside training: the training thread pays for one copy, the rest is done meanwhile.
+
+Enters: a step and the live training state. Leaves: committed checkpoints, and changes to be
+polled at step borders. Never knows: the ledger, or which checkpoints are kept.
+"""
+
+import errno
+import shutil
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from longhaul.checkpoint.capture import TrainingState
+from longhaul.checkpoint.staging import Staging
+from longhaul.checkpoint.write import needed_bytes, render_facts, write_checkpoint
+from longhaul.core.clocks import Clock
+from longhaul.core.units import Bytes, Seconds, short_bytes
+from longhaul.store.catalogue import catalogue
+from longhaul.store.commit import NotOwner
+from longhaul.store.strict import RefusedCheckpoint
+
+Kind = Literal["written", "committed", "verified", "damaged", "failed", "fenced"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointChange:
+    """Something that happened to a checkpoint since the last poll."""
+
+    kind: Kind
+    """The first three are healths. `damaged`: committed, but the medium gives back other bytes;
+    to be recorded as poisoned. `failed`: not saved, training may go on. `fenced`: not saved,
+    because another attempt owns the run; this one must end."""
+    step: int
+    manifest_sha256: str = ""
+    """Once there is a manifest."""
+    size_bytes: Bytes = 0
+    seconds: Seconds = 0.0
+    """Since `save` was called."""
+    message: str = ""
+    """What went wrong, for a person; empty when nothing did."""
+
+
+class Saver:
+    """Writes checkpoints on a thread of its own, one at a time.
+
+    Args:
+        folder: the run's `checkpoints/`; made when it is first needed.
+        attempt: of the lease; it names partial folders.
+        still_owner: the fence, asked on the saver's thread right before a commit.
+        clock: for how long things take and when they were done.
+    """
+
+    def __init__(
+        self, folder: Path, *, attempt: int, still_owner: Callable[[], bool], clock: Clock
+    ) -> None:
+        self._folder = folder
+        self._attempt = attempt
+        self._still_owner = still_owner
+        self._clock = clock
+        self._staging = Staging()
+        self._changes: deque[CheckpointChange] = deque()
+        self._thread: threading.Thread | None = None
+
+    def save(self, step: int, state: TrainingState) -> Seconds:
+        """Copy `state` and start to write it; seconds waited for the save before this one.
+
+        Returns as soon as the copy is made, so training may go on and change its tensors.
+
+        Raises:
+            ValueError, TypeError: a fact is no JSON value, or a number that is not finite.
+        """
+        began = self._clock.monotonic()
+        facts = render_facts(step, self._attempt, state.facts)
+        waited = self.wait()
+        self._staging.fill(state.tensors)
+        # A daemon, because a process told to stop at once must not wait for a disk; what it was
+        # writing is a partial folder that nobody chooses and the next attempt sweeps.
+        self._thread = threading.Thread(
+            target=self._write, args=(step, facts, began), name=f"save step-{step}", daemon=True
+        )
+        self._thread.start()
+        return waited
+
+    def poll(self) -> list[CheckpointChange]:
+        """What happened since the last call, in order; never waits."""
+        drained = []
+        with suppress(IndexError):
+            while True:
+                drained.append(self._changes.popleft())
+        return drained
+
+    def wait(self) -> Seconds:
+        """Wait for the save in progress, read-back included; the seconds it took."""
+        began = self._clock.monotonic()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        return self._clock.monotonic() - began
+
+    def close(self) -> None:
+        """Wait for the save in progress and give the buffers back."""
+        self.wait()
+        self._staging.release()
+
+    def _write(self, step: int, facts: bytes, began: Seconds) -> None:
+        sha256, size_bytes = "", 0
+
+        def report(kind: Kind, message: str = "") -> None:
+            self._changes.append(
+                CheckpointChange(
+                    kind=kind,
+                    step=step,
+                    manifest_sha256=sha256,
+                    size_bytes=size_bytes,
+                    seconds=self._clock.monotonic() - began,
+                    message=message,
+                )
+            )
+
+        try:
+            for stage, manifest, sha256 in write_checkpoint(  # noqa: B007 (report reads sha256)
+                self._folder,
+                step=step,
+                attempt=self._attempt,
+                tensors=self._staging.filled(),
+                facts=facts,
+                still_owner=self._still_owner,
+                clock=self._clock,
+            ):
+                size_bytes = manifest.size_bytes
+                report(stage)
+        except NotOwner as error:
+            report("fenced", str(error))
+        except RefusedCheckpoint as error:
+            report("damaged", f"checkpoint step-{step} does not read back: {error}")
+        except OSError as error:
+            report("failed", self._failure(step, self._reason(error, facts)))
+        except BaseException as error:  # noqa: BLE001 (a thread has nobody above it to tell)
+            report("failed", self._failure(step, f"{type(error).__name__}: {error}"))
+
+    def _failure(self, step: int, reason: str) -> str:
+        newest = None
+        with suppress(OSError):
+            newest = next(
+                (entry.step for entry in reversed(catalogue(self._folder)) if not entry.damage),
+                None,
+            )
+        remains = "no earlier one exists" if newest is None else f"step-{newest} is intact"
+        return (
+            f"checkpoint step-{step} was not saved: {reason}; {remains}; the next save tries again"
+        )
+
+    def _reason(self, error: OSError, facts: bytes) -> str:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            return f"{error.strerror or error} ({error.filename or self._folder})"
+        needed = short_bytes(needed_bytes(self._staging.filled(), facts))
+        free = "?"
+        with suppress(OSError):
+            free = short_bytes(shutil.disk_usage(self._folder).free)
+        return f"no space left on {self._folder} (needs {needed}, {free} free)"

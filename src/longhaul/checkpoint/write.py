@@ -1,0 +1,103 @@
+"""One checkpoint written, committed and read back: the whole way to disk, in order.
+
+Enters: a step, tensors that nobody changes meanwhile, facts, and the fence. Leaves: a
+committed folder, and word of each stage as it is reached. Never knows: threads, or training.
+"""
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import Tensor
+
+from longhaul.core.clocks import Clock
+from longhaul.core.files import fsync_folder
+from longhaul.core.units import Bytes
+from longhaul.store.commit import checkpoint_path, commit, partial_path
+from longhaul.store.manifest import Manifest, verify, write_listed_file, write_manifest
+
+Stage = Literal["written", "committed", "verified"]
+FACTS_NAME = "state.json"
+FACTS_VERSION = 1
+
+_DESCRIPTION_BYTES_PER_TENSOR: Bytes = 1024
+"""Generous room for a tensor's entry in the header and in metadata.json."""
+
+
+def render_facts(step: int, attempt: int, facts: Mapping[str, Any]) -> bytes:
+    """The content of `state.json`.
+
+    Raises:
+        ValueError, TypeError: a fact is no JSON value, or a number that is not finite.
+    """
+    body = {
+        "format_version": FACTS_VERSION,
+        "step": step,
+        "attempt": attempt,
+        "facts": dict(facts),
+    }
+    return (json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def needed_bytes(tensors: Mapping[str, Tensor], facts: bytes) -> Bytes:
+    """Room that a checkpoint takes at most."""
+    data = sum(tensor.nbytes for tensor in tensors.values())
+    return data + len(facts) + _DESCRIPTION_BYTES_PER_TENSOR * (len(tensors) + 4)
+
+
+def write_checkpoint(
+    folder: Path,
+    *,
+    step: int,
+    attempt: int,
+    tensors: Mapping[str, Tensor],
+    facts: bytes,
+    still_owner: Callable[[], bool],
+    clock: Clock,
+) -> Iterator[tuple[Stage, Manifest, str]]:
+    """Write the checkpoint of `step` into `folder`; a generator, to be run to its end.
+
+    Yields:
+        (stage, manifest, SHA-256 of the manifest's bytes) as each stage is reached, in the order
+        of `Stage`, whose words are healths too; the hash is "" while there is no manifest.
+
+    Raises:
+        OSError: the medium refused, such as a full disk. Nothing of this checkpoint is left, and
+            an older one of the same step is as it was.
+        NotOwner: the lease went to another attempt; nothing is left either.
+        RefusedCheckpoint: it was committed, but the medium gives back other bytes.
+    """
+    # It imports DCP, which takes longer than everything else here, and only saving needs it.
+    from longhaul.checkpoint.storage import save_tensors
+
+    folder.mkdir(parents=True, exist_ok=True)
+    partial, final = partial_path(folder, step, attempt), checkpoint_path(folder, step)
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        _require_room(folder, needed_bytes(tensors, facts))
+        partial.mkdir()
+        entries = save_tensors(partial, tensors)
+        entries = (*entries, write_listed_file(partial / FACTS_NAME, [facts]))
+        fsync_folder(partial)
+        manifest = Manifest(step=step, time=clock.wall(), files=entries)
+        yield "written", manifest, ""
+        sha256 = write_manifest(partial, manifest)
+        commit(partial, final, still_owner)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    yield "committed", manifest, sha256
+    verify(final, past_page_cache=True)
+    yield "verified", manifest, sha256
+
+
+def _require_room(folder: Path, needed: Bytes) -> None:
+    """Refuse what cannot fit, rather than fill a disk that others write to as well."""
+    disk = shutil.disk_usage(folder)
+    # Some network file systems do not know their size and say 0.
+    if disk.total and disk.free < needed:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))

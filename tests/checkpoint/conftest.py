@@ -1,0 +1,79 @@
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from longhaul.checkpoint.write import render_facts, write_checkpoint
+from longhaul.core.clocks import FakeClock
+
+
+@pytest.fixture
+def tensors() -> dict[str, Tensor]:
+    """One tensor of every kind that has gone wrong in somebody's checkpoint."""
+    generator = torch.Generator().manual_seed(1)
+    numbers = torch.randn(8, 6, generator=generator)
+    nan_payloads = torch.tensor([0x7FC00001, 0x7F800001, -1, -(1 << 31)], dtype=torch.int32)
+    return {
+        "model.weight": numbers,
+        "model.parameter": torch.nn.Parameter(numbers * 2),
+        "model.transposed": numbers.t(),
+        "model.half": numbers.bfloat16(),
+        "model.nan": nan_payloads.view(torch.float32),
+        "model.half_nan": torch.tensor([0x7FC1, 0x7F81], dtype=torch.int16).view(torch.bfloat16),
+        "model.mask": numbers > 0,
+        "model.empty": torch.empty(3, 0, dtype=torch.float64),
+        "optim.weight.step": torch.tensor(41, dtype=torch.int64),
+        "optim.scale": torch.tensor(2.5),
+        "optim.flag": torch.tensor(True),
+        "generator.cpu": generator.get_state(),
+    }
+
+
+@pytest.fixture
+def same_bits() -> Callable[[Mapping[str, Tensor], Mapping[str, Tensor]], None]:
+    """Fail unless both hold the same names, dtypes, shapes and bits."""
+
+    def bits(tensor: Tensor) -> list[int]:
+        return tensor.detach().contiguous().reshape(-1).view(torch.uint8).tolist()
+
+    def check(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> None:
+        assert left.keys() == right.keys()
+        for name in left:
+            assert left[name].dtype == right[name].dtype, name
+            assert left[name].shape == right[name].shape, name
+            assert bits(left[name]) == bits(right[name]), name
+
+    return check
+
+
+@pytest.fixture
+def blank() -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
+    """Tensors of the same kinds with other bits, to be filled."""
+
+    def blank(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
+
+    return blank
+
+
+@pytest.fixture
+def written() -> Callable[..., Path]:
+    """Write a whole checkpoint in the foreground."""
+
+    def written(folder: Path, tensors: Mapping[str, Tensor], step: int = 5) -> Path:
+        facts = {"trainer": {"draw": 17, "rate": 0.1 + 0.2}}
+        for _ in write_checkpoint(
+            folder,
+            step=step,
+            attempt=1,
+            tensors={name: tensor.contiguous() for name, tensor in tensors.items()},
+            facts=render_facts(step, 1, facts),
+            still_owner=lambda: True,
+            clock=FakeClock(),
+        ):
+            pass
+        return folder / f"step-{step}"
+
+    return written

@@ -1,0 +1,50 @@
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from longhaul.checkpoint.staging import Staging
+
+
+def test_the_copy_has_the_same_bits_and_a_life_of_its_own(
+    tensors: dict, same_bits: Callable
+) -> None:
+    staging = Staging()
+    staging.fill(tensors)
+    before = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+    for tensor in tensors.values():
+        tensor.detach().zero_()
+    same_bits(staging.filled(), before)
+    assert all(tensor.is_contiguous() for tensor in staging.filled().values())
+    assert not any(tensor.requires_grad for tensor in staging.filled().values())
+
+
+def test_buffers_are_allocated_once(tensors: dict) -> None:
+    staging = Staging()
+    staging.fill(tensors)
+    first = {name: tensor.data_ptr() for name, tensor in staging.filled().items()}
+    for _ in range(50):
+        staging.fill(tensors)
+    assert first == {name: tensor.data_ptr() for name, tensor in staging.filled().items()}
+
+
+def test_buffers_follow_a_change_of_shape_dtype_or_names() -> None:
+    staging = Staging()
+    staging.fill({"a": torch.ones(3), "b": torch.ones(2), "c": torch.ones(1)})
+    staging.fill({"a": torch.ones(4), "b": torch.ones(2).int()})
+    filled = staging.filled()
+    assert {name: (len(t), t.dtype) for name, t in filled.items()} == {
+        "a": (4, torch.float32),
+        "b": (2, torch.int32),
+    }
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_copy_from_a_gpu_is_ahead_of_later_work() -> None:
+    live = torch.arange(1 << 22, device="cuda")
+    staging = Staging()
+    staging.fill({"w": live})
+    live.zero_()
+    assert torch.equal(staging.filled()["w"], torch.arange(1 << 22))
+    assert staging.filled()["w"].is_pinned()
