@@ -1,0 +1,66 @@
+"""Text written by a model.
+
+Enters: a model, prompt tokens, and how to draw. Leaves: tokens, one at a time.
+Never knows: tokenizers, runs, or the training generators (it draws from its own).
+"""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from longhaul.model.gpt import GPT
+
+
+def sample_tokens(
+    model: GPT,
+    prompt: Sequence[int],
+    *,
+    most_tokens: int,
+    context: int,
+    temperature: float,
+    top_k: int,
+    seed: int,
+    device: torch.device,
+    end_of_text: int | None = None,
+) -> Iterator[int]:
+    """Draw tokens that follow `prompt`, until `most_tokens` or the end of a text.
+
+    Args:
+        model: gives logits of shape [B, T, V], padding rows left out.
+        prompt: at least one token.
+        most_tokens: to draw.
+        context: tokens of history the model can see.
+        temperature: divides the logits; 0 takes the likeliest token.
+        top_k: draw from this many likeliest tokens; 0 draws from all.
+        seed: of this sample alone.
+        device: where the model lies.
+        end_of_text: token that ends the sample, not yielded.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    history = list(prompt)
+    was_training = model.training
+    model.eval()
+    try:
+        for _ in range(most_tokens):
+            tokens_BT = torch.tensor([history[-context:]], device=device)
+            with torch.inference_mode():
+                logits_V = model(tokens_BT)[0, -1].float().cpu()
+            token = _draw(logits_V, temperature, top_k, generator)
+            if token == end_of_text:
+                return
+            history.append(token)
+            yield token
+    finally:
+        model.train(was_training)
+
+
+def _draw(
+    logits_V: torch.Tensor, temperature: float, top_k: int, generator: torch.Generator
+) -> int:
+    if temperature == 0:
+        return int(logits_V.argmax())
+    if 0 < top_k < logits_V.numel():
+        least = logits_V.topk(top_k).values[-1]
+        logits_V = logits_V.masked_fill(logits_V < least, float("-inf"))
+    probabilities_V = torch.softmax(logits_V / temperature, dim=-1)
+    return int(torch.multinomial(probabilities_V, 1, generator=generator))

@@ -1,0 +1,129 @@
+"""Training state: exactly what a checkpoint holds and a rollback undoes (DESIGN rule 1).
+
+Enters: the live model, optimizer, generators and position. Leaves: the parts of a checkpoint,
+each of which gives its state and takes it back. Never knows: files; nor the ledger, which never
+rolls back.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from longhaul.checkpoint.capture import Stateful
+from longhaul.config.recipe import Recipe
+from longhaul.core.errors import NeedsPerson
+from longhaul.model.gpt import GPT
+from longhaul.optim.optimizer import Optimizer
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a run stands."""
+
+    step: int = 0
+    """Updates made."""
+    draw: int = 0
+    """Next position in the order of data."""
+    tokens: int = 0
+    """Target tokens trained on."""
+
+
+class Progress:
+    """Owns the position, and remembers what it was reached with.
+
+    Args:
+        settings: effective ones; kept in each checkpoint so that a restart shows what differs.
+        dataset: identity of the prepared text, without which a draw means nothing.
+    """
+
+    def __init__(self, settings: Recipe, dataset: str) -> None:
+        self.position = Position()
+        self.settings = settings
+        self.settings_of_checkpoint: Mapping[str, Any] | None = None
+        """Of the checkpoint that was restored; None if none was."""
+        self._dataset = dataset
+
+    def tensors(self) -> Mapping[str, torch.Tensor]:
+        """None: a position is numbers."""
+        return {}
+
+    def facts(self) -> Mapping[str, Any]:
+        """Position, effective settings, identity of the text."""
+        return {
+            "position": asdict(self.position),
+            "settings": self.settings.model_dump(mode="json"),
+            "dataset": self._dataset,
+        }
+
+    def take_back(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint's position.
+
+        Raises:
+            NeedsPerson: the checkpoint was trained on other text.
+        """
+        if facts["dataset"] != self._dataset:
+            raise NeedsPerson(
+                f"the checkpoint was trained on prepared text {facts['dataset'][:12]}, but the "
+                f"recipe now prepares {self._dataset[:12]}",
+                "put the text back as it was, or start another run with --new",
+            )
+        self.position = Position(**facts["position"])
+        self.settings_of_checkpoint = facts["settings"]
+
+
+class ModelState:
+    """The model's parameters and persistent buffers."""
+
+    def __init__(self, model: GPT) -> None:
+        self._model = model
+
+    def tensors(self) -> Mapping[str, torch.Tensor]:
+        """The live tensors; a tied head appears once."""
+        return {name: tensor.detach() for name, tensor in self._model.named_parameters()}
+
+    def facts(self) -> Mapping[str, Any]:
+        """None: a model is tensors."""
+        return {}
+
+    def take_back(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
+        """Nothing is left to do: the live tensors were filled."""
+
+
+class Generators:
+    """Torch's default generators. Each micro-batch re-keys them; they are kept all the same,
+    because whatever draws between two micro-batches must continue exactly.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._on_cuda = device.type == "cuda"
+
+    def tensors(self) -> Mapping[str, torch.Tensor]:
+        """Copies of the states, uint8."""
+        states = {"cpu": torch.get_rng_state()}
+        if self._on_cuda:
+            states["cuda"] = torch.cuda.get_rng_state()
+        return states
+
+    def facts(self) -> Mapping[str, Any]:
+        """None: states are tensors."""
+        return {}
+
+    def take_back(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
+        """Put the states back."""
+        torch.set_rng_state(tensors["cpu"])
+        if self._on_cuda:
+            torch.cuda.set_rng_state(tensors["cuda"])
+
+
+def training_state(
+    model: GPT, optimizer: Optimizer, device: torch.device, progress: Progress
+) -> dict[str, Stateful]:
+    """Everything a checkpoint holds, by part."""
+    return {
+        "model": ModelState(model),
+        "optim": optimizer,
+        "generators": Generators(device),
+        "progress": progress,
+    }

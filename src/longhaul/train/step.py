@@ -1,0 +1,114 @@
+"""One optimizer step: forward, backward, gate, update. Every other line of longhaul serves this.
+
+Enters: a global batch on the host and the numbers in force. Leaves: updated weights, and the
+step's figures as one tensor on the device. Never knows: records, intervals, files, decisions.
+
+Shapes: B sequences of a micro-batch, T tokens of a sequence.
+"""
+
+from contextlib import AbstractContextManager
+
+import torch
+
+from longhaul.config.train import PrecisionSection
+from longhaul.core.keys import derive_key
+from longhaul.data.batches import Batch
+from longhaul.model.gpt import GPT
+from longhaul.model.tap import Tap
+from longhaul.optim.optimizer import Optimizer
+
+NUM_FIGURES = 3
+"""Leading figures of a step: loss, gradient norm, masked. Gauges may follow."""
+
+
+class TrainingStep:
+    """The step of one model on one device.
+
+    Args:
+        model: weights already on `device`.
+        optimizer: owns the update and its state.
+        device: where the step computes.
+        precision: number formats.
+        seed: the run's seed; generators are re-keyed from (seed, draw, micro-batch).
+        compiled: run the model through torch.compile.
+    """
+
+    def __init__(
+        self,
+        model: GPT,
+        optimizer: Optimizer,
+        device: torch.device,
+        precision: PrecisionSection,
+        seed: int,
+        compiled: bool = False,
+    ) -> None:
+        self.model = model
+        self.optimizer = optimizer
+        self.device = device
+        self.tap = Tap(model.gauges, len(model.blocks), device)
+        self._forward = torch.compile(model) if compiled else model
+        self._precision = precision
+        self._seed = seed
+
+    def __call__(
+        self, batch: Batch, micro_sequences: int, learning_rate: float, read_gauges: bool
+    ) -> torch.Tensor:
+        """Make one update, or hold it back if loss or gradient is not finite (DESIGN rule 4).
+
+        Returns:
+            float32 on the device: loss in nats per target token, gradient norm, 1 if masked;
+            then, if asked for, every gauge as [layer, gauge] flattened. Nothing is waited for.
+        """
+        self.model.train()
+        loss = torch.zeros((), device=self.device)
+        micro_batches = zip(
+            batch.tokens_BT.split(micro_sequences),
+            batch.targets_BT.split(micro_sequences),
+            strict=True,
+        )
+        for number, (tokens_BT, targets_BT) in enumerate(micro_batches):
+            torch.manual_seed(derive_key(self._seed, "micro-batch", batch.draw, number))
+            # The sum over the global number of targets, never a mean of means (DESIGN rule 6).
+            micro_loss = self._loss(tokens_BT, targets_BT, read_gauges) / batch.num_targets
+            micro_loss.backward()
+            loss += micro_loss.detach()
+        gate = self.optimizer.judge(loss)
+        self.optimizer.set_learning_rate(learning_rate)
+        self.optimizer.step(gate)
+        self.optimizer.clear_gradients()
+        figures = torch.stack((loss, gate.gradient_norm, gate.masked)).float()
+        return torch.cat((figures, self.tap.drain().flatten())) if read_gauges else figures
+
+    def gauges(self, figures: list[float]) -> dict[str, tuple[float, ...]]:
+        """Gauges by name from a step's figures; empty if none were read."""
+        readings = figures[NUM_FIGURES:]
+        if not readings:
+            return {}
+        return self.tap.by_name(torch.tensor(readings).view(-1, len(self.tap.gauges)))
+
+    def _loss(
+        self, tokens_BT: torch.Tensor, targets_BT: torch.Tensor, read_gauges: bool
+    ) -> torch.Tensor:
+        tokens_BT = to_device(tokens_BT, self.device)
+        targets_BT = to_device(targets_BT, self.device)
+        with autocast(self.device, self._precision):
+            loss: torch.Tensor
+            if not read_gauges:
+                loss = self._forward(tokens_BT, targets_BT)
+                return loss
+            # Gauge steps run uncompiled: a second compiled form would cost more than it saves.
+            with self.tap.open_for_forward():
+                loss = self.model(tokens_BT, targets_BT, tap=self.tap)
+            return loss
+
+
+def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Copy a host tensor to the device without waiting."""
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.contiguous().pin_memory().to(device, non_blocking=True)
+
+
+def autocast(device: torch.device, precision: PrecisionSection) -> AbstractContextManager[object]:
+    """The precision policy of a forward pass."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision.compute == "bf16")

@@ -1,0 +1,275 @@
+"""The trainer: a generator of completed steps (DESIGN rule 3).
+
+Enters: a model with its optimizer, the order of data, the recipe and the ledger. Leaves: records
+of what happened, and checkpoints. Obeys decisions at step borders.
+Never knows: why a decision was made, or who reads the records.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from longhaul.checkpoint.capture import capture
+from longhaul.checkpoint.saver import CheckpointChange, Saver
+from longhaul.config.batch import BatchStage
+from longhaul.config.recipe import Recipe
+from longhaul.core.books import TimeBooks
+from longhaul.core.clocks import Clock
+from longhaul.core.records import Decision, Event, StepRecord
+from longhaul.data.batches import BatchReader, BatchRequest
+from longhaul.data.dataset import Dataset
+from longhaul.logbook.ledger import LedgerState, fold
+from longhaul.train.drain import Drain
+from longhaul.train.effective import EffectiveSettings, learning_rate, refuse_if_different
+from longhaul.train.evaluation import Evaluation, evaluate
+from longhaul.train.state import Position, Progress, training_state
+from longhaul.train.step import NUM_FIGURES, TrainingStep
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a trainer works with; made by `run/`, owned by it."""
+
+    step: TrainingStep
+    progress: Progress
+    batches: BatchReader
+    dataset: Dataset
+    saver: Saver
+    books: TimeBooks
+    clock: Clock
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Under which name records are written."""
+
+    attempt: int
+    segment: str
+    done_before: int
+    """Steps that earlier attempts had made; making them again is booked as redone."""
+
+
+class Trainer:
+    """Makes steps until the run is done or told to stop.
+
+    Args:
+        recipe: as given; the ledger is put on top of it.
+        ledger: folded from every decision so far.
+        parts: what it works with; restored already, if there was something to restore.
+        identity: under which name records are written.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        ledger: LedgerState,
+        parts: Parts,
+        identity: Identity,
+    ) -> None:
+        self.ledger = ledger
+        self.identity = identity
+        self._recipe = recipe
+        self._effective = EffectiveSettings(recipe, ledger)
+        self._parts = parts
+        self._drain: Drain[StepRecord] = Drain(parts.step.device)
+        self._stopping = False
+        self._obey()
+
+    @property
+    def position(self) -> Position:
+        """Where the run stands."""
+        return self._parts.progress.position
+
+    @property
+    def training_step(self) -> TrainingStep:
+        """The step, with its model."""
+        return self._parts.step
+
+    @property
+    def settings(self) -> Recipe:
+        """Effective settings of the next step."""
+        return self._effective.at(self.position.step)
+
+    @property
+    def finished(self) -> bool:
+        """Every step that the settings ask for has been made."""
+        total = self.settings.total_steps()
+        return total is not None and self.position.step >= total
+
+    def steps(self) -> Iterator[StepRecord | Event]:
+        """Train, yielding what was completed; decisions may be applied between any two records."""
+        while not (self.finished or self._stopping):
+            yield from self._scheduled_overrides()
+            self._step()
+            yield from self._completed()
+            if self._due(self.settings.evaluation.interval_steps):
+                yield from self.evaluate(self.settings.evaluation.tokens)
+            if self._due(self.settings.checkpoint.interval_steps):
+                yield from self.save()
+            yield from self.saved()
+        yield from self._completed(wait=True)
+
+    def apply(self, decision: Decision, segment: str | None = None) -> None:
+        """Obey a decision that the ledger already holds, from the next step on."""
+        self.ledger = fold(self.ledger, decision)
+        self._effective = EffectiveSettings(self._recipe, self.ledger)
+        if segment is not None:
+            self.enter(segment)
+        self._obey()
+
+    def enter(self, segment: str) -> None:
+        """Write records under another segment from now on."""
+        self.identity = replace(self.identity, segment=segment)
+
+    def stop(self) -> None:
+        """End `steps()` at the next border."""
+        self._stopping = True
+
+    def evaluate(self, most_tokens: int | None) -> Iterator[StepRecord | Event]:
+        """Measure validation loss; None reads the whole split."""
+        yield from self._completed(wait=True)
+        yield self._event("evaluation-started")
+        settings, parts = self.settings, self._parts
+        with parts.books.booked("evaluation"):
+            evaluation: Evaluation = evaluate(
+                parts.step.model,
+                parts.dataset,
+                parts.step.device,
+                settings.precision,
+                settings.model.context,
+                settings.evaluation.sequences,
+                most_tokens,
+            )
+        whole = most_tokens is None
+        yield self._event("evaluation", **evaluation.as_data(), whole_split=whole)
+
+    def save(self) -> Iterator[StepRecord | Event]:
+        """Hand the training state to the saver, which writes it while training goes on."""
+        yield from self._completed(wait=True)
+        yield self._event("save-started")
+        parts = self._parts
+        with parts.books.booked("checkpoint_stall"):
+            step = parts.step
+            owners = training_state(step.model, step.optimizer, step.device, parts.progress)
+            parts.saver.save(self.position.step, capture(owners))
+        yield from self.saved()
+
+    def saved(self, wait: bool = False) -> Iterator[Event]:
+        """What became of earlier saves."""
+        if wait:
+            with self._parts.books.booked("checkpoint_stall"):
+                self._parts.saver.wait()
+        for change in self._parts.saver.poll():
+            yield self._checkpoint_event(change)
+
+    def _step(self) -> None:
+        settings, parts, position = self.settings, self._parts, self.position
+        stage = settings.batch_at(position.step)
+        with parts.books.booked("data_wait"):
+            batch = parts.batches.read(
+                self._request(position.draw, stage), self._request_after(position, stage)
+            )
+        gauge_interval = settings.monitor.gauge_interval_steps
+        read_gauges = gauge_interval > 0 and (position.step + 1) % gauge_interval == 0
+        rate = learning_rate(settings, position.step)
+        redone = position.step < self.identity.done_before
+        with parts.books.booked("redone" if redone else "training"):
+            figures = parts.step(batch, settings.micro_sequences(position.step), rate, read_gauges)
+        parts.progress.position = Position(
+            step=position.step + 1,
+            draw=batch.next_draw,
+            tokens=position.tokens + batch.num_targets,
+        )
+        record = StepRecord(
+            attempt=self.identity.attempt,
+            segment=self.identity.segment,
+            step=self.position.step,
+            draw=batch.draw,
+            next_draw=batch.next_draw,
+            time=0.0,
+            loss=float("nan"),
+            gradient_norm=float("nan"),
+            learning_rate=rate,
+            sequences=stage.sequences,
+            sequence_length=stage.sequence_length,
+            warmup=position.step < settings.optim.schedule.warmup_steps,
+            evaluation_due=self._due(settings.evaluation.interval_steps),
+            save_due=self._due(settings.checkpoint.interval_steps),
+            redone=redone,
+        )
+        self._drain.push(record, figures)
+
+    def _completed(self, wait: bool = False) -> Iterator[StepRecord]:
+        for record, figures in self._drain.ready(wait):
+            loss, gradient_norm, masked = figures[:NUM_FIGURES]
+            yield replace(
+                record,
+                time=self._parts.clock.wall(),
+                lag_steps=self.position.step - record.step,
+                loss=loss,
+                gradient_norm=gradient_norm,
+                masked=bool(masked),
+                gauges=self._parts.step.gauges(figures),
+                seconds=self._parts.books.drain(),
+            )
+
+    def _request(self, draw: int, stage: BatchStage) -> BatchRequest:
+        return BatchRequest(draw, stage.sequences, stage.sequence_length, self.ledger.skips)
+
+    def _request_after(self, position: Position, stage: BatchStage) -> BatchRequest:
+        """The likely next request; skips and curricula may prove it wrong, at no harm."""
+        blocks = stage.sequences * stage.sequence_length // self._recipe.block_length()
+        following = self.settings.batch_at(position.step + 1)
+        return self._request(position.draw + blocks, following)
+
+    def _due(self, interval: int) -> bool:
+        # The last step's evaluation and save are the ending's own, over the whole split.
+        return interval > 0 and self.position.step % interval == 0 and not self.finished
+
+    def _event(self, kind: str, **data: object) -> Event:
+        return Event(
+            kind=kind,
+            attempt=self.identity.attempt,
+            segment=self.identity.segment,
+            step=self.position.step,
+            time=self._parts.clock.wall(),
+            seconds=self._parts.books.drain(),
+            data=data,
+        )
+
+    def _checkpoint_event(self, change: CheckpointChange) -> Event:
+        kind = "checkpoint-failed" if change.kind == "failed" else "checkpoint"
+        return Event(
+            kind=kind,
+            attempt=self.identity.attempt,
+            segment=self.identity.segment,
+            step=change.step,
+            time=self._parts.clock.wall(),
+            data={
+                "health": change.kind,
+                "manifest": change.manifest_sha256,
+                "size_bytes": change.size_bytes,
+                "seconds_since_save": round(change.seconds, 3),
+                "message": change.message,
+            },
+        )
+
+    def live_settings(self) -> dict[str, float]:
+        """Settings read back from where the update rule itself reads them."""
+        return self._parts.step.optimizer.live_settings()
+
+    def _scheduled_overrides(self) -> Iterator[Event]:
+        """An override that the ledger holds for this step comes into force."""
+        if self.settings is not self._obeyed:
+            self._obey()
+            yield self._event("override-begins")
+
+    def _obey(self) -> None:
+        """Put the settings in force into the live optimizer, and read them back."""
+        settings, optimizer = self.settings, self._parts.step.optimizer
+        self._obeyed = settings
+        self._parts.progress.settings = settings
+        rate = learning_rate(settings, self.position.step)
+        optimizer.apply_settings(settings.optim)
+        optimizer.set_learning_rate(rate)
+        expected = optimizer.expected_settings(settings.optim, rate)
+        refuse_if_different(optimizer.live_settings(), expected, self.position.step)

@@ -1,0 +1,176 @@
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from longhaul.core.errors import NeedsPerson
+from longhaul.core.records import Decision, Event, StepRecord
+from longhaul.logbook.ledger import LedgerState, fold
+from longhaul.train.trainer import Trainer
+
+MakeTrainer = Callable[..., Trainer]
+
+
+def decision(kind: str, from_step: int = 0, **data: Any) -> Decision:
+    return Decision(
+        kind=kind,
+        attempt=1,
+        step=0,
+        from_step=from_step,
+        time=0.0,
+        who="test",
+        reason="",
+        data=data,
+    )
+
+
+def steps(trainer: Trainer) -> list[StepRecord]:
+    return [record for record in trainer.steps() if isinstance(record, StepRecord)]
+
+
+def weights(trainer: Trainer) -> list[torch.Tensor]:
+    return [p.detach().clone() for p in trainer.training_step.model.parameters()]
+
+
+def test_a_run_yields_every_step_once_and_learns(make_trainer: MakeTrainer) -> None:
+    records = steps(make_trainer())
+    assert [record.step for record in records] == list(range(1, 13))
+    assert records[-1].loss < records[0].loss - 0.1
+    assert [r.draw for r in records[1:]] == [r.next_draw for r in records[:-1]]
+
+
+def test_records_carry_everything_scheduled(make_trainer: MakeTrainer) -> None:
+    records = steps(make_trainer())
+    assert [r.sequence_length for r in records] == [16] * 6 + [32] * 6
+    assert [r.warmup for r in records] == [True] * 3 + [False] * 9
+    assert [r.step for r in records if r.evaluation_due] == [5, 10]
+    assert [r.step for r in records if r.save_due] == [4, 8]
+    assert [r.step for r in records if r.gauges] == [3, 6, 9, 12]
+    gauges = records[2].gauges
+    assert all(len(layers) == 1 for layers in gauges.values())
+    assert gauges["residual_max_abs"][0] > gauges["residual_rms"][0] > 0
+
+
+def test_the_rate_follows_the_schedule(make_trainer: MakeTrainer) -> None:
+    rates = [record.learning_rate for record in steps(make_trainer())]
+    assert rates[:4] == pytest.approx([5e-4, 1e-3, 1.5e-3, 2e-3])
+    assert rates[-1] < 4e-4
+
+
+def test_accumulation_gives_the_gradient_of_the_whole_batch(make_trainer: MakeTrainer) -> None:
+    common = ("train.steps=4", "optim.schedule.warmup_steps=0", "model.dropout=0.0")
+    whole = make_trainer(*common, "batch.micro_sequences=8", "batch.sequences=8")
+    parts = make_trainer(*common, "batch.micro_sequences=2", "batch.sequences=8", folder="other")
+    first, second = steps(whole), steps(parts)
+    for a, b in zip(first, second, strict=True):
+        assert a.loss == pytest.approx(b.loss, rel=1e-5)
+        assert a.gradient_norm == pytest.approx(b.gradient_norm, rel=1e-4)
+
+
+def test_the_loss_is_the_mean_over_all_target_tokens(make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer("model.dropout=0.0", "batch.micro_sequences=4")
+    model = trainer.training_step.model
+    request = trainer._request(0, trainer.settings.batch_at(0))
+    batch = trainer._parts.batches.read(request)
+    with torch.no_grad():
+        logits = model(batch.tokens_BT).double()
+    expected = torch.nn.functional.cross_entropy(
+        logits.flatten(0, 1), batch.targets_BT.flatten(), reduction="mean"
+    )
+    assert steps(trainer)[0].loss == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_a_decision_holds_from_the_next_step_on(make_trainer: MakeTrainer) -> None:
+    trainer, rates = make_trainer("optim.schedule.shape=constant"), {}
+    for record in trainer.steps():
+        if isinstance(record, StepRecord):
+            rates[record.step] = record.learning_rate
+            if record.step == 7:
+                trainer.apply(decision("set", path="optim.lr", value=1e-5), "1.01")
+    assert rates[7] == 2e-3
+    assert rates[8] == rates[12] == 1e-5
+    assert trainer.identity.segment == "1.01"
+
+
+def test_a_scheduled_override_begins_at_its_step_in_every_attempt(
+    make_trainer: MakeTrainer,
+) -> None:
+    ledger = fold(LedgerState(), decision("set", 9, path="optim.lr", value=1e-5))
+    trainer = make_trainer("optim.schedule.shape=constant", ledger=ledger)
+    records = list(trainer.steps())
+    rates = {r.step: r.learning_rate for r in records if isinstance(r, StepRecord)}
+    assert rates[9] == 2e-3
+    assert rates[10] == 1e-5
+    begins = [r for r in records if isinstance(r, Event) and r.kind == "override-begins"]
+    assert [event.step for event in begins] == [9]
+
+
+def test_skipped_draws_are_passed_over_and_steps_go_on_counting(make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer(ledger=fold(LedgerState(), decision("skip", begin=10, end=30)))
+    records = steps(trainer)
+    assert [r.step for r in records] == list(range(1, 13))
+    assert records[-1].next_draw == 6 * 8 + 6 * 8 + 20
+
+
+def test_settings_that_the_optimizer_does_not_hold_stop_the_run(make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer()
+    optimizer = trainer.training_step.optimizer
+    honest = optimizer.live_settings
+    optimizer.live_settings = lambda: honest() | {"matrix.beta2": 0.9}  # type: ignore[method-assign]
+    with pytest.raises(NeedsPerson, match=r"matrix\.beta2: live 0\.9, asked for 0\.95"):
+        trainer.apply(decision("set", path="optim.lr", value=1e-5))
+
+
+def test_a_masked_step_changes_no_weight_and_is_told(
+    make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = make_trainer("train.steps=3", "optim.schedule.warmup_steps=0")
+    step = trainer.training_step
+    honest, kept = step._loss, []
+
+    def poisoned(*arguments: Any) -> torch.Tensor:
+        loss = honest(*arguments)
+        return loss * float("nan") if trainer.position.step == 1 else loss
+
+    monkeypatch.setattr(step, "_loss", poisoned)
+    masked = []
+    for record in trainer.steps():
+        if isinstance(record, StepRecord):
+            masked.append(record.masked)
+            kept.append(weights(trainer))
+    assert masked == [False, True, False]
+    assert all(a.equal(b) for a, b in zip(kept[0], kept[1], strict=True))
+    assert not all(a.equal(b) for a, b in zip(kept[1], kept[2], strict=True))
+    assert all(torch.isfinite(tensor).all() for tensor in kept[2])
+
+
+def test_stopping_ends_at_the_border(make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer()
+    made = 0
+    for record in trainer.steps():
+        made += isinstance(record, StepRecord)
+        if made == 5:
+            trainer.stop()
+    assert made == 5
+    assert not trainer.finished
+
+
+def test_evaluation_leaves_training_as_it_was(make_trainer: MakeTrainer) -> None:
+    with_it, without = make_trainer(), make_trainer("evaluation.interval_steps=0", folder="other")
+    steps(with_it), steps(without)
+    assert all(a.equal(b) for a, b in zip(weights(with_it), weights(without), strict=True))
+
+
+def test_the_whole_split_is_evaluated_when_asked(make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer()
+    part, whole = (
+        next(e for e in trainer.evaluate(most) if isinstance(e, Event) and e.kind == "evaluation")
+        for most in (256, None)
+    )
+    held_out = [source.held_out.num_tokens - 1 for source in trainer._parts.dataset.sources]
+    assert whole.data["tokens"] == sum(held_out)
+    assert part.data["tokens"] == 256 * len(held_out)
+    assert set(whole.data["sources"]) == {"first", "second"}
+    nats_per_bit = 0.6931471805599453
+    assert whole.data["bits_per_byte"] == pytest.approx(whole.data["loss"] / nats_per_bit, rel=0.01)
