@@ -1,0 +1,1 @@
+"""Worker processes from outside: start, watch, kill. Never imports torch."""
