@@ -1,0 +1,1 @@
+"""Composition roots: each file wires stages together for one command."""

@@ -1,0 +1,116 @@
+"""Asking something of a run: `longhaul set`, `stop`, `note`.
+
+Enters: a run's name and what is wanted. Leaves: a request in the run's folder, and the answer
+the run gave, if one trains it now. Never knows: how requests are granted.
+"""
+
+import getpass
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from longhaul.config.load import parse_override, with_overrides
+from longhaul.config.paths import change_of
+from longhaul.config.problems import raise_problems, unknown_setting
+from longhaul.core.clocks import RealClock
+from longhaul.core.errors import UsageError
+from longhaul.core.records import Decision, Event
+from longhaul.core.units import Seconds
+from longhaul.logbook.folder import RunFolder, open_run
+from longhaul.logbook.lease import live_holder
+from longhaul.logbook.reading import read_journal
+from longhaul.logbook.requests import new_request, submit
+from longhaul.run.asked import read_asked
+from longhaul.run.past import read_past
+
+_LOOK_EVERY_S: Seconds = 0.1
+
+
+def ask_set(
+    run: str, runs: Path, change: str, reason: str, wait_s: Seconds, from_step: int = 0
+) -> str:
+    """Ask for one setting to change; the answer in words.
+
+    Raises:
+        RecipeError: there is no such setting, or the value is impossible.
+        UsageError: the run refused.
+    """
+    folder = open_run(run, runs)
+    path, value = parse_override(change)
+    when = change_of(path)
+    if when is None:
+        raise_problems([unknown_setting(path, change)], folder.name)
+    if when != "live":
+        hint = "restart the run with --set" if when == "restart" else "start another run with --new"
+        raise UsageError(f"{path}: cannot change while a run trains", hint)
+    past = read_past(folder)
+    recipe = with_overrides(
+        read_asked(folder).settings(), past.ledger.overrides_at(past.steps_made)
+    )
+    with_overrides(recipe, {path: value})
+    data = {"path": path, "value": value, "from_step": from_step}
+    answer = _ask(folder, "set", data, reason, wait_s)
+    if answer is None:
+        return f"asked: {path} = {value!r}; it holds from the run's next start on"
+    if answer.step < from_step:
+        return f"decided at step {answer.step}: {path} = {value!r} from step {from_step} on"
+    return f"step {answer.step}: {path} {answer.data.get('old')!r} → {value!r}"
+
+
+def ask_stop(run: str, runs: Path, reason: str, wait_s: Seconds) -> str:
+    """Ask a run to save and end; the answer in words."""
+    folder = open_run(run, runs)
+    holder = live_holder(folder, RealClock())
+    if holder is None:
+        return f"run {folder.name} is not being trained; nothing to stop"
+    answer = _ask(folder, "stop", {}, reason, wait_s)
+    deadline = time.monotonic() + wait_s
+    while time.monotonic() < deadline:
+        if live_holder(folder, RealClock()) is None:
+            step = answer.step if answer else "its last border"
+            return f"stopped at step {step}; `longhaul train {folder.name}` goes on from there"
+        time.sleep(_LOOK_EVERY_S)
+    return "asked; the run is saving"
+
+
+def ask_note(run: str, runs: Path, text: str, wait_s: Seconds) -> str:
+    """Ask a run to write a note down; the answer in words."""
+    answer = _ask(open_run(run, runs), "note", {"text": text}, "", wait_s)
+    return f"noted at step {answer.step}" if answer else "asked; noted at the run's next start"
+
+
+def _ask(
+    folder: RunFolder, kind: str, data: Mapping[str, Any], reason: str, wait_s: Seconds
+) -> Decision | Event | None:
+    """Submit a request and wait for its answer; None if nobody trains the run.
+
+    Raises:
+        UsageError: the run refused, or does not answer although somebody trains it.
+    """
+    clock = RealClock()
+    request = new_request(kind, data, who=getpass.getuser(), reason=reason, clock=clock)
+    submit(folder, request)
+    deadline = time.monotonic() + wait_s
+    while (holder := live_holder(folder, clock)) is not None:
+        answer = _answer(folder, request.id)
+        if isinstance(answer, Event) and answer.kind == "request-refused":
+            raise UsageError(f"run {folder.name} refused: {answer.data['reason']}")
+        if answer is not None or wait_s == 0:
+            return answer
+        if time.monotonic() > deadline:
+            raise UsageError(
+                f"run {folder.name} has not answered within {wait_s:g} s, "
+                f"but process {holder.pid} on {holder.place.host} holds it",
+                "the request stays and is granted at the next step border; "
+                f"`longhaul log {folder.name}` shows it",
+            )
+        time.sleep(_LOOK_EVERY_S)
+    return _answer(folder, request.id)
+
+
+def _answer(folder: RunFolder, request: str) -> Decision | Event | None:
+    for record in read_journal(folder, steps=False):
+        if isinstance(record, Event | Decision) and record.data.get("request") == request:
+            return record
+    return None

@@ -1,0 +1,129 @@
+"""What a run was asked to do, kept in its folder so that a worker needs nothing else.
+
+Enters: a recipe's name, options, a data path. Leaves: `recipe.toml` as given and `asked.json`:
+every option so far and the merged tables. Never knows: devices, text, training.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from longhaul.config.load import Resolved, load_recipe, recipe_file, recipe_from_values
+from longhaul.config.paths import change_of
+from longhaul.config.recipe import Recipe
+from longhaul.core.errors import RecipeError, UsageError
+from longhaul.core.files import write_bytes, write_json
+from longhaul.core.fingerprint import differences
+from longhaul.logbook.folder import RunFolder
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A recipe with every option of every start so far."""
+
+    recipe: str
+    """A shipped recipe's name, or the path of a file."""
+    options: tuple[str, ...]
+    """`path=value`, in the order given; later ones win."""
+    data: str | None
+    prepared: str
+    """Folder of prepared text."""
+    values: Mapping[str, Any]
+    """The merged tables."""
+
+    def settings(self) -> Recipe:
+        """The recipe, checked."""
+        return recipe_from_values(self.values)
+
+
+def ask(recipe: str, options: tuple[str, ...], data: str | None, prepared: Path) -> Asked:
+    """Resolve what somebody asks for.
+
+    Raises:
+        RecipeError: with every problem.
+    """
+    path = Path(recipe)
+    resolved: Resolved = load_recipe(recipe, options, data)
+    name = str(path.resolve()) if path.suffix == ".toml" else recipe
+    return Asked(name, options, data, str(prepared.resolve()), resolved.values)
+
+
+def ask_again(known: Asked, new: Asked) -> Asked:
+    """The same run asked for again: its earlier options stay, new ones are added.
+
+    Raises:
+        RecipeError: the run would no longer be the same run.
+    """
+    options = tuple(o for o in known.options if o not in new.options) + new.options
+    data = new.data or known.data
+    merged = ask(new.recipe, options, data, Path(new.prepared))
+    _refuse_another_run(known.settings(), merged.settings())
+    return merged
+
+
+def changed_settings(before: Recipe, after: Recipe) -> dict[str, tuple[Any, Any]]:
+    """Dotted path → (before, after) of every setting that differs."""
+    found = differences(before.model_dump(mode="json"), after.model_dump(mode="json"))
+    return {path: pair for path, pair in found.items() if path not in ("name", "summary")}
+
+
+def write_asked(folder: RunFolder, asked: Asked) -> None:
+    """Keep it in the run's folder."""
+    write_bytes(folder.recipe, recipe_file(asked.recipe).read_bytes())
+    write_json(
+        _path(folder),
+        {
+            "recipe": asked.recipe,
+            "options": list(asked.options),
+            "data": asked.data,
+            "prepared": asked.prepared,
+            "values": asked.values,
+        },
+    )
+
+
+def read_asked(folder: RunFolder) -> Asked:
+    """What the run was last asked to do.
+
+    Raises:
+        UsageError: the file is gone or damaged.
+    """
+    try:
+        body = json.loads(_path(folder).read_bytes())
+        return Asked(
+            body["recipe"], tuple(body["options"]), body["data"], body["prepared"], body["values"]
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(
+            f"{_path(folder)}: cannot be read ({error})",
+            "start the run again with `longhaul train RECIPE` and the options it had",
+        ) from error
+
+
+def has_asked(folder: RunFolder) -> bool:
+    """The run was set up completely."""
+    return _path(folder).is_file()
+
+
+def _path(folder: RunFolder) -> Path:
+    return folder.path / "asked.json"
+
+
+def _refuse_another_run(before: Recipe, after: Recipe) -> None:
+    refused = [
+        f"  {path}: {_shown(old)} → {_shown(new)}"
+        for path, (old, new) in changed_settings(before, after).items()
+        if change_of(path) == "never"
+    ]
+    if refused:
+        raise RecipeError(
+            f"run {after.name} was begun with other settings that decide what it is:\n"
+            + "\n".join(refused),
+            "put them back, or start another run beside it with --new",
+        )
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

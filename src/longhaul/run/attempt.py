@@ -1,0 +1,26 @@
+"""What every stage of one attempt needs to know.
+
+Enters and leaves: one frozen value. Never knows: how it is used.
+"""
+
+from dataclasses import dataclass
+
+from longhaul.config.recipe import Recipe
+from longhaul.core.clocks import Clock
+from longhaul.logbook.folder import RunFolder
+from longhaul.run.book import Book
+from longhaul.run.past import Past
+from longhaul.run.view import View
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What every stage of one attempt needs to know."""
+
+    folder: RunFolder
+    recipe: Recipe
+    """As asked for; the ledger is put on top of it by the trainer."""
+    past: Past
+    book: Book
+    view: View
+    clock: Clock

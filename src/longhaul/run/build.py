@@ -1,0 +1,64 @@
+"""Building what a trainer works with, on one device.
+
+Enters: an attempt, prepared text, a device. Leaves: the trainer's parts, weights fresh.
+Never knows: checkpoints; they are restored into the parts afterwards.
+"""
+
+import torch
+
+from longhaul.checkpoint.saver import Saver
+from longhaul.config.load import with_overrides
+from longhaul.config.size import model_size
+from longhaul.core.units import short_count
+from longhaul.data.batches import BatchReader
+from longhaul.data.dataset import Dataset
+from longhaul.model.initialise import build
+from longhaul.optim.build import build_optimizer
+from longhaul.optim.groups import describe
+from longhaul.run.attempt import Attempt
+from longhaul.train.state import Progress
+from longhaul.train.step import TrainingStep
+from longhaul.train.trainer import Parts
+
+
+def build_parts(attempt: Attempt, dataset: Dataset, device: torch.device) -> Parts:
+    """Everything of a trainer but its position."""
+    recipe, book = attempt.recipe, attempt.book
+    settings = with_overrides(recipe, attempt.past.ledger.overrides_at(0))
+    model = build(recipe.model, dataset.vocab_size, recipe.seed, device)
+    optimizer = build_optimizer(model, settings.optim)
+    size = model_size(recipe.model, dataset.vocab_size)
+    attempt.view.say(
+        f"model: {short_count(size.total)} parameters, {short_count(size.non_embedding)} outside "
+        f"embeddings, on {device.type} in {recipe.precision.compute}"
+    )
+    attempt.view.table(
+        "optimizer groups",
+        ("role", "tensors", "parameters", "lr", "decay"),
+        [
+            (
+                row.role,
+                str(row.tensors),
+                f"{row.parameters:,}",
+                f"{row.learning_rate:g}",
+                f"{row.weight_decay:g}",
+            )
+            for row in describe(optimizer.groups, settings.optim)
+        ],
+    )
+    return Parts(
+        step=TrainingStep(
+            model, optimizer, device, recipe.precision, recipe.seed, recipe.machine.compile
+        ),
+        progress=Progress(settings, dataset.identity),
+        batches=BatchReader(dataset, recipe.seed, recipe.block_length(), recipe.order.cycle),
+        dataset=dataset,
+        saver=Saver(
+            book.folder.checkpoints,
+            attempt=book.lease.attempt,
+            still_owner=book.lease.is_ours,
+            clock=attempt.clock,
+        ),
+        books=book.time,
+        clock=attempt.clock,
+    )

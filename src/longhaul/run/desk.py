@@ -1,0 +1,173 @@
+"""The desk: requests from people become decisions, or are refused with the reason.
+
+Enters: files in `requests/`, the live trainer. Leaves: decisions in the ledger, applied at this
+border; notes; refusals. Each request is answered once, whatever dies in between.
+Never knows: why somebody asks.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from longhaul.config.load import with_overrides
+from longhaul.config.paths import change_of
+from longhaul.config.problems import nearest_setting
+from longhaul.core.clocks import Clock
+from longhaul.core.errors import LonghaulError, RecipeError
+from longhaul.core.records import Decision
+from longhaul.core.units import Seconds
+from longhaul.logbook.ledger import LedgerError
+from longhaul.logbook.requests import Request, pending, refuse, settle
+from longhaul.run.book import Book
+from longhaul.train.trainer import Trainer
+
+_LOOK_EVERY_S: Seconds = 0.5
+
+
+class Refused(LonghaulError):
+    """A request that cannot be honoured; nothing was changed."""
+
+
+class Desk:
+    """Answers requests at step borders.
+
+    Args:
+        book: decisions are written here first.
+        fingerprint: of this attempt, for the segments that decisions open.
+        done: ids of requests that earlier attempts have answered.
+        clock: the folder is looked at twice a second at most, because on a network file system
+            each look is a round trip.
+        say: tells a person what could not be done.
+    """
+
+    def __init__(
+        self,
+        book: Book,
+        fingerprint: Mapping[str, Any],
+        done: frozenset[str],
+        clock: Clock,
+        say: Callable[[str], None],
+    ) -> None:
+        self.stop_reason: str | None = None
+        """Why somebody asked the run to stop; None if nobody did."""
+        self._book = book
+        self._fingerprint = fingerprint
+        self._done = set(done)
+        self._clock = clock
+        self._say = say
+        self._looked = -1e9
+
+    def answer(self, trainer: Trainer) -> None:
+        """Answer what was asked since the last look."""
+        now = self._clock.monotonic()
+        if now - self._looked < _LOOK_EVERY_S:
+            return
+        self._looked = now
+        for request in pending(self._book.folder, self._done):
+            try:
+                self._answer(request, trainer)
+            except LedgerError as error:
+                # Nothing was changed, and the request stays: the disk may have space later.
+                self._say(f"WARNING: {error}")
+
+    def _answer(self, request: Request, trainer: Trainer) -> None:
+        """Grant a request, or refuse it; either way it is journalled before its file goes."""
+        try:
+            self._grant(request, trainer)
+        except Refused as refusal:
+            self._book.tell_durably(
+                "request-refused",
+                trainer.position.step,
+                request=request.id,
+                asked=request.kind,
+                who=request.who,
+                reason=str(refusal),
+            )
+            refuse(self._book.folder, request, str(refusal))
+        else:
+            settle(self._book.folder, request)
+        self._done.add(request.id)
+
+    def _grant(self, request: Request, trainer: Trainer) -> None:
+        step = trainer.position.step
+        if request.kind == "note":
+            text, who = str(request.data.get("text", "")), request.who
+            self._book.tell_durably("note", step, request=request.id, text=text, who=who)
+        elif request.kind == "set":
+            self._set(request, trainer)
+        elif request.kind == "skip":
+            data = {"begin": request.data.get("begin"), "end": request.data.get("end")}
+            trainer.apply(self._decide(request, step, data))
+        elif request.kind == "stop":
+            self._decide(request, step, {})
+            self.stop_reason = request.reason or f"{request.who} asked"
+        else:
+            raise Refused(f"{request.kind}: this longhaul knows no such request")
+
+    def _set(self, request: Request, trainer: Trainer) -> None:
+        path, value = str(request.data.get("path", "")), request.data.get("value")
+        from_step = int(request.data.get("from_step", 0))
+        effective = trainer.settings
+        _refuse_unless_live(path)
+        try:
+            settings = with_overrides(effective, {path: value})
+        except RecipeError as error:
+            raise Refused(error.message) from error
+        step = trainer.position.step
+        old = value_at(effective.model_dump(mode="json"), path)
+        data = {"path": path, "value": value, "old": old}
+        decision = self._decide(request, step, data, from_step)
+        segment = None
+        if from_step <= step:
+            segment = self.open_segment(trainer, settings, request.reason or f"set {path}")
+        trainer.apply(decision, segment)
+        self._book.tell("settings-read-back", step, live=trainer.live_settings())
+
+    def open_segment(self, trainer: Trainer, settings: Any, reason: str) -> str:
+        """Begin a segment under `settings` where the trainer stands; its number."""
+        position = trainer.position
+        opening = self._book.open_segment(
+            reason,
+            settings,
+            step=position.step,
+            draw=position.draw,
+            checkpoint=None,
+            fingerprint=self._fingerprint,
+        )
+        return str(opening.number)
+
+    def _decide(
+        self, request: Request, step: int, data: Mapping[str, Any], from_step: int = 0
+    ) -> Decision:
+        return self._book.decide(
+            request.kind,
+            step,
+            {**data, "request": request.id},
+            who=request.who,
+            reason=request.reason,
+            from_step=from_step,
+        )
+
+
+def _refuse_unless_live(path: str) -> None:
+    change = change_of(path)
+    if change is None:
+        near = nearest_setting(path)
+        raise Refused(f"{path}: unknown setting" + (f"; did you mean {near}?" if near else ""))
+    if change == "restart":
+        raise Refused(
+            f"{path}: takes effect only when the run is next started",
+            f"stop the run, then `longhaul train RECIPE --set {path}=…`",
+        )
+    if change == "never":
+        raise Refused(
+            f"{path}: decides what this run is and cannot change in it",
+            "start another run with --new",
+        )
+
+
+def value_at(settings: Mapping[str, Any], path: str) -> Any:
+    """The value at a dotted path of nested settings; None if there is none."""
+    value: Any = settings
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value

@@ -1,0 +1,83 @@
+"""The device, the threads, and what torch alone can tell about both.
+
+Enters: the machine section of a recipe. Leaves: a device, torch's global settings in place, and
+facts for the fingerprint. Never knows: models or runs.
+"""
+
+import os
+from typing import Any
+
+import torch
+
+from longhaul.config.recipe import Recipe
+from longhaul.core.errors import RecipeError
+
+
+def usable_cores() -> int:
+    """Cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def choose_device(wanted: str) -> torch.device:
+    """The device named, or for `auto` the first of CUDA, MPS, CPU that answers.
+
+    Raises:
+        RecipeError: the device named is not on this machine.
+    """
+    there = {
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+        "cpu": True,
+    }
+    if wanted == "auto":
+        return torch.device(next(name for name, answers in there.items() if answers))
+    if not there[wanted]:
+        found = ", ".join(name for name, answers in there.items() if answers)
+        raise RecipeError(
+            f"machine.device: {wanted} does not answer on this machine (found: {found})",
+            "use --device auto, or install the torch build for that device",
+        )
+    return torch.device(wanted)
+
+
+def settle_torch(recipe: Recipe) -> None:
+    """Put thread counts and precision flags in force, once, before any tensor is made."""
+    torch.set_num_threads(recipe.machine.threads or usable_cores())
+    torch.backends.cuda.matmul.allow_tf32 = recipe.precision.tf32
+    torch.backends.cudnn.allow_tf32 = recipe.precision.tf32
+    # Flushing denormals changes bits and speeds up nothing measurable here; left off, and said
+    # here because a host program may have turned it on.
+    torch.set_flush_denormal(False)
+
+
+def torch_facts(device: torch.device) -> dict[str, Any]:
+    """Global flags that change numbers without changing the recipe."""
+    facts: dict[str, Any] = {
+        "version": torch.__version__,
+        "device": device.type,
+        "threads": torch.get_num_threads(),
+        "interop_threads": torch.get_num_interop_threads(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "cuda_matmul_tf32": torch.backends.cuda.matmul.allow_tf32,
+        "cudnn_tf32": torch.backends.cudnn.allow_tf32,
+        "cudnn_benchmark": torch.backends.cudnn.benchmark,
+        "cudnn_deterministic": torch.backends.cudnn.deterministic,
+        "jit_profiling_executor": torch._C._get_graph_executor_optimize(),
+        "mkldnn": torch.backends.mkldnn.is_available(),
+        "default_dtype": str(torch.get_default_dtype()),
+    }
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        facts |= {
+            "cuda": torch.version.cuda,
+            "cudnn": torch.backends.cudnn.version(),
+            "gpu": properties.name,
+            "gpu_uuid": str(getattr(properties, "uuid", "")),
+            "gpu_memory_bytes": properties.total_memory,
+            "gpu_count": torch.cuda.device_count(),
+        }
+    return facts

@@ -1,0 +1,107 @@
+"""How an attempt ends: with a finished model, or in a state to go on from.
+
+Enters: a pilot whose training is over. Leaves: the last checkpoint, the last evaluation, a
+sample, the story of the time, an exit code. Never knows: how the training went.
+"""
+
+from longhaul.core.books import goodput
+from longhaul.core.errors import ExitCode
+from longhaul.core.records import Event
+from longhaul.core.units import short_count, short_seconds
+from longhaul.data.dataset import Dataset
+from longhaul.logbook.reading import read_journal
+from longhaul.logbook.timeline import time_spent
+from longhaul.run.attempt import Attempt
+from longhaul.run.pilot import Pilot, refuse_unsaved
+from longhaul.run.view import time_rows
+from longhaul.train.sampling import sample_tokens
+
+
+def finish(attempt: Attempt, pilot: Pilot, dataset: Dataset, restored: int | None) -> ExitCode:
+    """Save, evaluate on the whole split, write a sample, and say where the time went."""
+    trainer, book, view = pilot.trainer, attempt.book, attempt.view
+    _save(pilot, restored)
+    loss: dict[str, object] = {}
+    for record in trainer.evaluate(None):
+        pilot.keep(record)
+        if isinstance(record, Event) and record.kind == "evaluation":
+            loss = dict(record.data)
+    with book.time.booked("evaluation"):
+        text = write_sample(pilot, dataset)
+    position, limit = trainer.position, ""
+    if pilot.out_of_time and not trainer.finished:
+        limit = f" at its time limit (step {position.step} of {trainer.settings.total_steps()})"
+    book.tell(
+        "finished",
+        position.step,
+        loss=loss.get("loss"),
+        bits_per_byte=loss.get("bits_per_byte"),
+        tokens=position.tokens,
+        sample=text,
+        out_of_time=bool(limit),
+        max_hours=trainer.settings.train.max_hours,
+    )
+    book.tell("attempt-ended", position.step, reason=f"finished{limit}")
+    if text:
+        view.say(f"\nsample, from the prompt {trainer.settings.sample.prompt!r}:\n{text}\n")
+    _say_where_time_went(attempt)
+    view.say(
+        f"finished{limit}: {position.step:,} steps, {short_count(position.tokens)} tokens, "
+        f"validation loss {loss['loss']:.4f} nats, {loss['bits_per_byte']:.4f} bits per byte\n"
+        f"run: {attempt.folder.path}"
+    )
+    return ExitCode.FINISHED
+
+
+def end_unfinished(attempt: Attempt, pilot: Pilot, restored: int | None) -> ExitCode:
+    """Save, so that nothing is lost, and say how to go on."""
+    code, reason = pilot.how_it_stopped()
+    _save(pilot, restored)
+    step = pilot.trainer.position.step
+    attempt.book.tell("attempt-ended", step, reason=reason)
+    attempt.view.say(
+        f"{reason}: saved at step {step}; the same command goes on from there\n"
+        f"run: {attempt.folder.path}"
+    )
+    return code
+
+
+def write_sample(pilot: Pilot, dataset: Dataset) -> str:
+    """The text that the recipe asks for at the end; empty if it asks for none."""
+    settings, step = pilot.trainer.settings, pilot.trainer.training_step
+    if settings.sample.tokens == 0:
+        return ""
+    tokens = sample_tokens(
+        step.model,
+        [int(token) for token in dataset.tokenizer.encode(settings.sample.prompt)],
+        most_tokens=settings.sample.tokens,
+        context=settings.model.context,
+        temperature=settings.sample.temperature,
+        top_k=settings.sample.top_k,
+        seed=settings.seed,
+        device=step.device,
+        end_of_text=dataset.tokenizer.end_of_text,
+    )
+    return settings.sample.prompt + dataset.tokenizer.decode(list(tokens))
+
+
+def _save(pilot: Pilot, restored: int | None) -> None:
+    """Make sure that where training stands is on disk."""
+    trainer = pilot.trainer
+    step = trainer.position.step
+    for record in trainer.saved(wait=True):
+        pilot.keep(record)
+    if pilot.saved_step != step and restored != step:
+        for item in trainer.save():
+            pilot.keep(item)
+        for record in trainer.saved(wait=True):
+            pilot.keep(record)
+        refuse_unsaved(pilot.saved_step, step, str(pilot.checkpoints))
+
+
+def _say_where_time_went(attempt: Attempt) -> None:
+    spent = time_spent(read_journal(attempt.folder))
+    attempt.view.table("where the time went", ("", "seconds", "share"), time_rows(spent))
+    attempt.view.say(
+        f"goodput {goodput(spent):.1%} of {short_seconds(sum(spent.values()))}, all attempts"
+    )

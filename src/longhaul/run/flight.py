@@ -1,0 +1,125 @@
+"""From prepared text to the end of an attempt: build, restore, announce, fly, end.
+
+Enters: an attempt and its text. Leaves: an exit code, and everything else in the logbook.
+Never knows: how the lease was had or the text prepared (`worker.py`).
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from longhaul.config.load import recipe_from_values, with_overrides
+from longhaul.config.recipe import Recipe
+from longhaul.core.errors import ExitCode
+from longhaul.core.fingerprint import differences, fingerprint
+from longhaul.core.units import Seconds
+from longhaul.data.dataset import Dataset
+from longhaul.run.asked import changed_settings
+from longhaul.run.attempt import Attempt
+from longhaul.run.build import build_parts
+from longhaul.run.desk import Desk
+from longhaul.run.device import choose_device, settle_torch, torch_facts
+from longhaul.run.ending import end_unfinished, finish
+from longhaul.run.past import Past, hours_spent
+from longhaul.run.pilot import Pilot
+from longhaul.run.restore import restore_newest
+from longhaul.run.signals import StopWish
+from longhaul.train.state import Progress, training_state
+from longhaul.train.trainer import Identity, Parts, Trainer
+
+_MOST_DIFFERENCES_SAID = 8
+
+
+def fly(attempt: Attempt, dataset: Dataset, wish: StopWish) -> ExitCode:
+    """Train from where the run stands to its end, or to where it has to stop."""
+    device = choose_device(attempt.recipe.machine.device)
+    settle_torch(attempt.recipe)
+    parts = build_parts(attempt, dataset, device)
+    owners = training_state(parts.step.model, parts.step.optimizer, device, parts.progress)
+    restored = restore_newest(attempt.book, owners, attempt.view)
+    prints = fingerprint(torch_facts(device)) | {"data": {"identity": dataset.identity}}
+    try:
+        trainer = _announce(attempt, parts, restored, prints)
+        desk = Desk(
+            attempt.book, prints, attempt.past.done_requests, attempt.clock, attempt.view.say
+        )
+        left = _seconds_left(attempt, trainer.settings)
+        pilot = Pilot(trainer, attempt.book, desk, wish, attempt.view, left)
+        attempt.view.begin(trainer.position.step, trainer.settings.total_steps())
+        pilot.fly()
+        attempt.view.end()
+        if trainer.finished or pilot.out_of_time:
+            return finish(attempt, pilot, dataset, restored)
+        return end_unfinished(attempt, pilot, restored)
+    finally:
+        attempt.view.end()
+        parts.batches.close()
+
+
+def _announce(
+    attempt: Attempt, parts: Parts, restored: int | None, prints: Mapping[str, Any]
+) -> Trainer:
+    """Open a segment, say what differs from before, and make the trainer."""
+    book, past, position = attempt.book, attempt.past, parts.progress.position
+    effective = with_overrides(attempt.recipe, past.ledger.overrides_at(position.step))
+    _say_what_differs(attempt, effective, parts.progress, prints)
+    reason = _reason(past, restored)
+    book.open_segment(
+        reason,
+        effective,
+        step=position.step,
+        draw=position.draw,
+        checkpoint=restored,
+        fingerprint=prints,
+    )
+    attempt.view.say(f"segment {book.segment_name}: {reason}")
+    identity = Identity(book.lease.attempt, book.segment_name, past.steps_made)
+    trainer = Trainer(attempt.recipe, past.ledger, parts, identity)
+    book.tell(
+        "attempt-started",
+        position.step,
+        reason=reason,
+        pid=os.getpid(),
+        host=prints["machine"]["host"],
+        resumed_from=restored,
+        steps_made=past.steps_made,
+        total_steps=effective.total_steps(),
+        live=trainer.live_settings(),
+    )
+    return trainer
+
+
+def _reason(past: Past, restored: int | None) -> str:
+    if not past.begun:
+        return "start"
+    how = past.ended or "the last attempt left no word"
+    where = f"step {restored}" if restored is not None else "the beginning, no checkpoint yet"
+    return f"restart from {where} ({how})"
+
+
+def _seconds_left(attempt: Attempt, settings: Recipe) -> Seconds:
+    hours = settings.train.max_hours
+    if hours is None:
+        return float("inf")
+    return (hours - hours_spent(attempt.folder)) * 3600
+
+
+def _say_what_differs(
+    attempt: Attempt, effective: Recipe, progress: Progress, prints: Mapping[str, Any]
+) -> None:
+    """Differences are said and recorded before the first step (DESIGN rule 1, incident N12)."""
+    last = attempt.past.last_segment
+    if progress.settings_of_checkpoint is not None:
+        before = recipe_from_values(progress.settings_of_checkpoint)
+        if changed := changed_settings(before, effective):
+            attempt.view.say(f"settings differ from the checkpoint's: {_said(changed)}")
+            attempt.book.tell("settings-differ", progress.position.step, difference=changed)
+    if last is not None and (changed := differences(last.fingerprint, prints)):
+        attempt.view.say(f"machine or software differ from segment {last.number}: {_said(changed)}")
+
+
+def _said(changed: Mapping[str, tuple[Any, Any]]) -> str:
+    items = [f"{path} {old!r} → {new!r}" for path, (old, new) in changed.items()]
+    left = len(items) - _MOST_DIFFERENCES_SAID
+    more = f"; and {left} more (`longhaul diff`)" if left > 0 else ""
+    return "; ".join(items[:_MOST_DIFFERENCES_SAID]) + more

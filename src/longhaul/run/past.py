@@ -1,0 +1,79 @@
+"""What a run's journal tells a new attempt.
+
+Enters: a run's folder. Leaves: the ledger, how far the run had come, and how it ended last.
+Only events and the ends of step files are read, so a long run starts as fast as a short one.
+Never knows: checkpoints or tensors.
+"""
+
+from dataclasses import dataclass
+
+from longhaul.core.records import Decision, Event, StepRecord
+from longhaul.core.units import Seconds
+from longhaul.logbook.folder import RunFolder
+from longhaul.logbook.ledger import LedgerState, fold_all
+from longhaul.logbook.reading import read_journal, read_last
+from longhaul.logbook.requests import done_requests
+from longhaul.logbook.segments import SegmentOpening, read_segments
+from longhaul.logbook.timeline import time_spent
+
+
+@dataclass(frozen=True)
+class Past:
+    """A run so far."""
+
+    ledger: LedgerState
+    damaged_lines: int
+    """Lines that cannot be read; one may have been a decision."""
+    done_requests: frozenset[str]
+    steps_made: int
+    """Highest step count that any attempt reached."""
+    last_seen: Seconds | None
+    """Time of the last record; None in a new run."""
+    last_segment: SegmentOpening | None
+    ended: str
+    """How the last attempt ended; empty if it left no word."""
+    finished: Event | None
+    """The newest `finished` event."""
+
+    @property
+    def begun(self) -> bool:
+        """An attempt has been made before."""
+        return self.last_seen is not None
+
+
+def read_past(folder: RunFolder) -> Past:
+    """Read what a new attempt must know."""
+    reading = read_journal(folder, steps=False)
+    events = list(reading)
+    last_steps = [
+        record for record in read_last(folder, 1, events=False) if isinstance(record, StepRecord)
+    ]
+    # Each start writes down how far earlier attempts had come, so one step file is enough.
+    reached = [int(e.data.get("steps_made", 0)) for e in _of_kind(events, "attempt-started")]
+    ended = ""
+    for event in events:
+        if isinstance(event, Event) and event.kind in ("attempt-started", "attempt-ended"):
+            ended = str(event.data.get("reason", "")) if event.kind == "attempt-ended" else ""
+    finished = _of_kind(events, "finished")
+    segments = read_segments(folder)
+    times = [record.time for record in [*events[-1:], *last_steps]]
+    return Past(
+        ledger=fold_all(record for record in events if isinstance(record, Decision)),
+        damaged_lines=reading.damaged,
+        done_requests=done_requests(events),
+        steps_made=max([0, *reached, *(record.step for record in last_steps)]),
+        last_seen=max(times) if times else None,
+        last_segment=segments[-1] if segments else None,
+        ended=ended,
+        finished=finished[-1] if finished else None,
+    )
+
+
+def hours_spent(folder: RunFolder) -> float:
+    """Hours of all attempts so far, idle time between them left out. Reads the whole journal."""
+    spent = time_spent(read_journal(folder))
+    return sum(seconds for bucket, seconds in spent.items() if bucket != "idle") / 3600
+
+
+def _of_kind(events: list[StepRecord | Event | Decision], kind: str) -> list[Event]:
+    return [event for event in events if isinstance(event, Event) and event.kind == kind]

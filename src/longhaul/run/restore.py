@@ -1,0 +1,68 @@
+"""Choosing and loading the checkpoint a run goes on from.
+
+Enters: the checkpoints folder, healths from the ledger, the parts to fill. Leaves: the parts
+filled from the newest sound checkpoint, and every refusal said and recorded.
+Never knows: what is in a checkpoint.
+"""
+
+from collections.abc import Mapping
+
+from longhaul.checkpoint.capture import Stateful
+from longhaul.checkpoint.loader import restore
+from longhaul.core.errors import NeedsPerson
+from longhaul.run.book import Book
+from longhaul.run.view import View
+from longhaul.store.catalogue import Checkpoint, catalogue, newest_usable
+from longhaul.store.commit import sweep
+from longhaul.store.health import health_now
+from longhaul.store.strict import RefusedCheckpoint
+
+
+def restore_newest(book: Book, parts: Mapping[str, Stateful], view: View) -> int | None:
+    """Fill `parts` from the newest usable checkpoint.
+
+    Returns:
+        Its step; None if the run has no checkpoint yet.
+
+    Raises:
+        NeedsPerson: there are checkpoints, and none of them can be used.
+    """
+    folder = book.folder.checkpoints
+    for tidied in sweep(folder, book.lease.attempt):
+        view.say(f"checkpoints: {tidied}")
+    there = catalogue(folder)
+    recorded = {
+        step: (known.health, known.manifest)
+        for step, known in book.ledger.state.checkpoint_health.items()
+    }
+    refused: list[tuple[Checkpoint, RefusedCheckpoint]] = []
+    for checkpoint in newest_usable(there, health_now(there, recorded)):
+        try:
+            loaded = restore(checkpoint.path, parts)
+        except RefusedCheckpoint as refusal:
+            view.say(f"WARNING: refused {refusal.message}; trying the one before it")
+            refused.append((checkpoint, refusal))
+        else:
+            _record(book, refused)
+            return loaded.step
+    if there:
+        raise NeedsPerson(
+            f"none of the {len(there)} checkpoints in {folder} can be used",
+            "look at them; to train from the beginning, move them away or use --new",
+        )
+    return None
+
+
+def _record(book: Book, refused: list[tuple[Checkpoint, RefusedCheckpoint]]) -> None:
+    """Poison what was refused, now that an older one loaded: the medium itself does answer.
+
+    Left unrecorded, a torn checkpoint would keep its place as the newest verified one, and
+    retention could remove a sound one for it.
+    """
+    for checkpoint, refusal in refused:
+        data = {
+            "checkpoint": checkpoint.step,
+            "health": "poisoned",
+            "manifest": checkpoint.manifest_sha256,
+        }
+        book.decide("checkpoint-health", 0, data, who="pilot", reason=refusal.message)

@@ -1,0 +1,46 @@
+"""Signals, turned into a wish that is granted at a step border.
+
+Enters: SIGINT, SIGTERM. Leaves: which exit code was asked for. The first SIGINT asks for a save
+and exit 130, SIGTERM (a scheduler's notice) for a save and exit 16; a second SIGINT ends the
+process at once, which is safe because nothing on disk is ever half there.
+Never knows: the trainer.
+"""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from longhaul.core.errors import ExitCode
+
+
+class StopWish:
+    """What signals have asked for so far."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.exit_code: ExitCode | None = None
+        self._say = say
+
+    def hear(self, number: int, frame: FrameType | None) -> None:
+        """Signal handler."""
+        if number == signal.SIGINT and self.exit_code == ExitCode.INTERRUPTED:
+            os._exit(ExitCode.INTERRUPTED)
+        interrupted = number == signal.SIGINT
+        self.exit_code = ExitCode.INTERRUPTED if interrupted else ExitCode.START_AGAIN
+        name = signal.Signals(number).name
+        hint = "; once more stops at once" if interrupted else ""
+        self._say(f"{name}: finishing this step and saving{hint}")
+
+
+@contextmanager
+def listening(say: Callable[[str], None]) -> Iterator[StopWish]:
+    """Listen for the body's duration, then put the previous handlers back."""
+    wish = StopWish(say)
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    previous = {number: signal.signal(number, wish.hear) for number in numbers}
+    try:
+        yield wish
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,122 @@
+"""A run's model, opened for reading: `longhaul sample` and `longhaul eval`.
+
+Enters: a run, a checkpoint's step. Leaves: text the model writes, or its validation loss.
+Never knows: training; it takes no lease and writes nothing, so it works beside a live run.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from longhaul.checkpoint.loader import load_part
+from longhaul.config.recipe import Recipe
+from longhaul.core.errors import UsageError
+from longhaul.data.dataset import Dataset
+from longhaul.data.prepare import prepare
+from longhaul.data.tokenizing import Tokenizer
+from longhaul.logbook.folder import open_run
+from longhaul.model.gpt import GPT
+from longhaul.model.initialise import build
+from longhaul.run.asked import read_asked
+from longhaul.run.device import choose_device, settle_torch
+from longhaul.store.catalogue import catalogue
+from longhaul.train.evaluation import evaluate
+from longhaul.train.sampling import sample_tokens
+from longhaul.train.state import ModelState
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to write; absent values are the recipe's."""
+
+    prompt: str | None
+    tokens: int | None
+    temperature: float | None
+    seed: int
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model of a run, on its device."""
+
+    model: GPT
+    dataset: Dataset
+    recipe: Recipe
+    device: torch.device
+    step: int
+
+    def write(self, wanted: Wanted) -> Iterator[str]:
+        """The prompt, then the text that follows it, in pieces as they are drawn."""
+        sample, tokenizer = self.recipe.sample, self.dataset.tokenizer
+        prompt = sample.prompt if wanted.prompt is None else wanted.prompt
+        yield prompt
+        written: list[int] = []
+        shown = ""
+        for token in sample_tokens(
+            self.model,
+            _tokens(tokenizer, prompt) or _tokens(tokenizer, "\n"),
+            most_tokens=wanted.tokens or sample.tokens or 200,
+            context=self.recipe.model.context,
+            temperature=sample.temperature if wanted.temperature is None else wanted.temperature,
+            top_k=sample.top_k,
+            seed=wanted.seed,
+            device=self.device,
+            end_of_text=tokenizer.end_of_text,
+        ):
+            written.append(token)
+            # A character may span tokens: only what can no longer change is shown.
+            text = tokenizer.decode(written)
+            if not text.endswith("\ufffd"):
+                yield text[len(shown) :]
+                shown = text
+
+    def evaluate(self) -> str:
+        """Loss on the whole validation split, in words."""
+        recipe = self.recipe
+        result = evaluate(
+            self.model,
+            self.dataset,
+            self.device,
+            recipe.precision,
+            recipe.model.context,
+            recipe.evaluation.sequences,
+            None,
+        )
+        lines = [
+            f"step {self.step}: validation loss {result.loss:.4f} nats, "
+            f"{result.bits_per_byte:.4f} bits per byte, over {result.tokens:,} tokens"
+        ]
+        if len(result.sources) > 1:
+            lines += [f"  {name}: {split.loss:.4f}" for name, split in result.sources.items()]
+        return "\n".join(lines)
+
+
+def _tokens(tokenizer: Tokenizer, text: str) -> list[int]:
+    return [int(token) for token in tokenizer.encode(text)]
+
+
+def open_trained(run: str, runs: Path, step: int | None) -> Trained:
+    """Load a run's model from one of its checkpoints.
+
+    Raises:
+        UsageError: the run has no such checkpoint.
+        RefusedCheckpoint: the checkpoint is damaged.
+    """
+    folder = open_run(run, runs)
+    asked = read_asked(folder)
+    recipe = asked.settings()
+    there = {checkpoint.step: checkpoint for checkpoint in catalogue(folder.checkpoints)}
+    if not there or (step is not None and step not in there):
+        known = ", ".join(map(str, there)) or "none yet"
+        which = f"checkpoint step-{step}" if step is not None else "a checkpoint"
+        raise UsageError(f"run {folder.name} does not have {which}", f"it has: {known}")
+    chosen = there[max(there) if step is None else step]
+    dataset = prepare(recipe, Path(asked.prepared), lambda _: None)
+    device = choose_device(recipe.machine.device)
+    settle_torch(recipe)
+    model = build(recipe.model, dataset.vocab_size, recipe.seed, device)
+    load_part(chosen.path, "model", ModelState(model))
+    model.eval()
+    return Trained(model, dataset, recipe, device, chosen.step)

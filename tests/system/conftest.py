@@ -1,0 +1,101 @@
+"""Real `longhaul` processes on a tiny recipe. Whatever a test starts, it ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from longhaul.core.records import Record
+from longhaul.logbook.folder import RunFolder
+from longhaul.logbook.reading import read_journal
+
+DEADLINE_S = 60.0
+
+
+@dataclass
+class Room:
+    """A folder to run in, and the processes started there."""
+
+    path: Path
+    prepared: Path
+    processes: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    @property
+    def runs(self) -> Path:
+        return self.path / "runs"
+
+    def folder(self, name: str = "drill") -> RunFolder:
+        return RunFolder(self.runs / name)
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start a command; training commands work in this room."""
+        command = [sys.executable, "-m", "longhaul", *arguments]
+        if arguments[0] == "train":
+            command += ["--prepared-dir", str(self.prepared)]
+        if arguments[0] in (
+            "train",
+            "set",
+            "stop",
+            "note",
+            "runs",
+            "log",
+            "tree",
+            "diff",
+            "sample",
+            "eval",
+        ) or arguments[:2] == ("data", "at"):
+            command += ["--runs-dir", str(self.runs)]
+        process = subprocess.Popen(
+            command, cwd=self.path, text=True, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+            env=os.environ | {"COLUMNS": "200"},
+        )  # fmt: skip
+        self.processes.append(process)
+        return process
+
+    def run(self, *arguments: str) -> tuple[int, str]:
+        """Run a command to its end: exit code and all it printed."""
+        process = self.start(*arguments)
+        output, _ = process.communicate(timeout=DEADLINE_S * 2)
+        return process.returncode, output
+
+    def wait_for(
+        self, what: str, seen: Callable[[Record], bool], name: str = "drill", after: int = 0
+    ) -> Record:
+        """Wait until a record past the first `after` ones satisfies `seen`."""
+        deadline = time.monotonic() + DEADLINE_S
+        while time.monotonic() < deadline:
+            folder = self.folder(name)
+            if folder.journal.is_dir():
+                for record in list(read_journal(folder))[after:]:
+                    if seen(record):
+                        return record
+            time.sleep(0.05)
+        outputs = [p.pid for p in self.processes if p.poll() is None]
+        raise AssertionError(f"{what} did not come within {DEADLINE_S:g} s (alive: {outputs})")
+
+    def records(self, name: str = "drill") -> list[Record]:
+        return list(read_journal(self.folder(name)))
+
+
+@pytest.fixture(scope="session")
+def shared_prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("prepared")
+
+
+@pytest.fixture
+def room(tmp_path: Path, shared_prepared: Path) -> Iterator[Room]:
+    made = Room(tmp_path, shared_prepared)
+    yield made
+    for process in made.processes:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()

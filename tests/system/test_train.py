@@ -1,0 +1,101 @@
+"""`longhaul train` from start to end, and started again."""
+
+import pytest
+
+from longhaul.core.records import Event, StepRecord
+from longhaul.logbook.reading import read_journal
+from longhaul.logbook.timeline import time_spent, wall_seconds
+
+SHORT = ("--set", "train.steps=20", "--set", "optim.schedule.warmup_steps=2")
+
+
+def test_a_run_ends_with_all_that_was_promised_and_says_so_the_second_time(room) -> None:
+    code, output = room.run("train", "drill", *SHORT, "--set", "sample.tokens=8")
+    assert code == 0, output
+    for promised in (
+        "validation loss", "bits per byte", "sample, from the prompt", "where the time went",
+        "goodput", f"run: {room.folder().path}", "optimizer groups",
+    ):  # fmt: skip
+        assert promised in output
+    seconds = sum(time_spent(read_journal(room.folder())).values())
+    assert seconds == pytest.approx(wall_seconds(room.records()), rel=0.01)
+
+    code, output = room.run("train", "drill")
+    assert code == 0
+    assert "run drill is finished: 20 steps" in output
+
+    # The options of the first start stay in force; more steps go on with the same run.
+    code, output = room.run("train", "drill", "--set", "train.steps=24")
+    assert code == 0, output
+    assert "recipe changed: train.steps 20 → 24" in output
+    assert "data: reusing" in output
+    steps = [r.step for r in room.records() if isinstance(r, StepRecord)]
+    assert steps == list(range(1, 25))
+    code, output = room.run("tree", "drill")
+    assert "1.01" in output
+
+    code, output = room.run("train", "drill", "--set", "model.width=32")
+    assert code == 2
+    assert "model.width: 64 → 32" in output
+    assert "--new" in output
+
+    for command, promised in (
+        (("eval", "drill"), "validation loss"),
+        (("sample", "drill", "--prompt", "Ada ", "--tokens", "5"), "Ada "),
+        (("data", "at", "drill", "--step", "7"), "synthetic:"),
+        (("runs",), "finished"),
+        (("log", "drill"), "loss"),
+        (("diff", "drill"), "train.steps"),
+    ):
+        code, output = room.run(*command)
+        assert code == 0, output
+        assert promised in output
+        assert "Traceback" not in output
+
+    code, output = room.run("data", "at", "drill", "--step", "99")
+    assert code == 2
+    assert "step 99: not made by run drill" in output
+
+
+def test_a_run_ends_at_its_time_limit_with_a_model(room) -> None:
+    limit = ("--max-hours", "0.0008", "--set", "train.steps=100000")
+    code, output = room.run("train", "drill", *limit)
+    assert code == 0, output
+    assert "finished at its time limit" in output
+    code, output = room.run("train", "drill")
+    assert "finished at its time limit" in output
+    assert "segment" not in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("drill", "--set", "optim.lrr=1", "--set", "model.heads=7"), "did you mean optim.lr?"),
+        (("dril",), "did you mean drill?"),
+        (("drill", "--device", "cuda"), "cuda does not answer"),
+        (("drill", "--device", "abacus"), "'abacus' is not one of"),
+        (("drill", "--set", "optim.lr"), "not of the form path=value"),
+        (("drill", "--bogus"), "No such option"),
+    ],
+)
+def test_a_mistake_is_told_without_a_traceback(room, arguments, told) -> None:
+    if "cuda" in arguments:
+        torch = pytest.importorskip("torch")
+        if torch.cuda.is_available():
+            pytest.skip("this machine has a CUDA device")
+    code, output = room.run("train", *arguments)
+    assert code == 2
+    assert told in output
+    assert "Traceback" not in output
+
+
+def test_new_starts_another_run_beside_the_first(room) -> None:
+    tiny = ("--set", "train.steps=4", "--set", "optim.schedule.warmup_steps=1")
+    assert room.run("train", "drill", *tiny)[0] == 0
+    code, output = room.run("train", "drill", *tiny, "--new", "--set", "seed=5")
+    assert code == 0, output
+    assert room.folder("drill-2").exists
+    code, output = room.run("train", "drill-2")
+    assert "run drill-2 is finished: 4 steps" in output
+    finished = [r for r in room.records("drill-2") if isinstance(r, Event) and r.kind == "finished"]
+    assert len(finished) == 1
