@@ -1,0 +1,1 @@
+"""The command line: thin commands, one file a group; heavy imports happen inside them."""

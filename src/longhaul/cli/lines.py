@@ -1,0 +1,88 @@
+"""Journal records as lines for people.
+
+Enters: a record. Leaves: one line. Never knows: where the record came from.
+"""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from longhaul.core.records import Decision, Event, Record, StepRecord
+from longhaul.core.units import short_bytes, short_count
+from longhaul.logbook.timeline import tokens_per_second
+
+_IMPLIED = {"record", "request"}
+"""Keys of an event's data that tell a person nothing."""
+
+
+def readable_line(record: Record) -> str:
+    """Time, segment and step, and then what happened."""
+    at = time.strftime("%m-%d %H:%M:%S", time.localtime(record.time))
+    what = " ".join(_what(record).split())  # a person's note may have several lines
+    return f"{at} {record.segment or '–':>5} {record.step:>7,}  {what}"
+
+
+def _what(record: Record) -> str:
+    if isinstance(record, StepRecord):
+        return _step(record)
+    if isinstance(record, Decision):
+        told = record.reason and record.reason != record.data.get("health")
+        reason = f": {record.reason}" if told else ""
+        return f"* {_decision(record)} by {record.who}{reason}"
+    return f"- {_event(record)}"
+
+
+def _step(record: StepRecord) -> str:
+    rate = tokens_per_second(record)
+    parts = [
+        f"loss {record.loss:.4f}",
+        f"lr {record.learning_rate:.2e}",
+        f"norm {record.gradient_norm:.3g}",
+        "" if rate != rate else f"{short_count(rate)} tok/s",
+        "masked" if record.masked else "",
+        "redone" if record.redone else "",
+    ]
+    return " ".join(part for part in parts if part)
+
+
+def _decision(decision: Decision) -> str:
+    data = decision.data
+    if decision.kind == "set":
+        old = f"{data['old']} → " if data.get("old") is not None else ""
+        since = f" from step {decision.from_step:,}" if decision.from_step else ""
+        return f"set {data.get('path')}: {old}{data.get('value')}{since}"
+    if decision.kind == "skip":
+        return f"skip draws {data.get('begin')} to {data.get('end')}"
+    if decision.kind == "checkpoint-health":
+        return f"checkpoint {data.get('checkpoint')} is {data.get('health')}"
+    return f"{decision.kind} {_pairs(data)}".rstrip()
+
+
+def _event(event: Event) -> str:
+    data = event.data
+    if event.kind == "evaluation" and "loss" in data:
+        bits = data.get("bits_per_byte")
+        shown = f", {float(bits):.4f} bits/byte" if bits is not None else ""
+        return f"evaluation: {float(data['loss']):.4f} nats{shown}"
+    if event.kind == "attempt-started":
+        resumed = data.get("resumed_from")
+        begin = f"from checkpoint {resumed}" if resumed is not None else "from nothing"
+        by = f"process {data.get('pid')} on {data.get('host')}"
+        return f"attempt {event.attempt} started {begin} ({by})"
+    if event.kind == "checkpoint" and not data.get("message"):
+        size, seconds = float(data.get("size_bytes", 0)), float(data.get("seconds_since_save", 0))
+        return (
+            f"checkpoint {event.step}: {short_bytes(size)} {data.get('health')} in {seconds:.1f} s"
+        )
+    if event.kind == "settings-differ" and isinstance(data.get("difference"), Mapping):
+        changed = [f"{path} {old} → {new}" for path, (old, new) in data["difference"].items()]
+        return f"settings differ from the checkpoint's: {', '.join(changed)}"
+    for key in ("message", "text", "reason"):
+        if isinstance(data.get(key), str):
+            who = f" by {data['who']}" if data.get("who") else ""
+            return f"{event.kind}{who}: {data[key]}"
+    return f"{event.kind} {_pairs(data)}".rstrip()
+
+
+def _pairs(data: Mapping[str, Any]) -> str:
+    return " ".join(f"{key}={value}" for key, value in data.items() if key not in _IMPLIED)

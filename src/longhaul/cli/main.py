@@ -1,0 +1,61 @@
+"""The `longhaul` command: collects the groups, and turns errors into one message and a code.
+
+Enters: arguments. Leaves: an exit code. Never knows: what the commands do.
+Torch, rich and DuckDB are imported inside the commands that need them, so that help and
+mistakes answer at once.
+"""
+
+import sys
+
+import typer
+
+from longhaul.cli import data, drill, hands, look, recipes, train, write
+from longhaul.core.errors import ExitCode, LonghaulError
+
+app = typer.Typer(
+    name="longhaul",
+    help="Pretrains language models that finish.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command()(train.train)
+app.command("recipes")(recipes.list_recipes)
+app.add_typer(recipes.app, name="recipe")
+app.command()(look.runs)
+app.command()(look.log)
+app.command()(look.tree)
+app.command()(look.diff)
+app.command("set")(hands.set_setting)
+app.command()(hands.stop)
+app.command()(hands.note)
+app.command()(write.sample)
+app.command("eval")(write.evaluate)
+app.add_typer(data.app, name="data")
+app.add_typer(drill.app, name="drill")
+app.command()(look.compact)
+
+
+def main() -> None:
+    """Run a command; a user's mistake never shows a traceback."""
+    try:
+        code = app(standalone_mode=False)
+    except LonghaulError as error:
+        print(f"longhaul: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except typer.Exit as leaving:
+        sys.exit(leaving.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        print("longhaul: interrupted", file=sys.stderr)
+        sys.exit(ExitCode.INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of our output, such as `head`, has left: nothing is wrong.
+        sys.stderr.close()
+        sys.exit(ExitCode.FINISHED)
+    except Exception as error:
+        if type(error).__module__.startswith(("click", "typer")) and hasattr(error, "show"):
+            error.show()
+            sys.exit(ExitCode.RECIPE_WRONG)
+        raise
+    sys.exit(code if isinstance(code, int) else ExitCode.FINISHED)

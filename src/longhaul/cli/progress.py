@@ -1,0 +1,115 @@
+"""What a person sees while a run trains: a live line on a terminal, plain lines in a pipe.
+
+Enters: sentences and records. Leaves: text on standard output. Never knows: the trainer.
+"""
+
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from longhaul.core.records import Event, StepRecord
+from longhaul.core.units import short_count, short_seconds
+
+_PIPE_INTERVAL_S = 5.0
+_WINDOW = 20
+"""Steps over which throughput is averaged; enough to be calm, few enough to show a change."""
+
+
+class TerminalView:
+    """Prints what a run says; implements `run.view.View`."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        self._console = Console(highlight=False, soft_wrap=True)
+        self._live: Any = None
+        self._total: int | None = None
+        self._printed = 0.0
+        self._recent: deque[tuple[float, int]] = deque(maxlen=_WINDOW)
+
+    def say(self, text: str) -> None:
+        """One sentence, above the live line."""
+        self._console.print(text, markup=False)
+
+    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Rows of text under a title; figures to the right."""
+        widths = [
+            max(len(row[column]) for row in [columns, *rows]) for column in range(len(columns))
+        ]
+        lines = [title] if title else []
+        for row in [columns, *rows]:
+            cells = [
+                cell.ljust(width) if number == 0 else cell.rjust(width)
+                for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ]
+            lines.append("  " + "  ".join(cells).rstrip())
+        self.say("\n".join(lines))
+
+    def begin(self, step: int, total_steps: int | None) -> None:
+        """Training begins at `step`."""
+        self._total = total_steps
+        if self._console.is_terminal:
+            from rich.live import Live
+
+            self._live = Live(console=self._console, refresh_per_second=8, transient=True)
+            self._live.start()
+
+    def show(self, record: StepRecord | Event) -> None:
+        """A record that was just journalled."""
+        if isinstance(record, StepRecord):
+            self._show_step(record)
+        elif record.kind == "evaluation":
+            self.say(
+                f"step {record.step:>6}  validation loss {float(record.data['loss']):.4f} nats, "
+                f"{float(record.data['bits_per_byte']):.4f} bits per byte"
+                + _per_source(record.data.get("sources", {}))
+            )
+        elif record.kind == "checkpoint-failed":
+            self.say(f"WARNING: {record.data.get('message', 'a checkpoint was not saved')}")
+
+    def end(self) -> None:
+        """Close the live line."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _show_step(self, record: StepRecord) -> None:
+        spent = record.seconds.get("training", 0.0) + record.seconds.get("redone", 0.0)
+        self._recent.append((spent + record.seconds.get("data_wait", 0.0), record.tokens))
+        line = self._line(record)
+        if record.masked:
+            self.say(f"step {record.step:>6}  update held back: loss or gradient is not finite")
+        if self._live is not None:
+            self._live.update(line)
+        elif (now := time.monotonic()) - self._printed >= _PIPE_INTERVAL_S:
+            self._printed = now
+            print(line, flush=True)
+
+    def _line(self, record: StepRecord) -> str:
+        seconds = sum(spent for spent, _ in self._recent)
+        rate = sum(tokens for _, tokens in self._recent) / seconds if seconds else 0.0
+        of = f"/{self._total}" if self._total else ""
+        parts = [
+            f"step {record.step:>6}{of}",
+            f"loss {record.loss:.4f}",
+            f"lr {record.learning_rate:.2e}",
+            f"grad {record.gradient_norm:.2f}",
+            f"{short_count(rate)} tokens/s",
+        ]
+        if self._total and rate:
+            left = (self._total - record.step) * seconds / len(self._recent)
+            parts.append(f"ETA {short_seconds(left)}")
+        return "  ".join(parts)
+
+
+def _per_source(sources: dict[str, float]) -> str:
+    if len(sources) < 2:
+        return ""
+    return " (" + ", ".join(f"{name} {float(loss):.4f}" for name, loss in sources.items()) + ")"
+
+
+def stderr(text: str) -> None:
+    """One line on standard error."""
+    print(text, file=sys.stderr)

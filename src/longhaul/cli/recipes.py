@@ -1,0 +1,102 @@
+"""`longhaul recipes`, `recipe show`, `recipe schema`."""
+
+import json
+from typing import Any
+
+import typer
+
+from longhaul.cli.options import DataPath, Overrides, RecipeName
+
+app = typer.Typer(help="Recipes: show one, or what they may hold.", no_args_is_help=True)
+
+
+def list_recipes() -> None:
+    """The recipes that come with longhaul."""
+    from longhaul.config.load import load_recipe, shipped_recipes
+
+    for name in shipped_recipes():
+        print(f"{name:18} {load_recipe(name).recipe.summary}")
+
+
+@app.command()
+def show(recipe: RecipeName, overrides: Overrides = None, data: DataPath = None) -> None:
+    """Every value, where it came from, and the size of the model."""
+    from longhaul.config.load import leaves, load_recipe
+    from longhaul.config.problems import origin_of
+
+    resolved = load_recipe(recipe, overrides or (), data)
+    rows = [
+        (path, _shown(value), origin_of(path, resolved.origins) if given else "default")
+        for path, value in leaves(resolved.recipe.model_dump(mode="json"))
+        for given in [_is_given(path, resolved.values)]
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    for path, value, origin in rows:
+        print(f"{path:{widths[0]}}  {value:{min(widths[1], 40)}}  {origin}".rstrip())
+    print()
+    for line in _size_lines(resolved.recipe):
+        print(line)
+
+
+@app.command()
+def schema() -> None:
+    """JSON schema of a recipe, for editors."""
+    from longhaul.config.recipe import Recipe
+
+    print(json.dumps(Recipe.model_json_schema(), indent=2, ensure_ascii=False))
+
+
+def _size_lines(recipe: Any) -> list[str]:
+    from longhaul.config.size import model_size
+    from longhaul.core.units import short_count
+
+    vocab_size, known = known_vocabulary(recipe)
+    size = model_size(recipe.model, vocab_size)
+    span = recipe.block_length()
+    note = "" if known else f" (with {vocab_size} tokens; the text decides how many it has)"
+    lines = [
+        f"parameters     total {size.total:,} ({short_count(size.total)}), "
+        f"non-embedding {size.non_embedding:,}, active {size.active:,}{note}",
+        f"FLOPs a token  {size.flops_per_token(span):,}, "
+        f"causal {size.flops_per_token(span, causal=True):,}, at {span} tokens of context",
+    ]
+    steps = recipe.total_steps()
+    if steps is not None:
+        stages = recipe.batch_stages()
+        ends = [stage.from_step for stage in stages[1:]] + [steps]
+        tokens = sum(
+            max(0, min(end, steps) - stage.from_step) * stage.sequences * stage.sequence_length
+            for stage, end in zip(stages, ends, strict=True)
+        )
+        flops = size.flops_per_token(span) * tokens
+        lines.append(
+            f"training       {steps:,} steps, {short_count(tokens)} tokens, {flops:.3g} FLOPs"
+        )
+    return lines
+
+
+def known_vocabulary(recipe: Any) -> tuple[int, bool]:
+    """Tokens of the vocabulary, and whether the recipe alone decides them."""
+    tokenizer = recipe.tokenizer
+    if tokenizer.kind == "bpe":
+        return tokenizer.vocab_size or 8192, True
+    if tokenizer.kind == "bytes":
+        return 256 + tokenizer.end_of_text, True
+    if tokenizer.kind == "characters":
+        return 65, False
+    return 50_257, False
+
+
+def _is_given(path: str, values: Any) -> bool:
+    for part in path.split("."):
+        if isinstance(values, dict) and part in values:
+            values = values[part]
+        elif isinstance(values, list | tuple) and part.isdigit() and int(part) < len(values):
+            values = values[int(part)]
+        else:
+            return False
+    return True
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,36 @@
+"""`longhaul sample` and `longhaul eval`: what a trained model writes, and how good it is."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from longhaul.cli.options import RUNS, RunName, RunsFolder
+
+AtStep = Annotated[int | None, typer.Option("--step", help="a checkpoint; the newest when absent")]
+
+
+def sample(
+    run: RunName,
+    prompt: Annotated[str | None, typer.Option(help="what the text goes on from")] = None,
+    tokens: Annotated[int | None, typer.Option(min=1, help="tokens to write")] = None,
+    temperature: Annotated[float | None, typer.Option(min=0.0)] = None,
+    seed: Annotated[int, typer.Option(help="another seed writes another text")] = 0,
+    step: AtStep = None,
+    runs_dir: RunsFolder = RUNS,
+) -> None:
+    """Let a run's model write."""
+    from longhaul.run.trained import Wanted, open_trained
+
+    model = open_trained(run, runs_dir, step)
+    for piece in model.write(Wanted(prompt, tokens, temperature, seed)):
+        sys.stdout.write(piece)
+        sys.stdout.flush()
+    print()
+
+
+def evaluate(run: RunName, step: AtStep = None, runs_dir: RunsFolder = RUNS) -> None:
+    """Measure a run's model on its whole validation split."""
+    from longhaul.run.trained import open_trained
+
+    print(open_trained(run, runs_dir, step).evaluate())

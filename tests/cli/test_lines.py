@@ -1,0 +1,74 @@
+import pytest
+
+from longhaul.cli.lines import readable_line
+from longhaul.core.records import Decision, Event, StepRecord
+
+AT = {"attempt": 2, "segment": "1.01", "step": 1200, "time": 1_000_000.0}
+
+
+def step(**values):
+    defaults = {
+        "draw": 0, "next_draw": 8, "loss": 3.25, "gradient_norm": 0.5, "learning_rate": 1e-3,
+        "sequences": 8, "sequence_length": 64, "seconds": {"training": 0.5},
+    }  # fmt: skip
+    return StepRecord(**AT, **defaults | values)
+
+
+def event(kind, **data):
+    return Event(**AT, kind=kind, data=data)
+
+
+def decision(kind, from_step=0, **data):
+    return Decision(**AT, kind=kind, from_step=from_step, who="anna", reason="spikes", data=data)
+
+
+STARTED = {"pid": 7, "host": "n1"}
+LOWERED = {"path": "optim.lr", "value": 1e-4}
+
+
+@pytest.mark.parametrize(
+    ("record", "text"),
+    [
+        (step(), "loss 3.2500 lr 1.00e-03 norm 0.5 1,024 tok/s"),
+        (
+            step(loss=float("nan"), seconds={}, masked=True),
+            "loss nan lr 1.00e-03 norm 0.5 masked",
+        ),
+        (
+            event("evaluation", loss=3.5, bits_per_byte=1.25),
+            "- evaluation: 3.5000 nats, 1.2500 bits/byte",
+        ),
+        (event("evaluation", loss="nan"), "- evaluation: nan nats"),
+        (event("note", text="lunch", who="anna"), "- note by anna: lunch"),
+        (event("warning", message="disk nearly full"), "- warning: disk nearly full"),
+        (
+            event("attempt-started", **STARTED, resumed_from=None),
+            "- attempt 2 started from nothing (process 7 on n1)",
+        ),
+        (
+            event("attempt-started", **STARTED, resumed_from=0),
+            "- attempt 2 started from checkpoint 0 (process 7 on n1)",
+        ),
+        (event("save-started", request="x"), "- save-started"),
+        (event("note", text="one\n  two", who="anna"), "- note by anna: one two"),
+        (
+            event("settings-differ", difference={"optim.lr": [1e-3, 1e-4]}),
+            "- settings differ from the checkpoint's: optim.lr 0.001 → 0.0001",
+        ),
+        (
+            decision("set", **LOWERED, old=1e-3),
+            "* set optim.lr: 0.001 → 0.0001 by anna: spikes",
+        ),
+        (
+            decision("set", from_step=1500, **LOWERED),
+            "* set optim.lr: 0.0001 from step 1,500 by anna: spikes",
+        ),
+        (decision("skip", begin=8, end=16), "* skip draws 8 to 16 by anna: spikes"),
+        (decision("stop"), "* stop by anna: spikes"),
+    ],
+)
+def test_a_record_is_one_line_a_person_can_read(record, text):
+    at, _, what = readable_line(record).partition("  1.01   1,200  ")
+    assert what == text
+    assert len(at.split()) == 2
+    assert "\n" not in readable_line(record)
