@@ -1,0 +1,134 @@
+"""What every benchmark shares: bars, result files, paired ratios.
+
+A benchmark is one command that measures longhaul beside a peer or a ceiling in the same run,
+prints one table and writes `results/NAME.json`. It exits 0 when it could measure, met or not.
+"""
+
+import datetime
+import json
+import math
+import os
+import platform
+import statistics
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+# Student's t, two-sided 95 %, by degrees of freedom.
+_T95 = [math.inf, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23]
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One figure against its bar; `value` is None when it could not be measured."""
+
+    name: str
+    value: float | None
+    unit: str
+    bar: float | None
+    met: bool | None
+    note: str = ""
+
+
+def at_most(name: str, value: float, unit: str, bar: float, note: str = "") -> Bar:
+    return Bar(name, value, unit, bar, value <= bar, note)
+
+
+def at_least(name: str, value: float, unit: str, bar: float, note: str = "") -> Bar:
+    return Bar(name, value, unit, bar, value >= bar, note)
+
+
+def figure(name: str, value: float, unit: str, note: str = "") -> Bar:
+    """A figure without a bar."""
+    return Bar(name, value, unit, None, None, note)
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Geometric mean of paired ratios, with its 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f} (95 % interval {self.low:.2f} to {self.high:.2f})"
+
+
+def paired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
+    """Ours over theirs, pair by pair."""
+    logs = [math.log(a / b) for a, b in zip(ours, theirs, strict=True)]
+    mean = statistics.fmean(logs)
+    spread = math.inf
+    if len(logs) > 1:
+        t = _T95[min(len(logs) - 1, len(_T95) - 1)]
+        spread = t * statistics.stdev(logs) / math.sqrt(len(logs))
+    return Ratio(math.exp(mean), math.exp(mean - spread), math.exp(mean + spread))
+
+
+def interleaved(
+    pairs: int, ours: Callable[[], float], theirs: Callable[[], float]
+) -> tuple[list[float], list[float]]:
+    """Measure A B, B A, A B, …: a drift of the machine falls on both alike."""
+    a: list[float] = []
+    b: list[float] = []
+    for pair in range(pairs):
+        order = [(a, ours), (b, theirs)]
+        for into, measure in order if pair % 2 == 0 else reversed(order):
+            into.append(measure())
+        print(f"  pair {pair + 1}/{pairs}: ours {a[-1]:,.0f}, theirs {b[-1]:,.0f}", flush=True)
+    return a, b
+
+
+def write_results(name: str, bars: Sequence[Bar], command: str) -> None:
+    """Print the table and write `results/NAME.json`."""
+    print(f"\n{name}")
+    for bar in bars:
+        value = "not measured" if bar.value is None else f"{bar.value:,.4g} {bar.unit}"
+        verdict = {True: "met", False: "NOT MET", None: ""}[bar.met]
+        wanted = "" if bar.bar is None else f"bar {bar.bar:g}"
+        print(f"  {bar.name:48} {value:>22}  {wanted:>10}  {verdict:8} {bar.note}".rstrip())
+    body = {
+        "benchmark": name,
+        "command": command,
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "commit": _commit(),
+        "device": _device(),
+        "versions": _versions(),
+        "bars": [asdict(bar) for bar in bars],
+    }
+    path = HERE / "results" / f"{name}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(body, indent=2, ensure_ascii=False) + "\n")
+    print(f"written to {path.relative_to(HERE.parent)}")
+
+
+def _commit() -> str:
+    ended = subprocess.run(
+        ["git", "-C", str(HERE), "describe", "--always", "--dirty", "--abbrev=12"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return ended.stdout.strip() or "unknown"
+
+
+def _device() -> dict[str, object]:
+    from longhaul.core.fingerprint import machine
+
+    facts = machine()
+    return {key: facts[key] for key in ("cpu", "usable_cores", "memory_bytes")} | {
+        "load_at_end": os.getloadavg()[0]
+    }
+
+
+def _versions() -> dict[str, str]:
+    import torch
+
+    import longhaul
+
+    return {
+        "longhaul": longhaul.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
