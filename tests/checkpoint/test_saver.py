@@ -181,7 +181,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=3m", "longhaul-test", str(folder)],
+        ["mount", "-t", "tmpfs", "-o", "size=7m", "longhaul-test", str(folder)],
         capture_output=True, text=True, check=False,
     ) if shutil.which("mount") else None  # fmt: skip
     if mounted is None or mounted.returncode:
@@ -198,14 +198,15 @@ def test_a_full_disk_costs_one_checkpoint_and_nothing_else(
 ) -> None:
     if noticed == "in the middle":
         monkeypatch.setattr("longhaul.checkpoint.write._require_room", lambda *_: None)
+        (small_disk.parent / "ballast").write_bytes(bytes(4 << 20))
     writer = saver(small_disk)
     assert saved(writer, 100, state(1.0, 400_000))[-1].kind == "verified"
     change = saved(writer, 200, state(2.0, 400_000))[-1]
     assert change.kind == "failed"
     free = short_bytes(shutil.disk_usage(small_disk).free)
     assert change.message == (
-        f"checkpoint step-200 was not saved: no space left on {small_disk} (needs 1.61 MB, {free} "
-        "free); step-100 is intact; the next save tries again"
+        f"checkpoint step-200 was not saved: no space left on {small_disk} (needs 1.61 MB beside "
+        f"4.19 MB that stay free for the journal; {free} free); step-100 is intact; the next save tries again"
     )
     assert [path.name for path in small_disk.iterdir()] == ["step-100"]
     verify(small_disk / "step-100")

@@ -19,6 +19,7 @@ from longhaul.checkpoint.staging import Staging
 from longhaul.checkpoint.write import needed_bytes, render_facts, write_checkpoint
 from longhaul.core.clocks import Clock
 from longhaul.core.units import Bytes, Seconds, short_bytes
+from longhaul.logbook.reserve import RESERVE_BYTES
 from longhaul.store.catalogue import catalogue
 from longhaul.store.commit import NotOwner
 from longhaul.store.strict import RefusedCheckpoint
@@ -161,4 +162,7 @@ class Saver:
         free = "?"
         with suppress(OSError):
             free = short_bytes(shutil.disk_usage(self._folder).free)
-        return f"no space left on {self._folder} (needs {needed}, {free} free)"
+        return (
+            f"no space left on {self._folder} (needs {needed} beside {short_bytes(RESERVE_BYTES)} "
+            f"that stay free for the journal; {free} free)"
+        )

@@ -17,6 +17,7 @@ from torch import Tensor
 from longhaul.core.clocks import Clock
 from longhaul.core.files import fsync_folder
 from longhaul.core.units import Bytes
+from longhaul.logbook.reserve import RESERVE_BYTES
 from longhaul.store.commit import checkpoint_path, commit, partial_path
 from longhaul.store.manifest import Manifest, verify, write_listed_file, write_manifest
 
@@ -99,5 +100,6 @@ def _require_room(folder: Path, needed: Bytes) -> None:
     """Refuse what cannot fit, rather than fill a disk that others write to as well."""
     disk = shutil.disk_usage(folder)
     # Some network file systems do not know their size and say 0.
-    if disk.total and disk.free < needed:
+    # The last of it is the journal's: on a full disk a decision can be written, a checkpoint not.
+    if disk.total and disk.free < needed + RESERVE_BYTES:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
