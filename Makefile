@@ -1,6 +1,6 @@
 # make train   sets everything up and trains recipe `quickstart`
 # make test    sets everything up and runs the tests
-.PHONY: help setup setup-dev train test check format bench-nanogpt clean
+.PHONY: help setup setup-dev train test check format bench bench-nanogpt bench-quickstart clean
 
 # The first Python on this machine that answers and is new enough.
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13; do \
@@ -12,6 +12,7 @@ help:
 	@echo "make test    set up and run the tests"
 	@echo "make check   ruff, mypy, import-linter"
 	@echo "make setup   only set up .venv"
+	@echo "make bench-quickstart   measure the newcomer's run"
 	@echo "make bench-nanogpt PEER=path/to/nanoGPT TEXT=path/to/input.txt"
 
 .venv/bin/python:
@@ -52,6 +53,12 @@ PAIRS ?= 5
 bench-nanogpt: setup
 	@test -n "$(PEER)" || { echo "say where nanoGPT is: make bench-nanogpt PEER=path/to/nanoGPT"; exit 2; }
 	$(BIN)/python benchmarks/vs_nanogpt.py --peer "$(PEER)" --text "$(TEXT)" --pairs $(PAIRS)
+
+bench-quickstart: setup
+	$(BIN)/python benchmarks/quickstart.py
+
+bench: bench-quickstart
+	@test -z "$(PEER)" || $(MAKE) bench-nanogpt
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -94,7 +94,7 @@ class Peer:
         )  # fmt: skip
         if ended.returncode != 0:
             sys.exit(f"the peer's checkpoint could not be scored:\n{ended.stderr[-2000:]}")
-        scored = json.loads(ended.stdout)
+        scored = json.loads(ended.stdout.splitlines()[-1])
         return scored["loss"], scored["step"]
 
 

@@ -206,7 +206,8 @@ def test_a_full_disk_costs_one_checkpoint_and_nothing_else(
     free = short_bytes(shutil.disk_usage(small_disk).free)
     assert change.message == (
         f"checkpoint step-200 was not saved: no space left on {small_disk} (needs 1.61 MB beside "
-        f"4.19 MB that stay free for the journal; {free} free); step-100 is intact; the next save tries again"
+        f"4.19 MB that stay free for the journal; {free} free); step-100 is intact; "
+        "the next save tries again"
     )
     assert [path.name for path in small_disk.iterdir()] == ["step-100"]
     verify(small_disk / "step-100")

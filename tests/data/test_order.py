@@ -101,10 +101,6 @@ def test_a_source_without_a_whole_block_is_named() -> None:
         order(block_counts=[40, 0])
 
 
-def test_epochs_count_what_was_read() -> None:
-    assert order().epochs_at(30 * 4) == pytest.approx((1.0, 80 / 1500))
-
-
 RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), max_size=5)
 
 

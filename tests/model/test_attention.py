@@ -58,9 +58,8 @@ def reference(attention: Attention, x, rotation, qk_norm: bool):
 
 
 def _turn(y, rotation):
-    cos, sin = rotation
-    first, second = y.chunk(2, dim=-1)
-    return y * cos + torch.cat((-second, first), dim=-1) * sin
+    cos, signed_sin = rotation
+    return y * cos + y.roll(y.shape[-1] // 2, dims=-1) * signed_sin
 
 
 @pytest.mark.parametrize("qk_norm", [False, True])
@@ -96,5 +95,5 @@ def test_qk_norm_makes_scores_independent_of_the_size_of_queries_and_keys():
 
 def test_rotation_leaves_the_length_of_a_vector_as_it_was():
     _, rotation = make(qk_norm=False, positions="rotary")
-    x = torch.randn(1, 2, 70, 8, generator=torch.Generator().manual_seed(1))
+    x = torch.randn(1, 70, 2, 8, generator=torch.Generator().manual_seed(1))
     torch.testing.assert_close(rotate(x, rotation).norm(dim=-1), x.norm(dim=-1))

@@ -142,7 +142,7 @@ def test_no_position_sees_the_tokens_after_it(positions, norm, qk_norm, tied_hea
     assert (before[:, changed:] - after[:, changed:]).abs().max() > 1e-3
 
 
-def test_every_weight_gets_a_gradient_under_every_pair_of_forms():
+def test_every_weight_gets_a_gradient_in_either_form():
     for form in (small(), small(**GPT2)):
         model = build(form, 21, seed=0)
         model(some_tokens(21), some_tokens(21, seed=2)).backward()
@@ -158,7 +158,7 @@ def test_dropout_acts_in_training_only():
     assert torch.equal(model(tokens_BT), model(tokens_BT))
 
 
-def test_loss_and_its_sum_stay_float32_under_bf16_autocast():
+def test_the_loss_stays_float32_under_bf16_autocast():
     model = build(small(), 21, seed=0)
     tokens_BT, targets_BT = some_tokens(21), some_tokens(21, seed=2)
     exact = model(tokens_BT, targets_BT)
@@ -167,6 +167,11 @@ def test_loss_and_its_sum_stay_float32_under_bf16_autocast():
         loss = model(tokens_BT, targets_BT)
     assert loss.dtype == torch.float32
     assert loss.item() == pytest.approx(exact.item(), rel=0.01)
+
+
+def test_the_loss_is_summed_in_float32_even_if_the_weights_are_bfloat16():
+    model = build(small(**GPT2), 21, seed=0).bfloat16()
+    assert model(some_tokens(21), some_tokens(21, seed=2)).dtype == torch.float32
 
 
 def test_a_sequence_beyond_the_context_is_refused_with_both_lengths():

@@ -26,13 +26,13 @@ def reference(x: list[float], position: int, base: float) -> list[float]:
 
 def test_rotation_equals_a_float64_reference():
     positions = rotary(base=500.0)
-    x_BHTK = torch.randn(1, 2, 300, 8, generator=torch.Generator().manual_seed(0))
-    turned = rotate(x_BHTK, positions(300))
+    x_BTHK = torch.randn(1, 300, 2, 8, generator=torch.Generator().manual_seed(0))
+    turned = rotate(x_BTHK, positions(300))
     for head in range(2):
         for position in (0, 1, 17, 299):
-            expected = reference(x_BHTK[0, head, position].tolist(), position, 500.0)
+            expected = reference(x_BTHK[0, position, head].tolist(), position, 500.0)
             torch.testing.assert_close(
-                turned[0, head, position].double(),
+                turned[0, position, head].double(),
                 torch.tensor(expected, dtype=torch.float64),
                 atol=1e-5,
                 rtol=0,
@@ -42,8 +42,8 @@ def test_rotation_equals_a_float64_reference():
 def test_scores_depend_only_on_the_distance_between_positions():
     positions = rotary()
     query, key = torch.randn(2, 8, generator=torch.Generator().manual_seed(0))
-    queries = rotate(query.expand(1, 1, 300, 8), positions(300))[0, 0]
-    keys = rotate(key.expand(1, 1, 300, 8), positions(300))[0, 0]
+    queries = rotate(query.expand(1, 300, 1, 8), positions(300))[0, :, 0]
+    keys = rotate(key.expand(1, 300, 1, 8), positions(300))[0, :, 0]
     scores = queries @ keys.T
     for distance in (0, 3, 120):
         along = scores.diagonal(-distance)
@@ -52,7 +52,7 @@ def test_scores_depend_only_on_the_distance_between_positions():
 
 def test_angles_stay_float32_when_the_model_is_bfloat16():
     positions = rotary(context=4096)
-    x = torch.ones(1, 1, 4096, 8, dtype=torch.bfloat16)
+    x = torch.ones(1, 4096, 1, 8, dtype=torch.bfloat16)
     turned = rotate(x, positions(4096))
     assert turned.dtype == torch.bfloat16
     exact = rotate(x.float(), positions(4096))

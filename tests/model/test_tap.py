@@ -46,6 +46,13 @@ def test_draining_starts_afresh():
     assert not tap.drain().any()
 
 
+def test_writing_into_a_closed_tap_does_nothing():
+    tap = Tap(GAUGES, layers=1)
+    for gauge in GAUGES:
+        tap.write(0, gauge.name, torch.tensor(4.0))
+    assert not tap.drain().any()
+
+
 def test_a_closed_tap_takes_nothing_and_changes_no_bit_of_the_loss():
     model, tap = build(SETTINGS, 21, seed=0), Tap(build(SETTINGS, 21, seed=0).gauges, 3)
     closed = model(batch(0), batch(1), tap)

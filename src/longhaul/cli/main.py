@@ -53,7 +53,15 @@ def main() -> None:
         # The reader of our output, such as `head`, has left: nothing is wrong.
         sys.stderr.close()
         sys.exit(ExitCode.FINISHED)
+    except OSError as error:
+        print(f"longhaul: {error.strerror or error}: {error.filename or '?'}", file=sys.stderr)
+        print("  → mend what the path stands on, and give the same command again", file=sys.stderr)
+        sys.exit(ExitCode.NEEDS_PERSON)
     except Exception as error:
+        if type(error).__name__ == "OutOfMemoryError":
+            print(f"longhaul: the device ran out of memory: {error}", file=sys.stderr)
+            print("  → give --set batch.micro_sequences=N with a smaller N", file=sys.stderr)
+            sys.exit(ExitCode.NEEDS_PERSON)
         if type(error).__module__.startswith(("click", "typer")) and hasattr(error, "show"):
             error.show()
             sys.exit(ExitCode.RECIPE_WRONG)

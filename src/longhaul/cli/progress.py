@@ -3,10 +3,10 @@
 Enters: sentences and records. Leaves: text on standard output. Never knows: the trainer.
 """
 
-import sys
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from longhaul.core.records import Event, StepRecord
@@ -31,7 +31,8 @@ class TerminalView:
 
     def say(self, text: str) -> None:
         """One sentence, above the live line."""
-        self._console.print(text, markup=False)
+        with _whoever_listens():
+            self._console.print(text, markup=False)
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Rows of text under a title; figures to the right."""
@@ -82,10 +83,12 @@ class TerminalView:
         if record.masked:
             self.say(f"step {record.step:>6}  update held back: loss or gradient is not finite")
         if self._live is not None:
-            self._live.update(line)
+            with _whoever_listens():
+                self._live.update(line)
         elif (now := time.monotonic()) - self._printed >= _PIPE_INTERVAL_S:
             self._printed = now
-            print(line, flush=True)
+            with _whoever_listens():
+                print(line, flush=True)
 
     def _line(self, record: StepRecord) -> str:
         seconds = sum(spent for spent, _ in self._recent)
@@ -110,6 +113,8 @@ def _per_source(sources: dict[str, float]) -> str:
     return " (" + ", ".join(f"{name} {float(loss):.4f}" for name, loss in sources.items()) + ")"
 
 
-def stderr(text: str) -> None:
-    """One line on standard error."""
-    print(text, file=sys.stderr)
+@contextmanager
+def _whoever_listens() -> Iterator[None]:
+    """A reader that has left or a full disk under a log file must not end a run."""
+    with suppress(OSError, ValueError):
+        yield

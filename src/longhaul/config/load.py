@@ -106,11 +106,20 @@ def load_recipe(name: str, overrides: Sequence[str] = (), data: str | None = Non
     """
     layers = _Layers()
     _read_with_parents(recipe_file(name), layers, ())
-    if data is not None:
-        layers.set("data.sources", [{"path": data}], f"--data {data}")
-    for override in overrides:
-        path, value = parse_override(override)
-        layers.set(path, value, f"--set {override}")
+    _set_options(layers, overrides, data)
+    return resolve(layers.values, layers.origins, name)
+
+
+def load_on_top(
+    values: Mapping[str, Any], overrides: Sequence[str], data: str | None, name: str
+) -> Resolved:
+    """Resolve tables that were merged before, with more options on top.
+
+    Raises:
+        RecipeError: with every problem.
+    """
+    layers = _Layers(_copied(values))
+    _set_options(layers, overrides, data)
     return resolve(layers.values, layers.origins, name)
 
 
@@ -211,6 +220,14 @@ def _read(path: Path) -> tuple[str, dict[str, Any]]:
         raise RecipeError(f"{path}: not UTF-8 text ({error.reason})") from error
     except OSError as error:
         raise RecipeError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def _set_options(layers: _Layers, overrides: Sequence[str], data: str | None) -> None:
+    if data is not None:
+        layers.set("data.sources", [{"path": data}], f"--data {data}")
+    for override in overrides:
+        path, value = parse_override(override)
+        layers.set(path, value, f"--set {override}")
 
 
 def _validate(

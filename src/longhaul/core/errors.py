@@ -59,12 +59,6 @@ class DataError(LonghaulError):
     exit_code = ExitCode.DATA_WRONG
 
 
-class StartAgain(LonghaulError):
-    """The run stopped on purpose, in a good state."""
-
-    exit_code = ExitCode.START_AGAIN
-
-
 class NeedsPerson(LonghaulError):
     """Going on would do harm, and longhaul cannot repair it by itself."""
 

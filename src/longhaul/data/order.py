@@ -178,11 +178,6 @@ class Order:
             block[here] = self._permutation(*pair)(rank[here])
         return Blocks(source, epoch, block)
 
-    def epochs_at(self, draw: int) -> tuple[float, ...]:
-        """How often each source has been read before `draw`, with fractions."""
-        turns = draw / self._mixture.cycle
-        return tuple((turns * self._mixture.counts / self._counts).tolist())
-
     def _permutation(self, source: int, epoch: int) -> Permutation:
         key = (source, epoch)
         if key not in self._permutations:

@@ -45,6 +45,11 @@ class Lease:
         self._lock = threading.Lock()
 
     @property
+    def since(self) -> Seconds:
+        """Unix time at which it was taken."""
+        return self._holder.since
+
+    @property
     def attempt(self) -> int:
         """The number of this attempt; it names journal files and fences commits."""
         return self._holder.attempt
@@ -107,7 +112,7 @@ def acquire(folder: RunFolder, clock: Clock) -> Lease:
         written = [file.attempt for file in journal_files(folder.journal)]
         judged = refuse_if_held(folder, clock)
         attempt = max([judged, *written]) + 1
-        own = this_process(attempt, clock.wall(), _user(), _command())
+        own = this_process(attempt, clock.wall(), user_name(), _command())
         content = json.dumps(_body(own), indent=2) + "\n"
         if create_exclusively(_path(folder, attempt), content.encode()):
             return Lease(folder, own, clock)
@@ -183,7 +188,8 @@ def _body(holder: Holder) -> dict[str, Any]:
     return {"format": FORMAT} | asdict(holder)
 
 
-def _user() -> str:
+def user_name() -> str:
+    """Who runs this process."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):  # a container's user may have no name

@@ -30,18 +30,21 @@ class Attention(nn.Module):
 
     def forward(self, x_BTD: Tensor, rotation: Rotation | None) -> Tensor:
         """Attend from every position to itself and those before it."""
-        heads_BTHK = (*x_BTD.shape[:2], self.heads, -1)
-        query_BHTK, key_BHTK, value_BHTK = (
-            part.view(heads_BTHK).transpose(1, 2) for part in self.qkv(x_BTD).chunk(3, dim=-1)
+        batch, length, width = x_BTD.shape
+        # Queries and keys stay one tensor of 2·H heads as long as they are treated alike.
+        both_BTHK, value_BTHK = (
+            part_BTD.view(batch, length, -1, width // self.heads)
+            for part_BTD in self.qkv(x_BTD).split((2 * width, width), dim=-1)
         )
         if self.qk_norm:
-            query_BHTK, key_BHTK = _unit_rms(query_BHTK), _unit_rms(key_BHTK)
+            both_BTHK = _unit_rms(both_BTHK)
         if rotation is not None:
-            query_BHTK, key_BHTK = rotate(query_BHTK, rotation), rotate(key_BHTK, rotation)
+            both_BTHK = rotate(both_BTHK, rotation)
+        query_BHTK, key_BHTK = both_BTHK.transpose(1, 2).chunk(2, dim=1)
         gathered_BHTK = functional.scaled_dot_product_attention(
             query_BHTK,
             key_BHTK,
-            value_BHTK,
+            value_BTHK.transpose(1, 2),
             dropout_p=self.dropout if self.training else 0.0,
             is_causal=True,
         )
@@ -49,6 +52,6 @@ class Attention(nn.Module):
         return out_BTD
 
 
-def _unit_rms(x_BHTK: Tensor) -> Tensor:
+def _unit_rms(x_BTHK: Tensor) -> Tensor:
     """Divide each head's vector by its root mean square (arXiv 2302.05442, without scale)."""
-    return functional.rms_norm(x_BHTK, x_BHTK.shape[-1:], eps=_QK_NORM_EPS)
+    return functional.rms_norm(x_BTHK, x_BTHK.shape[-1:], eps=_QK_NORM_EPS)

@@ -13,7 +13,8 @@ from longhaul.config.model import ModelSection
 from longhaul.model.weights import Table
 
 Rotation = tuple[Tensor, Tensor]
-"""cos_TK and sin_TK of every position's angles, float32."""
+"""cos_TK and sin_TK of every position's angles, float32; the sine of a pair's first channel is
+negated, so that a rotation is x·cos + swapped(x)·sin."""
 
 
 class LearnedPositions(Table):
@@ -52,18 +53,17 @@ class RotaryPositions(nn.Module):
         context, head_width = self.cos_TK.shape
         exponent = torch.arange(0, head_width, 2, dtype=torch.float64) / head_width
         angles = torch.outer(torch.arange(context, dtype=torch.float64), self.base**-exponent)
-        angles_TK = torch.cat((angles, angles), dim=1)
-        self.cos_TK.copy_(angles_TK.cos())
-        self.sin_TK.copy_(angles_TK.sin())
+        self.cos_TK.copy_(torch.cat((angles.cos(), angles.cos()), dim=1))
+        self.sin_TK.copy_(torch.cat((-angles.sin(), angles.sin()), dim=1))
 
     def forward(self, length: int) -> Rotation:
         """The angles of positions 0 … length-1, computed once for all layers."""
         return self.cos_TK[:length], self.sin_TK[:length]
 
 
-def rotate(x_BHTK: Tensor, rotation: Rotation) -> Tensor:
+def rotate(x_BTHK: Tensor, rotation: Rotation) -> Tensor:
     """Rotate each channel pair of queries or keys by its position's angle; dtype is kept."""
-    cos_TK, sin_TK = rotation
-    first, second = x_BHTK.float().chunk(2, dim=-1)
-    turned_BHTK = torch.cat((-second, first), dim=-1)
-    return torch.addcmul(x_BHTK * cos_TK, turned_BHTK, sin_TK).to(x_BHTK.dtype)
+    cos_T1K, sin_T1K = (angles_TK[:, None] for angles_TK in rotation)
+    first, second = x_BTHK.float().chunk(2, dim=-1)
+    swapped_BTHK = torch.cat((second, first), dim=-1)
+    return torch.addcmul(x_BTHK * cos_T1K, swapped_BTHK, sin_T1K).to(x_BTHK.dtype)

@@ -16,9 +16,9 @@ from longhaul.optim.gate import Gate, judge
 from longhaul.optim.groups import make_groups, weight_decay
 from longhaul.optim.optimizer import LiveSettings
 
-# Devices whose fused kernel obeys `found_inf` and `grad_scale`. There one pass over the memory
-# clips, updates and masks: on the CPU 0.4 ms against 3.9 for 0.8M parameters. On others the
-# loop over tensors runs inside the gate's guard.
+# Devices whose fused kernel obeys `found_inf` and `grad_scale`: one pass over the memory clips,
+# updates and masks, about four times as fast on a CPU as a loop over tensors after a clipping
+# pass. On other devices that loop runs inside the gate's guard.
 _FUSED_DEVICES = ("cpu", "cuda", "xpu")
 _STATE = ("step", "exp_avg", "exp_avg_sq")
 

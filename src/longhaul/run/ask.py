@@ -4,7 +4,6 @@ Enters: a run's name and what is wanted. Leaves: a request in the run's folder, 
 the run gave, if one trains it now. Never knows: how requests are granted.
 """
 
-import getpass
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +17,7 @@ from longhaul.core.errors import UsageError
 from longhaul.core.records import Decision, Event
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder, open_run
-from longhaul.logbook.lease import live_holder
+from longhaul.logbook.lease import live_holder, user_name
 from longhaul.logbook.reading import read_journal
 from longhaul.logbook.requests import new_request, submit
 from longhaul.run.asked import read_asked
@@ -89,7 +88,7 @@ def _ask(
         UsageError: the run refused, or does not answer although somebody trains it.
     """
     clock = RealClock()
-    request = new_request(kind, data, who=getpass.getuser(), reason=reason, clock=clock)
+    request = new_request(kind, data, who=user_name(), reason=reason, clock=clock)
     submit(folder, request)
     deadline = time.monotonic() + wait_s
     while (holder := live_holder(folder, clock)) is not None:

@@ -6,11 +6,18 @@ every option so far and the merged tables. Never knows: devices, text, training.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from longhaul.config.load import Resolved, load_recipe, recipe_file, recipe_from_values
+from longhaul.config.load import (
+    Resolved,
+    load_on_top,
+    load_recipe,
+    recipe_file,
+    recipe_from_values,
+)
 from longhaul.config.paths import change_of
 from longhaul.config.recipe import Recipe
 from longhaul.core.errors import RecipeError, UsageError
@@ -45,6 +52,7 @@ def ask(recipe: str, options: tuple[str, ...], data: str | None, prepared: Path)
         RecipeError: with every problem.
     """
     path = Path(recipe)
+    data = _absolute(data)
     resolved: Resolved = load_recipe(recipe, options, data)
     name = str(path.resolve()) if path.suffix == ".toml" else recipe
     return Asked(name, options, data, str(prepared.resolve()), resolved.values)
@@ -63,6 +71,22 @@ def ask_again(known: Asked, new: Asked) -> Asked:
     return merged
 
 
+def ask_more(known: Asked, options: tuple[str, ...], data: str | None) -> Asked:
+    """A run named itself: what it was asked before, with more options on top.
+
+    Its recipe's file is not read again: it may have been moved, or another version of longhaul
+    may ship another one.
+
+    Raises:
+        RecipeError: the run would no longer be the same run.
+    """
+    settings = known.settings()
+    resolved = load_on_top(known.values, options, _absolute(data), settings.name)
+    _refuse_another_run(settings, resolved.recipe)
+    kept = tuple(option for option in known.options if option not in options)
+    return replace(known, options=kept + options, data=data or known.data, values=resolved.values)
+
+
 def changed_settings(before: Recipe, after: Recipe) -> dict[str, tuple[Any, Any]]:
     """Dotted path → (before, after) of every setting that differs."""
     found = differences(before.model_dump(mode="json"), after.model_dump(mode="json"))
@@ -71,7 +95,8 @@ def changed_settings(before: Recipe, after: Recipe) -> dict[str, tuple[Any, Any]
 
 def write_asked(folder: RunFolder, asked: Asked) -> None:
     """Keep it in the run's folder."""
-    write_bytes(folder.recipe, recipe_file(asked.recipe).read_bytes())
+    with suppress(RecipeError, OSError):  # moved since; the one kept at the first start stays
+        write_bytes(folder.recipe, recipe_file(asked.recipe).read_bytes())
     write_json(
         _path(folder),
         {
@@ -107,6 +132,13 @@ def has_asked(folder: RunFolder) -> bool:
     return _path(folder).is_file()
 
 
+def _absolute(data: str | None) -> str | None:
+    """A local path as it is found from anywhere; addresses and built-in sources as they are."""
+    if data is None or "://" in data or not Path(data).exists():
+        return data
+    return str(Path(data).resolve())
+
+
 def _path(folder: RunFolder) -> Path:
     return folder.path / "asked.json"
 
@@ -121,7 +153,8 @@ def _refuse_another_run(before: Recipe, after: Recipe) -> None:
         raise RecipeError(
             f"run {after.name} was begun with other settings that decide what it is:\n"
             + "\n".join(refused),
-            "put them back, or start another run beside it with --new",
+            "put them back, go on with what the run began with (`longhaul train` and its folder or "
+            "name), or start another run beside it with --new",
         )
 
 

@@ -47,6 +47,7 @@ class Book:
         self.segment = past.last_segment
         self.time = books
         self._clock = clock
+        self._source_difference: str | None = None
         self._journal = Journal(folder, lease.attempt)
         self.ledger = Ledger(self._journal, past.ledger)
 
@@ -145,7 +146,9 @@ class Book:
             nodes=(machine()["host"],),
             opened=self._clock.wall(),
         )
-        open_segment(self.folder, opening, git_difference())
+        if self._source_difference is None:
+            self._source_difference = git_difference()  # of the code that runs, not of later edits
+        open_segment(self.folder, opening, self._source_difference)
         self.segment = opening
         self.tell("segment-opened", step, reason=reason, parent=str(opening.parent or ""))
         return opening

@@ -11,11 +11,11 @@ from pathlib import Path
 from longhaul.core.errors import UsageError
 from longhaul.core.records import Decision, StepRecord
 from longhaul.data.batches import BatchReader, BatchRequest
-from longhaul.data.prepare import prepare
 from longhaul.logbook.folder import RunFolder, open_run
 from longhaul.logbook.ledger import LedgerState, fold
 from longhaul.logbook.reading import read_journal
 from longhaul.run.asked import read_asked
+from longhaul.run.text import text_of
 
 
 def documents_at(run: str, runs: Path, step: int, attempt: int | None) -> Iterator[str]:
@@ -26,9 +26,8 @@ def documents_at(run: str, runs: Path, step: int, attempt: int | None) -> Iterat
     """
     folder = open_run(run, runs)
     record, ledger = _find(folder, step, attempt)
-    asked = read_asked(folder)
-    recipe = asked.settings()
-    dataset = prepare(recipe, Path(asked.prepared), lambda _: None)
+    recipe = read_asked(folder).settings()
+    dataset = text_of(folder)
     reader = BatchReader(dataset, recipe.seed, recipe.block_length(), recipe.order.cycle)
     request = BatchRequest(record.draw, record.sequences, record.sequence_length, ledger.skips)
     yield (

@@ -17,7 +17,9 @@ from longhaul.core.records import Decision
 from longhaul.core.units import Seconds
 from longhaul.logbook.ledger import LedgerError
 from longhaul.logbook.requests import Request, pending, refuse, settle
+from longhaul.logbook.segments import SegmentTaken
 from longhaul.run.book import Book
+from longhaul.store.commit import NotOwner
 from longhaul.train.trainer import Trainer
 
 _LOOK_EVERY_S: Seconds = 0.5
@@ -62,7 +64,10 @@ class Desk:
         if now - self._looked < _LOOK_EVERY_S:
             return
         self._looked = now
-        for request in pending(self._book.folder, self._done):
+        asked = pending(self._book.folder, self._done)
+        if asked and not self._book.lease.is_ours():
+            raise NotOwner("another attempt has taken this run over; this one ends")
+        for request in asked:
             try:
                 self._answer(request, trainer)
             except LedgerError as error:
@@ -72,7 +77,7 @@ class Desk:
     def _answer(self, request: Request, trainer: Trainer) -> None:
         """Grant a request, or refuse it; either way it is journalled before its file goes."""
         try:
-            self._grant(request, trainer)
+            self._grant_or_refuse(request, trainer)
         except Refused as refusal:
             self._book.tell_durably(
                 "request-refused",
@@ -87,6 +92,18 @@ class Desk:
             settle(self._book.folder, request)
         self._done.add(request.id)
 
+    def _grant_or_refuse(self, request: Request, trainer: Trainer) -> None:
+        try:
+            self._grant(request, trainer)
+        except (ValueError, TypeError, KeyError) as error:
+            raise Refused(
+                f"{request.kind} {dict(request.data)}: makes no sense ({error})"
+            ) from error
+        except LedgerError as error:
+            if isinstance(error.__cause__, OSError):
+                raise
+            raise Refused(error.message) from error
+
     def _grant(self, request: Request, trainer: Trainer) -> None:
         step = trainer.position.step
         if request.kind == "note":
@@ -97,6 +114,8 @@ class Desk:
         elif request.kind == "skip":
             data = {"begin": request.data.get("begin"), "end": request.data.get("end")}
             trainer.apply(self._decide(request, step, data))
+        elif request.kind == "stop" and request.time < self._book.lease.since:
+            raise Refused("asked of an earlier attempt, which has ended")
         elif request.kind == "stop":
             self._decide(request, step, {})
             self.stop_reason = request.reason or f"{request.who} asked"
@@ -125,15 +144,19 @@ class Desk:
     def open_segment(self, trainer: Trainer, settings: Any, reason: str) -> str:
         """Begin a segment under `settings` where the trainer stands; its number."""
         position = trainer.position
-        opening = self._book.open_segment(
-            reason,
-            settings,
-            step=position.step,
-            draw=position.draw,
-            checkpoint=None,
-            fingerprint=self._fingerprint,
-        )
-        return str(opening.number)
+        try:
+            self._book.open_segment(
+                reason,
+                settings,
+                step=position.step,
+                draw=position.draw,
+                checkpoint=None,
+                fingerprint=self._fingerprint,
+            )
+        except (OSError, SegmentTaken) as error:
+            # The decision is in the ledger and holds; only its stretch has no number of its own.
+            self._say(f"WARNING: no segment could be opened: {error}")
+        return self._book.segment_name
 
     def _decide(
         self, request: Request, step: int, data: Mapping[str, Any], from_step: int = 0

@@ -16,7 +16,7 @@ from safetensors import safe_open
 
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import NeedsPerson
-from longhaul.core.records import Event, StepRecord
+from longhaul.core.records import Decision, Event, StepRecord
 from longhaul.core.units import short_bytes
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.reading import read_journal
@@ -114,6 +114,11 @@ def _compare(reference: RunFolder, killed: RunFolder, say: Say) -> bool:
     if strange:
         say(f"  steps whose loss or draw differs: {strange[:10]}")
     size = sum(checkpoint.size_bytes for checkpoint in catalogue(killed.checkpoints)[-1:])
+    for folder in (reference, killed):
+        granted = {r.kind for r in read_journal(folder, steps=False) if isinstance(r, Decision)}
+        if not {"set", "skip"} <= granted:
+            say(f"  {folder.name}: the override or the skip was not granted, so nothing is proven")
+            return False
     same = not wrong and not strange
     say(
         f"{len(expected)} pieces of state ({short_bytes(size)}) and {len(losses)} losses "

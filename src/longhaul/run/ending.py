@@ -5,10 +5,11 @@ sample, the story of the time, an exit code. Never knows: how the training went.
 """
 
 from longhaul.core.books import goodput
-from longhaul.core.errors import ExitCode
+from longhaul.core.errors import ExitCode, LonghaulError
 from longhaul.core.records import Event
 from longhaul.core.units import short_count, short_seconds
 from longhaul.data.dataset import Dataset
+from longhaul.data.tokenizing import Tokenizer
 from longhaul.logbook.reading import read_journal
 from longhaul.logbook.timeline import time_spent
 from longhaul.run.attempt import Attempt
@@ -27,7 +28,11 @@ def finish(attempt: Attempt, pilot: Pilot, dataset: Dataset, restored: int | Non
         if isinstance(record, Event) and record.kind == "evaluation":
             loss = dict(record.data)
     with book.time.booked("evaluation"):
-        text = write_sample(pilot, dataset)
+        try:
+            text = write_sample(pilot, dataset)
+        except LonghaulError as error:  # a prompt must not keep a trained run from its end
+            text = ""
+            view.say(f"WARNING: no sample: {error}")
     position, limit = trainer.position, ""
     if pilot.out_of_time and not trainer.finished:
         limit = f" at its time limit (step {position.step} of {trainer.settings.total_steps()})"
@@ -60,8 +65,8 @@ def end_unfinished(attempt: Attempt, pilot: Pilot, restored: int | None) -> Exit
     step = pilot.trainer.position.step
     attempt.book.tell("attempt-ended", step, reason=reason)
     attempt.view.say(
-        f"{reason}: saved at step {step}; the same command goes on from there\n"
-        f"run: {attempt.folder.path}"
+        f"{reason}: saved at step {step}\n"
+        f"  → `longhaul train {attempt.folder.path}` goes on from there"
     )
     return code
 
@@ -73,7 +78,7 @@ def write_sample(pilot: Pilot, dataset: Dataset) -> str:
         return ""
     tokens = sample_tokens(
         step.model,
-        [int(token) for token in dataset.tokenizer.encode(settings.sample.prompt)],
+        prompt_tokens(dataset.tokenizer, settings.sample.prompt),
         most_tokens=settings.sample.tokens,
         context=settings.model.context,
         temperature=settings.sample.temperature,
@@ -83,6 +88,12 @@ def write_sample(pilot: Pilot, dataset: Dataset) -> str:
         end_of_text=dataset.tokenizer.end_of_text,
     )
     return settings.sample.prompt + dataset.tokenizer.decode(list(tokens))
+
+
+def prompt_tokens(tokenizer: Tokenizer, prompt: str) -> list[int]:
+    """Tokens of a prompt; of an empty one, what stands before every text."""
+    tokens = [int(token) for token in tokenizer.encode(prompt)]
+    return tokens or [tokenizer.end_of_text or 0]
 
 
 def _save(pilot: Pilot, restored: int | None) -> None:

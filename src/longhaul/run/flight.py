@@ -12,7 +12,6 @@ from longhaul.config.load import recipe_from_values, with_overrides
 from longhaul.config.recipe import Recipe
 from longhaul.core.errors import ExitCode
 from longhaul.core.fingerprint import differences, fingerprint
-from longhaul.core.units import Seconds
 from longhaul.data.dataset import Dataset
 from longhaul.run.asked import changed_settings
 from longhaul.run.attempt import Attempt
@@ -20,7 +19,7 @@ from longhaul.run.build import build_parts
 from longhaul.run.desk import Desk
 from longhaul.run.device import choose_device, settle_torch, torch_facts
 from longhaul.run.ending import end_unfinished, finish
-from longhaul.run.past import Past, hours_spent
+from longhaul.run.past import Past
 from longhaul.run.pilot import Pilot
 from longhaul.run.restore import restore_newest
 from longhaul.run.signals import StopWish
@@ -35,7 +34,7 @@ def fly(attempt: Attempt, dataset: Dataset, wish: StopWish) -> ExitCode:
     device = choose_device(attempt.recipe.machine.device)
     settle_torch(attempt.recipe)
     parts = build_parts(attempt, dataset, device)
-    owners = training_state(parts.step.model, parts.step.optimizer, device, parts.progress)
+    owners = training_state(parts.step.model, parts.step.optimizer, parts.progress)
     restored = restore_newest(attempt.book, owners, attempt.view)
     prints = fingerprint(torch_facts(device)) | {"data": {"identity": dataset.identity}}
     try:
@@ -43,8 +42,7 @@ def fly(attempt: Attempt, dataset: Dataset, wish: StopWish) -> ExitCode:
         desk = Desk(
             attempt.book, prints, attempt.past.done_requests, attempt.clock, attempt.view.say
         )
-        left = _seconds_left(attempt, trainer.settings)
-        pilot = Pilot(trainer, attempt.book, desk, wish, attempt.view, left)
+        pilot = Pilot(trainer, attempt.book, desk, wish, attempt.view, attempt.clock)
         attempt.view.begin(trainer.position.step, trainer.settings.total_steps())
         pilot.fly()
         attempt.view.end()
@@ -54,6 +52,7 @@ def fly(attempt: Attempt, dataset: Dataset, wish: StopWish) -> ExitCode:
     finally:
         attempt.view.end()
         parts.batches.close()
+        parts.saver.close()
 
 
 def _announce(
@@ -95,13 +94,6 @@ def _reason(past: Past, restored: int | None) -> str:
     how = past.ended or "the last attempt left no word"
     where = f"step {restored}" if restored is not None else "the beginning, no checkpoint yet"
     return f"restart from {where} ({how})"
-
-
-def _seconds_left(attempt: Attempt, settings: Recipe) -> Seconds:
-    hours = settings.train.max_hours
-    if hours is None:
-        return float("inf")
-    return (hours - hours_spent(attempt.folder)) * 3600
 
 
 def _say_what_differs(

@@ -6,12 +6,14 @@ Never knows: how a step is made, or where lines are kept.
 
 from contextlib import suppress
 
+from longhaul.core.clocks import Clock
 from longhaul.core.errors import ExitCode, NeedsPerson
 from longhaul.core.records import Event, StepRecord
 from longhaul.core.units import Seconds
 from longhaul.logbook.ledger import LedgerError
 from longhaul.run.book import Book
 from longhaul.run.desk import Desk
+from longhaul.run.past import hours_spent
 from longhaul.run.signals import StopWish
 from longhaul.run.view import View
 from longhaul.store.catalogue import catalogue
@@ -30,7 +32,7 @@ class Pilot:
         desk: what people ask for.
         wish: what signals ask for.
         view: what a person sees.
-        seconds_left: until `train.max_hours` is reached, at the moment of construction.
+        clock: for `train.max_hours`.
     """
 
     def __init__(
@@ -40,28 +42,30 @@ class Pilot:
         desk: Desk,
         wish: StopWish,
         view: View,
-        seconds_left: Seconds = float("inf"),
+        clock: Clock,
     ) -> None:
         self.trainer = trainer
         self.out_of_time = False
         self.saved_step: int | None = None
-        """Newest step of this attempt whose checkpoint is committed."""
+        """Newest step of this attempt whose checkpoint was read back."""
         self.checkpoints = book.folder.checkpoints
         self._book = book
         self._desk = desk
         self._wish = wish
         self._view = view
-        self._seconds_left = seconds_left
+        self._clock = clock
+        self._spent: tuple[Seconds, Seconds] | None = None
 
     def fly(self) -> None:
         """Train until the run is finished, somebody wants it to stop, or its time is up."""
         self._desk.answer(self.trainer)
+        self._watch_the_time()
         if self._stop_wanted():
             return
         for record in self.trainer.steps():
             self.keep(record)
             self._desk.answer(self.trainer)
-            self._watch_the_time(record)
+            self._watch_the_time()
             if self._stop_wanted():
                 self.trainer.stop()
 
@@ -93,9 +97,16 @@ class Pilot:
             or self.out_of_time
         )
 
-    def _watch_the_time(self, record: StepRecord | Event) -> None:
-        self._seconds_left -= sum(record.seconds.values())
-        self.out_of_time = self._seconds_left <= 0
+    def _watch_the_time(self) -> None:
+        hours = self.trainer.settings.train.max_hours
+        if hours is None:
+            self.out_of_time = False
+            return
+        now = self._clock.monotonic()
+        if self._spent is None:  # summed over the whole journal, once, and only if there is a limit
+            self._spent = hours_spent(self._book.folder) * 3600, now
+        spent, then = self._spent
+        self.out_of_time = spent + now - then >= hours * 3600
 
     def _keep_checkpoint(self, event: Event) -> None:
         health, manifest = event.data["health"], event.data["manifest"]
@@ -116,9 +127,8 @@ class Pilot:
                 who="pilot",
                 reason=str(event.data["message"]) or health,
             )
-        if health == "committed":
-            self.saved_step = event.step
         if health == "verified":
+            self.saved_step = event.step
             self._remove_old_checkpoints()
 
     def _remove_old_checkpoints(self) -> None:

@@ -8,8 +8,9 @@ Never knows: the trainer.
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 from longhaul.core.errors import ExitCode
@@ -31,6 +32,26 @@ class StopWish:
         name = signal.Signals(number).name
         hint = "; once more stops at once" if interrupted else ""
         self._say(f"{name}: finishing this step and saving{hint}")
+
+
+def write_now(text: str) -> None:
+    """Write to standard error without Python's buffers, which a handler may have interrupted."""
+    with suppress(OSError):
+        os.write(2, f"{text}\n".encode())
+
+
+@contextmanager
+def leaving_at_once() -> Iterator[None]:
+    """While text is prepared there is nothing to save: a scheduler's notice ends it with 16."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        sys.exit(ExitCode.START_AGAIN)
+
+    previous = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 @contextmanager

@@ -8,22 +8,24 @@ from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
 
-from longhaul.config.load import shipped_recipes
+from longhaul.config.load import shipped_recipes, with_overrides
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import ExitCode
 from longhaul.core.records import Event
 from longhaul.logbook.folder import RunFolder, create_run
-from longhaul.logbook.lease import refuse_if_held
+from longhaul.logbook.lease import acquire, refuse_if_held
+from longhaul.logbook.requests import pending
 from longhaul.run.asked import (
     Asked,
     ask,
     ask_again,
+    ask_more,
     changed_settings,
     has_asked,
     read_asked,
     write_asked,
 )
-from longhaul.run.past import read_past
+from longhaul.run.past import Past, read_past
 from longhaul.run.view import View
 from longhaul.run.worker import work
 
@@ -49,42 +51,51 @@ def start(typed: Start, view: View) -> ExitCode:
     """
     clock = RealClock()
     folder, asked = _what_is_meant(typed)
-    if folder.exists and has_asked(folder):
+    if folder.exists:
         refuse_if_held(folder, clock)
-        before = read_asked(folder)
-        asked = ask_again(before, asked)
-        finished = read_past(folder).finished
-        if finished is not None and not _wants_more(finished, asked):
-            _say_finished(folder, finished, view)
+        past = read_past(folder)
+        if past.finished is not None and not _wants_more(folder, past, asked):
+            _say_finished(folder, past.finished, view)
             return ExitCode.FINISHED
-        changed = changed_settings(before.settings(), asked.settings())
-        for setting, (old, new) in changed.items():
-            view.say(f"recipe changed: {setting} {old!r} → {new!r}")
     create_run(folder.path, clock)
-    write_asked(folder, asked)
-    view.say(f"run: {folder.path}")
-    return work(folder.path, view)
+    # Only the holder of the lease writes what the run is asked to do.
+    with acquire(folder, clock).keep() as lease:
+        if has_asked(folder):
+            changed = changed_settings(read_asked(folder).settings(), asked.settings())
+            for setting, (old, new) in changed.items():
+                view.say(f"recipe changed: {setting} {old!r} → {new!r}")
+        write_asked(folder, asked)
+        view.say(f"run: {folder.path}")
+        return work(folder, lease, view)
 
 
 def _what_is_meant(typed: Start) -> tuple[RunFolder, Asked]:
+    """The run's folder, and what it is asked for, its earlier starts included."""
     if not typed.new and typed.recipe not in shipped_recipes():
         for path in (typed.runs / typed.recipe, Path(typed.recipe)):
             folder = RunFolder(path)
             if folder.exists and has_asked(folder):
-                known = read_asked(folder)
-                return folder, ask(known.recipe, typed.options, typed.data, Path(known.prepared))
+                return folder, ask_more(read_asked(folder), typed.options, typed.data)
     asked = ask(typed.recipe, typed.options, typed.data, typed.prepared)
     path = typed.runs / asked.settings().name
-    return RunFolder(_free_path(path) if typed.new else path), asked
+    folder = RunFolder(_free_path(path) if typed.new else path)
+    # A start that failed before it trained anything binds nobody to what was typed then.
+    if folder.exists and has_asked(folder) and read_past(folder).begun:
+        asked = ask_again(read_asked(folder), asked)
+    return folder, asked
 
 
-def _wants_more(finished: Event, asked: Asked) -> bool:
-    settings = asked.settings()
-    if finished.data.get("out_of_time"):
-        hours, before = settings.train.max_hours, finished.data.get("max_hours")
+def _wants_more(folder: RunFolder, past: Past, asked: Asked) -> bool:
+    assert past.finished is not None
+    step, data = past.finished.step, past.finished.data
+    settings = with_overrides(asked.settings(), past.ledger.overrides_at(step))
+    if any(request.kind == "set" for request in pending(folder, past.done_requests)):
+        return True
+    if data.get("out_of_time"):
+        hours, before = settings.train.max_hours, data.get("max_hours")
         return hours is None or (before is not None and hours > before)
     total = settings.total_steps()
-    return total is None or total > finished.step
+    return total is None or total > step
 
 
 def _say_finished(folder: RunFolder, finished: Event, view: View) -> None:

@@ -14,14 +14,16 @@ from longhaul.checkpoint.loader import load_part
 from longhaul.config.recipe import Recipe
 from longhaul.core.errors import UsageError
 from longhaul.data.dataset import Dataset
-from longhaul.data.prepare import prepare
-from longhaul.data.tokenizing import Tokenizer
 from longhaul.logbook.folder import open_run
+from longhaul.logbook.ledger import load_ledger
 from longhaul.model.gpt import GPT
 from longhaul.model.initialise import build
 from longhaul.run.asked import read_asked
 from longhaul.run.device import choose_device, settle_torch
-from longhaul.store.catalogue import catalogue
+from longhaul.run.ending import prompt_tokens
+from longhaul.run.text import text_of
+from longhaul.store.catalogue import catalogue, newest_usable
+from longhaul.store.health import health_now
 from longhaul.train.evaluation import evaluate
 from longhaul.train.sampling import sample_tokens
 from longhaul.train.state import ModelState
@@ -56,7 +58,7 @@ class Trained:
         shown = ""
         for token in sample_tokens(
             self.model,
-            _tokens(tokenizer, prompt) or _tokens(tokenizer, "\n"),
+            prompt_tokens(tokenizer, prompt),
             most_tokens=wanted.tokens or sample.tokens or 200,
             context=self.recipe.model.context,
             temperature=sample.temperature if wanted.temperature is None else wanted.temperature,
@@ -93,10 +95,6 @@ class Trained:
         return "\n".join(lines)
 
 
-def _tokens(tokenizer: Tokenizer, text: str) -> list[int]:
-    return [int(token) for token in tokenizer.encode(text)]
-
-
 def open_trained(run: str, runs: Path, step: int | None) -> Trained:
     """Load a run's model from one of its checkpoints.
 
@@ -105,15 +103,18 @@ def open_trained(run: str, runs: Path, step: int | None) -> Trained:
         RefusedCheckpoint: the checkpoint is damaged.
     """
     folder = open_run(run, runs)
-    asked = read_asked(folder)
-    recipe = asked.settings()
-    there = {checkpoint.step: checkpoint for checkpoint in catalogue(folder.checkpoints)}
+    recipe = read_asked(folder).settings()
+    entries = catalogue(folder.checkpoints)
+    ledger, _ = load_ledger(folder)
+    recorded = {s: (known.health, known.manifest) for s, known in ledger.checkpoint_health.items()}
+    usable = newest_usable(entries, health_now(entries, recorded))
+    there = {checkpoint.step: checkpoint for checkpoint in usable if not checkpoint.damage}
     if not there or (step is not None and step not in there):
         known = ", ".join(map(str, there)) or "none yet"
         which = f"checkpoint step-{step}" if step is not None else "a checkpoint"
         raise UsageError(f"run {folder.name} does not have {which}", f"it has: {known}")
     chosen = there[max(there) if step is None else step]
-    dataset = prepare(recipe, Path(asked.prepared), lambda _: None)
+    dataset = text_of(folder)
     device = choose_device(recipe.machine.device)
     settle_torch(recipe)
     model = build(recipe.model, dataset.vocab_size, recipe.seed, device)

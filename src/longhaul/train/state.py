@@ -92,38 +92,29 @@ class ModelState:
 
 
 class Generators:
-    """Torch's default generators. Each micro-batch re-keys them; they are kept all the same,
-    because whatever draws between two micro-batches must continue exactly.
+    """Torch's generator on the CPU. Each micro-batch re-keys the generators of all devices, so
+    those of others need not be kept, and a run may go on on another device; this one is kept all
+    the same, because whatever draws between two micro-batches must continue exactly.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._on_cuda = device.type == "cuda"
-
     def tensors(self) -> Mapping[str, torch.Tensor]:
-        """Copies of the states, uint8."""
-        states = {"cpu": torch.get_rng_state()}
-        if self._on_cuda:
-            states["cuda"] = torch.cuda.get_rng_state()
-        return states
+        """A copy of the state, uint8."""
+        return {"cpu": torch.get_rng_state()}
 
     def facts(self) -> Mapping[str, Any]:
-        """None: states are tensors."""
+        """None: a state is a tensor."""
         return {}
 
     def take_back(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
-        """Put the states back."""
+        """Put the state back."""
         torch.set_rng_state(tensors["cpu"])
-        if self._on_cuda:
-            torch.cuda.set_rng_state(tensors["cuda"])
 
 
-def training_state(
-    model: GPT, optimizer: Optimizer, device: torch.device, progress: Progress
-) -> dict[str, Stateful]:
+def training_state(model: GPT, optimizer: Optimizer, progress: Progress) -> dict[str, Stateful]:
     """Everything a checkpoint holds, by part."""
     return {
         "model": ModelState(model),
         "optim": optimizer,
-        "generators": Generators(device),
+        "generators": Generators(),
         "progress": progress,
     }

@@ -47,6 +47,8 @@ class TrainingStep:
         self.device = device
         self.tap = Tap(model.gauges, len(model.blocks), device)
         self._forward = torch.compile(model) if compiled else model
+        self.compiles_next = compiled
+        """The next step compiles the model, which takes long once."""
         self._precision = precision
         self._seed = seed
 
@@ -95,6 +97,7 @@ class TrainingStep:
             loss: torch.Tensor
             if not read_gauges:
                 loss = self._forward(tokens_BT, targets_BT)
+                self.compiles_next = False
                 return loss
             # Gauge steps run uncompiled: a second compiled form would cost more than it saves.
             with self.tap.open_for_forward():

@@ -6,6 +6,7 @@ Never knows: why a decision was made, or who reads the records.
 """
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from longhaul.checkpoint.capture import capture
@@ -101,9 +102,9 @@ class Trainer:
             yield from self._scheduled_overrides()
             self._step()
             yield from self._completed()
-            if self._due(self.settings.evaluation.interval_steps):
+            if self._due(self.settings.evaluation.interval_steps) and not self._stopping:
                 yield from self.evaluate(self.settings.evaluation.tokens)
-            if self._due(self.settings.checkpoint.interval_steps):
+            if self._due(self.settings.checkpoint.interval_steps) and not self._stopping:
                 yield from self.save()
             yield from self.saved()
         yield from self._completed(wait=True)
@@ -148,8 +149,7 @@ class Trainer:
         yield self._event("save-started")
         parts = self._parts
         with parts.books.booked("checkpoint_stall"):
-            step = parts.step
-            owners = training_state(step.model, step.optimizer, step.device, parts.progress)
+            owners = training_state(parts.step.model, parts.step.optimizer, parts.progress)
             parts.saver.save(self.position.step, capture(owners))
         yield from self.saved()
 
@@ -165,14 +165,18 @@ class Trainer:
         settings, parts, position = self.settings, self._parts, self.position
         stage = settings.batch_at(position.step)
         with parts.books.booked("data_wait"):
-            batch = parts.batches.read(
-                self._request(position.draw, stage), self._request_after(position, stage)
-            )
+            # Read ahead only while a device computes: on the CPU the reader's thread would take the
+            # cores from the step itself, and reading costs less than that.
+            on_cpu = parts.step.device.type == "cpu"
+            following = None if on_cpu else self._request_after(position, stage)
+            batch = parts.batches.read(self._request(position.draw, stage), following)
         gauge_interval = settings.monitor.gauge_interval_steps
         read_gauges = gauge_interval > 0 and (position.step + 1) % gauge_interval == 0
         rate = learning_rate(settings, position.step)
         redone = position.step < self.identity.done_before
-        with parts.books.booked("redone" if redone else "training"):
+        # Stays open until something else is booked: waiting for the device is training too.
+        parts.books.switch("redone" if redone else "training")
+        with parts.books.booked("compile") if parts.step.compiles_next else nullcontext():
             figures = parts.step(batch, settings.micro_sequences(position.step), rate, read_gauges)
         parts.progress.position = Position(
             step=position.step + 1,
