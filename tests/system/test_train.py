@@ -89,6 +89,31 @@ def test_a_mistake_is_told_without_a_traceback(room, arguments, told) -> None:
     assert "Traceback" not in output
 
 
+def test_a_first_start_that_failed_binds_nobody_to_what_was_typed(room) -> None:
+    code, output = room.run("train", "drill", "--data", "typo.txt")
+    assert code == 3
+    assert "typo.txt: no such file" in output
+    tiny = ("--set", "train.steps=4", "--set", "optim.schedule.warmup_steps=1")
+    text = room.path / "right.txt"
+    text.write_text("".join(f"line {n} of a text about nothing much\n" for n in range(4000)))
+    code, output = room.run("train", "drill", "--data", str(text), *tiny)
+    assert code == 0, output
+    # What was trained on stays with the run: the source may go.
+    text.unlink()
+    code, output = room.run("train", "drill", "--set", "train.steps=6")
+    assert code == 0, output
+    assert "data: reusing" in output
+    assert "finished: 6 steps" in output
+
+
+def test_nobody_listening_does_not_end_a_run(room) -> None:
+    tiny = ("--set", "train.steps=30", "--set", "optim.schedule.warmup_steps=1")
+    process = room.start("train", "drill", *tiny)
+    process.stdout.close()
+    assert process.wait(60) == 0
+    assert any(isinstance(r, Event) and r.kind == "finished" for r in room.records())
+
+
 def test_new_starts_another_run_beside_the_first(room) -> None:
     tiny = ("--set", "train.steps=4", "--set", "optim.schedule.warmup_steps=1")
     assert room.run("train", "drill", *tiny)[0] == 0
