@@ -29,6 +29,8 @@ def longhaul(room: Path, *arguments: str) -> float:
     )  # fmt: skip
     if ended.returncode != 0:
         sys.exit(f"longhaul {' '.join(arguments)} ended with {ended.returncode}:\n{ended.stderr}")
+    if arguments == ("train", "quickstart"):
+        print(ended.stdout)
     return time.monotonic() - began
 
 

@@ -188,7 +188,7 @@ def test_live_settings_are_what_was_asked_until_somebody_tampers(model, settings
     optimizer = build_optimizer(model, settings)
     optimizer.set_learning_rate(3e-4)
     assert optimizer.live_settings() == optimizer.expected_settings(settings, 3e-4)
-    optimizer._torch.param_groups[0]["betas"] = (0.9, 0.9)
+    optimizer._rules[0].beta1, optimizer._rules[0].beta2 = 0.9, 0.9
     live, expected = optimizer.live_settings(), optimizer.expected_settings(settings, 3e-4)
     different = {key for key in expected if live[key] != expected[key]}
     assert different == {f"{optimizer.groups[0].role}.beta1"}
