@@ -13,7 +13,6 @@ import time
 from pathlib import Path
 
 from common import at_most, figure, write_results
-
 from longhaul.core.records import StepRecord
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal
