@@ -3,6 +3,7 @@
 Enters: sentences and records. Leaves: text on standard output. Never knows: the trainer.
 """
 
+import os
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -23,7 +24,13 @@ class TerminalView:
     def __init__(self) -> None:
         from rich.console import Console
 
-        self._console = Console(highlight=False, soft_wrap=True)
+        class Patient(Console):
+            """Rich's own answer to a reader that has left is to end the program."""
+
+            def on_broken_pipe(self) -> None:
+                raise BrokenPipeError
+
+        self._console = Patient(highlight=False, soft_wrap=True)
         self._live: Any = None
         self._total: int | None = None
         self._printed = 0.0
@@ -115,6 +122,9 @@ def _per_source(sources: dict[str, float]) -> str:
 
 @contextmanager
 def _whoever_listens() -> Iterator[None]:
-    """A reader that has left or a full disk under a log file must not end a run."""
-    with suppress(OSError, ValueError):
+    """A reader that has left or a full disk under a log file must not end a run: it goes silent."""
+    try:
         yield
+    except (OSError, ValueError):
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

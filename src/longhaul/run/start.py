@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
 
-from longhaul.config.load import shipped_recipes, with_overrides
+from longhaul.config.load import load_recipe, shipped_recipes, with_overrides
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import ExitCode
 from longhaul.core.records import Event
@@ -60,7 +60,7 @@ def start(typed: Start, view: View) -> ExitCode:
     create_run(folder.path, clock)
     # Only the holder of the lease writes what the run is asked to do.
     with acquire(folder, clock).keep() as lease:
-        if has_asked(folder):
+        if has_asked(folder) and read_past(folder).begun:
             changed = changed_settings(read_asked(folder).settings(), asked.settings())
             for setting, (old, new) in changed.items():
                 view.say(f"recipe changed: {setting} {old!r} → {new!r}")
@@ -76,13 +76,15 @@ def _what_is_meant(typed: Start) -> tuple[RunFolder, Asked]:
             folder = RunFolder(path)
             if folder.exists and has_asked(folder):
                 return folder, ask_more(read_asked(folder), typed.options, typed.data)
+    folder = RunFolder(typed.runs / load_recipe(typed.recipe).recipe.name)
+    # A start that failed before it trained anything binds nobody to what was typed then.
+    if not typed.new and folder.exists and has_asked(folder) and read_past(folder).begun:
+        # Judged together with the options of earlier starts: alone they may make no sense.
+        new = Asked(typed.recipe, typed.options, typed.data, str(typed.prepared), {})
+        return folder, ask_again(read_asked(folder), new)
     asked = ask(typed.recipe, typed.options, typed.data, typed.prepared)
     path = typed.runs / asked.settings().name
-    folder = RunFolder(_free_path(path) if typed.new else path)
-    # A start that failed before it trained anything binds nobody to what was typed then.
-    if folder.exists and has_asked(folder) and read_past(folder).begun:
-        asked = ask_again(read_asked(folder), asked)
-    return folder, asked
+    return RunFolder(_free_path(path) if typed.new else path), asked
 
 
 def _wants_more(folder: RunFolder, past: Past, asked: Asked) -> bool:
