@@ -11,7 +11,7 @@ import os
 import platform
 import statistics
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -68,18 +68,16 @@ def paired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
     return Ratio(math.exp(mean), math.exp(mean - spread), math.exp(mean + spread))
 
 
-def interleaved(
-    pairs: int, ours: Callable[[], float], theirs: Callable[[], float]
-) -> tuple[list[float], list[float]]:
-    """Measure A B, B A, A B, …: a drift of the machine falls on both alike."""
-    a: list[float] = []
-    b: list[float] = []
-    for pair in range(pairs):
-        order = [(a, ours), (b, theirs)]
-        for into, measure in order if pair % 2 == 0 else reversed(order):
-            into.append(measure())
-        print(f"  pair {pair + 1}/{pairs}: ours {a[-1]:,.0f}, theirs {b[-1]:,.0f}", flush=True)
-    return a, b
+def interleaved(rounds: int, measures: Mapping[str, Callable[[], float]]) -> dict[str, list[float]]:
+    """Measure A B C, C B A, A B C, …: a drift of the machine falls on all alike."""
+    measured: dict[str, list[float]] = {name: [] for name in measures}
+    for number in range(rounds):
+        names = list(measures) if number % 2 == 0 else list(measures)[::-1]
+        for name in names:
+            measured[name].append(measures[name]())
+        said = ", ".join(f"{name} {values[-1]:,.0f}" for name, values in measured.items())
+        print(f"  round {number + 1}/{rounds}: {said}", flush=True)
+    return measured
 
 
 def write_results(name: str, bars: Sequence[Bar], command: str) -> None:

@@ -1,7 +1,9 @@
 """longhaul beside nanoGPT on tiny Shakespeare, with nanoGPT's settings for a CPU.
 
-Two figures: at the same step the loss on the whole validation split must be within 0.02 of
-nanoGPT's, and tokens/s at that shape at least 1.3 times its own.
+Two bars: at the same step the loss on the whole validation split must be within 0.02 of
+nanoGPT's, and tokens/s at that shape at least 1.3 times its own. nanoGPT computes in float32 on a
+CPU and has no other way there; longhaul is measured in float32 and in bf16, and must keep to the
+loss in both. The bar on speed is for the faster one.
 
     python benchmarks/vs_nanogpt.py --peer PATH_OF_NANOGPT --text tinyshakespeare.txt
 
@@ -16,12 +18,13 @@ import os
 import pickle
 import re
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 
@@ -35,6 +38,7 @@ SHAPE = {
     "n_layer": 4, "n_head": 4, "n_embd": 128, "dropout": 0.0,
 }  # fmt: skip
 TOKENS_PER_STEP = 12 * 64
+PRECISIONS = ("float32", "bf16")
 _ITERATION = re.compile(r"iter (\d+): loss [\d.]+, time ([\d.]+)ms")
 
 
@@ -151,10 +155,10 @@ class Ours:
         )  # fmt: skip
         return RunFolder(self._room / runs / "shakespeare-char"), time.monotonic() - began
 
-    def tokens_per_second(self, steps: int) -> float:
+    def tokens_per_second(self, steps: int, precision: str) -> float:
         folder, _ = self.train(
             f"train.steps={steps}", "evaluation.interval_steps=0", "checkpoint.interval_steps=0",
-            "sample.tokens=0",
+            "sample.tokens=0", f"precision.compute={precision}",
         )  # fmt: skip
         times = [r.time for r in read_journal(folder, events=False) if isinstance(r, StepRecord)]
         return TOKENS_PER_STEP * (len(times) - 21) / (times[-1] - times[20])
@@ -168,8 +172,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--peer", type=Path, required=True, help="folder of nanoGPT")
     parser.add_argument("--text", type=Path, required=True, help="tiny Shakespeare")
-    parser.add_argument("--pairs", type=int, default=5, help="interleaved pairs of timings")
-    parser.add_argument("--timed-steps", type=int, default=400, help="steps of each timing")
+    parser.add_argument("--pairs", type=int, default=5, help="interleaved rounds of timings")
+    parser.add_argument("--timed-steps", type=int, default=300, help="steps of each timing")
     parser.add_argument("--steps", type=int, default=2000, help="steps of the runs compared")
     given = parser.parse_args()
     for path in (given.peer / "train.py", given.text):
@@ -178,32 +182,44 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="vs-nanogpt-") as name:
         room = Path(name)
         peer, ours = Peer(given.peer, given.text, room), Ours(given.text, room)
-        print(f"tokens/s, {given.pairs} interleaved pairs of {given.timed_steps} steps")
-        a, b = interleaved(
+        print(f"tokens/s, {given.pairs} interleaved rounds of {given.timed_steps} steps")
+        speeds = interleaved(
             given.pairs,
-            lambda: ours.tokens_per_second(given.timed_steps),
-            lambda: peer.tokens_per_second(given.timed_steps),
+            {
+                "nanoGPT": lambda: peer.tokens_per_second(given.timed_steps),
+                **{
+                    name: partial(ours.tokens_per_second, given.timed_steps, name)
+                    for name in PRECISIONS
+                },
+            },
         )
-        ratio = paired_ratio(a, b)
-        print(f"  ratio {ratio}\ntraining both for {given.steps} steps")
-        _, peer_seconds = peer.train(given.steps, eval_interval=250, log_interval=1)
+        results = [figure("tokens/s, nanoGPT (median)", median(speeds["nanoGPT"]), "tokens/s")]
+        ratios = {name: paired_ratio(speeds[name], speeds["nanoGPT"]) for name in PRECISIONS}
+        fastest = max(PRECISIONS, key=lambda name: ratios[name].mean)
+        for name, ratio in ratios.items():
+            results += [
+                figure(f"tokens/s, {name} (median)", median(speeds[name]), "tokens/s"),
+                at_least(f"tokens/s, {name} over nanoGPT's", ratio.mean, "×", 1.3, str(ratio))
+                if name == fastest
+                else figure(f"tokens/s, {name} over nanoGPT's", ratio.mean, "×", str(ratio)),
+            ]
+        print(f"training all for {given.steps} steps")
+        _, seconds = peer.train(given.steps, eval_interval=250, log_interval=1)
         peer_loss, peer_step = peer.loss_at_checkpoint()
-        folder, our_seconds = ours.train(f"train.steps={given.steps}")
-        our_loss = ours.loss_at_end(folder)
-        note = f"peer's checkpoint at step {peer_step}"
+        results += [
+            figure("whole process, nanoGPT", seconds, "s"),
+            figure("loss, nanoGPT", peer_loss, "nats", f"its checkpoint at step {peer_step}"),
+        ]
+        for name in PRECISIONS:
+            folder, seconds = ours.train(f"train.steps={given.steps}", f"precision.compute={name}")
+            loss = ours.loss_at_end(folder)
+            results += [
+                figure(f"whole process, {name}", seconds, "s"),
+                figure(f"loss, {name}", loss, "nats"),
+                at_most(f"loss, {name} − nanoGPT's", loss - peer_loss, "nats", 0.02),
+            ]
         write_results(
-            "vs_nanogpt",
-            [
-                at_least("tokens/s, ours over nanoGPT's", ratio.mean, "×", 1.3, str(ratio)),
-                figure("tokens/s, ours (median)", statistics.median(a), "tokens/s"),
-                figure("tokens/s, nanoGPT (median)", statistics.median(b), "tokens/s"),
-                at_most("loss, ours − nanoGPT's", our_loss - peer_loss, "nats", 0.02, note),
-                figure("loss, ours", our_loss, "nats"),
-                figure("loss, nanoGPT", peer_loss, "nats"),
-                figure("whole process, ours", our_seconds, "s"),
-                figure("whole process, nanoGPT", peer_seconds, "s"),
-            ],
-            "make bench-nanogpt PEER=path/to/nanoGPT TEXT=path/to/input.txt",
+            "vs_nanogpt", results, "make bench-nanogpt PEER=path/to/nanoGPT TEXT=path/to/input.txt"
         )
 
 

@@ -97,3 +97,34 @@ def test_rotation_leaves_the_length_of_a_vector_as_it_was():
     _, rotation = make(qk_norm=False, positions="rotary")
     x = torch.randn(1, 70, 2, 8, generator=torch.Generator().manual_seed(1))
     torch.testing.assert_close(rotate(x, rotation).norm(dim=-1), x.norm(dim=-1))
+
+
+@pytest.mark.parametrize(("length", "in_float32"), [(64, True), (256, True), (257, False)])
+def test_only_short_sequences_attend_in_float32_under_autocast_on_a_cpu(
+    monkeypatch, length, in_float32
+):
+    attention, _ = make(qk_norm=False, positions="learned", length=300)
+    seen = []
+    attend = torch.nn.functional.scaled_dot_product_attention
+
+    def watched(query, key, value, **options):
+        gathered = attend(query, key, value, **options)
+        seen.append((query.dtype, gathered.dtype))
+        return gathered
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
+    x = torch.randn(1, length, 24)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = attention(x, None)
+    wanted = torch.float32 if in_float32 else torch.bfloat16
+    assert seen == [(wanted, wanted)]
+    assert out.dtype == torch.bfloat16
+
+
+def test_bf16_autocast_stays_near_float32():
+    attention, _ = make(qk_norm=False, positions="learned")
+    x = torch.randn(2, 70, 24, generator=torch.Generator().manual_seed(1))
+    exact = attention(x, None)
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = attention(x, None)
+    assert torch.linalg.vector_norm(rounded - exact) < 0.02 * torch.linalg.vector_norm(exact)

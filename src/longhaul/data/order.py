@@ -148,8 +148,11 @@ class Order:
         """Source, epoch and block of each draw (one dimension)."""
         # Worked out by chunks and kept: the dozens of small array operations of a permutation
         # would cost a small model's step more than reading its tokens does.
-        found = Blocks(*(np.empty_like(draws) for _ in range(3)))
         chunk_of, place = np.divmod(draws, _CHUNK)
+        if len(draws) and (chunk_of == chunk_of[0]).all():
+            chunk = self._chunk(int(chunk_of[0]))
+            return Blocks(chunk.source[place], chunk.epoch[place], chunk.block[place])
+        found = Blocks(*(np.empty_like(draws) for _ in range(3)))
         for number in np.unique(chunk_of).tolist():
             here = chunk_of == number
             chunk = self._chunk(number)

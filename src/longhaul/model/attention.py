@@ -6,6 +6,7 @@ it, same shape. Never knows: what it is added to.
 Shape suffixes: B batch, T time, D width, H heads, K head width (D = H·K).
 """
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -14,6 +15,9 @@ from longhaul.model.positions import Rotation, rotate
 from longhaul.model.weights import Linear
 
 _QK_NORM_EPS = 1e-6  # Only keeps a zero vector finite; queries and keys are far larger.
+# Up to this many tokens torch's attention on a CPU takes longer in bfloat16 than in float32,
+# forward and backward together: five times as long at 64 (LOG.md, 2026-11-21).
+_SHORT_ON_CPU = 256
 
 
 class Attention(nn.Module):
@@ -41,15 +45,22 @@ class Attention(nn.Module):
         if rotation is not None:
             both_BTHK = rotate(both_BTHK, rotation)
         query_BHTK, key_BHTK = both_BTHK.transpose(1, 2).chunk(2, dim=1)
-        gathered_BHTK = functional.scaled_dot_product_attention(
-            query_BHTK,
-            key_BHTK,
-            value_BTHK.transpose(1, 2),
-            dropout_p=self.dropout if self.training else 0.0,
-            is_causal=True,
-        )
+        gathered_BHTK = self._gather(query_BHTK, key_BHTK, value_BTHK.transpose(1, 2))
         out_BTD: Tensor = self.out(gathered_BHTK.transpose(1, 2).reshape(x_BTD.shape))
         return out_BTD
+
+    def _gather(self, query_BHTK: Tensor, key_BHTK: Tensor, value_BHTK: Tensor) -> Tensor:
+        dropout = self.dropout if self.training else 0.0
+        if query_BHTK.is_cpu and query_BHTK.size(2) <= _SHORT_ON_CPU:
+            with torch.autocast("cpu", enabled=False):
+                gathered_BHTK = functional.scaled_dot_product_attention(
+                    query_BHTK.float(), key_BHTK.float(), value_BHTK.float(),
+                    dropout_p=dropout, is_causal=True,
+                )  # fmt: skip
+            return gathered_BHTK.to(query_BHTK.dtype)
+        return functional.scaled_dot_product_attention(
+            query_BHTK, key_BHTK, value_BHTK, dropout_p=dropout, is_causal=True
+        )
 
 
 def _unit_rms(x_BTHK: Tensor) -> Tensor:

@@ -53,9 +53,9 @@ def work(folder: RunFolder, lease: Lease, view: View) -> ExitCode:
         wish = leaving.enter_context(listening(write_now))
         # Read by torch's OpenMP when it is loaded. By default a thread that waits for the others
         # spins for milliseconds; beside one busy process on two cores that made steps up to 54
-        # times slower. Ten thousand turns cost up to a tenth on an idle machine and save it from
-        # that; set the variable to choose otherwise (LOG.md, 2026-11-21).
-        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+        # times slower. A tenth of the default's turns costs little on an idle machine and keeps
+        # the worst away; set the variable to choose otherwise (LOG.md, 2026-11-21).
+        os.environ.setdefault("GOMP_SPINCOUNT", "30000")
         # Torch takes a second to import; mistakes in the recipe or the text were told before it.
         from longhaul.run.flight import fly
 
