@@ -1,5 +1,6 @@
 from pathlib import Path
 
+from longhaul.logbook.ledger import CheckpointHealth
 from longhaul.store.catalogue import Checkpoint
 from longhaul.store.health import health_now
 
@@ -14,11 +15,11 @@ def test_a_record_counts_only_for_the_checkpoint_it_was_made_for() -> None:
     now = health_now(
         [entry(1, "aa"), entry(2, "new"), entry(3, "cc"), entry(4, "dd"), entry(5, "")],
         {
-            1: ("good", "aa"),
-            2: ("poisoned", "old"),
-            4: ("written", "dd"),
-            5: ("poisoned", "ee"),
-            9: ("good", "gone"),
+            1: CheckpointHealth("good", "aa"),
+            2: CheckpointHealth("poisoned", "old"),
+            4: CheckpointHealth("written", "dd"),
+            5: CheckpointHealth("poisoned", "ee"),
+            9: CheckpointHealth("good", "gone"),
         },
     )
     assert now == {1: "good", 2: "committed", 3: "committed", 4: "committed", 5: "poisoned"}

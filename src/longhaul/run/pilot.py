@@ -134,11 +134,7 @@ class Pilot:
     def _remove_old_checkpoints(self) -> None:
         keep = self.trainer.settings.checkpoint
         there = catalogue(self.checkpoints)
-        recorded = {
-            step: (known.health, known.manifest)
-            for step, known in self._book.ledger.state.checkpoint_health.items()
-        }
-        health = health_now(there, recorded)
+        health = health_now(there, self._book.ledger.state.checkpoint_health)
         for checkpoint in to_remove(
             there, health, keep_last=keep.keep_last, keep_every=keep.keep_every
         ):

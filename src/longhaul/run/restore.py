@@ -31,10 +31,7 @@ def restore_newest(book: Book, parts: Mapping[str, Stateful], view: View) -> int
     for tidied in sweep(folder, book.lease.attempt):
         view.say(f"checkpoints: {tidied}")
     there = catalogue(folder)
-    recorded = {
-        step: (known.health, known.manifest)
-        for step, known in book.ledger.state.checkpoint_health.items()
-    }
+    recorded = book.ledger.state.checkpoint_health
     refused: list[tuple[Checkpoint, RefusedCheckpoint]] = []
     for checkpoint in newest_usable(there, health_now(there, recorded)):
         try:

@@ -106,8 +106,7 @@ def open_trained(run: str, runs: Path, step: int | None) -> Trained:
     recipe = read_asked(folder).settings()
     entries = catalogue(folder.checkpoints)
     ledger, _ = load_ledger(folder)
-    recorded = {s: (known.health, known.manifest) for s, known in ledger.checkpoint_health.items()}
-    usable = newest_usable(entries, health_now(entries, recorded))
+    usable = newest_usable(entries, health_now(entries, ledger.checkpoint_health))
     there = {checkpoint.step: checkpoint for checkpoint in usable if not checkpoint.damage}
     if not there or (step is not None and step not in there):
         known = ", ".join(map(str, there)) or "none yet"

@@ -9,12 +9,14 @@ Never knows: how healths come to be recorded.
 
 from collections.abc import Mapping, Sequence
 
-from longhaul.logbook.ledger import Health
+from longhaul.logbook.ledger import CheckpointHealth, Health
 from longhaul.store.catalogue import Checkpoint
+
+_UNRECORDED = CheckpointHealth("committed", "")
 
 
 def health_now(
-    checkpoints: Sequence[Checkpoint], recorded: Mapping[int, tuple[Health, str]]
+    checkpoints: Sequence[Checkpoint], recorded: Mapping[int, CheckpointHealth]
 ) -> dict[int, Health]:
     """Step → health of the checkpoints that are there.
 
@@ -23,12 +25,13 @@ def health_now(
 
     Args:
         checkpoints: the catalogue.
-        recorded: step → (health, manifest hash) as folded from the ledger.
+        recorded: by step, as folded from the ledger.
     """
     current: dict[int, Health] = {}
     for checkpoint in checkpoints:
-        health, manifest_sha256 = recorded.get(checkpoint.step, ("committed", ""))
+        known = recorded.get(checkpoint.step, _UNRECORDED)
         # Only a readable manifest can prove that this is another checkpoint than the one recorded.
-        another = checkpoint.manifest_sha256 not in ("", manifest_sha256)
-        current[checkpoint.step] = "committed" if another or health == "written" else health
+        another = checkpoint.manifest_sha256 not in ("", known.manifest)
+        early = another or known.health == "written"
+        current[checkpoint.step] = "committed" if early else known.health
     return current
