@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch")
 
+from longhaul.config.data import MixtureStage
 from longhaul.data.batches import IGNORED, BatchReader, BatchRequest, evaluation_batches
 
 BLOCK = 16
@@ -41,7 +42,7 @@ CORPUS = Corpus((Source("a", 2.0, Line(500)), Source("b", 1.0, Line(3000, 10_000
 
 @pytest.fixture
 def reader():
-    made = BatchReader(CORPUS, seed=3, block_length=BLOCK, cycle=12)
+    made = BatchReader(CORPUS, seed=3, block_length=BLOCK, cycle=12, stages=())
     yield made
     made.close()
 
@@ -66,7 +67,7 @@ def test_targets_are_the_tokens_that_follow(reader: BatchReader) -> None:
 def test_shorter_sequences_subdivide_the_very_blocks_of_longer_ones(
     draw: int, sequences: int, length: int
 ) -> None:
-    reader = BatchReader(CORPUS, seed=3, block_length=BLOCK, cycle=12)
+    reader = BatchReader(CORPUS, seed=3, block_length=BLOCK, cycle=12, stages=())
     parts = BLOCK // length
     short = reader.read(request(draw, sequences * parts, length))
     long = reader.read(request(draw, sequences, BLOCK))
@@ -145,3 +146,17 @@ def test_a_part_of_a_split_is_spread_over_it_and_within_its_bound(
     assert len(set(begins)) == len(begins)
     if len(begins) > 3 and most < num_tokens - 1:
         assert begins[-1] > num_tokens * 0.5
+
+
+def test_a_stage_of_the_mixture_changes_what_is_read_from_its_draw_on() -> None:
+    stages = (MixtureStage(from_draw=24, weights={"a": 0.0}),)
+    plain = BatchReader(CORPUS, seed=3, block_length=BLOCK, cycle=12, stages=())
+    staged = BatchReader(CORPUS, seed=3, block_length=BLOCK, cycle=12, stages=stages)
+    before, after = request(12, 12), request(24, 12)
+    assert staged.slots(before) == plain.slots(before)
+    assert {slot.source for slot in staged.slots(after)} == {1}
+    # b goes on where it was: its 9th block comes after the 8 of the first stage.
+    earlier = {slot.begin for slot in staged.slots(request(0, 24)) if slot.source == 1}
+    assert not earlier & {slot.begin for slot in staged.slots(after)}
+    plain.close()
+    staged.close()

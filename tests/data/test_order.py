@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longhaul.core.errors import DataError
-from longhaul.data.order import Mixture, Order, Permutation, take_draws
+from longhaul.data.order import Mixture, Order, Permutation, Stage, StagedMixture, take_draws
 
 KEYS = st.integers(0, 2**63 - 1)
 
@@ -63,7 +63,8 @@ def test_more_sources_than_a_cycle_has_draws_is_refused_with_the_way_out() -> No
 
 
 def order(seed: int = 1, **changed: object) -> Order:
-    given = {"names": ["a", "b"], "block_counts": [40, 1500], "weights": [1, 2], "cycle": 30}
+    stages = [Stage(0, (1.0, 2.0))]
+    given = {"names": ["a", "b"], "block_counts": [40, 1500], "stages": stages, "cycle": 30}
     return Order(seed, **(given | changed))  # type: ignore[arg-type]
 
 
@@ -91,7 +92,9 @@ def test_a_draw_is_the_same_whether_read_alone_or_in_a_stretch(draw: int, count:
 
 
 def test_a_source_keeps_its_own_order_when_another_one_is_added() -> None:
-    alone = order(names=["a"], block_counts=[40], weights=[1]).blocks(np.arange(40, dtype=np.int64))
+    alone = order(names=["a"], block_counts=[40], stages=[Stage(0, (1.0,))]).blocks(
+        np.arange(40, dtype=np.int64)
+    )
     both = order().blocks(np.arange(120, dtype=np.int64))
     assert alone.block.tolist() == both.block[both.source == 0].tolist()
 
@@ -99,6 +102,74 @@ def test_a_source_keeps_its_own_order_when_another_one_is_added() -> None:
 def test_a_source_without_a_whole_block_is_named() -> None:
     with pytest.raises(DataError, match="source b"):
         order(block_counts=[40, 0])
+
+
+WEIGHTS = st.lists(st.sampled_from([0.0, 0.1, 1.0, 2.5]), min_size=3, max_size=3).filter(any)
+STAGES = st.lists(st.tuples(st.integers(1, 150), WEIGHTS), min_size=1, max_size=4)
+
+
+def staged(steps: list[tuple[int, list[float]]]) -> list[Stage]:
+    """Stages of these lengths; the last one has no end."""
+    begins = itertools.accumulate((length for length, _ in steps[:-1]), initial=0)
+    return [Stage(b, tuple(weights)) for b, (_, weights) in zip(begins, steps, strict=True)]
+
+
+@given(steps=STAGES, cycle=st.integers(3, 40))
+@settings(max_examples=100, deadline=None)
+def test_every_cycle_of_every_stage_holds_the_shares_of_that_stage(
+    steps: list[tuple[int, list[float]]], cycle: int
+) -> None:
+    stages = staged(steps)
+    mixture = StagedMixture(stages, cycle)
+    ends = [*(stage.from_draw for stage in stages[1:]), stages[-1].from_draw + 3 * cycle]
+    for stage, end in zip(stages, ends, strict=True):
+        counts = Mixture(stage.weights, cycle).counts
+        assert [count > 0 for count in counts] == [weight > 0 for weight in stage.weights]
+        for begin in range(stage.from_draw, end - cycle + 1, cycle):
+            source, _ = mixture.locate(np.arange(begin, begin + cycle, dtype=np.int64))
+            assert np.bincount(source, minlength=3).tolist() == counts.tolist()
+
+
+@given(steps=STAGES, cycle=st.integers(3, 40))
+@settings(max_examples=40, deadline=None)
+def test_across_stages_no_block_comes_twice_in_an_epoch_and_none_is_left_out(
+    steps: list[tuple[int, list[float]]], cycle: int
+) -> None:
+    counts = [7, 30, 200]
+    read = Order(5, ["a", "b", "c"], counts, staged(steps), cycle).blocks(
+        np.arange(500, dtype=np.int64)
+    )
+    for source, count in enumerate(counts):
+        mine = read.source == source
+        epochs, blocks = read.epoch[mine], read.block[mine]
+        assert np.array_equal(epochs, np.arange(len(epochs)) // count)
+        for epoch in range(len(epochs) // count):
+            assert sorted(blocks[epochs == epoch].tolist()) == list(range(count))
+        assert len(set(zip(epochs.tolist(), blocks.tolist(), strict=True))) == len(epochs)
+
+
+@given(steps=STAGES, draws=st.lists(st.integers(0, 700) | st.integers(0, 10**12), min_size=1))
+@settings(max_examples=60, deadline=None)
+def test_with_stages_a_draw_sought_alone_is_the_one_met_on_the_way(
+    steps: list[tuple[int, list[float]]], draws: list[int]
+) -> None:
+    mixture = StagedMixture(staged(steps), 10)
+    walked = mixture.locate(np.arange(701, dtype=np.int64))
+    asked = np.array(draws, dtype=np.int64)
+    together = mixture.locate(asked)
+    for at, draw in enumerate(draws):
+        alone = mixture.locate(asked[at : at + 1])
+        assert (alone[0][0], alone[1][0]) == (together[0][at], together[1][at])
+        if draw <= 700:
+            assert (alone[0][0], alone[1][0]) == (walked[0][draw], walked[1][draw])
+
+
+def test_until_a_stage_begins_the_order_is_as_without_it() -> None:
+    draws = np.arange(500, dtype=np.int64)
+    plain = order().blocks(draws)
+    staged_later = order(stages=[Stage(0, (1.0, 2.0)), Stage(200, (0.0, 1.0))]).blocks(draws)
+    assert np.array_equal(plain.block[:200], staged_later.block[:200])
+    assert (staged_later.source[200:] == 1).all()
 
 
 RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), max_size=5)

@@ -161,3 +161,24 @@ def test_folders_and_globs_of_a_file_system_come_with_their_readable_files(tmp_p
         assert fetch("memory://set", tmp_path / "d", print) == folder
     finally:
         memory.store.clear()
+
+
+def test_tokens_are_fetched_as_tokens_and_text_as_text(server, tmp_path):
+    (server.folder / "x.bin").write_bytes(b"\1\0\2\0")
+    with pytest.raises(DataError, match="no reader for this kind of file"):
+        fetch(f"{server.url}/x.bin", tmp_path / "d", str)
+    with pytest.raises(DataError, match="no reader for this kind of file"):
+        fetch(f"{server.url}/a.jsonl", tmp_path / "d", str, wanted="tokens")
+    (file,) = fetch(f"{server.url}/x.bin", tmp_path / "d", str, wanted="tokens")
+    assert file.path.read_bytes() == b"\1\0\2\0"
+
+
+def test_a_folder_of_shards_is_fetched_without_what_lies_beside_them(tmp_path):
+    memory = fsspec.filesystem("memory")
+    for name in ("train_1.bin", "val_0.bin", "x.idx", "README.md", "a.jsonl"):
+        memory.pipe(f"/shards/{name}", b"\1\0")
+    try:
+        found = fetch("memory://shards", tmp_path / "d", str, wanted="tokens")
+        assert [file.name for file in found] == ["train_1.bin", "val_0.bin", "x.idx"]
+    finally:
+        memory.rm("/shards", recursive=True)

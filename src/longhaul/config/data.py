@@ -1,6 +1,6 @@
 """Where text comes from, how it is split, and how it becomes tokens."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -19,6 +19,10 @@ class SourceSection(Section):
     """Share of training tokens relative to the other sources' weights."""
     text_field: str = fixed("text")
     """Field that holds the text in JSON lines and Parquet."""
+    format: Literal["auto", "nanogpt", "llm.c", "megatron"] = fixed("auto")
+    """What the files are. `auto`: text, JSON lines or Parquet by their names; a `.bin` is llm.c's
+    (modded-nanogpt's) by its magic, Megatron-LM's by the `.idx` beside it. nanoGPT's `.bin` has no
+    sign of its own, and a folder of tokens is not told from one of text: name the format."""
     sha256: str = fixed("", pattern=r"^([0-9a-f]{64})?$")
     """Expected hash of a single remote file; empty does not check."""
 
@@ -29,9 +33,20 @@ class HeldOutSection(Section):
     by: Literal["auto", "document", "tail"] = fixed("auto")
     """`document`: by a hash of each document's text, stable when the corpus grows.
     `tail`: the last tokens of each source. `auto`: by document where a source has at least
-    200 of them, else its tail."""
+    200 of them, else its tail; of tokens made elsewhere, the files with `val` in their names
+    where there are such."""
     fraction: float = fixed(0.01, gt=0, lt=0.5)
     """Share of documents (or tokens, for `tail`) held out."""
+
+
+class MixtureStage(Section):
+    """Other weights from a draw on, as for annealing on better text at the end."""
+
+    from_draw: int = fixed(gt=0)
+    """First draw of the stage. A draw is a block of the run's longest sequence length: with
+    256 sequences of it a step, step 1,000 begins at draw 256,000."""
+    weights: dict[str, Annotated[float, Field(ge=0)]] = fixed(min_length=1)
+    """Weight by name of source; 0 leaves it out, and who is not named keeps its own."""
 
 
 class DataSection(Section):
@@ -39,8 +54,12 @@ class DataSection(Section):
 
     sources: tuple[SourceSection, ...] = fixed(min_length=1)
     """One or more sources, mixed by weight."""
+    stages: tuple[MixtureStage, ...] = fixed(())
+    """Changes of the mixture. Each source goes on where the stage before left it: no block is
+    read twice before all of its source were read once."""
     drop_exact_duplicates: bool = fixed(True)
-    """Keep one of several documents with the same text."""
+    """Keep one of several documents with the same text. Tokens made elsewhere are kept as they
+    are."""
     max_broken_fraction: float = fixed(0.001, ge=0, le=1)
     """Share of lines or files that may be broken before preparation stops with exit 3."""
     held_out: HeldOutSection = Field(default_factory=HeldOutSection)
@@ -50,14 +69,20 @@ class DataSection(Section):
 class TokenizerSection(Section):
     """How text becomes token numbers."""
 
-    kind: Literal["bpe", "bytes", "characters", "file"] = fixed("bpe")
+    kind: Literal["bpe", "bytes", "characters", "file", "numbers"] = fixed("bpe")
     """`bpe` is trained on this corpus; `characters` takes every character that occurs;
-    `bytes` needs no training; `file` reads a `tokenizer.json`."""
+    `bytes` needs no training; `file` reads one that exists; `numbers` is for tokens made
+    elsewhere whose tokenizer is not at hand: it knows `vocab_size` numbers and no text, and
+    bits per byte are not given."""
     vocab_size: int | None = fixed(None, gt=1)
-    """Tokens of a `bpe` vocabulary, end-of-text included; 8,192 when absent."""
+    """Tokens of a `bpe` vocabulary, end-of-text included; 8,192 when absent. For `numbers`, how
+    many there are."""
     path: str | None = fixed(None)
-    """The `tokenizer.json` for kind `file`: a path or an `https://`, `hf://`, `s3://` address."""
+    """The tokenizer for kind `file`: a `tokenizer.json`, a SentencePiece `.model`, or GPT-2's
+    `vocab.bpe` or `merges.txt` with `encoder.json` or `vocab.json` beside it. A path or an
+    `https://`, `hf://`, `s3://` address."""
     end_of_text: bool = fixed(True)
-    """Put an end-of-text token after every document."""
+    """Put an end-of-text token after every document. In tokens made elsewhere it is the sign by
+    which documents are told apart; for `numbers` it is the last number, as in GPT-2's 50,257."""
     training_mb: float = fixed(50.0, gt=0)
     """Most text, in MB, that a `bpe` tokenizer is trained on; taken evenly over the corpus."""

@@ -76,6 +76,11 @@ class CharacterTokenizer(Tokenizer):
         symbols = [*self.characters, END_OF_TEXT][: self.vocab_size]
         return "".join(symbols[i] if 0 <= i < len(symbols) else _UNKNOWN for i in ids)
 
+    def token_bytes(self) -> npt.NDArray[np.int64]:
+        """UTF-8 bytes of each token (see `Tokenizer`)."""
+        sizes = [len(character.encode("utf-8", "surrogatepass")) for character in self.characters]
+        return np.array(sizes + [0] * (self.vocab_size - len(sizes)), np.int64)
+
     def content(self) -> bytes:
         """The `tokenizer.json`."""
         end = self.vocab_size > len(self.characters)
@@ -108,6 +113,10 @@ class ByteTokenizer(Tokenizer):
         end = END_OF_TEXT.encode() if self.vocab_size > 256 else _UNKNOWN.encode()
         pieces = [bytes([i]) if i < 256 else end if i == 256 else _UNKNOWN.encode() for i in ids]
         return b"".join(pieces).decode(errors="replace")
+
+    def token_bytes(self) -> npt.NDArray[np.int64]:
+        """UTF-8 bytes of each token (see `Tokenizer`)."""
+        return (np.arange(self.vocab_size) < 256).astype(np.int64)
 
     def content(self) -> bytes:
         """The `tokenizer.json`."""

@@ -7,15 +7,16 @@ The only file of this stage that imports torch.
 Shapes: B sequences of a batch, T tokens of a sequence.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from longhaul.config.data import MixtureStage
 from longhaul.data.dataset import Dataset, TokenStream
-from longhaul.data.order import Blocks, Int64s, Order, take_draws
+from longhaul.data.order import Blocks, Int64s, Order, Stage, take_draws
 
 IGNORED = -1
 """Target of positions that are only padding; the loss skips it."""
@@ -63,9 +64,17 @@ class BatchReader:
         seed: the run's seed.
         block_length: longest sequence length of the run, in tokens.
         cycle: draws after which every source has had exactly its share.
+        stages: of the mixture (`data.stages`); before the first, the sources' own weights hold.
     """
 
-    def __init__(self, dataset: Dataset, seed: int, block_length: int, cycle: int) -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        seed: int,
+        block_length: int,
+        cycle: int,
+        stages: Sequence[MixtureStage],
+    ) -> None:
         self._streams = [source.train for source in dataset.sources]
         self._block_length = block_length
         self.order = Order(
@@ -73,7 +82,7 @@ class BatchReader:
             [source.name for source in dataset.sources],
             # A block's last target is the first token of the next block.
             [(stream.num_tokens - 1) // block_length for stream in self._streams],
-            [source.weight for source in dataset.sources],
+            _stages(dataset, stages),
             cycle,
         )
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
@@ -131,6 +140,18 @@ class BatchReader:
         begin = (blocks.block[:, None] * self._block_length + offsets).reshape(-1)
         source, epoch = np.repeat(blocks.source, parts), np.repeat(blocks.epoch, parts)
         return source, epoch, begin, int(draws[0]), following
+
+
+def _stages(dataset: Dataset, stages: Sequence[MixtureStage]) -> list[Stage]:
+    first = Stage(0, tuple(source.weight for source in dataset.sources))
+    later = (
+        Stage(
+            stage.from_draw,
+            tuple(stage.weights.get(source.name, source.weight) for source in dataset.sources),
+        )
+        for stage in sorted(stages, key=lambda stage: stage.from_draw)
+    )
+    return [first, *later]
 
 
 def evaluation_batches(

@@ -48,7 +48,7 @@ class TokenStream:
     Attributes:
         num_tokens: tokens, end-of-text included.
         num_documents: documents; one that a tail split cuts counts on both sides.
-        num_bytes: UTF-8 bytes of their text.
+        num_bytes: UTF-8 bytes of their text; 0 where that is not known.
         paths: the shards' files, in order.
     """
 
@@ -161,7 +161,8 @@ class Dataset:
         vocab_size: of the tokenizer.
         sources: in the order of the recipe.
         prepared: day and time (UTC) it was made.
-        uses_end_of_text: every document ends with the tokenizer's end-of-text token.
+        uses_end_of_text: documents of text end with the tokenizer's end-of-text token; tokens
+            made elsewhere are as they were.
     """
 
     folder: Path
@@ -190,11 +191,18 @@ class Dataset:
         """One line a source."""
         return "\n".join(
             f"{s.name}: {short_count(s.train.num_tokens)} tokens to train on "
-            f"({s.train.num_documents:,} documents, {short_bytes(s.train.num_bytes)}, "
-            f"{s.train.num_bytes / s.train.num_tokens:.2f} bytes a token), "
+            f"({s.train.num_documents:,} documents, {_text_of(s.train)}), "
             f"{short_count(s.held_out.num_tokens)} held out by {s.split}"
             for s in self.sources
         )
+
+
+def _text_of(stream: TokenStream) -> str:
+    if not stream.num_bytes:
+        return "bytes of text not known"
+    return (
+        f"{short_bytes(stream.num_bytes)}, {stream.num_bytes / stream.num_tokens:.2f} bytes a token"
+    )
 
 
 def identity_of(manifest: dict[str, Any]) -> str:

@@ -5,7 +5,8 @@ length. A step begins at a draw and takes as many blocks as its batch needs; a *
 sequence of that batch. Shorter sequences of a curriculum subdivide a block. Nothing is stored
 and nothing is shuffled in memory: draw 10^12 costs what draw 0 costs.
 
-Enters: seed, blocks per source, weights, a draw. Leaves: source, epoch and block of every slot.
+Enters: seed, blocks per source, weights by stage, a draw. Leaves: source, epoch and block of
+every slot.
 Never knows: tokens, files, or the step count.
 """
 
@@ -68,20 +69,22 @@ def _mix(value: _UInt64s) -> _UInt64s:
 class Mixture:
     """Deals draws to sources by weight: every `cycle` draws hold each source's exact share.
 
-    Shares are rounded to whole draws by largest remainder, at least one each, and spread evenly
-    over the cycle, so that every stretch of data has nearly the asked mixture.
+    Shares are rounded to whole draws by largest remainder, at least one for each weight above
+    zero, and spread evenly over the cycle, so that every stretch of data has nearly the asked
+    mixture.
     """
 
     def __init__(self, weights: Sequence[float], cycle: int) -> None:
-        if cycle < len(weights):
+        drawn = np.asarray(weights) > 0
+        if cycle < drawn.sum():
             raise DataError(
-                f"order.cycle: {cycle} draws cannot hold one of each of {len(weights)} sources",
-                f"set order.cycle to {len(weights)} or more",
+                f"order.cycle: {cycle} draws cannot hold one of each of {drawn.sum()} sources",
+                f"set order.cycle to {drawn.sum()} or more",
             )
         share = np.asarray(weights, dtype=np.float64) / sum(weights) * cycle
-        counts = np.maximum(np.floor(share).astype(np.int64), 1)
+        counts = np.maximum(np.floor(share).astype(np.int64), drawn)
         # Ties go to the earlier source, so that the plan is the same everywhere.
-        by_remainder = np.argsort(-(share - counts), kind="stable")
+        by_remainder = np.argsort(np.where(drawn, counts - share, np.inf), kind="stable")
         for source in by_remainder[: max(0, cycle - int(counts.sum()))]:
             counts[source] += 1
         while counts.sum() > cycle:
@@ -99,6 +102,57 @@ class Mixture:
         turn, place = np.divmod(draws, self.cycle)
         source = self._source_at[place]
         return source, turn * self.counts[source] + self._rank_at[place]
+
+    def taken(self, draws: int) -> Int64s:
+        """How many of the first `draws` draws each source has."""
+        turns, rest = divmod(draws, self.cycle)
+        begun = np.bincount(self._source_at[:rest], minlength=len(self.counts))
+        return turns * self.counts + begun
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Weights that hold from a draw on.
+
+    Attributes:
+        from_draw: the first draw of the stage.
+        weights: share of each source, in order; 0 leaves a source out.
+    """
+
+    from_draw: int
+    weights: tuple[float, ...]
+
+
+class StagedMixture:
+    """Mixtures that follow each other; a source goes on where the stage before left it.
+
+    Args:
+        stages: in order of their first draw, which is 0 for the first one.
+        cycle: draws after which every source has had exactly its share, counted from the
+            beginning of each stage.
+    """
+
+    def __init__(self, stages: Sequence[Stage], cycle: int) -> None:
+        self._begins = np.array([stage.from_draw for stage in stages], dtype=np.int64)
+        if self._begins[0] != 0 or (np.diff(self._begins) <= 0).any():
+            raise ValueError(f"stages begin at draws {self._begins.tolist()}, not 0 and rising")
+        self._mixtures = [Mixture(stage.weights, cycle) for stage in stages]
+        lengths = np.diff(self._begins).tolist()
+        before = [np.zeros(len(stages[0].weights), dtype=np.int64)]
+        for mixture, length in zip(self._mixtures, lengths, strict=False):
+            before.append(before[-1] + mixture.taken(length))
+        self._before = before
+
+    def locate(self, draws: Int64s) -> tuple[Int64s, Int64s]:
+        """(source, how many draws that source had before in all) of each draw."""
+        stage = np.searchsorted(self._begins, draws, side="right") - 1
+        source, index = np.empty_like(draws), np.empty_like(draws)
+        for number in np.unique(stage).tolist():
+            here = stage == number
+            local = draws[here] - self._begins[number]
+            source[here], had = self._mixtures[number].locate(local)
+            index[here] = self._before[number][source[here]] + had
+        return source, index
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +173,7 @@ class Order:
         seed: the run's seed.
         names: of the sources; a source keeps its order when another one is added.
         block_counts: whole blocks in each source.
-        weights: share of draws of each source.
+        stages: share of draws of each source from which draw on; the first begins at 0.
         cycle: draws after which every source has had exactly its share.
     """
 
@@ -128,7 +182,7 @@ class Order:
         seed: int,
         names: Sequence[str],
         block_counts: Sequence[int],
-        weights: Sequence[float],
+        stages: Sequence[Stage],
         cycle: int,
     ) -> None:
         for name, count in zip(names, block_counts, strict=True):
@@ -140,7 +194,7 @@ class Order:
         self._seed = seed
         self._names = tuple(names)
         self._counts = np.asarray(block_counts, dtype=np.int64)
-        self._mixture = Mixture(weights, cycle)
+        self._mixture = StagedMixture(stages, cycle)
         self._permutations: dict[tuple[int, int], Permutation] = {}
         self._chunks: dict[int, Blocks] = {}
 

@@ -38,11 +38,18 @@ from longhaul.data.dataset import (
     open_dataset,
 )
 from longhaul.data.dedup import ExactDuplicates
+from longhaul.data.pretokenized import write_tokens
 from longhaul.data.shards import SHARD_VERSION
 from longhaul.data.sources import Corpus, Say, file_stem, locate
-from longhaul.data.survey import Survey, take_survey
+from longhaul.data.survey import SourceSurvey, Survey, take_survey
 from longhaul.data.tokenize import SourceShards, write_source
-from longhaul.data.tokenizing import Tokenizer, load_tokenizer
+from longhaul.data.tokenizer_files import (
+    PICKLE_ADVICE,
+    TokenizerFiles,
+    find_tokenizer,
+    load_given,
+)
+from longhaul.data.tokenizing import Tokenizer
 
 _DEFAULT_VOCAB = 8192
 _UNFINISHED = ".preparing"
@@ -74,6 +81,7 @@ def _prepare(recipe: Recipe, home: Path, say: Say) -> Dataset:
     downloads = home / "downloads"
     corpora = tuple(locate(s, recipe.seed, downloads, say) for s in recipe.data.sources)
     given = _given_tokenizer(recipe.tokenizer, downloads, say)
+    _check_kinds(recipe.tokenizer, corpora)
     folder = home / f"{file_stem(corpora[0].name)}-{_key(recipe, corpora, given)}"
     if (found := _reusable(folder, say)) is not None:
         return found
@@ -91,35 +99,44 @@ def _prepare(recipe: Recipe, home: Path, say: Say) -> Dataset:
     return dataset
 
 
-def _given_tokenizer(settings: TokenizerSection, downloads: Path, say: Say) -> Path | None:
-    """The local `tokenizer.json` of kind `file`."""
+def _given_tokenizer(
+    settings: TokenizerSection, downloads: Path, say: Say
+) -> TokenizerFiles | None:
+    """The local files of kind `file`."""
     if settings.kind != "file" or settings.path is None:
         return None
-    if "://" in settings.path and not settings.path.startswith("file://"):
-        from longhaul.data.remote import fetch
+    return find_tokenizer(settings.path, downloads, say)
 
-        fetched = fetch(settings.path, downloads, say, kinds_known=False)
-        if len(fetched) != 1:
-            raise RecipeError(
-                f"tokenizer.path: {settings.path} is {len(fetched)} files",
-                "name the tokenizer.json itself",
+
+def _check_kinds(settings: TokenizerSection, corpora: tuple[Corpus, ...]) -> None:
+    """Tokens need the tokenizer that made them, and numbers are none that reads text."""
+    for corpus in corpora:
+        if corpus.token_files and settings.kind in ("bpe", "characters"):
+            beside = any((f.path.parent / "meta.pkl").exists() for f in corpus.token_files)
+            way = (
+                'give the tokenizer that made them with tokenizer.kind = "file", or set '
+                'tokenizer.kind = "numbers" and tokenizer.vocab_size'
             )
-        return fetched[0].path
-    path = Path(settings.path.removeprefix("file://")).expanduser()
-    if path.is_dir():
-        path = path / TOKENIZER_FILE
-    if not path.is_file():
-        raise DataError(f"tokenizer.path: {path}: no such file", f"paths start at {Path.cwd()}")
-    return path
+            raise RecipeError(
+                f"tokenizer.kind: {settings.kind} is made from text, but {corpus.name} is tokens "
+                "already" + (" (its meta.pkl is a pickle and stays closed)" if beside else ""),
+                PICKLE_ADVICE if beside else way,
+            )
+        if not corpus.token_files and settings.kind == "numbers":
+            raise RecipeError(
+                f"tokenizer.kind: numbers makes no tokens of text, but {corpus.name} is text",
+                "set tokenizer.kind to bpe, bytes, characters or file",
+            )
 
 
-def _key(recipe: Recipe, corpora: tuple[Corpus, ...], tokenizer: Path | None) -> str:
+def _key(recipe: Recipe, corpora: tuple[Corpus, ...], tokenizer: TokenizerFiles | None) -> str:
     """Twelve hexadecimal digits that stand for everything that decides the prepared bytes."""
     decisive = {
         "formats": [DATASET_FORMAT, SHARD_VERSION],
-        "data": recipe.data.model_dump(mode="json"),
+        # Stages decide what is read when, and nothing that is prepared.
+        "data": recipe.data.model_dump(mode="json", exclude={"stages"}),
         "tokenizer": recipe.tokenizer.model_dump(mode="json"),
-        "tokenizer_file": sha256_of(tokenizer) if tokenizer else None,
+        "tokenizer_file": [sha256_of(p) for p in tokenizer.paths] if tokenizer else None,
         "corpora": [corpus.identity for corpus in corpora],
     }
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:12]
@@ -133,50 +150,58 @@ def _reusable(folder: Path, say: Say) -> Dataset | None:
     except DataError as damage:
         say(f"data: {damage.message}; preparing it again")
         return None
+    text = f"{short_bytes(found.num_bytes)} of text" if found.num_bytes else "text not known"
     say(
         f"data: reusing {short_count(found.num_tokens)} tokens and tokenizer in {folder} "
-        f"({short_bytes(found.num_bytes)} of text, prepared {found.prepared})"
+        f"({text}, prepared {found.prepared})"
     )
     return found
 
 
 def _fill(
-    folder: Path, recipe: Recipe, corpora: tuple[Corpus, ...], given: Path | None, say: Say
+    folder: Path,
+    recipe: Recipe,
+    corpora: tuple[Corpus, ...],
+    given: TokenizerFiles | None,
+    say: Say,
 ) -> None:
     """Both passes, and the manifest last."""
-    survey = take_survey(corpora, recipe.data, recipe.tokenizer, say)
+    survey = take_survey(
+        tuple(corpus for corpus in corpora if not corpus.token_files),
+        recipe.data, recipe.tokenizer, say,
+    )  # fmt: skip
     tokenizer = _make_tokenizer(recipe.tokenizer, survey, given, say)
     tokenizer.save(folder / TOKENIZER_FILE)
     duplicates = ExactDuplicates() if recipe.data.drop_exact_duplicates else None
-    sources = [
-        write_source(
-            corpus, found, recipe.data, duplicates, tokenizer,
-            SourceShards(folder, number, corpus.name, tokenizer), say,
-        )
-        for number, (corpus, found) in enumerate(zip(corpora, survey.sources, strict=True))
-    ]  # fmt: skip
-    write_json(folder / MANIFEST, _manifest(folder, recipe, survey, tokenizer, sources))
+    surveyed = iter(survey.sources)
+    made: list[tuple[SourceSurvey, SourceTokens]] = []
+    for number, corpus in enumerate(corpora):
+        shards = SourceShards(folder, number, corpus.name, tokenizer)
+        if corpus.token_files:
+            made.append(write_tokens(corpus, recipe.data, tokenizer, shards, say))
+            continue
+        found = next(surveyed)
+        source = write_source(corpus, found, recipe.data, duplicates, tokenizer, shards, say)
+        made.append((found, source))
+    write_json(folder / MANIFEST, _manifest(folder, recipe, tokenizer, made))
 
 
 def _make_tokenizer(
-    settings: TokenizerSection, survey: Survey, given: Path | None, say: Say
+    settings: TokenizerSection, survey: Survey, given: TokenizerFiles | None, say: Say
 ) -> Tokenizer:
     from longhaul.data.alphabets import ByteTokenizer, CharacterTokenizer
+    from longhaul.data.number_tokens import NumberTokenizer
 
     if given is not None:
-        tokenizer = load_tokenizer(given, settings.end_of_text)
-        if settings.end_of_text and tokenizer.end_of_text is None:
-            raise RecipeError(
-                f"tokenizer.end_of_text: true, but {given} has no <|endoftext|>, </s>, <eos> or "
-                "<|end_of_text|>",
-                "set tokenizer.end_of_text = false, or give a tokenizer that has one",
-            )
-        say(f"tokenizer: {tokenizer.vocab_size:,} tokens from {given}")
+        tokenizer = load_given(given, settings.end_of_text)
+        say(f"tokenizer: {tokenizer.vocab_size:,} tokens from {given.vocabulary}")
         return tokenizer
     if settings.kind == "characters":
         characters = CharacterTokenizer(survey.characters, settings.end_of_text)
         say(f"tokenizer: {characters.vocab_size:,} characters")
         return characters
+    if settings.kind == "numbers" and settings.vocab_size is not None:
+        return NumberTokenizer(settings.vocab_size, settings.end_of_text)
     if settings.kind == "bytes":
         return ByteTokenizer(settings.end_of_text)
     from longhaul.data.subwords import train_bpe
@@ -197,15 +222,13 @@ def _make_tokenizer(
 def _manifest(
     folder: Path,
     recipe: Recipe,
-    survey: Survey,
     tokenizer: Tokenizer,
-    sources: list[SourceTokens],
+    made: list[tuple[SourceSurvey, SourceTokens]],
 ) -> dict[str, Any]:
     def file_facts(path: Path) -> dict[str, Any]:
         return {"file": path.name, "bytes": path.stat().st_size, "sha256": sha256_of(path)}
 
-    def source_facts(number: int, source: SourceTokens) -> dict[str, Any]:
-        found = survey.sources[number]
+    def source_facts(found: SourceSurvey, source: SourceTokens) -> dict[str, Any]:
         facts: dict[str, Any] = {
             "name": source.name,
             "weight": source.weight,
@@ -230,7 +253,7 @@ def _manifest(
             "vocab_size": tokenizer.vocab_size,
             "end_of_text": tokenizer.end_of_text is not None,
         },
-        "sources": [source_facts(number, source) for number, source in enumerate(sources)],
+        "sources": [source_facts(found, source) for found, source in made],
     }
 
 

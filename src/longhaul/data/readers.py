@@ -29,10 +29,12 @@ TEXT_SUFFIXES = frozenset({
 _LINE_SUFFIXES = (".jsonl", ".ndjson", ".json")
 _PARQUET_SUFFIX = ".parquet"
 _ROWS_AT_ONCE = 64
+TOKEN_SUFFIXES = (".bin", ".idx")
+"""Tokens made elsewhere (`token_files.py`); no reader here takes them."""
 
 KNOWN_FORMATS = (
     "longhaul reads .txt and other text (.md, .rst, .py, .c, …) and .jsonl, each also as .gz or "
-    ".zst, and .parquet"
+    ".zst, .parquet, and tokens in .bin (data.sources.format)"
 )
 
 

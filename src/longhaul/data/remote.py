@@ -14,14 +14,22 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 from urllib.parse import unquote, urlsplit
 
 from longhaul.core.errors import DataError, LonghaulError, RecipeError
 from longhaul.core.files import write_atomically, write_json
 from longhaul.core.units import short_bytes
-from longhaul.data.readers import KNOWN_FORMATS, format_of, suffix_advice, taken_from_folder
+from longhaul.data.readers import (
+    KNOWN_FORMATS,
+    TOKEN_SUFFIXES,
+    format_of,
+    suffix_advice,
+    taken_from_folder,
+)
 from longhaul.data.sources import Say
+
+Wanted = Literal["text", "tokens", "any"]
 
 _CHUNK_BYTES = 1 << 20
 _CONNECT_S = 30
@@ -52,7 +60,7 @@ class RemoteFile:
 
 
 def fetch(
-    url: str, downloads: Path, say: Say, sha256: str = "", kinds_known: bool = True
+    url: str, downloads: Path, say: Say, sha256: str = "", wanted: Wanted = "text"
 ) -> list[RemoteFile]:
     """The files behind an address, from the cache where they are there already.
 
@@ -63,7 +71,7 @@ def fetch(
         downloads: the cache.
         say: is told what is fetched or reused.
         sha256: the expected hash of a single file; empty does not check.
-        kinds_known: refuse files that no reader takes (a tokenizer.json passes False).
+        wanted: refuse, and leave out of folders, what is no text, or no tokens.
 
     Raises:
         DataError: unreachable, absent, truncated, of another hash, or of no known format.
@@ -77,7 +85,7 @@ def fetch(
         say(f"data: reusing the copy of {shown} in {folder} ({short_bytes(size)})")
         return cached
     with _explained(shown):
-        system, names = _list(url, shown, kinds_known)
+        system, names = _list(url, shown, wanted)
     if sha256 and len(names) != 1:
         raise RecipeError(
             f"data.sources.sha256: {shown} is {len(names)} files, and one hash fits one file",
@@ -97,7 +105,7 @@ def fetch(
     return fetched
 
 
-def _list(url: str, shown: str, kinds_known: bool) -> tuple[Any, dict[str, str]]:
+def _list(url: str, shown: str, wanted: Wanted) -> tuple[Any, dict[str, str]]:
     """The file system, and relative name → path in it for every file of the address."""
     import fsspec
 
@@ -112,7 +120,7 @@ def _list(url: str, shown: str, kinds_known: bool) -> tuple[Any, dict[str, str]]
         raise DataError(f"{shown}: {error}", "use https://, hf://, s3://, gs:// or az://") from None
     if scheme in ("http", "https"):
         name = unquote(PurePosixPath(urlsplit(url).path).name)
-        if kinds_known and format_of(name) is None:
+        if not _readable(name, wanted):
             raise DataError(f"{shown}: no reader for this kind of file", suffix_advice(name))
         return system, {name: root}
     if _GLOB & set(root):
@@ -122,19 +130,29 @@ def _list(url: str, shown: str, kinds_known: bool) -> tuple[Any, dict[str, str]]
         found, base = system.find(root), root
     else:
         found, base = [root], root.rpartition("/")[0]
-        if kinds_known and format_of(root) is None:
+        if not _readable(root, wanted):
             if not system.exists(root):
                 raise FileNotFoundError(root)
             raise DataError(f"{shown}: no reader for this kind of file", suffix_advice(root))
     names = {path.removeprefix(base).lstrip("/"): path for path in sorted(found)}
     if len(found) > 1 or found != [root]:
-        names = {name: path for name, path in names.items() if taken_from_folder(name)}
+        names = {name: path for name, path in names.items() if _taken(name, wanted)}
     if not names:
         raise DataError(f"{shown}: no file there that can be read", KNOWN_FORMATS)
     for name in names:
         if {"", ".", ".."} & set(name.split("/")):
             raise DataError(f"{shown}: a file is called {name!r}", "give it a plain name")
     return system, names
+
+
+def _readable(name: str, wanted: Wanted) -> bool:
+    if wanted == "text":
+        return format_of(name) is not None
+    return wanted == "any" or name.lower().endswith(TOKEN_SUFFIXES)
+
+
+def _taken(name: str, wanted: Wanted) -> bool:
+    return taken_from_folder(name) if wanted == "text" else _readable(name, wanted)
 
 
 def _options(scheme: str) -> dict[str, Any]:

@@ -28,11 +28,13 @@ from longhaul.data.builtin import (
 from longhaul.data.documents import Document
 from longhaul.data.readers import (
     KNOWN_FORMATS,
+    TOKEN_SUFFIXES,
     format_of,
     read_file,
     suffix_advice,
     taken_from_folder,
 )
+from longhaul.data.token_files import TokenPath
 
 Say = Callable[[str], None]
 
@@ -46,12 +48,14 @@ class Corpus:
         weight: share of the training tokens, relative to the others.
         identity: what it consists of, as JSON: equal identities read as equal documents.
         documents: reads it from the beginning; broken lines and files go to the `Breakage`.
+        token_files: what it consists of, if it is tokens already; then it has no documents here.
     """
 
     name: str
     weight: float
     identity: Any
     documents: Callable[[Breakage], Iterator[Document]]
+    token_files: tuple[TokenPath, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,8 @@ def locate(source: SourceSection, seed: int, downloads: Path, say: Say) -> Corpu
         return documents(Breakage(name, max_fraction=1.0))
 
     builtin = source.path in BUILTIN_SOURCES
+    if _is_tokens(source):
+        return Corpus(name, source.weight, identity, documents, _token_paths(source, files))
     return Corpus(name, source.weight, identity, builtin_documents if builtin else documents)
 
 
@@ -94,12 +100,14 @@ def _files_of(
     if path == "python-packages":
         return _package_files()
     if "://" in path and not path.startswith("file://"):
-        from longhaul.data.remote import fetch
+        from longhaul.data.remote import Wanted, fetch
 
-        fetched = fetch(path, downloads, say, source.sha256)
+        wanted: Wanted = "tokens" if _is_tokens(source) else "text"
+        fetched = fetch(path, downloads, say, source.sha256, wanted)
         files = [_File(item.path, item.name) for item in fetched]
         return files, [[item.name, item.sha256] for item in fetched]
-    return _local_files(Path(path.removeprefix("file://")).expanduser(), path)
+    local = Path(path.removeprefix("file://")).expanduser()
+    return (_local_tokens if _is_tokens(source) else _local_files)(local, path)
 
 
 def _stdlib_files() -> tuple[Sequence[_File], Any]:
@@ -136,7 +144,7 @@ def _package_files() -> tuple[Sequence[_File], Any]:
 
 def _local_files(path: Path, given: str) -> tuple[Sequence[_File], Any]:
     if path.is_dir():
-        found = sorted(_walk(path, ""), key=lambda item: item[0].name)
+        found = sorted(_walk(path, "", taken_from_folder), key=lambda item: item[0].name)
         if not found:
             raise DataError(f"{given}: {_why_nothing(path)}", KNOWN_FORMATS)
         return [file for file, _ in found], [identity for _, identity in found]
@@ -149,15 +157,46 @@ def _local_files(path: Path, given: str) -> tuple[Sequence[_File], Any]:
     return [_File(path, path.name)], [_stamp(path.name, path.stat())]
 
 
-def _walk(folder: Path, prefix: str) -> Iterator[tuple[_File, Any]]:
+def _is_tokens(source: SourceSection) -> bool:
+    """Whether a source is tokens already: by its format, or by the name of a single file."""
+    named = source.path.lower().endswith(TOKEN_SUFFIXES) and not Path(source.path).is_dir()
+    return source.format != "auto" or named
+
+
+def _local_tokens(path: Path, given: str) -> tuple[Sequence[_File], Any]:
+    if path.is_dir():
+        walked = _walk(path, "", lambda name: name.lower().endswith(TOKEN_SUFFIXES))
+        found = sorted(walked, key=lambda item: item[0].name)
+        if not found:
+            raise DataError(f"{given}: no .bin in this folder", "give the folder that holds them")
+        return [file for file, _ in found], [identity for _, identity in found]
+    # Megatron-LM is given the two files' common prefix; either of them means both here.
+    if path.suffix == ".idx" or (not path.exists() and Path(f"{path}.bin").is_file()):
+        path = Path(f"{str(path).removesuffix('.idx')}.bin")
+    if not path.is_file():
+        raise DataError(f"{path}: no such file", _nearest(path))
+    both = [each for each in (path, path.with_suffix(".idx")) if each.is_file()]
+    return [_File(p, p.name) for p in both], [_stamp(p.name, p.stat()) for p in both]
+
+
+def _token_paths(source: SourceSection, files: Sequence[_File]) -> tuple[TokenPath, ...]:
+    indices = {file.name: file.path for file in files if file.name.lower().endswith(".idx")}
+    return tuple(
+        TokenPath(file.path, file.name, source.format, indices.get(f"{file.name[:-4]}.idx"))
+        for file in files
+        if file.name not in indices
+    )
+
+
+def _walk(folder: Path, prefix: str, taken: Callable[[str], bool]) -> Iterator[tuple[_File, Any]]:
     with os.scandir(folder) as entries:
         for entry in entries:
             name = f"{prefix}{entry.name}"
             if entry.name.startswith("."):
                 continue
             if entry.is_dir(follow_symlinks=False):
-                yield from _walk(Path(entry.path), f"{name}/")
-            elif taken_from_folder(entry.name) and entry.is_file():
+                yield from _walk(Path(entry.path), f"{name}/", taken)
+            elif taken(entry.name) and entry.is_file():
                 yield _File(Path(entry.path), name), _stamp(name, entry.stat())
 
 
@@ -173,6 +212,11 @@ def _why_nothing(folder: Path) -> str:
         return (
             f"a folder of .json files ({names[0]}, …); rename them to .jsonl if each of their "
             "lines is one JSON object"
+        )
+    if any(name.lower().endswith(".bin") for name in names):
+        return (
+            "a folder of .bin files and no text; if they are tokens, say whose in "
+            'data.sources.format ("nanogpt", "llm.c", "megatron")'
         )
     return f"a folder without a file that can be read (it has {', '.join(names[:3])}, …)"
 

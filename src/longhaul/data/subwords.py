@@ -4,9 +4,12 @@ Enters: text to train on or to encode. Leaves: token numbers. The only file that
 `tokenizers`. Never knows: corpora, shards.
 """
 
+import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trainers
 
@@ -14,6 +17,8 @@ from longhaul.core.errors import DataError
 from longhaul.data.documents import cut_text
 from longhaul.data.tokenizing import END_OF_TEXT, TokenArray, Tokenizer
 
+_SPACE = "\u2581"
+_BYTE_PIECE = re.compile(r"<0x[0-9A-F]{2}>")
 _ENDS_OF_TEXT = (END_OF_TEXT, "</s>", "<eos>", "<|end_of_text|>")
 
 # Words with at most one leading mark or space, numbers of up to three digits, runs of marks with
@@ -76,6 +81,25 @@ class SubwordTokenizer(Tokenizer):
     def decode(self, ids: Iterable[int]) -> str:
         """The text of token numbers (see `Tokenizer`)."""
         return self._inner.decode([int(i) for i in ids], skip_special_tokens=False)
+
+    def token_bytes(self) -> npt.NDArray[np.int64] | None:
+        """UTF-8 bytes of each token (see `Tokenizer`), if byte-level or like SentencePiece."""
+        decoder = json.dumps(json.loads(self._content).get("decoder"), ensure_ascii=False)
+        byte_level = '"ByteLevel"' in decoder
+        if not byte_level and _SPACE not in decoder:
+            return None
+        added = self._inner.get_added_tokens_decoder()
+        sizes = np.zeros(self.vocab_size, np.int64)
+        for token, number in self._inner.get_vocab(with_added_tokens=True).items():
+            if number in added:
+                sizes[number] = 0 if added[number].special else len(token.encode())
+            elif byte_level:
+                sizes[number] = len(token)  # one character stands for each byte
+            elif _BYTE_PIECE.fullmatch(token):
+                sizes[number] = 1
+            else:
+                sizes[number] = len(token.replace(_SPACE, " ").encode())
+        return sizes
 
     def content(self) -> bytes:
         """The `tokenizer.json`, byte for byte as it was given."""

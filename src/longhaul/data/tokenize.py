@@ -94,7 +94,7 @@ def write_source(
         split_tail(whole.close(), data.held_out.fraction, tokenizer, train, held_out)
     streams = [TokenStream([Shard(p) for p in out.close()]) for out in (train, held_out)]
     source = SourceTokens(corpus.name, corpus.weight, split, streams[0], streams[1])
-    _check_sides(source, survey, data)
+    check_sides(source, survey, data)
     num_tokens = source.train.num_tokens + source.held_out.num_tokens
     say(
         f"data: {corpus.name}: {short_count(num_tokens)} tokens "
@@ -131,7 +131,8 @@ def _batches(documents: Iterable[KeptDocument]) -> Iterator[list[KeptDocument]]:
         yield batch
 
 
-def _check_sides(source: SourceTokens, survey: SourceSurvey, data: DataSection) -> None:
+def check_sides(source: SourceTokens, survey: SourceSurvey, data: DataSection) -> None:
+    """Raise DataError if nothing is left on one side of the split."""
     for stream, side in ((source.train, "to train on"), (source.held_out, "held out")):
         if stream.num_tokens:
             continue

@@ -48,6 +48,13 @@ class Tokenizer(ABC):
     def decode(self, ids: Iterable[int]) -> str:
         """The text of token numbers; a byte sequence that is no UTF-8 becomes U+FFFD."""
 
+    def token_bytes(self) -> npt.NDArray[np.int64] | None:
+        """UTF-8 bytes of text that each token number stands for (special tokens for none).
+
+        None where that does not follow from the vocabulary.
+        """
+        return None
+
     @abstractmethod
     def content(self) -> bytes:
         """The `tokenizer.json`; the same vocabulary always gives the same bytes."""
@@ -77,6 +84,7 @@ def load_tokenizer(path: Path, end_of_text: bool = True) -> Tokenizer:
         DataError: it is missing or no `tokenizer.json`.
     """
     from longhaul.data.alphabets import ByteTokenizer, CharacterTokenizer
+    from longhaul.data.number_tokens import NumberTokenizer
 
     try:
         content = path.read_bytes()
@@ -88,7 +96,7 @@ def load_tokenizer(path: Path, end_of_text: bool = True) -> Tokenizer:
             f"{path}: not a tokenizer.json ({error})",
             "give the tokenizer.json of a Hugging Face tokenizer",
         ) from None
-    for kind in (CharacterTokenizer, ByteTokenizer):
+    for kind in (NumberTokenizer, CharacterTokenizer, ByteTokenizer):
         if (known := kind.recognise(vocabulary, end_of_text)) is not None:
             return known
     from longhaul.data.subwords import SubwordTokenizer

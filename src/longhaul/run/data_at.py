@@ -28,7 +28,9 @@ def documents_at(run: str, runs: Path, step: int, attempt: int | None) -> Iterat
     record, ledger = _find(folder, step, attempt)
     recipe = read_asked(folder).settings()
     dataset = text_of(folder)
-    reader = BatchReader(dataset, recipe.seed, recipe.block_length(), recipe.order.cycle)
+    reader = BatchReader(
+        dataset, recipe.seed, recipe.block_length(), recipe.order.cycle, recipe.data.stages
+    )
     request = BatchRequest(record.draw, record.sequences, record.sequence_length, ledger.skips)
     yield (
         f"step {record.step}, attempt {record.attempt}, segment {record.segment}: "

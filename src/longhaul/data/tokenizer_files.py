@@ -1,0 +1,142 @@
+"""The tokenizer that a recipe gives: found, fetched, and made into one `tokenizer.json`.
+
+Enters: `tokenizer.path`. Leaves: a tokenizer, whichever of three formats the files have.
+Never knows: corpora, shards, or how a tokenizer is trained.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from longhaul.core.errors import DataError, RecipeError
+from longhaul.data.dataset import TOKENIZER_FILE
+from longhaul.data.sources import Say
+from longhaul.data.tokenizing import Tokenizer, load_tokenizer
+
+_PAIRS = (("vocab.bpe", "encoder.json"), ("merges.txt", "vocab.json"))
+_FORMATS = (
+    "give a tokenizer.json, a SentencePiece .model, or GPT-2's vocab.bpe with encoder.json beside "
+    "it"
+)
+PICKLE_ADVICE = (
+    'for nanoGPT\'s shakespeare_char: prepare its input.txt with tokenizer.kind = "characters" and '
+    "tokenizer.end_of_text = false, and give the tokenizer.json of that folder (both number "
+    'characters alike); or set tokenizer.kind = "numbers" and tokenizer.vocab_size'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerFiles:
+    """A tokenizer's file, or GPT-2's two.
+
+    Attributes:
+        vocabulary: `tokenizer.json`, a `.model`, or GPT-2's `encoder.json`.
+        merges: GPT-2's `vocab.bpe`.
+    """
+
+    vocabulary: Path
+    merges: Path | None = None
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """All of them."""
+        return (self.vocabulary,) if self.merges is None else (self.vocabulary, self.merges)
+
+
+def find_tokenizer(given: str, downloads: Path, say: Say) -> TokenizerFiles:
+    """The files that `tokenizer.path` means; remote ones are fetched.
+
+    Raises:
+        DataError: there is none, or it is a pickle.
+        RecipeError: the address is a folder.
+    """
+    if given.lower().endswith((".pkl", ".pickle")):
+        raise DataError(
+            f"tokenizer.path: {given}: a pickle is a program, and longhaul runs no program it is "
+            "given as data",
+            PICKLE_ADVICE,
+        )
+    if "://" in given and not given.startswith("file://"):
+        partner = _partner(given)
+        fetched = [_fetched(address, downloads, say) for address in (given, partner) if address]
+        return _sorted(*fetched)
+    path = Path(given.removeprefix("file://")).expanduser()
+    if path.is_dir():
+        path = _in_folder(path)
+    if not path.is_file():
+        raise DataError(f"tokenizer.path: {path}: no such file", f"paths start at {Path.cwd()}")
+    if (name := _partner(path.name)) is None:
+        return TokenizerFiles(path)
+    if not (partner_path := path.with_name(name)).is_file():
+        raise DataError(f"tokenizer.path: {path}: {name} is not beside it", _FORMATS)
+    return _sorted(path, partner_path)
+
+
+def load_given(files: TokenizerFiles, end_of_text: bool) -> Tokenizer:
+    """The tokenizer in these files.
+
+    Raises:
+        DataError: they are not what their names say.
+        RecipeError: end-of-text is wanted and it has none.
+    """
+    path = files.vocabulary
+    if files.merges is None and not path.name.lower().endswith(".model"):
+        tokenizer = load_tokenizer(path, end_of_text)
+    else:
+        from longhaul.data.subwords import SubwordTokenizer
+
+        tokenizer = SubwordTokenizer(_converted(files), end_of_text, str(path))
+    if end_of_text and tokenizer.end_of_text is None:
+        raise RecipeError(
+            f"tokenizer.end_of_text: true, but {path} has no <|endoftext|>, </s>, <eos> or "
+            "<|end_of_text|>",
+            "set tokenizer.end_of_text = false, or give a tokenizer that has one",
+        )
+    return tokenizer
+
+
+def _converted(files: TokenizerFiles) -> bytes:
+    from longhaul.data.gpt2_files import from_gpt2
+    from longhaul.data.sentencepiece import MAX_MODEL_BYTES, from_sentencepiece
+
+    for path in files.paths:
+        if (size := path.stat().st_size) > MAX_MODEL_BYTES:
+            raise DataError(f"{path}: {size:,} bytes are no tokenizer's", _FORMATS)
+    content = files.vocabulary.read_bytes()
+    if files.merges is None:
+        return from_sentencepiece(content, str(files.vocabulary))
+    return from_gpt2(content, files.merges.read_bytes(), str(files.merges))
+
+
+def _fetched(address: str, downloads: Path, say: Say) -> Path:
+    from longhaul.data.remote import fetch
+
+    fetched = fetch(address, downloads, say, wanted="any")
+    if len(fetched) != 1:
+        raise RecipeError(f"tokenizer.path: {address} is {len(fetched)} files", _FORMATS)
+    return fetched[0].path
+
+
+def _partner(name: str) -> str | None:
+    """The other file of GPT-2's pair."""
+    for pair in _PAIRS:
+        for own, other in (pair, pair[::-1]):
+            if name.endswith(own):
+                return name.removesuffix(own) + other
+    return None
+
+
+def _sorted(first: Path, second: Path | None = None) -> TokenizerFiles:
+    if second is None:
+        return TokenizerFiles(first)
+    if first.name.endswith(".json"):
+        return TokenizerFiles(first, second)
+    return TokenizerFiles(second, first)
+
+
+def _in_folder(folder: Path) -> Path:
+    names = [TOKENIZER_FILE, "tokenizer.model", *(merges for merges, _ in _PAIRS)]
+    models = sorted(path.name for path in folder.glob("*.model"))
+    for name in [*names, *(models if len(models) == 1 else [])]:
+        if (folder / name).is_file():
+            return folder / name
+    raise DataError(f"tokenizer.path: {folder}: no tokenizer in this folder", _FORMATS)
