@@ -25,10 +25,56 @@ def settings() -> OptimSection:
 
 @pytest.fixture
 def fill_gradients() -> Callable[..., None]:
-    def fill(model: GPT, seed: int, scale: float = 1.0) -> None:
+    def fill(model: torch.nn.Module, seed: int, scale: float = 1.0) -> None:
         """Random gradients in place of a backward pass."""
         generator = torch.Generator().manual_seed(seed)
         for parameter in model.parameters():
-            parameter.grad = torch.randn(parameter.shape, generator=generator) * scale
+            gradient = torch.randn(parameter.shape, generator=generator) * scale
+            parameter.grad = gradient.to(parameter.dtype)
 
     return fill
+
+
+@pytest.fixture
+def update() -> Callable[..., object]:
+    def update(optimizer, loss=2.0, scale=None):
+        """One step as the trainer makes it."""
+        gate = optimizer.judge(torch.tensor(loss), scale)
+        optimizer.step(gate)
+        optimizer.clear_gradients()
+        return gate
+
+    return update
+
+
+@pytest.fixture
+def state() -> Callable[..., dict[str, torch.Tensor]]:
+    def state(model, optimizer):
+        """Copies of everything that a step may change."""
+        named = dict(model.named_parameters()) | optimizer.tensors()
+        return {name: tensor.detach().clone() for name, tensor in named.items()}
+
+    return state
+
+
+@pytest.fixture
+def put_back() -> Callable[..., None]:
+    def put_back(model, optimizer, kept):
+        for name, tensor in (dict(model.named_parameters()) | optimizer.tensors()).items():
+            tensor.detach().copy_(kept[name])
+
+    return put_back
+
+
+@pytest.fixture
+def differing() -> Callable[..., list[str]]:
+    def differing(one, other):
+        """Names of tensors that differ in a byte: NaN equals NaN, -0.0 differs from 0.0."""
+        assert one.keys() == other.keys()
+        return [name for name in one if _bytes(one[name]) != _bytes(other[name])]
+
+    return differing
+
+
+def _bytes(tensor: torch.Tensor) -> bytes:
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()

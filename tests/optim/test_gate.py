@@ -54,6 +54,39 @@ def test_opposite_infinities_do_not_cancel():
     assert judge(grads, LOSS, 1.0).masked
 
 
+@hypothesis_settings(max_examples=30, deadline=None)
+@given(clip=st.sampled_from([0.0, 0.1, 100.0]), power=st.integers(-10, 24))
+def test_a_loss_scale_is_undone_in_norm_and_in_gradients(clip, power):
+    scale = torch.tensor(2.0**power)
+    plain = judge(gradients(), LOSS, clip)
+    scaled = judge(gradients(scale.item()), LOSS, clip, scale)
+    torch.testing.assert_close(scaled.gradient_norm, plain.gradient_norm)
+    for one, other in zip(gradients(scale.item()), gradients(), strict=True):
+        wanted = other if plain.divisor is None else other / plain.divisor
+        torch.testing.assert_close(one / scaled.divisor, wanted)
+
+
+def test_the_divisor_is_no_alias_of_the_scale():
+    scale = torch.tensor(8.0)
+    gate = judge(gradients(), LOSS, 0.0, scale)
+    scale.mul_(2.0)
+    assert gate.divisor == 8.0
+
+
+def test_the_norm_of_fp16_gradients_may_exceed_fp16():
+    grads = [torch.full((100,), 60000.0).half(), torch.ones(3)]
+    gate = judge(grads, LOSS, 1.0)
+    assert gate.gradient_norm.item() == pytest.approx(600_000.0, rel=1e-3)
+    assert not gate.masked
+    grads[0][7] = math.inf
+    assert judge(grads, LOSS, 1.0).masked
+
+
+def test_found_inf_is_masked_as_a_number():
+    assert judge(gradients(), LOSS, 1.0).found_inf == 0.0
+    assert judge(gradients(math.inf), LOSS, 1.0).found_inf == 1.0
+
+
 def test_guard_undoes_any_in_place_change_when_masked_and_only_then():
     for bad in (False, True):
         gate = judge(gradients(), torch.tensor(math.nan) if bad else LOSS, 1.0)

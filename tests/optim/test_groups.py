@@ -1,9 +1,11 @@
 import pytest
+import torch
 
 from longhaul.config.model import ModelSection
 from longhaul.config.optim import OptimSection
 from longhaul.model.initialise import build
-from longhaul.optim.groups import describe, make_groups, weight_decay
+from longhaul.model.weights import Linear
+from longhaul.optim.groups import describe, learning_rate, make_groups, weight_decay
 
 
 def test_every_weight_is_in_exactly_one_group_under_its_own_name(model):
@@ -45,6 +47,25 @@ def test_which_roles_decay(decay_embeddings):
         "position": tables,
         "vector": 0.0,
     }
+
+
+def test_a_role_has_its_own_rate():
+    settings = OptimSection(lr=0.1, lr_factors={"embedding": 3.0})
+    assert learning_rate("embedding", settings, 0.02) == 0.06
+    assert learning_rate("matrix", settings, 0.02) == 0.02
+    model = build(ModelSection(layers=1, heads=1, width=8, context=4), 21, seed=0)
+    rows = {row.role: row.learning_rate for row in describe(make_groups(model), settings)}
+    assert rows["embedding"] == pytest.approx(0.3)
+    assert rows["head"] == 0.1
+
+
+@pytest.mark.parametrize(("parts", "rows"), [(1, (12,)), (3, (4, 4, 4)), ((6, 3, 3), (6, 3, 3))])
+def test_a_fused_weight_tells_the_rows_of_its_parts(parts, rows):
+    fused = Linear(5, 12, bias=True)
+    fused.parts = parts
+    matrices, vectors = make_groups(torch.nn.Sequential(fused))
+    assert matrices.parts == (rows,)
+    assert vectors.parts == ((12,),)
 
 
 def test_roles_that_do_not_occur_have_no_row():

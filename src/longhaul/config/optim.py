@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from longhaul.config.section import Section, live
+from longhaul.config.section import Section, fixed, live
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
@@ -24,24 +24,103 @@ class ScheduleSection(Section):
     """For `wsd`: share of `decay_steps` spent on the final linear decay."""
 
 
-class OptimSection(Section):
-    """AdamW (arXiv 1711.05101), with clipping."""
+class LearningRateFactors(Section):
+    """Learning rate of each role of weights, as a factor on `optim.lr` (modded-nanogpt trains its
+    tables and its head far faster than its matrices). Decay goes with it: a step shrinks a
+    decayed weight by its own rate times `weight_decay`.
+    """
 
-    name: Literal["adamw"] = live("adamw")
-    """Which optimizer."""
+    matrix: float = live(1.0, ge=0)
+    """Matrices between activations."""
+    embedding: float = live(1.0, ge=0)
+    """The token table, and other tables looked up by token."""
+    position: float = live(1.0, ge=0)
+    """The position table."""
+    head: float = live(1.0, ge=0)
+    """The output matrix, when it is not the token table."""
+    vector: float = live(1.0, ge=0)
+    """Biases, scales of norms, learned shares of mixtures."""
+
+
+class MuonSection(Section):
+    """Muon (Keller Jordan et al., 2024, kellerjordan.github.io/posts/muon; arXiv 2502.16982):
+    momentum made orthogonal, for matrices. All other weights are AdamW's.
+    """
+
+    momentum: Beta = live(0.95)
+    """Decay of the momentum."""
+    nesterov: bool = live(True)
+    """Look one step ahead along the momentum."""
+    momentum_warmup_steps: int = live(0, ge=0)
+    """Steps over which the momentum rises from 0.85 to `momentum` (modded-nanogpt: 300)."""
+    newton_schulz: Literal["auto", "bf16", "float32"] = live("auto")
+    """Number format of the iteration that makes a matrix orthogonal; `auto` is bf16 where the
+    device multiplies it faster than float32."""
+    newton_schulz_steps: int = live(5, ge=1, le=20)
+    """Rounds of that iteration."""
+    scale: Literal["shape", "rms"] = live("shape")
+    """Factor on the orthogonal matrix: √max(1, rows/columns) (Keller Jordan), or
+    0.2·√max(rows, columns), whose root mean square is AdamW's, so that AdamW's learning rates
+    serve (arXiv 2502.16982, section 2.2)."""
+    separate_parts: bool = live(True)
+    """Make the maps in one fused matrix (queries, keys and values; gate and input) orthogonal
+    each by itself (modded-nanogpt)."""
+
+
+class SgdwSection(Section):
+    """Stochastic gradient descent with decoupled decay (arXiv 1711.05101, algorithm 1)."""
+
+    momentum: Beta = fixed(0.9)
+    """Decay of the sum of past gradients; at 0 there is none, nor memory for it. What a
+    checkpoint holds follows from it, so it stays as the run began."""
+    nesterov: bool = live(False)
+    """Look one step ahead along the momentum."""
+
+
+class LossScaleSection(Section):
+    """Dynamic loss scaling, for weights in fp16 (arXiv 1710.03740, section 3.2; OPT-175B)."""
+
+    initial: float = fixed(65536.0, gt=0)
+    """Scale of the first step."""
+    growth_interval: int = live(2000, gt=0)
+    """Steps in a row without overflow after which the scale grows."""
+    growth_factor: float = live(2.0, ge=1)
+    """How much it grows."""
+    backoff_factor: float = live(0.5, gt=0, lt=1)
+    """How much is left of it after an overflow."""
+    floor: float = live(1.0, gt=0)
+    """Smallest scale. A gradient that overflows here has diverged, and the record says so."""
+    ceiling: float = live(16777216.0, gt=0)
+    """Largest scale."""
+
+
+class OptimSection(Section):
+    """How gradients become new weights."""
+
+    name: Literal["adamw", "muon", "lamb", "sgdw"] = fixed("adamw")
+    """Which update rule: AdamW (arXiv 1711.05101), Muon for matrices with AdamW for the rest,
+    LAMB (arXiv 1904.00962), or SGD with decoupled decay."""
     lr: float = live(gt=0)
     """Peak learning rate."""
+    lr_factors: LearningRateFactors = Field(default_factory=LearningRateFactors)
+    """Learning rate of each role, as a factor."""
     beta1: Beta = live(0.9)
-    """Decay of the first moment."""
+    """Decay of the first moment (AdamW, LAMB)."""
     beta2: Beta = live(0.95)
-    """Decay of the second moment."""
+    """Decay of the second moment (AdamW, LAMB)."""
     eps: float = live(1e-8, gt=0)
-    """Added to the root of the second moment."""
+    """Added to the root of the second moment (AdamW, LAMB)."""
     weight_decay: float = live(0.1, ge=0)
     """Decoupled decay of matrices; norms and biases are never decayed."""
     decay_embeddings: bool = live(True)
     """Decay token and position tables too, as GPT-2 did."""
     clip: float = live(1.0, ge=0)
     """Largest total gradient norm; 0 does not clip."""
+    muon: MuonSection = Field(default_factory=MuonSection)
+    """Of Muon alone."""
+    sgdw: SgdwSection = Field(default_factory=SgdwSection)
+    """Of SGDW alone."""
+    loss_scale: LossScaleSection = Field(default_factory=LossScaleSection)
+    """Dynamic loss scaling."""
     schedule: ScheduleSection = Field(default_factory=ScheduleSection)
     """The learning rate over steps."""

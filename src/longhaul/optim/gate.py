@@ -17,12 +17,15 @@ class Gate:
     """The verdict on one update: scalar tensors on the device."""
 
     gradient_norm: Tensor
-    """Root of the summed squares over all parameters, before clipping; float32."""
+    """Root of the summed squares over all parameters, of the loss's own gradient (unscaled),
+    before clipping; float32."""
     masked: Tensor
     """Bool: loss or gradient norm is not finite, and nothing may change."""
+    found_inf: Tensor
+    """`masked` as float32, 1 or 0: what torch's fused kernels read."""
     divisor: Tensor | None
-    """Float32: what every gradient is divided by so that the norm is at most the clip;
-    None when clipping is off."""
+    """Float32: what every gradient is divided by, so that a loss scale is undone and the norm is
+    at most the clip; None when there is neither."""
 
     @contextmanager
     def guard(self, tensors: Sequence[Tensor]) -> Iterator[None]:
@@ -34,22 +37,32 @@ class Gate:
         before = [tensor.clone() for tensor in tensors]
         yield
         for tensor, kept in zip(tensors, before, strict=True):
-            torch.where(self.masked, kept, tensor, out=tensor)
+            # Some counters live on the host whatever the device is.
+            torch.where(self.masked.to(tensor.device), kept, tensor, out=tensor)
 
 
 @torch.no_grad()
-def judge(gradients: Sequence[Tensor], loss: Tensor, clip: float) -> Gate:
+def judge(
+    gradients: Sequence[Tensor], loss: Tensor, clip: float, scale: Tensor | None = None
+) -> Gate:
     """Measure the gradient and decide whether it may be applied, without waiting for the device.
 
     Args:
-        gradients: of all parameters, on one device; unchanged.
-        loss: scalar; a NaN here masks the update although all gradients may be finite.
+        gradients: of all parameters, on one device, of any floating dtype; unchanged.
+        loss: scalar, unscaled; a NaN here masks the update although all gradients may be finite.
         clip: largest norm; 0 does not clip. The divisor is the inverse of
             `torch.nn.utils.clip_grad_norm_`'s factor min(1, clip / (norm + 1e-6)).
+        scale: what the loss was multiplied by before the backward pass; a float32 scalar.
 
-    A norm whose square overflows float32 (beyond 1.8e19) counts as infinite.
+    A norm whose square overflows float32 (beyond 1.8e19, scale included) counts as infinite.
     """
-    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(gradients))))
+    # Summed in float32 whatever the gradients are: the norm of fp16 numbers overflows fp16.
+    norms = torch._foreach_norm(list(gradients), 2, torch.float32)
+    norm = torch.linalg.vector_norm(torch.stack(norms))
     masked = ~(torch.isfinite(norm) & torch.isfinite(loss))
+    if scale is not None:
+        norm = norm / scale
     divisor = ((norm + 1e-6) / clip).clamp_min_(1.0) if clip else None
-    return Gate(gradient_norm=norm, masked=masked, divisor=divisor)
+    if scale is not None:
+        divisor = scale.clone() if divisor is None else divisor * scale
+    return Gate(gradient_norm=norm, masked=masked, found_inf=masked.float(), divisor=divisor)

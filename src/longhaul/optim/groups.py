@@ -1,4 +1,4 @@
-"""Which weights are updated alike, and which of them decay.
+"""Which weights are updated alike, how fast, and which of them decay.
 
 Enters: a model and the optimizer's settings. Leaves: groups by role in a fixed order, and rows
 for the table printed at start. Never knows: the update rule.
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from longhaul.config.optim import OptimSection
+from longhaul.core.errors import LonghaulError
 from longhaul.model.weights import ROLES, Role, roles
 
 
@@ -20,6 +21,9 @@ class Group:
     role: Role
     names: tuple[str, ...]
     parameters: tuple[nn.Parameter, ...]
+    parts: tuple[tuple[int, ...], ...]
+    """Rows of each of the maps that are fused in a weight, such as queries, keys and values; one
+    entry for a weight that is a single map."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +40,21 @@ class GroupRow:
 def make_groups(model: nn.Module) -> tuple[Group, ...]:
     """The model's trainable weights by role; roles that do not occur are left out."""
     trainable = [item for item in roles(model) if item[1].requires_grad]
-    return tuple(
-        Group(
-            role,
-            tuple(name for name, _, its_role in trainable if its_role == role),
-            tuple(parameter for _, parameter, its_role in trainable if its_role == role),
-        )
-        for role in ROLES
-        if any(its_role == role for _, _, its_role in trainable)
-    )
+    owners = dict(model.named_modules())
+    groups = []
+    for role in ROLES:
+        of_role = [(name, weight) for name, weight, its_role in trainable if its_role == role]
+        if of_role:
+            names, weights = zip(*of_role, strict=True)
+            parts = tuple(_parts(owners[n.rpartition(".")[0]], n, w) for n, w in of_role)
+            groups.append(Group(role, names, weights, parts))
+    return tuple(groups)
+
+
+def learning_rate(role: Role, settings: OptimSection, lr: float) -> float:
+    """Rate of one role when the schedule says `lr`."""
+    factor: float = getattr(settings.lr_factors, role)
+    return lr * factor
 
 
 def weight_decay(role: Role, settings: OptimSection) -> float:
@@ -65,8 +75,22 @@ def describe(groups: Sequence[Group], settings: OptimSection) -> list[GroupRow]:
             role=group.role,
             tensors=len(group.parameters),
             parameters=sum(parameter.numel() for parameter in group.parameters),
-            learning_rate=settings.lr,
+            learning_rate=learning_rate(group.role, settings, settings.lr),
             weight_decay=weight_decay(group.role, settings),
         )
         for group in groups
     ]
+
+
+def _parts(owner: nn.Module, name: str, weight: nn.Parameter) -> tuple[int, ...]:
+    parts: int | Sequence[int] = getattr(owner, "parts", 1)
+    if weight.ndim < 2:
+        return (weight.numel(),)
+    rows = weight.size(0)
+    each = (rows // parts,) * parts if isinstance(parts, int) else tuple(parts)
+    if sum(each) != rows:
+        raise LonghaulError(
+            f"{name} has {rows} rows, which are not its parts {parts}",
+            "give its module `parts` that add up: a count of equal ones, or the rows of each",
+        )
+    return each

@@ -25,7 +25,7 @@ class Optimizer(Protocol):
 
     groups: tuple[Group, ...]
 
-    def judge(self, loss: Tensor) -> Gate:
+    def judge(self, loss: Tensor, scale: Tensor | None = None) -> Gate:
         """Measure all gradients; see `gate.judge`."""
         ...
 
@@ -38,7 +38,7 @@ class Optimizer(Protocol):
         ...
 
     def set_learning_rate(self, lr: float) -> None:
-        """The rate of the next step, for all groups."""
+        """The rate of the next step; each role takes its factor of it."""
         ...
 
     def apply_settings(self, settings: OptimSection) -> None:

@@ -1,0 +1,91 @@
+"""LAMB: Adam whose steps are as long as the weights they change.
+
+Enters: gradients and a gate. Leaves: weights and moments updated in place.
+Never knows: schedules, or which roles it is used for.
+"""
+
+import torch
+from torch import Tensor
+
+from longhaul.config.optim import OptimSection
+from longhaul.optim.gate import Gate
+from longhaul.optim.groups import Group
+from longhaul.optim.half import gradients_of, in_float32, portions, state_like
+from longhaul.optim.rules import Rule, divide, hush
+
+
+class LambRule(Rule):
+    """LAMB (arXiv 1904.00962, algorithm 2), with φ the identity and each weight a layer.
+
+    Adam's direction plus decay · weight is stretched to the weight's own norm. A weight or a
+    direction of norm 0 is not stretched. Decay therefore sets a direction, not a length: a fresh
+    weight with a zero gradient shrinks by exactly lr, whatever its decay.
+    """
+
+    def __init__(self, group: Group) -> None:
+        super().__init__(group)
+        self._steps = [torch.zeros((), device=self.device) for _ in group.parameters]
+        self._exp_avgs = [state_like(parameter) for parameter in group.parameters]
+        self._exp_avg_sqs = [state_like(parameter) for parameter in group.parameters]
+        self._portions = portions(group.parameters, copies=True)
+
+    def wanted(self, settings: OptimSection, lr: float) -> dict[str, float]:
+        """Rate, betas, eps, decay."""
+        return super().wanted(settings, lr) | {
+            "beta1": settings.beta1,
+            "beta2": settings.beta2,
+            "eps": settings.eps,
+        }
+
+    def update(self, gate: Gate) -> None:
+        """See `Rule.update`."""
+        for portion in self._portions:
+            given = self.with_gradient(portion)
+            if not given:
+                continue
+            parameters = [self.group.parameters[n] for n in given]
+            with in_float32(parameters) as weights:
+                gradients = gradients_of(parameters)
+                divide(gradients, gate.divisor)
+                directions = self._directions(weights, gradients, given, gate)
+                hush(directions, gate)
+                torch._foreach_add_(weights, directions)
+
+    def _directions(
+        self, weights: list[Tensor], gradients: list[Tensor], given: list[int], gate: Gate
+    ) -> list[Tensor]:
+        """What the weights move by; anything at all if masked. The moments are updated."""
+        steps, first, second = (
+            [owned[n] for n in given] for owned in (self._steps, self._exp_avgs, self._exp_avg_sqs)
+        )
+        beta1, beta2 = self.numbers["beta1"], self.numbers["beta2"]
+        hush(gradients, gate)
+        torch._foreach_add_(steps, 1.0 - gate.found_inf)
+        torch._foreach_mul_(first, torch.where(gate.masked, 1.0, beta1))
+        torch._foreach_add_(first, gradients, alpha=1.0 - beta1)
+        torch._foreach_mul_(second, torch.where(gate.masked, 1.0, beta2))
+        torch._foreach_addcmul_(second, gradients, gradients, 1.0 - beta2)
+        steps_W = torch.stack(steps)
+        bias1, bias2 = (list((1.0 - beta**steps_W).unbind()) for beta in (beta1, beta2))
+        directions = list(torch._foreach_div(first, bias1))
+        roots = torch._foreach_div(second, bias2)
+        torch._foreach_sqrt_(roots)
+        torch._foreach_add_(roots, self.numbers["eps"])
+        torch._foreach_div_(directions, roots)
+        if self.numbers["weight_decay"]:
+            torch._foreach_add_(directions, weights, alpha=self.numbers["weight_decay"])
+        weight_norms_W = torch.stack(torch._foreach_norm(weights))
+        norms_W = torch.stack(torch._foreach_norm(directions))
+        both = (weight_norms_W > 0) & (norms_W > 0)
+        lengths_W = torch.where(both, weight_norms_W / norms_W, 1.0) * -self.numbers["lr"]
+        torch._foreach_mul_(directions, list(lengths_W.unbind()))
+        return directions
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Moments and step counters by name, `<weight>.<what>`."""
+        state = {}
+        for number, name in enumerate(self.group.names):
+            state[f"{name}.step"] = self._steps[number]
+            state[f"{name}.exp_avg"] = self._exp_avgs[number]
+            state[f"{name}.exp_avg_sq"] = self._exp_avg_sqs[number]
+        return state

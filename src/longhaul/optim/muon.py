@@ -1,0 +1,155 @@
+"""Muon: momentum made orthogonal, for matrices.
+
+Enters: gradients and a gate. Leaves: matrices and their momentum updated in place.
+Never knows: schedules, or how the weights that are no matrices are updated.
+
+Shape suffixes: N matrices of one shape, R rows, C columns.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from longhaul.config.optim import OptimSection
+from longhaul.optim.gate import Gate
+from longhaul.optim.groups import Group
+from longhaul.optim.half import in_float32
+from longhaul.optim.newton_schulz import bf16_is_fast, newton_schulz
+from longhaul.optim.rules import Rule, hush, shrink_by
+
+_FIRST_MOMENTUM = 0.85  # Where the warm-up begins (modded-nanogpt).
+# Matrices are stacked up to this many elements: more would only borrow more memory.
+_MOST_IN_STACK = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class _Stack:
+    """Matrices of one shape, updated by the same few calls."""
+
+    names: tuple[str, ...]
+    parameters: tuple[nn.Parameter, ...]
+    parts: tuple[int, ...]
+    """Rows of each fused map."""
+    momentum_NRC: Tensor
+    """float32."""
+
+
+class MuonRule(Rule):
+    """Muon (Keller Jordan et al., 2024; arXiv 2502.16982), the arithmetic of `torch.optim.Muon`.
+
+    A matrix moves by lr · scale against the nearest orthogonal matrix of its momentum, and shrinks
+    by lr · decay. Torch's class takes one matrix at a time, in bfloat16 only, and cannot be held
+    back; here equal shapes are stacked into fewer, bigger calls.
+    """
+
+    def __init__(self, group: Group) -> None:
+        super().__init__(group)
+        self._step = torch.zeros((), device=self.device)
+        self._stacks = list(_stacks(group))
+
+    def wanted(self, settings: OptimSection, lr: float) -> dict[str, float]:
+        """Rate, decay and `optim.muon`; switches as 1 or 0."""
+        muon = settings.muon
+        auto = muon.newton_schulz == "auto"
+        bf16 = bf16_is_fast(self.device) if auto else muon.newton_schulz == "bf16"
+        return super().wanted(settings, lr) | {
+            "momentum": muon.momentum,
+            "momentum_warmup_steps": float(muon.momentum_warmup_steps),
+            "nesterov": float(muon.nesterov),
+            "newton_schulz_steps": float(muon.newton_schulz_steps),
+            "newton_schulz_bf16": float(bf16),
+            "rms_scale": float(muon.scale == "rms"),
+            "separate_parts": float(muon.separate_parts),
+        }
+
+    def update(self, gate: Gate) -> None:
+        """See `Rule.update`; but a matrix without a gradient counts as one with a zero gradient.
+
+        Held back without a copy of anything: see `rules.hush`.
+        """
+        lr, decay = self.numbers["lr"], self.numbers["weight_decay"]
+        momentum = self._momentum()
+        shrinking = shrink_by(gate, lr * decay)
+        for stack in self._stacks:
+            step_NRC = self._step_of(stack, gate, momentum)
+            with in_float32(stack.parameters) as weights:
+                if decay:
+                    torch._foreach_mul_(weights, shrinking)
+                torch._foreach_add_(weights, list(step_NRC.unbind()))
+        self._step.add_(1.0 - gate.found_inf)
+
+    def _momentum(self) -> float | Tensor:
+        """Of this step: a pure function of the updates made, on the device."""
+        last, over = self.numbers["momentum"], self.numbers["momentum_warmup_steps"]
+        first = min(_FIRST_MOMENTUM, last)
+        if not over or first == last:
+            return last
+        return first + (last - first) * (self._step / over).clamp_max(1.0)
+
+    def _step_of(self, stack: _Stack, gate: Gate, momentum: float | Tensor) -> Tensor:
+        """What is added to the weights, -0 if masked; the momentum of `stack` is updated."""
+        gradient_NRC = torch.stack([_gradient(weight) for weight in stack.parameters]).float()
+        if gate.divisor is not None:
+            gradient_NRC.div_(gate.divisor)
+        hush([gradient_NRC], gate)
+        momentum_NRC = stack.momentum_NRC
+        momentum_NRC.mul_(torch.where(gate.masked, 1.0, momentum))
+        momentum_NRC.add_(gradient_NRC * (1.0 - momentum))
+        ahead_NRC = momentum_NRC
+        if self.numbers["nesterov"]:
+            ahead_NRC = torch.lerp(gradient_NRC, momentum_NRC, momentum)
+        whole = (ahead_NRC.size(1),)
+        parts = stack.parts if self.numbers["separate_parts"] else whole
+        step_NRC = self._steps_of_parts(ahead_NRC, parts)
+        hush([step_NRC], gate)
+        return step_NRC
+
+    def _steps_of_parts(self, stack_NRC: Tensor, parts: tuple[int, ...]) -> Tensor:
+        """A step for each part of each matrix; parts of one shape are one stack."""
+        if len(set(parts)) == 1:
+            matrices = stack_NRC.reshape(-1, parts[0], stack_NRC.size(2))
+            return self._scaled(matrices).reshape(stack_NRC.shape)
+        return torch.cat([self._scaled(part) for part in stack_NRC.split(parts, dim=1)], dim=1)
+
+    def _scaled(self, stack_NRC: Tensor) -> Tensor:
+        """-lr · scale · the orthogonal matrix."""
+        dtype = torch.bfloat16 if self.numbers["newton_schulz_bf16"] else torch.float32
+        orthogonal_NRC = newton_schulz(stack_NRC, int(self.numbers["newton_schulz_steps"]), dtype)
+        rows, columns = stack_NRC.shape[1:]
+        scale = math.sqrt(max(1.0, rows / columns))
+        if self.numbers["rms_scale"]:
+            scale = 0.2 * math.sqrt(max(rows, columns))
+        return orthogonal_NRC.mul_(-self.numbers["lr"] * scale)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Momentum of each matrix, `<weight>.momentum`, and the count of updates."""
+        state = {f"{self.group.role}.step": self._step}
+        for stack in self._stacks:
+            for name, momentum_RC in zip(stack.names, stack.momentum_NRC, strict=True):
+                state[f"{name}.momentum"] = momentum_RC
+        return state
+
+
+def _stacks(group: Group) -> Iterator[_Stack]:
+    alike: dict[tuple[object, ...], list[int]] = {}
+    for number, weight in enumerate(group.parameters):
+        key = (weight.shape, weight.dtype, group.parts[number])
+        alike.setdefault(key, []).append(number)
+    for numbers in alike.values():
+        first = group.parameters[numbers[0]]
+        most = max(1, _MOST_IN_STACK // first.numel())
+        for begin in range(0, len(numbers), most):
+            taken = numbers[begin : begin + most]
+            yield _Stack(
+                names=tuple(group.names[number] for number in taken),
+                parameters=tuple(group.parameters[number] for number in taken),
+                parts=group.parts[taken[0]],
+                momentum_NRC=torch.zeros(len(taken), *first.shape, device=first.device),
+            )
+
+
+def _gradient(weight: nn.Parameter) -> Tensor:
+    return torch.zeros_like(weight) if weight.grad is None else weight.grad

@@ -1,0 +1,63 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from longhaul.optim.newton_schulz import bf16_is_fast, newton_schulz
+
+
+@hypothesis_settings(max_examples=25, deadline=None)
+@given(
+    rows=st.integers(1, 24), columns=st.integers(1, 24),
+    scale=st.floats(1e-4, 1e6), seed=st.integers(0, 99),
+)  # fmt: skip
+def test_singular_values_come_near_one_and_their_vectors_stay(rows, columns, scale, seed):
+    generator = torch.Generator().manual_seed(seed)
+    small = min(rows, columns)
+    left = torch.linalg.qr(torch.randn(rows, small, generator=generator))[0]
+    right = torch.linalg.qr(torch.randn(columns, small, generator=generator))[0]
+    matrix = scale * left @ torch.diag(torch.linspace(0.3, 1.0, small)) @ right.mT
+    result = newton_schulz(matrix[None], 5, torch.float32)[0]
+    values = torch.diagonal(left.mT @ result @ right)
+    assert values.min() > 0.6
+    assert values.max() < 1.3
+    rest = result - left @ torch.diag(values) @ right.mT
+    assert rest.abs().max() < 2e-3
+
+
+def test_it_depends_on_direction_only_and_not_on_its_neighbours_in_the_stack():
+    stack = torch.randn(3, 6, 9, generator=torch.Generator().manual_seed(0))
+    alone = newton_schulz(stack[1:2], 5, torch.float32)[0]
+    together = newton_schulz(
+        stack * torch.tensor([5.0, 100.0, 1e-3])[:, None, None], 5, torch.float32
+    )
+    torch.testing.assert_close(together[1], alone, rtol=1e-3, atol=1e-3)
+
+
+def test_a_tall_matrix_is_treated_as_its_transpose():
+    stack = torch.randn(2, 9, 4, generator=torch.Generator().manual_seed(0))
+    tall = newton_schulz(stack, 5, torch.float32)
+    torch.testing.assert_close(tall, newton_schulz(stack.mT, 5, torch.float32).mT)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_zeros_stay_zeros_and_nan_spoils_only_its_own_matrix(dtype):
+    stack = torch.randn(3, 4, 4, generator=torch.Generator().manual_seed(0))
+    stack[0], stack[1, 2, 2] = 0.0, torch.nan
+    result = newton_schulz(stack, 5, dtype)
+    assert result.dtype == torch.float32
+    assert torch.equal(result[0], torch.zeros(4, 4))
+    assert result[1].isnan().all()
+    assert result[2].isfinite().all()
+
+
+def test_bf16_is_near_float32():
+    stack = torch.randn(2, 16, 24, generator=torch.Generator().manual_seed(0))
+    exact, rough = (newton_schulz(stack, 5, dtype) for dtype in (torch.float32, torch.bfloat16))
+    assert (exact - rough).norm() < 0.05 * exact.norm()
+
+
+def test_every_device_answers_whether_bf16_is_fast():
+    assert bf16_is_fast(torch.device("cpu")) in (True, False)
+    assert not bf16_is_fast(torch.device("mps"))
