@@ -77,10 +77,12 @@ def test_a_problem_names_file_and_line(tmp_path: Path) -> None:
         ("batch.sequence_length=32", "batch.sequence_length: 32 does not fit model.context 16"),
         ("batch.micro_sequences=3", "batch.micro_sequences: 3 does not divide"),
         ("train.tokens=5", "give train.steps or train.tokens, not both"),
+        ("optim.loss_scale.initial=0.5", "0.5 does not lie between the floor 1 and"),
         ("optim.schedule.warmup_steps=10", "10 warm-up steps leave nothing of 10 steps"),
         ("tokenizer.kind=file", "tokenizer.path: kind `file` needs the path"),
         ("tokenizer.vocab_size=100", "100 cannot hold the 256 bytes"),
         ("model.width=6", "rotary positions need an even head width"),
+        ("model.kv_heads=3", "3 heads of keys and values do not divide model.heads"),
     ],
 )
 def test_each_kind_of_mistake_is_explained(tmp_path: Path, override: str, told: str) -> None:
@@ -172,3 +174,9 @@ def test_a_recipe_survives_its_own_dump(name: str) -> None:
 def test_leaves_cover_lists_of_tables() -> None:
     found = dict(leaves({"a": {"b": 1}, "c": [{"d": 2}, {"d": 3}], "e": [1, 2]}))
     assert found == {"a.b": 1, "c.0.d": 2, "c.1.d": 3, "e": [1, 2]}
+
+
+def test_a_mask_of_documents_without_their_ends_is_refused(tmp_path: Path) -> None:
+    recipe = write(tmp_path, "mine.toml", SMALL)
+    told = problems(recipe, "model.document_mask=true", "tokenizer.end_of_text=false")
+    assert "model.document_mask: documents are told apart by the end-of-text token" in told

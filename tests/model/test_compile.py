@@ -1,31 +1,69 @@
+import shutil
+
 import pytest
 import torch
 
 from longhaul.config.model import ModelSection
+from longhaul.model.gpt import GPT
 from longhaul.model.initialise import build
 from longhaul.model.tap import Tap
 
+SHAPE = {"layers": 2, "heads": 2, "width": 16, "context": 8, "vocab_multiple": 8}
+SPEEDRUN = {
+    "qk_norm": True, "activation": "relu2", "kv_heads": 1, "norm_scale": False,
+    "embedding_norm": True,
+    "value_residual": True, "value_embeddings": 1, "input_mix": True, "unet_skips": True,
+    "logit_softcap": 15.0, "bigram_rows": 64, "window": 3, "zero_head": True,
+}  # fmt: skip
+POST_NORM = {
+    "positions": "learned", "norm": "layernorm", "norm_placement": "post", "bias": True,
+    "embedding_width": 8, "tied_head": True, "split_score_scale": True, "embedding_scale": 4.0,
+    "attention_out_norm": True, "mlp_inner_norm": True, "attention_head_scale": True,
+    "activation": "geglu", "z_loss": 1e-3,
+}  # fmt: skip
+FORMS = {"plain": {}, "speedrun": SPEEDRUN, "post_norm": POST_NORM}
 
-@pytest.mark.parametrize("tapped", [False, True])
-def test_the_model_is_one_graph_with_the_same_loss_gradients_and_gauges(tapped):
-    """Captured whole (a graph break would fail it), forward and backward; the code generator is
-    left out, so that a machine without a C++ compiler can test this too."""
-    settings = ModelSection(layers=2, heads=2, width=16, context=8, vocab_multiple=8)
+
+def made(form: str) -> GPT:
+    return build(ModelSection.model_validate(SHAPE | FORMS[form]), 21, seed=0)
+
+
+def loss_and_gradients(model: GPT, compiled: bool, tap: Tap | None, backend: str):
     generator = torch.Generator().manual_seed(0)
     tokens_BT, targets_BT = torch.randint(21, (2, 3, 8), generator=generator)
+    forward = torch.compile(model, backend=backend, fullgraph=True) if compiled else model
+    if tap is None:
+        loss = forward(tokens_BT, targets_BT)
+    else:
+        with tap.open_for_forward():
+            loss = forward(tokens_BT, targets_BT, tap=tap)
+    loss.backward()
+    return [loss.detach(), *(parameter.grad for parameter in model.parameters())]
+
+
+@pytest.mark.parametrize(
+    ("form", "tapped"),
+    [("plain", False), ("plain", True), ("speedrun", False), ("post_norm", True)],
+)
+def test_the_model_is_one_graph_with_the_same_loss_gradients_and_gauges(form, tapped):
+    """Captured whole (a graph break would fail it), forward and backward; the code generator is
+    left out, so that a machine without a C++ compiler can test this too."""
     found = []
     for compiled in (False, True):
-        model = build(settings, 21, seed=0)
+        torch.compiler.reset()
+        model = made(form)
         tap = Tap(model.gauges, layers=2) if tapped else None
-        forward = torch.compile(model, backend="aot_eager", fullgraph=True) if compiled else model
-        if tap is None:
-            loss = forward(tokens_BT, targets_BT)
-        else:
-            with tap.open_for_forward():
-                loss = forward(tokens_BT, targets_BT, tap)
-        loss.backward()
-        readings = tap.drain() if tap is not None else torch.zeros(0)
-        gradients = [parameter.grad for parameter in model.parameters()]
-        found.append([loss.detach(), readings, *gradients])
+        results = loss_and_gradients(model, compiled, tap, "aot_eager")
+        found.append([*results, tap.drain() if tap is not None else torch.zeros(0)])
     for eager, captured in zip(*found, strict=True):
         torch.testing.assert_close(captured, eager)
+
+
+@pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning")
+@pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler")
+def test_generated_code_gives_the_same_loss_and_gradients():
+    torch.compiler.reset()
+    eager = loss_and_gradients(made("speedrun"), False, None, "inductor")
+    compiled = loss_and_gradients(made("speedrun"), True, None, "inductor")
+    for one, other in zip(eager, compiled, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-3, atol=1e-4)

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from longhaul.config.model import ModelSection
 from longhaul.core.errors import UsageError
-from longhaul.model.gpt import GPT, IGNORED_TARGET
+from longhaul.model.gpt import GPT
+from longhaul.model.head import IGNORED_TARGET
 from longhaul.model.initialise import build
 
 GPT2 = {
@@ -187,3 +188,85 @@ def test_shorter_sequences_give_the_same_logits_as_the_beginning_of_longer_ones(
         with torch.no_grad():
             whole, part = model(tokens_BT), model(tokens_BT[:, :5])
         torch.testing.assert_close(whole[:, :5], part, rtol=1e-5, atol=1e-5)
+
+
+def test_padding_takes_no_probability_under_a_cap_either():
+    plain, padded = small(logit_softcap=3.0), small(logit_softcap=3.0, vocab_multiple=16)
+    one, other = build(plain, 21, seed=0), randomised(build(padded, 21, seed=0))
+    with torch.no_grad():
+        state = other.state_dict()
+        one.load_state_dict(
+            state | {name: state[name][:21] for name in ("tokens.weight", "head.weight")}
+        )
+    tokens_BT, targets_BT = some_tokens(21), some_tokens(21, seed=2)
+    torch.testing.assert_close(other(tokens_BT), one(tokens_BT))
+    assert other(tokens_BT).abs().max() < 3.0
+    torch.testing.assert_close(other(tokens_BT, targets_BT), one(tokens_BT, targets_BT))
+
+
+def test_evaluation_reports_the_plain_loss_and_training_the_one_with_z_loss():
+    model, plain = build(small(z_loss=0.5), 21, seed=0), build(small(), 21, seed=0)
+    tokens_BT, targets_BT = some_tokens(21), some_tokens(21, seed=2)
+    log_normaliser = plain(tokens_BT).logsumexp(-1)
+    expected = plain(tokens_BT, targets_BT) + 0.5 * log_normaliser.square().sum()
+    torch.testing.assert_close(model(tokens_BT, targets_BT), expected)
+    model.eval()
+    assert torch.equal(model(tokens_BT, targets_BT), plain(tokens_BT, targets_BT))
+
+
+def test_scaling_the_embedding_is_scaling_the_token_table():
+    model, scaled = (
+        build(small(**GPT2), 21, seed=0),
+        build(small(**GPT2 | {"embedding_scale": 4.0, "tied_head": False}), 21, seed=0),
+    )
+    with torch.no_grad():
+        scaled.load_state_dict(model.state_dict() | {"head.weight": model.tokens.weight})
+        scaled.tokens.weight /= 4.0
+    torch.testing.assert_close(scaled(some_tokens(21)), model(some_tokens(21)))
+
+
+def test_the_embedding_is_normalised_before_the_first_block():
+    model = randomised(build(small(embedding_norm=True, norm_scale=False), 21, seed=0))
+    seen = []
+    model.blocks[0].register_forward_pre_hook(lambda _module, given: seen.append(given[0]))
+    model(some_tokens(21))
+    torch.testing.assert_close(seen[0].square().mean(-1), torch.ones(3, 16), atol=1e-3, rtol=0)
+
+
+def test_only_the_outer_layers_get_values_from_tables():
+    model = build(small(layers=5, value_embeddings=2), 21, seed=0)
+    given = {}
+    for layer, block in enumerate(model.blocks):
+        block.register_forward_pre_hook(
+            lambda _module, inputs, layer=layer: given.update({layer: inputs[2]})
+        )
+    tokens_BT = some_tokens(21)
+    model(tokens_BT)
+    served = {layer: rows for layer, rows in given.items() if rows is not None}
+    assert served.keys() == {0, 1, 3, 4}
+    for layer, rows_BTD in served.items():
+        table = model.value_tables[0 if layer in (0, 3) else 1]
+        assert torch.equal(rows_BTD, table(tokens_BT))
+
+
+def test_a_window_given_to_one_pass_takes_the_place_of_the_recipe_s():
+    model = randomised(build(small(window=4), 21, seed=0)).eval()
+    narrow = randomised(build(small(window=2), 21, seed=0)).eval()
+    with torch.no_grad():
+        tokens_BT = some_tokens(21)
+        assert torch.equal(model(tokens_BT, window=2), narrow(tokens_BT))
+        assert not torch.equal(model(tokens_BT), narrow(tokens_BT))
+
+
+def test_a_cache_that_would_outgrow_the_context_is_refused():
+    model = build(small(), 21, seed=0).eval()
+    cache = model.new_cache(3)
+    with torch.inference_mode():
+        model(some_tokens(21), cache=cache)
+        with pytest.raises(UsageError, match=r"17 tokens .* context 16"):
+            model(some_tokens(21, length=1), cache=cache)
+
+
+def test_a_mask_of_documents_needs_a_token_that_ends_them():
+    with pytest.raises(UsageError, match="this tokenizer has none"):
+        build(small(document_mask=True), 21, seed=0)

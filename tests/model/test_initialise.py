@@ -51,6 +51,37 @@ def test_spread_is_the_recipe_s_and_shrinks_with_depth_where_the_stream_is_writt
             assert abs(weight.mean().item()) < expected * 0.15, name
 
 
+def test_switches_of_the_start_set_what_they_name_and_nothing_else():
+    plain = weights(build(small(positions="learned"), 65, seed=3))
+    zeroed = weights(
+        build(small(positions="learned", zero_projections=True, zero_head=True), 65, seed=3)
+    )
+    at_zero = {"head.weight"}
+    for layer in range(8):
+        at_zero |= {f"blocks.{layer}.attention.out.weight", f"blocks.{layer}.mlp.down.weight"}
+    for name, weight in zeroed.items():
+        if name in at_zero:
+            assert not weight.any(), name
+        else:
+            assert torch.equal(weight, plain[name]), name
+
+
+def test_sinusoidal_positions_have_the_spread_of_the_recipe():
+    table = weights(
+        build(small(positions="learned", position_init="sinusoidal", init_std=0.006), 65, seed=3)
+    )["positions.weight"]
+    assert table.square().mean().sqrt().item() == pytest.approx(0.006, rel=1e-4)
+    assert table[0, 0] == 0
+    assert table[0, 1].item() == pytest.approx(0.006 * math.sqrt(2))
+
+
+def test_shares_and_pairs_begin_as_their_source_has_them():
+    found = weights(build(small(input_mix=True, unet_skips=True, bigram_rows=40), 65, seed=3))
+    assert found["blocks.5.input_mix.weight"].tolist() == [1.0, 0.0]
+    assert found["skips.weight"].tolist() == [1.0] * 4
+    assert not found["bigrams.weight"].any()
+
+
 def test_no_two_weights_are_alike():
     model = build(small(), 65, seed=3)
     assert not torch.equal(model.blocks[0].mlp.up.weight, model.blocks[1].mlp.up.weight)

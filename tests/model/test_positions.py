@@ -1,13 +1,17 @@
 import math
 
+import pytest
 import torch
 
 from longhaul.config.model import ModelSection
-from longhaul.model.positions import RotaryPositions, rotate
+from longhaul.model.positions import LearnedPositions, RotaryPositions, rotate
 
 
-def rotary(context: int = 300, head_width: int = 8, base: float = 10_000.0) -> RotaryPositions:
-    settings = ModelSection(layers=1, heads=1, width=head_width, context=context, rotary_base=base)
+def rotary(
+    context: int = 300, head_width: int = 8, base: float = 10_000.0, **changes: object
+) -> RotaryPositions:
+    shape = {"layers": 1, "heads": 1, "width": head_width, "context": context}
+    settings = ModelSection.model_validate(shape | {"rotary_base": base} | changes)
     positions = RotaryPositions(settings)
     positions.fill()
     return positions
@@ -57,3 +61,84 @@ def test_angles_stay_float32_when_the_model_is_bfloat16():
     assert turned.dtype == torch.bfloat16
     exact = rotate(x.float(), positions(4096))
     assert (turned.float() - exact).abs().max() < 0.01
+
+
+@pytest.mark.parametrize("past", [0, 1, 250])
+def test_positions_after_a_past_are_those_of_the_whole(past):
+    positions = rotary()
+    for part, whole in zip(positions(50, past), positions(300), strict=True):
+        assert torch.equal(part, whole[past : past + 50])
+    learned = LearnedPositions(ModelSection(layers=1, heads=1, width=8, context=300))
+    with torch.no_grad():
+        learned.weight.normal_(generator=torch.Generator().manual_seed(0))
+    added = learned(torch.zeros(2, 50, 8), past)
+    assert torch.equal(added, learned.weight[past : past + 50].expand(2, -1, -1))
+
+
+@pytest.mark.parametrize(
+    ("scaling", "base", "factor", "original", "head_width"),
+    [
+        ("linear", 10_000.0, 4.0, 64, 64),
+        ("llama3", 500_000.0, 8.0, 8192, 128),  # Llama 3.1's own
+        ("llama3", 500_000.0, 32.0, 8192, 64),  # Llama 3.2 1B's
+        ("llama3", 10_000.0, 8.0, 64, 64),
+        ("llama3", 10_000.0, 1.0, 64, 64),
+    ],
+)
+def test_stretched_angles_equal_those_of_transformers(scaling, base, factor, original, head_width):
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    context = 2048
+    config = transformers.LlamaConfig(
+        hidden_size=head_width,
+        num_attention_heads=1,
+        max_position_embeddings=context,
+        rope_parameters={
+            "rope_type": scaling,
+            "rope_theta": base,
+            "factor": factor,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": original,
+        },
+    )
+    theirs = LlamaRotaryEmbedding(config)
+    cos, sin = theirs(torch.zeros(1), torch.arange(context)[None])
+    ours = rotary(
+        context, head_width, base,
+        rotary_scaling=scaling, rotary_factor=factor, rotary_original_context=original,
+    )  # fmt: skip
+    cos_TK, sin_TK = ours(context)
+    # Theirs are multiplied in float32: an angle of 2,000 is off by 1e-4.
+    torch.testing.assert_close(cos_TK, cos[0], atol=3e-4, rtol=0)
+    torch.testing.assert_close(sin_TK[:, head_width // 2 :], sin[0, :, :head_width // 2],
+                               atol=3e-4, rtol=0)  # fmt: skip
+
+
+def test_llama3_leaves_fast_pairs_alone_and_stretches_slow_ones_in_full():
+    plain, stretched = rotary(head_width=64), rotary(
+        head_width=64, rotary_scaling="llama3", rotary_factor=8.0, rotary_original_context=256
+    )  # fmt: skip
+    angle = [torch.atan2(p.sin_TK[1, 32:], p.cos_TK[1, :32]) for p in (plain, stretched)]
+    turns = 256 * angle[0] / (2 * math.pi)
+    ratio = angle[0] / angle[1]
+    torch.testing.assert_close(ratio[turns > 4], torch.ones_like(ratio[turns > 4]))
+    torch.testing.assert_close(ratio[turns < 1], torch.full_like(ratio[turns < 1], 8.0))
+    assert (ratio.diff() > -1e-4).all()
+
+
+@pytest.mark.parametrize("width", [8, 7])
+def test_sinusoidal_positions_are_those_of_the_paper_at_the_size_asked_for(width):
+    settings = ModelSection(layers=1, heads=1, width=width, context=40, positions="learned")
+    positions = LearnedPositions(settings)
+    positions.fill_sinusoidal(0.02)
+    for position in (0, 1, 39):
+        for channel in range(width):
+            angle = position / 10_000 ** (channel // 2 * 2 / width)
+            wave = math.cos(angle) if channel % 2 else math.sin(angle)
+            found = positions.weight[position, channel].item()
+            assert found == pytest.approx(0.02 * math.sqrt(2) * wave, abs=1e-8)
+    if width % 2 == 0:
+        assert positions.weight.square().mean().sqrt().item() == pytest.approx(0.02, rel=1e-5)
+    assert positions.weight.requires_grad

@@ -55,10 +55,10 @@ def test_writing_into_a_closed_tap_does_nothing():
 
 def test_a_closed_tap_takes_nothing_and_changes_no_bit_of_the_loss():
     model, tap = build(SETTINGS, 21, seed=0), Tap(build(SETTINGS, 21, seed=0).gauges, 3)
-    closed = model(batch(0), batch(1), tap)
+    closed = model(batch(0), batch(1), tap=tap)
     assert not tap.drain().any()
     with tap.open_for_forward():
-        opened = model(batch(0), batch(1), tap)
+        opened = model(batch(0), batch(1), tap=tap)
     assert torch.equal(closed, opened)
     assert torch.equal(closed, model(batch(0), batch(1)))
 
@@ -101,10 +101,10 @@ def test_recomputing_a_block_in_the_backward_pass_does_not_count_twice():
         return plain(*inputs)
 
     with tap.open_for_forward():
-        model(batch(0), batch(1), tap).backward()
+        model(batch(0), batch(1), tap=tap).backward()
     block.forward = lambda *inputs: checkpoint(counted, *inputs, use_reentrant=False)
     with again.open_for_forward():
-        loss = model(batch(0), batch(1), again)
+        loss = model(batch(0), batch(1), tap=again)
     loss.backward()
     assert passes == 2
     assert torch.equal(tap.drain(), again.drain())

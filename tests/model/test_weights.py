@@ -38,3 +38,19 @@ def test_a_tied_head_is_the_token_table_and_counted_once():
     assert "head" not in found.values()
     assert "position" not in found.values()
     assert list(found.values()).count("embedding") == 1
+
+
+def test_switches_give_their_weights_the_role_that_their_updates_need():
+    found = roles_of(
+        layers=2, embedding_width=4, bigram_rows=9, value_embeddings=1, input_mix=True,
+        unet_skips=True, embedding_norm=True, attention_head_scale=True, value_residual=True,
+    )  # fmt: skip
+    assert found["project_in.weight"] == found["project_out.weight"] == "matrix"
+    assert found["bigrams.weight"] == found["value_tables.0.weight"] == "embedding"
+    assert found["head.weight"] == "head"
+    of_vectors = {
+        "skips.weight", "embedding_norm.weight", "blocks.0.input_mix.weight",
+        "blocks.0.attention.head_scale.weight", "blocks.1.attention.value_mix.weight",
+        "blocks.0.attention.extra_value_mix.weight",
+    }  # fmt: skip
+    assert {found[name] for name in of_vectors} == {"vector"}

@@ -7,35 +7,19 @@ settings involved (the one to blame first) and why. Never knows: files, override
 from collections.abc import Iterator
 
 from longhaul.config.batch import BatchStage
+from longhaul.config.model_combinations import Combination, model_problems
 from longhaul.config.recipe import Recipe, source_name
-
-Combination = tuple[tuple[str, ...], str]
 
 
 def combination_problems(recipe: Recipe) -> Iterator[Combination]:
     """Every impossible combination."""
-    yield from _shape(recipe)
+    yield from model_problems(recipe.model)
     for number, stage in enumerate(recipe.batch_stages()):
         yield from _batch(recipe, stage, f"batch.stages.{number - 1}" if number else "batch")
     yield from _limits(recipe)
+    yield from _loss_scale(recipe)
     yield from _text(recipe)
-
-
-def _shape(recipe: Recipe) -> Iterator[Combination]:
-    model = recipe.model
-    if model.width % model.heads:
-        divisors = [heads for heads in range(1, model.width + 1) if model.width % heads == 0]
-        better = min(divisors, key=lambda heads: (abs(heads - model.heads), heads))
-        yield (
-            ("model.heads", "model.width"),
-            f"{model.heads} heads do not divide model.width {model.width}; {better} would",
-        )
-    elif model.positions == "rotary" and model.head_width % 2:
-        yield (
-            ("model.heads", "model.width", "model.positions"),
-            f"rotary positions need an even head width, not {model.width}/{model.heads} = "
-            f"{model.head_width}",
-        )
+    yield from _mixture(recipe)
 
 
 def _batch(recipe: Recipe, stage: BatchStage, where: str) -> Iterator[Combination]:
@@ -89,24 +73,58 @@ def _limits(recipe: Recipe) -> Iterator[Combination]:
         )
 
 
+def _loss_scale(recipe: Recipe) -> Iterator[Combination]:
+    scale = recipe.optim.loss_scale
+    if not scale.floor <= scale.initial <= scale.ceiling:
+        yield (
+            ("optim.loss_scale.initial", "optim.loss_scale.floor", "optim.loss_scale.ceiling"),
+            f"{scale.initial:g} does not lie between the floor {scale.floor:g} and the ceiling "
+            f"{scale.ceiling:g}",
+        )
+
+
 def _text(recipe: Recipe) -> Iterator[Combination]:
     tokenizer = recipe.tokenizer
+    if recipe.model.document_mask and not tokenizer.end_of_text:
+        yield (
+            ("model.document_mask", "tokenizer.end_of_text"),
+            "documents are told apart by the end-of-text token, and there is none",
+        )
     path_and_kind = ("tokenizer.path", "tokenizer.kind")
     if tokenizer.kind == "file" and not tokenizer.path:
-        yield path_and_kind, "kind `file` needs the path of a tokenizer.json"
+        yield path_and_kind, "kind `file` needs the path of a tokenizer"
     if tokenizer.kind != "file" and tokenizer.path:
         yield path_and_kind, f"a path is read only by kind `file`, not `{tokenizer.kind}`"
-    if tokenizer.vocab_size is not None:
+    size_and_kind = ("tokenizer.vocab_size", "tokenizer.kind")
+    if tokenizer.kind == "numbers":
+        if tokenizer.vocab_size is None:
+            yield size_and_kind, "kind `numbers` needs to know how many numbers there are"
+    elif tokenizer.vocab_size is not None:
         if tokenizer.kind != "bpe":
             yield (
-                ("tokenizer.vocab_size", "tokenizer.kind"),
-                f"kind `{tokenizer.kind}` decides its own vocabulary; only `bpe` takes a size",
+                size_and_kind,
+                f"kind `{tokenizer.kind}` decides its own vocabulary; only `bpe` and `numbers` "
+                "take a size",
             )
         elif tokenizer.vocab_size < 257:
             yield (
                 ("tokenizer.vocab_size",),
                 f"{tokenizer.vocab_size} cannot hold the 256 bytes and end-of-text; 257 would",
             )
-    names = [source_name(source.name, source.path) for source in recipe.data.sources]
+
+
+def _mixture(recipe: Recipe) -> Iterator[Combination]:
+    sources, stages = recipe.data.sources, recipe.data.stages
+    names = [source_name(source.name, source.path) for source in sources]
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield ("data.sources",), f"two sources are called {name}; give each a name of its own"
+    begins = [stage.from_draw for stage in stages]
+    if len(set(begins)) != len(begins):
+        yield ("data.stages",), "two stages begin at the same draw"
+    for number, stage in enumerate(stages):
+        where = (f"data.stages.{number}.weights", "data.sources")
+        for name in stage.weights:
+            if name not in names:
+                yield where, f"no source is called {name}; there are {', '.join(names)}"
+        if not any(stage.weights.get(name, 1) for name in names):
+            yield where, "every source has weight 0"

@@ -1,45 +1,143 @@
-"""The transformer's shape and its switches."""
+"""The transformer's shape and its switches, each with its source."""
 
 from typing import Literal
 
-from longhaul.config.section import Section, fixed
+from longhaul.config.section import Section, fixed, live
+
+GATED_ACTIVATIONS = ("geglu", "swiglu")
+"""Activations that multiply one projection by another; their MLP has three matrices."""
+
+
+class WindowStage(Section):
+    """How far back windowed layers see, from a step on."""
+
+    from_step: int = live(ge=0)
+    """First step count of this stage."""
+    tokens: int = live(gt=0)
+    """Positions attended to, the token's own included."""
 
 
 class ModelSection(Section):
-    """A decoder-only transformer, pre-norm. Each switch is independent of the others."""
+    """A decoder-only transformer. Each switch is independent of the others."""
 
+    # Shape.
     layers: int = fixed(gt=0)
     """Number of blocks."""
     heads: int = fixed(gt=0)
     """Attention heads per block; must divide `width`."""
+    kv_heads: int | None = fixed(None, gt=0)
+    """Heads of keys and values, shared by groups of query heads (grouped-query attention,
+    arXiv 2305.13245, Llama); must divide `heads`. As many as `heads` when absent."""
     width: int = fixed(gt=0)
     """Width of the residual stream."""
     mlp_width: int | None = fixed(None, gt=0)
     """Inner width of the MLP; 4 × width when absent."""
+    embedding_width: int | None = fixed(None, gt=0)
+    """Width of the token table, projected to `width` and back without biases (ALBERT, arXiv
+    1909.11942; OPT-350m, YaLM-100B). `width`, and no projection, when absent."""
     context: int = fixed(gt=0)
     """Longest sequence, in tokens, that the model is made for."""
-    positions: Literal["learned", "rotary"] = fixed("rotary")
-    """How a token learns where it stands."""
-    rotary_base: float = fixed(10_000.0, gt=1)
-    """Base of the rotary frequencies."""
-    norm: Literal["layernorm", "rmsnorm"] = fixed("rmsnorm")
-    """Normalisation before each sub-layer and before the head."""
-    norm_eps: float = fixed(1e-5, gt=0)
-    """Added to the variance inside a norm."""
-    activation: Literal["gelu", "gelu_tanh", "relu"] = fixed("gelu")
-    """Non-linearity of the MLP; GPT-2 uses the tanh approximation."""
-    bias: bool = fixed(False)
-    """Biases in linear layers and layer norms."""
-    qk_norm: bool = fixed(True)
-    """RMS-normalise queries and keys per head (arXiv 2302.05442), without learned scale."""
-    tied_head: bool = fixed(False)
-    """Use the token embedding as the output matrix."""
-    dropout: float = fixed(0.0, ge=0, lt=1)
-    """Dropped share on embeddings, attention weights and both sub-layer outputs, as GPT-2."""
-    init_std: float = fixed(0.02, gt=0)
-    """Standard deviation of normal initialisation; output projections use this ÷ √(2·layers)."""
     vocab_multiple: int = fixed(1, gt=0)
     """Pad the vocabulary up to a multiple of this, for faster matrix products."""
+
+    # Positions.
+    positions: Literal["learned", "rotary", "none"] = fixed("rotary")
+    """How a token learns where it stands: a table (GPT-2, OPT), rotated queries and keys
+    (RoFormer, arXiv 2104.09864), or not at all."""
+    position_init: Literal["normal", "sinusoidal"] = fixed("normal")
+    """How the position table starts: GPT-2's normal, or the sinusoids of arXiv 1706.03762,
+    section 3.5, scaled to `init_std` (OPT-175B's chronicle)."""
+    rotary_base: float = fixed(10_000.0, gt=1)
+    """Base of the rotary frequencies."""
+    rotary_scaling: Literal["none", "linear", "llama3"] = fixed("none")
+    """Stretching of rotary positions beyond the context trained at first: all frequencies
+    (arXiv 2306.15595), or only the slow ones (Llama 3.1)."""
+    rotary_factor: float = fixed(8.0, ge=1)
+    """How far `rotary_scaling` stretches."""
+    rotary_original_context: int = fixed(8192, gt=0)
+    """For `llama3`: the context trained at first, which tells slow frequencies from fast."""
+
+    # Norms.
+    norm: Literal["layernorm", "rmsnorm"] = fixed("rmsnorm")
+    """Normalisation around each sub-layer and before the head."""
+    norm_eps: float = fixed(1e-5, gt=0)
+    """Added to the variance inside a norm."""
+    norm_scale: bool = fixed(True)
+    """Learned scale of norms (and shift, with `bias`); modded-nanogpt goes without."""
+    norm_placement: Literal["pre", "post"] = fixed("pre")
+    """Before each sub-layer (GPT-2, most of OPT), or after each residual sum (arXiv 1706.03762,
+    OPT-350m), then with no norm before the head."""
+    embedding_norm: bool = fixed(False)
+    """Normalise the embedding before the first block (YaLM, BLOOM, modded-nanogpt)."""
+    attention_out_norm: bool = fixed(False)
+    """Normalise what attention adds (NormFormer, arXiv 2110.09456, post-attention LN)."""
+    mlp_inner_norm: bool = fixed(False)
+    """Normalise the MLP's inner activations (NormFormer, FFN LN)."""
+
+    # Attention.
+    qk_norm: bool = fixed(True)
+    """RMS-normalise queries and keys per head (arXiv 2302.05442), without learned scale."""
+    split_score_scale: bool = fixed(False)
+    """Scores as (√s·Q)·(√s·K) instead of s·(Q·K): the same numbers, less overflow in half
+    precision (OPT-175B's chronicle, run 11.10)."""
+    attention_head_scale: bool = fixed(False)
+    """A learned factor on each head's output (NormFormer, HeadScale)."""
+    window: int | None = fixed(None, gt=0)
+    """Positions attended to in windowed layers, the token's own included; all when absent."""
+    window_full_every: int = fixed(0, ge=0)
+    """Every so many layers (the last of each group) attend without window; 0: all have one."""
+    window_stages: tuple[WindowStage, ...] = live(())
+    """Window warm-up: other windows from their step on, in training (modded-nanogpt)."""
+    document_mask: bool = fixed(False)
+    """Attend only within a document, told by end-of-text tokens."""
+
+    # MLP.
+    activation: Literal["gelu", "gelu_tanh", "relu", "relu2", "geglu", "swiglu"] = fixed("gelu")
+    """Non-linearity of the MLP: GELU (arXiv 1606.08415; GPT-2's is the tanh approximation), ReLU
+    (OPT), its square (arXiv 2109.08668, modded-nanogpt), or gated (arXiv 2002.05202: YaLM's
+    GEGLU, Llama's SwiGLU)."""
+    bias: bool = fixed(False)
+    """Biases in linear layers and layer norms."""
+
+    # Embedding and head.
+    tied_head: bool = fixed(False)
+    """Use the token embedding as the output matrix."""
+    embedding_scale: float = fixed(1.0, gt=0)
+    """Factor on the token embedding; √width in arXiv 1706.03762, section 3.4, and in metaseq."""
+    bigram_rows: int = fixed(0, ge=0)
+    """Rows of a table added to the embedding, looked up by a hash of the token and the one before
+    it (modded-nanogpt); 0: none."""
+    logit_softcap: float = fixed(0.0, ge=0)
+    """Logits become cap · tanh(logits / cap) (Gemma 2, arXiv 2408.00118); 0: no cap."""
+    z_loss: float = fixed(0.0, ge=0)
+    """Weight of log² of the softmax's normaliser in the training loss (PaLM, arXiv 2204.02311,
+    section 5)."""
+
+    # Across the layers (all modded-nanogpt).
+    value_residual: bool = fixed(False)
+    """Mix the first layer's values into every layer's, by learned shares (arXiv 2410.17897)."""
+    value_embeddings: int = fixed(0, ge=0)
+    """Token tables whose rows are added to the values of the first and of the last so many
+    layers; 0: none."""
+    input_mix: bool = fixed(False)
+    """Each block reads a learned mixture of the stream and the embedded input."""
+    unet_skips: bool = fixed(False)
+    """The second half's blocks get the first half's outputs added, last to first, by learned
+    factors."""
+
+    # Dropout and initialisation.
+    dropout: float = fixed(0.0, ge=0, lt=1)
+    """Dropped share of what each sub-layer adds."""
+    attention_dropout: float | None = fixed(None, ge=0, lt=1)
+    """Dropped share of attention weights; `dropout` when absent."""
+    embedding_dropout: float | None = fixed(None, ge=0, lt=1)
+    """Dropped share of the embedding; `dropout` when absent (GPT-2). OPT has 0."""
+    init_std: float = fixed(0.02, gt=0)
+    """Standard deviation of normal initialisation; output projections use this ÷ √(2·layers)."""
+    zero_projections: bool = fixed(False)
+    """Matrices that write into the residual stream start at zero (modded-nanogpt)."""
+    zero_head: bool = fixed(False)
+    """An untied head starts at zero (modded-nanogpt)."""
 
     @property
     def inner_width(self) -> int:
@@ -50,6 +148,31 @@ class ModelSection(Section):
     def head_width(self) -> int:
         """Width of one attention head."""
         return self.width // self.heads
+
+    @property
+    def key_heads(self) -> int:
+        """Heads of keys and of values."""
+        return self.kv_heads or self.heads
+
+    @property
+    def table_width(self) -> int:
+        """Width of the token table."""
+        return self.embedding_width or self.width
+
+    @property
+    def gated(self) -> bool:
+        """The MLP multiplies one projection by another."""
+        return self.activation in GATED_ACTIVATIONS
+
+    def window_of(self, layer: int) -> int | None:
+        """Positions that a layer attends to when no stage says otherwise; None: all."""
+        last_of_group = self.window_full_every and (layer + 1) % self.window_full_every == 0
+        return None if last_of_group else self.window
+
+    def window_at(self, step: int) -> int | None:
+        """Positions that windowed layers see in the update after `step`, if a stage says so."""
+        begun = [stage for stage in self.window_stages if stage.from_step <= step]
+        return max(begun, key=lambda stage: stage.from_step).tokens if begun else None
 
     def padded_vocab(self, vocab_size: int) -> int:
         """Rows of the embedding table for a tokenizer of `vocab_size` tokens."""

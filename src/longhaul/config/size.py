@@ -14,26 +14,33 @@ class ModelSize:
     """Parameter counts, each of them exact."""
 
     token_table: int
+    extra_tables: int
+    """Other tables looked up by tokens: of bigrams, of values."""
     position_table: int
+    projections: int
+    """Matrices from the token table's width to the model's, and back."""
     blocks: int
     """Everything inside the blocks."""
-    final_norm: int
+    around_blocks: int
+    """Norms before the first block and after the last, and factors between blocks."""
     head: int
     """Rows × width of the output product, whether tied to the token table or not."""
     tied_head: bool
-    layers: int
     width: int
+    windows: tuple[int | None, ...]
+    """Positions that each layer attends to; None: all."""
 
     @property
     def total(self) -> int:
         """Parameters stored."""
         stored_head = 0 if self.tied_head else self.head
-        return self.token_table + self.position_table + self.blocks + self.final_norm + stored_head
+        tables = self.token_table + self.extra_tables + self.position_table
+        return tables + self.non_embedding + stored_head
 
     @property
     def non_embedding(self) -> int:
         """Parameters outside look-up tables and the head (arXiv 2001.08361, section 2.1)."""
-        return self.blocks + self.final_norm
+        return self.projections + self.blocks + self.around_blocks
 
     @property
     def active(self) -> int:
@@ -46,29 +53,72 @@ class ModelSize:
         """Training FLOPs per token, forward and backward (PaLM, arXiv 2204.02311, appendix B).
 
         Args:
-            span: positions attended to, in tokens.
-            causal: count only the half of the attention matrix that is not masked.
+            span: positions attended to, in tokens; fewer in layers with a window.
+            causal: count only the part of the attention matrix that is not masked.
         """
-        attention = 12 * self.layers * self.width * span
-        return 6 * self.active + (attention // 2 if causal else attention)
+        attended = sum(_attended(span, window, causal) for window in self.windows)
+        return 6 * self.active + round(12 * self.width * attended)
+
+
+def _attended(span: int, window: int | None, causal: bool) -> float:
+    """Positions attended to, per token of a sequence of `span`.
+
+    Causal: half the square of the span, without the triangle beyond the window.
+    """
+    seen = min(span, window or span)
+    return seen - seen * seen / (2 * span) if causal else seen
 
 
 def model_size(model: ModelSection, vocab_size: int) -> ModelSize:
     """Count the parameters of `model` with a tokenizer of `vocab_size` tokens."""
-    width, inner = model.width, model.inner_width
-    bias = 1 if model.bias else 0
-    norm_has_bias = bias if model.norm == "layernorm" else 0
-    norm = width * (1 + norm_has_bias)
-    attention = width * 3 * width + width * width + bias * (3 * width + width)
-    mlp = 2 * width * inner + bias * (inner + width)
-    rows = model.padded_vocab(vocab_size)
+    rows, norm = model.padded_vocab(vocab_size), _norm(model, model.width)
+    values = model.key_heads * model.head_width
+    projected = model.table_width != model.width
+    in_blocks = sum(_block(model, layer) for layer in range(model.layers))
+    norms_around = model.embedding_norm + (model.norm_placement == "pre")
     return ModelSize(
-        token_table=rows * width,
-        position_table=model.context * width if model.positions == "learned" else 0,
-        blocks=model.layers * (attention + mlp + 2 * norm),
-        final_norm=norm,
-        head=rows * width,
+        token_table=rows * model.table_width,
+        extra_tables=model.bigram_rows * model.table_width + model.value_embeddings * rows * values,
+        position_table=model.context * model.width if model.positions == "learned" else 0,
+        projections=2 * model.table_width * model.width if projected else 0,
+        blocks=in_blocks,
+        around_blocks=norms_around * norm + (model.layers // 2 if model.unet_skips else 0),
+        head=rows * model.table_width,
         tied_head=model.tied_head,
-        layers=model.layers,
-        width=width,
+        width=model.width,
+        windows=tuple(model.window_of(layer) for layer in range(model.layers)),
     )
+
+
+def _block(model: ModelSection, layer: int) -> int:
+    norms = (2 + model.attention_out_norm) * _norm(model, model.width)
+    return norms + 2 * model.input_mix + _attention(model, layer) + _mlp(model)
+
+
+def _attention(model: ModelSection, layer: int) -> int:
+    values = model.key_heads * model.head_width
+    products = _linear(model, model.width, model.width + 2 * values)
+    products += _linear(model, model.width, model.width)
+    from_end = model.layers - layer
+    has_table = layer < model.value_embeddings or from_end <= model.value_embeddings
+    # Two shares for each mixture of values; the first layer's own are what the others mix in.
+    mixtures = has_table + (model.value_residual and layer > 0)
+    factors = model.heads if model.attention_head_scale else 0
+    return products + 2 * mixtures + factors
+
+
+def _mlp(model: ModelSection) -> int:
+    width, inner = model.width, model.inner_width
+    up = _linear(model, width, 2 * inner if model.gated else inner)
+    inner_norm = _norm(model, inner) if model.mlp_inner_norm else 0
+    return up + inner_norm + _linear(model, inner, width)
+
+
+def _linear(model: ModelSection, into: int, out: int) -> int:
+    return into * out + (out if model.bias else 0)
+
+
+def _norm(model: ModelSection, width: int) -> int:
+    if not model.norm_scale:
+        return 0
+    return 2 * width if model.norm == "layernorm" and model.bias else width

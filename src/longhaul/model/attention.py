@@ -3,66 +3,171 @@
 Enters: the normalised residual stream. Leaves: what each token gathered from those before
 it, same shape. Never knows: what it is added to.
 
-Shape suffixes: B batch, T time, D width, H heads, K head width (D = H·K).
+Shape suffixes: B batch, T time, S time of all keys (T and what a cache holds), D width, H heads,
+J heads of keys and values, K head width (D = H·K).
 """
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from longhaul.config.model import ModelSection
-from longhaul.model.positions import Rotation, rotate
-from longhaul.model.weights import Linear
+from longhaul.model.carry import Carry
+from longhaul.model.lean import unit_rms
+from longhaul.model.masks import View, attention_dropout
+from longhaul.model.positions import rotate
+from longhaul.model.weights import Linear, Scalars
 
 _QK_NORM_EPS = 1e-6  # Only keeps a zero vector finite; queries and keys are far larger.
 # Up to this many tokens torch's attention on a CPU takes longer in bfloat16 than in float32,
 # forward and backward together: five times as long at 64 (LOG.md, 2026-11-21).
 _SHORT_ON_CPU = 256
+# Both as in modded-nanogpt: the layer's own share, then that of what is mixed in.
+_VALUE_SHARES = (0.5, 0.5)
 
 
 class Attention(nn.Module):
-    """Multi-head scaled dot-product attention (arXiv 1706.03762, section 3.2)."""
+    """Multi-head scaled dot-product attention (arXiv 1706.03762, section 3.2).
 
-    def __init__(self, settings: ModelSection) -> None:
+    Args:
+        settings: shape and switches.
+        layer: 0 for the first block.
+    """
+
+    def __init__(self, settings: ModelSection, layer: int) -> None:
         super().__init__()
-        self.heads = settings.heads
+        self.layer = layer
+        self.heads, self.key_heads = settings.heads, settings.key_heads
+        self.head_width = settings.head_width
         self.qk_norm = settings.qk_norm
-        self.dropout = settings.dropout
+        self.dropout = attention_dropout(settings)
+        # √s on queries and on keys instead of s = 1/√K on their product.
+        self.root_scale = self.head_width**-0.25 if settings.split_score_scale else None
         # One product for queries, keys and values; rows in that order, heads within each.
-        self.qkv = Linear(settings.width, 3 * settings.width, settings.bias)
-        self.out = Linear(settings.width, settings.width, settings.bias, writes_residual=True)
-
-    def forward(self, x_BTD: Tensor, rotation: Rotation | None) -> Tensor:
-        """Attend from every position to itself and those before it."""
-        batch, length, width = x_BTD.shape
-        # Queries and keys stay one tensor of 2·H heads as long as they are treated alike.
-        both_BTHK, value_BTHK = (
-            part_BTD.view(batch, length, -1, width // self.heads)
-            for part_BTD in self.qkv(x_BTD).split((2 * width, width), dim=-1)
+        keys = self.key_heads * self.head_width
+        parts = (settings.width, keys, keys)
+        self.qkv = Linear(settings.width, sum(parts), settings.bias, parts=parts)
+        self.value_residual = settings.value_residual
+        self.value_mix = Scalars(_VALUE_SHARES) if settings.value_residual and layer else None
+        # The first and the last so many layers get values of their own from token tables.
+        tables, from_end = settings.value_embeddings, settings.layers - layer
+        has_extra = layer < tables or from_end <= tables
+        self.extra_value_mix = Scalars(_VALUE_SHARES) if has_extra else None
+        self.head_scale = (
+            Scalars((1.0,) * self.heads) if settings.attention_head_scale else None
+        )  # arXiv 2110.09456, section 2.2
+        self.out = Linear(
+            settings.width,
+            settings.width,
+            settings.bias,
+            writes_residual=True,
+            zero=settings.zero_projections,
         )
-        if self.qk_norm:
-            both_BTHK = _unit_rms(both_BTHK)
-        if rotation is not None:
-            both_BTHK = rotate(both_BTHK, rotation)
-        query_BHTK, key_BHTK = both_BTHK.transpose(1, 2).chunk(2, dim=1)
-        gathered_BHTK = self._gather(query_BHTK, key_BHTK, value_BTHK.transpose(1, 2))
-        out_BTD: Tensor = self.out(gathered_BHTK.transpose(1, 2).reshape(x_BTD.shape))
+
+    def forward(self, x_BTD: Tensor, carry: Carry, extra_value_BTD: Tensor | None = None) -> Tensor:
+        """Attend from every position to itself and those before it, as far as it may see.
+
+        Args:
+            x_BTD: the normalised stream.
+            carry: of this forward pass; layer 0 leaves its values there.
+            extra_value_BTD: values from a token table [B, T, J·K], in layers that have one.
+        """
+        mixed_BTD = self.qkv(x_BTD)
+        if mixed_BTD.is_cpu and mixed_BTD.dtype != torch.float32 and x_BTD.size(1) <= _SHORT_ON_CPU:
+            # One pass here: later the parts are strided, and three times as slow to convert.
+            with torch.autocast("cpu", enabled=False):
+                gathered_BTD = self._attended(mixed_BTD.float(), carry, extra_value_BTD)
+            gathered_BTD = gathered_BTD.to(mixed_BTD.dtype)
+        else:
+            gathered_BTD = self._attended(mixed_BTD, carry, extra_value_BTD)
+        out_BTD: Tensor = self.out(gathered_BTD)
         return out_BTD
 
-    def _gather(self, query_BHTK: Tensor, key_BHTK: Tensor, value_BHTK: Tensor) -> Tensor:
-        dropout = self.dropout if self.training else 0.0
-        if query_BHTK.is_cpu and query_BHTK.size(2) <= _SHORT_ON_CPU:
-            with torch.autocast("cpu", enabled=False):
-                gathered_BHTK = functional.scaled_dot_product_attention(
-                    query_BHTK.float(), key_BHTK.float(), value_BHTK.float(),
-                    dropout_p=dropout, is_causal=True,
-                )  # fmt: skip
-            return gathered_BHTK.to(query_BHTK.dtype)
+    def _attended(self, mixed_BTD: Tensor, carry: Carry, extra_value_BTD: Tensor | None) -> Tensor:
+        """What each position gathers [B, T, D], from queries, keys and values side by side."""
+        batch, length, _ = mixed_BTD.shape
+        width, key_width = self.heads * self.head_width, self.key_heads * self.head_width
+        # Queries and keys stay one tensor of H + J heads as long as they are treated alike.
+        both_BTHK, value_BTJK = (
+            part_BTD.view(batch, length, -1, self.head_width)
+            for part_BTD in mixed_BTD.split((width + key_width, key_width), dim=-1)
+        )
+        value_BTJK = self._mixed(value_BTJK, carry, extra_value_BTD)
+        if self.qk_norm:
+            both_BTHK = unit_rms(both_BTHK, _QK_NORM_EPS)  # of each head (arXiv 2302.05442)
+        if carry.rotation is not None:
+            both_BTHK = rotate(both_BTHK, carry.rotation)
+        if self.root_scale is not None:
+            both_BTHK = both_BTHK * self.root_scale
+        query_BHTK, key_BJTK = both_BTHK.transpose(1, 2).split((self.heads, self.key_heads), dim=1)
+        value_BJTK = value_BTJK.transpose(1, 2)
+        if carry.cache is not None:
+            key_BJTK, value_BJTK = carry.cache.extend(self.layer, key_BJTK, value_BJTK)
+        gathered_BHTK = self._gather(query_BHTK, key_BJTK, value_BJTK, carry.sight.of(self.layer))
+        if self.head_scale is not None:
+            scale_H11 = self.head_scale.weight[:, None, None]
+            gathered_BHTK = gathered_BHTK * scale_H11.to(gathered_BHTK.dtype)
+        return gathered_BHTK.transpose(1, 2).reshape(batch, length, width)
+
+    def _mixed(self, value_BTJK: Tensor, carry: Carry, extra_value_BTD: Tensor | None) -> Tensor:
+        """Values with shares of the first layer's and of a token table's.
+
+        Mixed before they are cached, so that a cached position needs neither again.
+        """
+        if self.value_residual and self.layer == 0:
+            carry.first_value_BTJK = value_BTJK
+        if self.value_mix is not None:
+            assert carry.first_value_BTJK is not None
+            own, first = self.value_mix.weight.unbind()
+            value_BTJK = own * value_BTJK + first * carry.first_value_BTJK
+        if self.extra_value_mix is not None:
+            assert extra_value_BTD is not None
+            own, extra = self.extra_value_mix.weight.unbind()
+            extra_BTJK = extra_value_BTD.view(value_BTJK.shape).to(value_BTJK.dtype)
+            value_BTJK = own * value_BTJK + extra * extra_BTJK
+        return value_BTJK
+
+    def _gather(
+        self, query_BHTK: Tensor, key_BJSK: Tensor, value_BJSK: Tensor, view: View
+    ) -> Tensor:
+        scale = None if self.root_scale is None else 1.0
+        # Asked of torch, not done by repeating keys: kernels that know groups need no copy, and
+        # torch repeats for those that do not.
+        grouped = self.heads != self.key_heads
+        if view.blocks is not None:
+            # Unlike SDPA it leaves dtypes to us, and autocast norms in float32.
+            query_BHTK, key_BJSK = query_BHTK.to(value_BJSK.dtype), key_BJSK.to(value_BJSK.dtype)
+            return _flex_attention()(
+                query_BHTK, key_BJSK, value_BJSK,
+                block_mask=view.blocks, scale=scale, enable_gqa=grouped,
+            )  # fmt: skip
         return functional.scaled_dot_product_attention(
-            query_BHTK, key_BHTK, value_BHTK, dropout_p=dropout, is_causal=True
+            query_BHTK,
+            key_BJSK,
+            value_BJSK,
+            attn_mask=view.mask,
+            dropout_p=self.dropout if self.training else 0.0,
+            is_causal=view.is_causal,
+            scale=scale,
+            enable_gqa=grouped,
         )
 
 
-def _unit_rms(x_BTHK: Tensor) -> Tensor:
-    """Divide each head's vector by its root mean square (arXiv 2302.05442, without scale)."""
-    return functional.rms_norm(x_BTHK, x_BTHK.shape[-1:], eps=_QK_NORM_EPS)
+_compiled_flex_attention: Callable[..., Tensor] | None = None
+
+
+def _flex_attention() -> Callable[..., Tensor]:
+    """FlexAttention as a fused kernel; uncompiled it would write all scores out.
+
+    Made at its first use: it loads torch's compiler, which few runs need.
+    """
+    from torch.nn.attention.flex_attention import flex_attention
+
+    global _compiled_flex_attention
+    if torch.compiler.is_compiling():
+        return flex_attention
+    if _compiled_flex_attention is None:
+        _compiled_flex_attention = torch.compile(flex_attention)
+    return _compiled_flex_attention

@@ -3,7 +3,7 @@
 Enters: the residual stream. Leaves: the residual stream with attention's and the MLP's
 contributions added. Never knows: how many blocks there are.
 
-Shape suffixes: B batch, T time, D width.
+Shape suffixes: B batch, T time, D width, J heads of keys and values, K head width.
 """
 
 import math
@@ -14,14 +14,19 @@ from torch.nn import functional
 
 from longhaul.config.model import ModelSection
 from longhaul.model.attention import Attention
+from longhaul.model.carry import Carry
+from longhaul.model.mixing import InputMix
 from longhaul.model.mlp import MLP
 from longhaul.model.norms import make_norm
-from longhaul.model.positions import Rotation
 from longhaul.model.tap import Gauge, Tap
 
 
 class Block(nn.Module):
-    """Pre-norm residual block: x + attention(norm(x)), then x + mlp(norm(x)) (GPT-2)."""
+    """A residual block, with its norms before or after.
+
+    Pre-norm (GPT-2): x + attention(norm(x)), then x + mlp(norm(x)).
+    Post-norm (arXiv 1706.03762): norm(x + attention(x)), then norm(x + mlp(x)).
+    """
 
     GAUGES = (
         Gauge("residual_max_abs", "activation", "max"),
@@ -36,19 +41,41 @@ class Block(nn.Module):
         super().__init__()
         self.layer = layer
         self.dropout = settings.dropout
+        self.norms_after = settings.norm_placement == "post"
+        self.input_mix = InputMix() if settings.input_mix else None
         self.attention_norm = make_norm(settings)
-        self.attention = Attention(settings)
+        self.attention = Attention(settings, layer)
+        self.attention_out_norm = make_norm(settings) if settings.attention_out_norm else None
         self.mlp_norm = make_norm(settings)
         self.mlp = MLP(settings)
 
-    def forward(self, x_BTD: Tensor, rotation: Rotation | None, tap: Tap | None) -> Tensor:
-        """Transform the residual stream; write gauges if the tap is open."""
-        attended_BTD = self._dropped(self.attention(self.attention_norm(x_BTD), rotation))
+    def forward(self, x_BTD: Tensor, carry: Carry, extra_value_BTD: Tensor | None = None) -> Tensor:
+        """Transform the residual stream; write gauges if the tap is open.
+
+        Args:
+            x_BTD: the stream.
+            carry: of this forward pass.
+            extra_value_BTD: rows of a value table [B, T, J·K], in layers that have one.
+        """
+        if self.input_mix is not None:
+            assert carry.input_BTD is not None
+            x_BTD = self.input_mix(x_BTD, carry.input_BTD)
+        read_BTD = x_BTD if self.norms_after else self.attention_norm(x_BTD)
+        attended_BTD = self.attention(read_BTD, carry, extra_value_BTD)
+        if self.attention_out_norm is not None:
+            attended_BTD = self.attention_out_norm(attended_BTD)
+        attended_BTD = self._dropped(attended_BTD)
         x_BTD = x_BTD + attended_BTD
-        transformed_BTD = self._dropped(self.mlp(self.mlp_norm(x_BTD)))
+        if self.norms_after:
+            x_BTD = self.attention_norm(x_BTD)
+        transformed_BTD = self._dropped(
+            self.mlp(x_BTD if self.norms_after else self.mlp_norm(x_BTD))
+        )
         x_BTD = x_BTD + transformed_BTD
-        if tap is not None and tap.is_open:
-            self._measure(tap, x_BTD, attended_BTD, transformed_BTD)
+        if self.norms_after:
+            x_BTD = self.mlp_norm(x_BTD)
+        if carry.tap is not None and carry.tap.is_open:
+            self._measure(carry.tap, x_BTD, attended_BTD, transformed_BTD)
         return x_BTD
 
     def _dropped(self, x_BTD: Tensor) -> Tensor:

@@ -4,7 +4,8 @@ Enters: token numbers, and targets when a loss is wanted. Leaves: logits, or the
 losses (DESIGN rule 6: dividing by the global number of targets is the caller's).
 Never knows: parallelism, optimizers, data.
 
-Shape suffixes: B batch, T time, D width, V vocabulary (padded), N targets (B·T).
+Shape suffixes: B batch, T time, S time with the positions that a cache holds, D width,
+V vocabulary (padded).
 """
 
 import torch
@@ -14,40 +15,75 @@ from torch.nn import functional
 from longhaul.config.model import ModelSection
 from longhaul.core.errors import UsageError
 from longhaul.model.block import Block
+from longhaul.model.cache import KeyValueCache
+from longhaul.model.carry import Carry
+from longhaul.model.embedding import BigramTable, ValueTables
+from longhaul.model.head import softcapped, summed_loss
+from longhaul.model.masks import make_sight
+from longhaul.model.mixing import Skips
 from longhaul.model.norms import make_norm
 from longhaul.model.positions import LearnedPositions, RotaryPositions
 from longhaul.model.tap import Gauge, Tap
 from longhaul.model.weights import Linear, Table
 
-IGNORED_TARGET = -1
-"""A target that is padding: it adds nothing to the loss."""
-
 
 class GPT(nn.Module):
     """A decoder-only transformer. Weights are allocated, not filled: see `initialise.build`.
+
+    A switch that is off leaves no weight and no operation behind.
 
     Args:
         settings: shape and switches.
         vocab_size: tokens of the tokenizer; rows added by `model.vocab_multiple` are never
             predicted and get no gradient.
+        end_of_text: the token that ends a document, for `model.document_mask`.
     """
 
-    def __init__(self, settings: ModelSection, vocab_size: int) -> None:
+    def __init__(
+        self, settings: ModelSection, vocab_size: int, end_of_text: int | None = None
+    ) -> None:
         super().__init__()
-        self.context = settings.context
-        self.dropout = settings.dropout
+        self.widens = False
+        """The residual stream is float32 although the weights are not (`precision.to_half`)."""
+        self.settings = settings
         self.vocab_size = vocab_size
+        self.end_of_text = end_of_text
+        if settings.embedding_dropout is None:
+            self.embedding_dropout = settings.dropout
+        else:
+            self.embedding_dropout = settings.embedding_dropout
         rows = settings.padded_vocab(vocab_size)
-        self.tokens = Table(rows, settings.width, role="embedding")
+        self._make_embedding(settings, rows)
+        self.blocks = nn.ModuleList(Block(settings, layer) for layer in range(settings.layers))
+        self.skips = Skips(settings.layers) if settings.unet_skips else None
+        # Post-norm blocks end with a norm of their own.
+        self.final_norm = make_norm(settings) if settings.norm_placement == "pre" else None
+        self._make_head(settings, rows)
+
+    def _make_embedding(self, settings: ModelSection, rows: int) -> None:
+        narrow, width = settings.table_width, settings.width
+        self.tokens = Table(rows, narrow, role="embedding")
+        self.bigrams = (
+            BigramTable(settings.bigram_rows, narrow, self.vocab_size)
+            if settings.bigram_rows
+            else None
+        )
+        self.project_in = Linear(narrow, width, bias=False) if narrow != width else None
         self.positions = LearnedPositions(settings) if settings.positions == "learned" else None
         self.rotary = RotaryPositions(settings) if settings.positions == "rotary" else None
-        self.blocks = nn.ModuleList(Block(settings, layer) for layer in range(settings.layers))
-        self.final_norm = make_norm(settings)
+        self.embedding_norm = make_norm(settings) if settings.embedding_norm else None
+        self.value_tables = ValueTables(settings, rows) if settings.value_embeddings else None
+
+    def _make_head(self, settings: ModelSection, rows: int) -> None:
+        narrow, width = settings.table_width, settings.width
+        self.project_out = Linear(width, narrow, bias=False) if narrow != width else None
         self.head = (
-            None if settings.tied_head else Linear(settings.width, rows, bias=False, role="head")
+            None
+            if settings.tied_head
+            else Linear(narrow, rows, bias=False, role="head", zero=settings.zero_head)
         )
         self.padding_V: Tensor | None
-        padding_V = torch.empty(rows) if rows != vocab_size else None
+        padding_V = torch.empty(rows) if rows != self.vocab_size else None
         self.register_buffer("padding_V", padding_V, persistent=False)
 
     @property
@@ -55,45 +91,106 @@ class GPT(nn.Module):
         """What the blocks write into an open tap, once a layer."""
         return Block.GAUGES
 
+    def new_cache(self, batch: int) -> KeyValueCache:
+        """An empty cache for `batch` sequences, where the model's weights are."""
+        weight = self.tokens.weight
+        return KeyValueCache(self.settings, batch, weight.device, weight.dtype)
+
     def forward(
-        self, tokens_BT: Tensor, targets_BT: Tensor | None = None, tap: Tap | None = None
+        self,
+        tokens_BT: Tensor,
+        targets_BT: Tensor | None = None,
+        *,
+        tap: Tap | None = None,
+        window: int | None = None,
+        cache: KeyValueCache | None = None,
     ) -> Tensor:
         """Logits [B, T, vocab_size], or with targets the summed loss as a float32 scalar.
 
+        In training mode the loss includes `model.z_loss`; in evaluation mode it is the plain
+        cross-entropy, so that losses of different recipes can be compared.
+
         Args:
-            tokens_BT: int64 token numbers, T ≤ context.
+            tokens_BT: int64 token numbers, T ≤ context; with a cache, those after the ones it
+                holds.
             targets_BT: the token that follows each; `IGNORED_TARGET` where there is none.
             tap: gauges are written to it while it is open.
+            window: positions that windowed layers attend to, instead of `model.window`.
+            cache: keys and values of the positions before, extended here.
 
         Raises:
             UsageError: the sequence is longer than the model's context.
         """
-        logits_BTV = self._logits(tokens_BT, tap)
+        logits_BTV = self._logits(self._transformed(tokens_BT, tap, window, cache))
         if targets_BT is None:
             return logits_BTV[..., : self.vocab_size]
-        # Float32 under autocast too: a sum over thousands of tokens in bfloat16 has two digits.
-        logits_NV = logits_BTV.float().flatten(0, 1)
-        return functional.cross_entropy(
-            logits_NV, targets_BT.flatten(), ignore_index=IGNORED_TARGET, reduction="sum"
-        )
+        z_loss = self.settings.z_loss if self.training else 0.0
+        return summed_loss(logits_BTV, targets_BT, z_loss)
 
-    def _logits(self, tokens_BT: Tensor, tap: Tap | None) -> Tensor:
-        length = tokens_BT.size(1)
-        if length > self.context:
+    def _transformed(
+        self,
+        tokens_BT: Tensor,
+        tap: Tap | None,
+        window: int | None,
+        cache: KeyValueCache | None,
+    ) -> Tensor:
+        """The residual stream after the last block."""
+        length, past = tokens_BT.size(1), cache.length if cache is not None else 0
+        if past + length > self.settings.context:
             raise UsageError(
-                f"a sequence of {length} tokens does not fit the model's context {self.context}",
+                f"a sequence of {past + length} tokens does not fit the model's context "
+                f"{self.settings.context}",
                 "give it shorter sequences",
             )
+        tokens_BS = cache.see(tokens_BT) if cache is not None else tokens_BT
+        x_BTD = self._embedded(tokens_BT, tokens_BS[:, past - 1 : past] if past else None, past)
+        carry = Carry(
+            sight=make_sight(self.settings, tokens_BS, window, past, self.end_of_text),
+            rotation=self.rotary(length, past) if self.rotary is not None else None,
+            tap=tap,
+            cache=cache,
+            input_BTD=x_BTD if self.settings.input_mix else None,
+        )
+        values = self.value_tables(tokens_BT) if self.value_tables is not None else {}
+        kept: list[Tensor] = []
+        for layer, block in enumerate(self.blocks):
+            if self.skips is not None:
+                x_BTD = self.skips(layer, x_BTD, kept)
+            x_BTD = block(x_BTD, carry, values.get(layer))
+        return x_BTD
+
+    def _embedded(self, tokens_BT: Tensor, before_B1: Tensor | None, past: int) -> Tensor:
+        """What the first block reads, of tokens that stand after `past` others."""
         x_BTD: Tensor = self.tokens(tokens_BT)
+        if self.bigrams is not None:
+            x_BTD = x_BTD + self.bigrams(tokens_BT, before_B1)
+        if self.settings.embedding_scale != 1.0:
+            x_BTD = x_BTD * self.settings.embedding_scale
+        if self.project_in is not None:
+            x_BTD = self.project_in(x_BTD)
+        if self.widens:
+            x_BTD = x_BTD.float()
         if self.positions is not None:
-            x_BTD = self.positions(x_BTD)
-        rotation = self.rotary(length) if self.rotary is not None else None
-        if self.dropout:
-            x_BTD = functional.dropout(x_BTD, self.dropout, self.training)
-        for block in self.blocks:
-            x_BTD = block(x_BTD, rotation, tap)
-        x_BTD = self.final_norm(x_BTD)
+            x_BTD = self.positions(x_BTD, past)
+        if self.embedding_norm is not None:
+            x_BTD = self.embedding_norm(x_BTD)
+        if self.embedding_dropout:
+            x_BTD = functional.dropout(x_BTD, self.embedding_dropout, self.training)
+        return x_BTD
+
+    def _logits(self, x_BTD: Tensor) -> Tensor:
+        """Logits [B, T, V], padding of the vocabulary at -inf."""
+        if self.final_norm is not None:
+            x_BTD = self.final_norm(x_BTD)
+        if self.project_out is not None:
+            x_BTD = self.project_out(x_BTD)
         head_VD = self.tokens.weight if self.head is None else self.head.weight
-        # The padding is -inf in the bias, so that padded rows take no probability and cost no
-        # pass over the logits; slicing the logits instead would copy them.
-        return functional.linear(x_BTD, head_VD, self.padding_V)
+        if self.widens:
+            x_BTD = x_BTD.to(head_VD.dtype)
+        if not self.settings.logit_softcap:
+            # The padding is -inf in the bias, so that padded rows take no probability and cost
+            # no pass over the logits; slicing the logits instead would copy them.
+            return functional.linear(x_BTD, head_VD, self.padding_V)
+        logits_BTV = softcapped(functional.linear(x_BTD, head_VD), self.settings.logit_softcap)
+        # After the cap, which would make -inf finite.
+        return logits_BTV if self.padding_V is None else logits_BTV + self.padding_V

@@ -2,7 +2,8 @@
 
 GPT-2's rule: normal with one standard deviation, output projections into the residual stream
 divided by √(2·layers), biases 0, norms' scales 1 ("Language Models are Unsupervised Multitask
-Learners", section 2.3, and its code).
+Learners", section 2.3, and its code). Modules that say so start at zero (modded-nanogpt), or at
+numbers of their own.
 
 Enters: an allocated model and a seed. Leaves: the same model, filled.
 Never knows: torch's global generator: every weight has a generator of its own, keyed by its
@@ -14,18 +15,40 @@ import torch
 from torch import Tensor, nn
 
 from longhaul.config.model import ModelSection
+from longhaul.core.errors import UsageError
 from longhaul.core.keys import derive_key
 from longhaul.model.gpt import GPT
-from longhaul.model.positions import RotaryPositions
-from longhaul.model.weights import Linear
+from longhaul.model.positions import LearnedPositions, RotaryPositions
+from longhaul.model.weights import Linear, Scalars, Table
 
 
 def build(
-    settings: ModelSection, vocab_size: int, seed: int, device: torch.device | str = "cpu"
+    settings: ModelSection,
+    vocab_size: int,
+    seed: int,
+    device: torch.device | str = "cpu",
+    end_of_text: int | None = None,
 ) -> GPT:
-    """A model on `device`, filled from `seed`, float32."""
+    """A model on `device`, filled from `seed`, float32.
+
+    Args:
+        settings: shape and switches.
+        vocab_size: tokens of the tokenizer.
+        seed: the run's.
+        device: where it will compute.
+        end_of_text: the token that ends a document, for `model.document_mask`.
+
+    Raises:
+        UsageError: documents are to be told apart, and the tokenizer has no end-of-text token.
+    """
+    if settings.document_mask and end_of_text is None:
+        raise UsageError(
+            "model.document_mask tells documents apart by the end-of-text token, and this "
+            "tokenizer has none",
+            "switch model.document_mask off, or take a tokenizer with an end-of-text token",
+        )
     with torch.device(device):
-        model = GPT(settings, vocab_size)
+        model = GPT(settings, vocab_size, end_of_text)
     initialise(model, settings, seed)
     return model
 
@@ -36,12 +59,20 @@ def initialise(model: GPT, settings: ModelSection, seed: int) -> None:
     owners = dict(model.named_modules())
     for name, parameter in model.named_parameters():
         owner = owners[name.rpartition(".")[0]]
-        if parameter.ndim < 2:
-            parameter.fill_(1.0 if name.endswith("weight") else 0.0)
-            continue
-        residual = isinstance(owner, Linear) and owner.writes_residual
-        std = settings.init_std / (2 * settings.layers) ** 0.5 if residual else settings.init_std
-        _fill_normal(parameter, std, derive_key(seed, "initialise", name))
+        match owner:
+            case Scalars():
+                parameter.copy_(torch.tensor(owner.start))
+            case Linear(zero=True) | Table(zero=True):
+                parameter.zero_()
+            case LearnedPositions() if settings.position_init == "sinusoidal":
+                owner.fill_sinusoidal(settings.init_std)
+            case _ if parameter.ndim < 2:
+                parameter.fill_(1.0 if name.endswith("weight") else 0.0)
+            case _:
+                std = settings.init_std
+                if isinstance(owner, Linear) and owner.writes_residual:
+                    std /= (2 * settings.layers) ** 0.5
+                _fill_normal(parameter, std, derive_key(seed, "initialise", name))
     _fill_buffers(model)
 
 

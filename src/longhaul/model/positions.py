@@ -6,6 +6,8 @@ Never knows: what attention does with them.
 Shape suffixes: B batch, T time, D width, H heads, K head width.
 """
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -16,6 +18,12 @@ Rotation = tuple[Tensor, Tensor]
 """cos_TK and sin_TK of every position's angles, float32; the sine of a pair's first channel is
 negated, so that a rotation is x·cos + swapped(x)·sin."""
 
+_SINUSOID_BASE = 10_000.0  # arXiv 1706.03762, section 3.5
+# Llama 3.1's published configuration ("rope_scaling"): a pair that turns less than once in the
+# original context is stretched in full, one that turns more than four times not at all.
+_LLAMA3_LOW_TURNS = 1.0
+_LLAMA3_HIGH_TURNS = 4.0
+
 
 class LearnedPositions(Table):
     """A learned vector per position, added to the token's (GPT-2)."""
@@ -23,12 +31,23 @@ class LearnedPositions(Table):
     def __init__(self, settings: ModelSection) -> None:
         super().__init__(settings.context, settings.width, role="position")
 
-    def forward(self, x_BTD: Tensor) -> Tensor:
-        """Add the vectors of positions 0 … T-1.
+    def forward(self, x_BTD: Tensor, past: int = 0) -> Tensor:
+        """Add the vectors of positions past … past+T-1.
 
         A slice, not a look-up: its gradient is one sum over the batch.
         """
-        return x_BTD + self.weight[: x_BTD.size(1)]
+        return x_BTD + self.weight[past : past + x_BTD.size(1)]
+
+    @torch.no_grad()
+    def fill_sinusoidal(self, std: float) -> None:
+        """Start as the sinusoids of arXiv 1706.03762, section 3.5, with root mean square `std`.
+
+        Channels 2i and 2i+1 hold sine and cosine of one angle; their mean square is 1/2.
+        """
+        context, width = self.weight.shape
+        angles = _angles(context, _frequencies(width, _SINUSOID_BASE))
+        waves = torch.stack((angles.sin(), angles.cos()), dim=2).flatten(1)[:, :width]
+        self.weight.copy_(waves * (math.sqrt(2) * std))
 
 
 class RotaryPositions(nn.Module):
@@ -42,6 +61,9 @@ class RotaryPositions(nn.Module):
     def __init__(self, settings: ModelSection) -> None:
         super().__init__()
         self.base = settings.rotary_base
+        self.scaling = settings.rotary_scaling
+        self.factor = settings.rotary_factor
+        self.original_context = settings.rotary_original_context
         self.cos_TK: Tensor
         self.sin_TK: Tensor
         for name in ("cos_TK", "sin_TK"):
@@ -51,14 +73,33 @@ class RotaryPositions(nn.Module):
     def fill(self) -> None:
         """Compute the angles (in float64, once) into the buffers, wherever these now live."""
         context, head_width = self.cos_TK.shape
-        exponent = torch.arange(0, head_width, 2, dtype=torch.float64) / head_width
-        angles = torch.outer(torch.arange(context, dtype=torch.float64), self.base**-exponent)
+        angles = _angles(context, self._stretched(_frequencies(head_width, self.base)))
         self.cos_TK.copy_(torch.cat((angles.cos(), angles.cos()), dim=1))
         self.sin_TK.copy_(torch.cat((-angles.sin(), angles.sin()), dim=1))
 
-    def forward(self, length: int) -> Rotation:
-        """The angles of positions 0 … length-1, computed once for all layers."""
-        return self.cos_TK[:length], self.sin_TK[:length]
+    def _stretched(self, frequencies: Tensor) -> Tensor:
+        """Frequencies as `model.rotary_scaling` has them."""
+        if self.scaling == "none":
+            return frequencies
+        if self.scaling == "linear":
+            return frequencies / self.factor
+        turns = self.original_context * frequencies / (2 * math.pi)
+        kept = (turns - _LLAMA3_LOW_TURNS) / (_LLAMA3_HIGH_TURNS - _LLAMA3_LOW_TURNS)
+        return torch.lerp(frequencies / self.factor, frequencies, kept.clamp(0, 1))
+
+    def forward(self, length: int, past: int = 0) -> Rotation:
+        """The angles of positions past … past+length-1, computed once for all layers."""
+        return self.cos_TK[past : past + length], self.sin_TK[past : past + length]
+
+
+def _frequencies(width: int, base: float) -> Tensor:
+    """Angle that each of ⌈width/2⌉ pairs turns by from position to position, float64."""
+    return base ** -(torch.arange(0, width, 2, dtype=torch.float64) / width)
+
+
+def _angles(context: int, frequencies: Tensor) -> Tensor:
+    """Angles [context, pairs] of positions 0 … context-1, float64."""
+    return torch.outer(torch.arange(context, dtype=torch.float64), frequencies)
 
 
 def rotate(x_BTHK: Tensor, rotation: Rotation) -> Tensor:

@@ -3,16 +3,21 @@
 Enters: shapes. Leaves: modules with allocated, unfilled weights, each with a role that
 initialisation and the optimizer's groups read. Never knows: how weights are filled
 (`initialise.py`) or updated.
+
+Shape suffixes: B batch, T time, D width.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal, get_args
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
 
 Role = Literal["matrix", "embedding", "position", "head", "vector"]
-"""What a weight is: a matrix between activations; the token table; the position table; the
-output matrix when it is not the token table; or a vector (a bias, the scale of a norm)."""
+"""What a weight is: a matrix between activations; a table looked up by tokens; the position table;
+the output matrix when it is not the token table; or a vector (a bias, the scale of a norm, the
+shares of a mixture)."""
 ROLES: tuple[Role, ...] = get_args(Role)
 
 
@@ -26,7 +31,12 @@ class Linear(nn.Linear):
         role: `matrix`, or `head` for the output matrix.
         writes_residual: its output is added to the residual stream, so that initialisation
             shrinks it with depth (GPT-2, section 2.3).
+        zero: it starts at zero instead.
+        parts: rows of each map, where several are fused into one product; Muon takes them apart.
     """
+
+    narrows = False
+    """Takes float32 into its half-precision product; see `precision.to_half`."""
 
     def __init__(
         self,
@@ -35,24 +45,55 @@ class Linear(nn.Linear):
         bias: bool,
         role: Role = "matrix",
         writes_residual: bool = False,
+        zero: bool = False,
+        parts: Sequence[int] = (),
     ) -> None:
         super().__init__(into, out, bias=bias)
+        self.parts = tuple(parts) or (out,)
         self.role = role
         self.writes_residual = writes_residual
+        self.zero = zero
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """Map [..., into] to [..., out]."""
+        if self.narrows:
+            x_BTD = x_BTD.to(self.weight.dtype)
+        return functional.linear(x_BTD, self.weight, self.bias)
 
     def reset_parameters(self) -> None:
         """Left to `initialise.py`."""
 
 
 class Table(nn.Embedding):
-    """A look-up table [rows, width], unfilled."""
+    """A look-up table [rows, width], unfilled.
 
-    def __init__(self, rows: int, width: int, role: Role) -> None:
+    Args:
+        rows: one past the largest number looked up.
+        width: of a row.
+        role: `embedding` or `position`.
+        zero: it starts at zero.
+    """
+
+    def __init__(self, rows: int, width: int, role: Role, zero: bool = False) -> None:
         super().__init__(rows, width)
         self.role = role
+        self.zero = zero
 
     def reset_parameters(self) -> None:
         """Left to `initialise.py`."""
+
+
+class Scalars(nn.Module):
+    """Learned numbers with a start of their own, such as shares of a mixture.
+
+    Args:
+        start: the value that each begins with.
+    """
+
+    def __init__(self, start: Sequence[float]) -> None:
+        super().__init__()
+        self.start = tuple(start)
+        self.weight = nn.Parameter(torch.empty(len(self.start)))
 
 
 def roles(model: nn.Module) -> Iterator[tuple[str, nn.Parameter, Role]]:

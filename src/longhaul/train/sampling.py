@@ -25,6 +25,9 @@ def sample_tokens(
 ) -> Iterator[int]:
     """Draw tokens that follow `prompt`, until `most_tokens` or the end of a text.
 
+    As long as the text fits the context, a pass reads only what is new and a cache holds the
+    rest; beyond it every position moves, and each token costs a pass over the whole context.
+
     Args:
         model: gives logits of shape [B, T, V], padding rows left out.
         prompt: at least one token.
@@ -41,10 +44,15 @@ def sample_tokens(
     was_training = model.training
     model.eval()
     try:
+        cache = model.new_cache(batch=1)
         for _ in range(most_tokens):
-            tokens_BT = torch.tensor([history[-context:]], device=device)
             with torch.inference_mode():
-                logits_V = model(tokens_BT)[0, -1].float().cpu()
+                if len(history) <= context:
+                    fresh_BT = torch.tensor([history[cache.length :]], device=device)
+                    logits_BTV = model(fresh_BT, cache=cache)
+                else:
+                    logits_BTV = model(torch.tensor([history[-context:]], device=device))
+                logits_V = logits_BTV[0, -1].float().cpu()
             token = _draw(logits_V, temperature, top_k, generator)
             if token == end_of_text:
                 return

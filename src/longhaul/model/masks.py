@@ -1,0 +1,167 @@
+"""What each position may attend to: everything before it, a window of it, its own document.
+
+Enters: the switches, the tokens of a forward pass, the window of the moment. Leaves: for each
+layer, what attention's kernel must be told, made once for all layers that see alike.
+Never knows: queries, keys, values.
+
+Shape suffixes: B batch, T positions that ask, S positions so far (S = past + T; without a cache
+both are the sequence).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from longhaul.config.model import ModelSection
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
+
+Rule = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""(sequence, head, asking position, asked position) → may attend; positions count from the
+sequence's start. Works on single numbers, as FlexAttention calls it, and on tensors."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What one layer's queries see. With no field set: all keys there are."""
+
+    is_causal: bool = False
+    """Every key up to the query's own position, as many keys as queries."""
+    mask: Tensor | None = None
+    """True where a query may attend, [T, S] or [B, 1, T, S]."""
+    blocks: "BlockMask | None" = None
+    """The same for FlexAttention, which skips what is masked."""
+
+
+_BLOCK = 128  # Side of the squares that FlexAttention computes or skips.
+
+CAUSAL, EVERYTHING = View(is_causal=True), View()
+
+
+class Sight:
+    """The views of one forward pass.
+
+    Args:
+        length: new positions T.
+        past: positions before them, whose keys a cache holds.
+        device: where attention is computed.
+        windows: of each layer, positions attended to, the position's own included; None: all.
+        document_BS: which document each position belongs to; None: all to the same.
+        sparse: make FlexAttention's block masks, not boolean ones.
+    """
+
+    def __init__(
+        self,
+        length: int,
+        past: int,
+        device: torch.device,
+        windows: Sequence[int | None],
+        document_BS: Tensor | None = None,
+        sparse: bool = False,
+    ) -> None:
+        self._length = length
+        self._past = past
+        self._device = device
+        self._windows = windows
+        self._document_BS = document_BS
+        self._sparse = sparse
+        self._views: dict[int | None, View] = {}
+
+    def of(self, layer: int) -> View:
+        """What the queries of `layer` see."""
+        window = self._windows[layer]
+        if window is not None and window >= self._past + self._length:
+            window = None
+        if window not in self._views:
+            self._views[window] = self._view(window)
+        return self._views[window]
+
+    def _view(self, window: int | None) -> View:
+        if window is None and self._document_BS is None:
+            if self._past == 0:
+                return CAUSAL
+            if self._length == 1:
+                return EVERYTHING
+        rule = may_attend(window, self._document_BS)
+        if self._sparse:
+            return View(blocks=self._blocks(rule))
+        end = self._past + self._length
+        asking_T1 = torch.arange(self._past, end, device=self._device)[:, None]
+        asked_S = torch.arange(end, device=self._device)
+        sequences = 1 if self._document_BS is None else self._document_BS.size(0)
+        sequence = torch.arange(sequences, device=self._device)[:, None, None, None]
+        return View(mask=rule(sequence, sequence, asking_T1, asked_S))
+
+    def _blocks(self, rule: Rule) -> "BlockMask":
+        from torch.nn.attention.flex_attention import create_block_mask
+
+        batch = None if self._document_BS is None else self._document_BS.size(0)
+        return create_block_mask(rule, batch, None, self._length, self._length, self._device)
+
+
+def may_attend(window: int | None, document_BS: Tensor | None) -> Rule:
+    """The rule: not ahead, not further back than the window, not in another document."""
+
+    def rule(sequence: Tensor, _head: Tensor, asking: Tensor, asked: Tensor) -> Tensor:
+        seen = asked <= asking
+        if window is not None:
+            seen = seen & (asking - asked < window)
+        if document_BS is not None:
+            seen = seen & (document_BS[sequence, asking] == document_BS[sequence, asked])
+        return seen
+
+    return rule
+
+
+def make_sight(
+    settings: ModelSection,
+    tokens_BS: Tensor,
+    window: int | None = None,
+    past: int = 0,
+    end_of_text: int | None = None,
+) -> Sight:
+    """The views of a forward pass over `tokens_BS`.
+
+    Args:
+        settings: which layers have windows, and whether documents are told apart.
+        tokens_BS: all tokens so far, those held in a cache included.
+        window: instead of `model.window`, in the layers that have one (window warm-up).
+        past: how many of the tokens are held in a cache; the others are new.
+        end_of_text: the token that ends a document, and belongs to it; needed if
+            `model.document_mask`.
+    """
+    own = [settings.window_of(layer) for layer in range(settings.layers)]
+    windows = [None if every is None else window or every for every in own]
+    document_BS = None
+    if settings.document_mask:
+        assert end_of_text is not None
+        ends_BS = torch.eq(tokens_BS, end_of_text).long()
+        document_BS = ends_BS.cumsum(dim=1) - ends_BS
+    return Sight(
+        tokens_BS.size(1) - past,
+        past,
+        tokens_BS.device,
+        windows,
+        document_BS,
+        sparse=_sparse(settings, tokens_BS, past),
+    )
+
+
+def attention_dropout(settings: ModelSection) -> float:
+    """Dropped share of attention weights in training."""
+    own = settings.attention_dropout
+    return settings.dropout if own is None else own
+
+
+def _sparse(settings: ModelSection, tokens_BS: Tensor, past: int) -> bool:
+    """FlexAttention serves, and has whole blocks to skip.
+
+    It has no backward pass on a CPU (torch 2.13) and no dropout anywhere, and would be compiled
+    anew for each length of a cache.
+    """
+    long = tokens_BS.size(1) > _BLOCK
+    return tokens_BS.is_cuda and long and past == 0 and not attention_dropout(settings)

@@ -1,0 +1,131 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from torch.nn.attention.flex_attention import create_mask
+
+from longhaul.config.model import ModelSection
+from longhaul.model.masks import CAUSAL, EVERYTHING, Sight, make_sight, may_attend
+
+END = 0
+
+
+def shape(**changes: object) -> ModelSection:
+    small = {"layers": 4, "heads": 1, "width": 8, "context": 300}
+    return ModelSection.model_validate(small | changes)
+
+
+def some_tokens(batch: int, length: int) -> torch.Tensor:
+    return torch.randint(4, (batch, length), generator=torch.Generator().manual_seed(length))
+
+
+def expected(tokens, past, window, documents):
+    """Pair by pair: not ahead, within the window, and no end of text from then until now."""
+    batch, end = tokens.shape
+    seen = torch.zeros(batch, end - past, end, dtype=torch.bool)
+    for row in range(batch):
+        for now in range(past, end):
+            for then in range(now + 1):
+                near = window is None or now - then < window
+                whole = not documents or END not in tokens[row, then:now]
+                seen[row, now - past, then] = near and whole
+    return seen
+
+
+def drawn(view, batch, length, end):
+    """A view as a mask [B, T, S]."""
+    if view is CAUSAL:
+        mask = torch.ones(length, end, dtype=torch.bool).tril()
+    elif view is EVERYTHING:
+        mask = torch.ones(length, end, dtype=torch.bool)
+    else:
+        mask = view.mask
+    return mask.view(-1, length, end).expand(batch, -1, -1)
+
+
+@hypothesis_settings(max_examples=60, deadline=None)
+@given(
+    length=st.integers(1, 12),
+    past=st.integers(0, 9),
+    window=st.one_of(st.none(), st.integers(1, 24)),
+    documents=st.booleans(),
+)
+def test_a_view_shows_what_the_switches_say_and_nothing_else(length, past, window, documents):
+    settings = shape(window=window, document_mask=documents)
+    tokens = some_tokens(3, past + length)
+    view = make_sight(settings, tokens, past=past, end_of_text=END).of(0)
+    wanted = expected(tokens, past, window, documents)
+    assert torch.equal(drawn(view, 3, length, past + length), wanted)
+
+
+@pytest.mark.parametrize("window", [None, 7, 40])
+@pytest.mark.parametrize("documents", [False, True])
+def test_the_rule_given_to_flex_attention_is_the_same(window, documents):
+    tokens = some_tokens(2, 30)
+    ends = (tokens == END).long()
+    rule = may_attend(window, ends.cumsum(1) - ends if documents else None)
+    mask = create_mask(rule, 2, 1, 30, 30, device="cpu")
+    assert torch.equal(mask[:, 0], expected(tokens, 0, window, documents))
+
+
+def test_a_document_owns_the_token_that_ends_it():
+    tokens = torch.tensor([[5, END, 6, 7, END, END, 8]])
+    view = make_sight(shape(document_mask=True), tokens, end_of_text=END).of(0)
+    first_seen = view.mask[0, 0].int().argmax(dim=1)
+    assert first_seen.tolist() == [0, 0, 2, 2, 2, 5, 6]
+
+
+@pytest.mark.parametrize("window", [None, 9, 10])
+def test_without_anything_to_hide_the_causal_kernel_is_asked_for(window):
+    view = make_sight(shape(window=window), some_tokens(2, 9)).of(0)
+    assert view is CAUSAL
+    assert view.is_causal
+    assert view.mask is None
+
+
+def test_a_single_new_token_without_a_window_needs_no_mask():
+    assert make_sight(shape(), some_tokens(1, 9), past=8).of(0) is EVERYTHING
+
+
+def test_layers_that_see_alike_share_one_view():
+    settings = shape(layers=6, window=3, window_full_every=3)
+    sight = make_sight(settings, some_tokens(2, 9))
+    views = [sight.of(layer) for layer in range(6)]
+    assert [view is CAUSAL for view in views] == [False, False, True, False, False, True]
+    assert len({id(view) for view in views}) == 2
+
+
+def test_a_warming_window_replaces_that_of_windowed_layers_only():
+    settings = shape(window=3, window_full_every=2)
+    sight = make_sight(settings, some_tokens(1, 9), window=5)
+    assert drawn(sight.of(0), 1, 9, 9)[0, -1].sum() == 5
+    assert sight.of(1) is CAUSAL
+    assert make_sight(shape(), some_tokens(1, 9), window=5).of(0) is CAUSAL
+
+
+def test_block_masks_hold_the_same_rule():
+    tokens = some_tokens(2, 300)
+    settings = shape(window=40, document_mask=True)
+    ends = (tokens == END).long()
+    documents = ends.cumsum(1) - ends
+    blocks = Sight(300, 0, tokens.device, [40], documents, sparse=True).of(0).blocks
+    assert blocks.shape == (2, 1, 300, 300)
+    # Squares of 128 tokens, three a side: those ahead and those behind the window are skipped.
+    assert blocks.to_dense()[0, 0].tolist() == [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
+    dense = make_sight(settings, tokens, end_of_text=END).of(0).mask
+    rows, columns = torch.arange(300)[:, None], torch.arange(300)
+    for batch in range(2):
+        sequence = torch.tensor(batch)
+        assert torch.equal(blocks.mask_mod(sequence, sequence, rows, columns), dense[batch, 0])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_a_gpu_gets_block_masks_where_flex_attention_can_serve():
+    tokens = some_tokens(2, 300).cuda()
+    assert make_sight(shape(window=40), tokens).of(0).blocks is not None
+    assert make_sight(shape(window=40, dropout=0.1), tokens).of(0).mask is not None
+    assert make_sight(shape(window=40), tokens, past=299).of(0).mask is not None
+    assert make_sight(shape(window=40), tokens[:, :60]).of(0).mask is not None
+    assert make_sight(shape(), tokens).of(0) is CAUSAL
