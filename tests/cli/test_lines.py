@@ -36,7 +36,7 @@ LOWERED = {"path": "optim.lr", "value": 1e-4}
         ),
         (
             event("evaluation", loss=3.5, bits_per_byte=1.25),
-            "- evaluation: 3.5000 nats, 1.2500 bits/byte",
+            "- evaluation: 3.5000 nats, 1.2500 bits per byte",
         ),
         (event("evaluation", loss="nan"), "- evaluation: nan nats"),
         (event("note", text="lunch", who="anna"), "- note by anna: lunch"),

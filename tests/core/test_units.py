@@ -2,7 +2,13 @@ import math
 
 import pytest
 
-from longhaul.core.units import bits_per_byte, short_bytes, short_count, short_seconds
+from longhaul.core.units import (
+    bits_per_byte,
+    loss_in_words,
+    short_bytes,
+    short_count,
+    short_seconds,
+)
 
 
 @pytest.mark.parametrize(
@@ -29,3 +35,8 @@ def test_sizes_are_decimal_as_disks_are_sold() -> None:
 def test_a_model_that_halves_each_bit_has_one_bit_per_byte_less() -> None:
     assert bits_per_byte(8 * math.log(2) * 100, 100) == pytest.approx(8)
     assert math.isnan(bits_per_byte(1.0, 0))
+
+
+def test_a_loss_names_bits_per_byte_only_where_bytes_are_known():
+    assert loss_in_words(2.0, 1.5) == "2.0000 nats, 1.5000 bits per byte"
+    assert loss_in_words(2.0, None) == loss_in_words(2.0, math.nan) == "2.0000 nats"

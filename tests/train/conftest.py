@@ -55,7 +55,9 @@ def make_trainer(tmp_path: Path, dataset: Dataset) -> Iterator[MakeTrainer]:
         model = build(recipe.model, dataset.vocab_size, recipe.seed)
         optimizer = build_optimizer(model, recipe.optim)
         clock, device = FakeClock(), torch.device("cpu")
-        batches = BatchReader(dataset, recipe.seed, recipe.block_length(), recipe.order.cycle)
+        batches = BatchReader(
+            dataset, recipe.seed, recipe.block_length(), recipe.order.cycle, recipe.data.stages
+        )
         made.append(batches)
         parts = Parts(
             step=TrainingStep(model, optimizer, device, recipe.precision, recipe.seed),

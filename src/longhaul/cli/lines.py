@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from longhaul.core.records import Decision, Event, Record, StepRecord
-from longhaul.core.units import short_bytes, short_count
+from longhaul.core.units import loss_in_words, short_bytes, short_count
 from longhaul.logbook.timeline import tokens_per_second
 
 _IMPLIED = {"record", "request"}
@@ -62,8 +62,8 @@ def _event(event: Event) -> str:
     data = event.data
     if event.kind == "evaluation" and "loss" in data:
         bits = data.get("bits_per_byte")
-        shown = f", {float(bits):.4f} bits/byte" if bits is not None else ""
-        return f"evaluation: {float(data['loss']):.4f} nats{shown}"
+        shown = loss_in_words(float(data["loss"]), None if bits is None else float(bits))
+        return f"evaluation: {shown}"
     if event.kind == "attempt-started":
         resumed = data.get("resumed_from")
         begin = f"from checkpoint {resumed}" if resumed is not None else "from nothing"

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from longhaul.core.records import Event, StepRecord
-from longhaul.core.units import short_count, short_seconds
+from longhaul.core.units import loss_in_words, short_count, short_seconds
 
 _PIPE_INTERVAL_S = 5.0
 _WINDOW = 20
@@ -70,8 +70,8 @@ class TerminalView:
             self._show_step(record)
         elif record.kind == "evaluation":
             self.say(
-                f"step {record.step:>6}  validation loss {float(record.data['loss']):.4f} nats, "
-                f"{float(record.data['bits_per_byte']):.4f} bits per byte"
+                f"step {record.step:>6}  validation loss "
+                + loss_in_words(record.data["loss"], record.data["bits_per_byte"])
                 + _per_source(record.data.get("sources", {}))
             )
         elif record.kind == "checkpoint-failed":

@@ -19,10 +19,24 @@ class TrainSection(Section):
 class PrecisionSection(Section):
     """Number formats."""
 
-    compute: Literal["float32", "bf16"] = changed_at_start("float32")
-    """`bf16` runs matrix products in bfloat16 by autocast; weights stay float32."""
+    compute: Literal["float32", "bf16", "bf16_weights", "fp16_weights"] = changed_at_start(
+        "float32"
+    )
+    """`bf16` runs matrix products in bfloat16 by autocast; weights stay float32. `bf16_weights` and
+    `fp16_weights` keep the weights in half precision too, with the optimizer's state in float32
+    and, for fp16, a dynamic loss scale (`optim.loss_scale`), as OPT-175B ran. The weights of a
+    begun run keep their format."""
+    islands: bool = changed_at_start(True)
+    """With half weights: keep the residual stream, norms and mixtures in float32 (YaLM-100B)."""
     tf32: bool = changed_at_start(False)
     """Allow TF32 matrix products on NVIDIA GPUs."""
+
+    @property
+    def half_weights(self) -> Literal["bf16", "fp16"] | None:
+        """Format of the weights; None for float32."""
+        if self.compute == "bf16_weights":
+            return "bf16"
+        return "fp16" if self.compute == "fp16_weights" else None
 
 
 class EvaluationSection(Section):

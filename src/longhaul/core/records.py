@@ -40,6 +40,10 @@ class StepRecord:
     learning_rate: float
     masked: bool = False
     """The gate held this update back because loss or gradient was not finite."""
+    loss_scale: float | None = None
+    """What the loss was multiplied by before the backward pass; None without a loss scale."""
+    loss_scale_at_floor: bool = False
+    """The gradient overflowed although the loss scale could not be lowered any more."""
     sequences: int
     sequence_length: int
     warmup: bool = False

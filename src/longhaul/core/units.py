@@ -4,6 +4,7 @@ Enters: plain numbers. Leaves: the same numbers with a name, or short text.
 Never knows: where a figure came from.
 """
 
+import math
 from typing import NewType
 
 Step = NewType("Step", int)
@@ -21,6 +22,12 @@ NATS_PER_BIT = 0.6931471805599453
 def bits_per_byte(total_nats: Nats, num_bytes: float) -> float:
     """Compression of text by a model: summed loss in bits over UTF-8 bytes of that text."""
     return total_nats / NATS_PER_BIT / num_bytes if num_bytes else float("nan")
+
+
+def loss_in_words(loss: Nats, bits: float | None) -> str:
+    """4.8226 nats, 1.8450 bits per byte; the bits are left out where bytes are not known."""
+    said = f"{loss:.4f} nats"
+    return said if bits is None or math.isnan(bits) else f"{said}, {bits:.4f} bits per byte"
 
 
 def short_count(value: float) -> str:

@@ -19,6 +19,7 @@ _STEP_FIELDS = {
     "attempt": "BIGINT", "segment": "VARCHAR", "step": "BIGINT", "draw": "BIGINT",
     "next_draw": "BIGINT", "time": "DOUBLE", "lag_steps": "BIGINT", "loss": "DOUBLE",
     "gradient_norm": "DOUBLE", "learning_rate": "DOUBLE", "masked": "BOOLEAN",
+    "loss_scale": "DOUBLE", "loss_scale_at_floor": "BOOLEAN",
     "sequences": "BIGINT", "sequence_length": "BIGINT", "warmup": "BOOLEAN",
     "evaluation_due": "BOOLEAN", "save_due": "BOOLEAN", "redone": "BOOLEAN",
     "seconds": "MAP(VARCHAR, DOUBLE)", "gauges": "MAP(VARCHAR, DOUBLE[])",
@@ -43,8 +44,10 @@ def connect(folder: RunFolder) -> duckdb.DuckDBPyConnection:
     events = [folder.journal / f.name for f in files if f.events]
     parts = [steps_sql(steps)]
     if parquet:
-        parts.append(f"SELECT * FROM read_parquet({_list(list(parquet.values()))})")
-    connection.execute(f"CREATE VIEW steps AS {' UNION ALL '.join(parts)}")
+        # By name: what an older version compacted lacks the fields that came later.
+        files_sql = _list(list(parquet.values()))
+        parts.append(f"SELECT * FROM read_parquet({files_sql}, union_by_name=true)")
+    connection.execute(f"CREATE VIEW steps AS {' UNION ALL BY NAME '.join(parts)}")
     connection.execute(f"CREATE VIEW events AS {_rows(events, _EVENT_FIELDS)}")
     return connection
 

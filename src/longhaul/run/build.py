@@ -8,24 +8,40 @@ import torch
 
 from longhaul.checkpoint.saver import Saver
 from longhaul.config.load import with_overrides
+from longhaul.config.recipe import Recipe
 from longhaul.config.size import model_size
 from longhaul.core.units import short_count
 from longhaul.data.batches import BatchReader
 from longhaul.data.dataset import Dataset
+from longhaul.model.gpt import GPT
 from longhaul.model.initialise import build
+from longhaul.model.precision import to_half
 from longhaul.optim.build import build_optimizer
 from longhaul.optim.groups import describe
+from longhaul.optim.loss_scale import LossScale
 from longhaul.run.attempt import Attempt
 from longhaul.train.state import Progress
 from longhaul.train.step import TrainingStep
 from longhaul.train.trainer import Parts
+
+_HALF_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def build_model(recipe: Recipe, dataset: Dataset, device: torch.device) -> GPT:
+    """The recipe's model, filled, in its number format."""
+    end_of_text = dataset.tokenizer.end_of_text
+    model = build(recipe.model, dataset.vocab_size, recipe.seed, device, end_of_text)
+    half = recipe.precision.half_weights
+    if half is not None:
+        to_half(model, _HALF_DTYPES[half], recipe.precision.islands)
+    return model
 
 
 def build_parts(attempt: Attempt, dataset: Dataset, device: torch.device) -> Parts:
     """Everything of a trainer but its position."""
     recipe, book = attempt.recipe, attempt.book
     settings = with_overrides(recipe, attempt.past.ledger.overrides_at(0))
-    model = build(recipe.model, dataset.vocab_size, recipe.seed, device)
+    model = build_model(recipe, dataset, device)
     optimizer = build_optimizer(model, settings.optim)
     size = model_size(recipe.model, dataset.vocab_size)
     attempt.view.say(
@@ -48,10 +64,20 @@ def build_parts(attempt: Attempt, dataset: Dataset, device: torch.device) -> Par
     )
     return Parts(
         step=TrainingStep(
-            model, optimizer, device, recipe.precision, recipe.seed, recipe.machine.compile
+            model,
+            optimizer,
+            device,
+            recipe.precision,
+            recipe.seed,
+            loss_scale=LossScale(settings.optim.loss_scale, device)
+            if recipe.precision.half_weights == "fp16"
+            else None,
+            compiled=recipe.machine.compile,
         ),
         progress=Progress(settings, dataset.identity),
-        batches=BatchReader(dataset, recipe.seed, recipe.block_length(), recipe.order.cycle),
+        batches=BatchReader(
+            dataset, recipe.seed, recipe.block_length(), recipe.order.cycle, recipe.data.stages
+        ),
         dataset=dataset,
         saver=Saver(
             book.folder.checkpoints,

@@ -4,10 +4,12 @@ Enters: a pilot whose training is over. Leaves: the last checkpoint, the last ev
 sample, the story of the time, an exit code. Never knows: how the training went.
 """
 
+from typing import Any
+
 from longhaul.core.books import goodput
 from longhaul.core.errors import ExitCode, LonghaulError
 from longhaul.core.records import Event
-from longhaul.core.units import short_count, short_seconds
+from longhaul.core.units import loss_in_words, short_count, short_seconds
 from longhaul.data.dataset import Dataset
 from longhaul.data.tokenizing import Tokenizer
 from longhaul.logbook.reading import read_journal
@@ -22,7 +24,7 @@ def finish(attempt: Attempt, pilot: Pilot, dataset: Dataset, restored: int | Non
     """Save, evaluate on the whole split, write a sample, and say where the time went."""
     trainer, book, view = pilot.trainer, attempt.book, attempt.view
     _save(pilot, restored)
-    loss: dict[str, object] = {}
+    loss: dict[str, Any] = {}
     for record in trainer.evaluate(None):
         pilot.keep(record)
         if isinstance(record, Event) and record.kind == "evaluation":
@@ -52,7 +54,7 @@ def finish(attempt: Attempt, pilot: Pilot, dataset: Dataset, restored: int | Non
     _say_where_time_went(attempt)
     view.say(
         f"finished{limit}: {position.step:,} steps, {short_count(position.tokens)} tokens, "
-        f"validation loss {loss['loss']:.4f} nats, {loss['bits_per_byte']:.4f} bits per byte\n"
+        f"validation loss {loss_in_words(loss['loss'], loss['bits_per_byte'])}\n"
         f"run: {attempt.folder.path}"
     )
     return ExitCode.FINISHED

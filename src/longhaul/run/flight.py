@@ -34,7 +34,7 @@ def fly(attempt: Attempt, dataset: Dataset, wish: StopWish) -> ExitCode:
     device = choose_device(attempt.recipe.machine.device)
     settle_torch(attempt.recipe)
     parts = build_parts(attempt, dataset, device)
-    owners = training_state(parts.step.model, parts.step.optimizer, parts.progress)
+    owners = training_state(parts.step, parts.progress)
     restored = restore_newest(attempt.book, owners, attempt.view)
     prints = fingerprint(torch_facts(device)) | {"data": {"identity": dataset.identity}}
     try:

@@ -12,6 +12,7 @@ from longhaul.config.load import load_recipe, shipped_recipes, with_overrides
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import ExitCode
 from longhaul.core.records import Event
+from longhaul.core.units import loss_in_words
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.lease import acquire, refuse_if_held
 from longhaul.logbook.requests import pending
@@ -101,11 +102,12 @@ def _wants_more(folder: RunFolder, past: Past, asked: Asked) -> bool:
 
 
 def _say_finished(folder: RunFolder, finished: Event, view: View) -> None:
-    loss, bits = float(finished.data["loss"]), float(finished.data["bits_per_byte"])
+    # Read from the journal, where what is not a finite number is a text.
+    loss = loss_in_words(float(finished.data["loss"]), float(finished.data["bits_per_byte"]))
     limit = " at its time limit" if finished.data.get("out_of_time") else ""
     view.say(
         f"run {folder.name} is finished{limit}: {finished.step:,} steps, validation loss "
-        f"{loss:.4f} nats, {bits:.4f} bits per byte\n"
+        f"{loss}\n"
         f"  → --new starts another one beside it; --set train.steps=… goes on with this one\n"
         f"run: {folder.path}"
     )

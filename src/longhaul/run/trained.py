@@ -13,12 +13,13 @@ import torch
 from longhaul.checkpoint.loader import load_part
 from longhaul.config.recipe import Recipe
 from longhaul.core.errors import UsageError
+from longhaul.core.units import loss_in_words
 from longhaul.data.dataset import Dataset
 from longhaul.logbook.folder import open_run
 from longhaul.logbook.ledger import load_ledger
 from longhaul.model.gpt import GPT
-from longhaul.model.initialise import build
 from longhaul.run.asked import read_asked
+from longhaul.run.build import build_model
 from longhaul.run.device import choose_device, settle_torch
 from longhaul.run.ending import prompt_tokens
 from longhaul.run.text import text_of
@@ -87,8 +88,8 @@ class Trained:
             None,
         )
         lines = [
-            f"step {self.step}: validation loss {result.loss:.4f} nats, "
-            f"{result.bits_per_byte:.4f} bits per byte, over {result.tokens:,} tokens"
+            f"step {self.step}: validation loss "
+            f"{loss_in_words(result.loss, result.bits_per_byte)}, over {result.tokens:,} tokens"
         ]
         if len(result.sources) > 1:
             lines += [f"  {name}: {split.loss:.4f}" for name, split in result.sources.items()]
@@ -116,7 +117,7 @@ def open_trained(run: str, runs: Path, step: int | None) -> Trained:
     dataset = text_of(folder)
     device = choose_device(recipe.machine.device)
     settle_torch(recipe)
-    model = build(recipe.model, dataset.vocab_size, recipe.seed, device)
+    model = build_model(recipe, dataset, device)
     load_part(chosen.path, "model", ModelState(model))
     model.eval()
     return Trained(model, dataset, recipe, device, chosen.step)

@@ -53,8 +53,10 @@ class Evaluation:
 
     @property
     def bits_per_byte(self) -> float:
-        """Bits per UTF-8 byte over all sources."""
+        """Bits per UTF-8 byte over all sources; NaN if the bytes of one are not known."""
         splits = self.sources.values()
+        if any(split.tokens and not split.num_bytes for split in splits):
+            return float("nan")
         return bits_per_byte(sum(s.total_nats for s in splits), sum(s.num_bytes for s in splits))
 
     def as_data(self) -> dict[str, object]:

@@ -15,7 +15,7 @@ from longhaul.checkpoint.capture import Stateful
 from longhaul.config.recipe import Recipe
 from longhaul.core.errors import NeedsPerson
 from longhaul.model.gpt import GPT
-from longhaul.optim.optimizer import Optimizer
+from longhaul.train.step import TrainingStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +110,14 @@ class Generators:
         torch.set_rng_state(tensors["cpu"])
 
 
-def training_state(model: GPT, optimizer: Optimizer, progress: Progress) -> dict[str, Stateful]:
+def training_state(step: TrainingStep, progress: Progress) -> dict[str, Stateful]:
     """Everything a checkpoint holds, by part."""
-    return {
-        "model": ModelState(model),
-        "optim": optimizer,
+    state: dict[str, Stateful] = {
+        "model": ModelState(step.model),
+        "optim": step.optimizer,
         "generators": Generators(),
         "progress": progress,
     }
+    if step.loss_scale is not None:
+        state["loss_scale"] = step.loss_scale
+    return state

@@ -23,7 +23,7 @@ from longhaul.train.drain import Drain
 from longhaul.train.effective import EffectiveSettings, learning_rate, refuse_if_different
 from longhaul.train.evaluation import Evaluation, evaluate
 from longhaul.train.state import Position, Progress, training_state
-from longhaul.train.step import NUM_FIGURES, TrainingStep
+from longhaul.train.step import TrainingStep
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class Trainer:
         yield self._event("save-started")
         parts = self._parts
         with parts.books.booked("checkpoint_stall"):
-            owners = training_state(parts.step.model, parts.step.optimizer, parts.progress)
+            owners = training_state(parts.step, parts.progress)
             parts.saver.save(self.position.step, capture(owners))
         yield from self.saved()
 
@@ -177,7 +177,13 @@ class Trainer:
         # Stays open until something else is booked: waiting for the device is training too.
         parts.books.switch("redone" if redone else "training")
         with parts.books.booked("compile") if parts.step.compiles_next else nullcontext():
-            figures = parts.step(batch, settings.micro_sequences(position.step), rate, read_gauges)
+            figures = parts.step(
+                batch,
+                settings.micro_sequences(position.step),
+                rate,
+                read_gauges,
+                settings.model.window_at(position.step),
+            )
         parts.progress.position = Position(
             step=position.step + 1,
             draw=batch.next_draw,
@@ -204,7 +210,7 @@ class Trainer:
 
     def _completed(self, wait: bool = False) -> Iterator[StepRecord]:
         for record, figures in self._drain.ready(wait):
-            loss, gradient_norm, masked = figures[:NUM_FIGURES]
+            loss, gradient_norm, masked, *scale = figures[: self._parts.step.num_figures]
             yield replace(
                 record,
                 time=self._parts.clock.wall(),
@@ -212,6 +218,8 @@ class Trainer:
                 loss=loss,
                 gradient_norm=gradient_norm,
                 masked=bool(masked),
+                loss_scale=scale[0] if scale else None,
+                loss_scale_at_floor=bool(scale and scale[1]),
                 gauges=self._parts.step.gauges(figures),
                 seconds=self._parts.books.drain(),
             )
@@ -259,7 +267,7 @@ class Trainer:
 
     def live_settings(self) -> dict[str, float]:
         """Settings read back from where the update rule itself reads them."""
-        return self._parts.step.optimizer.live_settings()
+        return self._parts.step.live_settings()
 
     def _scheduled_overrides(self) -> Iterator[Event]:
         """An override that the ledger holds for this step comes into force."""
@@ -269,11 +277,10 @@ class Trainer:
 
     def _obey(self) -> None:
         """Put the settings in force into the live optimizer, and read them back."""
-        settings, optimizer = self.settings, self._parts.step.optimizer
+        settings, step = self.settings, self._parts.step
         self._obeyed = settings
         self._parts.progress.settings = settings
         rate = learning_rate(settings, self.position.step)
-        optimizer.apply_settings(settings.optim)
-        optimizer.set_learning_rate(rate)
-        expected = optimizer.expected_settings(settings.optim, rate)
-        refuse_if_different(optimizer.live_settings(), expected, self.position.step)
+        step.apply_settings(settings.optim, rate)
+        expected = step.expected_settings(settings.optim, rate)
+        refuse_if_different(step.live_settings(), expected, self.position.step)
