@@ -1,4 +1,4 @@
-"""`longhaul recipes`, `recipe show`, `recipe schema`."""
+"""`longhaul recipes`, `recipe show`, `recipe schema`, `recipe switches`."""
 
 import json
 from typing import Any
@@ -15,7 +15,7 @@ def list_recipes() -> None:
     from longhaul.config.load import load_recipe, shipped_recipes
 
     for name in shipped_recipes():
-        print(f"{name:18} {load_recipe(name).recipe.summary}")
+        print(f"{name:22} {load_recipe(name).recipe.summary}")
 
 
 @app.command()
@@ -44,6 +44,14 @@ def schema() -> None:
     from longhaul.config.recipe import Recipe
 
     print(json.dumps(Recipe.model_json_schema(), indent=2, ensure_ascii=False))
+
+
+@app.command()
+def switches() -> None:
+    """The model's switches: default, source, and which recipes use them (Markdown)."""
+    from longhaul.config.switches import as_markdown
+
+    print(as_markdown())
 
 
 def _size_lines(recipe: Any) -> list[str]:
@@ -80,6 +88,8 @@ def known_vocabulary(recipe: Any) -> tuple[int, bool]:
     tokenizer = recipe.tokenizer
     if tokenizer.kind == "bpe":
         return tokenizer.vocab_size or 8192, True
+    if tokenizer.kind == "numbers":
+        return tokenizer.vocab_size, True
     if tokenizer.kind == "bytes":
         return 256 + tokenizer.end_of_text, True
     if tokenizer.kind == "characters":

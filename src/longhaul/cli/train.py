@@ -28,6 +28,9 @@ def train(
     new: Annotated[
         bool, typer.Option("--new", help="start another run, beside the one of that name")
     ] = False,
+    small: Annotated[
+        bool, typer.Option("--small", help="train the recipe's small twin: every switch, no size")
+    ] = False,
     runs_dir: RunsFolder = RUNS,
     prepared_dir: PreparedFolder = PREPARED,
 ) -> None:
@@ -35,7 +38,7 @@ def train(
 
     The options of a run's earlier starts stay in force; options given now are added to them.
     """
-    options = list(overrides or [])
+    options = [*(_twin(recipe, data) if small else ()), *(overrides or ())]
     if device is not None:
         options.append(f'machine.device="{device}"')
     if max_hours is not None:
@@ -46,3 +49,10 @@ def train(
 
     code = start(Start(recipe, tuple(options), data, new, runs_dir, prepared_dir), TerminalView())
     raise typer.Exit(code)
+
+
+def _twin(recipe: str, data: str | None) -> tuple[str, ...]:
+    from longhaul.config.load import load_recipe
+    from longhaul.config.shrink import shrunken
+
+    return shrunken(load_recipe(recipe).recipe, own_data=data is not None)

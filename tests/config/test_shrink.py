@@ -1,0 +1,39 @@
+import pytest
+
+from longhaul.config.load import load_recipe, shipped_recipes
+from longhaul.config.shrink import shrunken
+
+SIZES = {
+    *("layers", "heads", "kv_heads", "width", "mlp_width", "embedding_width", "context"),
+    *("window", "window_stages", "window_full_every", "rotary_original_context"),
+    *("bigram_rows", "value_embeddings"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(shipped_recipes()))
+def test_a_twin_keeps_every_switch_and_is_small(name: str) -> None:
+    recipe = load_recipe(name).recipe
+    twin = load_recipe(name, shrunken(recipe)).recipe
+    assert twin.name == f"{name}-small"
+    assert twin.model.layers <= 4
+    assert twin.model.width <= 64
+    assert twin.total_steps() == 200
+    changed = {
+        field
+        for field, value in twin.model.model_dump().items()
+        if value != getattr(recipe.model, field)
+    }
+    assert changed <= SIZES
+    assert twin.optim.name == recipe.optim.name
+    assert twin.precision == recipe.precision
+
+
+def test_overrides_given_after_the_twins_win() -> None:
+    twin = shrunken(load_recipe("gpt2-124m").recipe)
+    assert load_recipe("gpt2-124m", [*twin, "train.steps=40"]).recipe.total_steps() == 40
+
+
+def test_a_text_of_ones_own_stays() -> None:
+    twin = shrunken(load_recipe("gpt2-124m").recipe, own_data=True)
+    recipe = load_recipe("gpt2-124m", twin, data="my.txt").recipe
+    assert [source.path for source in recipe.data.sources] == ["my.txt"]
