@@ -14,8 +14,10 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypeVar
 
 HERE = Path(__file__).parent
+T = TypeVar("T")
 # Student's t, two-sided 95 %, by degrees of freedom.
 _T95 = [math.inf, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23]
 
@@ -54,7 +56,11 @@ class Ratio:
     high: float
 
     def __str__(self) -> str:
-        return f"{self.mean:.2f} (95 % interval {self.low:.2f} to {self.high:.2f})"
+        return format(self, ".2f")
+
+    def __format__(self, spec: str) -> str:
+        low, high = format(self.low, spec), format(self.high, spec)
+        return f"{format(self.mean, spec)} (95 % interval {low} to {high})"
 
 
 def paired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
@@ -68,15 +74,14 @@ def paired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
     return Ratio(math.exp(mean), math.exp(mean - spread), math.exp(mean + spread))
 
 
-def interleaved(rounds: int, measures: Mapping[str, Callable[[], float]]) -> dict[str, list[float]]:
+def interleaved(rounds: int, measures: Mapping[str, Callable[[], T]]) -> dict[str, list[T]]:
     """Measure A B C, C B A, A B C, …: a drift of the machine falls on all alike."""
-    measured: dict[str, list[float]] = {name: [] for name in measures}
+    measured: dict[str, list[T]] = {name: [] for name in measures}
     for number in range(rounds):
         names = list(measures) if number % 2 == 0 else list(measures)[::-1]
         for name in names:
             measured[name].append(measures[name]())
-        said = ", ".join(f"{name} {values[-1]:,.0f}" for name, values in measured.items())
-        print(f"  round {number + 1}/{rounds}: {said}", flush=True)
+            print(f"  round {number + 1}/{rounds}, {name}: {measured[name][-1]}", flush=True)
     return measured
 
 

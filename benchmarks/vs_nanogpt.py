@@ -1,15 +1,19 @@
 """longhaul beside nanoGPT on tiny Shakespeare, with nanoGPT's settings for a CPU.
 
-Two bars: at the same step the loss on the whole validation split must be within 0.02 of
-nanoGPT's, and tokens/s at that shape at least 1.3 times its own. nanoGPT computes in float32 on a
-CPU and has no other way there; longhaul is measured in float32 and in bf16, and must keep to the
-loss in both. The bar on speed is for the faster one.
-
     python benchmarks/vs_nanogpt.py --peer PATH_OF_NANOGPT --text tinyshakespeare.txt
 
-The peer is run from a copy of its files, as it is; its text is laid out as its own `prepare.py`
-would. Steps are timed over whole processes' own clocks: the peer's printed time per iteration,
-and longhaul's journalled time between steps, everything a step entails included for both.
+The shape: with nanoGPT's settings the loss after its 2,000 steps must be within 0.02 of nanoGPT's,
+and tokens/s at least 1.3 times its own. nanoGPT computes in float32 on a CPU and has no other way
+there; longhaul is measured in float32 and in bf16, and must keep to the loss in both. The bar on
+speed is for the faster one. Steps are timed by both programs' own clocks: the peer's printed time
+per iteration, and longhaul's journalled time between steps, everything a step entails included.
+
+The race: recipe `speedrun-shakespeare` must reach nanoGPT's loss in a tenth of its wall time, whole
+process, in no more memory. longhaul's time includes tokenization and its last evaluation; nanoGPT's
+text is laid out for it before, as its own `prepare.py` would. Both losses are of the whole
+validation split; nanoGPT's is measured outside the clock.
+
+The peer is run from a copy of its files, as it is.
 """
 
 import argparse
@@ -22,13 +26,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 
-from common import at_least, at_most, figure, interleaved, paired_ratio, write_results
+from common import Bar, at_least, at_most, figure, interleaved, paired_ratio, write_results
 from longhaul.core.records import StepRecord
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal
@@ -39,7 +44,41 @@ SHAPE = {
 }  # fmt: skip
 TOKENS_PER_STEP = 12 * 64
 PRECISIONS = ("float32", "bf16")
+_EVALUATES_EVERY = 250
+"""nanoGPT's configuration for this text; so does recipe `shakespeare-char`."""
 _ITERATION = re.compile(r"iter (\d+): loss [\d.]+, time ([\d.]+)ms")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One training run."""
+
+    tokens_per_s: float
+    """At the shape both share; without meaning for other shapes."""
+    seconds: float
+    """Of the whole process."""
+    memory_mb: float
+    """Largest resident set."""
+    loss: float
+    """On the whole validation split."""
+
+    def __str__(self) -> str:
+        return f"{self.seconds:.2f} s, {self.memory_mb:.0f} MB, loss {self.loss:.4f}"
+
+
+def run_whole(command: list[str], folder: Path) -> tuple[str, float, float]:
+    """Run a program to its end; what it printed, its seconds, its largest memory in MB."""
+    with tempfile.TemporaryFile("w+") as out:
+        began = time.monotonic()
+        process = subprocess.Popen(command, cwd=folder, stdout=out, stderr=subprocess.STDOUT)
+        _, status, used = os.wait4(process.pid, 0)
+        seconds = time.monotonic() - began
+        process.returncode = os.waitstatus_to_exitcode(status)
+        out.seek(0)
+        printed = out.read()
+    if process.returncode != 0:
+        sys.exit(f"{' '.join(command)} ended with {process.returncode}:\n{printed[-2000:]}")
+    return printed, seconds, used.ru_maxrss / 1e3
 
 
 class Peer:
@@ -69,37 +108,30 @@ class Peer:
         }
         (data / "meta.pkl").write_bytes(pickle.dumps(meta))
 
-    def train(self, steps: int, eval_interval: int, log_interval: int) -> tuple[str, float]:
-        """Run its train.py; what it printed, and seconds of the whole process."""
-        options = SHAPE | {
-            "max_iters": steps, "lr_decay_iters": steps, "eval_interval": eval_interval,
-            "log_interval": log_interval,
-        }  # fmt: skip
-        began = time.monotonic()
-        ended = subprocess.run(
-            [sys.executable, "train.py", "config/train_shakespeare_char.py"]
-            + [f"--{key}={value}" for key, value in options.items()],
-            cwd=self.folder, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        if ended.returncode != 0:
-            sys.exit(f"the peer ended with {ended.returncode}:\n{ended.stderr[-2000:]}")
-        return ended.stdout, time.monotonic() - began
+    def train(self, steps: int, timed_steps: int) -> Measured:
+        """Run its train.py as its configuration says; it saves where its loss is best."""
+        options = SHAPE | {"max_iters": steps, "lr_decay_iters": steps, "log_interval": 1}
+        command = [sys.executable, "train.py", "config/train_shakespeare_char.py"]
+        command += [f"--{key}={value}" for key, value in options.items()]
+        printed, seconds, memory_mb = run_whole(command, self.folder)
+        times = [
+            float(ms) / 1000
+            for number, ms in _ITERATION.findall(printed)
+            # An iteration that evaluates says so by its length; both sides leave those out.
+            if 20 < int(number) <= timed_steps and int(number) % _EVALUATES_EVERY
+        ]
+        rate = TOKENS_PER_STEP * len(times) / sum(times)
+        return Measured(rate, seconds, memory_mb, self._loss_at_checkpoint())
 
-    def tokens_per_second(self, steps: int) -> float:
-        printed, _ = self.train(steps, eval_interval=10**9, log_interval=1)
-        times = [float(ms) / 1000 for number, ms in _ITERATION.findall(printed) if int(number) > 20]
-        return TOKENS_PER_STEP * len(times) / sum(times)
-
-    def loss_at_checkpoint(self) -> tuple[float, int]:
-        """Loss on its whole validation split, and the updates its checkpoint has seen."""
+    def _loss_at_checkpoint(self) -> float:
+        """Loss of its checkpoint on its whole validation split."""
         ended = subprocess.run(
             [sys.executable, "-c", _SCORE], cwd=self.folder, capture_output=True, text=True,
             check=False,
         )  # fmt: skip
         if ended.returncode != 0:
             sys.exit(f"the peer's checkpoint could not be scored:\n{ended.stderr[-2000:]}")
-        scored = json.loads(ended.stdout.splitlines()[-1])
-        return scored["loss"], scored["step"]
+        return float(json.loads(ended.stdout.splitlines()[-1])["loss"])
 
 
 # Runs beside the peer's model.py: windows of 64 one after the other, every token but the first a
@@ -120,107 +152,116 @@ with torch.no_grad():
         x = x[:len(y)]
         logits, _ = model(x[None], y[None])
         total += torch.nn.functional.cross_entropy(logits[0].double(), y, reduction="sum").item()
-print(json.dumps({"loss": total / targets, "step": saved["iter_num"]}))
+print(json.dumps({"loss": total / targets}))
 """
 
 
 class Ours:
-    """longhaul in a folder of its own; the text is prepared once, as the peer's is."""
+    """longhaul in a folder of its own."""
 
     def __init__(self, text: Path, room: Path) -> None:
         self._text = text.resolve()
         self._room = room / "ours"
         self._room.mkdir()
         self._count = 0
-        self._call("data", "prepare", "shakespeare-char", "--data", str(self._text))
 
-    def _call(self, *arguments: str) -> str:
-        ended = subprocess.run(
-            [sys.executable, "-m", "longhaul", *arguments], cwd=self._room,
-            capture_output=True, text=True, check=False, env=os.environ | {"COLUMNS": "200"},
-        )  # fmt: skip
-        if ended.returncode != 0:
-            sys.exit(f"longhaul {' '.join(arguments)} ended with {ended.returncode}:\n"
-                     f"{ended.stdout[-2000:]}{ended.stderr[-2000:]}")  # fmt: skip
-        return ended.stdout
-
-    def train(self, *options: str) -> tuple[RunFolder, float]:
-        """Train a new run; its folder, and seconds of the whole process."""
+    def train(self, recipe: str, *options: str, fresh: bool = False) -> Measured:
+        """Train a new run; `fresh` prepares the text anew."""
         self._count += 1
-        runs = f"runs-{self._count}"
-        began = time.monotonic()
-        self._call(
-            "train", "shakespeare-char", "--data", str(self._text), "--runs-dir", runs,
-            *(word for option in options for word in ("--set", option)),
-        )  # fmt: skip
-        return RunFolder(self._room / runs / "shakespeare-char"), time.monotonic() - began
-
-    def tokens_per_second(self, steps: int, precision: str) -> float:
-        folder, _ = self.train(
-            f"train.steps={steps}", "evaluation.interval_steps=0", "checkpoint.interval_steps=0",
-            "sample.tokens=0", f"precision.compute={precision}",
-        )  # fmt: skip
+        runs, prepared = f"runs-{self._count}", f"prepared-{self._count if fresh else 0}"
+        command = [sys.executable, "-m", "longhaul", "train", recipe, "--data", str(self._text)]
+        command += ["--runs-dir", runs, "--prepared-dir", prepared]
+        command += [word for option in options for word in ("--set", option)]
+        _, seconds, memory_mb = run_whole(command, self._room)
+        folder = RunFolder(self._room / runs / recipe)
         times = [r.time for r in read_journal(folder, events=False) if isinstance(r, StepRecord)]
-        return TOKENS_PER_STEP * (len(times) - 21) / (times[-1] - times[20])
-
-    def loss_at_end(self, folder: RunFolder) -> float:
-        finished = [r for r in read_journal(folder, steps=False) if r.KIND == "event"]
-        return float(next(r for r in finished if r.kind == "finished").data["loss"])
+        happened = [r for r in read_journal(folder, steps=False) if r.KIND == "event"]
+        loss = float(next(r for r in happened if r.kind == "finished").data["loss"])
+        rate = TOKENS_PER_STEP * (len(times) - 21) / (times[-1] - times[20])
+        return Measured(rate, seconds, memory_mb, loss)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--peer", type=Path, required=True, help="folder of nanoGPT")
     parser.add_argument("--text", type=Path, required=True, help="tiny Shakespeare")
-    parser.add_argument("--pairs", type=int, default=5, help="interleaved rounds of timings")
-    parser.add_argument("--timed-steps", type=int, default=300, help="steps of each timing")
-    parser.add_argument("--steps", type=int, default=2000, help="steps of the runs compared")
+    parser.add_argument("--pairs", type=int, default=5, help="interleaved rounds")
+    parser.add_argument("--timed-steps", type=int, default=240, help="steps of each timing")
+    parser.add_argument("--steps", type=int, default=2000, help="steps of nanoGPT's recipe")
     given = parser.parse_args()
     for path in (given.peer / "train.py", given.text):
         if not path.is_file():
             sys.exit(f"{path}: no such file")
+    timed = (
+        f"train.steps={given.timed_steps}", "evaluation.interval_steps=0",
+        "checkpoint.interval_steps=0", "sample.tokens=0", "evaluation.sequences=512",
+    )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="vs-nanogpt-") as name:
         room = Path(name)
         peer, ours = Peer(given.peer, given.text, room), Ours(given.text, room)
-        print(f"tokens/s, {given.pairs} interleaved rounds of {given.timed_steps} steps")
-        speeds = interleaved(
+
+        def shape(precision: str, *options: str) -> Measured:
+            return ours.train("shakespeare-char", f"precision.compute={precision}", *options)
+
+        print(f"{given.pairs} interleaved rounds")
+        measured = interleaved(
             given.pairs,
             {
-                "nanoGPT": lambda: peer.tokens_per_second(given.timed_steps),
-                **{
-                    name: partial(ours.tokens_per_second, given.timed_steps, name)
-                    for name in PRECISIONS
-                },
+                "nanoGPT": lambda: peer.train(given.steps, given.timed_steps),
+                "speedrun": lambda: ours.train("speedrun-shakespeare", fresh=True),
+                "float32": lambda: shape("float32", *timed),
+                "bf16": lambda: shape("bf16", *timed),
             },
         )
-        results = [figure("tokens/s, nanoGPT (median)", median(speeds["nanoGPT"]), "tokens/s")]
-        ratios = {name: paired_ratio(speeds[name], speeds["nanoGPT"]) for name in PRECISIONS}
-        fastest = max(PRECISIONS, key=lambda name: ratios[name].mean)
-        for name, ratio in ratios.items():
-            results += [
-                figure(f"tokens/s, {name} (median)", median(speeds[name]), "tokens/s"),
-                at_least(f"tokens/s, {name} over nanoGPT's", ratio.mean, "×", 1.3, str(ratio))
-                if name == fastest
-                else figure(f"tokens/s, {name} over nanoGPT's", ratio.mean, "×", str(ratio)),
-            ]
-        print(f"training all for {given.steps} steps")
-        _, seconds = peer.train(given.steps, eval_interval=250, log_interval=1)
-        peer_loss, peer_step = peer.loss_at_checkpoint()
-        results += [
-            figure("whole process, nanoGPT", seconds, "s"),
-            figure("loss, nanoGPT", peer_loss, "nats", f"its checkpoint at step {peer_step}"),
-        ]
-        for name in PRECISIONS:
-            folder, seconds = ours.train(f"train.steps={given.steps}", f"precision.compute={name}")
-            loss = ours.loss_at_end(folder)
-            results += [
-                figure(f"whole process, {name}", seconds, "s"),
-                figure(f"loss, {name}", loss, "nats"),
-                at_most(f"loss, {name} − nanoGPT's", loss - peer_loss, "nats", 0.02),
-            ]
+        print(f"the same {given.steps} steps")
+        same = {name: shape(name, f"train.steps={given.steps}") for name in PRECISIONS}
         write_results(
-            "vs_nanogpt", results, "make bench-nanogpt PEER=path/to/nanoGPT TEXT=path/to/input.txt"
+            "vs_nanogpt",
+            race(measured["nanoGPT"], measured["speedrun"]) + same_shape(measured, same),
+            "make bench-nanogpt PEER=path/to/nanoGPT TEXT=path/to/input.txt",
         )
+
+
+def race(peers: list[Measured], ours: list[Measured]) -> list[Bar]:
+    """The speedrun recipe against nanoGPT's whole training."""
+    ratio = paired_ratio([m.seconds for m in ours], [m.seconds for m in peers])
+    loss = max(m.loss for m in ours) - median(m.loss for m in peers)
+    memory = max(m.memory_mb for m in ours) / median(m.memory_mb for m in peers)
+    return [
+        at_most("race: wall time over nanoGPT's", ratio.mean, "×", 0.1, f"{ratio:.4f}"),
+        at_most("race: worst loss − nanoGPT's", loss, "nats", 0.0),
+        at_most("race: memory over nanoGPT's", memory, "×", 1.0),
+        figure("race: whole process, ours (median)", median(m.seconds for m in ours), "s"),
+        figure("race: whole process, nanoGPT (median)", median(m.seconds for m in peers), "s"),
+        figure("race: loss, ours (median)", median(m.loss for m in ours), "nats"),
+        figure("race: loss, nanoGPT (median)", median(m.loss for m in peers), "nats"),
+        figure("race: memory, ours (median)", median(m.memory_mb for m in ours), "MB"),
+        figure("race: memory, nanoGPT (median)", median(m.memory_mb for m in peers), "MB"),
+    ]
+
+
+def same_shape(measured: Mapping[str, list[Measured]], same: Mapping[str, Measured]) -> list[Bar]:
+    """Both programs with nanoGPT's own settings."""
+    speeds = {name: [m.tokens_per_s for m in runs] for name, runs in measured.items()}
+    ratios = {name: paired_ratio(speeds[name], speeds["nanoGPT"]) for name in PRECISIONS}
+    fastest = max(PRECISIONS, key=lambda name: ratios[name].mean)
+    results = [figure("tokens/s, nanoGPT (median)", median(speeds["nanoGPT"]), "tokens/s")]
+    for name, ratio in ratios.items():
+        title = f"tokens/s, {name} over nanoGPT's"
+        results += [
+            figure(f"tokens/s, {name} (median)", median(speeds[name]), "tokens/s"),
+            at_least(title, ratio.mean, "×", 1.3, str(ratio))
+            if name == fastest
+            else figure(title, ratio.mean, "×", str(ratio)),
+        ]
+    peer_loss = median(m.loss for m in measured["nanoGPT"])
+    for name, ours in same.items():
+        results += [
+            figure(f"whole process, {name}", ours.seconds, "s"),
+            figure(f"loss, {name}", ours.loss, "nats"),
+            at_most(f"loss, {name} − nanoGPT's", ours.loss - peer_loss, "nats", 0.02),
+        ]
+    return results
 
 
 if __name__ == "__main__":

@@ -1,0 +1,172 @@
+"""The bare step of a recipe on the device at hand: tokens/s, MFU, peak memory.
+
+    python benchmarks/step.py RECIPE [--small] [--set batch.micro_sequences=8]
+
+Eager and compiled (where a compiler exists), in every precision that the device has, each case in
+a process of its own. The text is random tokens: data, journal and evaluation have no part in it.
+On a GPU this is the first thing to run. MFU is PaLM's (DESIGN rule 16) over the vendor's dense
+peak of the dtype; where that is not known (any CPU), the product of two large matrices measured
+in the same process stands beside it as a ceiling.
+"""
+
+import argparse
+import json
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+from common import Bar, figure, write_results
+
+VOCABULARY = 50_257
+PEAK_TFLOPS = {
+    # Vendor's data sheets, dense: float32 (TF32 where it is on is the bf16 column halved), bf16.
+    "H200": (67, 989), "H100": (67, 989), "A100": (19.5, 312), "B200": (80, 2250),
+    "RTX 3090": (35.6, 71), "RTX 4090": (82.6, 165), "L40S": (91.6, 362),
+}  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("recipe")
+    parser.add_argument("--small", action="store_true", help="the recipe's small twin")
+    parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE")
+    parser.add_argument("--steps", type=int, default=20, help="timed steps of each case")
+    parser.add_argument("--case", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.case:
+        print(json.dumps(measure(given)))
+        return
+    results: list[Bar] = []
+    for precision in ("float32", "bf16"):
+        for form in ("eager", "compiled"):
+            name = f"{precision}, {form}"
+            if form == "compiled" and not any(map(shutil.which, ("c++", "g++", "clang++"))):
+                results.append(missing(name, "no C++ compiler"))
+                continue
+            results += case(given, precision, form, name)
+    label = given.recipe.rsplit("/", 1)[-1].removesuffix(".toml")
+    write_results(
+        f"step-{label}{'-small' if given.small else ''}", results, "python " + " ".join(sys.argv)
+    )
+
+
+def case(given: argparse.Namespace, precision: str, form: str, name: str) -> list[Bar]:
+    print(f"measuring {name}", flush=True)
+    ended = subprocess.run(
+        [sys.executable, *sys.argv, "--case", f"{precision},{form}"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if ended.returncode != 0:
+        reason = (ended.stderr.strip().splitlines() or ["no word"])[-1]
+        return [missing(name, reason[:120])]
+    got = json.loads(ended.stdout.splitlines()[-1])
+    mfu = got["mfu"]
+    return [
+        figure(f"{name}: tokens/s", got["tokens_per_s"], "tokens/s",
+               f"{got['step_ms']:.1f} ms a step, the first {got['first_s']:.1f} s"),
+        figure(f"{name}: MFU", 100 * mfu, "%") if mfu is not None
+        else missing(f"{name}: MFU", f"peak of {got['device']} is not known"),
+        figure(f"{name}: share of a large matrix product", 100 * got["of_ceiling"], "%",
+               f"ceiling {got['ceiling_tflops']:.3g} TFLOP/s"),
+        figure(f"{name}: peak memory", got["peak_mb"], "MB"),
+    ]  # fmt: skip
+
+
+def missing(name: str, reason: str) -> Bar:
+    return Bar(name, None, "", None, None, reason)
+
+
+def measure(given: argparse.Namespace) -> dict[str, object]:
+    import torch
+
+    from longhaul.config.load import load_recipe
+    from longhaul.config.shrink import shrunken
+    from longhaul.config.size import model_size
+    from longhaul.data.batches import Batch
+    from longhaul.model.initialise import build
+    from longhaul.optim.build import build_optimizer
+    from longhaul.run.device import choose_device, settle_torch
+    from longhaul.train.step import TrainingStep
+
+    precision, form = given.case.split(",")
+    twin = shrunken(load_recipe(given.recipe).recipe) if given.small else ()
+    options = [*twin, *given.set, f'precision.compute="{precision}"']
+    recipe = load_recipe(given.recipe, options).recipe
+    settle_torch(recipe)
+    device = choose_device(recipe.machine.device)
+    vocabulary = (
+        recipe.tokenizer.vocab_size or {"characters": 65, "bytes": 257}.get(recipe.tokenizer.kind)
+    ) or VOCABULARY
+    model = build(recipe.model, vocabulary, recipe.seed, device)
+    step = TrainingStep(
+        model, build_optimizer(model, recipe.optim), device, recipe.precision, recipe.seed,
+        compiled=form == "compiled",
+    )  # fmt: skip
+    # One micro-batch a step: accumulation repeats it and adds nothing to learn.
+    stage = recipe.batch_at(0)
+    sequences, length = recipe.micro_sequences(0), stage.sequence_length
+    generator = torch.Generator().manual_seed(0)
+    window_BT = torch.randint(vocabulary, (sequences, length + 1), generator=generator)
+    batch = Batch(window_BT[:, :-1], window_BT[:, 1:], sequences * length, 0, sequences)
+
+    def once() -> float:
+        began = time.perf_counter()
+        step(batch, sequences, recipe.optim.lr, read_gauges=False)[0].item()  # waits
+        return time.perf_counter() - began
+
+    first = once()
+    for _ in range(3):
+        once()
+    seconds = statistics.median(once() for _ in range(given.steps))
+    flops = model_size(recipe.model, vocabulary).flops_per_token(length) * sequences * length
+    peak = known_peak(device, precision)
+    ceiling = largest_product(device, precision)
+    return {
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "tokens_per_s": sequences * length / seconds,
+        "step_ms": seconds * 1e3,
+        "first_s": first,
+        "mfu": flops / seconds / peak if peak else None,
+        "of_ceiling": flops / seconds / ceiling,
+        "ceiling_tflops": ceiling / 1e12,
+        "peak_mb": torch.cuda.max_memory_allocated(device) / 1e6
+        if device.type == "cuda"
+        else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
+    }
+
+
+def known_peak(device: object, precision: str) -> float | None:
+    import torch
+
+    if getattr(device, "type", "") != "cuda":
+        return None
+    name = torch.cuda.get_device_name(device)
+    for known, (float32, bf16) in PEAK_TFLOPS.items():
+        if known in name:
+            tf32 = torch.backends.cuda.matmul.allow_tf32
+            return 1e12 * (bf16 if precision == "bf16" else bf16 / 2 if tf32 else float32)
+    return None
+
+
+def largest_product(device: object, precision: str) -> float:
+    """FLOP/s of the product of two square matrices, the best of five."""
+    import torch
+
+    side = 8192 if getattr(device, "type", "") == "cuda" else 2048
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    a, b = (torch.ones(side, side, dtype=dtype, device=device) for _ in range(2))
+    return 2 * side**3 / min(timed(lambda: torch.mm(a, b)[0, 0].item()) for _ in range(6))
+
+
+def timed(function: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    function()
+    return time.perf_counter() - began
+
+
+if __name__ == "__main__":
+    main()
