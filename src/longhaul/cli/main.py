@@ -5,7 +5,11 @@ Torch, rich and DuckDB are imported inside the commands that need them, so that 
 mistakes answer at once.
 """
 
+import atexit
+import os
 import sys
+from contextlib import suppress
+from typing import NoReturn
 
 import typer
 
@@ -45,7 +49,7 @@ def main() -> None:
         print(f"longhaul: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except typer.Exit as leaving:
-        sys.exit(leaving.exit_code)
+        _leave(leaving.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         print("longhaul: interrupted", file=sys.stderr)
         sys.exit(ExitCode.INTERRUPTED)
@@ -66,4 +70,17 @@ def main() -> None:
             error.show()
             sys.exit(ExitCode.RECIPE_WRONG)
         raise
-    sys.exit(code if isinstance(code, int) else ExitCode.FINISHED)
+    _leave(code if isinstance(code, int) else ExitCode.FINISHED)
+
+
+def _leave(code: int) -> NoReturn:
+    """End the process. Everything of ours is closed by now, but torch would take half a second to
+    take itself apart.
+    """
+    if "torch" in sys.modules:
+        atexit._run_exitfuncs()
+        with suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
