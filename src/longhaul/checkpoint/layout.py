@@ -24,11 +24,9 @@ from torch.distributed.checkpoint.metadata import (
 )
 
 from longhaul.checkpoint.tensor_file import DTYPES, SUFFIX
+from longhaul.checkpoint.unsharded import FORMAT_VERSION, METADATA_NAME
 from longhaul.core.units import Bytes
 from longhaul.store.strict import RefusedCheckpoint, items, table, text, whole_numbers
-
-METADATA_NAME = "metadata.json"
-FORMAT_VERSION = 1
 
 _DTYPE_OF = {name: dtype for dtype, name in DTYPES.items()}
 _MOST_DIMENSIONS = 64

@@ -20,6 +20,7 @@ from longhaul.checkpoint.capture import (
     describe,
     hand_back,
 )
+from longhaul.checkpoint.unsharded import METADATA_NAME
 from longhaul.checkpoint.write import FACTS_NAME, FACTS_VERSION
 from longhaul.store.manifest import verify
 from longhaul.store.strict import RefusedCheckpoint, read_json, table, whole
@@ -83,7 +84,7 @@ def _fill(path: Path, tensors: Mapping[str, Tensor], prefix: str) -> Loaded:
         raise RefusedCheckpoint(
             f"{path}: the manifest is that of step {manifest.step}, the state of {loaded.step}"
         )
-    metadata = layout.from_json(read_json(path / layout.METADATA_NAME), sizes)
+    metadata = layout.from_json(read_json(path / METADATA_NAME), sizes)
     saved = {
         name: describe(*kind)
         for name, kind in layout.described(metadata).items()

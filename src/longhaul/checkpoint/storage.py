@@ -43,8 +43,9 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
-from longhaul.checkpoint.layout import METADATA_NAME, StoredChunk, to_json
+from longhaul.checkpoint.layout import StoredChunk, to_json
 from longhaul.checkpoint.tensor_file import DTYPES, SUFFIX, write_tensor_file
+from longhaul.checkpoint.unsharded import METADATA_NAME
 from longhaul.core.errors import LonghaulError
 from longhaul.store.manifest import FileEntry, write_listed_json
 from longhaul.store.strict import RefusedCheckpoint

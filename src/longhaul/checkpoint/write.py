@@ -14,12 +14,13 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from longhaul.checkpoint.unsharded import is_unsharded, save_unsharded
 from longhaul.core.clocks import Clock
 from longhaul.core.files import fsync_folder
 from longhaul.core.units import Bytes
 from longhaul.logbook.reserve import RESERVE_BYTES
 from longhaul.store.commit import checkpoint_path, commit, partial_path
-from longhaul.store.manifest import Manifest, verify, write_listed_file, write_manifest
+from longhaul.store.manifest import FileEntry, Manifest, verify, write_listed_file, write_manifest
 
 Stage = Literal["written", "committed", "verified"]
 FACTS_NAME = "state.json"
@@ -72,16 +73,13 @@ def write_checkpoint(
         NotOwner: the lease went to another attempt; nothing is left either.
         RefusedCheckpoint: it was committed, but the medium gives back other bytes.
     """
-    # It imports DCP, which takes longer than everything else here, and only saving needs it.
-    from longhaul.checkpoint.storage import save_tensors
-
     folder.mkdir(parents=True, exist_ok=True)
     partial, final = partial_path(folder, step, attempt), checkpoint_path(folder, step)
     shutil.rmtree(partial, ignore_errors=True)
     try:
         _require_room(folder, needed_bytes(tensors, facts))
         partial.mkdir()
-        entries = save_tensors(partial, tensors)
+        entries = _save(partial, tensors)
         entries = (*entries, write_listed_file(partial / FACTS_NAME, [facts]))
         fsync_folder(partial)
         manifest = Manifest(step=step, time=clock.wall(), files=entries)
@@ -94,6 +92,15 @@ def write_checkpoint(
     yield "committed", manifest, sha256
     verify(final, past_page_cache=True)
     yield "verified", manifest, sha256
+
+
+def _save(folder: Path, tensors: Mapping[str, Tensor]) -> tuple[FileEntry, ...]:
+    if is_unsharded(tensors):
+        return save_unsharded(folder, tensors)
+    # It imports DCP, which takes longer than everything else here.
+    from longhaul.checkpoint.storage import save_tensors
+
+    return save_tensors(folder, tensors)
 
 
 def _require_room(folder: Path, needed: Bytes) -> None:
