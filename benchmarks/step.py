@@ -41,7 +41,7 @@ def main() -> None:
         print(json.dumps(measure(given)))
         return
     results: list[Bar] = []
-    for precision in ("float32", "bf16"):
+    for precision in precisions():
         for form in ("eager", "compiled"):
             name = f"{precision}, {form}"
             if form == "compiled" and not any(map(shutil.which, ("c++", "g++", "clang++"))):
@@ -76,6 +76,14 @@ def case(given: argparse.Namespace, precision: str, form: str, name: str) -> lis
     ]  # fmt: skip
 
 
+def precisions() -> tuple[str, ...]:
+    """Those that the device computes in; a CPU takes 400 times as long for products in fp16."""
+    import torch
+
+    everywhere = ("float32", "bf16", "bf16_weights")
+    return (*everywhere, "fp16_weights") if torch.cuda.is_available() else everywhere
+
+
 def missing(name: str, reason: str) -> Bar:
     return Bar(name, None, "", None, None, reason)
 
@@ -88,7 +96,9 @@ def measure(given: argparse.Namespace) -> dict[str, object]:
     from longhaul.config.size import model_size
     from longhaul.data.batches import Batch
     from longhaul.model.initialise import build
+    from longhaul.model.precision import to_half
     from longhaul.optim.build import build_optimizer
+    from longhaul.optim.loss_scale import LossScale
     from longhaul.run.device import choose_device, settle_torch
     from longhaul.train.step import TrainingStep
 
@@ -101,10 +111,15 @@ def measure(given: argparse.Namespace) -> dict[str, object]:
     vocabulary = (
         recipe.tokenizer.vocab_size or {"characters": 65, "bytes": 257}.get(recipe.tokenizer.kind)
     ) or VOCABULARY
-    model = build(recipe.model, vocabulary, recipe.seed, device)
+    end_of_text = vocabulary - 1 if recipe.model.document_mask else None
+    model = build(recipe.model, vocabulary, recipe.seed, device, end_of_text)
+    half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(recipe.precision.half_weights or "")
+    if half is not None:
+        to_half(model, half, recipe.precision.islands)
+    scale = LossScale(recipe.optim.loss_scale, device) if half == torch.float16 else None
     step = TrainingStep(
         model, build_optimizer(model, recipe.optim), device, recipe.precision, recipe.seed,
-        compiled=form == "compiled",
+        loss_scale=scale, compiled=form == "compiled",
     )  # fmt: skip
     # One micro-batch a step: accumulation repeats it and adds nothing to learn.
     stage = recipe.batch_at(0)
@@ -148,7 +163,7 @@ def known_peak(device: object, precision: str) -> float | None:
     for known, (float32, bf16) in PEAK_TFLOPS.items():
         if known in name:
             tf32 = torch.backends.cuda.matmul.allow_tf32
-            return 1e12 * (bf16 if precision == "bf16" else bf16 / 2 if tf32 else float32)
+            return 1e12 * (bf16 if precision != "float32" else bf16 / 2 if tf32 else float32)
     return None
 
 
@@ -157,7 +172,7 @@ def largest_product(device: object, precision: str) -> float:
     import torch
 
     side = 8192 if getattr(device, "type", "") == "cuda" else 2048
-    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    dtype = torch.float32 if precision == "float32" else torch.bfloat16
     a, b = (torch.ones(side, side, dtype=dtype, device=device) for _ in range(2))
     return 2 * side**3 / min(timed(lambda: torch.mm(a, b)[0, 0].item()) for _ in range(6))
 
