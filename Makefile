@@ -1,6 +1,6 @@
 # make train   sets everything up and trains recipe `quickstart`
 # make test    sets everything up and runs the tests
-.PHONY: help setup setup-dev train test check format bench bench-nanogpt bench-quickstart clean
+.PHONY: help setup setup-dev train test check format bench bench-nanogpt bench-quickstart bench-step clean
 
 # The first Python on this machine that answers and is new enough.
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13; do \
@@ -13,6 +13,7 @@ help:
 	@echo "make check   ruff, mypy, import-linter"
 	@echo "make setup   only set up .venv"
 	@echo "make bench-quickstart   measure the newcomer's run"
+	@echo "make bench-step RECIPE=NAME   measure a recipe's bare step on this device"
 	@echo "make bench-nanogpt PEER=path/to/nanoGPT TEXT=path/to/input.txt"
 
 .venv/bin/python:
@@ -53,6 +54,9 @@ PAIRS ?= 5
 bench-nanogpt: setup
 	@test -n "$(PEER)" || { echo "say where nanoGPT is: make bench-nanogpt PEER=path/to/nanoGPT"; exit 2; }
 	$(BIN)/python benchmarks/vs_nanogpt.py --peer "$(PEER)" --text "$(TEXT)" --pairs $(PAIRS)
+
+bench-step: setup
+	$(BIN)/python benchmarks/step.py "$(RECIPE)"
 
 bench-quickstart: setup
 	$(BIN)/python benchmarks/quickstart.py
