@@ -8,47 +8,34 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
-from longhaul.config.optim import OptimSection
 from longhaul.optim.gate import Gate
 from longhaul.optim.groups import Group
-from longhaul.optim.half import gradients_of, in_float32, portions, state_like
-from longhaul.optim.rules import Rule, divide
+from longhaul.optim.half import gradients_of, in_float32
+from longhaul.optim.moments import MomentsRule
+from longhaul.optim.rules import FUSED_DEVICES, divide
 
-_STATE = ("step", "exp_avg", "exp_avg_sq")
 
-
-class AdamRule(Rule):
+class AdamRule(MomentsRule):
     """Adam with decoupled weight decay (arXiv 1711.05101, algorithm 2).
 
     Torch's function does the arithmetic, in float32 whatever the weights are.
     """
 
     def __init__(self, group: Group) -> None:
-        super().__init__(group)
-        counters_on = self.device if self.fused else torch.device("cpu")
-        self._steps = [torch.zeros((), device=counters_on) for _ in group.parameters]
-        self._exp_avgs = [state_like(parameter) for parameter in group.parameters]
-        self._exp_avg_sqs = [state_like(parameter) for parameter in group.parameters]
-        self._portions = portions(group.parameters)
-
-    def wanted(self, settings: OptimSection, lr: float) -> dict[str, float]:
-        """Rate, betas, eps, decay."""
-        return super().wanted(settings, lr) | {
-            "beta1": settings.beta1,
-            "beta2": settings.beta2,
-            "eps": settings.eps,
-        }
+        device = group.parameters[0].device
+        # Torch's fused kernel wants its counters beside the weights, its loop on the host.
+        super().__init__(group, device if device.type in FUSED_DEVICES else torch.device("cpu"))
 
     def update(self, gate: Gate) -> None:
         """See `Rule.update`."""
-        for portion in self._portions:
+        for portion in self.portions:
             if given := self.with_gradient(portion):
                 with in_float32([self.group.parameters[n] for n in given]) as weights:
                     self._update(weights, given, gate)
 
     def _update(self, weights: list[Tensor], given: list[int], gate: Gate) -> None:
         gradients = gradients_of([self.group.parameters[n] for n in given])
-        state = [[owned[n] for n in given] for owned in self._owned()]
+        state = self.state_of(given)
         if self.fused:
             # The kernel divides by one and returns early on the other; its step counters are
             # raised before and lowered again after it, exactly, in float32.
@@ -62,7 +49,7 @@ class AdamRule(Rule):
         self,
         weights: list[Tensor],
         gradients: list[Tensor],
-        state: list[list[Tensor]],
+        state: tuple[list[Tensor], list[Tensor], list[Tensor]],
         divisor: Tensor | None,
         found_inf: Tensor | None,
     ) -> None:
@@ -86,14 +73,3 @@ class AdamRule(Rule):
             weight_decay=self.numbers["weight_decay"],
             eps=self.numbers["eps"],
         )
-
-    def _owned(self) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-        return self._steps, self._exp_avgs, self._exp_avg_sqs
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Moments and step counters by name, `<weight>.<what>`."""
-        return {
-            f"{name}.{what}": tensor
-            for name, *state in zip(self.group.names, *self._owned(), strict=True)
-            for what, tensor in zip(_STATE, state, strict=True)
-        }

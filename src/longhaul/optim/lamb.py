@@ -7,14 +7,14 @@ Never knows: schedules, or which roles it is used for.
 import torch
 from torch import Tensor
 
-from longhaul.config.optim import OptimSection
 from longhaul.optim.gate import Gate
 from longhaul.optim.groups import Group
-from longhaul.optim.half import gradients_of, in_float32, portions, state_like
-from longhaul.optim.rules import Rule, divide, hush
+from longhaul.optim.half import gradients_of, in_float32
+from longhaul.optim.moments import MomentsRule
+from longhaul.optim.rules import divide, hush
 
 
-class LambRule(Rule):
+class LambRule(MomentsRule):
     """LAMB (arXiv 1904.00962, algorithm 2), with φ the identity and each weight a layer.
 
     Adam's direction plus decay · weight is stretched to the weight's own norm. A weight or a
@@ -23,23 +23,11 @@ class LambRule(Rule):
     """
 
     def __init__(self, group: Group) -> None:
-        super().__init__(group)
-        self._steps = [torch.zeros((), device=self.device) for _ in group.parameters]
-        self._exp_avgs = [state_like(parameter) for parameter in group.parameters]
-        self._exp_avg_sqs = [state_like(parameter) for parameter in group.parameters]
-        self._portions = portions(group.parameters, copies=True)
-
-    def wanted(self, settings: OptimSection, lr: float) -> dict[str, float]:
-        """Rate, betas, eps, decay."""
-        return super().wanted(settings, lr) | {
-            "beta1": settings.beta1,
-            "beta2": settings.beta2,
-            "eps": settings.eps,
-        }
+        super().__init__(group, group.parameters[0].device, copies=True)
 
     def update(self, gate: Gate) -> None:
         """See `Rule.update`."""
-        for portion in self._portions:
+        for portion in self.portions:
             given = self.with_gradient(portion)
             if not given:
                 continue
@@ -55,9 +43,7 @@ class LambRule(Rule):
         self, weights: list[Tensor], gradients: list[Tensor], given: list[int], gate: Gate
     ) -> list[Tensor]:
         """What the weights move by; anything at all if masked. The moments are updated."""
-        steps, first, second = (
-            [owned[n] for n in given] for owned in (self._steps, self._exp_avgs, self._exp_avg_sqs)
-        )
+        steps, first, second = self.state_of(given)
         beta1, beta2 = self.numbers["beta1"], self.numbers["beta2"]
         hush(gradients, gate)
         torch._foreach_add_(steps, 1.0 - gate.found_inf)
@@ -80,12 +66,3 @@ class LambRule(Rule):
         lengths_W = torch.where(both, weight_norms_W / norms_W, 1.0) * -self.numbers["lr"]
         torch._foreach_mul_(directions, list(lengths_W.unbind()))
         return directions
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Moments and step counters by name, `<weight>.<what>`."""
-        state = {}
-        for number, name in enumerate(self.group.names):
-            state[f"{name}.step"] = self._steps[number]
-            state[f"{name}.exp_avg"] = self._exp_avgs[number]
-            state[f"{name}.exp_avg_sq"] = self._exp_avg_sqs[number]
-        return state
