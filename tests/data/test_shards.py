@@ -1,5 +1,6 @@
 import json
 import struct
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -119,7 +120,12 @@ def test_each_kind_of_damage_says_what_it_is(tmp_path, small):
 )
 def test_an_absurd_header_is_refused_before_anything_is_allocated(tmp_path, small, change):
     facts = json.loads(small[48:4096]) | change
-    refused(tmp_path / "s.shard", shards._header(facts) + small[4096:])
+    tracemalloc.start()
+    try:
+        refused(tmp_path / "s.shard", shards._header(facts) + small[4096:])
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_the_layout_is_as_documented(small):

@@ -18,14 +18,12 @@ import numpy.typing as npt
 from longhaul.config.data import DataSection
 from longhaul.core.errors import DataError
 from longhaul.core.units import short_bytes, short_count, short_seconds
-from longhaul.data.dataset import SourceTokens, TokenStream
+from longhaul.data.dataset import SourceTokens
 from longhaul.data.dedup import is_held_out, text_digest
-from longhaul.data.shards import Shard
 from longhaul.data.sources import Corpus, Say
-from longhaul.data.split import split_tail
 from longhaul.data.survey import Progress, SourceSurvey
 from longhaul.data.token_files import MAX_PIECE_TOKENS, TokenFile, open_token_file
-from longhaul.data.tokenize import SourceShards, check_sides
+from longhaul.data.tokenize import SourceShards
 from longhaul.data.tokenizing import TokenArray, Tokenizer
 
 _VALIDATION = re.compile(r"(^|[^a-z])(val|valid|validation)([^a-z]|$)")
@@ -73,11 +71,7 @@ def write_tokens(
         raise DataError(
             f"{corpus.name}: it changed while it was prepared", "start again once nothing writes it"
         )
-    if whole:
-        split_tail(whole.close(), data.held_out.fraction, tokenizer, train, held_out)
-    streams = [TokenStream([Shard(p) for p in out.close()]) for out in (train, held_out)]
-    source = SourceTokens(corpus.name, corpus.weight, split, streams[0], streams[1])
-    check_sides(source, survey, data)
+    source = shards.closed(corpus, survey, data, split, train, held_out, whole)
     num_tokens = source.train.num_tokens + source.held_out.num_tokens
     size = f"{short_bytes(survey.num_bytes)} of text" if survey.num_bytes else "text not known"
     say(

@@ -46,6 +46,29 @@ class SourceShards:
         stem = f"{self._stem}-{side}"
         return ShardWriter(self._folder, stem, tokenizer.vocab_size, tokenizer.sha256)
 
+    def closed(
+        self,
+        corpus: Corpus,
+        survey: SourceSurvey,
+        data: DataSection,
+        split: str,
+        train: ShardWriter,
+        held_out: ShardWriter,
+        whole: ShardWriter | None,
+    ) -> SourceTokens:
+        """The source, once everything is written; `whole` is divided between the two sides first.
+
+        Raises:
+            DataError: one side of the split is empty, or too small to be of use.
+            OSError: a shard could not be written.
+        """
+        if whole:
+            split_tail(whole.close(), data.held_out.fraction, self._tokenizer, train, held_out)
+        streams = [TokenStream([Shard(p) for p in out.close()]) for out in (train, held_out)]
+        source = SourceTokens(corpus.name, corpus.weight, split, streams[0], streams[1])
+        _check_sides(source, survey, data)
+        return source
+
 
 def write_source(
     corpus: Corpus,
@@ -90,11 +113,7 @@ def write_source(
             f"at first, {num_bytes:,} later)",
             "start again once nothing writes to it",
         )
-    if whole:
-        split_tail(whole.close(), data.held_out.fraction, tokenizer, train, held_out)
-    streams = [TokenStream([Shard(p) for p in out.close()]) for out in (train, held_out)]
-    source = SourceTokens(corpus.name, corpus.weight, split, streams[0], streams[1])
-    check_sides(source, survey, data)
+    source = shards.closed(corpus, survey, data, split, train, held_out, whole)
     num_tokens = source.train.num_tokens + source.held_out.num_tokens
     say(
         f"data: {corpus.name}: {short_count(num_tokens)} tokens "
@@ -131,7 +150,7 @@ def _batches(documents: Iterable[KeptDocument]) -> Iterator[list[KeptDocument]]:
         yield batch
 
 
-def check_sides(source: SourceTokens, survey: SourceSurvey, data: DataSection) -> None:
+def _check_sides(source: SourceTokens, survey: SourceSurvey, data: DataSection) -> None:
     """Raise DataError if nothing is left on one side of the split."""
     for stream, side in ((source.train, "to train on"), (source.held_out, "held out")):
         if stream.num_tokens:
