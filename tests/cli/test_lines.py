@@ -23,6 +23,7 @@ def decision(kind, from_step=0, **data):
 
 
 STARTED = {"pid": 7, "host": "n1"}
+UNSET = {"path": "batch.micro_sequences", "old": 4}
 LOWERED = {"path": "optim.lr", "value": 1e-4}
 
 
@@ -54,6 +55,10 @@ LOWERED = {"path": "optim.lr", "value": 1e-4}
         (
             event("settings-differ", difference={"optim.lr": [1e-3, 1e-4]}),
             "- settings differ from the checkpoint's: optim.lr 0.001 → 0.0001",
+        ),
+        (
+            decision("unset", **UNSET),
+            "* unset batch.micro_sequences, which was 4, by anna: spikes",
         ),
         (
             decision("set", **LOWERED, old=1e-3),

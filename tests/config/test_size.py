@@ -104,3 +104,6 @@ def test_a_window_limits_the_span_of_its_layers(
     assert size.flops_per_token(span) == 6 * size.active + 12 * 16 * 2 * (span + attended)
     expected = 6 * size.active + 12 * 16 * 2 * (span / 2 + causal)
     assert size.flops_per_token(span, causal=True) == expected
+    # A stage of the window's warm-up holds for the layers that have a window, and for them only.
+    staged = 6 * size.active + 12 * 16 * 2 * (span + min(span, 4))
+    assert size.flops_per_token(span, stage_window=4) == staged

@@ -5,7 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longhaul.core.records import Decision, Event, RecordError, StepRecord, from_line, to_line
+from longhaul.core.records import (
+    Decision,
+    Event,
+    Finding,
+    RecordError,
+    StepRecord,
+    from_line,
+    to_line,
+)
 
 FLOATS = st.floats(allow_nan=True, allow_infinity=True)
 STEPS = st.builds(
@@ -22,7 +30,12 @@ STEPS = st.builds(
     masked=st.booleans(),
     sequences=st.integers(1, 4096),
     sequence_length=st.integers(1, 4096),
+    mixture_stage=st.integers(0, 9),
+    attention_window=st.none() | st.integers(1, 4096),
     gauges=st.dictionaries(st.text(min_size=1), st.lists(FLOATS, max_size=4).map(tuple)),
+    totals=st.dictionaries(st.text(min_size=1), FLOATS),
+    source_losses=st.dictionaries(st.text(min_size=1), FLOATS),
+    loss_scale=st.none() | FLOATS,
 )
 
 
@@ -52,6 +65,12 @@ def test_events_and_decisions_read_back_as_written() -> None:
         kind="set", attempt=1, step=3, time=4.0, who="ada", reason="why not",
         data={"path": "optim.lr", "value": 1e-4},
     )  # fmt: skip
+    finding = Finding(
+        kind="loss-spike", severity="alarm", attempt=1, segment="1.00", step=9, first_step=8,
+        first_draw=64, time=5.0, subject="loss", evidence={"loss": 7.5, "limit": math.inf},
+        sentence="the loss jumped",
+    )  # fmt: skip
+    assert from_line(to_line(finding)) == finding
     assert from_line(to_line(event)) == event
     assert from_line(to_line(decision)) == decision
 

@@ -37,14 +37,21 @@ def to_health(word, manifest="m1", checkpoint=100):
     return decided("checkpoint-health", data)
 
 
+def to_unset(path):
+    return decided("unset", {"path": path})
+
+
 paths = st.sampled_from(["optim.lr", "optim.clip", "train.steps"])
 from_steps = st.sampled_from([0, 0, 5, 10, 20])
 sets = st.builds(to_set, paths, st.integers(0, 99), from_steps)
+unsets = st.builds(to_unset, paths)
 ranges = st.tuples(st.integers(0, 60), st.integers(1, 20)).map(
     lambda pair: decided("skip", {"begin": pair[0], "end": pair[0] + pair[1]})
 )
 healths = st.builds(to_health, st.sampled_from(HEALTHS), st.sampled_from(["m1", "m2"]))
-histories = st.lists(st.one_of(sets, ranges, healths, st.just(decided("stop", {}))), max_size=12)
+histories = st.lists(
+    st.one_of(sets, unsets, ranges, healths, st.just(decided("stop", {}))), max_size=12
+)
 
 
 @settings(max_examples=150, deadline=None)
@@ -54,6 +61,8 @@ def test_the_last_decision_written_wins_among_those_whose_step_has_come(history,
     for decision in history:
         if decision.kind == "set" and decision.from_step <= step:
             wanted[decision.data["path"]] = decision.data["value"]
+        if decision.kind == "unset":
+            wanted.pop(decision.data["path"], None)
     assert fold_all(history).overrides_at(step) == wanted
 
 
@@ -71,7 +80,7 @@ def test_an_override_only_goes_when_a_later_one_names_its_setting(history, step)
     for decision in history:
         before, state = state, fold(state, decision)
         untouched = before.overrides_at(step)
-        if decision.kind == "set":
+        if decision.kind in ("set", "unset"):
             untouched.pop(decision.data["path"], None)
         assert untouched.items() <= state.overrides_at(step).items()
 
@@ -112,6 +121,14 @@ def test_a_scheduled_decision_leaves_what_holds_until_then():
     assert state.override_at("optim.lr", 49).reason == "why"
 
 
+def test_what_is_withdrawn_holds_no_more_and_is_remembered():
+    state = fold_all([to_set("optim.lr", 1), to_set("optim.lr", 2, 50), to_unset("optim.lr")])
+    assert state.overrides_at(60) == {}
+    assert state.next_change_after(0) is None
+    assert state.withdrawn["optim.lr"].value == 1
+    assert fold(state, to_unset("optim.lr")).withdrawn == state.withdrawn
+
+
 def test_health_only_moves_forward():
     state = fold_all([to_health("verified"), to_health("committed")])
     assert state.checkpoint_health == {100: CheckpointHealth("verified", "m1")}
@@ -129,6 +146,7 @@ def test_poisoned_is_final_for_that_checkpoint_but_not_for_the_step():
     [
         decided("set", {"value": 1}),
         decided("set", {"path": "", "value": 1}),
+        decided("unset", {}),
         decided("skip", {"begin": 5, "end": 5}),
         decided("skip", {"begin": "x", "end": 5}),
         decided("checkpoint-health", {"checkpoint": 1, "health": "splendid"}),

@@ -1,10 +1,11 @@
 import math
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 
 from longhaul.core.clocks import FakeClock
 from longhaul.core.records import Decision, Event, StepRecord
+from longhaul.logbook import queries
 from longhaul.logbook.compact import compact
 from longhaul.logbook.folder import create_run
 from longhaul.logbook.journal import Journal
@@ -66,6 +67,28 @@ def test_sql_sees_the_same_steps_as_the_reader(written):
     wanted = [tuple(getattr(record, name) for name in STEP_COLUMNS) for record in records]
     assert same(steps_by_sql(written), wanted)
     assert len(wanted) == 11
+
+
+def test_what_an_older_version_compacted_lacks_the_newer_columns_and_nothing_else(
+    written, monkeypatch
+):
+    before = steps_by_sql(written)
+    newer = ("mixture_stage", "attention_window", "totals", "source_losses", "loss_scale")
+    older = {name: kind for name, kind in queries._STEP_FIELDS.items() if name not in newer}
+    with monkeypatch.context() as then:
+        then.setattr(queries, "_STEP_FIELDS", older)
+        assert compact(written, FakeClock()) == [1, 2]
+    # An attempt of today is read from its JSON lines beside them.
+    journal = Journal(written, 3)
+    journal.append(
+        replace(next(iter(read_journal(written, events=False))), attempt=3, attention_window=7)
+    )
+    journal.close()
+    unknown = [STEP_COLUMNS.index(name) for name in newer]
+    wanted = [tuple(None if n in unknown else v for n, v in enumerate(row)) for row in before]
+    *found, latest = steps_by_sql(written)
+    assert same(found, wanted)
+    assert latest[STEP_COLUMNS.index("attention_window")] == 7
 
 
 def test_parquet_and_json_answer_the_same(written):

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from longhaul.core.records import Decision, Event, Record, StepRecord
+from longhaul.core.records import Decision, Event, Finding, Record, StepRecord
 from longhaul.core.units import loss_in_words, short_bytes, short_count
 from longhaul.logbook.timeline import tokens_per_second
 
@@ -29,6 +29,8 @@ def _what(record: Record) -> str:
         told = record.reason and record.reason != record.data.get("health")
         reason = f": {record.reason}" if told else ""
         return f"* {_decision(record)} by {record.who}{reason}"
+    if isinstance(record, Finding):
+        return f"! {record.kind} ({record.severity}): {record.sentence}"
     return f"- {_event(record)}"
 
 
@@ -51,8 +53,14 @@ def _decision(decision: Decision) -> str:
         old = f"{data['old']} → " if data.get("old") is not None else ""
         since = f" from step {decision.from_step:,}" if decision.from_step else ""
         return f"set {data.get('path')}: {old}{data.get('value')}{since}"
+    if decision.kind == "unset":
+        return f"unset {data.get('path')}, which was {data.get('old')},"
     if decision.kind == "skip":
         return f"skip draws {data.get('begin')} to {data.get('end')}"
+    if decision.kind == "recover":
+        return (
+            f"{', '.join(data['actions'])} after {data['cause']} {data.get('subject', '')}".rstrip()
+        )
     if decision.kind == "checkpoint-health":
         return f"checkpoint {data.get('checkpoint')} is {data.get('health')}"
     return f"{decision.kind} {_pairs(data)}".rstrip()

@@ -65,6 +65,10 @@ class DataSection(Section):
     held_out: HeldOutSection = Field(default_factory=HeldOutSection)
     """The validation split."""
 
+    def stage_at(self, draw: int) -> int:
+        """How many stages have begun at a draw; 0 while the sources' own weights hold."""
+        return sum(stage.from_draw <= draw for stage in self.stages)
+
 
 class TokenizerSection(Section):
     """How text becomes token numbers."""

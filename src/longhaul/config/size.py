@@ -49,14 +49,19 @@ class ModelSize:
         """
         return self.non_embedding + self.head
 
-    def flops_per_token(self, span: int, causal: bool = False) -> int:
+    def flops_per_token(
+        self, span: int, causal: bool = False, stage_window: int | None = None
+    ) -> int:
         """Training FLOPs per token, forward and backward (PaLM, arXiv 2204.02311, appendix B).
 
         Args:
             span: positions attended to, in tokens; fewer in layers with a window.
             causal: count only the part of the attention matrix that is not masked.
+            stage_window: what layers with a window attend to while a stage of
+                `model.window_stages` holds (`ModelSection.window_at`).
         """
-        attended = sum(_attended(span, window, causal) for window in self.windows)
+        windows = [window and (stage_window or window) for window in self.windows]
+        attended = sum(_attended(span, window, causal) for window in windows)
         return 6 * self.active + round(12 * self.width * attended)
 
 

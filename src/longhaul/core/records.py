@@ -1,6 +1,6 @@
 """The frozen records that flow between stages, and their form as JSON lines.
 
-Enters and leaves: `StepRecord`, `Event`, `Decision`; one JSON object a line, with a
+Enters and leaves: `StepRecord`, `Finding`, `Decision`, `Event`; one JSON object a line, with a
 `record` key that names the type. Non-finite numbers are written as the strings "nan",
 "inf" and "-inf", because JSON has no words for them and SQL engines cast these.
 Never knows: where lines are kept (`logbook/`) or what they lead to.
@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from longhaul.core.errors import LonghaulError
 from longhaul.core.units import Nats, Seconds
@@ -46,8 +46,12 @@ class StepRecord:
     """The gradient overflowed although the loss scale could not be lowered any more."""
     sequences: int
     sequence_length: int
+    mixture_stage: int = 0
+    """Stage of the mixture of sources that `draw` lies in; 0 before the first of `data.stages`."""
+    attention_window: int | None = None
+    """Positions that windowed layers attended to, while a stage of `model.window_stages` holds."""
     warmup: bool = False
-    """The learning rate is still rising by schedule."""
+    """The learning rate is still rising: by schedule, or after the optimizer's state was reset."""
     evaluation_due: bool = False
     save_due: bool = False
     redone: bool = False
@@ -56,11 +60,45 @@ class StepRecord:
     """Seconds per bucket (`core.books`) since the previous record of this process."""
     gauges: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """Per gauge one value a layer; empty between gauge steps."""
+    totals: Mapping[str, float] = field(default_factory=dict)
+    """Gauges of the model as a whole, and of one role of weights as `gauge.role`; empty between
+    gauge steps."""
+    source_losses: Mapping[str, Nats] = field(default_factory=dict)
+    """Mean loss of each source's tokens in this batch; empty between gauge steps."""
 
     @property
     def tokens(self) -> int:
         """Target tokens in this step's global batch."""
         return self.sequences * self.sequence_length
+
+
+Severity = Literal["notice", "warning", "alarm"]
+"""`notice` is told and never acted on; `warning` says that something grows that will do harm;
+`alarm` says that the run is being harmed now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What the judgement sees in the records of a run. Kinds are listed in `diagnose/`."""
+
+    KIND: ClassVar[str] = "finding"
+
+    kind: str
+    severity: Severity
+    attempt: int
+    segment: str = ""
+    step: int
+    """Step whose record brought it to light."""
+    first_step: int
+    """Step of the first sign of it: whatever was learned from there on is in doubt."""
+    first_draw: int
+    """First block of data of that step."""
+    time: Seconds
+    subject: str = ""
+    """What it is about: a gauge and its layer as `gauge[3]`, a role of weights, a source."""
+    evidence: Mapping[str, float] = field(default_factory=dict)
+    sentence: str
+    """The same in words, for a tired person."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,9 +127,19 @@ class Decision:
 
     `kind` and its `data`:
         set: {"path": dotted setting, "value": new, "old": previous}
+        unset: {"path": dotted setting, "old": previous}, the recipe's own value holds again
         skip: {"begin": draw, "end": draw}, blocks begin ≤ draw < end are passed over
         checkpoint-health: {"checkpoint": step, "health": word, "manifest": hash}
         stop: {}
+        recover: what the policy decided, or a person who asked for a rollback, as one line, so
+            that a crash keeps all of it or nothing:
+            {"cause": kind of finding, "subject": its subject, "first_step": of its first sign,
+             "first_draw": first block of that step, "actions": [words],
+             "rollback": {"from": step, "to": step, "draw": draw to go on from} or null,
+             "skip": {"begin": draw, "end": draw} or null, "set": {path: value},
+             "old": {path: value before}, "reset": ["optimizer" | "loss-scale"],
+             "rewarm_steps": n, "poison": [[checkpoint step, manifest hash]], "price": {…},
+             "fallback": name of what was forked to or ""}
     """
 
     KIND: ClassVar[str] = "decision"
@@ -109,9 +157,10 @@ class Decision:
     data: Mapping[str, Any] = field(default_factory=dict)
 
 
-Record = StepRecord | Event | Decision
-_TYPES: dict[str, type[Record]] = {t.KIND: t for t in (StepRecord, Event, Decision)}
-_FLOATS = ("loss", "gradient_norm", "learning_rate")
+Record = StepRecord | Finding | Event | Decision
+_TYPES: dict[str, type[Record]] = {t.KIND: t for t in (StepRecord, Finding, Event, Decision)}
+_FLOATS = ("loss", "gradient_norm", "learning_rate", "loss_scale")
+_TABLES_OF_FLOATS = ("totals", "source_losses", "evidence")
 
 
 class RecordError(LonghaulError):
@@ -147,8 +196,11 @@ def from_line(line: str | bytes) -> Record:
         # Fields a newer longhaul added are ignored: an old reader must not lose the line.
         values = {key: value for key, value in body.items() if key in known}
         for name in _FLOATS:
-            if name in values:
+            if values.get(name) is not None:
                 values[name] = float(values[name])
+        for name in _TABLES_OF_FLOATS:
+            if name in values:
+                values[name] = {key: float(value) for key, value in values[name].items()}
         if "gauges" in values:
             values["gauges"] = {
                 gauge: tuple(float(item) for item in layers)

@@ -52,6 +52,44 @@ class CheckpointHealth:
 
 
 @dataclass(frozen=True)
+class Recovery:
+    """One recovery that was decided: what budgets and cooldowns are counted from."""
+
+    step: int
+    """Border at which it was decided."""
+    time: Seconds
+    who: str
+    cause: str
+    """Kind of the finding that led to it."""
+    subject: str
+    actions: tuple[str, ...]
+    to_step: int | None
+    """Step that was gone back to; None if it was none."""
+    old: Mapping[str, Any]
+    """Dotted path → value before, of what it set."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """The same paths → values it set."""
+    first_draw: int = 0
+    """First block of data of the step of the first sign."""
+    skip: tuple[int, int] | None = None
+    """Blocks it passed over."""
+    fallback: str = ""
+    """Name of the fallback that it forked to."""
+
+
+@dataclass(frozen=True)
+class Reset:
+    """State to be thrown away once by every training state that has not done so yet."""
+
+    number: int
+    """Counts resets from 1; a training state remembers the last one it has done."""
+    what: tuple[str, ...]
+    """`optimizer`, `loss-scale`."""
+    rewarm_steps: int
+    """Steps of warm-up that follow the reset."""
+
+
+@dataclass(frozen=True)
 class LedgerState:
     """Everything decided so far.
 
@@ -63,10 +101,15 @@ class LedgerState:
 
     overrides: Mapping[str, tuple[Override, ...]] = field(default_factory=dict)
     """Dotted path → values that can still come into force, by rising `from_step`."""
+    withdrawn: Mapping[str, Override] = field(default_factory=dict)
+    """Dotted path → the immediate value that was in force when its decisions were withdrawn."""
     skips: tuple[tuple[int, int], ...] = ()
     """Blocks of the order of data to pass over: disjoint ranges begin ≤ draw < end, rising."""
     checkpoint_health: Mapping[int, CheckpointHealth] = field(default_factory=dict)
     """Step of a checkpoint → its health."""
+    recoveries: tuple[Recovery, ...] = ()
+    """In the order decided."""
+    resets: tuple[Reset, ...] = ()
     decisions: int = 0
     """How many decisions were folded in."""
 
@@ -95,11 +138,15 @@ def fold(state: LedgerState, decision: Decision) -> LedgerState:
     state = replace(state, decisions=state.decisions + 1)
     try:
         if decision.kind == "set":
-            return _with_override(state, decision)
+            return _with_override(state, decision, decision.data["path"], decision.data["value"])
+        if decision.kind == "unset":
+            return _without_overrides(state, decision.data["path"])
         if decision.kind == "skip":
             return _with_skip(state, int(decision.data["begin"]), int(decision.data["end"]))
         if decision.kind == "checkpoint-health":
             return _with_health(state, decision.data)
+        if decision.kind == "recover":
+            return _with_recovery(state, decision)
     except (KeyError, ValueError, TypeError) as error:
         raise LedgerError(
             f"decision {decision.kind} at step {decision.step} by {decision.who}: "
@@ -165,17 +212,55 @@ class Ledger:
         return state
 
 
-def _with_override(state: LedgerState, decision: Decision) -> LedgerState:
-    path = decision.data["path"]
+def _with_recovery(state: LedgerState, decision: Decision) -> LedgerState:
+    """All parts of a recovery at once: it is one line in the journal."""
+    data = decision.data
+    for path, value in data.get("set", {}).items():
+        state = _with_override(state, decision, path, value)
+    if skip := data.get("skip"):
+        state = _with_skip(state, int(skip["begin"]), int(skip["end"]))
+    for step, manifest in data.get("poison", ()):
+        health = {"checkpoint": step, "health": "poisoned", "manifest": manifest}
+        state = _with_health(state, health)
+    if what := tuple(data.get("reset", ())):
+        new = Reset(len(state.resets) + 1, what, int(data.get("rewarm_steps", 0)))
+        state = replace(state, resets=(*state.resets, new))
+    rollback = data.get("rollback")
+    recovery = Recovery(
+        step=decision.step,
+        time=decision.time,
+        who=decision.who,
+        cause=str(data["cause"]),
+        subject=str(data.get("subject", "")),
+        actions=tuple(data["actions"]),
+        to_step=int(rollback["to"]) if rollback else None,
+        old=data.get("old", {}),
+        settings=data.get("set", {}),
+        first_draw=int(data.get("first_draw", 0)),
+        skip=(int(skip["begin"]), int(skip["end"])) if skip else None,
+        fallback=str(data.get("fallback", "")),
+    )
+    return replace(state, recoveries=(*state.recoveries, recovery))
+
+
+def _with_override(state: LedgerState, decision: Decision, path: Any, value: Any) -> LedgerState:
     if not isinstance(path, str) or not path:
         raise ValueError(f"path {path!r} is no dotted path")
     new = Override(
-        value=decision.data["value"], from_step=decision.from_step, step=decision.step,
+        value=value, from_step=decision.from_step, step=decision.step,
         who=decision.who, reason=decision.reason, time=decision.time,
     )  # fmt: skip
     # Whatever began at or after the new one's step can never be in force again.
     kept = [item for item in state.overrides.get(path, ()) if item.from_step < new.from_step]
     return replace(state, overrides={**state.overrides, path: (*kept, new)})
+
+
+def _without_overrides(state: LedgerState, path: str) -> LedgerState:
+    """The recipe's own value holds again, at every step."""
+    kept = {name: items for name, items in state.overrides.items() if name != path}
+    last = state.override_at(path, 0)
+    withdrawn = state.withdrawn if last is None else {**state.withdrawn, path: last}
+    return replace(state, overrides=kept, withdrawn=withdrawn)
 
 
 def _with_skip(state: LedgerState, begin: int, end: int) -> LedgerState:

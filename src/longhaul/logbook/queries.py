@@ -20,22 +20,26 @@ _STEP_FIELDS = {
     "next_draw": "BIGINT", "time": "DOUBLE", "lag_steps": "BIGINT", "loss": "DOUBLE",
     "gradient_norm": "DOUBLE", "learning_rate": "DOUBLE", "masked": "BOOLEAN",
     "loss_scale": "DOUBLE", "loss_scale_at_floor": "BOOLEAN",
-    "sequences": "BIGINT", "sequence_length": "BIGINT", "warmup": "BOOLEAN",
+    "sequences": "BIGINT", "sequence_length": "BIGINT", "mixture_stage": "BIGINT",
+    "attention_window": "BIGINT", "warmup": "BOOLEAN",
     "evaluation_due": "BOOLEAN", "save_due": "BOOLEAN", "redone": "BOOLEAN",
     "seconds": "MAP(VARCHAR, DOUBLE)", "gauges": "MAP(VARCHAR, DOUBLE[])",
+    "totals": "MAP(VARCHAR, DOUBLE)", "source_losses": "MAP(VARCHAR, DOUBLE)",
 }  # fmt: skip
 _EVENT_FIELDS = {
     "record": "VARCHAR", "kind": "VARCHAR", "attempt": "BIGINT", "segment": "VARCHAR",
     "step": "BIGINT", "from_step": "BIGINT", "time": "DOUBLE", "who": "VARCHAR",
     "reason": "VARCHAR", "seconds": "MAP(VARCHAR, DOUBLE)", "data": "JSON",
+    "severity": "VARCHAR", "first_step": "BIGINT", "first_draw": "BIGINT", "subject": "VARCHAR",
+    "evidence": "MAP(VARCHAR, DOUBLE)", "sentence": "VARCHAR",
 }  # fmt: skip
 
 
 def connect(folder: RunFolder) -> duckdb.DuckDBPyConnection:
     """A connection in memory with the views `steps` and `events` of this run.
 
-    `steps` has the fields of `StepRecord` and `tokens`; `events` those of `Event` and `Decision`,
-    with `record` to tell them apart. Files of attempts that begin later are not seen.
+    `steps` has the fields of `StepRecord` and `tokens`; `events` those of `Event`, `Decision` and
+    `Finding`, with `record` to tell them apart. Files of attempts that begin later are not seen.
     """
     connection = duckdb.connect()
     files = journal_files(folder.journal)
@@ -64,7 +68,9 @@ def _rows(files: Sequence[Path], fields: dict[str, str]) -> str:
     columns = ", ".join(
         f"{key}: '{kind}'" for key, kind in ({"record": "VARCHAR"} | fields).items()
     )
-    wanted = "record IN ('event', 'decision')" if "record" in fields else "record = 'step'"
+    wanted = (
+        "record IN ('event', 'decision', 'finding')" if "record" in fields else "record = 'step'"
+    )
     return (
         f"SELECT {', '.join(fields)} FROM read_json({_list(files)}, format='newline_delimited', "
         f"ignore_errors=true, columns={{{columns}}}) WHERE {wanted}"

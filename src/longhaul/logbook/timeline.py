@@ -7,7 +7,7 @@ Never knows: what a bucket is good for.
 from collections.abc import Iterable, Mapping
 
 from longhaul.core.books import Bucket
-from longhaul.core.records import Decision, Record, StepRecord
+from longhaul.core.records import Event, Record, StepRecord
 from longhaul.core.units import Seconds
 
 STEP_BUCKETS: tuple[Bucket, ...] = ("training", "redone", "data_wait")
@@ -48,4 +48,4 @@ def tokens_per_second(record: StepRecord) -> float:
 
 
 def _booked(record: Record) -> Mapping[str, Seconds]:
-    return {} if isinstance(record, Decision) else record.seconds
+    return record.seconds if isinstance(record, StepRecord | Event) else {}

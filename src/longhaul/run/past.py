@@ -7,7 +7,7 @@ Never knows: checkpoints or tensors.
 
 from dataclasses import dataclass
 
-from longhaul.core.records import Decision, Event, StepRecord
+from longhaul.core.records import Decision, Event, Record, StepRecord
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import LedgerState, fold_all
@@ -75,5 +75,5 @@ def hours_spent(folder: RunFolder) -> float:
     return sum(seconds for bucket, seconds in spent.items() if bucket != "idle") / 3600
 
 
-def _of_kind(events: list[StepRecord | Event | Decision], kind: str) -> list[Event]:
+def _of_kind(events: list[Record], kind: str) -> list[Event]:
     return [event for event in events if isinstance(event, Event) and event.kind == kind]
