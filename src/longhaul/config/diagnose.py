@@ -1,0 +1,246 @@
+"""Limits of the judgement: from where on a signal of the run is worth a finding.
+
+Enters: numbers. Leaves: one frozen table a detector of `diagnose/`, with defaults; a number
+without a source is our own.
+Never knows: how a detector works, or what follows from a finding (`recover`).
+"""
+
+from pydantic import Field
+
+from longhaul.config.section import Section, live
+
+
+class SpikeLimits(Section):
+    """A value far above the level of the steps just before it."""
+
+    deviations: float = live(7.0, gt=0)
+    """Robust standard deviations above the level, from which a value is a spike and stays out of
+    its own baseline. OLMo-core skips at 6 over 128 steps; OLMo 2's spike score counts 7."""
+    window_steps: int = live(128, ge=32)
+    """Steps whose deviations make the standard deviation (OLMo-core: 128)."""
+    new_level_steps: int = live(64, ge=16)
+    """Spikes in a row after which they are taken for a new level, and learned."""
+
+
+class LossSpikeLimits(SpikeLimits):
+    """The loss jumps."""
+
+    floor: float = live(0.01, gt=0)
+    """Nats: least standard deviation to reckon with, so that a calm stretch makes nobody nervous
+   ."""
+    least: float = live(0.1, ge=0)
+    """Nats: least excess over the level."""
+    warning: int = live(3, ge=1)
+    """High steps in a row, for a warning."""
+    alarm: int = live(10, ge=1)
+    """High steps in a row, for an alarm."""
+
+
+class GradientSpikeLimits(SpikeLimits):
+    """The gradient norm jumps; it is judged by its natural logarithm."""
+
+    floor: float = live(0.05, gt=0)
+    """Least standard deviation of the logarithm to reckon with: 5 %."""
+    least: float = live(1.0, ge=0)
+    """Least excess over the level, in the logarithm: 2.7 times the level."""
+    repeat_steps: int = live(100, ge=2)
+    """Steps within which separate spikes are counted together."""
+    warning: int = live(3, ge=1)
+    """Separate spikes within them, for a warning; an isolated one is absorbed by clipping."""
+    alarm: int = live(6, ge=1)
+    """Separate spikes within them, for an alarm."""
+
+
+class DivergenceLimits(Section):
+    """The loss has left its best level and stays away from it."""
+
+    margin: float = live(0.25, gt=0)
+    """Nats above the best level. Healthy curves wander by a few hundredths; spikes that return
+    are told by `loss_spike`."""
+    deviations: float = live(5.0, gt=0)
+    """The margin in robust standard deviations of the loss, if that is more."""
+    level_steps: int = live(16, ge=4)
+    """Steps whose median is the level."""
+    warning_steps: int = live(8, ge=1)
+    """Steps in a row that the level is beyond the margin."""
+    alarm_steps: int = live(24, ge=1)
+    """The same, for an alarm; a level beyond twice the margin, or beyond the loss of the first
+    steps by the margin, is one after `warning_steps` already."""
+
+
+class NonFiniteLimits(Section):
+    """NaN or infinity."""
+
+    window_steps: int = live(100, ge=1)
+    """Steps within which masked updates are counted together."""
+    warning: int = live(2, ge=1)
+    """Masked updates; a single one is a notice, as the gate has already dealt with it."""
+    alarm: int = live(3, ge=1)
+    """The same, for an alarm."""
+
+
+class GrowthLimits(Section):
+    """A thermometer grows toward its danger line."""
+
+    readings: int = live(10, ge=5)
+    """Readings a trend is fitted to."""
+    concordance: float = live(0.7, gt=0, le=1)
+    """Kendall's tau of those readings over time: share of pairs that rise less those that fall.
+    Chance gives 0.7 for ten readings about once in 400 times."""
+    least_rise: float = live(0.2, gt=0)
+    """Least rise over those readings, as a share of the value."""
+    deviations: float = live(6.0, gt=0)
+    """Least rise over those readings in robust standard deviations about the trend; that of a
+    slope fitted to ten readings of noise is about one."""
+    horizon_share: float = live(0.5, gt=0)
+    """How far ahead a forecast counts, in ages of the run (its steps so far). Healthy gauges grow
+    as a small power of age or its logarithm; at that speed no line further off than the power
+    times this, in natural logarithm, is reached within it."""
+    reach: float = live(2.0, gt=0)
+    """How far beyond the growth already seen a forecast may go, as a multiple of its logarithm."""
+    exponent: float = live(6.0, gt=1)
+    """Gauges without a line: power of the run's age that the growth must exceed."""
+    ratio: float = live(4.0, gt=1)
+    """Gauges without a line: growth over the level before, at which they are reported."""
+    attention_logit_warning: float = live(50.0, gt=0)
+    """Logits that far apart make a softmax nearly one-hot, which is how attention loses its
+    entropy and training its footing (arXiv 2302.05442, section 2; arXiv 2309.14322). The number
+    is ours: half the alarm."""
+    attention_logit_alarm: float = live(100.0, gt=0)
+    """Where Kimi K2's QK-clip holds them (arXiv 2507.20534, section 2.1)."""
+    output_logit_warning: float = live(50.0, gt=0)
+    """Output logits and their log-sum-exp: bfloat16 resolves 0.25 there (8 bits of mantissa)."""
+    output_logit_alarm: float = live(100.0, gt=0)
+    """bfloat16 resolves no better than 0.5: rounding is as large as what is learned."""
+    second_moment_warning: float = live(2.3, gt=0)
+    """Root mean square of g/√v̂; beyond 2.3 a loss spike follows within 1 to 8 steps
+    (arXiv 2304.13013, StableAdamW, section 3.4)."""
+    second_moment_alarm: float = live(6.0, gt=0)
+    """The same, far beyond it."""
+    fp16_warning: float = live(4094.0, gt=0)
+    """Activations where fp16 is in use: a 16th of the largest number it holds (65,504)."""
+    fp16_alarm: float = live(16376.0, gt=0)
+    """A quarter of it: two doublings are left."""
+
+
+class LossScaleLimits(Section):
+    """The loss scale of fp16 falls faster than it grows (OPT-175B, runs 12.17 to 12.34)."""
+
+    window_steps: int = live(200, ge=10)
+    """Steps over which falls and rises are counted."""
+    falls: int = live(4, ge=2)
+    """Falls less rises within the window, for a warning. A healthy scale falls once or twice
+    after it has grown too far."""
+    alarm_steps: int = live(200, ge=1)
+    """Forecast steps to the floor, for an alarm."""
+    floor: float = live(1.0, gt=0)
+    """Smallest scale, as `optim.loss_scale.floor`."""
+    settle_steps: int = live(16, ge=1)
+    """Steps without overflow after which a fresh scale has found its place."""
+
+
+class PlateauLimits(Section):
+    """The loss stands still although its own earlier progress predicts more."""
+
+    least_steps: int = live(400, ge=32)
+    """Steps after warm-up before it is judged."""
+    progress_share: float = live(0.1, ge=0, lt=1)
+    """Fall of the loss in the later half of the run's age, over its fall in the quarter before.
+    A power law of exponent a gives 2^-a, about 0.8 for language models; 0.1 is standing still."""
+    least_fall: float = live(0.05, gt=0)
+    """Nats: a fall before that must have been seen for a prediction, and the fall from the start
+    below which the loss has never moved."""
+    decayed_share: float = live(0.2, ge=0, le=1)
+    """Share of the peak learning rate below which no progress is expected any more; nor is any
+    in the last tenth of the run."""
+
+
+class SlowProgressLimits(Section):
+    """The learning rate is too low to get anywhere (OPT-175B, run 12.41)."""
+
+    update_ratio: float = live(3e-5, gt=0)
+    """‖Δw‖/‖w‖ of matrices; about 1e-3 is usual."""
+    history_share: float = live(0.2, gt=0, lt=1)
+    """Update ratio over its own level before the learning rate was lowered at once."""
+    readings: int = live(4, ge=2)
+    """Readings in a row."""
+    least_fall: float = live(0.02, ge=0)
+    """Nats: a loss that has fallen by more than this in the last fifth of the run's age is
+    making progress."""
+
+
+class FrozenGroupLimits(Section):
+    """A role of weights does not train (OPT-175B, a frozen position embedding)."""
+
+    update_ratio: float = live(1e-7, ge=0)
+    """‖Δw‖/‖w‖ at or below which weights stand still; about 1e-3 is usual, and a float32 weight
+    cannot move by less than 6e-8 of itself."""
+    gradient_norm: float = live(1e-12, ge=0)
+    """Gradient norm of the role at or below which nothing reaches it."""
+    readings: int = live(3, ge=1)
+    """Readings in a row."""
+
+
+class TooGoodLimits(Section):
+    """A loss too good for its source: leaked or degenerate text (OPT-175B, stray backslashes)."""
+
+    floor: float = live(0.5, ge=0)
+    """Nats a token no natural text goes below: 0.7 bits, Shannon's lower bound for English is
+    0.6 to 1.3 bits a letter (1951), and a token is a letter or more."""
+    share: float = live(0.25, ge=0, lt=1)
+    """Level of a source over the median level of the others. Code is at about 0.4 of prose."""
+    drop: float = live(0.3, gt=0, lt=1)
+    """Share of its level by which a loss falls suddenly: within a tenth of the run's age, which
+    lowers a healthy loss by 3 %."""
+    readings: int = live(5, ge=3)
+    """Readings of a source whose median is its level."""
+
+
+class OverfittingLimits(Section):
+    """Validation loss rises while training loss falls."""
+
+    margin: float = live(0.02, gt=0)
+    """Nats above the lowest validation loss."""
+    deviations: float = live(3.0, gt=0)
+    """The margin in robust standard deviations of validation loss, if that is more."""
+    evaluations: int = live(2, ge=1)
+    """Evaluations in a row beyond the margin, for a warning; twice as many are an alarm."""
+
+
+class ThroughputLimits(Section):
+    """Training takes longer a token than it did."""
+
+    slowdown: float = live(1.5, gt=1)
+    """Seconds of training a token over their level before."""
+    deviations: float = live(5.0, gt=0)
+    """Robust standard deviations above that level."""
+    block_steps: int = live(10, ge=1)
+    """Steps averaged: several may be seen complete at once."""
+    blocks: int = live(4, ge=1)
+    """Slow blocks in a row, for a warning."""
+    cold_steps: int = live(5, ge=0)
+    """First steps of an attempt, which do not count: compilation and cold caches."""
+
+
+class DiagnoseSection(Section):
+    """What is judged, and how strictly. Changed limits hold for old records too: the judgement is
+    built anew from those it remembers.
+    """
+
+    memory_steps: int = live(4096, ge=256)
+    """Records from which the judgement is built anew after a restart or a rollback."""
+    quiet: int = live(25, ge=1)
+    """Judgements in a row without a sign of it, after which an incident is closed; the next sign
+    is a new finding."""
+    loss_spike: LossSpikeLimits = Field(default_factory=LossSpikeLimits)
+    gradient_spike: GradientSpikeLimits = Field(default_factory=GradientSpikeLimits)
+    divergence: DivergenceLimits = Field(default_factory=DivergenceLimits)
+    non_finite: NonFiniteLimits = Field(default_factory=NonFiniteLimits)
+    growth: GrowthLimits = Field(default_factory=GrowthLimits)
+    loss_scale: LossScaleLimits = Field(default_factory=LossScaleLimits)
+    plateau: PlateauLimits = Field(default_factory=PlateauLimits)
+    slow_progress: SlowProgressLimits = Field(default_factory=SlowProgressLimits)
+    frozen_group: FrozenGroupLimits = Field(default_factory=FrozenGroupLimits)
+    too_good: TooGoodLimits = Field(default_factory=TooGoodLimits)
+    overfitting: OverfittingLimits = Field(default_factory=OverfittingLimits)
+    throughput: ThroughputLimits = Field(default_factory=ThroughputLimits)

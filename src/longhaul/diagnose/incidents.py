@@ -1,0 +1,53 @@
+"""Open incidents: what is the same trouble going on is told once.
+
+Enters: the signs of one detector, record by record. Leaves: those that are news: a new incident,
+or an open one that has become worse. Never knows: how signs are found.
+"""
+
+from dataclasses import dataclass
+
+from longhaul.diagnose.sign import Mark, Sign, Signs
+
+_RANK = {"notice": 0, "warning": 1, "alarm": 2}
+
+
+@dataclass(slots=True)
+class _Incident:
+    rank: int
+    first: Mark
+    judgements: int = 0  # without a sign of it
+
+
+class Incidents:
+    """The open incidents of one detector.
+
+    Args:
+        quiet: judgements in a row without a sign, after which an incident is closed.
+    """
+
+    def __init__(self, quiet: int) -> None:
+        self._quiet = quiet
+        self._open: dict[tuple[str, str], _Incident] = {}
+
+    def news(self, signs: Signs) -> tuple[tuple[Sign, Mark], ...]:
+        """Signs that are news, each with the step at which its incident began."""
+        if signs is None or not (signs or self._open):
+            return ()
+        self._age({(sign.kind, sign.subject) for sign in signs})
+        told = []
+        for sign in signs:
+            key, rank = (sign.kind, sign.subject), _RANK[sign.severity]
+            incident = self._open.get(key)
+            if incident is None:
+                self._open[key] = _Incident(rank, sign.first)
+                told.append((sign, sign.first))
+            elif rank > incident.rank:
+                incident.rank, incident.first = rank, min(incident.first, sign.first)
+                told.append((sign, incident.first))
+        return tuple(told)
+
+    def _age(self, seen: set[tuple[str, str]]) -> None:
+        for key, incident in list(self._open.items()):
+            incident.judgements = 0 if key in seen else incident.judgements + 1
+            if incident.judgements >= self._quiet:
+                del self._open[key]

@@ -1,0 +1,107 @@
+"""Plateau: the loss stands still although its own earlier progress predicts more (INCIDENTS N6).
+
+Enters: step records. Leaves: a notice, then a warning while it lasts; never an alarm, as going
+back would not help. Never knows: whether the data, the rate or the model is to blame.
+
+Rule: over the last three quarters of the run's age, the loss of a healthy run falls as a power law,
+so its fall in the later two thirds of that stretch is most of its fall in the first third. A
+plateau is a fall there of less than `progress_share` of it. A loss that has hardly moved since the
+first step is one too. Not judged: warm-up, a decayed learning rate, the last tenth of the run.
+"""
+
+import math
+from dataclasses import dataclass
+
+from longhaul.config.diagnose import PlateauLimits
+from longhaul.core.records import Severity, StepRecord
+from longhaul.diagnose.levels import Levels
+from longhaul.diagnose.sign import HEALTHY, Change, Detector, Mark, Sign, Signs, mark
+
+_LASTS_SHARE = 0.25
+"""Share of its first step by which a plateau must go on to be a warning: some losses rest before
+they fall on."""
+_DEVIATIONS = 5.0
+"""Robust standard deviations of a block's level that a fall must exceed to be trusted."""
+_END_SHARE = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class _Still:
+    """A plateau that goes on until the loss falls again."""
+
+    mark: Mark
+    level: float
+    least_fall: float
+    """Nats below that level that would end it."""
+    why: str
+
+
+class Plateau(Detector):
+    """Judges once a block of steps."""
+
+    def __init__(self, limits: PlateauLimits, total_steps: int | None) -> None:
+        self._limits = limits
+        self._total_steps = total_steps
+        self._levels = Levels()
+        self._peak_rate = 0.0
+        self._warm_from = 0
+        self._still: _Still | None = None
+
+    def step(self, record: StepRecord, changed: Change) -> Signs:
+        """Hold the latest progress against the progress before."""
+        if changed == "data":
+            self._levels, self._still = Levels(), None
+        self._peak_rate = max(self._peak_rate, record.learning_rate)
+        if record.warmup:
+            self._warm_from = record.step
+        if not math.isfinite(record.loss) or not self._levels.push(record.step, record.loss):
+            return None
+        if not self._is_judged(record):
+            self._still = None
+            return HEALTHY
+        now = self._levels.before(record.step + 1)
+        if self._still is not None and now > self._still.level - self._still.least_fall:
+            return (self._sign(record, now, self._still),)
+        self._still = self._never_moved(record, now) or self._stands_still(record, now)
+        return HEALTHY if self._still is None else (self._sign(record, now, self._still),)
+
+    def _is_judged(self, record: StepRecord) -> bool:
+        if record.warmup or record.step - self._warm_from < self._limits.least_steps:
+            return False
+        if record.step - self._levels.begin < self._limits.least_steps:
+            return False
+        if record.learning_rate < self._limits.decayed_share * self._peak_rate:
+            return False
+        return self._total_steps is None or record.step < _END_SHARE * self._total_steps
+
+    def _never_moved(self, record: StepRecord, now: float) -> _Still | None:
+        start = self._levels.first
+        if self._levels.begin > 1 or abs(start - now) >= self._limits.least_fall:
+            return None
+        return _Still(
+            mark(record), now, self._limits.least_fall, f"it was {start:.3f} at the first step"
+        )
+
+    def _stands_still(self, record: StepRecord, now: float) -> _Still | None:
+        end = record.step + 1
+        begin = max(end / 4, self._levels.begin)
+        third = begin + (end - begin) / 3
+        early = self._levels.between(begin, begin + (end - begin) / 12)
+        middle = self._levels.before(third)
+        before, lately = early - middle, middle - now
+        trusted = max(self._limits.least_fall, _DEVIATIONS * self._levels.noise)
+        least_fall = self._limits.progress_share * before
+        if not before >= trusted or not -trusted < lately < least_fall:
+            return None
+        why = f"it fell by {before:.3f} up to step {third:.0f}, and by {lately:.3f} after that"
+        return _Still(mark(record), now, least_fall, why)
+
+    def _sign(self, record: StepRecord, now: float, still: _Still) -> Sign:
+        since = still.mark.step
+        severity: Severity = "warning" if record.step >= (1 + _LASTS_SHARE) * since else "notice"
+        sentence = (
+            f"The loss stands still at {now:.3f} nats: {still.why}. The learning rate may be too "
+            f"low or too high, or something wrong with the data."
+        )
+        evidence = {"level": now, "least_fall": still.least_fall}
+        return Sign("plateau", severity, still.mark, sentence, evidence=evidence)

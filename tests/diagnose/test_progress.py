@@ -1,0 +1,97 @@
+"""No progress, too slow progress, and groups that make none."""
+
+
+def flat_from(step):
+    def flat(record):
+        if record.step <= step:
+            return {}
+        fall = 9 * ((step + 10) ** -0.3 - (record.step + 10) ** -0.3)
+        return {"loss": record.loss + fall}
+
+    return flat
+
+
+def test_n6_a_loss_that_stands_still_is_told_and_never_an_alarm(made):
+    findings = made.judge(made.changed(made.healthy(3000, 1), flat_from(500)))
+    assert [f.severity for f in made.told(findings, "plateau")] == ["notice", "warning"]
+    assert findings[-1].step < 1600
+
+
+def test_n6_so_is_one_that_never_moved(made):
+    records = made.changed(made.healthy(800), lambda r: {"loss": 8.3 + 0.01 * (r.step % 3)})
+    assert made.told(made.judge(records), "plateau", "warning")
+
+
+def test_a_loss_that_flattens_at_the_end_of_its_decay_is_healthy(made):
+    def decayed(record):
+        rate = 1e-3 * max(0.0, 1 - record.step / 1000)
+        return flat_from(820)(record) | {"learning_rate": rate}
+
+    records = made.changed(made.healthy(1000, 1), decayed)
+    assert made.told(made.judge(records, total_steps=1000), "plateau") == []
+
+
+def small_updates(record):
+    totals = {"update_ratio.matrix": 1e-5} if record.totals else {}
+    return {"totals": totals, "loss": 8 + (record.loss - 3) * 0.02}
+
+
+def test_n15_updates_far_too_small_and_a_loss_that_hardly_falls(made):
+    (finding,) = made.told(
+        made.judge(made.changed(made.healthy(800), small_updates)), "slow-progress"
+    )
+    assert finding.step <= 250
+
+
+def test_n15_a_rate_lowered_too_far_is_held_against_the_runs_own_history(made):
+    def lowered(record):
+        if record.step <= 500:
+            return {}
+        totals = {"update_ratio.matrix": 1e-4} if record.totals else {}
+        return flat_from(500)(record) | {"learning_rate": 1e-4, "totals": totals}
+
+    findings = made.judge(made.changed(made.healthy(1200), lowered))
+    (finding,) = made.told(findings, "slow-progress")
+    assert finding.first_step == 501
+
+
+def test_small_updates_that_make_progress_are_fine(made):
+    def small(record):
+        return {"totals": {"update_ratio.matrix": 1e-5}} if record.totals else {}
+
+    records = made.changed(made.healthy(250, noise=0.0), small)
+    assert made.told(made.judge(records), "slow-progress") == []
+
+
+def test_n7_a_frozen_group_is_told_within_the_first_hundred_steps(made):
+    def frozen(record):
+        if not record.totals:
+            return {}
+        return {"totals": {**record.totals, "update_ratio.position": 0.0}}
+
+    (finding,) = made.judge(made.changed(made.healthy(400), frozen))
+    assert (finding.kind, finding.severity, finding.subject) == (
+        "frozen-group", "warning", "position",
+    )  # fmt: skip
+    assert finding.step <= 100
+
+
+def test_a_group_without_gradient_is_told_once(made):
+    def frozen(record):
+        if not record.totals:
+            return {}
+        zero = {"gradient_norm.position": 0.0, "update_ratio.position": 0.0}
+        return {"totals": {**record.totals, **zero}}
+
+    findings = made.judge(made.changed(made.healthy(400), frozen))
+    assert [(f.kind, f.subject) for f in findings] == [("frozen-group", "position")]
+
+
+def test_masked_steps_freeze_nothing(made):
+    def masked(record):
+        return {"masked": True, "loss_scale": 8.0} | (
+            {"totals": {"update_ratio.matrix": 0.0}} if record.totals else {}
+        )
+
+    findings = made.judge(made.changed(made.healthy(200), masked))
+    assert made.told(findings, "frozen-group") == []
