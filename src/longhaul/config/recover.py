@@ -1,0 +1,139 @@
+"""What may be done about findings: the ladders of actions, their sizes, and their budgets."""
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from longhaul.config.section import Section, live
+
+Resettable = Literal["optimizer", "loss-scale"]
+
+Told = Literal["report", "lower-lr", "fallback", "stop"]
+"""What may be done about a run whose weights are sound: going back would mend nothing."""
+Action = Literal[
+    "mask",
+    "report",
+    "rollback",
+    "skip-batch",
+    "skip",
+    "lower-lr",
+    "raise-lr",
+    "tighten-clip",
+    "reset-loss-scale",
+    "reset-optimizer",
+    "fallback",
+    "stop",
+]
+"""`mask`: the gate has held the update back already, and that is enough.
+`report`: written down, nothing else.
+`rollback`: go on from the last good state before the first sign.
+`skip-batch`, `skip`: after a rollback, pass over the batch of the first sign, or a range around it.
+`lower-lr`, `tighten-clip`: `optim.lr`, `optim.clip` times a factor.
+`raise-lr`: a step back to the learning rate that was asked for; by health, never by a ladder.
+`reset-loss-scale`: to its initial value. `reset-optimizer`: moments to zero, and a fresh warm-up.
+`fallback`: the next `[[fallback]]`. `stop`: exit 17, a person must look."""
+
+SOUND_KINDS = frozenset(
+    {"plateau", "frozen-group", "too-good", "overfitting", "throughput-drop", "slow-progress"}
+)
+"""Findings about a run whose weights are sound: they may be learning little, but nothing wrong."""
+
+Ladder = tuple[tuple[Action, ...], ...]
+ToldLadder = tuple[tuple[Told, ...], ...]
+
+_REPORT: ToldLadder = (("report",),)
+
+
+class LaddersSection(Section):
+    """What each kind of finding leads to: a list of rungs, each a list of actions taken together.
+
+    The first time the first rung; the same cause again within `recover.cooldown_steps` the next
+    one; the last one repeats until the budget is spent. A rung of which nothing is left to do (no
+    learning rate to lower, no data that may still be skipped) is passed over.
+    """
+
+    non_finite: Ladder = live((("rollback", "skip"), ("rollback", "lower-lr")))
+    """NaN or infinity in loss or gradient, again and again. One batch of it is a warning, and
+    never more than masked."""
+    loss_spike: Ladder = live((("rollback", "skip"), ("rollback", "lower-lr")))
+    """PaLM: back about 100 steps, 200–500 batches passed over; OPT-175B: whatever the data, a
+    lower rate."""
+    gradient_spike: Ladder = live((("tighten-clip",), ("lower-lr",), ("rollback", "lower-lr")))
+    """OPT-175B before 11.5."""
+    growth: Ladder = live((("rollback", "lower-lr"), ("rollback", "lower-lr", "tighten-clip")))
+    """A thermometer grows towards its danger line; YaLM-100B went back 1,000 steps."""
+    divergence: Ladder = live(
+        (
+            ("rollback", "lower-lr"),
+            ("rollback", "lower-lr"),
+            ("rollback", "lower-lr", "reset-optimizer"),
+        )
+    )
+    """OPT-175B before 11.1, 12.42–12.53; the optimizer's reset is its 12.16."""
+    loss_scale_collapse: Ladder = live((("rollback", "reset-loss-scale", "lower-lr"),))
+    """OPT-175B 12.17–12.34."""
+    plateau: ToldLadder = live(_REPORT)
+    """The loss stands still: going back would lose what was learned, and mend nothing."""
+    frozen_group: ToldLadder = live(_REPORT)
+    """A role of weights does not train."""
+    too_good: ToldLadder = live(_REPORT)
+    """A source's loss is too good to be true."""
+    overfitting: ToldLadder = live(_REPORT)
+    """Validation turns up while training goes down."""
+    throughput_drop: ToldLadder = live(_REPORT)
+    """Steps take longer."""
+    slow_progress: ToldLadder = live(_REPORT)
+    """Updates are too small to get anywhere."""
+
+
+class RecoverSection(Section):
+    """What is done about findings. Lengths that are absent follow from the length of the run."""
+
+    mode: Literal["act", "report"] = live("act")
+    """`report` writes down what would have been done, and does nothing."""
+    ladder: LaddersSection = Field(default_factory=LaddersSection)
+    """What each kind of finding leads to."""
+    margin_steps: int | None = live(None, ge=0)
+    """How far before the first sign to go back to, where there is a good state; PaLM's 100, or
+    1/50 of a shorter run."""
+    skip_steps: int | None = live(None, gt=0)
+    """Steps' worth of data to pass over; PaLM's 300, or 1/25 of a shorter run."""
+    probation_steps: int | None = live(None, gt=0)
+    """Steps without trouble after which a state is good; 100, or 1/50 of a shorter run."""
+    cooldown_steps: int | None = live(None, gt=0)
+    """Steps after which a cause begins its ladder anew; 5,000, or 1/4 of a shorter run."""
+    settle_steps: int | None = live(None, ge=0)
+    """Steps that a change made without going back is given to show its effect, in which warnings
+    of the same kind are not acted on; 50, or 1/100 of a shorter run."""
+    rewarm_steps: int | None = live(None, ge=0)
+    """Warm-up after a reset of the optimizer; 200, or 1/50 of a shorter run."""
+    lr_factor: float = live(0.5, gt=0, lt=1)
+    """What is left of the learning rate when it is lowered."""
+    min_lr_share: float = live(0.05, gt=0, le=1)
+    """Lowest learning rate, as a share of the one that was asked for."""
+    raise_after_steps: int | None = live(None, gt=0)
+    """Steps without trouble after which a lowered rate goes one step back up; 2,000, or 1/20 of a
+    shorter run."""
+    raise_factor: float = live(1.4142, gt=1)
+    """That step."""
+    clip_factor: float = live(0.5, gt=0, lt=1)
+    """What is left of the largest gradient norm when clipping is tightened."""
+    max_recoveries: int = live(20, ge=0)
+    """Recoveries in all, since the run began or a fallback was forked to."""
+    max_recoveries_per_cooldown: int = live(6, ge=0)
+    """Recoveries within `cooldown_steps`."""
+    max_skipped_share: float = live(0.1, ge=0, lt=1)
+    """Largest share of the run's data that may be passed over."""
+
+
+class FallbackSection(Section):
+    """A plan B for when the budget of recoveries is spent: these settings, forked to from the last
+    good state. Entries are taken in their order.
+    """
+
+    name: str = live(pattern=r"^[\w.-]+$")
+    """Name in the logbook."""
+    set: dict[str, Any] = live(min_length=1)
+    """Settings as tables, as in a recipe: `set.optim.lr = 6e-5`."""
+    reset: tuple[Resettable, ...] = live(())
+    """State to throw away as well."""

@@ -1,0 +1,269 @@
+"""The policy: findings in, a plan with its reason out (DESIGN rules 1 and 2).
+
+A pure function of the situation and the findings. What it remembers is in the ledger: which cause
+led to what, how often, at which price. So neither a rollback nor a crash makes it begin anew.
+
+Enters: a `Situation` at a step border, the findings since the last one. Leaves: a `Plan`, or
+None. Never knows: clocks, files, tensors, or how a plan is carried out.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from longhaul.config.recover import (
+    SOUND_KINDS,
+    Action,
+    FallbackSection,
+    Ladder,
+    LaddersSection,
+    RecoverSection,
+)
+from longhaul.core.records import Finding
+from longhaul.logbook.ledger import Recovery
+from longhaul.recover import learning_rate
+from longhaul.recover.back import same_data
+from longhaul.recover.budgets import (
+    FREE,
+    fallbacks_taken,
+    own_recoveries,
+    recent,
+    since_fallback,
+    spent,
+)
+from longhaul.recover.draft import draft
+from longhaul.recover.learning_rate import rates
+from longhaul.recover.plan import Plan, Situation
+from longhaul.recover.rungs import Means, Remedy, fallback_remedy, remedy_of
+from longhaul.recover.sizes import Sizes, sizes_of
+from longhaul.recover.words import what_is_wrong
+
+_BY_URGENCY = (
+    "non-finite",
+    "loss-scale-collapse",
+    "divergence",
+    "loss-spike",
+    "gradient-spike",
+    "growth",
+)
+"""Findings about the weights; of several as severe the first is the cause."""
+_ACTED_ON_WARNING = frozenset({"growth", "gradient-spike", "loss-scale-collapse"})
+"""Here a warning comes while the loss is still fine, which is the best time to act."""
+_OF_DATA = frozenset({"loss-spike", "gradient-spike", "non-finite"})
+"""Kinds that one batch can bring about: what comes again with the same data is of the data."""
+LOOK_EVERY_STEPS = 10
+"""Steps between two looks at what only time brings about, such as a rate that may rise; live and
+replayed alike."""
+PROBATION = "probation"
+"""Cause of a plan that health led to."""
+
+
+class Policy:
+    """What is done about findings.
+
+    Args:
+        limits: ladders, lengths and budgets in force.
+        fallbacks: plans B, in their order.
+    """
+
+    def __init__(self, limits: RecoverSection, fallbacks: tuple[FallbackSection, ...] = ()) -> None:
+        self._limits = limits
+        self._fallbacks = fallbacks
+
+    def decide(self, situation: Situation, findings: Sequence[Finding] = ()) -> Plan | None:
+        """One plan for all findings since the last border; None if nothing is to be done.
+
+        Without findings it is asked whether health allows a lowered learning rate to rise again.
+        """
+        present = [finding for finding in findings if self._concerns(situation, finding)]
+        harmful = [finding for finding in present if _acted_on(finding)]
+        if harmful:
+            plan: Plan | None = self._climb(
+                situation, min(harmful, key=_urgency), min(harmful, key=_sign)
+            )
+        elif present:
+            plan = self._tell(situation, present)
+        else:
+            plan = self._raise(situation)
+        if plan is not None and self._limits.mode == "report" and (plan.effects or plan.stop):
+            return _only_told(plan)
+        return plan
+
+    def _concerns(self, situation: Situation, finding: Finding) -> bool:
+        """Whether it still holds, and is not one that a change in place is given time for."""
+        if finding.severity == "notice" or finding.step > situation.step:
+            return False  # what lies beyond this step was rolled back
+        if finding.severity == "alarm" or finding.kind in SOUND_KINDS:
+            return True
+        settle = self._sizes(situation).settle
+        return not any(
+            recovery.cause == finding.kind
+            and recovery.to_step is None
+            and 0 <= situation.step - recovery.step < settle
+            for recovery in own_recoveries(situation.ledger)
+        )
+
+    def _climb(self, situation: Situation, cause: Finding, sign: Finding) -> Plan:
+        """The next rung of the cause's ladder that can still do something and is paid for."""
+        sizes = self._sizes(situation)
+        ladder = ladder_of(self._limits.ladder, cause.kind)
+        climbed = len(_earlier(since_fallback(situation.ledger), cause, situation, sizes))
+        # What a rollback did not help is older than it looked: go back further every time.
+        means = Means(situation, self._limits, sizes, sign, sizes.margin * (1 + climbed))
+        lack = "nothing on its ladder is left to try"
+        for rung in ladder[min(climbed, len(ladder) - 1) :]:
+            if "stop" in rung:
+                return _stop(cause, sign, "its ladder says so")
+            if "fallback" in rung:
+                lack = "its ladder says so"
+                break
+            tried, why = self._for_same_data(rung, cause, means)
+            remedy = remedy_of(tried, means)
+            if remedy is None:
+                continue
+            no = spent(situation, self._limits, sizes.cooldown)
+            if no and not FREE.issuperset(remedy.actions):
+                lack = no
+                break
+            if "rollback" in tried and remedy.rollback is None:
+                why = "no good state lies before it"
+            elif climbed and not why:
+                why = f"number {climbed + 1} within {sizes.cooldown:,} steps"
+            return self._draft(means, cause, remedy, why)
+        return self._last_resort(means, cause, lack)
+
+    def _for_same_data(
+        self, rung: tuple[Action, ...], cause: Finding, means: Means
+    ) -> tuple[tuple[Action, ...], str]:
+        """The same data spikes again after a rollback: it is passed over (PaLM)."""
+        situation = means.situation
+        known = same_data(situation.ledger, means.sign, situation.blocks_per_step)
+        if not known or "rollback" not in rung or "skip" in rung or cause.kind not in _OF_DATA:
+            return rung, ""
+        by_skip: tuple[Action, ...] = ("rollback", "skip")
+        remedy = remedy_of(by_skip, means)
+        if remedy is None or remedy.skip is None:
+            return rung, ""
+        return by_skip, "with the same data as before"
+
+    def _last_resort(self, means: Means, cause: Finding, lack: str) -> Plan:
+        taken = fallbacks_taken(means.situation.ledger)
+        if taken < len(self._fallbacks):
+            entry = self._fallbacks[taken]
+            remedy = fallback_remedy(entry, means)
+            why = f"{lack}, hence plan B, {entry.name}"
+            return self._draft(means, cause, remedy, why, entry.name)
+        if self._fallbacks:
+            lack += ", and no fallback is left"
+        return _stop(cause, means.sign, lack)
+
+    def _tell(self, situation: Situation, present: Sequence[Finding]) -> Plan | None:
+        """Findings that harm no weight: what is already masked, and what people should know."""
+        sizes, plans = self._sizes(situation), list[Plan]()
+        for finding in present:
+            if finding.kind == "non-finite":
+                means = Means(situation, self._limits, sizes, finding, sizes.margin)
+                plans.append(self._draft(means, finding, Remedy(("mask",)), ""))
+            elif finding.kind in SOUND_KINDS and not self._told_before(situation, finding):
+                plans.append(self._climb(situation, finding, finding))
+        return min(plans, key=lambda plan: not (plan.effects or plan.stop), default=None)
+
+    def _told_before(self, situation: Situation, finding: Finding) -> bool:
+        """Whether its ladder ends in a report, which was made."""
+        ladder = ladder_of(self._limits.ladder, finding.kind)
+        own = own_recoveries(situation.ledger)
+        made = _earlier(own, finding, situation, self._sizes(situation))
+        return ladder[-1] == ("report",) and len(made) >= len(ladder)
+
+    def _raise(self, situation: Situation) -> Plan | None:
+        """One step back to the learning rate that was asked for, after a healthy probation."""
+        recoveries = situation.ledger.recoveries
+        if not recoveries:
+            return None
+        sizes = self._sizes(situation)
+        last = recoveries[-1]
+        begin = max(situation.quiet_since, last.step if last.to_step is None else last.to_step)
+        if situation.step - begin < sizes.raise_after:
+            return None
+        new = rates(situation, self._limits, sizes.cooldown).raised(self._limits.raise_factor)
+        if new is None:
+            return None
+        remedy = Remedy(("raise-lr",), settings={learning_rate.PATH: new})
+        headline = f"healthy for {situation.step - begin:,} steps"
+        return draft(situation, self._limits, sizes, remedy, headline, cause=PROBATION)
+
+    def _draft(
+        self, means: Means, cause: Finding, remedy: Remedy, why: str, fallback: str = ""
+    ) -> Plan:
+        headline = what_is_wrong(cause) + (f", {why}" if why else "")
+        return draft(
+            means.situation, self._limits, means.sizes, remedy, headline,
+            cause=cause.kind, subject=cause.subject, sign=means.sign, fallback=fallback,
+        )  # fmt: skip
+
+    def _sizes(self, situation: Situation) -> Sizes:
+        return sizes_of(self._limits, situation.settings.total_steps())
+
+
+def ladder_of(ladders: LaddersSection, kind: str) -> Ladder:
+    """The ladder of a kind of finding; without a rung there is nothing to do but report."""
+    ladder: Ladder = getattr(ladders, kind.replace("-", "_"))
+    return ladder or (("report",),)
+
+
+def _acted_on(finding: Finding) -> bool:
+    if finding.kind not in _BY_URGENCY:
+        return False
+    return finding.severity == "alarm" or finding.kind in _ACTED_ON_WARNING
+
+
+def _urgency(finding: Finding) -> tuple[bool, int, int]:
+    return finding.severity != "alarm", _BY_URGENCY.index(finding.kind), finding.first_step
+
+
+def _sign(finding: Finding) -> tuple[int, int]:
+    return finding.first_step, finding.first_draw
+
+
+def _earlier(
+    recoveries: Sequence[Recovery], finding: Finding, situation: Situation, sizes: Sizes
+) -> list[Recovery]:
+    """Recoveries of late for the same cause. Of reports only those on the same subject count:
+    another source or role is another story.
+    """
+    made = recent(recoveries, finding.kind, situation.step, sizes.cooldown)
+    if finding.kind not in SOUND_KINDS:
+        return made
+    return [recovery for recovery in made if recovery.subject == finding.subject]
+
+
+def _stop(cause: Finding, sign: Finding, lack: str) -> Plan:
+    return Plan(
+        cause=cause.kind,
+        subject=cause.subject,
+        first_step=sign.first_step,
+        first_draw=sign.first_draw,
+        actions=("stop",),
+        stop=True,
+        reason=(
+            f"{what_is_wrong(cause)}: stopped for a person to look, because {lack}. "
+            "`longhaul set` other settings (recover.* are the limits), or `longhaul fork` from "
+            "a good checkpoint, then start again"
+        ),
+    )
+
+
+def _only_told(plan: Plan) -> Plan:
+    """The same decision when nobody may act: it is written down and nothing else."""
+    return replace(
+        plan,
+        actions=("report",),
+        rollback=None,
+        skip=None,
+        settings={},
+        old={},
+        reset=(),
+        rewarm_steps=0,
+        fallback="",
+        stop=False,
+        reason=f"would have done, but recover.mode is report: {plan.reason}",
+    )

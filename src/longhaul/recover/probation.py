@@ -1,0 +1,95 @@
+"""Which states can be trusted: those after which training stayed healthy for a while.
+
+A state after s updates is **good** once s + N steps were made after it, N being the probation,
+and no trouble reaches into that stretch. A trouble is a warning or an alarm about the weights'
+health; it lasts from its first sign f to the step t that brought it to light, and denies every
+state with f − N ≤ s ≤ t. The state before the first step is always good: it has learned nothing
+that could be wrong.
+What a rollback undoes is forgotten, except a trouble whose first sign lies before the state gone
+back to.
+
+Enters: records, in their order. Leaves: the course of training as far as health is concerned.
+Never knows: what is done about it.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from longhaul.config.recover import SOUND_KINDS
+from longhaul.core.records import Event, Finding, Record, StepRecord
+from longhaul.recover.plan import Safe
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """One warning or alarm about the weights."""
+
+    first_step: int
+    """Step of the first sign."""
+    step: int
+    """Step that brought it to light."""
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """The course of training that the newest step stands on: attempts and segments joined where
+    they went on from each other, what was rolled back left out. A fold over the records.
+    """
+
+    step: int = 0
+    """Updates made."""
+    troubles: tuple[Trouble, ...] = ()
+
+    def after(self, record: Record) -> "Course":
+        """The course with one more record."""
+        if isinstance(record, StepRecord):
+            back = self if record.step > self.step else self.back_to(record.step - 1)
+            return Course(record.step, back.troubles)
+        if isinstance(record, Finding):
+            if record.severity == "notice" or record.kind in SOUND_KINDS:
+                return self
+            return replace(self, troubles=(*self.troubles, Trouble(record.first_step, record.step)))
+        if isinstance(record, Event) and record.kind == "segment-opened":
+            return self if record.step >= self.step else self.back_to(record.step)
+        return self
+
+    def back_to(self, step: int) -> "Course":
+        """The course after going back to the state after `step` updates."""
+        kept = tuple(
+            Trouble(trouble.first_step, min(trouble.step, step))
+            for trouble in self.troubles
+            if trouble.first_step <= step
+        )
+        return Course(step, kept)
+
+    @property
+    def quiet_since(self) -> int:
+        """Step that brought the last trouble to light; 0 without any."""
+        return max((trouble.step for trouble in self.troubles), default=0)
+
+    def is_good(self, step: int, probation_steps: int) -> bool:
+        """Whether the state after `step` updates is good, as defined above."""
+        if step == 0:
+            return True
+        if self.step < step + probation_steps:
+            return False
+        return not any(
+            trouble.first_step - probation_steps <= step <= trouble.step
+            for trouble in self.troubles
+        )
+
+
+def course_of(records: Iterable[Record]) -> Course:
+    """The course after all records, in the order written."""
+    course = Course()
+    for record in records:
+        course = course.after(record)
+    return course
+
+
+def good_states(states: Iterable[Safe], course: Course, probation_steps: int) -> tuple[Safe, ...]:
+    """Those that are good, by rising step; of several after the same step memory comes last,
+    because going back to it is faster.
+    """
+    good = (state for state in states if course.is_good(state.step, probation_steps))
+    return tuple(sorted(good, key=lambda state: (state.step, state.where == "memory")))

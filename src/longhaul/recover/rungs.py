@@ -1,0 +1,138 @@
+"""From a rung of a ladder to what it does in this run now.
+
+Enters: a situation, the first sign, the actions of a rung. Leaves: a `Remedy`: state to go back
+to, data to pass over, settings, resets; or nothing, where none of it is possible any more.
+Never knows: budgets of recoveries, ladders, or why this rung was chosen.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from longhaul.config.fallback import settings_in
+from longhaul.config.recover import (
+    SOUND_KINDS,
+    Action,
+    FallbackSection,
+    RecoverSection,
+    Resettable,
+)
+from longhaul.core.records import Finding
+from longhaul.recover import learning_rate
+from longhaul.recover.back import batch_to_skip, range_to_skip, safe_before
+from longhaul.recover.learning_rate import asked_value, rates
+from longhaul.recover.plan import Safe, Situation
+from longhaul.recover.sizes import Sizes
+
+CLIP = "optim.clip"
+_LEAST_CLIP_SHARE = 0.1
+"""OPT-175B went from 2.5 to 0.3; far below the usual norm, clipping is but a lower rate."""
+_CLIP_WITHOUT_ONE = 2.0
+"""Times the usual gradient norm: the first clip of a run that had none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What a rung comes to."""
+
+    actions: tuple[Action, ...]
+    rollback: Safe | None = None
+    skip: tuple[int, int] | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    reset: tuple[Resettable, ...] = ()
+    rewarm_steps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """All that a rung is worked out from."""
+
+    situation: Situation
+    limits: RecoverSection
+    sizes: Sizes
+    sign: Finding
+    """The finding with the first sign."""
+    margin_steps: int
+
+
+def remedy_of(rung: tuple[Action, ...], means: Means) -> Remedy | None:
+    """What a rung does now; None if nothing of it that could cure is left to be done.
+
+    Without a good state before the first sign the run goes on as it is, at a lower rate.
+    """
+    to = None
+    if "rollback" in rung:
+        to = safe_before(means.situation.good, means.sign.first_step, means.margin_steps)
+        if to is None and "lower-lr" not in rung:
+            rung = (*rung, "lower-lr")
+    remedy = Remedy(("rollback",) if to else (), to)
+    for action in rung:
+        remedy = _with_action(remedy, action, means)
+    cures = [action for action in rung if action not in ("rollback", "report", "mask")]
+    cured = [action for action in remedy.actions if action in cures]
+    # Going back alone would lead to the same place again, bit by bit; a rung that asks for
+    # nothing else is a person's own choice.
+    return remedy if remedy.actions and (cured or not cures) else None
+
+
+def fallback_remedy(entry: FallbackSection, means: Means) -> Remedy:
+    """A fallback: its settings, from the last good state if there is one. Sound weights are kept:
+    going back would only lose what they learned.
+    """
+    to = None
+    if means.sign.kind not in SOUND_KINDS:
+        to = safe_before(means.situation.good, means.sign.first_step, means.margin_steps)
+    rewarm_steps = means.sizes.rewarm if "optimizer" in entry.reset else 0
+    actions: tuple[Action, ...] = ("rollback", "fallback") if to else ("fallback",)
+    return Remedy(actions, to, None, settings_in(entry.set), entry.reset, rewarm_steps)
+
+
+def _with_action(remedy: Remedy, action: Action, means: Means) -> Remedy:
+    situation, to = means.situation, remedy.rollback
+    added = replace(remedy, actions=(*remedy.actions, action))
+    match action:
+        case "report" | "mask":
+            return added
+        case "skip" | "skip-batch":
+            if to is None or remedy.skip is not None:
+                return remedy
+            if action == "skip":
+                skip = range_to_skip(situation, means.sign, to, means.limits, means.sizes)
+            else:
+                skip = batch_to_skip(situation, means.sign, to, means.limits)
+            return replace(added, skip=skip) if skip else remedy
+        case "lower-lr":
+            known = rates(situation, means.limits, means.sizes.cooldown)
+            return _with_setting(
+                remedy, added, learning_rate.PATH, known.lowered(means.limits.lr_factor)
+            )
+        case "tighten-clip":
+            return _with_setting(remedy, added, CLIP, _tighter_clip(situation, means.limits))
+        case "reset-loss-scale":
+            if situation.settings.precision.half_weights != "fp16":
+                return remedy
+            return replace(added, reset=(*remedy.reset, "loss-scale"))
+        case "reset-optimizer":
+            return replace(
+                added, reset=(*remedy.reset, "optimizer"), rewarm_steps=means.sizes.rewarm
+            )
+        case _:
+            return remedy
+
+
+def _with_setting(remedy: Remedy, added: Remedy, path: str, value: float | None) -> Remedy:
+    if value is None:
+        return remedy
+    return replace(added, settings={**remedy.settings, path: value})
+
+
+def _tighter_clip(situation: Situation, limits: RecoverSection) -> float | None:
+    now = situation.settings.optim.clip
+    if now == 0:
+        norm = situation.gradient_norm
+        return _CLIP_WITHOUT_ONE * norm if norm else None
+    asked = float(asked_value(situation, CLIP, now))
+    # A run that was asked for no clip at all got its first one from its usual norm.
+    floor = _LEAST_CLIP_SHARE * (asked or now)
+    new = max(now * limits.clip_factor, floor)
+    return new if new < now else None

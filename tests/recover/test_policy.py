@@ -1,0 +1,382 @@
+"""What the policy does about findings: the rows of the incident book, and what it never does."""
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from longhaul.config.recover import SOUND_KINDS, FallbackSection, RecoverSection
+from longhaul.recover.budgets import FREE
+from longhaul.recover.policy import Policy
+from longhaul.recover.probation import Course
+
+POLICY = Policy(RecoverSection())
+HARMFUL = (
+    "non-finite", "loss-scale-collapse", "divergence", "loss-spike", "gradient-spike", "growth",
+)  # fmt: skip
+FP16 = {"precision": {"compute": "fp16_weights"}}
+
+
+def carried_out(make, policy, steps_and_findings, recipe=None, good=None):
+    """Each finding decided on after the others were carried out; the plans and the ledger."""
+    ledger, plans = None, []
+    for step, finding in steps_and_findings:
+        values = {} if good is None else {"good": good}
+        plan = policy.decide(make.situation(step, ledger, recipe, **values), [finding])
+        plans.append(plan)
+        if plan is not None:
+            base = make.situation(step, ledger, recipe).ledger
+            ledger = make.after(base, plan, step)
+    return plans, ledger
+
+
+# The incident book, row by row.
+
+
+def test_n1_a_divergence_goes_back_and_lowers_the_learning_rate(make):
+    plan = POLICY.decide(make.situation(150), [make.finding("divergence", 148, 120)])
+    assert plan.actions == ("rollback", "lower-lr")
+    assert plan.rollback.step == 100  # a margin of 20 steps before the first sign
+    assert plan.settings == {"optim.lr": 5e-4}
+    assert plan.old == {"optim.lr": 1e-3}
+    assert plan.price["steps_lost"] == 50
+    assert plan.price["steps_lost_later"] > 0
+    assert "back to step 100" in plan.reason
+    assert "0.001 → 0.0005" in plan.reason
+
+
+def test_n2_gradient_spikes_tighten_clipping_and_then_lower_the_learning_rate(make):
+    spikes = [
+        (200, make.finding("gradient-spike", 200, 180, severity="warning")),
+        (206, make.finding("gradient-spike", 206, 180)),
+        (260, make.finding("gradient-spike", 260, 250)),
+    ]
+    plans, _ = carried_out(make, POLICY, spikes)
+    assert [plan.actions for plan in plans] == [
+        ("tighten-clip",), ("lower-lr",), ("rollback", "lower-lr"),
+    ]  # fmt: skip
+    assert plans[0].settings == {"optim.clip": 0.5}
+    assert plans[0].rollback is None
+    assert plans[1].rollback is None
+
+
+def test_n3_a_batch_that_is_not_finite_is_masked_and_training_goes_on(make):
+    one = make.finding("non-finite", 200, severity="notice")
+    two = make.finding("non-finite", 200, 190, severity="warning")
+    assert POLICY.decide(make.situation(200), [one]) is None
+    plan = POLICY.decide(make.situation(200), [two])
+    assert plan.actions == ("mask",)
+    assert not plan.effects
+
+
+def test_n4_a_sinking_loss_scale_goes_back_resets_it_and_lowers_the_rate(make):
+    for severity in ("warning", "alarm"):
+        finding = make.finding("loss-scale-collapse", 300, 260, severity=severity)
+        plan = POLICY.decide(make.situation(300, recipe=make.recipe(**FP16)), [finding])
+        assert plan.actions == ("rollback", "reset-loss-scale", "lower-lr")
+        assert plan.reset == ("loss-scale",)
+        assert plan.rollback.step < 260
+
+
+def test_n5_growth_is_acted_on_while_the_loss_is_fine_from_before_it_began(make):
+    growth = make.finding("growth", 500, 400, severity="warning", subject="attention_logit_max[1]")
+    plan = POLICY.decide(make.situation(500), [growth])
+    assert plan.rollback.step <= 400 - 20
+    assert "lower-lr" in plan.actions
+
+
+@pytest.mark.parametrize("kind", sorted(SOUND_KINDS))
+@pytest.mark.parametrize("severity", ["warning", "alarm"])
+def test_n6_n7_n8_n14_n15_sound_weights_are_reported_on_once_and_left_alone(make, kind, severity):
+    finding = make.finding(kind, 300, 200, severity=severity, subject="web")
+    situation = make.situation(300)
+    plan = POLICY.decide(situation, [finding])
+    assert plan.actions == ("report",)
+    assert not plan.effects
+    assert not plan.stop
+    ledger = make.after(situation.ledger, plan, 300)
+    assert POLICY.decide(make.situation(330, ledger), [finding]) is None
+    other = make.finding(kind, 330, severity=severity, subject="code")
+    assert POLICY.decide(make.situation(330, ledger), [other]).actions == ("report",)
+
+
+def test_n9_the_same_data_that_spikes_again_is_passed_over(make):
+    by_rate = RecoverSection.model_validate({"ladder": {"loss_spike": (("rollback", "lower-lr"),)}})
+    spike = make.finding("loss-spike", 310, 300)
+    plans, _ = carried_out(make, Policy(by_rate), [(310, spike), (311, spike)])
+    assert plans[0].actions == ("rollback", "lower-lr")
+    assert plans[0].skip is None
+    assert plans[1].actions == ("rollback", "skip")
+    assert plans[1].skip[0] <= spike.first_draw < plans[1].skip[1]
+    assert "same data" in plans[1].reason
+
+
+def test_data_that_is_passed_over_already_is_no_cure_again(make):
+    spike = make.finding("loss-spike", 310, 300)
+    plans, _ = carried_out(make, POLICY, [(310, spike), (311, spike)])
+    assert plans[0].actions == ("rollback", "skip")
+    assert plans[1].actions == ("rollback", "lower-lr")
+
+
+def test_n10_whatever_the_data_the_rate_goes_down_step_by_step_and_up_again_after_health(make):
+    spikes = [(step, make.finding("loss-spike", step, step - 5)) for step in (300, 340, 380, 410)]
+    plans, ledger = carried_out(make, POLICY, spikes)
+    assert plans[0].actions == ("rollback", "skip")
+    rates = [plan.settings["optim.lr"] for plan in plans[1:]]
+    assert rates == [5e-4, 2.5e-4, 1.25e-4]
+    back = plans[-1].rollback.step
+    assert POLICY.decide(make.situation(back + 49, ledger)) is None
+    raised, step = [], back
+    while (plan := POLICY.decide(make.situation(step := step + 50, ledger))) is not None:
+        assert plan.actions == ("raise-lr",)
+        assert plan.rollback is None
+        assert plan.price["steps_lost_later"] < 0
+        raised.append(plan.settings["optim.lr"])
+        ledger = make.after(ledger, plan, step)
+    assert raised == sorted(raised)
+    assert len(raised) == 6
+    assert raised[-1] == 1e-3
+    assert all(b / a < 1.6 for a, b in itertools.pairwise([1.25e-4, *raised]))
+
+
+def test_notices_and_what_was_rolled_back_are_never_acted_on(make):
+    for kind in HARMFUL:
+        assert (
+            POLICY.decide(make.situation(300), [make.finding(kind, 300, severity="notice")]) is None
+        )
+        assert POLICY.decide(make.situation(300), [make.finding(kind, 301)]) is None
+    for kind in ("loss-spike", "divergence"):
+        finding = make.finding(kind, 300, severity="warning")
+        assert POLICY.decide(make.situation(300), [finding]) is None
+
+
+def test_without_a_good_state_the_run_goes_on_at_a_lower_rate(make):
+    for kind in ("loss-spike", "divergence"):
+        situation = make.situation(300, good=make.safe(290))
+        plan = POLICY.decide(situation, [make.finding(kind, 300, 250)])
+        assert plan.actions == ("lower-lr",)
+        assert plan.rollback is None
+        assert plan.skip is None
+        assert "no good state" in plan.reason
+
+
+def test_a_change_in_place_is_given_time_but_an_alarm_is_not_kept_waiting(make):
+    warning = make.finding("growth", 300, 250, severity="warning", subject="a[0]")
+    situation = make.situation(300, good=())
+    ledger = make.after(situation.ledger, POLICY.decide(situation, [warning]), 300)
+    soon = make.finding("growth", 305, 250, severity="warning", subject="a[1]")
+    assert POLICY.decide(make.situation(305, ledger, good=()), [soon]) is None
+    worse = make.finding("growth", 305, 250, subject="a[1]")
+    assert POLICY.decide(make.situation(305, ledger, good=()), [worse]).settings
+
+
+def test_the_first_sign_of_all_decides_where_to_go_back_to(make):
+    findings = [make.finding("divergence", 300, 280), make.finding("growth", 300, 200)]
+    plan = POLICY.decide(make.situation(300), findings)
+    assert plan.cause == "divergence"
+    assert plan.rollback.step <= 180
+    assert plan.first_step == 200
+
+
+def test_a_cause_that_comes_back_is_looked_for_further_back(make):
+    divergence = make.finding("divergence", 310, 300)
+    plans, _ = carried_out(make, POLICY, [(310, divergence), (310, divergence)])
+    assert plans[0].rollback.step == 280
+    assert plans[1].rollback.step == 260
+
+
+def test_after_the_cooldown_a_ladder_begins_anew(make):
+    first, later = make.finding("loss-spike", 300), make.finding("loss-spike", 600)
+    plans, _ = carried_out(make, POLICY, [(300, first), (600, later)])
+    assert [plan.actions for plan in plans] == [("rollback", "skip")] * 2
+
+
+def test_a_third_divergence_resets_the_optimizer_and_warms_up_again(make):
+    found = [(step, make.finding("divergence", step)) for step in (300, 330, 360)]
+    plan = carried_out(make, POLICY, found)[0][-1]
+    assert "reset-optimizer" in plan.actions
+    assert plan.reset == ("optimizer",)
+    assert plan.rewarm_steps == 20
+
+
+# Budgets, plans B, and the end.
+
+
+def test_when_the_budget_is_spent_plans_b_come_in_order_and_then_a_person_must_look(make):
+    limits = RecoverSection(max_recoveries=2)
+    fallbacks = (
+        FallbackSection(name="calm", set={"optim": {"lr": 3e-4, "clip": 0.25}}),
+        FallbackSection(name="calmer", set={"optim": {"beta2": 0.9}}, reset=("optimizer",)),
+    )
+    found = [(step, make.finding("divergence", step)) for step in range(300, 390, 10)]
+    plans, ledger = carried_out(make, Policy(limits, fallbacks), found)
+    assert [plan.fallback for plan in plans] == ["", "", "calm", "", "", "calmer", "", "", ""]
+    assert plans[2].settings == {"optim.lr": 3e-4, "optim.clip": 0.25}
+    assert plans[2].actions == ("rollback", "fallback")
+    assert plans[3].settings == {"optim.lr": 1.5e-4}  # of what plan B asks for
+    assert plans[5].reset == ("optimizer",)
+    assert plans[5].rewarm_steps
+    assert plans[8].stop
+    assert plans[8].actions == ("stop",)
+    assert "max_recoveries" in plans[8].reason
+    assert "longhaul set" in plans[8].reason
+    assert ledger.overrides_at(400)["optim.beta2"] == 0.9
+
+
+def test_report_mode_tells_what_would_be_done_and_does_nothing(make):
+    plan = Policy(RecoverSection(mode="report")).decide(
+        make.situation(300), [make.finding("divergence", 300)]
+    )
+    assert plan.actions == ("report",)
+    assert not plan.effects
+    assert not plan.stop
+    assert "back to step 280" in plan.reason
+
+
+def test_a_ladder_may_end_in_a_stop_and_an_unknown_kind_does_nothing(make):
+    limits = RecoverSection.model_validate({"ladder": {"plateau": (("report",), ("stop",))}})
+    found = [(step, make.finding("plateau", step)) for step in (300, 340)]
+    plans, _ = carried_out(make, Policy(limits), found)
+    assert [plan.stop for plan in plans] == [False, True]
+    assert POLICY.decide(make.situation(300), [make.finding("never-heard-of", 300)]) is None
+
+
+def test_a_plateau_may_fork_to_plan_b_but_never_goes_back(make):
+    limits = RecoverSection.model_validate({"ladder": {"plateau": (("fallback",),)}})
+    plan_b = FallbackSection(name="b", set={"optim": {"lr": 2e-3}})
+    plan = Policy(limits, (plan_b,)).decide(make.situation(300), [make.finding("plateau", 300, 99)])
+    assert plan.actions == ("fallback",)
+    assert plan.rollback is None
+
+
+def test_a_person_who_sets_the_rate_has_asked_for_it(make):
+    spike = make.finding("divergence", 300)
+    plan = POLICY.decide(make.situation(300), [spike])
+    ledger = make.set(make.after(make.situation(300).ledger, plan, 300), "optim.lr", 7e-4)
+    assert POLICY.decide(make.situation(600, ledger)) is None  # nothing to raise to
+    again = POLICY.decide(make.situation(600, ledger), [make.finding("divergence", 600)])
+    ledger = make.after(ledger, again, 600)
+    plan = POLICY.decide(make.situation(700, ledger))
+    plan2 = POLICY.decide(make.situation(800, make.after(ledger, plan, 700)))
+    assert plan2.settings["optim.lr"] == 7e-4
+
+
+def test_a_raise_that_failed_is_not_tried_again(make):
+    ledger, step = None, 300
+    plan = POLICY.decide(make.situation(step), [make.finding("divergence", step)])
+    ledger = make.after(make.situation(step).ledger, plan, step)
+    raise_ = POLICY.decide(make.situation(350, ledger))
+    ledger = make.after(ledger, raise_, 350)
+    failed = POLICY.decide(make.situation(360, ledger), [make.finding("divergence", 360)])
+    ledger = make.after(ledger, failed, 360)
+    tried = []
+    for step in range(500, 900, 50):
+        if (plan := POLICY.decide(make.situation(step, ledger))) is not None:
+            tried.append(plan.settings["optim.lr"])
+            ledger = make.after(ledger, plan, step)
+    assert tried
+    assert max(tried) == raise_.old["optim.lr"] < raise_.settings["optim.lr"]
+
+
+# What holds for any findings in any order.
+
+kinds = st.sampled_from([*HARMFUL, *sorted(SOUND_KINDS)])
+severities = st.sampled_from(["notice", "warning", "alarm", "alarm"])
+found = st.lists(st.tuples(kinds, severities, st.integers(0, 60)), max_size=2)
+events = st.lists(
+    st.tuples(st.integers(1, 40), found),
+    min_size=1,
+    max_size=30,
+)  # fmt: skip
+policies = st.builds(
+    RecoverSection,
+    max_recoveries=st.integers(0, 8),
+    max_recoveries_per_cooldown=st.integers(0, 5),
+    max_skipped_share=st.sampled_from([0.0, 0.02, 0.1]),
+    min_lr_share=st.sampled_from([0.05, 0.3, 1.0]),
+    lr_factor=st.sampled_from([0.1, 0.5, 0.9]),
+)
+ASKED = 1e-3
+
+
+def flown(make, limits, story):
+    """Every (situation, findings, plan) of a run in which findings come as told."""
+    policy, recipe, ledger = Policy(limits), make.recipe(steps=2000, lr=ASKED), None
+    step = 0
+    for ahead, found in story:
+        step += ahead
+        findings = [
+            make.finding(kind, step, max(step - age, 1), severity=severity)
+            for kind, severity, age in found
+        ]
+        situation = make.situation(step, ledger, recipe)
+        plan = policy.decide(situation, findings)
+        yield situation, findings, plan
+        if plan is not None:
+            ledger = make.after(situation.ledger, plan, step)
+            if plan.stop:
+                return
+            step = plan.rollback.step if plan.rollback else step
+
+
+@settings(max_examples=60, deadline=None)
+@given(limits=policies, story=events)
+def test_budgets_and_limits_hold_whatever_is_found(make, limits, story):
+    costly, recipe = 0, make.recipe(steps=2000)
+    for situation, _, plan in flown(make, limits, story):
+        costly += plan is not None and not FREE.issuperset(plan.actions)
+        assert costly <= limits.max_recoveries
+        skipped = sum(end - begin for begin, end in situation.ledger.skips)
+        assert skipped <= limits.max_skipped_share * recipe.total_steps() * make.blocks
+        rate = situation.settings.optim.lr
+        assert ASKED * limits.min_lr_share * 0.999 <= rate <= ASKED
+
+
+@settings(max_examples=60, deadline=None)
+@given(limits=policies, story=events)
+def test_a_rollback_leads_before_the_first_sign_and_a_skip_holds_its_data(make, limits, story):
+    for _, findings, plan in flown(make, limits, story):
+        if plan is None or plan.rollback is None:
+            assert plan is None or plan.skip is None
+            continue
+        harmful = [f for f in findings if f.kind in HARMFUL and f.severity == "alarm"]
+        assert all(plan.rollback.step < finding.first_step for finding in harmful)
+        assert plan.cause not in SOUND_KINDS
+        if plan.skip is not None:
+            begin, end = plan.skip
+            assert plan.rollback.draw <= begin <= plan.first_draw < end
+
+
+@settings(max_examples=40, deadline=None)
+@given(limits=policies, story=events)
+def test_a_crash_and_a_fold_give_the_same_next_decision(make, limits, story):
+    recipe = make.recipe(steps=2000, lr=ASKED)
+    taken = []
+    for situation, findings, plan in flown(make, limits, story):
+        ledger = make.situation(0, None, recipe).ledger
+        for step, earlier in taken:
+            ledger = make.after(ledger, earlier, step)
+        anew = make.situation(situation.step, ledger, recipe)
+        assert Policy(limits).decide(anew, findings) == plan
+        if plan is not None:
+            taken.append((situation.step, plan))
+
+
+@given(finding=kinds, severity=severities)
+@settings(max_examples=40, deadline=None)
+def test_sound_weights_are_never_rolled_back(make, finding, severity):
+    plan = POLICY.decide(make.situation(500), [make.finding(finding, 500, 400, severity=severity)])
+    if finding in SOUND_KINDS and plan is not None:
+        assert plan.rollback is None
+        assert not plan.settings
+
+
+def test_the_course_that_quiet_is_counted_from_delays_the_raise(make):
+    plan = POLICY.decide(make.situation(300), [make.finding("divergence", 300)])
+    ledger = make.after(make.situation(300).ledger, plan, 300)
+    course = (
+        Course().after(make.step(340)).after(make.finding("loss-spike", 340, severity="warning"))
+    )
+    assert POLICY.decide(make.situation(360, ledger)) is not None
+    assert POLICY.decide(make.situation(360, ledger, quiet_since=course.quiet_since)) is None
