@@ -1,6 +1,6 @@
 # make train   sets everything up and trains recipe `quickstart`
 # make test    sets everything up and runs the tests
-.PHONY: help setup setup-dev train test check format bench bench-nanogpt bench-quickstart bench-step clean
+.PHONY: help setup setup-dev train test test-slow check format bench bench-nanogpt bench-quickstart bench-step clean
 
 # The first Python on this machine that answers and is new enough.
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13; do \
@@ -10,6 +10,7 @@ BIN := .venv/bin
 help:
 	@echo "make train   set up and train recipe quickstart (RECIPE=NAME for another)"
 	@echo "make test    set up and run the tests"
+	@echo "make test-slow   the tests that compile every switch, 6 minutes"
 	@echo "make check   ruff, mypy, import-linter"
 	@echo "make setup   only set up .venv"
 	@echo "make bench-quickstart   measure the newcomer's run"
@@ -38,6 +39,9 @@ train: setup
 
 test: setup-dev
 	$(BIN)/python -m pytest
+
+test-slow: setup-dev
+	$(BIN)/python -m pytest -m slow
 
 check: setup-dev
 	$(BIN)/ruff format --check .

@@ -5,7 +5,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from longhaul.cli import look
+from longhaul.cli import look, tree
 from longhaul.core.clocks import FakeClock, RealClock
 from longhaul.core.errors import UsageError
 from longhaul.core.records import Decision, Event, StepRecord
@@ -25,7 +25,7 @@ def runs(tmp_path):
 @pytest.fixture
 def call(runs):
     app = typer.Typer(rich_markup_mode=None)
-    for command in (look.runs, look.log, look.tree, look.diff, look.compact):
+    for command in (look.runs, look.log, tree.tree, look.diff, look.compact):
         app.command()(command)
 
     def call(*arguments):
@@ -146,6 +146,18 @@ def test_diff_compares_the_last_two_segments_and_the_recipe_with_now(call, run):
     assert "  optim.lr: 0.003 → 0.001\n    set by anna at step 3: spikes" in now
     assert call("diff", "alpha", "1.00", "1.01") == output
     assert "  optim.lr: 0.001 → 0.003" in call("diff", "alpha", "1.01", "1.00")
+
+
+def test_diff_shows_what_the_optimizer_held_names_included(call, run):
+    journal = Journal(run, 2)
+    live = {"name": "adamw", "clip": 1.0, "matrix.lr": 1e-3}
+    journal.append(
+        Event(kind="settings-read-back", attempt=2, step=5, time=2e6, data={"live": live})
+    )
+    journal.close()
+    output = call("diff", "alpha")
+    assert "all: name adamw, clip 1" in output
+    assert "matrix: lr 0.001" in output
 
 
 def test_diff_works_where_the_recipe_is_gone(call, run):

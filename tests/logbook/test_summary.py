@@ -6,10 +6,9 @@ from longhaul.core.clocks import FakeClock
 from longhaul.logbook.journal import Journal
 from longhaul.logbook.lease import acquire
 from longhaul.logbook.queries import connect
-from longhaul.logbook.segments import SegmentNumber, open_segment
+from longhaul.logbook.segments import open_segment
 from longhaul.logbook.summary import (
     run_state,
-    segment_ending,
     stretches,
     summarize,
     time_by_bucket,
@@ -83,18 +82,3 @@ def test_steps_and_time_of_each_segment(folder, make_step, make_event):
     assert found["1.00"].loss == 4.97
     assert found["1.01"].learning_rate == 1e-4
     assert math.isnan(found["1.01"].loss)
-
-
-def test_how_segments_end(make_opening, make_event):
-    one = make_opening("1.00")
-    parent = SegmentNumber(1, 0)
-    by_hand = make_opening("1.01", parent=parent, attempt=1, opened=2e6)
-    restart = make_opening("1.01", parent=parent, attempt=2, opened=2e6)
-    ended = make_event("attempt-ended", data={"reason": "stopped by anna"})
-    assert segment_ending(one, [make_event("finished")], (), live=False) == "finished"
-    assert segment_ending(one, [], (), live=True) == "running"
-    assert segment_ending(one, [], (), live=False) == "died"
-    assert segment_ending(one, [ended], (), live=False) == "stopped by anna"
-    assert segment_ending(one, [ended], (restart,), live=False) == "stopped by anna"
-    assert segment_ending(one, [], (restart,), live=False) == "died"
-    assert segment_ending(one, [], (by_hand,), live=False) == "went on as 1.01"

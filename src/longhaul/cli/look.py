@@ -1,4 +1,4 @@
-"""Commands that look at runs: `runs`, `log`, `tree`, `diff`, `compact`.
+"""Commands that look at runs: `runs`, `log`, `diff`, `compact`.
 
 Enters: a run's name or path. Leaves: text that reads well in 80 columns and through a pipe.
 Never knows: tensors; it reads the logbook only, of live, dead and finished runs alike.
@@ -16,11 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from rich.console import Console
-    from rich.tree import Tree
 
     from longhaul.logbook.folder import RunFolder
     from longhaul.logbook.segments import SegmentOpening
-    from longhaul.logbook.summary import RunSummary, Stretch
+    from longhaul.logbook.summary import RunSummary
 
 _DATED_AFTER_S = 48 * 3600
 _MOST_SHOWN = 44
@@ -51,7 +50,7 @@ def runs(runs_dir: RunsFolder = RUNS) -> None:
             table.add_row(*_summary_row(summarize(folder, clock), clock.wall()))
         except (OSError, duckdb.Error):  # one broken folder must not hide the others
             table.add_row(folder.name, "unreadable")
-    _console().print(table)
+    console().print(table)
 
 
 def log(
@@ -71,41 +70,6 @@ def log(
         typer.echo(f"run {folder.name}: nothing in its journal yet")
     for record in records:
         typer.echo(readable_line(record))
-
-
-def tree(run: RunName, runs_dir: RunsFolder = RUNS) -> None:
-    """Show a run's segments: what each went on from, what changed, how it ended."""
-    from rich.markup import escape
-    from rich.tree import Tree
-
-    from longhaul.core.clocks import RealClock
-    from longhaul.logbook.folder import open_run
-    from longhaul.logbook.lease import live_holder
-    from longhaul.logbook.queries import connect
-    from longhaul.logbook.reading import read_journal
-    from longhaul.logbook.segments import by_opening, read_segments
-    from longhaul.logbook.summary import segment_ending, stretches, time_by_segment
-
-    folder = open_run(run, runs_dir)
-    segments = read_segments(folder)
-    events = list(read_journal(folder, steps=False))
-    live = live_holder(folder, RealClock()) is not None
-    with connect(folder) as connection:
-        steps, seconds = stretches(connection), time_by_segment(connection)
-    root = Tree(escape(f"run {folder.name}: {len(segments)} segments"))
-    own: dict[str, Tree] = {}
-    beside: dict[str, Tree] = {}
-    for segment in segments:
-        name, parent = str(segment.number), segment.parent
-        children = [other for other in segments if other.parent == segment.number]
-        running = live and segment is by_opening(segments)[-1]
-        ending = segment_ending(segment, events, children, live=running)
-        label = _segment_label(segment, steps.get(name), ending, seconds.get(name, 0.0))
-        # A line of restarts stays flush, however long; only a fork indents.
-        forked = parent is not None and parent.major != segment.number.major
-        beside[name] = (own if forked else beside).get(str(parent), root)
-        own[name] = beside[name].add(label)
-    _console().print(root)
 
 
 def diff(
@@ -181,35 +145,10 @@ def _since(then: float, now: float) -> str:
     return f"{short_seconds(max(now - then, 0.0))} ago"
 
 
-def _segment_label(
-    segment: SegmentOpening, stretch: Stretch | None, ending: str, seconds: float
-) -> str:
-    from rich.markup import escape
-
-    from longhaul.core.units import short_seconds
-
-    begin = f"after {segment.parent}" if segment.parent else "from nothing"
-    if segment.checkpoint is not None:
-        begin += f", checkpoint {segment.checkpoint:,}"
-    figures = f"no step after {segment.step:,}"
-    if stretch is not None:
-        figures = (
-            f"steps {stretch.first_step:,}–{stretch.last_step:,} · loss {_loss(stretch.loss)} · "
-            f"lr {stretch.learning_rate:.2e}"
-        )
-    lines = [
-        f"[bold]{segment.number}[/bold] {escape(' '.join(segment.reason.split()))}",
-        f"{figures} · {short_seconds(seconds)}",
-        f"{begin} · attempt {segment.attempt} · {escape(ending)}",
-    ]
-    lines += [escape(_change(path, *pair)) for path, pair in segment.difference.items()]
-    return "\n  ".join(lines)
-
-
 def _print_differences(section: str, found: Mapping[str, tuple[Any, Any]]) -> None:
     typer.echo(f"{section}: {'' if found else 'the same'}".rstrip())
     for path, pair in found.items():
-        typer.echo(f"  {_change(path, *pair)}")
+        typer.echo(f"  {change_line(path, *pair)}")
 
 
 def _print_drift(folder: RunFolder, segments: Sequence[SegmentOpening]) -> None:
@@ -231,7 +170,7 @@ def _print_drift(folder: RunFolder, segments: Sequence[SegmentOpening]) -> None:
     same = "" if drifts else ": the same"
     typer.echo(f"recipe → now (segment {segments[-1].number}, step {step:,}){same}")
     for drift in drifts:
-        typer.echo(f"  {_change(drift.path, drift.recipe, drift.now)}")
+        typer.echo(f"  {change_line(drift.path, drift.recipe, drift.now)}")
         typer.echo(f"    {drift.why}")
     for path, override in scheduled(ledger, step):
         typer.echo(f"  {path} → {_shown(override.value)} from step {override.from_step:,}")
@@ -253,13 +192,15 @@ def _print_live(folder: RunFolder) -> None:
     of_role: dict[str, list[str]] = {}
     for name, value in last.data["live"].items():
         role, _, setting = name.rpartition(".")
-        of_role.setdefault(role or "all", []).append(f"{setting} {value:g}")
+        shown = f"{value:g}" if isinstance(value, int | float) else _shown(value)
+        of_role.setdefault(role or "all", []).append(f"{setting} {shown}")
     typer.echo(f"live optimizer, read back at step {last.step:,} in attempt {last.attempt}")
     for role, settings in of_role.items():
         typer.echo(f"  {role}: {', '.join(settings)}")
 
 
-def _change(path: str, old: Any, new: Any) -> str:
+def change_line(path: str, old: Any, new: Any) -> str:
+    """A setting before and after, shortened to fit a line."""
     return f"{path}: {_shown(old)} → {_shown(new)}"
 
 
@@ -274,7 +215,8 @@ def _loss(value: float | None) -> str:
     return "–" if value is None else f"{value:.4f}"
 
 
-def _console() -> Console:
+def console() -> Console:
+    """Where tables and trees are printed."""
     from rich.console import Console
 
     return Console(highlight=False)

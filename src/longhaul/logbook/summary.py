@@ -17,7 +17,7 @@ from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.lease import live_holder
 from longhaul.logbook.queries import connect
 from longhaul.logbook.reading import read_journal, read_last
-from longhaul.logbook.segments import SegmentOpening, read_segments
+from longhaul.logbook.segments import read_segments
 
 State = Literal["new", "live", "finished", "stopped", "dead"]
 
@@ -54,6 +54,8 @@ class Stretch:
     """At the last step."""
     loss: Nats
     """At the last step."""
+    redone: int = 0
+    """How many of its steps an earlier attempt or segment had made already and lost."""
 
 
 def summarize(folder: RunFolder, clock: Clock) -> RunSummary:
@@ -101,40 +103,12 @@ def last_validation_loss(events: Sequence[Record]) -> Nats | None:
     return None
 
 
-def segment_ending(
-    opening: SegmentOpening,
-    events: Sequence[Record],
-    children: Sequence[SegmentOpening],
-    *,
-    live: bool,
-) -> str:
-    """How a segment ended, in a few words.
-
-    Args:
-        opening: the segment.
-        events: the run's events and decisions.
-        children: the segments that went on from it.
-        live: it is the newest segment of a run whose lease somebody holds.
-    """
-    name = str(opening.number)
-    own = [e for e in events if isinstance(e, Event) and e.segment == name]
-    if any(event.kind == "finished" for event in own):
-        return "finished"
-    continued = [child for child in children if child.attempt == opening.attempt]
-    if continued:
-        return f"went on as {continued[0].number}"
-    ended = [event for event in own if event.kind == "attempt-ended"]
-    if ended:
-        return str(ended[-1].data.get("reason") or "stopped")
-    return "running" if live else "died"
-
-
 def stretches(connection: duckdb.DuckDBPyConnection) -> dict[str, Stretch]:
     """Segment → its steps, for every segment that made one."""
     rows = connection.execute(
         "SELECT segment, min(step), max(step), "
-        "last(learning_rate ORDER BY attempt, step), last(loss ORDER BY attempt, step) "
-        "FROM steps GROUP BY segment"
+        "last(learning_rate ORDER BY attempt, step), last(loss ORDER BY attempt, step), "
+        "count(*) FILTER (redone) FROM steps GROUP BY segment"
     ).fetchall()
     return {row[0]: Stretch(*row) for row in rows}
 

@@ -1,0 +1,243 @@
+"""The story of a run in sentences, for somebody who was asleep.
+
+Enters: the facts of a run. Leaves: a paragraph, and entries in order of time.
+Never knows: HTML; its text is plain and may hold whatever people typed.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from longhaul.board.facts import RunFacts
+from longhaul.board.incidents import AUTOMATIC, Incident
+from longhaul.board.words import count, figure, moment, price_words, sentence
+from longhaul.core.fingerprint import differences
+from longhaul.core.records import Decision, Event
+from longhaul.core.units import Seconds, loss_in_words, short_seconds
+from longhaul.logbook.segments import SegmentOpening
+
+MOST_ENTRIES = 300
+"""Of a chronicle; of a longer one the middle is left out, and it says so."""
+_MOST_DIFFERENCES = 4
+
+Tone = Literal["plain", "good", "notice", "warning", "alarm"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One thing that happened."""
+
+    time: Seconds
+    step: int
+    tone: Tone
+    text: str
+    then: str = ""
+    """What was done about it, and at what price."""
+    incident: int | None = None
+    """Number of the incident it tells of, from 1."""
+
+
+def in_short(facts: RunFacts) -> str:
+    """The whole run in three or four sentences."""
+    if not facts.branches or facts.began is None or facts.seen is None:
+        return "Nothing has been trained yet."
+    wall = short_seconds(facts.seen - facts.began)
+    of = f" of {facts.total_steps:,}" if facts.total_steps else ""
+    how = {
+        "finished": "and finished", "live": "and is training now",
+        "stopped": "and was stopped", "dead": "and then fell silent", "new": "so far",
+    }[facts.state]  # fmt: skip
+    said = [f"The run made {facts.step:,}{of} steps in {wall} {how}."]
+    if loss := _loss_sentence(facts):
+        said.append(loss)
+    rollbacks = [branch for branch in facts.branches if branch.outcome == "rolled back"]
+    restarts = len({branch.opening.attempt for branch in facts.branches}) - 1
+    alarms = [incident for incident in facts.incidents if incident.tone != "notice"]
+    if not alarms and not rollbacks and not restarts:
+        said.append("Nothing went wrong.")
+    else:
+        met = [
+            f"met {count(len(alarms), 'incident')}" if alarms else "",
+            f"was rolled back {_times(len(rollbacks))}" if rollbacks else "",
+            f"was restarted {_times(restarts)}" if restarts else "",
+        ]
+        first, *others = [words for words in met if words]
+        trouble = f"{', '.join([first, *others[:-1]])} and {others[-1]}" if others else first
+        said.append(f"It {trouble}{_by_itself(facts.incidents)}.")
+    lost = sum(branch.steps_lost for branch in facts.branches)
+    if not math.isnan(facts.goodput):
+        price = f"; {count(lost, 'step')} had to be made again" if lost else ""
+        said.append(f"{facts.goodput:.1%} of its time went into training that was kept{price}.")
+    return " ".join(said)
+
+
+def chronicle(facts: RunFacts) -> list[Entry]:
+    """What happened, in order of time."""
+    entries = [
+        *_openings(facts),
+        *_incidents(facts.incidents),
+        *_milestones(facts),
+        *(entry for record in facts.records if isinstance(record, Decision)
+          for entry in _decision(record)),
+        *(entry for record in facts.records if isinstance(record, Event)
+          for entry in _event(record)),
+    ]  # fmt: skip
+    entries.sort(key=lambda entry: entry.time)
+    if len(entries) <= MOST_ENTRIES:
+        return entries
+    half = MOST_ENTRIES // 2
+    left_out = len(entries) - 2 * half
+    at = entries[half]
+    note = Entry(at.time, at.step, "plain", f"… {left_out:,} entries are left out here …")
+    return [*entries[:half], note, *entries[-half:]]
+
+
+def _openings(facts: RunFacts) -> Iterator[Entry]:
+    known = {branch.opening.number: branch.opening for branch in facts.branches}
+    previous: SegmentOpening | None = None
+    for branch in facts.branches:
+        opening = branch.opening
+        parent = known.get(opening.parent) if opening.parent else previous
+        if parent is None:
+            host = opening.nodes[0] if opening.nodes else "this machine"
+            model = _model(opening.settings)
+            text = f"The run began on {host}{model} ({moment(opening.opened)} UTC)."
+            yield Entry(opening.opened, opening.step, "good", text)
+        elif opening.attempt != parent.attempt:
+            where = f"step {opening.step:,}" if opening.step else "the beginning"
+            text = f"Attempt {opening.attempt} went on from {where} as segment {opening.number}."
+            yield Entry(opening.opened, opening.step, "plain", text)
+        if parent is not None and opening.attempt != parent.attempt:
+            yield from _what_differs(parent, opening)
+        previous = opening
+
+
+def _what_differs(old: SegmentOpening, new: SegmentOpening) -> Iterator[Entry]:
+    if changed := differences(old.fingerprint, new.fingerprint):
+        text = f"Machine or software had changed: {_said(changed)}."
+        yield Entry(new.opened, new.step, "warning", text)
+    if new.difference:
+        text = f"Settings had changed: {_said(new.difference)}."
+        yield Entry(new.opened, new.step, "notice", text)
+
+
+def _incidents(found: Sequence[Incident]) -> Iterator[Entry]:
+    for number, incident in enumerate(found, 1):
+        text = sentence(incident.sentence)
+        if incident.times > 1:
+            text += f" It was seen {_times(incident.times)}."
+        then = ""
+        if incident.actions:
+            decided = incident.decision
+            by = f"{decided.who}: " if decided is not None and decided.who in AUTOMATIC else ""
+            then = sentence(by + ", ".join(incident.actions))
+        if price := price_words(incident.price):
+            then += f" Price: {', '.join(price)}."
+        yield Entry(incident.time, incident.step, incident.tone, text, then, number)
+
+
+def _decision(decision: Decision) -> Iterator[Entry]:
+    data, why = decision.data, f": {decision.reason}" if decision.reason else ""
+    text = ""
+    if decision.kind == "set":
+        text = f"{decision.who} set {data.get('path')} {_arrow(data.get('old'), data.get('value'))}"
+        text += f" from step {decision.from_step:,} on" if decision.from_step else ""
+    elif decision.kind == "unset":
+        text = f"{decision.who} gave {data.get('path')} its value of the recipe back"
+    elif decision.kind == "skip":
+        text = f"{decision.who} skipped blocks {data.get('begin')} to {data.get('end')} of the data"
+    elif decision.kind == "stop":
+        text = f"{decision.who} asked it to stop"
+    elif decision.kind == "checkpoint-health" and data.get("health") == "poisoned":
+        text = f"Checkpoint {data.get('checkpoint')} will not be used"
+    if text:
+        yield Entry(decision.time, decision.step, "notice", sentence(text + why))
+
+
+def _event(event: Event) -> Iterator[Entry]:
+    data, tone, text = event.data, "plain", ""
+    if event.kind == "note":
+        tone, text = "notice", f"Note by {data.get('who', 'somebody')}: {data.get('text', '')}"
+    elif event.kind == "request-refused":
+        tone = "warning"
+        text = f"A request was refused: {data.get('message') or data.get('reason') or ''}"
+    elif event.kind == "warning":
+        tone, text = "warning", str(data.get("message", ""))
+    elif event.kind == "rolled-back":
+        took = short_seconds(float(data.get("took_s") or 0.0))
+        text = f"Back at step {event.step:,} from {data.get('where', 'a checkpoint')} in {took}"
+    elif event.kind == "optimizer-swapped":
+        tone = "notice"
+        text = f"The optimizer was swapped: {_arrow(data.get('old'), data.get('new'))}"
+    elif event.kind == "finished":
+        tone = "good"
+        text = f"Finished after {event.step:,} steps"
+        if data.get("loss") is not None:
+            text += f" with a validation loss of {float(data['loss']):.4f}"
+    elif event.kind == "attempt-ended" and not str(data.get("reason", "")).startswith("finished"):
+        text = f"Attempt {event.attempt} ended at step {event.step:,}: {data.get('reason', '')}"
+    if text:
+        yield Entry(event.time, event.step, tone, sentence(text))  # type: ignore[arg-type]
+
+
+def _milestones(facts: RunFacts) -> Iterator[Entry]:
+    """The best validation loss, and how the checkpoints did."""
+    good = [v for v in facts.validations if v.kept and math.isfinite(v.loss)]
+    events = [e for e in facts.records if isinstance(e, Event)]
+    saved = [e for e in events if e.kind == "checkpoint" and e.data.get("health") == "verified"]
+    if len(saved) > 1:
+        text = f"{len(saved):,} checkpoints were saved and read back."
+        yield Entry(saved[-1].time, saved[-1].step, "plain", text)
+    if len(good) > 2:
+        best = min(good, key=lambda v: v.loss)
+        at = [e for e in events if e.kind == "evaluation" and e.step == best.step]
+        if at:
+            text = f"Best validation loss of the run: {best.loss:.4f}."
+            yield Entry(at[-1].time, best.step, "good", text)
+
+
+def _loss_sentence(facts: RunFacts) -> str:
+    if facts.validation_loss is None:
+        return f"Its last training loss was {figure(facts.loss)}." if facts.loss is not None else ""
+    first = next((v.loss for v in facts.validations if v.kept), None)
+    now = loss_in_words(facts.validation_loss, facts.bits_per_byte)
+    if first is None or len(facts.validations) < 2:
+        return f"Its validation loss is {now}."
+    way = "fell" if facts.validation_loss < first else "went"
+    return f"Validation loss {way} from {figure(first)} to {now}."
+
+
+def _by_itself(found: Sequence[Incident]) -> str:
+    acted = [incident for incident in found if incident.decision is not None]
+    if acted and all(i.decision.who in AUTOMATIC for i in acted if i.decision):
+        return ", without a person"
+    return ""
+
+
+def _model(settings: Any) -> str:
+    model = settings.get("model", {})
+    if "layers" not in model or "width" not in model:
+        return ""
+    return f": {count(model['layers'], 'layer')} of width {model['width']:,}"
+
+
+def _times(number: int) -> str:
+    return {1: "once", 2: "twice"}.get(number, f"{number:,} times")
+
+
+def _said(changed: Any) -> str:
+    items = [f"{path} {_arrow(old, new)}" for path, (old, new) in changed.items()]
+    more = len(items) - _MOST_DIFFERENCES
+    return ", ".join(items[:_MOST_DIFFERENCES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _arrow(old: Any, new: Any) -> str:
+    return f"{_value(old)} → {_value(new)}"
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "none"
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= 44 else f"{text[:43]}…"

@@ -1,0 +1,142 @@
+"""Curves of a run, thinned so that a million steps stay a page of a few megabytes.
+
+Enters: a connection with the table `steps` and the table `kept` (segment, place, kept).
+Leaves: points per segment, what was rolled back apart from what was kept; finite values only.
+Never knows: how they are drawn.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import duckdb
+
+from longhaul.logbook.timeline import STEP_BUCKETS
+from longhaul.logbook.tree import Branch
+
+MOST_POINTS = 4000
+"""Of one curve: more cannot be told apart on a screen, and fewer would hide nothing either,
+because each bucket keeps its smallest and its largest value."""
+_MOST_RATES = 600
+_MOST_MEANS = 400
+_TIMED = " + ".join(f"coalesce(seconds['{bucket}'], 0)" for bucket in STEP_BUCKETS)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One stretch of a figure."""
+
+    segment: str
+    place: int
+    """Of its segment in the order in which they were opened."""
+    kept: bool
+    """The run's present weights hold these steps."""
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+
+
+def settle(connection: duckdb.DuckDBPyConnection, grown: Sequence[Branch]) -> None:
+    """Read the journal's steps once, and note which of them were kept.
+
+    The view `steps` becomes a table, so that the page's dozen questions parse no JSON again.
+    """
+    connection.execute("CREATE TABLE settled AS SELECT * FROM steps")
+    connection.execute("DROP VIEW steps")
+    connection.execute("ALTER TABLE settled RENAME TO steps")
+    order = sorted(grown, key=lambda branch: (branch.opening.attempt, branch.opening.opened))
+    connection.execute(
+        "CREATE TABLE kept AS SELECT unnest(?::VARCHAR[]) AS segment, "
+        "unnest(?::BIGINT[]) AS place, unnest(?::BIGINT[]) AS kept",
+        [[b.number for b in order], list(range(len(order))), [b.kept_until for b in order]],
+    )
+
+
+def thinned(
+    connection: duckdb.DuckDBPyConnection, expression: str, most_points: int = MOST_POINTS
+) -> list[Curve]:
+    """Step → a figure of each step, by smallest and largest value of every bucket of steps.
+
+    Args:
+        connection: settled (`settle`).
+        expression: SQL over the fields of `StepRecord`.
+        most_points: of all curves together where segments do not overlap.
+    """
+    width = _bucket_width(connection, most_points // 2)
+    rows = connection.execute(
+        f"SELECT segment, place, step <= kept AS kept, "
+        f"arg_min(step, value), min(value), arg_max(step, value), max(value) "
+        f"FROM (SELECT segment, step, ({expression})::DOUBLE AS value FROM steps) "
+        f"JOIN kept USING (segment) WHERE isfinite(value) "
+        f"GROUP BY segment, place, step <= kept, step // {width} ORDER BY place, min(step)"
+    ).fetchall()
+    points: dict[tuple[str, int, bool], dict[float, float]] = {}
+    for segment, place, kept, low_step, low, high_step, high in rows:
+        curve = points.setdefault((segment, place, kept), {})
+        for step, value in sorted([(low_step, low), (high_step, high)]):
+            curve[step] = value
+    return _curves(points)
+
+
+def means(connection: duckdb.DuckDBPyConnection, expression: str) -> list[Curve]:
+    """Step → mean of a figure over about 400 buckets; none where every step can be seen."""
+    if _bucket_width(connection, MOST_POINTS // 2) == 1:
+        return []
+    width = _bucket_width(connection, _MOST_MEANS)
+    mean = f"avg({expression}) FILTER (isfinite({expression}))"
+    return _bucketed(connection, "max(step)", mean, f"step // {width}")
+
+
+def throughput(connection: duckdb.DuckDBPyConnection) -> list[Curve]:
+    """Step → target tokens a second: all tokens of a bucket over all its seconds.
+
+    A single step's rate would mislead where several were seen complete at once.
+    """
+    width = _bucket_width(connection, _MOST_RATES)
+    return _bucketed(
+        connection, "max(step)", f"sum(tokens) / nullif(sum({_TIMED}), 0)", f"step // {width}"
+    )
+
+
+def progress(connection: duckdb.DuckDBPyConnection) -> list[Curve]:
+    """Seconds since 1970 → step, which falls back where a run does."""
+    width = _bucket_width(connection, _MOST_RATES)
+    return _bucketed(connection, "max(time)", "max(step)", f"step // {width}")
+
+
+def masked_steps(connection: duckdb.DuckDBPyConnection) -> int:
+    """Updates that the gate held back, in all attempts."""
+    row = connection.execute("SELECT count(*) FROM steps WHERE masked").fetchone()
+    return int(row[0]) if row else 0
+
+
+def tokens_trained(connection: duckdb.DuckDBPyConnection) -> tuple[int, int]:
+    """Target tokens that the present weights were trained on, and those of lost steps."""
+    row = connection.execute(
+        "SELECT coalesce(sum(tokens) FILTER (step <= kept), 0), "
+        "coalesce(sum(tokens) FILTER (step > kept), 0) FROM steps JOIN kept USING (segment)"
+    ).fetchone()
+    return (int(row[0]), int(row[1])) if row else (0, 0)
+
+
+def _bucketed(connection: duckdb.DuckDBPyConnection, x: str, y: str, bucket: str) -> list[Curve]:
+    rows = connection.execute(
+        f"SELECT segment, place, step <= kept AS kept, {x} AS x, {y} AS y FROM steps "
+        f"JOIN kept USING (segment) GROUP BY segment, place, step <= kept, {bucket} "
+        f"HAVING isfinite(y) ORDER BY place, x"
+    ).fetchall()
+    points: dict[tuple[str, int, bool], dict[float, float]] = {}
+    for segment, place, kept, at, value in rows:
+        points.setdefault((segment, place, kept), {})[at] = value
+    return _curves(points)
+
+
+def _curves(points: dict[tuple[str, int, bool], dict[float, float]]) -> list[Curve]:
+    return [
+        Curve(segment, place, kept, tuple(curve), tuple(curve.values()))
+        for (segment, place, kept), curve in points.items()
+    ]
+
+
+def _bucket_width(connection: duckdb.DuckDBPyConnection, buckets: int) -> int:
+    """Steps a bucket, so that there are at most `buckets` of them."""
+    row = connection.execute("SELECT coalesce(max(step) - min(step), 0) FROM steps").fetchone()
+    return int(row[0]) // max(buckets, 1) + 1 if row else 1

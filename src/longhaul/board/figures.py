@@ -1,0 +1,260 @@
+"""The report's figures as plain Plotly JSON; colours are left to the page, which knows its theme.
+
+A trace's `meta` says what it is: `place` (of its segment, for its colour), `kept`, `tone`.
+
+Enters: the facts of a run. Leaves: dictionaries. Never knows: HTML or colours.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from longhaul.board.curves import Curve
+from longhaul.board.facts import RunFacts
+from longhaul.board.incidents import Incident
+from longhaul.board.words import sentence
+
+_DIGITS = 5
+_MOST_IN_LEGEND = 10
+_SYMBOLS = {"notice": "circle", "warning": "diamond", "alarm": "triangle-down"}
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One chart of the page."""
+
+    name: str
+    title: str
+    note: str
+    """What is drawn, with its definition."""
+    traces: Sequence[Json]
+    layout: Mapping[str, Any] = field(default_factory=dict)
+    height: int = 280
+    along_steps: bool = True
+    """Its x axis counts steps, so that zooming one such figure zooms all."""
+    can_be_log: bool = False
+
+
+def loss_figure(facts: RunFacts) -> Figure:
+    """Training and validation loss, with the incidents on top."""
+    curves = facts.curves["loss"]
+    traces = [*_stretches(curves, "loss", legend=True), *_means(facts.curves["mean loss"])]
+    for kept in (False, True):
+        points = [v for v in facts.validations if v.kept is kept and math.isfinite(v.loss)]
+        if points:
+            traces.append(
+                {
+                    "x": [v.step for v in points], "y": [_short(v.loss) for v in points],
+                    "mode": "markers", "name": "validation", "showlegend": kept,
+                    "meta": {"ink": "validation", "kept": kept},
+                    "marker": {"symbol": "diamond", "size": 8 if kept else 6},
+                    "hovertemplate": "validation %{y:.4f}<br>step %{x:,}<extra></extra>",
+                }
+            )  # fmt: skip
+    layout: Json = {"yaxis": {"title": {"text": "nats"}}}
+    if limits := _loss_limits(curves):
+        layout["yaxis"]["range"] = limits
+    return Figure(
+        "loss", "Loss",
+        "Mean over the target tokens of each global batch, coloured by segment; faint: steps that "
+        "were rolled back or lost. Diamonds: validation. Numbers on top: incidents.",
+        [*traces, *_incident_marks(facts.incidents, facts.step)],
+        {**layout, "yaxis2": {"overlaying": "y", "range": [0, 1], "visible": False,
+                              "fixedrange": True}},
+        460, can_be_log=True,
+    )  # fmt: skip
+
+
+def step_figures(facts: RunFacts) -> list[Figure]:
+    """Learning rate, gradient norm, loss scale and throughput; without data there is no figure."""
+    clip = facts.settings.get("optim", {}).get("clip")
+    threshold = []
+    norms = facts.curves["gradient_norm"]
+    if isinstance(clip, int | float) and clip > 0 and norms:
+        ends = [min(min(c.x) for c in norms), max(max(c.x) for c in norms)]
+        threshold = [
+            {
+                "x": ends, "y": [clip, clip], "mode": "lines", "name": f"clipped at {clip:g}",
+                "meta": {"ink": "quiet"}, "line": {"dash": "dash", "width": 1},
+                "hoverinfo": "skip", "showlegend": False,
+            }
+        ]  # fmt: skip
+    figures = [
+        Figure(
+            "learning_rate", "Learning rate", "As in force at each step.",
+            _stretches(facts.curves["learning_rate"], "lr"),
+            {"yaxis": {"exponentformat": "e", "rangemode": "tozero"}},
+        ),
+        Figure(
+            "gradient_norm", "Gradient norm",
+            "Root of the summed squares over all parameters, before clipping; dashed: where "
+            "clipping begins.",
+            [
+                *_stretches(norms, "norm"), *_means(facts.curves["mean gradient_norm"]),
+                *threshold,
+            ],
+            {"yaxis": {"type": "log"}},
+        ),
+        Figure(
+            "loss_scale", "Loss scale", "What the loss is multiplied by before the backward pass.",
+            _stretches(facts.curves["loss_scale"], "scale"), {"yaxis": {"type": "log"}},
+        ),
+        Figure(
+            "throughput", "Throughput",
+            "Target tokens over the seconds of training and waiting for data.",
+            _stretches(facts.curves["throughput"], "tokens/s"),
+            {"yaxis": {"rangemode": "tozero", "title": {"text": "tokens/s"}}},
+        ),
+    ]  # fmt: skip
+    return [figure for figure in figures if any("place" in t["meta"] for t in figure.traces)]
+
+
+def progress_figure(facts: RunFacts) -> Figure:
+    """Step over the time of day: falls are rollbacks, flat stretches are waits."""
+    curves = [
+        Curve(c.segment, c.place, c.kept, tuple(1000 * x for x in c.x), c.y)
+        for c in facts.curves["progress"]
+    ]
+    course = sorted(point for curve in curves for point in zip(curve.x, curve.y, strict=True))
+    thread = {
+        "x": [x for x, _ in course], "y": [y for _, y in course], "mode": "lines",
+        "meta": {"ink": "quiet", "kept": False}, "line": {"width": 1, "dash": "dot"},
+        "hoverinfo": "skip", "showlegend": False,
+    }  # fmt: skip
+    return Figure(
+        "progress", "Progress",
+        "Step over time (UTC). A fall is a rollback, a long dotted stretch a wait.",
+        [thread, *_stretches(curves, "step", at="%{x|%d %b %H:%M:%S}")] if course else [],
+        {"xaxis": {"type": "date"}, "yaxis": {"rangemode": "tozero", "title": {"text": "step"}}},
+        along_steps=False,
+    )  # fmt: skip
+
+
+def thermometer_data(facts: RunFacts) -> Json:
+    """What the page draws heat maps and totals from."""
+    found = facts.thermometers
+    return {
+        "step": found.step,
+        "segment": found.segment,
+        "kept": found.kept,
+        "layers": {gauge: [_shortened(row) for row in rows] for gauge, rows in
+                   sorted(found.layers.items(), key=_by_interest)},
+        "totals": {gauge: {role: _shortened(row) for role, row in roles.items()} for gauge, roles in
+                   sorted(found.totals.items())},
+    }  # fmt: skip
+
+
+def as_json(figure: Figure) -> Json:
+    """The figure as the page's script takes it."""
+    return {
+        "name": figure.name, "traces": list(figure.traces), "layout": dict(figure.layout),
+        "height": figure.height, "alongSteps": figure.along_steps,
+    }  # fmt: skip
+
+
+def _stretches(
+    curves: Iterable[Curve], noun: str, at: str = "step %{x:,}", *, legend: bool = False
+) -> list[Json]:
+    curves = list(curves)
+    named = len({curve.segment for curve in curves})
+    shown: set[str] = set()
+    traces = []
+    # Lost stretches first, so that what was kept lies on top of them.
+    for curve in sorted(curves, key=lambda curve: curve.kept):
+        lost = "" if curve.kept else ", rolled back"
+        first = curve.kept and curve.segment not in shown
+        shown |= {curve.segment} if curve.kept else set()
+        traces.append(
+            {
+                "x": list(curve.x), "y": [_short(y) for y in curve.y],
+                "mode": "lines" if len(curve.x) > 1 else "markers",
+                "name": curve.segment, "legendgroup": curve.segment,
+                "showlegend": legend and first and 1 < named <= _MOST_IN_LEGEND,
+                "meta": {"place": curve.place, "kept": curve.kept},
+                "hovertemplate": f"{noun} %{{y:.5~g}}<br>{at}<br>segment {curve.segment}{lost}"
+                                 "<extra></extra>",
+            }
+        )  # fmt: skip
+    return traces
+
+
+def _means(curves: Iterable[Curve]) -> list[Json]:
+    """A thin dark line through what is otherwise the band between smallest and largest."""
+    return [
+        {
+            "x": list(curve.x), "y": [_short(y) for y in curve.y], "mode": "lines", "name": "mean",
+            "meta": {"ink": "ink"}, "line": {"width": 1.2}, "showlegend": False,
+            "hovertemplate": "mean %{y:.5~g}<br>to step %{x:,}<extra></extra>",
+        }
+        for curve in curves if curve.kept
+    ]  # fmt: skip
+
+
+def _incident_marks(found: Sequence[Incident], last_step: int) -> list[Json]:
+    heights = _heights([incident.step for incident in found], max(last_step, 1) / 60)
+    traces = []
+    for tone, symbol in _SYMBOLS.items():
+        own = [(number, i) for number, i in enumerate(found, 1) if i.tone == tone]
+        if own:
+            traces.append(
+                {
+                    "x": [i.step for _, i in own], "yaxis": "y2",
+                    "y": [heights[number - 1] for number, _ in own],
+                    "mode": "markers+text", "name": tone, "showlegend": False,
+                    "text": [str(number) for number, _ in own], "textposition": "bottom center",
+                    "customdata": [number for number, _ in own],
+                    "meta": {"tone": tone}, "marker": {"symbol": symbol, "size": 11},
+                    "hovertext": [_hover(number, i) for number, i in own], "hoverinfo": "text",
+                }
+            )  # fmt: skip
+    return traces
+
+
+def _heights(steps: Sequence[int], room: float) -> list[float]:
+    """Marks that would cover each other are hung one below the other, five deep."""
+    heights: list[float] = []
+    for number, step in enumerate(steps):
+        taken = {heights[k] for k in range(number) if abs(steps[k] - step) < room}
+        free = (round(0.965 - 0.075 * depth, 3) for depth in range(5))
+        heights.append(next((height for height in free if height not in taken), 0.665))
+    return heights
+
+
+def _hover(number: int, incident: Incident) -> str:
+    words, lines = sentence(incident.sentence).split(), [f"{number}. {incident.kind}"]
+    for word in words:
+        if len(lines) == 1 or len(lines[-1]) + len(word) > 60:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".strip()
+    # Plotly reads a little markup in hover texts, and people type what they like.
+    return "<br>".join(line.replace("&", "&amp;").replace("<", "&lt;") for line in lines)
+
+
+def _loss_limits(curves: Iterable[Curve]) -> list[float] | None:
+    """Room for everything that was kept; a spike that was rolled back may leave the picture."""
+    kept = sorted(y for curve in curves if curve.kept for y in curve.y)
+    if not kept:
+        return None
+    first = next(curve.y[0] for curve in curves if curve.kept)
+    high = max(first, kept[min(len(kept) - 1, int(0.995 * len(kept)))])
+    room = 0.06 * max(high - kept[0], 1e-3)
+    return [kept[0] - room, high + 2.5 * room]
+
+
+def _by_interest(item: tuple[str, Any]) -> tuple[int, str]:
+    """Those that warn first come first."""
+    for place, name in enumerate(("attention_logit_max", "residual_max", "residual_max_abs")):
+        if item[0] == name:
+            return place, item[0]
+    return 9, item[0]
+
+
+def _shortened(row: Iterable[float | None]) -> list[float | None]:
+    return [None if value is None else _short(value) for value in row]
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")

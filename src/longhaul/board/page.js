@@ -1,0 +1,197 @@
+"use strict";
+// Draws the page's charts from the JSON beside it. Colours come from the style sheet, so that
+// light, dark and print need no second set of figures.
+(() => {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const INKS = 6;
+  const PRINT_WIDTH = 660; // pixels; a sheet of paper is laid out anew only after scripts ran
+  const CONFIG = {
+    responsive: true, displaylogo: false, displayModeBar: matchMedia("(hover: hover)").matches ? "hover" : false,
+    modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"],
+  };
+  const ink = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  const chart = (name) => document.getElementById(`chart-${name}`);
+  const narrow = () => innerWidth < 640;
+
+  const painted = (trace) => {
+    const meta = trace.meta;
+    const colour = ink(meta.tone ?? meta.ink ?? `ink-${meta.place % INKS}`);
+    const faint = meta.kept === false;
+    return {
+      ...trace, opacity: faint ? 0.42 : 1,
+      line: { width: faint ? 1 : 1.6, ...trace.line, color: colour },
+      marker: { size: 5, ...trace.marker, color: colour },
+      textfont: { color: colour, size: 11 },
+    };
+  };
+
+  const axis = (own = {}) => ({
+    gridcolor: ink("line"), linecolor: ink("line"), zeroline: false, automargin: true, ...own,
+  });
+
+  const layout = (own, x = {}) => ({
+    font: { family: "system-ui, 'DejaVu Sans', sans-serif", size: 12, color: ink("quiet") },
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+    margin: { l: narrow() ? 38 : 58, r: 12, t: 12, b: 40 },
+    hovermode: "closest", dragmode: narrow() ? false : "zoom",
+    legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" },
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: ink("quiet"), activecolor: ink("ink") },
+    hoverlabel: { bgcolor: ink("sheet"), bordercolor: ink("line"), font: { color: ink("ink") } },
+    ...(document.documentElement.classList.contains("print") ? { width: PRINT_WIDTH } : {}),
+    ...own, xaxis: axis({ ...x, ...own.xaxis }), yaxis: axis(own.yaxis),
+  });
+
+  // Zooming one chart along its steps zooms the others, and a double click frees all.
+  const alongSteps = data.figures.filter((figure) => figure.alongSteps);
+  let zooming = false;
+  const follow = (from) => (change) => {
+    if (zooming) return;
+    const range = [change["xaxis.range[0]"], change["xaxis.range[1]"]];
+    const free = change["xaxis.autorange"];
+    if (!free && range[0] === undefined) return;
+    zooming = true;
+    const update = free ? { "xaxis.autorange": true } : { "xaxis.range": range };
+    const others = alongSteps.filter((figure) => figure.name !== from);
+    Promise.all(others.map((figure) => Plotly.relayout(chart(figure.name), update)))
+      .finally(() => { zooming = false; });
+  };
+
+  const drawFigure = (figure) => {
+    const place = chart(figure.name);
+    const x = figure.alongSteps ? { title: { text: "step" }, tickformat: ",d" } : {};
+    const own = structuredClone(figure.layout);
+    if (document.querySelector(`[data-log="${figure.name}"]`)?.checked) {
+      own.yaxis = { ...own.yaxis, type: "log", range: undefined, autorange: true };
+    }
+    Plotly.react(place, figure.traces.map(painted), layout(own, x), CONFIG);
+    if (place.dataset.wired) return;
+    place.dataset.wired = "yes";
+    if (figure.alongSteps) place.on("plotly_relayout", follow(figure.name));
+    place.on("plotly_click", (event) => {
+      const number = event.points[0]?.customdata;
+      if (number !== undefined) location.hash = `incident-${number}`;
+    });
+  };
+
+  const gauges = data.thermometers;
+  const everyColumn = gauges.step.map((_, column) => column);
+  const extent = (rows) => {
+    let low = Infinity, high = -Infinity;
+    for (const row of rows) for (const value of row) {
+      if (value === null) continue;
+      low = Math.min(low, value); high = Math.max(high, value);
+    }
+    return [low, high];
+  };
+
+  const drawHeat = () => {
+    if (!chart("heat")) return;
+    const happened = document.getElementById("as-happened").checked && gauges.kept.includes(false);
+    const rows = gauges.layers[document.getElementById("gauge").value];
+    const columns = happened ? everyColumn : everyColumn.filter((column) => gauges.kept[column]);
+    const values = rows.map((row) => columns.map((column) => row[column]));
+    const [low, high] = extent(values);
+    const logarithmic = low > 0 && high / low > 20;
+    const scaled = logarithmic
+      ? values.map((row) => row.map((value) => value === null ? null : Math.log10(value))) : values;
+    const bar = { thickness: 12, outlinewidth: 0 };
+    if (logarithmic) {
+      bar.tickvals = []; bar.ticktext = [];
+      const wide = Math.log10(high / low) > 3;
+      for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power += 1) {
+        for (const digit of wide ? [1] : [1, 2, 5]) {
+          bar.tickvals.push(power + Math.log10(digit));
+          bar.ticktext.push(String(Number((digit * 10 ** power).toPrecision(1))));
+        }
+      }
+    }
+    const trace = {
+      type: "heatmap", z: scaled, x: happened ? columns : columns.map((column) => gauges.step[column]),
+      customdata: values, colorscale: "Cividis", colorbar: bar, hoverongaps: false,
+      text: values.map(() => columns.map((column) => `step ${gauges.step[column].toLocaleString("en")}, segment ${gauges.segment[column]}${gauges.kept[column] ? "" : ", rolled back"}`)),
+      hovertemplate: "layer %{y}: %{customdata:.4~g}<br>%{text}<extra></extra>",
+    };
+    const own = { yaxis: { title: { text: "layer" }, tickformat: "d", ...(rows.length < 10 ? { dtick: 1 } : {}) } };
+    Plotly.react(chart("heat"), [trace], layout(own, happened ? asHappened(own) : { title: { text: "step" }, tickformat: ",d" }), CONFIG);
+  };
+
+  // Time runs on where steps fall back: borders of segments are lines, and a bar on top marks
+  // what was lost; a veil would change the colours that are to be compared.
+  const asHappened = (own) => {
+    const shapes = [], marks = [];
+    let begin = 0;
+    for (let column = 1; column <= everyColumn.length; column += 1) {
+      const ended = column === everyColumn.length || gauges.segment[column] !== gauges.segment[begin]
+        || gauges.kept[column] !== gauges.kept[begin];
+      if (!ended) continue;
+      if (!gauges.kept[begin]) {
+        shapes.push({ type: "rect", xref: "x", yref: "paper", x0: begin - 0.5, x1: column - 0.5, y0: 1.008, y1: 1.03, line: { width: 0 }, fillcolor: ink("alarm") });
+      }
+      if (begin > 0 && gauges.segment[begin] !== gauges.segment[begin - 1]) {
+        shapes.push({ type: "line", xref: "x", yref: "paper", x0: begin - 0.5, x1: begin - 0.5, y0: 0, y1: 1, line: { width: 1.5, color: "#fff" } });
+      }
+      if (begin === 0 || gauges.segment[begin] !== gauges.segment[begin - 1]) {
+        marks.push({ xref: "x", yref: "paper", x: begin - 0.5, y: 1.03, xanchor: "left", yanchor: "bottom", showarrow: false, text: gauges.segment[begin], font: { size: 10 } });
+      }
+      begin = column;
+    }
+    own.shapes = shapes;
+    own.annotations = marks.length > 14 ? [] : marks;
+    own.margin = { l: narrow() ? 38 : 58, r: 12, t: 26, b: 40 };
+    const every = Math.max(1, Math.ceil(everyColumn.length / (narrow() ? 5 : 10)));
+    const ticks = everyColumn.filter((column) => column % every === 0);
+    return { title: { text: "step, in order of time" }, tickvals: ticks, ticktext: ticks.map((column) => gauges.step[column].toLocaleString("en")) };
+  };
+
+  const drawTotal = () => {
+    if (!chart("total")) return;
+    const roles = gauges.totals[document.getElementById("total").value];
+    const traces = Object.entries(roles).flatMap(([role, row], place) => {
+      // A new piece wherever segment or fate changes: no line may join what was not joined.
+      const pieces = [];
+      for (const column of everyColumn) {
+        const before = pieces[pieces.length - 1];
+        const same = before && before.segment === gauges.segment[column] && before.kept === gauges.kept[column];
+        if (same) before.columns.push(column);
+        else pieces.push({ segment: gauges.segment[column], kept: gauges.kept[column], columns: [column] });
+      }
+      let named = false;
+      return pieces.map((piece) => {
+        const legend = piece.kept && !named && role !== "";
+        named = named || piece.kept;
+        return painted({
+          x: piece.columns.map((column) => gauges.step[column]), y: piece.columns.map((column) => row[column]),
+          mode: piece.columns.length > 1 ? "lines" : "markers", name: role, legendgroup: role, showlegend: legend,
+          meta: { place, kept: piece.kept }, line: { dash: place < INKS ? "solid" : "dot" },
+          hovertemplate: `${role} %{y:.4~g}<br>step %{x:,}<br>segment ${piece.segment}<extra></extra>`.trim(),
+        });
+      });
+    });
+    const [low, high] = extent(Object.values(roles));
+    const own = { showlegend: true, yaxis: { type: low > 0 && high / low > 50 ? "log" : "linear" } };
+    Plotly.react(chart("total"), traces, layout(own, { title: { text: "step" }, tickformat: ",d" }), CONFIG);
+  };
+
+  const draw = () => {
+    data.figures.forEach(drawFigure);
+    drawHeat();
+    drawTotal();
+  };
+
+  document.querySelectorAll("[data-log]").forEach((box) => {
+    box.addEventListener("change", () => drawFigure(data.figures.find((figure) => figure.name === box.dataset.log)));
+  });
+  document.getElementById("gauge")?.addEventListener("change", drawHeat);
+  document.getElementById("as-happened")?.addEventListener("change", drawHeat);
+  document.getElementById("total")?.addEventListener("change", drawTotal);
+  if (!gauges.kept.includes(false)) document.querySelectorAll(".only-lost").forEach((label) => { label.hidden = true; });
+  const printing = (on) => () => {
+    document.documentElement.classList.toggle("print", on);
+    draw();
+  };
+  addEventListener("beforeprint", printing(true));
+  addEventListener("afterprint", printing(false));
+  dark.addEventListener("change", draw);
+  draw();
+})();

@@ -1,0 +1,203 @@
+"""The report's lists and tables as HTML; every text is escaped here.
+
+Enters: the facts of a run. Leaves: pieces of HTML. Never knows: the page around them.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from longhaul.board.chronicle import Entry
+from longhaul.board.facts import RunFacts
+from longhaul.board.incidents import AUTOMATIC, Incident
+from longhaul.board.words import elapsed, figure, moment, price_words, sentence
+from longhaul.core.fingerprint import differences
+from longhaul.core.units import Seconds, short_count, short_seconds
+from longhaul.logbook.tree import Branch
+
+_INKS = 6
+"""Colours that segments take in turn; the style sheet and the script have as many."""
+
+
+def key_figures(facts: RunFacts) -> str:
+    """What a passer-by reads."""
+    of = f"of {facts.total_steps:,}" if facts.total_steps else ""
+    lost = sum(branch.steps_lost for branch in facts.branches)
+    wall = facts.seen - facts.began if facts.seen is not None and facts.began is not None else None
+    bits = facts.bits_per_byte
+    undefined = facts.goodput != facts.goodput
+    cards = [
+        ("steps", f"{facts.step:,}", of),
+        ("training loss", figure(facts.loss), "nats"),
+        ("validation loss", figure(facts.validation_loss),
+         "nats" if bits is None else f"nats · {bits:.4f} bits per byte"),
+        ("tokens", short_count(facts.tokens),
+         f"and {short_count(facts.tokens_lost)} lost" if facts.tokens_lost else ""),
+        ("time", "–" if wall is None else short_seconds(wall),
+         "" if facts.began is None else f"since {moment(facts.began)}"),
+        ("goodput", "–" if undefined else f"{facts.goodput:.1%}",
+         f"{lost:,} steps lost" if lost else "nothing lost"),
+        ("incidents", f"{sum(i.tone != 'notice' for i in facts.incidents):,}",
+         f"{facts.masked:,} updates masked" if facts.masked else ""),
+    ]  # fmt: skip
+    items = "".join(
+        f"<div><dt>{escape(title)}</dt><dd>{escape(value)}</dd>"
+        f"<dd class='unit'>{escape(unit)}</dd></div>"
+        for title, value, unit in cards
+    )
+    return f'<dl id="key-figures">{items}</dl>'
+
+
+def chronicle_list(entries: Sequence[Entry], began: Seconds | None) -> str:
+    """One line an entry: when, at which step, what."""
+    if not entries or began is None:
+        return '<p class="empty">Nothing has happened yet.</p>'
+    items = []
+    for entry in entries:
+        link = ""
+        if entry.incident is not None:
+            link = f' <a href="#incident-{entry.incident}">incident {entry.incident}</a>'
+        items.append(
+            f'<li class="{entry.tone}"><time title="{moment(entry.time)} UTC">'
+            f"{elapsed(entry.time - began)}</time><span class='step'>step {entry.step:,}</span>"
+            f"<span class='what'><span class='head'>{escape(entry.text)}</span> "
+            f"{escape(entry.then)}{link}</span></li>"
+        )
+    return f"<ol class='entries'>{''.join(items)}</ol>"
+
+
+def incident_table(facts: RunFacts) -> str:
+    """Evidence, cause, action and price of each."""
+    if not facts.incidents:
+        return '<p class="empty">None.</p>'
+    rows = "".join(_incident(number, i) for number, i in enumerate(facts.incidents, 1))
+    head = "".join(
+        f"<th>{title}</th>" for title in ("", "what", "evidence", "cause", "action", "price")
+    )
+    return _wide("incidents", head, rows)
+
+
+def segment_table(facts: RunFacts) -> str:
+    """The tree of segments, parent before child."""
+    if not facts.branches:
+        return '<p class="empty">No segment has been opened yet.</p>'
+    rows = "".join(_segment(place, branch) for place, branch in enumerate(facts.branches))
+    head = "".join(
+        f"<th>{title}</th>"
+        for title in ("segment", "steps", "learning rate", "why", "what became of it", "cost")
+    )
+    return _wide("segments", head, rows)
+
+
+def time_bars(facts: RunFacts) -> str:
+    """Every second in one bucket, largest first."""
+    total = sum(facts.spent.values())
+    if not total:
+        return '<p class="empty">No second has been booked yet.</p>'
+    rows = "".join(
+        f"<tr><th>{escape(bucket.replace('_', ' '))}</th>"
+        f"<td class='bar'><span class='{'kept' if bucket == 'training' else 'other'}' "
+        f"style='width:{100 * seconds / total:.2f}%'></span></td>"
+        f"<td>{short_seconds(seconds)}</td><td>{seconds / total:.1%}</td></tr>"
+        for bucket, seconds in sorted(facts.spent.items(), key=lambda item: -item[1])
+    )
+    return (
+        f"<p class='note'>Goodput is the share of training that was kept: "
+        f"<strong>{facts.goodput:.1%}</strong> of {short_seconds(total)}, all attempts.</p>"
+        f"<table class='bars'>{rows}</table>"
+    )
+
+
+def background(facts: RunFacts) -> str:
+    """What would have to be the same to get the same numbers again."""
+    if not facts.branches:
+        return '<p class="empty">Not known before the first segment.</p>'
+    parts = [_details("settings in force", facts.settings, is_open=True)]
+    parts += [
+        _details(name, value if isinstance(value, Mapping) else {name: value})
+        for name, value in facts.fingerprint.items()
+    ]
+    return "\n".join(parts)
+
+
+def _wide(name: str, head: str, rows: str) -> str:
+    return (
+        f'<div class="wide"><table class="{name}"><thead><tr>{head}</tr></thead>'
+        f"{rows}</table></div>"
+    )
+
+
+def _incident(number: int, incident: Incident) -> str:
+    also = f"<p class='quiet'>with {escape(', '.join(incident.also))}</p>" if incident.also else ""
+    times = f"<p class='quiet'>seen {incident.times} times</p>" if incident.times > 1 else ""
+    evidence = "".join(
+        f"<li>{escape(name.replace('_', ' '))} <b>{figure(value)}</b></li>"
+        for name, value in incident.evidence.items()
+    )
+    since = ""
+    if incident.first_step != incident.step:
+        since = f"<p class='quiet'>first sign at step {incident.first_step:,}</p>"
+    actions = "".join(f"<li>{escape(action)}</li>" for action in incident.actions)
+    by = ""
+    if incident.decision is not None and incident.decision.who in AUTOMATIC:
+        why = f"{incident.decision.who}: {incident.decision.reason}"
+        by = f"<p class='quiet'>{escape(why)}</p>"
+    done = f"<ul>{actions}</ul>{by}" if actions else "<p class='quiet'>reported only</p>"
+    price = "".join(f"<li>{escape(phrase)}</li>" for phrase in price_words(incident.price))
+    name = f"{incident.kind} {incident.subject}".strip()
+    return (
+        f'<tbody id="incident-{number}" class="{incident.tone}"><tr>'
+        f"<td><b class='mark'>{number}</b></td>"
+        f"<td><b>{escape(name)}</b><p>step {incident.step:,}, segment {escape(incident.segment)}"
+        f"</p><p class='quiet'>{moment(incident.time)}</p>{times}</td>"
+        f"<td><ul>{evidence}</ul>{since}</td>"
+        f"<td>{escape(sentence(incident.sentence))}{also}</td><td>{done}</td>"
+        f"<td><ul>{price or '–'}</ul></td></tr></tbody>"
+    )
+
+
+def _segment(place: int, branch: Branch) -> str:
+    opening, stretch = branch.opening, branch.stretch
+    parent = f"<p class='quiet'>after {opening.parent}</p>" if opening.parent else ""
+    steps, rate = f"none after {opening.step:,}", "–"
+    if stretch is not None:
+        steps = f"{stretch.first_step:,}–{stretch.last_step:,}"
+        rate = f"{stretch.learning_rate:.3g}"
+    changes = "".join(
+        f"<li>{escape(f'{path}: {_text(old)} → {_text(new)}')}</li>"
+        for path, (old, new) in opening.difference.items()
+    )
+    cost = [short_seconds(branch.seconds)]
+    if branch.steps_lost:
+        cost.extend(
+            (f"{branch.steps_lost:,} steps lost", f"({short_seconds(branch.seconds_lost)})")
+        )
+    if stretch is not None and stretch.redone:
+        cost.append(f"{stretch.redone:,} redone")
+    return (
+        f"<tr id='segment-{opening.number}'><td><i class='chip ink-{place % _INKS}'></i>"
+        f"<b>{opening.number}</b>{parent}</td><td>{steps}</td><td>{rate}</td>"
+        f"<td>{escape(opening.reason)}<ul>{changes}</ul></td><td>{escape(branch.ending)}</td>"
+        f"<td>{'<br>'.join(cost)}</td></tr>"
+    )
+
+
+def _details(title: str, values: Mapping[str, Any], *, is_open: bool = False) -> str:
+    rows = "".join(
+        f"<div><dt>{escape(path)}</dt><dd>{escape(_text(value))}</dd></div>"
+        for path, value in _leaves(values)
+    )
+    return (
+        f"<details{' open' if is_open else ''}><summary>{escape(title)}</summary>"
+        f"<dl class='leaves'>{rows}</dl></details>"
+    )
+
+
+def _leaves(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for path, (_, value) in differences({}, values).items():
+        if value is not None:
+            yield path, value
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

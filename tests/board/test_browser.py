@@ -1,0 +1,63 @@
+"""The page in a real browser: it draws, it complains of nothing, it asks nobody for anything."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from longhaul.board.report import write_report
+from longhaul.core.clocks import FakeClock
+from longhaul.logbook.folder import create_run
+
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+BROWSER = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+
+pytestmark = pytest.mark.skipif(
+    BROWSER is None, reason=f"no browser is installed (looked for {', '.join(BROWSERS)})"
+)
+
+
+def opened(page: Path, profile: Path, *flags: str) -> tuple[str, list[str]]:
+    """The page's elements once its script has run, and what the browser's console says."""
+    ended = subprocess.run(
+        [
+            str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom",
+            "--virtual-time-budget=10000", "--enable-logging=stderr", f"--user-data-dir={profile}",
+            "--window-size=1200,2000", *flags, page.as_uri(),
+        ],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    console = [line for line in ended.stderr.splitlines() if "CONSOLE" in line]
+    return ended.stdout, console
+
+
+@pytest.mark.parametrize("flags", [(), ("--window-size=400,800",)])
+def test_a_story_is_drawn_without_a_complaint(told, tmp_path, flags):
+    page, console = opened(
+        write_report(told, FakeClock(), tmp_path / "page.html"), tmp_path / "profile", *flags
+    )
+    assert console == []
+    for name in ("loss", "progress", "learning_rate", "gradient_norm", "throughput", "heat"):
+        drawn = re.search(rf'id="chart-{name}"[^>]*js-plotly-plot', page) or re.search(
+            rf'class="[^"]*js-plotly-plot[^"]*" id="chart-{name}"', page
+        )
+        assert drawn, f"chart {name} was not drawn"
+    assert page.count('class="main-svg"') >= 7
+    assert '<g class="heatmaplayer' in page or 'class="hm"' in page
+    assert "alert(1)</script>" not in page.replace("&lt;/script&gt;", "")
+
+
+def test_an_empty_run_is_opened_without_a_complaint(tmp_path):
+    folder = create_run(tmp_path / "empty", FakeClock())
+    page, console = opened(write_report(folder, FakeClock()), tmp_path / "profile")
+    assert console == []
+    assert "Nothing has been trained yet." in page
+
+
+def test_a_broken_script_would_be_noticed(told, tmp_path):
+    path = write_report(told, FakeClock(), tmp_path / "page.html")
+    path.write_text(path.read_text().replace("drawHeat();\n    drawTotal();", "nonsense();"))
+    _, console = opened(path, tmp_path / "profile")
+    assert any("nonsense" in line for line in console)

@@ -1,0 +1,75 @@
+import math
+
+import pytest
+
+from longhaul.board.curves import masked_steps, means, settle, thinned, throughput, tokens_trained
+from longhaul.logbook.queries import connect
+from longhaul.logbook.tree import read_branches
+
+
+def settled(folder):
+    connection = connect(folder)
+    settle(connection, read_branches(folder, connection, [], live=False))
+    return connection
+
+
+@pytest.fixture
+def spiky(new_story):
+    """10,000 steps with one spike, one NaN, and the last 100 rolled back."""
+    story = new_story()
+    story.every = 1000
+    story.start(1)
+    story.open("1.00", "", 0, "start")
+    story.train(0, 4321)
+    story.lr = 99.0  # a spike of one step in something that is otherwise flat
+    story.train(4321, 4322)
+    story.lr = float("nan")
+    story.train(4322, 4323)
+    story.lr = 6e-4
+    story.train(4323, 10000)
+    story.open("1.01", "1.00", 9900, "back")
+    story.train(9900, 9950)
+    return story.close()
+
+
+def test_a_spike_of_one_step_survives_thinning_and_nan_does_not_enter(spiky):
+    with settled(spiky) as connection:
+        curves = thinned(connection, "learning_rate", most_points=200)
+        values = [y for curve in curves for y in curve.y]
+        assert max(values) == 99.0
+        assert all(map(math.isfinite, values))
+        assert len(values) <= 200 + 4 * len(curves)
+        assert all(list(curve.x) == sorted(curve.x) for curve in curves)
+
+
+def test_what_was_rolled_back_is_a_curve_of_its_own(spiky):
+    with settled(spiky) as connection:
+        curves = {(c.segment, c.kept): c for c in thinned(connection, "loss")}
+        assert set(curves) == {("1.00", True), ("1.00", False), ("1.01", True)}
+        assert max(curves["1.00", True].x) <= 9900 < min(curves["1.00", False].x)
+        kept, lost = tokens_trained(connection)
+        assert (kept, lost) == (9950 * 64 * 1024, 100 * 64 * 1024)
+
+
+def test_a_short_run_keeps_every_point(told):
+    with settled(told) as connection:
+        rows = connection.execute("SELECT count(*) FROM steps").fetchone()
+        assert sum(len(curve.x) for curve in thinned(connection, "loss")) == rows[0]
+
+
+def test_throughput_is_tokens_over_seconds(told):
+    with settled(told) as connection:
+        rates = [y for curve in throughput(connection) for y in curve.y]
+        assert all(rate == pytest.approx(64 * 1024 / 1.4) for rate in rates)
+        assert masked_steps(connection) == 0
+
+
+def test_a_mean_is_drawn_only_where_steps_cannot_all_be_seen(spiky, told):
+    with settled(spiky) as connection:
+        found = means(connection, "loss")
+        assert 300 < sum(len(curve.x) for curve in found) <= 405
+        assert all(
+            math.isfinite(y) for curve in means(connection, "learning_rate") for y in curve.y
+        )
+    with settled(told) as connection:
+        assert means(connection, "loss") == []

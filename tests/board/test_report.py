@@ -1,0 +1,31 @@
+import pytest
+
+from longhaul.board import report
+from longhaul.board.report import plotly_script, write_report
+from longhaul.core.clocks import FakeClock
+from longhaul.core.errors import LonghaulError
+
+
+def test_the_page_lies_in_the_runs_folder_or_where_asked(told, tmp_path):
+    assert write_report(told, FakeClock()) == told.path / "report.html"
+    other = write_report(told, FakeClock(), tmp_path / "other.html")
+    page = other.read_text(encoding="utf-8")
+    assert page == (told.path / "report.html").read_text(encoding="utf-8")
+    assert len(page) < 6_000_000
+
+
+def test_a_place_that_cannot_be_written_is_a_message(told, tmp_path):
+    with pytest.raises(LonghaulError, match="cannot be written"):
+        write_report(told, FakeClock(), tmp_path / "missing" / "other.html")
+
+
+def test_plotly_cannot_end_its_own_script_element():
+    script = plotly_script().lower()
+    assert "</script" not in script
+    assert "<!--" not in script
+
+
+def test_without_plotly_the_way_out_is_named(monkeypatch):
+    monkeypatch.setattr(report.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(LonghaulError, match="plotly is not installed"):
+        plotly_script()
