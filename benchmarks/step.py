@@ -18,15 +18,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from common import Bar, figure, write_results
+from common import Bar, figure, missing, write_results
+
+if TYPE_CHECKING:
+    from longhaul.config.recipe import Recipe
+    from longhaul.data.batches import Batch
+    from longhaul.train.step import TrainingStep
 
 VOCABULARY = 50_257
-PEAK_TFLOPS = {
-    # Vendor's data sheets, dense: float32 (TF32 where it is on is the bf16 column halved), bf16.
-    "H200": (67, 989), "H100": (67, 989), "A100": (19.5, 312), "B200": (80, 2250),
-    "RTX 3090": (35.6, 71), "RTX 4090": (82.6, 165), "L40S": (91.6, 362),
-}  # fmt: skip
 
 
 def main() -> None:
@@ -84,49 +85,21 @@ def precisions() -> tuple[str, ...]:
     return (*everywhere, "fp16_weights") if torch.cuda.is_available() else everywhere
 
 
-def missing(name: str, reason: str) -> Bar:
-    return Bar(name, None, "", None, None, reason)
-
-
 def measure(given: argparse.Namespace) -> dict[str, object]:
     import torch
 
     from longhaul.config.load import load_recipe
     from longhaul.config.shrink import shrunken
     from longhaul.config.size import model_size
-    from longhaul.data.batches import Batch
-    from longhaul.model.initialise import build
-    from longhaul.model.precision import to_half
-    from longhaul.optim.build import build_optimizer
-    from longhaul.optim.loss_scale import LossScale
-    from longhaul.run.device import choose_device, settle_torch
-    from longhaul.train.step import TrainingStep
+    from longhaul.monitor.throughput import mfu
 
     precision, form = given.case.split(",")
     twin = shrunken(load_recipe(given.recipe).recipe) if given.small else ()
     options = [*twin, *given.set, f'precision.compute="{precision}"']
     recipe = load_recipe(given.recipe, options).recipe
-    settle_torch(recipe)
-    device = choose_device(recipe.machine.device)
-    vocabulary = (
-        recipe.tokenizer.vocab_size or {"characters": 65, "bytes": 257}.get(recipe.tokenizer.kind)
-    ) or VOCABULARY
-    end_of_text = vocabulary - 1 if recipe.model.document_mask else None
-    model = build(recipe.model, vocabulary, recipe.seed, device, end_of_text)
-    half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(recipe.precision.half_weights or "")
-    if half is not None:
-        to_half(model, half, recipe.precision.islands)
-    scale = LossScale(recipe.optim.loss_scale, device) if half == torch.float16 else None
-    step = TrainingStep(
-        model, build_optimizer(model, recipe.optim), device, recipe.precision, recipe.seed,
-        loss_scale=scale, compiled=form == "compiled",
-    )  # fmt: skip
-    # One micro-batch a step: accumulation repeats it and adds nothing to learn.
-    stage = recipe.batch_at(0)
-    sequences, length = recipe.micro_sequences(0), stage.sequence_length
-    generator = torch.Generator().manual_seed(0)
-    window_BT = torch.randint(vocabulary, (sequences, length + 1), generator=generator)
-    batch = Batch(window_BT[:, :-1], window_BT[:, 1:], sequences * length, 0, sequences)
+    vocabulary = vocabulary_of(recipe)
+    step, batch = bare_step(recipe, compiled=form == "compiled")
+    device, (sequences, length) = step.device, batch.tokens_BT.shape
 
     def once() -> float:
         began = time.perf_counter()
@@ -137,15 +110,15 @@ def measure(given: argparse.Namespace) -> dict[str, object]:
     for _ in range(3):
         once()
     seconds = statistics.median(once() for _ in range(given.steps))
-    flops = model_size(recipe.model, vocabulary).flops_per_token(length) * sequences * length
-    peak = known_peak(device, precision)
+    flops_per_token = model_size(recipe.model, vocabulary).flops_per_token(length)
+    flops, tokens_per_s = flops_per_token * sequences * length, sequences * length / seconds
     ceiling = largest_product(device, precision)
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
-        "tokens_per_s": sequences * length / seconds,
+        "tokens_per_s": tokens_per_s,
         "step_ms": seconds * 1e3,
         "first_s": first,
-        "mfu": flops / seconds / peak if peak else None,
+        "mfu": mfu(tokens_per_s, flops_per_token, known_peak(device, precision)),
         "of_ceiling": flops / seconds / ceiling,
         "ceiling_tflops": ceiling / 1e12,
         "peak_mb": torch.cuda.max_memory_allocated(device) / 1e6
@@ -154,17 +127,62 @@ def measure(given: argparse.Namespace) -> dict[str, object]:
     }
 
 
+def vocabulary_of(recipe: "Recipe") -> int:
+    """Tokens of the recipe's tokenizer; GPT-2's where only the prepared text would tell."""
+    tokenizer = recipe.tokenizer
+    known = {"characters": 65, "bytes": 257}.get(tokenizer.kind)
+    return tokenizer.vocab_size or known or VOCABULARY
+
+
+def bare_step(recipe: "Recipe", compiled: bool) -> "tuple[TrainingStep, Batch]":
+    """A fresh model's step, and a micro-batch of random tokens.
+
+    One micro-batch a step: accumulation repeats it and adds nothing to learn.
+    """
+    import torch
+
+    from longhaul.data.batches import Batch
+    from longhaul.model.initialise import build
+    from longhaul.model.precision import to_half
+    from longhaul.optim.build import build_optimizer
+    from longhaul.optim.loss_scale import LossScale
+    from longhaul.run.device import choose_device, settle_torch
+    from longhaul.train.memory import fitting_micro_sequences
+    from longhaul.train.step import TrainingStep
+
+    settle_torch(recipe)
+    device, vocabulary = choose_device(recipe.machine.device), vocabulary_of(recipe)
+    end_of_text = vocabulary - 1 if recipe.model.document_mask else None
+    model = build(recipe.model, vocabulary, recipe.seed, device, end_of_text)
+    half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(recipe.precision.half_weights or "")
+    if half is not None:
+        to_half(model, half, recipe.precision.islands)
+    scale = LossScale(recipe.optim.loss_scale, device) if half == torch.float16 else None
+    step = TrainingStep(
+        model, build_optimizer(model, recipe.optim), device, recipe.precision, recipe.seed,
+        loss_scale=scale, compiled=compiled, sources=("random tokens",),
+    )  # fmt: skip
+    length = recipe.batch_at(0).sequence_length
+    if recipe.batch.micro_sequences == "auto":
+        sequences = fitting_micro_sequences(step, recipe).sequences
+    else:
+        sequences = recipe.micro_sequences(0)
+    generator = torch.Generator().manual_seed(0)
+    window_BT = torch.randint(vocabulary, (sequences, length + 1), generator=generator)
+    source_B = torch.zeros(sequences, dtype=torch.int64)
+    tokens_BT, targets_BT = window_BT[:, :-1], window_BT[:, 1:]
+    return step, Batch(tokens_BT, targets_BT, targets_BT.numel(), 0, sequences, source_B)
+
+
 def known_peak(device: object, precision: str) -> float | None:
     import torch
 
+    from longhaul.monitor.throughput import peak_flops
+
     if getattr(device, "type", "") != "cuda":
         return None
-    name = torch.cuda.get_device_name(device)
-    for known, (float32, bf16) in PEAK_TFLOPS.items():
-        if known in name:
-            tf32 = torch.backends.cuda.matmul.allow_tf32
-            return 1e12 * (bf16 if precision != "float32" else bf16 / 2 if tf32 else float32)
-    return None
+    tf32 = torch.backends.cuda.matmul.allow_tf32
+    return peak_flops(torch.cuda.get_device_name(device), precision, tf32)
 
 
 def largest_product(device: object, precision: str) -> float:

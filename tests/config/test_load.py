@@ -76,6 +76,12 @@ def test_a_problem_names_file_and_line(tmp_path: Path) -> None:
         ("model=3", "model: 3 is not a table of settings"),
         ("batch.sequence_length=32", "batch.sequence_length: 32 does not fit model.context 16"),
         ("batch.micro_sequences=3", "batch.micro_sequences: 3 does not divide"),
+        ("batch.micro_sequences=0", "batch.micro_sequences: 0 is not > 0"),
+        (
+            "batch.micro_sequences=aut",
+            "batch.micro_sequences: 'aut' is not a whole number or 'auto'",
+        ),
+        ("batch.micro_sequences=1.5", "batch.micro_sequences: 1.5 is not a whole number or 'auto'"),
         ("train.tokens=5", "give train.steps or train.tokens, not both"),
         ("optim.loss_scale.initial=0.5", "0.5 does not lie between the floor 1 and"),
         ("optim.schedule.warmup_steps=10", "10 warm-up steps leave nothing of 10 steps"),

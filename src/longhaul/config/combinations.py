@@ -39,7 +39,7 @@ def _batch(recipe: Recipe, stage: BatchStage, where: str) -> Iterator[Combinatio
             f"{sequences} sequences of {length} do not fill whole blocks of {block} tokens; "
             f"a multiple of {block // length} would",
         )
-    if micro and sequences % micro:
+    if isinstance(micro, int) and sequences % micro:
         yield (
             ("batch.micro_sequences", sequences_key),
             f"{micro} does not divide {sequences_key} {sequences}",
@@ -66,10 +66,18 @@ def _limits(recipe: Recipe) -> Iterator[Combination]:
                 "or optim.schedule.decay_steps beside train.max_hours",
             )
     end = schedule.decay_steps or recipe.total_steps()
-    if end is not None and schedule.shape != "constant" and schedule.warmup_steps >= end:
+    if end is None or schedule.shape == "constant":
+        return
+    if schedule.from_step >= end:
+        yield (
+            ("optim.schedule.from_step",),
+            f"{schedule.from_step} is not before the schedule's end at step {end}",
+        )
+    elif schedule.warmup_steps >= end - schedule.from_step:
         yield (
             ("optim.schedule.warmup_steps",),
-            f"{schedule.warmup_steps} warm-up steps leave nothing of {end} steps",
+            f"{schedule.warmup_steps} warm-up steps leave nothing of {end - schedule.from_step} "
+            "steps",
         )
 
 

@@ -96,6 +96,7 @@ def from_pydantic(error: ErrorDetails, origins: Mapping[str, str]) -> Problem:
 _WANTED = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
+    "count_or_auto": "a whole number or 'auto'",
     "float_type": "a number",
     "bool_type": "true or false",
     "string_type": "a text in quotes",

@@ -1,0 +1,134 @@
+"""Memory that computing takes, measured on the device at hand.
+
+Enters: a training step that has its weights and optimizer state, and the recipe. Leaves: the
+micro-batch found for `batch.micro_sequences = "auto"`; the training state keeps every byte.
+Never knows: runs, or where the choice is kept.
+"""
+
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from longhaul.config.recipe import Recipe
+from longhaul.core.memory import available_memory
+from longhaul.core.units import Bytes, short_bytes
+from longhaul.train.micro_batch import Budget, Found, find_micro_sequences
+from longhaul.train.step import TrainingStep
+
+# Of the free memory of a GPU: the rest is for the update's own tensors, evaluation, libraries'
+# workspaces, and what a caching allocator cannot join together.
+_SHARE_OF_GPU = 0.9
+# A CPU does not compute a larger micro-batch faster, its caches hold less of it, and the memory
+# is somebody's laptop.
+_SHARE_OF_HOST = 0.25
+
+
+def fitting_micro_sequences(step: TrainingStep, recipe: Recipe) -> Found:
+    """The largest micro-batch that this device computes within its memory.
+
+    Measured by real forward and backward passes at the longest sequence length of the run,
+    uncompiled, as gauge steps are. A device whose memory is not told apart from the host's counts
+    as the host.
+
+    Raises:
+        NeedsPerson: not even one sequence fits.
+    """
+    length = recipe.block_length()
+    on_gpu = step.device.type == "cuda"
+    peak = _peak_on_gpu if on_gpu else _peak_on_host
+
+    def measure(sequences: int) -> Bytes | None:
+        try:
+            return peak(lambda: step.rehearse(sequences, length), step.device)
+        except torch.OutOfMemoryError:
+            return None
+
+    if on_gpu:
+        measure(1)  # libraries take their workspaces at the first pass, and keep them
+    budget = _budget_on_gpu(step.device) if on_gpu else _budget_on_host()
+    sizes = [stage.sequences for stage in recipe.batch_stages()]
+    try:
+        return find_micro_sequences(sizes, measure, budget)
+    finally:
+        if on_gpu:
+            torch.cuda.empty_cache()
+
+
+def _budget_on_gpu(device: torch.device) -> Budget:
+    free, _ = torch.cuda.mem_get_info(device)
+    # What the allocator holds without using it is free to us.
+    free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    said = f"{_SHARE_OF_GPU:.0%} of the {short_bytes(free)} free on the device"
+    return Budget(int(_SHARE_OF_GPU * free), said, tried_out=True)
+
+
+def _budget_on_host() -> Budget:
+    free = available_memory()
+    said = f"a quarter of the {short_bytes(free)} available on the host"
+    return Budget(int(_SHARE_OF_HOST * free), said, tried_out=False)
+
+
+def _peak_on_gpu(body: Callable[[], None], device: torch.device) -> Bytes:
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    body()
+    torch.cuda.synchronize(device)
+    return torch.cuda.max_memory_allocated(device) - before
+
+
+def _peak_on_host(body: Callable[[], None], device: torch.device) -> Bytes:
+    live = LiveBytes()
+    with live:
+        body()
+    return live.peak
+
+
+class LiveBytes(TorchDispatchMode):
+    """Follows every tensor that operations of this thread allocate, until it is freed.
+
+    The process's resident memory would tell less: it holds what the allocator has kept from
+    before. What a kernel allocates and frees within itself is not seen.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.now: Bytes = 0
+        self.peak: Bytes = 0
+        """Most bytes alive at any one time."""
+        self._followed: dict[int, Bytes] = {}
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Run an operation; its results that share no memory with its arguments are new."""
+        result = func(*args, **(kwargs or {}))
+        given = _storages((args, kwargs))
+        for number, storage in _storages(result).items():
+            if number not in given and number not in self._followed:
+                self._follow(number, storage)
+        return result
+
+    def _follow(self, number: int, storage: torch.UntypedStorage) -> None:
+        self._followed[number] = storage.nbytes()
+        weakref.finalize(storage, self._freed, number).atexit = False
+        self.now += self._followed[number]
+        self.peak = max(self.peak, self.now)
+
+    def _freed(self, number: int) -> None:
+        self.now -= self._followed.pop(number)
+
+
+def _storages(tree: Any) -> dict[int, torch.UntypedStorage]:
+    """By identity: torch gives the same object for the same memory while that lives."""
+    tensors = (leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
+    return {id(storage): storage for storage in (t.untyped_storage() for t in tensors)}

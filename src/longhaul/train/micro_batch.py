@@ -1,0 +1,105 @@
+"""The largest micro-batch that fits a device's memory.
+
+Enters: sequences of every batch stage, a way to measure, a budget. Leaves: sequences to compute
+at once, with the figures that decided it. Never knows: torch, devices, runs.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from longhaul.core.errors import NeedsPerson
+from longhaul.core.units import Bytes, short_bytes
+
+Measure = Callable[[int], Bytes | None]
+"""Sequences of a micro-batch → most bytes that computing it takes beside what is there already
+(weights and optimizer state); None if the device ran out of memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Memory that a micro-batch may take."""
+
+    limit: Bytes
+    said: str
+    """What the limit is, for people, such as `90 % of the 24 GB free on the device`."""
+    tried_out: bool
+    """Whether the choice is computed once to be sure; costs one pass of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepMemory:
+    """A straight line through two measurements."""
+
+    fixed: Bytes
+    """Gradients, and whatever else does not grow with the micro-batch."""
+    per_sequence: Bytes
+
+    @classmethod
+    def through(cls, one: Bytes, two: Bytes) -> "StepMemory":
+        """The line through what 1 and 2 sequences take; nowhere below either of them.
+
+        A second sequence that seems to take nothing was not measured rightly: then everything
+        counts as growing, which is the most it can be.
+        """
+        per_sequence = two - one if two > one else one
+        return cls(max(0, one - per_sequence), per_sequence)
+
+    def of(self, sequences: int) -> Bytes:
+        """Bytes of a micro-batch."""
+        return self.fixed + sequences * self.per_sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A choice and why."""
+
+    sequences: int
+    reason: str
+
+
+def candidates(stage_sequences: Iterable[int]) -> list[int]:
+    """Divisors of every stage's number of sequences, falling."""
+    common = math.gcd(*stage_sequences)
+    small = [number for number in range(1, math.isqrt(common) + 1) if common % number == 0]
+    return sorted({*small, *(common // number for number in small)}, reverse=True)
+
+
+def find_micro_sequences(stage_sequences: Iterable[int], measure: Measure, budget: Budget) -> Found:
+    """The largest candidate whose memory stays within the budget.
+
+    Raises:
+        NeedsPerson: not even one sequence does.
+    """
+    sizes = candidates(stage_sequences)
+    one = measure(1)
+    if one is None or one > budget.limit:
+        told = "more than the device has" if one is None else short_bytes(one)
+        raise NeedsPerson(
+            "batch.micro_sequences: auto finds nothing that fits: one sequence takes "
+            f"{told}, gradients included, beside weights and optimizer state; allowed are "
+            f"{short_bytes(budget.limit)}, {budget.said}",
+            "free memory on the device, make batch.sequence_length or the model smaller, or give "
+            "batch.micro_sequences=1 to try it all the same",
+        )
+    if sizes == [1]:
+        return Found(1, f"no other number divides every batch stage; {_within(one, budget)}")
+    two = measure(2)
+    if two is None:
+        return Found(1, f"two are more than the device has; {_within(one, budget)}")
+    memory = StepMemory.through(one, two)
+    if memory.per_sequence == 0:
+        return Found(1, f"no memory could be measured, so nothing is risked; {budget.said}")
+    for sequences in sizes[:-1]:
+        expected = memory.of(sequences)
+        if expected > budget.limit:
+            continue
+        taken = measure(sequences) if budget.tried_out else expected
+        if taken is not None and taken <= budget.limit:
+            line = f"{short_bytes(memory.fixed)} + {short_bytes(memory.per_sequence)} a sequence"
+            return Found(sequences, f"the largest that fits: {line}, {_within(taken, budget)}")
+    return Found(1, f"no larger one fits: {_within(one, budget)}")
+
+
+def _within(taken: Bytes, budget: Budget) -> str:
+    return f"together {short_bytes(taken)} of {short_bytes(budget.limit)}, {budget.said}"
