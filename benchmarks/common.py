@@ -47,6 +47,11 @@ def figure(name: str, value: float, unit: str, note: str = "") -> Bar:
     return Bar(name, value, unit, None, None, note)
 
 
+def missing(name: str, reason: str, bar: float | None = None) -> Bar:
+    """A figure that could not be measured."""
+    return Bar(name, None, "", bar, None, reason)
+
+
 @dataclass(frozen=True)
 class Ratio:
     """Geometric mean of paired ratios, with its 95 % interval."""

@@ -12,10 +12,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from longhaul.config.model import ModelSection
 from longhaul.model import attention as attention_module
 from longhaul.model import masks
-from longhaul.model.attention import Attention
+from longhaul.model.attention import SAMPLED_ROWS, Attention
 from longhaul.model.carry import Carry
 from longhaul.model.masks import make_sight
 from longhaul.model.positions import RotaryPositions, rotate
+from longhaul.model.tap import Tap
 
 END = 0
 PLAIN = {"positions": "learned", "qk_norm": False}
@@ -381,3 +382,47 @@ def test_masked_attention_is_captured_as_one_graph():
 
     captured = torch.compile(attend, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(captured(x, tokens), attend(x, tokens))
+
+
+@pytest.mark.parametrize("length", [1, 20, SAMPLED_ROWS, 70])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        PLAIN,
+        {},
+        {"kv_heads": 2, "attention_head_scale": True},
+        {"window": 4, "qk_norm": False},
+        {"document_mask": True, "window": 9, "split_score_scale": True, **PLAIN},
+    ],
+    ids=str,
+)
+def test_the_largest_logit_is_that_of_what_the_kernel_is_told(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], length: int
+) -> None:
+    settings, told = shape(**changes), []
+    kernel = torch.nn.functional.scaled_dot_product_attention
+
+    def watched(query, key, value, **options):
+        told.append((query.double(), key.double(), options))
+        return kernel(query, key, value, **options)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
+    tap = Tap([Attention.LOGIT_GAUGE], settings.layers)
+    carry = carry_of(settings, some_tokens(length))
+    carry.tap = tap
+    attention = make(settings)
+    with tap.open_for_forward():
+        attention(random(2, length, 32), carry)
+    (query, key, options), rows = told[0], torch.arange(length)
+    if length > SAMPLED_ROWS:
+        rows = (torch.linspace(0, length, SAMPLED_ROWS + 1)[1:] - 1).long()
+        assert rows[-1] == length - 1
+    repeated = key.repeat_interleave(settings.heads // settings.key_heads, dim=1)
+    logits = query[:, :, rows] @ repeated.mT * (options["scale"] or settings.head_width**-0.5)
+    if options["is_causal"]:
+        seen = torch.ones(length, length, dtype=torch.bool).tril()[rows]
+    else:
+        seen = options["attn_mask"][..., rows, :]
+    largest = logits.masked_fill(~seen, -math.inf).max().item()
+    readings, _ = tap.by_name(tap.drain().tolist())
+    assert readings["attention_logit_max"][1] == pytest.approx(largest, rel=1e-5)

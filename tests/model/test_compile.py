@@ -1,3 +1,4 @@
+import os
 import shutil
 
 import pytest
@@ -6,6 +7,7 @@ import torch
 from longhaul.config.model import ModelSection
 from longhaul.model.gpt import GPT
 from longhaul.model.initialise import build
+from longhaul.model.precision import to_half
 from longhaul.model.tap import Tap
 
 SHAPE = {"layers": 2, "heads": 2, "width": 16, "context": 8, "vocab_multiple": 8}
@@ -59,11 +61,28 @@ def test_the_model_is_one_graph_with_the_same_loss_gradients_and_gauges(form, ta
         torch.testing.assert_close(captured, eager)
 
 
+@pytest.mark.parametrize("precision", ["autocast", "bf16", "bf16 with islands", "fp16"])
+def test_every_precision_is_one_graph_with_the_same_loss_and_gradients(precision):
+    found = []
+    for compiled in (False, True):
+        torch.compiler.reset()
+        model = made("post_norm")
+        if precision != "autocast":
+            dtype = torch.bfloat16 if precision.startswith("bf16") else torch.float16
+            to_half(model, dtype, islands="islands" in precision)
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "autocast"):
+            found.append(loss_and_gradients(model, compiled, None, "aot_eager"))
+    for eager, captured in zip(*found, strict=True):
+        torch.testing.assert_close(captured, eager)
+
+
 @pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning")
-@pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler")
-def test_generated_code_gives_the_same_loss_and_gradients():
+@pytest.mark.skipif(not shutil.which(os.environ.get("CXX", "g++")), reason="needs a C++ compiler")
+@pytest.mark.parametrize("form", ["speedrun", "post_norm"])
+def test_generated_code_gives_the_same_loss_and_gradients(form):
+    """Of every switch alone, and of pairs: test_switches.py."""
     torch.compiler.reset()
-    eager = loss_and_gradients(made("speedrun"), False, None, "inductor")
-    compiled = loss_and_gradients(made("speedrun"), True, None, "inductor")
+    eager = loss_and_gradients(made(form), False, None, "inductor")
+    compiled = loss_and_gradients(made(form), True, None, "inductor")
     for one, other in zip(eager, compiled, strict=True):
         torch.testing.assert_close(other, one, rtol=1e-3, atol=1e-4)

@@ -120,6 +120,22 @@ def test_block_masks_hold_the_same_rule():
         assert torch.equal(blocks.mask_mod(sequence, sequence, rows, columns), dense[batch, 0])
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize(("window", "documents"), [(None, False), (40, False), (40, True)])
+def test_some_rows_of_a_view_are_those_rows(window, documents, sparse):
+    tokens, rows = some_tokens(2, 150), torch.tensor([0, 7, 149])
+    ends = (tokens == END).long()
+    of_document = ends.cumsum(1) - ends if documents else None
+    view = Sight(150, 0, tokens.device, [window], of_document, sparse).of(0)
+    assert (view.blocks is not None) == (sparse and view is not CAUSAL)
+    seen = view.seen_by(rows, 2, 150).view(-1, 3, 150).expand(2, 3, 150)
+    assert torch.equal(seen, expected(tokens, 0, window, documents)[:, rows])
+
+
+def test_rows_that_see_everything_need_no_mask():
+    assert EVERYTHING.seen_by(torch.tensor([0]), 2, 9) is None
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 def test_a_gpu_gets_block_masks_where_flex_attention_can_serve():

@@ -1,11 +1,16 @@
 """Every switch of the model alone, and random pairs of them, keep what a run relies on."""
 
 import copy
+import gc
+import os
 import random
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+import torch._dynamo
+import torch._inductor.config
 from torch import Tensor
 
 from longhaul.config.model import ModelSection
@@ -14,9 +19,12 @@ from longhaul.config.size import model_size
 from longhaul.core.keys import derive_key
 from longhaul.model.gpt import GPT
 from longhaul.model.initialise import build
+from longhaul.model.tap import Tap
 
 SHAPE: dict[str, object] = {"layers": 4, "heads": 4, "width": 32, "context": 16}
 VOCAB, END_OF_TEXT = 23, 5
+
+Forward = Callable[..., Tensor]
 
 SWITCHES: dict[str, dict[str, object]] = {
     "kv_heads": {"kv_heads": 2},
@@ -102,8 +110,17 @@ def section(changes: dict[str, object]) -> ModelSection:
     return ModelSection.model_validate(SHAPE | changes)
 
 
-CASES = SWITCHES | random_pairs(25)
+def shallow(changes: dict[str, object]) -> dict[str, object]:
+    """Two layers, or three where an odd number is meant: each layer is compiled for itself."""
+    return changes | {"layers": 2 + section(changes).layers % 2}
+
+
+PAIRS = random_pairs(25)
+CASES = SWITCHES | PAIRS
 every_case = pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
+# Capture takes most of a second: a third of the pairs here, all of them with the slow tests.
+CAPTURED = SWITCHES | dict(list(PAIRS.items())[::3])
+every_captured_case = pytest.mark.parametrize("changes", CAPTURED.values(), ids=CAPTURED)
 every_switch = pytest.mark.parametrize("name", SWITCHES)
 
 
@@ -242,3 +259,65 @@ def test_a_switch_changes_the_loss_in_training(name: str) -> None:
         losses.append(filled(changes)(some_tokens(), next_of(some_tokens())).item())
     same = abs(losses[0] - losses[1]) <= 3e-6 * losses[0]
     assert same == (name in WITHOUT_EFFECT_ON_A_FILLED_MODEL)
+
+
+def train_without_updates(model: GPT, forward: Forward) -> list[Tensor]:
+    """A step, one that reads gauges (never compiled: `TrainingStep`), a step: losses, gauges,
+    and the gradients of all three, each as a share of its largest element."""
+    device = model.tokens.weight.device
+    tap, losses = Tap(model.gauges, model.settings.layers, device), []
+    for number in range(3):
+        torch.manual_seed(number)
+        tokens_BT = some_tokens(number).to(device)
+        given = {"window": model.settings.window_at(number)}
+        if number == 1:
+            with tap.open_for_forward():
+                loss = model(tokens_BT, next_of(tokens_BT), tap=tap, **given)
+        else:
+            loss = forward(tokens_BT, next_of(tokens_BT), **given)
+        loss.backward()
+        losses.append(loss.detach())
+    gradients = [weight.grad for weight in model.parameters()]
+    return [*losses, tap.drain(), *(gradient / gradient.abs().max() for gradient in gradients)]
+
+
+def compare_with_compiled(changes: dict[str, object], backend: str, device: str = "cpu") -> None:
+    torch.compiler.reset()
+    eager, other = (filled(shallow(changes)).to(device) for _ in range(2))
+    compiled = torch.compile(other, backend=backend, fullgraph=True, dynamic=False)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        found = train_without_updates(other, compiled)
+    for one, another in zip(train_without_updates(eager, eager), found, strict=True):
+        torch.testing.assert_close(another, one, rtol=1e-5, atol=1e-5)
+
+
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    """Capture makes a million small objects; walking over them again and again takes a sixth of
+    the time."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@every_captured_case
+@pytest.mark.usefixtures("no_collection")
+def test_it_is_captured_whole_and_once_with_the_same_loss_and_gradients(
+    changes: dict[str, object],
+) -> None:
+    """Forward and backward, all but the generation of code, which needs a C++ compiler: a graph
+    break fails it, and so does a second capture for steps of the same shape."""
+    compare_with_compiled(changes, "aot_eager")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning")
+@pytest.mark.skipif(
+    not (torch.cuda.is_available() or shutil.which(os.environ.get("CXX", "g++"))),
+    reason="needs a C++ compiler, or a CUDA device",
+)
+@every_case
+def test_generated_code_gives_the_same_loss_and_gradients(changes: dict[str, object]) -> None:
+    # Dropout as torch draws it: by default generated code has random numbers of its own.
+    with torch._inductor.config.patch(fallback_random=True):
+        compare_with_compiled(changes, "inductor", "cuda" if torch.cuda.is_available() else "cpu")

@@ -5,17 +5,15 @@ Enters: sentences and records. Leaves: text on standard output. Never knows: the
 
 import os
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from longhaul.core.records import Event, StepRecord
 from longhaul.core.units import loss_in_words, short_count, short_seconds
+from longhaul.monitor.throughput import Throughput
 
 _PIPE_INTERVAL_S = 5.0
-_WINDOW = 20
-"""Steps over which throughput is averaged; enough to be calm, few enough to show a change."""
 
 
 class TerminalView:
@@ -34,7 +32,7 @@ class TerminalView:
         self._live: Any = None
         self._total: int | None = None
         self._printed = 0.0
-        self._recent: deque[tuple[float, int]] = deque(maxlen=_WINDOW)
+        self._throughput = Throughput()
 
     def say(self, text: str) -> None:
         """One sentence, above the live line."""
@@ -84,8 +82,7 @@ class TerminalView:
             self._live = None
 
     def _show_step(self, record: StepRecord) -> None:
-        spent = record.seconds.get("training", 0.0) + record.seconds.get("redone", 0.0)
-        self._recent.append((spent + record.seconds.get("data_wait", 0.0), record.tokens))
+        self._throughput.see(record)
         line = self._line(record)
         if record.masked:
             self.say(f"step {record.step:>6}  update held back: loss or gradient is not finite")
@@ -98,8 +95,7 @@ class TerminalView:
                 print(line, flush=True)
 
     def _line(self, record: StepRecord) -> str:
-        seconds = sum(spent for spent, _ in self._recent)
-        rate = sum(tokens for _, tokens in self._recent) / seconds if seconds else 0.0
+        rate = self._throughput.tokens_per_second
         of = f"/{self._total}" if self._total else ""
         parts = [
             f"step {record.step:>6}{of}",
@@ -109,7 +105,7 @@ class TerminalView:
             f"{short_count(rate)} tokens/s",
         ]
         if self._total and rate:
-            left = (self._total - record.step) * seconds / len(self._recent)
+            left = (self._total - record.step) * self._throughput.seconds_per_step
             parts.append(f"ETA {short_seconds(left)}")
         return "  ".join(parts)
 

@@ -44,6 +44,8 @@ class Batch:
     draw: int
     """The first draw that was used, after skips."""
     next_draw: int
+    source_B: torch.Tensor | None = None
+    """int64 on the host: the number of each sequence's source; None where nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,7 @@ class BatchReader:
             num_targets=request.sequences * length,
             draw=first,
             next_draw=following,
+            source_B=torch.from_numpy(source),
         )
 
     def slots(self, request: BatchRequest) -> list[Slot]:

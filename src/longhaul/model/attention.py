@@ -4,7 +4,7 @@ Enters: the normalised residual stream. Leaves: what each token gathered from th
 it, same shape. Never knows: what it is added to.
 
 Shape suffixes: B batch, T time, S time of all keys (T and what a cache holds), D width, H heads,
-J heads of keys and values, K head width (D = H·K).
+J heads of keys and values, K head width (D = H·K), R positions whose scores are measured.
 """
 
 from collections.abc import Callable
@@ -18,6 +18,7 @@ from longhaul.model.carry import Carry
 from longhaul.model.lean import unit_rms
 from longhaul.model.masks import View, attention_dropout
 from longhaul.model.positions import rotate
+from longhaul.model.tap import Gauge, Tap
 from longhaul.model.weights import Linear, Scalars
 
 _QK_NORM_EPS = 1e-6  # Only keeps a zero vector finite; queries and keys are far larger.
@@ -26,6 +27,9 @@ _QK_NORM_EPS = 1e-6  # Only keeps a zero vector finite; queries and keys are far
 _SHORT_ON_CPU = 256
 # Both as in modded-nanogpt: the layer's own share, then that of what is mixed in.
 _VALUE_SHARES = (0.5, 0.5)
+SAMPLED_ROWS = 32
+"""Positions of each sequence whose attention logits are measured, evenly spread, the last one
+among them; all of a sequence that is no longer. All of a long one would cost another pass."""
 
 
 class Attention(nn.Module):
@@ -35,6 +39,14 @@ class Attention(nn.Module):
         settings: shape and switches.
         layer: 0 for the first block.
     """
+
+    LOGIT_GAUGE = Gauge(
+        "attention_logit_max",
+        "logit",
+        "max",
+        meaning=f"largest logit that goes into attention's softmax, of {SAMPLED_ROWS} evenly "
+        "spread positions of each sequence, over all keys that each may attend to",
+    )
 
     def __init__(self, settings: ModelSection, layer: int) -> None:
         super().__init__()
@@ -105,11 +117,32 @@ class Attention(nn.Module):
         value_BJTK = value_BTJK.transpose(1, 2)
         if carry.cache is not None:
             key_BJTK, value_BJTK = carry.cache.extend(self.layer, key_BJTK, value_BJTK)
-        gathered_BHTK = self._gather(query_BHTK, key_BJTK, value_BJTK, carry.sight.of(self.layer))
+        view = carry.sight.of(self.layer)
+        if carry.tap is not None and carry.tap.is_open:
+            self._measure(carry.tap, query_BHTK, key_BJTK, view)
+        gathered_BHTK = self._gather(query_BHTK, key_BJTK, value_BJTK, view)
         if self.head_scale is not None:
             scale_H11 = self.head_scale.weight[:, None, None]
             gathered_BHTK = gathered_BHTK * scale_H11.to(gathered_BHTK.dtype)
         return gathered_BHTK.transpose(1, 2).reshape(batch, length, width)
+
+    @torch.no_grad()
+    def _measure(self, tap: Tap, query_BHTK: Tensor, key_BJSK: Tensor, view: View) -> None:
+        """The largest logit of the sampled positions, the product in float32."""
+        batch, _, length, _ = query_BHTK.shape
+        rows = min(SAMPLED_ROWS, length)
+        asking_R = torch.arange(1, rows + 1, device=query_BHTK.device) * length // rows - 1
+        query_BHRK = query_BHTK[:, :, asking_R].float()
+        # Query heads that share a head of keys stand side by side.
+        shared_BJRK = query_BHRK.reshape(batch, self.key_heads, -1, self.head_width)
+        with torch.autocast(query_BHTK.device.type, enabled=False):
+            logits_BJRS = shared_BJRK @ key_BJSK.float().transpose(-1, -2)
+        logits_BHRS = logits_BJRS.view(batch, self.heads, rows, -1)
+        seen = view.seen_by(asking_R, batch, key_BJSK.size(2))
+        if seen is not None:
+            logits_BHRS.masked_fill_(~seen, -torch.inf)
+        scale = self.head_width**-0.5 if self.root_scale is None else 1.0
+        tap.write(self.layer, self.LOGIT_GAUGE.name, logits_BHRS.amax() * scale)
 
     def _mixed(self, value_BTJK: Tensor, carry: Carry, extra_value_BTD: Tensor | None) -> Tensor:
         """Values with shares of the first layer's and of a token table's.

@@ -29,13 +29,27 @@ class Block(nn.Module):
     """
 
     GAUGES = (
-        Gauge("residual_max_abs", "activation", "max"),
-        Gauge("residual_rms", "activation", "rms"),
-        Gauge("attention_out_rms", "activation", "rms"),
-        Gauge("mlp_out_rms", "activation", "rms"),
+        Gauge("residual_max", "activation", "max", meaning="largest element of the block's output"),
+        Gauge("residual_min", "activation", "min", meaning="smallest element of it"),
+        Gauge("residual_rms", "activation", "rms", meaning="root mean square of it"),
+        Gauge(
+            "attention_out_max_abs",
+            "activation",
+            "max",
+            meaning="largest magnitude of what attention adds to the stream",
+        ),
+        Gauge("attention_out_rms", "activation", "rms", meaning="root mean square of it"),
+        Gauge(
+            "mlp_out_max_abs",
+            "activation",
+            "max",
+            meaning="largest magnitude of what the MLP adds to the stream",
+        ),
+        Gauge("mlp_out_rms", "activation", "rms", meaning="root mean square of it"),
+        Attention.LOGIT_GAUGE,
     )
-    """Statistics over all elements of a micro-batch; `residual` is the block's output, `out`
-    what a sub-layer adds to the stream. OPT and PaLM saw these move before the loss did."""
+    """Statistics over all elements of a micro-batch. OPT and PaLM saw these move before the loss
+    did."""
 
     def __init__(self, settings: ModelSection, layer: int) -> None:
         super().__init__()
@@ -83,12 +97,15 @@ class Block(nn.Module):
 
     @torch.no_grad()
     def _measure(self, tap: Tap, x_BTD: Tensor, attended_BTD: Tensor, mlp_BTD: Tensor) -> None:
-        # One pass for both extremes: |x| would be another tensor of the stream's size.
         low, high = torch.aminmax(x_BTD)
-        tap.write(self.layer, "residual_max_abs", torch.maximum(-low, high))
+        tap.write(self.layer, "residual_max", high)
+        tap.write(self.layer, "residual_min", low)
         tap.write(self.layer, "residual_rms", _rms(x_BTD))
-        tap.write(self.layer, "attention_out_rms", _rms(attended_BTD))
-        tap.write(self.layer, "mlp_out_rms", _rms(mlp_BTD))
+        for name, out_BTD in (("attention_out", attended_BTD), ("mlp_out", mlp_BTD)):
+            # One pass for both extremes: |x| would be another tensor of the stream's size.
+            low, high = torch.aminmax(out_BTD)
+            tap.write(self.layer, f"{name}_max_abs", torch.maximum(-low, high))
+            tap.write(self.layer, f"{name}_rms", _rms(out_BTD))
 
 
 def _rms(x_BTD: Tensor) -> Tensor:

@@ -18,12 +18,12 @@ from longhaul.model.block import Block
 from longhaul.model.cache import KeyValueCache
 from longhaul.model.carry import Carry
 from longhaul.model.embedding import BigramTable, ValueTables
-from longhaul.model.head import softcapped, summed_loss
+from longhaul.model.head import OUTPUT_GAUGES, softcapped, summed_loss
 from longhaul.model.masks import make_sight
 from longhaul.model.mixing import Skips
 from longhaul.model.norms import make_norm
 from longhaul.model.positions import LearnedPositions, RotaryPositions
-from longhaul.model.tap import Gauge, Tap
+from longhaul.model.tap import Tap
 from longhaul.model.weights import Linear, Table
 
 
@@ -38,6 +38,9 @@ class GPT(nn.Module):
             predicted and get no gradient.
         end_of_text: the token that ends a document, for `model.document_mask`.
     """
+
+    gauges = (*Block.GAUGES, *OUTPUT_GAUGES)
+    """What is written into an open tap: by each block, and once for the model."""
 
     def __init__(
         self, settings: ModelSection, vocab_size: int, end_of_text: int | None = None
@@ -86,11 +89,6 @@ class GPT(nn.Module):
         padding_V = torch.empty(rows) if rows != self.vocab_size else None
         self.register_buffer("padding_V", padding_V, persistent=False)
 
-    @property
-    def gauges(self) -> tuple[Gauge, ...]:
-        """What the blocks write into an open tap, once a layer."""
-        return Block.GAUGES
-
     def new_cache(self, batch: int) -> KeyValueCache:
         """An empty cache for `batch` sequences, where the model's weights are."""
         weight = self.tokens.weight
@@ -125,7 +123,7 @@ class GPT(nn.Module):
         if targets_BT is None:
             return logits_BTV[..., : self.vocab_size]
         z_loss = self.settings.z_loss if self.training else 0.0
-        return summed_loss(logits_BTV, targets_BT, z_loss)
+        return summed_loss(logits_BTV, targets_BT, z_loss, tap)
 
     def _transformed(
         self,

@@ -4,8 +4,8 @@ Enters: the switches, the tokens of a forward pass, the window of the moment. Le
 layer, what attention's kernel must be told, made once for all layers that see alike.
 Never knows: queries, keys, values.
 
-Shape suffixes: B batch, T positions that ask, S positions so far (S = past + T; without a cache
-both are the sequence).
+Shape suffixes: B batch, T positions that ask, R some of these, S positions so far (S = past + T;
+without a cache both are the sequence).
 """
 
 from collections.abc import Callable, Sequence
@@ -35,6 +35,19 @@ class View:
     """True where a query may attend, [T, S] or [B, 1, T, S]."""
     blocks: "BlockMask | None" = None
     """The same for FlexAttention, which skips what is masked."""
+
+    def seen_by(self, asking_R: Tensor, sequences: int, keys: int) -> Tensor | None:
+        """True where these of the new positions may attend [R, S] or [B, 1, R, S]; None: all."""
+        if self.mask is not None:
+            return self.mask[..., asking_R, :]
+        if not self.is_causal and self.blocks is None:
+            return None
+        asked_S = torch.arange(keys, device=asking_R.device)
+        if self.blocks is None:
+            return asked_S <= asking_R[:, None]
+        sequence = torch.arange(sequences, device=asking_R.device)[:, None, None, None]
+        seen: Tensor = self.blocks.mask_mod(sequence, sequence, asking_R[:, None], asked_S)
+        return seen
 
 
 _BLOCK = 128  # Side of the squares that FlexAttention computes or skips.

@@ -1,14 +1,14 @@
 """The tap: how statistics leave the model (DESIGN rule 13).
 
-Hooks break compilation, so blocks write their declared gauges themselves, into a buffer on
-the device that is allocated once. A closed tap takes nothing: evaluation, and recomputation
-of a checkpointed block in the backward pass, find it closed and count nothing twice.
+Hooks break compilation, so the model writes its declared gauges itself, into buffers on the
+device that are allocated once. A closed tap takes nothing: evaluation, and recomputation of a
+checkpointed block in the backward pass, find it closed and count nothing twice.
 
-Enters: scalars on the device, by layer and gauge. Leaves: one float32 tensor [layer, gauge],
-reduced over the micro-batches for which the tap was opened, without waiting for the device.
-Never knows: what a figure means for the run's health.
+Enters: scalars on the device, by layer and gauge; each sequence's loss. Leaves: one float32
+tensor, reduced over the micro-batches for which the tap was opened, without waiting for the
+device. Never knows: what a figure means for the run's health.
 
-Shape suffixes: L layers, G gauges.
+Shape suffixes: L layers, G gauges of a layer, M gauges of the model, B sequences, T tokens.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,23 +19,31 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+# What a buffer begins with: changed by the first reading, whatever that is.
+_START = {"max": -torch.inf, "min": torch.inf}
+
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """One declared statistic, read once per layer."""
+    """One declared statistic."""
 
     name: str
     unit: str
-    reduction: Literal["max", "mean", "rms"]
-    """How readings of several micro-batches, and of several ranks, become one: the largest,
-    the mean, or the root of the mean square. A NaN reading survives each of them."""
+    reduction: Literal["max", "min", "mean", "rms", "norm"]
+    """How readings of several micro-batches, and of several ranks, become one: the largest, the
+    smallest, the mean, the root of the mean square, or the root of the sum of squares (of shards
+    of a tensor). A NaN reading survives each of them."""
+    per: Literal["layer", "model", "role", "source"] = "layer"
+    """What has a reading of its own: each block, the whole model, each role of weights, or each
+    source of text."""
+    meaning: str = ""
 
 
 class Tap:
-    """A buffer of readings, and whether it is being filled.
+    """Buffers of readings, and whether they are being filled.
 
     Args:
-        gauges: what the blocks declare (`GPT.gauges`).
+        gauges: what the model declares (`GPT.gauges`), of layers and of the model as a whole.
         layers: number of blocks that write.
         device: where the model computes.
     """
@@ -43,52 +51,115 @@ class Tap:
     def __init__(
         self, gauges: Sequence[Gauge], layers: int, device: torch.device | str = "cpu"
     ) -> None:
-        self.gauges = tuple(gauges)
+        self.gauges = tuple(gauge for gauge in gauges if gauge.per == "layer")
+        self.totals = tuple(gauge for gauge in gauges if gauge.per == "model")
+        self._layers = layers
         self._column = {gauge.name: column for column, gauge in enumerate(self.gauges)}
-        self._buffer_LG = torch.zeros(layers, len(self.gauges), device=device)
+        self._place = {gauge.name: place for place, gauge in enumerate(self.totals)}
+        self._buffer_LG = torch.empty(layers, len(self.gauges), device=device)
+        self._buffer_M = torch.empty(len(self.totals), device=device)
+        self._losses: list[Tensor] = []
         self._openings = 0
         self.is_open = False
+        self._start_afresh()
+
+    @property
+    def size(self) -> int:
+        """Readings in a drained tensor."""
+        return self._buffer_LG.numel() + self._buffer_M.numel()
 
     @contextmanager
-    def open_for_forward(self) -> Iterator[None]:
+    def open_for_forward(self) -> Iterator["Tap"]:
         """Take readings of one micro-batch's forward pass, and of nothing after it."""
         self.is_open = True
         self._openings += 1
         try:
-            yield
+            yield self
         finally:
             self.is_open = False
 
     def write(self, layer: int, name: str, value: Tensor) -> None:
         """Fold a scalar tensor into the reading of one layer; nothing if the tap is closed."""
-        if not self.is_open:
-            return
-        column = self._column[name]
-        slot = self._buffer_LG[layer, column]
-        match self.gauges[column].reduction:
-            case "max":
-                torch.maximum(slot, value.to(slot.dtype), out=slot)
-            case "mean":
-                slot.add_(value)
-            case "rms":
-                slot.addcmul_(value, value)
+        if self.is_open:
+            column = self._column[name]
+            _fold(self._buffer_LG[layer, column], self.gauges[column], value)
+
+    def write_total(self, name: str, value: Tensor) -> None:
+        """Fold a scalar tensor into a reading of the model; nothing if the tap is closed."""
+        if self.is_open:
+            place = self._place[name]
+            _fold(self._buffer_M[place], self.totals[place], value)
+
+    def keep_losses(self, losses_BT: Tensor, counted_BT: Tensor) -> None:
+        """Keep the loss of each sequence; nothing if the tap is closed.
+
+        Args:
+            losses_BT: of each target, 0 where there is none.
+            counted_BT: true where there is a target.
+        """
+        if self.is_open:
+            self._losses.append(torch.stack((losses_BT.sum(dim=1), counted_BT.sum(dim=1))))
 
     def drain(self) -> Tensor:
-        """The readings [layer, gauge] since the last call, on the device; the tap starts afresh.
+        """The readings since the last call, on the device; the tap starts afresh.
 
-        Zeros if it was never opened.
+        Layer by layer its gauges, then those of the model. Without meaning if it was never opened.
         """
-        readings_LG = self._buffer_LG.clone()
-        self._buffer_LG.zero_()
-        openings, self._openings = max(self._openings, 1), 0
-        for column, gauge in enumerate(self.gauges):
-            if gauge.reduction != "max":
-                readings_LG[:, column] /= openings
-            if gauge.reduction == "rms":
-                readings_LG[:, column].sqrt_()
-        return readings_LG
+        openings = max(self._openings, 1)
+        readings_LG = _reduced(self._buffer_LG.clone(), self.gauges, openings)
+        readings_M = _reduced(self._buffer_M.clone(), self.totals, openings)
+        self._start_afresh()
+        return torch.cat((readings_LG.flatten(), readings_M))
 
-    def by_name(self, readings_LG: Tensor) -> dict[str, tuple[float, ...]]:
-        """Drained readings, moved to the host, as a record carries them: a value per layer."""
-        rows = readings_LG.T.tolist()
-        return {gauge.name: tuple(row) for gauge, row in zip(self.gauges, rows, strict=True)}
+    def drain_losses(self) -> Tensor:
+        """[2, B]: sum of token losses in nats, and number of targets, of every sequence that was
+        seen since the last call, on the device.
+        """
+        if not self._losses:
+            return torch.zeros(2, 0, device=self._buffer_M.device)
+        losses_2B = torch.cat(self._losses, dim=1)
+        self._losses.clear()
+        return losses_2B
+
+    def by_name(
+        self, readings: Sequence[float]
+    ) -> tuple[dict[str, tuple[float, ...]], dict[str, float]]:
+        """Drained readings on the host, as a record carries them: by gauge a value per layer, and
+        by gauge the model's value.
+        """
+        columns, end = len(self.gauges), self._buffer_LG.numel()
+        layers = {
+            gauge.name: tuple(readings[column:end:columns])
+            for column, gauge in enumerate(self.gauges)
+        }
+        names = (gauge.name for gauge in self.totals)
+        return layers, dict(zip(names, readings[end:], strict=True))
+
+    def _start_afresh(self) -> None:
+        self._openings = 0
+        for buffer, gauges in ((self._buffer_LG, self.gauges), (self._buffer_M, self.totals)):
+            for place, gauge in enumerate(gauges):
+                buffer[..., place] = _START.get(gauge.reduction, 0.0)
+
+
+def _fold(slot: Tensor, gauge: Gauge, value: Tensor) -> None:
+    match gauge.reduction:
+        case "max":
+            torch.maximum(slot, value.to(slot.dtype), out=slot)
+        case "min":
+            torch.minimum(slot, value.to(slot.dtype), out=slot)
+        case "mean":
+            slot.add_(value)
+        case "rms":
+            slot.addcmul_(value, value)
+        case _:
+            raise ValueError(f"{gauge.name} is {gauge.reduction}, which no forward pass reads")
+
+
+def _reduced(sums: Tensor, gauges: Sequence[Gauge], openings: int) -> Tensor:
+    for place, gauge in enumerate(gauges):
+        if gauge.reduction in ("mean", "rms"):
+            sums[..., place] /= openings
+        if gauge.reduction == "rms":
+            sums[..., place].sqrt_()
+    return sums

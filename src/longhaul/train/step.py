@@ -6,16 +6,19 @@ step's figures as one tensor on the device. Never knows: records, intervals, fil
 Shapes: B sequences of a micro-batch, T tokens of a sequence.
 """
 
-from contextlib import AbstractContextManager
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
 from longhaul.config.optim import OptimSection
 from longhaul.config.train import PrecisionSection
+from longhaul.core.errors import RecipeError
 from longhaul.core.keys import derive_key
 from longhaul.data.batches import Batch
 from longhaul.model.gpt import GPT
-from longhaul.model.tap import Tap
+from longhaul.monitor.thermometers import Readings, Thermometers
 from longhaul.optim.loss_scale import LossScale
 from longhaul.optim.optimizer import LiveSettings, Optimizer
 
@@ -37,6 +40,10 @@ class TrainingStep:
         seed: the run's seed; generators are re-keyed from (seed, draw, micro-batch).
         loss_scale: for fp16 weights; None otherwise.
         compiled: run the model through torch.compile.
+        sources: names of the sources of text, by number, whose losses are told apart.
+
+    Raises:
+        RecipeError: `compiled`, and there is nothing to compile with.
     """
 
     def __init__(
@@ -48,15 +55,15 @@ class TrainingStep:
         seed: int,
         loss_scale: LossScale | None = None,
         compiled: bool = False,
+        sources: Sequence[str] = (),
     ) -> None:
         self.model = model
         self.optimizer = optimizer
         self.loss_scale = loss_scale
         self.device = device
-        self.tap = Tap(model.gauges, len(model.blocks), device)
-        self._forward = torch.compile(model) if compiled else model
-        self.compiles_next = compiled
-        """The next step compiles the model, which takes long once."""
+        self.thermometers = Thermometers(model, device, sources)
+        self._forward = _compiled(model, device) if compiled else model
+        self._compiled_forms: set[tuple[int, int, int | None]] | None = set() if compiled else None
         self._precision = precision
         self._seed = seed
 
@@ -74,13 +81,13 @@ class TrainingStep:
             batch: the global batch.
             micro_sequences: computed at once.
             learning_rate: of this step.
-            read_gauges: let the model write its gauges.
+            read_gauges: read every gauge of `monitor/`; the update is the same to the bit.
             window: positions that windowed layers attend to, while it is not `model.window`.
 
         Returns:
             float32 on the device: loss in nats per target token, gradient norm, 1 if masked; the
-            figures of the loss scale, if there is one; then, if asked for, every gauge as
-            [layer, gauge] flattened. Nothing is waited for.
+            figures of the loss scale, if there is one; then, if asked for, every gauge (see
+            `readings`). Nothing is waited for.
         """
         if not self.model.training:  # walking through all modules costs 0.1 ms
             self.model.train()
@@ -96,16 +103,58 @@ class TrainingStep:
             micro_loss = self._loss(tokens_BT, targets_BT, read_gauges, window) / batch.num_targets
             self._backward(micro_loss)
             loss += micro_loss.detach()
+            if read_gauges and number == 0 and len(targets_BT) < len(batch.targets_BT):
+                self.thermometers.see_first(self.optimizer, targets_BT.numel())
         scale = self.loss_scale.scale.clone() if self.loss_scale is not None else None
         gate = self.optimizer.judge(loss, scale)
         self.optimizer.set_learning_rate(learning_rate)
-        self.optimizer.step(gate)
+        with (
+            self.thermometers.watch(self.optimizer, gate, scale, batch.num_targets)
+            if read_gauges
+            else nullcontext()
+        ):
+            self.optimizer.step(gate)
         self.optimizer.clear_gradients()
         figures = [loss, gate.gradient_norm, gate.masked]
         if self.loss_scale is not None and scale is not None:
             figures += [scale, self.loss_scale.update(gate)]
         stacked = torch.stack(figures).float()
-        return torch.cat((stacked, self.tap.drain().flatten())) if read_gauges else stacked
+        if not read_gauges:
+            return stacked
+        source_B = None if batch.source_B is None else to_device(batch.source_B, self.device)
+        return torch.cat((stacked, self.thermometers.drain(source_B)))
+
+    def rehearse(self, sequences: int, length: int) -> None:
+        """Compute two micro-batches of a step whose update is never made, to see what it takes.
+
+        Two, because from the second on every gradient is there already while it is added to.
+        Weights, optimizer, gauges, generators and the compiled model stay as they were: a run
+        that began with a rehearsal has the bits of one that did not.
+        """
+        generators = _generator_states(self.device)
+        was_training = self.model.training
+        tokens_BT = torch.arange(sequences * length).view(sequences, length)
+        tokens_BT %= self.model.vocab_size
+        self.model.train()
+        try:
+            for _ in range(2):
+                # With gauges, as those steps take the most memory; they run uncompiled.
+                loss = self._loss(tokens_BT, tokens_BT, read_gauges=True, window=None)
+                self._backward(loss / tokens_BT.numel())
+        finally:
+            self.optimizer.clear_gradients()
+            self.thermometers.discard()
+            self.model.train(was_training)
+            _put_back(generators, self.device)
+
+    def compiles(
+        self, batch: Batch, micro_sequences: int, read_gauges: bool, window: int | None
+    ) -> bool:
+        """Whether a step on these must compile the model first, which takes long."""
+        if self._compiled_forms is None or read_gauges:
+            return False
+        form = min(micro_sequences, batch.tokens_BT.size(0)), batch.tokens_BT.size(1), window
+        return form not in self._compiled_forms
 
     def apply_settings(self, settings: OptimSection, learning_rate: float) -> None:
         """Take changed settings into the optimizer and the loss scale; all state is kept."""
@@ -130,12 +179,10 @@ class TrainingStep:
         """Figures before the gauges."""
         return NUM_FIGURES + (NUM_SCALE_FIGURES if self.loss_scale is not None else 0)
 
-    def gauges(self, figures: list[float]) -> dict[str, tuple[float, ...]]:
-        """Gauges by name from a step's figures; empty if none were read."""
+    def readings(self, figures: list[float]) -> Readings:
+        """The gauges among a step's figures; empty if none were read."""
         readings = figures[self.num_figures :]
-        if not readings:
-            return {}
-        return self.tap.by_name(torch.tensor(readings).view(-1, len(self.tap.gauges)))
+        return self.thermometers.by_name(readings) if readings else Readings()
 
     def _backward(self, micro_loss: torch.Tensor) -> None:
         if self.loss_scale is not None:
@@ -155,12 +202,36 @@ class TrainingStep:
             loss: torch.Tensor
             if not read_gauges:
                 loss = self._forward(tokens_BT, targets_BT, window=window)
-                self.compiles_next = False
+                if self._compiled_forms is not None:
+                    self._compiled_forms.add((*tokens_BT.shape, window))
                 return loss
             # Gauge steps run uncompiled: a second compiled form would cost more than it saves.
-            with self.tap.open_for_forward():
-                loss = self.model(tokens_BT, targets_BT, tap=self.tap, window=window)
+            with self.thermometers.tap.open_for_forward() as tap:
+                loss = self.model(tokens_BT, targets_BT, tap=tap, window=window)
             return loss
+
+
+def _compiled(model: GPT, device: torch.device) -> Callable[..., torch.Tensor]:
+    """`model` through torch.compile, anew for every shape of micro-batch and every window.
+
+    Left alone, torch would compile the second shape for all shapes to come: a resumed run that
+    begins at that shape would have other bits than one that came to it. It would also give up
+    after 8 forms, and go on uncompiled with no more than a warning.
+
+    Raises:
+        RecipeError: there is nothing to compile with.
+    """
+    compilers = [name for name in torch._inductor.config.cpp.cxx if name]
+    if device.type == "cpu" and not any(map(shutil.which, compilers)):
+        raise RecipeError(
+            f"machine.compile: no C++ compiler on this machine (looked for {compilers[0]})",
+            "install g++, name another in the environment variable CXX, or set "
+            "machine.compile=false",
+        )
+    limits = torch._dynamo.config
+    limits.recompile_limit = limits.accumulated_recompile_limit
+    compiled: Callable[..., torch.Tensor] = torch.compile(model, dynamic=False)
+    return compiled
 
 
 def key_generators(key: int, device: torch.device) -> None:
@@ -172,6 +243,20 @@ def key_generators(key: int, device: torch.device) -> None:
     torch.default_generator.manual_seed(key)
     if device.type != "cpu":
         torch.get_device_module(device).manual_seed(key)
+
+
+def _generator_states(device: torch.device) -> list[torch.Tensor]:
+    """The host's, and the device's if it has its own."""
+    states = [torch.default_generator.get_state()]
+    if device.type != "cpu":
+        states.append(torch.get_device_module(device).get_rng_state())
+    return states
+
+
+def _put_back(states: list[torch.Tensor], device: torch.device) -> None:
+    torch.default_generator.set_state(states[0])
+    if device.type != "cpu":
+        torch.get_device_module(device).set_rng_state(states[1])
 
 
 def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -1,0 +1,1 @@
+"""A run's vital signs: gauges of every gauge step, and throughput."""

@@ -1,0 +1,148 @@
+"""All gauges of a step, in one tensor that is copied to the host with its other figures.
+
+Enters: what the model writes into its tap, gradients, an update. Leaves: readings on the device,
+and later by name. Reading changes no bit of what is read, and draws from no generator.
+Never knows: intervals, records, what a reading means for the run's health.
+
+Shapes: B sequences of the global batch, N sources.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from longhaul.model.gpt import GPT
+from longhaul.model.tap import Gauge, Tap
+from longhaul.monitor.noise_scale import NOISE_SCALE, noise_scale
+from longhaul.monitor.weights import ABSENT, ROLE_GAUGES, WeightGauges, tensors_norm
+from longhaul.optim.gate import Gate
+from longhaul.optim.groups import make_groups
+from longhaul.optim.optimizer import Optimizer
+
+SOURCE_LOSS = Gauge(
+    "source_losses",
+    "nat",
+    "mean",
+    "source",
+    "mean loss of each source's target tokens in the batch, without z-loss",
+)
+
+
+def declared() -> tuple[Gauge, ...]:
+    """Every gauge that there is."""
+    return (*GPT.gauges, *ROLE_GAUGES, NOISE_SCALE, SOURCE_LOSS)
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """The gauges of one step, as its record carries them."""
+
+    gauges: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """By gauge a value per layer."""
+    totals: Mapping[str, float] = field(default_factory=dict)
+    """By gauge of the model, or `gauge.role`."""
+    source_losses: Mapping[str, float] = field(default_factory=dict)
+    """By source, of those that are in the batch."""
+
+
+class Thermometers:
+    """Reads every gauge of a step.
+
+    Those steps that are asked for go in this order:
+
+        with thermometers.tap.open_for_forward(): …   each micro-batch
+        thermometers.see_first(optimizer, tokens)     after the first one's backward pass
+        with thermometers.watch(optimizer, …): optimizer.step(gate)
+        tensor = thermometers.drain(source_B)
+
+    Args:
+        model: on its device.
+        device: where it computes.
+        sources: names of the sources of text, by number.
+    """
+
+    def __init__(self, model: GPT, device: torch.device, sources: Sequence[str] = ()) -> None:
+        self.tap = Tap(model.gauges, len(model.blocks), device)
+        self._weights = WeightGauges(make_groups(model))
+        self._sources = tuple(sources)
+        self._absent = torch.full((), ABSENT, device=device)
+        self._first: tuple[Tensor, int] | None = None
+        self._noise_scale = self._absent
+
+    def see_first(self, optimizer: Optimizer, tokens: int) -> None:
+        """Measure the gradient of the first of several micro-batches, which has that many targets,
+        while no other is added to it.
+        """
+        weights = (weight for group in optimizer.groups for weight in group.parameters)
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
+        self._first = tensors_norm(gradients), tokens
+
+    @contextmanager
+    def watch(
+        self, optimizer: Optimizer, gate: Gate, scale: Tensor | None, tokens: int
+    ) -> Iterator[None]:
+        """Read gradients, and the update that is made in the body.
+
+        Args:
+            optimizer: with the gradients of the whole batch, judged.
+            gate: the verdict.
+            scale: what the loss was multiplied by, if anything.
+            tokens: targets of the whole batch.
+        """
+        with self._weights.watch(optimizer, gate, scale):
+            yield
+        self._noise_scale = self._absent
+        if self._first is not None:
+            norm, first_tokens = self._first
+            # Its losses were divided by the targets of the whole batch.
+            norm = norm * (tokens / first_tokens)
+            norm = norm if scale is None else norm / scale
+            self._noise_scale = noise_scale(norm, first_tokens, gate.gradient_norm, tokens)
+
+    def drain(self, source_B: Tensor | None) -> Tensor:
+        """All readings of the step, float32 on the device.
+
+        Args:
+            source_B: source of each sequence, on the device; None if that is not known.
+        """
+        readings = torch.cat(
+            (
+                self.tap.drain(),
+                self._noise_scale.view(1),
+                self._weights.drain(),
+                self._losses_by_source(self.tap.drain_losses(), source_B),
+            )
+        )
+        self._first = None
+        return readings
+
+    def discard(self) -> None:
+        """Forget what was read since the last `drain`."""
+        self.tap.drain()
+        self.tap.drain_losses()
+        self._first = None
+
+    def by_name(self, readings: Sequence[float]) -> Readings:
+        """Drained readings, on the host."""
+        begins = [self.tap.size, self.tap.size + 1, self.tap.size + 1 + self._weights.size]
+        gauges, totals = self.tap.by_name(readings[: begins[0]])
+        noise = readings[begins[0]]
+        losses = zip(self._sources, readings[begins[2] :], strict=True)
+        return Readings(
+            gauges=gauges,
+            totals=totals
+            | ({NOISE_SCALE.name: noise} if noise != ABSENT else {})
+            | self._weights.by_name(readings[begins[1] : begins[2]]),
+            source_losses={name: loss for name, loss in losses if loss != ABSENT},
+        )
+
+    def _losses_by_source(self, losses_2B: Tensor, source_B: Tensor | None) -> Tensor:
+        """Mean loss [N], `ABSENT` for sources that are not in the batch."""
+        if source_B is None:
+            return self._absent.expand(len(self._sources))
+        sums_2N = losses_2B.new_zeros(2, len(self._sources))
+        sums_2N.index_add_(1, source_B, losses_2B)
+        return torch.where(sums_2N[1] > 0, sums_2N[0] / sums_2N[1], ABSENT)

@@ -1,0 +1,83 @@
+"""Throughput, and the share of a device's peak that it makes use of.
+
+Enters: step records, FLOPs of a token, the name of a device. Leaves: tokens/s; MFU.
+Never knows: tensors, or how long a run is.
+"""
+
+from collections import deque
+
+from longhaul.core.errors import LonghaulError
+from longhaul.core.records import StepRecord
+
+PEAK_TFLOPS = {
+    # Vendors' data sheets, dense: float32 outside tensor cores, bf16 (and fp16).
+    "H200": (67, 989), "H100": (67, 989), "A100": (19.5, 312), "B200": (80, 2250),
+    "RTX 3090": (35.6, 71), "RTX 4090": (82.6, 165), "L40S": (91.6, 362),
+}  # fmt: skip
+_WINDOW_STEPS = 20
+_TRAINED_IN = ("training", "redone", "data_wait")
+
+
+class Throughput:
+    """Tokens per second over the last 20 steps: enough to be calm, few enough to show a change.
+
+    What is booked as evaluation, saving, compiling or restart does not count.
+    """
+
+    def __init__(self) -> None:
+        self._steps: deque[tuple[float, int]] = deque(maxlen=_WINDOW_STEPS)
+
+    def see(self, record: StepRecord) -> None:
+        """Take the next completed step."""
+        seconds = sum(record.seconds.get(bucket, 0.0) for bucket in _TRAINED_IN)
+        self._steps.append((seconds, record.tokens))
+
+    @property
+    def seconds_per_step(self) -> float:
+        """0 before the first step."""
+        return sum(seconds for seconds, _ in self._steps) / max(len(self._steps), 1)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """0 as long as no time was booked."""
+        seconds = sum(seconds for seconds, _ in self._steps)
+        return sum(tokens for _, tokens in self._steps) / seconds if seconds else 0.0
+
+
+def peak_flops(device_name: str, compute: str, tf32: bool = False) -> float | None:
+    """FLOP/s that a device can do at best; None if it is not known, as of any CPU.
+
+    Args:
+        device_name: as its driver tells it, such as `NVIDIA H100 80GB HBM3`.
+        compute: value of `precision.compute`.
+        tf32: products of float32 numbers may be made in TensorFloat-32, at half the rate of bf16.
+    """
+    for known, (float32, half) in PEAK_TFLOPS.items():
+        if known in device_name:
+            if compute != "float32":
+                return 1e12 * half
+            return 1e12 * (half / 2 if tf32 else float32)
+    return None
+
+
+def mfu(tokens_per_second: float, flops_per_token: float, peak: float | None) -> float | None:
+    """Model FLOPs utilisation, 0 to 1 (PaLM, arXiv 2204.02311, appendix B; DESIGN rule 16).
+
+    Args:
+        tokens_per_second: of all devices together.
+        flops_per_token: `ModelSize.flops_per_token` at the span attended to.
+        peak: FLOP/s of all devices together; None gives None.
+
+    Raises:
+        LonghaulError: more than the peak, which a wrong peak or a wrong clock must be to blame for.
+    """
+    if peak is None:
+        return None
+    share = tokens_per_second * flops_per_token / peak
+    if share > 1:
+        raise LonghaulError(
+            f"MFU of {share:.0%}: {tokens_per_second:,.0f} tokens/s at {flops_per_token:.3g} FLOPs "
+            f"each are more than the device's peak of {peak:.3g} FLOP/s",
+            "correct the device's row in monitor/throughput.py, or the time that was measured",
+        )
+    return share

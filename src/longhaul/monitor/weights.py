@@ -1,0 +1,209 @@
+"""Gauges of weights, gradients and updates, for each role of weights.
+
+Enters: an optimizer before and after one update. Leaves: a tensor of readings on the device.
+Never knows: the update rule, but for the second moments that it shows among its state.
+
+What must be compared element by element is compared in a sample, so that memory stays flat: all
+elements of a weight of fewer than 131,072, else every so-manyth, 65,536 or somewhat fewer. The
+norms are of all elements.
+
+Shape suffixes: W weights of a role, S their sampled elements, R roles, G gauges.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from longhaul.model.tap import Gauge
+from longhaul.optim.gate import Gate
+from longhaul.optim.groups import Group
+from longhaul.optim.optimizer import LiveSettings, Optimizer
+
+ABSENT = -1.0
+"""Stands for a reading that there is none of; no gauge of a role is ever negative."""
+
+ROLE_GAUGES = (
+    Gauge(
+        "gradient_norm", "nat / weight", "norm", "role",
+        "root of the summed squares of the loss's gradient, unscaled, before clipping",
+    ),
+    Gauge(
+        "weight_norm", "weight", "norm", "role",
+        "root of the summed squares of the weights, before the update",
+    ),
+    Gauge(
+        "update_ratio", "ratio", "norm", "role",
+        "norm of the update over `weight_norm`; 0 if masked, or if all weights are 0 (sampled)",
+    ),
+    Gauge(
+        "second_moment_ratio", "ratio", "rms", "role",
+        "root mean square of g/√v̂, the clipped gradient over Adam's second moment with this step "
+        "in it (arXiv 2304.13013, algorithm 2): about 1 is healthy, above 2.3 the moments have "
+        "fallen behind; absent for rules without second moments (sampled)",
+    ),
+    Gauge(
+        "gradient_zero_share", "share", "mean", "role",
+        "gradient elements that are exactly 0, such as those flushed to zero in fp16 (sampled)",
+    ),
+)  # fmt: skip
+
+_SAMPLE = 1 << 16
+
+
+class WeightGauges:
+    """Reads the roles' gauges around an update.
+
+    Args:
+        groups: the model's weights by role.
+    """
+
+    def __init__(self, groups: Sequence[Group]) -> None:
+        # Made once: a copy from the host would wait for the device.
+        self._samples = [_Sample(group.parameters) for group in groups]
+        self._names = [f"{gauge.name}.{group.role}" for group in groups for gauge in ROLE_GAUGES]
+        self._readings_RG: Tensor | None = None
+
+    @property
+    def size(self) -> int:
+        """Readings in a drained tensor."""
+        return len(self._names)
+
+    @contextmanager
+    def watch(self, optimizer: Optimizer, gate: Gate, scale: Tensor | None) -> Iterator[None]:
+        """Read before and after the update that is made in the body.
+
+        Args:
+            optimizer: of those groups, with its gradients, judged.
+            gate: the verdict.
+            scale: what the loss was multiplied by, if anything.
+        """
+        roles = list(zip(optimizer.groups, self._samples, strict=True))
+        before = [_look(group, sample, gate) for group, sample in roles]
+        yield
+        settings, state = optimizer.live_settings(), optimizer.tensors()
+        readings = []
+        for look, (group, sample) in zip(before, roles, strict=True):
+            gradient_norm = look.gradient_norm if scale is None else look.gradient_norm / scale
+            ratios = (
+                _update_ratio(look, group, sample),
+                _second_moment_ratio(look, group, sample, settings, state),
+                sample.mean(look.gradient_S == 0),
+            )
+            readings.append(torch.stack((gradient_norm, look.weight_norm, *ratios)))
+        self._readings_RG = torch.stack(readings)
+
+    def drain(self) -> Tensor:
+        """Readings of the last update that was watched, role by role."""
+        assert self._readings_RG is not None
+        return self._readings_RG.flatten()
+
+    def by_name(self, readings: Sequence[float]) -> dict[str, float]:
+        """Drained readings on the host by `gauge.role`, those that there are."""
+        named = zip(self._names, readings, strict=True)
+        return {name: value for name, value in named if value != ABSENT}
+
+
+class _Sample:
+    """Which elements of a role's weights are compared: the same in every step."""
+
+    def __init__(self, weights: Sequence[Tensor]) -> None:
+        self._strides = [_stride(weight) for weight in weights]
+        sizes = [weight.numel() for weight in weights]
+        # Rounded up: the first element is always taken.
+        counts = [-(-size // stride) for size, stride in zip(sizes, self._strides, strict=True)]
+        shares = [size / count / sum(sizes) for size, count in zip(sizes, counts, strict=True)]
+        device = weights[0].device
+        self._size = sum(counts)
+        self._counts_W = torch.tensor(counts, device=device)
+        self._shares_W = torch.tensor(shares, device=device)
+        self.elements = sum(sizes)
+        """Of the role, sampled or not."""
+
+    def of(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Elements [S] of the weights, or of tensors that are shaped like them; a float32 copy."""
+        taken = zip(tensors, self._strides, strict=True)
+        return torch.cat([tensor.flatten()[::stride] for tensor, stride in taken]).float()
+
+    def spread(self, value_W: Tensor) -> Tensor:
+        """A number of each weight, for each of its elements [S]."""
+        return value_W.repeat_interleave(self._counts_W, output_size=self._size)
+
+    def mean(self, value_S: Tensor) -> Tensor:
+        """Estimate of the mean over all elements of the role; exact if all are taken."""
+        return (value_S * self.spread(self._shares_W)).sum()
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """A role before the update."""
+
+    gradient_norm: Tensor
+    """Of the gradient as it is, scaled or not."""
+    weight_norm: Tensor
+    gradient_S: Tensor
+    """What the update rule will see: unscaled and clipped."""
+    weight_S: Tensor
+
+
+@torch.no_grad()
+def _look(group: Group, sample: _Sample, gate: Gate) -> _Look:
+    # The update rule leaves a weight without a gradient alone, as it does one with zeros.
+    gradients = [
+        torch.zeros_like(weight) if weight.grad is None else weight.grad
+        for weight in group.parameters
+    ]
+    gradient_S = sample.of(gradients)
+    return _Look(
+        gradient_norm=tensors_norm(gradients),
+        weight_norm=tensors_norm(group.parameters),
+        gradient_S=gradient_S if gate.divisor is None else gradient_S / gate.divisor,
+        weight_S=sample.of(group.parameters),
+    )
+
+
+@torch.no_grad()
+def _update_ratio(look: _Look, group: Group, sample: _Sample) -> Tensor:
+    moved_S = sample.of(group.parameters) - look.weight_S
+    ratio = (sample.mean(moved_S.square()) * sample.elements).sqrt() / look.weight_norm
+    return ratio.masked_fill(look.weight_norm == 0, 0.0)
+
+
+@torch.no_grad()
+def _second_moment_ratio(
+    look: _Look,
+    group: Group,
+    sample: _Sample,
+    settings: LiveSettings,
+    state: Mapping[str, Tensor],
+) -> Tensor:
+    if f"{group.names[0]}.exp_avg_sq" not in state:
+        return look.weight_norm.new_full((), ABSENT)
+    beta2, eps = (float(settings[f"{group.role}.{name}"]) for name in ("beta2", "eps"))
+    steps_W = torch.stack([state[f"{name}.step"] for name in group.names])
+    # Where no update was made yet the moment is 0 whatever it is divided by.
+    bias_W = torch.where(steps_W > 0, 1.0 - beta2**steps_W, 1.0).to(look.weight_S.device)
+    moment_S = sample.of([state[f"{name}.exp_avg_sq"] for name in group.names])
+    moment_S /= sample.spread(bias_W)
+    return sample.mean(look.gradient_S.square() / moment_S.clamp_min_(eps * eps)).sqrt()
+
+
+@torch.no_grad()
+def tensors_norm(tensors: Sequence[Tensor]) -> Tensor:
+    """Root of the summed squares over all of them, in float32 whatever they are."""
+    norms = torch._foreach_norm(list(tensors), 2, torch.float32)
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return norm
+
+
+def _stride(tensor: Tensor) -> int:
+    """Elements from one that is taken to the next; it shares no factor with the length of a row,
+    so that no column is left out.
+    """
+    stride = max(1, tensor.numel() // _SAMPLE)
+    while math.gcd(stride, tensor.size(-1)) > 1:
+        stride += 1
+    return stride

@@ -1,0 +1,30 @@
+from longhaul.monitor.table import as_markdown
+from longhaul.monitor.thermometers import declared
+
+FIXED = {
+    "layer": {
+        "residual_max", "residual_min", "residual_rms", "attention_out_max_abs",
+        "attention_out_rms", "mlp_out_max_abs", "mlp_out_rms", "attention_logit_max",
+    },
+    "model": {"output_logit_max", "logsumexp_max", "logsumexp_mean", "noise_scale"},
+    "role": {
+        "gradient_norm", "weight_norm", "update_ratio", "second_moment_ratio",
+        "gradient_zero_share",
+    },
+    "source": {"source_losses"},
+}  # fmt: skip
+
+
+def test_gauges_have_the_names_that_detectors_and_journals_know():
+    names = {kind: {gauge.name for gauge in declared() if gauge.per == kind} for kind in FIXED}
+    assert names == FIXED
+
+
+def test_the_table_has_a_whole_row_for_each_gauge():
+    rows = as_markdown().splitlines()[2:]
+    assert len(rows) == len(declared()) == 18
+    for row, gauge in zip(rows, declared(), strict=True):
+        cells = [cell.strip() for cell in row.strip("|").split(" | ")]
+        assert cells[0] == f"`{gauge.name}`"
+        assert len(cells) == 5
+        assert all(cells)
