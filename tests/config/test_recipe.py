@@ -3,6 +3,7 @@ import pytest
 from longhaul.config.load import load_recipe
 from longhaul.config.paths import change_of, setting_paths
 from longhaul.config.recipe import Recipe
+from longhaul.core.errors import RecipeError
 
 
 def recipe(*overrides: str) -> Recipe:
@@ -40,3 +41,10 @@ def test_every_setting_says_when_it_may_change() -> None:
     assert change_of("optim") is None
     assert change_of("optim.lrr") is None
     assert all(change_of(path) is not None for path in setting_paths())
+
+
+def test_a_micro_batch_not_yet_found_is_no_number() -> None:
+    assert recipe("batch.micro_sequences=4").micro_sequences(0) == 4
+    assert recipe().micro_sequences(0) == recipe().batch.sequences
+    with pytest.raises(RecipeError, match="auto has not been found"):
+        recipe("batch.micro_sequences=auto").micro_sequences(0)

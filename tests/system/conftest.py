@@ -41,6 +41,8 @@ class Room:
         if arguments[0] in (
             "train",
             "set",
+            "rollback",
+            "fork",
             "stop",
             "note",
             "runs",

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from longhaul.checkpoint.saver import Saver
+from longhaul.checkpoint.snapshots import SnapshotRing
 from longhaul.config.load import load_recipe
 from longhaul.config.recipe import Recipe
 from longhaul.core.books import TimeBooks
@@ -60,11 +61,20 @@ def make_trainer(tmp_path: Path, dataset: Dataset) -> Iterator[MakeTrainer]:
         )
         made.append(batches)
         parts = Parts(
-            step=TrainingStep(model, optimizer, device, recipe.precision, recipe.seed),
+            step=TrainingStep(
+                model,
+                optimizer,
+                device,
+                recipe.precision,
+                recipe.seed,
+                compiled=recipe.machine.compile,
+                sources=[source.name for source in dataset.sources],
+            ),
             progress=Progress(recipe, dataset.identity),
             batches=batches,
             dataset=dataset,
             saver=Saver(tmp_path / folder, attempt=1, still_owner=lambda: True, clock=clock),
+            snapshots=SnapshotRing(64 << 20),
             books=TimeBooks(clock),
             clock=clock,
         )

@@ -8,6 +8,7 @@ import torch
 from longhaul.checkpoint.capture import capture
 from longhaul.checkpoint.loader import restore
 from longhaul.checkpoint.saver import Saver
+from longhaul.checkpoint.snapshots import SnapshotRing
 from longhaul.config.load import load_recipe, shipped_recipes
 from longhaul.config.recipe import Recipe
 from longhaul.config.shrink import shrunken
@@ -73,6 +74,7 @@ def trainer_of(recipe: Recipe, prepared: Path, folder: Path) -> Trainer:
             ),
             dataset=dataset,
             saver=Saver(folder, attempt=1, still_owner=lambda: True, clock=clock),
+            snapshots=SnapshotRing(64 << 20),
             books=TimeBooks(clock),
             clock=clock,
         ),

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -41,7 +42,8 @@ def test_a_run_yields_every_step_once_and_learns(make_trainer: MakeTrainer) -> N
 
 
 def test_records_carry_everything_scheduled(make_trainer: MakeTrainer) -> None:
-    records = steps(make_trainer())
+    trainer = make_trainer()
+    records = steps(trainer)
     assert [r.sequence_length for r in records] == [16] * 6 + [32] * 6
     assert [r.warmup for r in records] == [True] * 3 + [False] * 9
     assert [r.step for r in records if r.evaluation_due] == [5, 10]
@@ -49,7 +51,10 @@ def test_records_carry_everything_scheduled(make_trainer: MakeTrainer) -> None:
     assert [r.step for r in records if r.gauges] == [3, 6, 9, 12]
     gauges = records[2].gauges
     assert all(len(layers) == 1 for layers in gauges.values())
-    assert gauges["residual_max_abs"][0] > gauges["residual_rms"][0] > 0
+    assert gauges["residual_max"][0] > gauges["residual_rms"][0] > 0
+    sources = {source.name for source in trainer._parts.dataset.sources}
+    assert set().union(*(record.source_losses for record in records)) == sources
+    assert records[2].totals["update_ratio.matrix"] > 0
 
 
 def test_the_rate_follows_the_schedule(make_trainer: MakeTrainer) -> None:
@@ -174,3 +179,105 @@ def test_the_whole_split_is_evaluated_when_asked(make_trainer: MakeTrainer) -> N
     assert set(whole.data["sources"]) == {"first", "second"}
     nats_per_bit = 0.6931471805599453
     assert whole.data["bits_per_byte"] == pytest.approx(whole.data["loss"] / nats_per_bit, rel=0.01)
+
+
+def to_snapshot(trainer: Trainer, step: int) -> None:
+    ring = trainer._parts.snapshots
+    trainer.roll_back(partial(ring.hand_back, step))
+
+
+def to_recover(**data: Any) -> Decision:
+    return decision("recover", cause="loss-spike", actions=["rollback"], **data)
+
+
+@pytest.mark.parametrize("extra", [(), ("optim.name=muon",)])
+def test_after_a_rollback_the_same_steps_recur_bit_by_bit(
+    make_trainer: MakeTrainer, extra: tuple[str, ...]
+) -> None:
+    trainer = make_trainer("checkpoint.snapshot_interval_steps=2", "model.dropout=0.2", *extra)
+    made, went_back = [], False
+    for record in trainer.steps():
+        if isinstance(record, StepRecord):
+            made.append(record)
+            if record.step == 8 and not went_back:
+                went_back = True
+                at_eight = weights(trainer)
+                to_snapshot(trainer, 6)
+                trainer.enter("1.01")
+            elif record.step == 8:
+                assert all(a.equal(b) for a, b in zip(weights(trainer), at_eight, strict=True))
+    assert [r.step for r in made] == [*range(1, 9), *range(7, 13)]
+    assert [r.segment for r in made] == ["1.00"] * 8 + ["1.01"] * 6
+    assert [r.step for r in made if r.redone] == [7, 8]
+    for first, again in zip(made[6:8], made[8:10], strict=True):
+        assert (first.loss, first.gradient_norm, first.draw) == (
+            again.loss,
+            again.gradient_norm,
+            again.draw,
+        )
+
+
+def test_what_was_due_at_a_border_that_was_left_is_due_no_more(make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer("checkpoint.snapshot_interval_steps=4")
+    kinds = []
+    for record in trainer.steps():
+        kinds.append((record.kind if isinstance(record, Event) else "step", record.step))
+        if kinds[-1] == ("step", 8) and kinds.count(("step", 8)) == 1:
+            to_snapshot(trainer, 4)
+    assert kinds.count(("save-started", 4)) == 1
+    assert kinds.count(("save-started", 8)) == 1
+
+
+def test_a_rollback_with_a_skip_passes_the_data_over_and_counts_steps_on(
+    make_trainer: MakeTrainer,
+) -> None:
+    trainer = make_trainer("checkpoint.snapshot_interval_steps=2")
+    made: list[StepRecord] = []
+    for record in trainer.steps():
+        if isinstance(record, StepRecord):
+            made.append(record)
+            if len(made) == 5:
+                to_snapshot(trainer, 2)
+                skip = {"begin": made[2].draw, "end": made[4].next_draw}
+                rollback = {"from": 5, "to": 2, "draw": made[2].draw}
+                trainer.apply(to_recover(rollback=rollback, skip=skip), "1.01")
+    assert [r.step for r in made[4:8]] == [5, 3, 4, 5]
+    assert made[5].draw == made[4].next_draw, "three steps' blocks are passed over"
+    assert made[5].next_draw == made[5].draw + 8
+
+
+def test_a_rollback_at_the_very_last_step_is_trained_on_from(make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer("checkpoint.snapshot_interval_steps=5")
+    made = []
+    for record in trainer.steps():
+        if isinstance(record, StepRecord):
+            made.append(record.step)
+            if len(made) == 12:
+                to_snapshot(trainer, 10)
+    assert made == [*range(1, 13), 11, 12]
+    assert trainer.finished
+
+
+def test_snapshots_of_the_stretch_that_was_left_are_gone(make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer("checkpoint.snapshot_interval_steps=2")
+    ring = trainer._parts.snapshots
+    for record in trainer.steps():
+        if record.step == 7:
+            assert [kept.step for kept in ring.kept()] == [0, 2, 4, 6]
+            to_snapshot(trainer, 4)
+            assert [kept.step for kept in ring.kept()] == [0, 2, 4]
+            break
+
+
+def test_gradients_and_live_settings_do_not_survive_a_rollback(make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer("checkpoint.snapshot_interval_steps=3", "optim.schedule.shape=constant")
+    for record in trainer.steps():
+        if record.step == 5:
+            break
+    for parameter in trainer.training_step.model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    to_snapshot(trainer, 3)
+    trainer.apply(to_recover(set={"optim.lr": 1e-4}), "1.01")
+    assert all(p.grad is None for p in trainer.training_step.model.parameters())
+    assert trainer.live_settings()["matrix.lr"] == 1e-4
+    assert trainer.position.step == 3

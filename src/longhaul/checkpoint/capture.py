@@ -5,7 +5,7 @@ handed back to the parts. Never knows: files, or what the tensors mean.
 """
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -35,6 +35,10 @@ class Stateful(Protocol):
     def take_back(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Go on from this state. `tensors` are those that `tensors()` gave, now filled."""
         ...
+
+
+PartsFor = Callable[[Mapping[str, Any]], Mapping[str, Stateful]]
+"""The parts to restore a state into, from the facts of that state."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Hands on a running job: `longhaul set`, `stop`, `note`.
+"""Hands on a running job: `longhaul set`, `rollback`, `fork`, `stop`, `note`.
 
 They write into the run's `requests/` and read its journal; they never touch the run itself.
 """
@@ -26,6 +26,43 @@ def set_setting(
     from longhaul.run.ask import ask_set
 
     print(ask_set(run, runs_dir, change, reason, wait))
+
+
+def rollback(
+    run: RunName,
+    to: Annotated[int, typer.Option("--to", help="step; the newest state at or before it")],
+    reason: Reason = "",
+    wait: Wait = 60.0,
+    runs_dir: RunsFolder = RUNS,
+) -> None:
+    """Go back to an earlier state; decisions stay. A run that rests does so when next started."""
+    from longhaul.run.ask import ask_rollback
+
+    print(ask_rollback(run, runs_dir, to, reason, wait))
+
+
+def fork(
+    run: RunName,
+    at: Annotated[int, typer.Option("--at", help="step; the newest state at or before it")],
+    change: Annotated[
+        list[str], typer.Option("--set", metavar="PATH=VALUE", help="change a setting there")
+    ] = [],  # noqa: B006 (typer reads the default and never changes it)
+    reset: Annotated[
+        list[str],
+        typer.Option(
+            "--reset",
+            help="optimizer: fresh state, warmed up; schedule: the learning rate's schedule "
+            "begins at that step; data: its order begins anew; loss-scale: its first value",
+        ),
+    ] = [],  # noqa: B006
+    reason: Reason = "",
+    wait: Wait = 60.0,
+    runs_dir: RunsFolder = RUNS,
+) -> None:
+    """Begin a new line of descent, with a major number of its own, at an earlier state."""
+    from longhaul.run.ask import ask_fork
+
+    print(ask_fork(run, runs_dir, at, change, reset, reason, wait))
 
 
 def stop(run: RunName, reason: Reason = "", wait: Wait = 60.0, runs_dir: RunsFolder = RUNS) -> None:

@@ -256,12 +256,26 @@ def _validate(
             if not any(removed):
                 return None, problems
             continue
+        problems += _fallback_problems(values, recipe)
         for involved, text in combination_problems(recipe):
             if not blamed.intersection(involved):
                 where = next((p for p in involved if p in origins), involved[0])
                 problems.append(Problem(involved[0], text, origin_of(where, origins)))
         return recipe, problems
     return None, problems
+
+
+def _fallback_problems(values: Mapping[str, Any], recipe: Recipe) -> Iterator[Problem]:
+    """A plan B that could not be put in force is found before it is needed."""
+    for number, entry in enumerate(recipe.fallback):
+        layers = _Layers(_copied({k: v for k, v in values.items() if k != "fallback"}))
+        for path, value in leaves(entry.set):
+            if (change := change_of(path)) != "live":
+                why = "unknown setting" if change is None else "cannot change in a live run"
+                yield Problem(f"fallback.{number}.set.{path}", why)
+            layers.set(path, value, "fallback")
+        for problem in _validate(layers.values, {})[1]:
+            yield Problem(f"fallback.{number}.set.{problem.path}", problem.text)
 
 
 _STAND_INS: dict[str, Any] = {

@@ -14,6 +14,8 @@ class ScheduleSection(Section):
 
     shape: Literal["constant", "cosine", "linear", "wsd"] = live("cosine")
     """How the rate goes from its peak to its end."""
+    from_step: int = live(0, ge=0)
+    """Step at which the schedule begins; a fork that resets the schedule begins it anew."""
     warmup_steps: int = live(0, ge=0)
     """Steps of linear warm-up."""
     decay_steps: int | None = live(None, gt=0)
@@ -97,9 +99,10 @@ class LossScaleSection(Section):
 class OptimSection(Section):
     """How gradients become new weights."""
 
-    name: Literal["adamw", "muon", "lamb", "sgdw"] = fixed("adamw")
+    name: Literal["adamw", "muon", "lamb", "sgdw"] = live("adamw")
     """Which update rule: AdamW (arXiv 1711.05101), Muon for matrices with AdamW for the rest,
-    LAMB (arXiv 1904.00962), or SGD with decoupled decay."""
+    LAMB (arXiv 1904.00962), or SGD with decoupled decay. A run that changes it goes on with fresh
+    state of the new rule (OPT-175B, runs 12.35 to 12.42)."""
     lr: float = live(gt=0)
     """Peak learning rate."""
     lr_factors: LearningRateFactors = Field(default_factory=LearningRateFactors)

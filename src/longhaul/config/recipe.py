@@ -10,9 +10,11 @@ from pydantic import Field
 
 from longhaul.config.batch import BatchSection, BatchStage
 from longhaul.config.data import DataSection, TokenizerSection
+from longhaul.config.diagnose import DiagnoseSection
 from longhaul.config.model import ModelSection
 from longhaul.config.optim import OptimSection
-from longhaul.config.section import Section, fixed
+from longhaul.config.recover import FallbackSection, RecoverSection
+from longhaul.config.section import Section, fixed, live
 from longhaul.config.train import (
     CheckpointSection,
     EvaluationSection,
@@ -23,6 +25,7 @@ from longhaul.config.train import (
     SampleSection,
     TrainSection,
 )
+from longhaul.core.errors import RecipeError
 from longhaul.core.schedules import stage_at
 
 
@@ -46,6 +49,10 @@ class Recipe(Section):
     evaluation: EvaluationSection = Field(default_factory=EvaluationSection)
     checkpoint: CheckpointSection = Field(default_factory=CheckpointSection)
     monitor: MonitorSection = Field(default_factory=MonitorSection)
+    diagnose: DiagnoseSection = Field(default_factory=DiagnoseSection)
+    recover: RecoverSection = Field(default_factory=RecoverSection)
+    fallback: tuple[FallbackSection, ...] = live(())
+    """Plans B, in their order."""
     machine: MachineSection = Field(default_factory=MachineSection)
     sample: SampleSection = Field(default_factory=SampleSection)
 
@@ -68,7 +75,16 @@ class Recipe(Section):
         return max(stage.sequence_length for stage in self.batch_stages())
 
     def micro_sequences(self, step: int) -> int:
-        """Sequences computed at once in the step after `step`."""
+        """Sequences computed at once in the step after `step`.
+
+        Raises:
+            RecipeError: they are `auto`, and nothing has been found for a device yet.
+        """
+        if self.batch.micro_sequences == "auto":
+            raise RecipeError(
+                "batch.micro_sequences: auto has not been found for a device yet",
+                "train the recipe, which finds it at the first start, or give a number",
+            )
         return self.batch.micro_sequences or self.batch_at(step).sequences
 
     def total_steps(self) -> int | None:

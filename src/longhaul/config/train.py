@@ -60,6 +60,12 @@ class CheckpointSection(Section):
     """Newest checkpoints to keep."""
     keep_every: int = live(0, ge=0)
     """Also keep checkpoints at multiples of this many steps; 0 keeps none."""
+    snapshot_interval_steps: int = live(25, ge=0)
+    """Steps between snapshots of the training state in the host's memory, to roll back to without
+    a disk; 0 takes none."""
+    snapshot_mb: float | None = changed_at_start(None, ge=0)
+    """Most megabytes that snapshots may take; a tenth of the available memory when absent. If
+    fewer than two fit, none is taken, and a rollback goes to a checkpoint."""
 
 
 class MonitorSection(Section):

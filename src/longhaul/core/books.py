@@ -14,7 +14,7 @@ from longhaul.core.units import Seconds
 
 Bucket = Literal[
     "prepare",  # reading text, training a tokenizer, writing shards
-    "restart",  # from the start of the process (first start too) to its first step
+    "restart",  # from the start of the process (first start too) to its first step; a rollback
     "compile",
     "training",
     "data_wait",

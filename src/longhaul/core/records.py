@@ -107,7 +107,8 @@ class Event:
 
     `kind` is one of: attempt-started, attempt-ended, segment-opened, evaluation-started,
     evaluation, save-started, checkpoint, checkpoint-failed, settings-differ, data-skipped,
-    settings-read-back, override-begins, request-refused, note, warning, finished.
+    settings-read-back, override-begins, rolled-back, optimizer-swapped, state-reset,
+    request-refused, note, warning, finished.
     """
 
     KIND: ClassVar[str] = "event"

@@ -31,6 +31,7 @@ class LossScale:
     """
 
     def __init__(self, settings: LossScaleSection, device: torch.device) -> None:
+        self._initial = settings.initial
         self.scale = torch.full((), settings.initial, device=device)
         """float32; what the loss of the next step is multiplied by. Changed in place."""
         self._good_steps = torch.zeros((), dtype=torch.int64, device=device)
@@ -57,6 +58,11 @@ class LossScale:
         self.scale.mul_(factor).clamp_(numbers["floor"], numbers["ceiling"])
         self._good_steps.copy_(torch.where(grows, 0, good_steps))
         return at_floor
+
+    def reset(self) -> None:
+        """Begin again at the scale of the first step."""
+        self.scale.fill_(self._initial)
+        self._good_steps.zero_()
 
     def apply_settings(self, settings: LossScaleSection) -> None:
         """Take changed settings and keep the scale."""

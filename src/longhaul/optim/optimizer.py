@@ -12,8 +12,9 @@ from longhaul.config.optim import OptimSection
 from longhaul.optim.gate import Gate
 from longhaul.optim.groups import Group
 
-LiveSettings = dict[str, float]
-"""Dotted `role.setting` → value, such as `matrix.weight_decay`; clipping is `clip`."""
+LiveSettings = dict[str, float | str]
+"""Dotted `role.setting` → value, such as `matrix.weight_decay`; clipping is `clip`, and the update
+rule itself `optimizer.name`."""
 
 
 class Optimizer(Protocol):
@@ -23,6 +24,8 @@ class Optimizer(Protocol):
     `optimizer.clear_gradients()`.
     """
 
+    name: str
+    """Value of `optim.name`."""
     groups: tuple[Group, ...]
 
     def judge(self, loss: Tensor, scale: Tensor | None = None) -> Gate:
@@ -43,6 +46,10 @@ class Optimizer(Protocol):
 
     def apply_settings(self, settings: OptimSection) -> None:
         """Take changed settings (rate, betas, eps, decay, clip) and keep all state."""
+        ...
+
+    def reset(self) -> None:
+        """Throw all state away: the next step is made as the very first one is."""
         ...
 
     def live_settings(self) -> LiveSettings:

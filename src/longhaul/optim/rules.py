@@ -118,16 +118,22 @@ class RuledOptimizer:
         for rule in self.rules:
             rule.numbers = rule.wanted(settings, settings.lr)
 
+    @torch.no_grad()
+    def reset(self) -> None:
+        """Throw all state away; every rule here begins with zeros."""
+        for tensor in self.tensors().values():
+            tensor.zero_()
+
     def live_settings(self) -> LiveSettings:
         """Settings as the next step will read them."""
-        live: LiveSettings = {"clip": self._clip}
+        live: LiveSettings = {"optimizer.name": self.name, "clip": self._clip}
         for rule in self.rules:
             live |= _of_role(rule, rule.numbers)
         return live
 
     def expected_settings(self, settings: OptimSection, lr: float) -> LiveSettings:
         """What `live_settings` must say under `settings` at learning rate `lr`."""
-        expected: LiveSettings = {"clip": settings.clip}
+        expected: LiveSettings = {"optimizer.name": settings.name, "clip": settings.clip}
         for rule in self.rules:
             expected |= _of_role(rule, rule.wanted(settings, lr))
         return expected

@@ -1,17 +1,18 @@
-"""Asking something of a run: `longhaul set`, `stop`, `note`.
+"""Asking something of a run: `longhaul set`, `rollback`, `fork`, `stop`, `note`.
 
 Enters: a run's name and what is wanted. Leaves: a request in the run's folder, and the answer
 the run gave, if one trains it now. Never knows: how requests are granted.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from longhaul.config.load import parse_override, with_overrides
 from longhaul.config.paths import change_of
 from longhaul.config.problems import raise_problems, unknown_setting
+from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import UsageError
 from longhaul.core.records import Decision, Event
@@ -37,17 +38,8 @@ def ask_set(
     """
     folder = open_run(run, runs)
     path, value = parse_override(change)
-    when = change_of(path)
-    if when is None:
-        raise_problems([unknown_setting(path, change)], folder.name)
-    if when != "live":
-        hint = "restart the run with --set" if when == "restart" else "start another run with --new"
-        raise UsageError(f"{path}: cannot change while a run trains", hint)
-    past = read_past(folder)
-    recipe = with_overrides(
-        read_asked(folder).settings(), past.ledger.overrides_at(past.steps_made)
-    )
-    with_overrides(recipe, {path: value})
+    _refuse_unless_live(path, change, folder)
+    with_overrides(_effective(folder), {path: value})
     data = {"path": path, "value": value, "from_step": from_step}
     answer = _ask(folder, "set", data, reason, wait_s)
     if answer is None:
@@ -55,6 +47,76 @@ def ask_set(
     if answer.step < from_step:
         return f"decided at step {answer.step}: {path} = {value!r} from step {from_step} on"
     return f"step {answer.step}: {path} {answer.data.get('old')!r} → {value!r}"
+
+
+def ask_rollback(run: str, runs: Path, to_step: int, reason: str, wait_s: Seconds) -> str:
+    """Ask a run to go back to its newest state at or before a step; the answer in words.
+
+    Raises:
+        UsageError: the run refused, or has not come so far.
+    """
+    folder = open_run(run, runs)
+    _refuse_beyond(folder, to_step)
+    answer = _ask(folder, "rollback", {"to": to_step}, reason, wait_s)
+    if answer is None:
+        return f"asked: back to step {to_step}; the run goes back when it is next started"
+    return f"step {answer.step}: {_went_back(answer)}"
+
+
+def ask_fork(
+    run: str,
+    runs: Path,
+    at_step: int,
+    changes: Sequence[str],
+    resets: Sequence[str],
+    reason: str,
+    wait_s: Seconds,
+) -> str:
+    """Ask a run to begin a new line of descent at a step; the answer in words.
+
+    Raises:
+        RecipeError: there is no such setting, or a value is impossible.
+        UsageError: the run refused, or has not come so far.
+    """
+    folder = open_run(run, runs)
+    _refuse_beyond(folder, at_step)
+    changed = dict(parse_override(change) for change in changes)
+    for path, value in changed.items():
+        _refuse_unless_live(path, f"{path}={value}", folder)
+    with_overrides(_effective(folder), changed)
+    data = {"at": at_step, "set": changed, "reset": list(resets)}
+    answer = _ask(folder, "fork", data, reason, wait_s)
+    if answer is None:
+        return f"asked: a fork at step {at_step}; it is made when the run is next started"
+    also = [f"{path} = {value!r}" for path, value in answer.data.get("set", {}).items()]
+    also += [f"fresh {what}" for what in resets]
+    return f"step {answer.step}: forked; " + "; ".join([_went_back(answer), *also])
+
+
+def _went_back(answer: Decision | Event) -> str:
+    rollback = answer.data.get("rollback")
+    return f"back to step {rollback['to']}" if rollback else "going on from there"
+
+
+def _refuse_beyond(folder: RunFolder, step: int) -> None:
+    made = read_past(folder).steps_made
+    if not 0 <= step <= made:
+        raise UsageError(f"step {step}: run {folder.name} has made steps up to {made}")
+
+
+def _refuse_unless_live(path: str, change: str, folder: RunFolder) -> None:
+    when = change_of(path)
+    if when is None:
+        raise_problems([unknown_setting(path, change)], folder.name)
+    if when != "live":
+        hint = "restart the run with --set" if when == "restart" else "start another run with --new"
+        raise UsageError(f"{path}: cannot change while a run trains", hint)
+
+
+def _effective(folder: RunFolder) -> Recipe:
+    past = read_past(folder)
+    overrides = past.ledger.overrides_at(past.steps_made)
+    return with_overrides(read_asked(folder).settings(), overrides)
 
 
 def ask_stop(run: str, runs: Path, reason: str, wait_s: Seconds) -> str:

@@ -128,12 +128,13 @@ class Book:
         draw: int,
         checkpoint: int | None,
         fingerprint: Mapping[str, Any],
+        fork: bool = False,
     ) -> SegmentOpening:
-        """Begin the next stretch under one set of effective settings."""
+        """Begin the next stretch under one set of effective settings; a fork begins a major."""
         parent = self.segment
         before = recipe_from_values(parent.settings) if parent else settings
         opening = SegmentOpening(
-            number=self._next_number(parent),
+            number=self._next_number(parent, fork),
             parent=parent.number if parent else None,
             attempt=self.lease.attempt,
             checkpoint=checkpoint,
@@ -157,5 +158,7 @@ class Book:
         """Write what is held, as far as possible."""
         self._journal.close()
 
-    def _next_number(self, parent: SegmentOpening | None) -> SegmentNumber:
-        return next_minor(self.folder, parent.number) if parent else next_major(self.folder)
+    def _next_number(self, parent: SegmentOpening | None, fork: bool) -> SegmentNumber:
+        if parent is None or fork:
+            return next_major(self.folder)
+        return next_minor(self.folder, parent.number)

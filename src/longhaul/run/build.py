@@ -7,10 +7,12 @@ Never knows: checkpoints; they are restored into the parts afterwards.
 import torch
 
 from longhaul.checkpoint.saver import Saver
+from longhaul.checkpoint.snapshots import SnapshotRing
 from longhaul.config.load import with_overrides
 from longhaul.config.recipe import Recipe
 from longhaul.config.size import model_size
-from longhaul.core.units import short_count
+from longhaul.core.memory import available_memory
+from longhaul.core.units import Bytes, short_count
 from longhaul.data.batches import BatchReader
 from longhaul.data.dataset import Dataset
 from longhaul.model.gpt import GPT
@@ -73,6 +75,7 @@ def build_parts(attempt: Attempt, dataset: Dataset, device: torch.device) -> Par
             if recipe.precision.half_weights == "fp16"
             else None,
             compiled=recipe.machine.compile,
+            sources=[source.name for source in dataset.sources],
         ),
         progress=Progress(settings, dataset.identity),
         batches=BatchReader(
@@ -85,6 +88,13 @@ def build_parts(attempt: Attempt, dataset: Dataset, device: torch.device) -> Par
             still_owner=book.lease.is_ours,
             clock=attempt.clock,
         ),
+        snapshots=SnapshotRing(_snapshot_budget(recipe)),
         books=book.time,
         clock=attempt.clock,
     )
+
+
+def _snapshot_budget(recipe: Recipe) -> Bytes:
+    """Bytes of the host's memory for snapshots of the training state."""
+    asked = recipe.checkpoint.snapshot_mb
+    return int(asked * 1e6) if asked is not None else available_memory() // 10

@@ -5,24 +5,28 @@ border; notes; refusals. Each request is answered once, whatever dies in between
 Never knows: why somebody asks.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from longhaul.config.load import with_overrides
 from longhaul.config.paths import change_of
 from longhaul.config.problems import nearest_setting
+from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import Clock
 from longhaul.core.errors import LonghaulError, RecipeError
 from longhaul.core.records import Decision
 from longhaul.core.units import Seconds
 from longhaul.logbook.ledger import LedgerError
 from longhaul.logbook.requests import Request, pending, refuse, settle
-from longhaul.logbook.segments import SegmentTaken
+from longhaul.recover.plan import Safe
 from longhaul.run.book import Book
+from longhaul.run.recovery import Keep, Recovery
 from longhaul.store.commit import NotOwner
 from longhaul.train.trainer import Trainer
 
 _LOOK_EVERY_S: Seconds = 0.5
+RESETS = ("optimizer", "loss-scale", "schedule", "data")
+"""What a fork may begin anew."""
 
 
 class Refused(LonghaulError):
@@ -34,7 +38,7 @@ class Desk:
 
     Args:
         book: decisions are written here first.
-        fingerprint: of this attempt, for the segments that decisions open.
+        recovery: goes back to earlier states, and opens segments.
         done: ids of requests that earlier attempts have answered.
         clock: the folder is looked at twice a second at most, because on a network file system
             each look is a round trip.
@@ -44,7 +48,7 @@ class Desk:
     def __init__(
         self,
         book: Book,
-        fingerprint: Mapping[str, Any],
+        recovery: Recovery,
         done: frozenset[str],
         clock: Clock,
         say: Callable[[str], None],
@@ -52,14 +56,19 @@ class Desk:
         self.stop_reason: str | None = None
         """Why somebody asked the run to stop; None if nobody did."""
         self._book = book
-        self._fingerprint = fingerprint
+        self._recovery = recovery
         self._done = set(done)
         self._clock = clock
         self._say = say
         self._looked = -1e9
 
-    def answer(self, trainer: Trainer) -> None:
-        """Answer what was asked since the last look."""
+    def answer(self, trainer: Trainer, keep: Keep) -> None:
+        """Answer what was asked since the last look.
+
+        Args:
+            trainer: at a step border.
+            keep: takes the records that come to light before a rollback.
+        """
         now = self._clock.monotonic()
         if now - self._looked < _LOOK_EVERY_S:
             return
@@ -69,15 +78,15 @@ class Desk:
             raise NotOwner("another attempt has taken this run over; this one ends")
         for request in asked:
             try:
-                self._answer(request, trainer)
+                self._answer(request, trainer, keep)
             except LedgerError as error:
                 # Nothing was changed, and the request stays: the disk may have space later.
                 self._say(f"WARNING: {error}")
 
-    def _answer(self, request: Request, trainer: Trainer) -> None:
+    def _answer(self, request: Request, trainer: Trainer, keep: Keep) -> None:
         """Grant a request, or refuse it; either way it is journalled before its file goes."""
         try:
-            self._grant_or_refuse(request, trainer)
+            self._grant_or_refuse(request, trainer, keep)
         except Refused as refusal:
             self._book.tell_durably(
                 "request-refused",
@@ -92,9 +101,9 @@ class Desk:
             settle(self._book.folder, request)
         self._done.add(request.id)
 
-    def _grant_or_refuse(self, request: Request, trainer: Trainer) -> None:
+    def _grant_or_refuse(self, request: Request, trainer: Trainer, keep: Keep) -> None:
         try:
-            self._grant(request, trainer)
+            self._grant(request, trainer, keep)
         except (ValueError, TypeError, KeyError) as error:
             raise Refused(
                 f"{request.kind} {dict(request.data)}: makes no sense ({error})"
@@ -104,7 +113,7 @@ class Desk:
                 raise
             raise Refused(error.message) from error
 
-    def _grant(self, request: Request, trainer: Trainer) -> None:
+    def _grant(self, request: Request, trainer: Trainer, keep: Keep) -> None:
         step = trainer.position.step
         if request.kind == "note":
             text, who = str(request.data.get("text", "")), request.who
@@ -114,6 +123,10 @@ class Desk:
         elif request.kind == "skip":
             data = {"begin": request.data.get("begin"), "end": request.data.get("end")}
             trainer.apply(self._decide(request, step, data))
+        elif request.kind == "rollback":
+            self._roll_back(request, trainer, keep)
+        elif request.kind == "fork":
+            self._fork(request, trainer, keep)
         elif request.kind == "stop" and request.time < self._book.lease.since:
             raise Refused("asked of an earlier attempt, which has ended")
         elif request.kind == "stop":
@@ -137,26 +150,50 @@ class Desk:
         decision = self._decide(request, step, data, from_step)
         segment = None
         if from_step <= step:
-            segment = self.open_segment(trainer, settings, request.reason or f"set {path}")
+            reason = request.reason or f"set {path}"
+            segment = self._recovery.open_segment(trainer, settings, reason)
         trainer.apply(decision, segment)
         self._book.tell("settings-read-back", step, live=trainer.live_settings())
 
-    def open_segment(self, trainer: Trainer, settings: Any, reason: str) -> str:
-        """Begin a segment under `settings` where the trainer stands; its number."""
-        position = trainer.position
+    def _roll_back(self, request: Request, trainer: Trainer, keep: Keep) -> None:
+        wanted, step = int(request.data.get("to", -1)), trainer.position.step
+        if wanted >= step:
+            raise Refused(f"step {wanted}: the run stands at step {step}; nothing to go back to")
+        to = _at_or_before(self._recovery.states(trainer), wanted)
+        data = _recover_data("rollback", step, to, request)
+        reason = request.reason or f"rolled back to step {to.step} by {request.who}"
+        self._recovery.carry_out(trainer, data, to, keep=keep, who=request.who, reason=reason)
+
+    def _fork(self, request: Request, trainer: Trainer, keep: Keep) -> None:
+        wanted, step = int(request.data.get("at", -1)), trainer.position.step
+        if wanted > step:
+            raise Refused(f"step {wanted}: the run has come to step {step} only")
+        # What stands at this border is a state too, and needs no restoring.
+        to = _at_or_before(self._recovery.states(trainer), wanted) if wanted < step else None
+        at = to.step if to else step
+        resets = [str(what) for what in request.data.get("reset", ())]
+        if unknown := [what for what in resets if what not in RESETS]:
+            raise Refused(f"reset {unknown[0]}: not one of {', '.join(RESETS)}")
+        changed = dict(request.data.get("set", {}))
+        for path in changed:
+            _refuse_unless_live(path)
+        if "schedule" in resets:
+            changed.setdefault("optim.schedule.from_step", at)
+        before = trainer.settings
         try:
-            self._book.open_segment(
-                reason,
-                settings,
-                step=position.step,
-                draw=position.draw,
-                checkpoint=None,
-                fingerprint=self._fingerprint,
-            )
-        except (OSError, SegmentTaken) as error:
-            # The decision is in the ledger and holds; only its stretch has no number of its own.
-            self._say(f"WARNING: no segment could be opened: {error}")
-        return self._book.segment_name
+            after = with_overrides(before, changed)
+        except RecipeError as error:
+            raise Refused(error.message) from error
+        values = before.model_dump(mode="json")
+        data = _recover_data("fork", step, to, request) | {
+            "set": changed,
+            "old": {path: value_at(values, path) for path in changed},
+            "reset": [what for what in resets if what != "schedule"],
+            "rewarm_steps": _rewarm_steps(resets, after),
+        }
+        reason = request.reason or f"forked at step {at} by {request.who}"
+        who = request.who
+        self._recovery.carry_out(trainer, data, to, keep=keep, who=who, reason=reason, fork=True)
 
     def _decide(
         self, request: Request, step: int, data: Mapping[str, Any], from_step: int = 0
@@ -169,6 +206,33 @@ class Desk:
             reason=request.reason,
             from_step=from_step,
         )
+
+
+def _at_or_before(states: Sequence[Safe], step: int) -> Safe:
+    """The newest state that is not later than `step`."""
+    found = [state for state in states if state.step <= step]
+    if not found:
+        there = ", ".join(str(state.step) for state in states) or "none at all"
+        raise Refused(f"no state of step {step} or before is left; there are: {there}")
+    return found[-1]
+
+
+def _recover_data(action: str, step: int, to: Safe | None, request: Request) -> dict[str, Any]:
+    rollback = {"from": step, "to": to.step, "draw": to.draw} if to else None
+    return {
+        "cause": "asked",
+        "subject": request.who,
+        "actions": [action],
+        "rollback": rollback,
+        "request": request.id,
+    }
+
+
+def _rewarm_steps(resets: Sequence[str], settings: Recipe) -> int:
+    """A fresh optimizer is warmed up as at the start, unless the whole schedule begins anew."""
+    if "optimizer" not in resets or "schedule" in resets:
+        return 0
+    return settings.optim.schedule.warmup_steps
 
 
 def _refuse_unless_live(path: str) -> None:

@@ -20,10 +20,10 @@ from longhaul.run.view import time_rows
 from longhaul.train.sampling import sample_tokens
 
 
-def finish(attempt: Attempt, pilot: Pilot, dataset: Dataset, restored: int | None) -> ExitCode:
+def finish(attempt: Attempt, pilot: Pilot, dataset: Dataset) -> ExitCode:
     """Save, evaluate on the whole split, write a sample, and say where the time went."""
     trainer, book, view = pilot.trainer, attempt.book, attempt.view
-    _save(pilot, restored)
+    _save(pilot)
     loss: dict[str, Any] = {}
     for record in trainer.evaluate(None):
         pilot.keep(record)
@@ -60,10 +60,10 @@ def finish(attempt: Attempt, pilot: Pilot, dataset: Dataset, restored: int | Non
     return ExitCode.FINISHED
 
 
-def end_unfinished(attempt: Attempt, pilot: Pilot, restored: int | None) -> ExitCode:
+def end_unfinished(attempt: Attempt, pilot: Pilot) -> ExitCode:
     """Save, so that nothing is lost, and say how to go on."""
     code, reason = pilot.how_it_stopped()
-    _save(pilot, restored)
+    _save(pilot)
     step = pilot.trainer.position.step
     attempt.book.tell("attempt-ended", step, reason=reason)
     attempt.view.say(
@@ -98,13 +98,13 @@ def prompt_tokens(tokenizer: Tokenizer, prompt: str) -> list[int]:
     return tokens or [tokenizer.end_of_text or 0]
 
 
-def _save(pilot: Pilot, restored: int | None) -> None:
+def _save(pilot: Pilot) -> None:
     """Make sure that where training stands is on disk."""
     trainer = pilot.trainer
     step = trainer.position.step
     for record in trainer.saved(wait=True):
         pilot.keep(record)
-    if pilot.saved_step != step and restored != step:
+    if pilot.saved_step != step:
         for item in trainer.save():
             pilot.keep(item)
         for record in trainer.saved(wait=True):

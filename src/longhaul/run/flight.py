@@ -6,24 +6,31 @@ Never knows: how the lease was had or the text prepared (`worker.py`).
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from longhaul.config.load import recipe_from_values, with_overrides
 from longhaul.config.recipe import Recipe
 from longhaul.core.errors import ExitCode
 from longhaul.core.fingerprint import differences, fingerprint
+from longhaul.core.records import Record
 from longhaul.data.dataset import Dataset
+from longhaul.logbook.reading import read_last
 from longhaul.run.asked import changed_settings
 from longhaul.run.attempt import Attempt
 from longhaul.run.build import build_parts
 from longhaul.run.desk import Desk
 from longhaul.run.device import choose_device, settle_torch, torch_facts
 from longhaul.run.ending import end_unfinished, finish
+from longhaul.run.judgement import Judgement
+from longhaul.run.micro_batch import settle_micro_batch
 from longhaul.run.past import Past
 from longhaul.run.pilot import Pilot
+from longhaul.run.recovery import Recovery
 from longhaul.run.restore import restore_newest
 from longhaul.run.signals import StopWish
-from longhaul.train.state import Progress, training_state
+from longhaul.train.renew import parts_for
+from longhaul.train.state import Progress
 from longhaul.train.trainer import Identity, Parts, Trainer
 
 _MOST_DIFFERENCES_SAID = 8
@@ -34,25 +41,41 @@ def fly(attempt: Attempt, dataset: Dataset, wish: StopWish) -> ExitCode:
     device = choose_device(attempt.recipe.machine.device)
     settle_torch(attempt.recipe)
     parts = build_parts(attempt, dataset, device)
-    owners = training_state(parts.step, parts.progress)
-    restored = restore_newest(attempt.book, owners, attempt.view)
+    restored = restore_newest(
+        attempt.book, partial(parts_for, parts.step, parts.progress), attempt.view.say
+    )
     prints = fingerprint(torch_facts(device)) | {"data": {"identity": dataset.identity}}
     try:
+        settle_micro_batch(attempt, parts)
         trainer = _announce(attempt, parts, restored, prints)
-        desk = Desk(
-            attempt.book, prints, attempt.past.done_requests, attempt.clock, attempt.view.say
-        )
-        pilot = Pilot(trainer, attempt.book, desk, wish, attempt.view, attempt.clock)
+        pilot = _pilot(attempt, trainer, wish, prints, restored)
         attempt.view.begin(trainer.position.step, trainer.settings.total_steps())
         pilot.fly()
         attempt.view.end()
         if trainer.finished or pilot.out_of_time:
-            return finish(attempt, pilot, dataset, restored)
-        return end_unfinished(attempt, pilot, restored)
+            return finish(attempt, pilot, dataset)
+        return end_unfinished(attempt, pilot)
     finally:
         attempt.view.end()
         parts.batches.close()
         parts.saver.close()
+
+
+def _pilot(
+    attempt: Attempt,
+    trainer: Trainer,
+    wish: StopWish,
+    prints: Mapping[str, Any],
+    restored: int | None,
+) -> Pilot:
+    book, clock, say = attempt.book, attempt.clock, attempt.view.say
+    recovery = Recovery(book, prints, clock, say)
+    desk = Desk(book, recovery, attempt.past.done_requests, clock, say)
+    past: list[Record] = []
+    if attempt.past.begun:
+        past = read_last(attempt.folder, Judgement.records_needed(trainer.settings))
+    judgement = Judgement(trainer.settings, past)
+    return Pilot(attempt, trainer, judgement, recovery, desk, wish, restored)
 
 
 def _announce(
@@ -60,7 +83,8 @@ def _announce(
 ) -> Trainer:
     """Open a segment, say what differs from before, and make the trainer."""
     book, past, position = attempt.book, attempt.past, parts.progress.position
-    effective = with_overrides(attempt.recipe, past.ledger.overrides_at(position.step))
+    ledger = book.ledger.state  # a start may have decided something already
+    effective = with_overrides(attempt.recipe, ledger.overrides_at(position.step))
     _say_what_differs(attempt, effective, parts.progress, prints)
     reason = _reason(past, restored)
     book.open_segment(
@@ -73,7 +97,7 @@ def _announce(
     )
     attempt.view.say(f"segment {book.segment_name}: {reason}")
     identity = Identity(book.lease.attempt, book.segment_name, past.steps_made)
-    trainer = Trainer(attempt.recipe, past.ledger, parts, identity)
+    trainer = Trainer(attempt.recipe, ledger, parts, identity)
     book.tell(
         "attempt-started",
         position.step,

@@ -45,6 +45,8 @@ def read_past(folder: RunFolder) -> Past:
     """Read what a new attempt must know."""
     reading = read_journal(folder, steps=False)
     events = list(reading)
+    # A rollback leaves the steps it undid behind; they were made all the same.
+    left = [int((d.data.get("rollback") or {}).get("from", 0)) for d in _decisions(events)]
     last_steps = [
         record for record in read_last(folder, 1, events=False) if isinstance(record, StepRecord)
     ]
@@ -58,10 +60,10 @@ def read_past(folder: RunFolder) -> Past:
     segments = read_segments(folder)
     times = [record.time for record in [*events[-1:], *last_steps]]
     return Past(
-        ledger=fold_all(record for record in events if isinstance(record, Decision)),
+        ledger=fold_all(_decisions(events)),
         damaged_lines=reading.damaged,
         done_requests=done_requests(events),
-        steps_made=max([0, *reached, *(record.step for record in last_steps)]),
+        steps_made=max([0, *reached, *left, *(record.step for record in last_steps)]),
         last_seen=max(times) if times else None,
         last_segment=segments[-1] if segments else None,
         ended=ended,
@@ -73,6 +75,10 @@ def hours_spent(folder: RunFolder) -> float:
     """Hours of all attempts so far, idle time between them left out. Reads the whole journal."""
     spent = time_spent(read_journal(folder))
     return sum(seconds for bucket, seconds in spent.items() if bucket != "idle") / 3600
+
+
+def _decisions(events: list[Record]) -> list[Decision]:
+    return [record for record in events if isinstance(record, Decision)]
 
 
 def _of_kind(events: list[Record], kind: str) -> list[Event]:

@@ -5,66 +5,85 @@ Never knows: how a step is made, or where lines are kept.
 """
 
 from contextlib import suppress
+from functools import partial
 
-from longhaul.core.clocks import Clock
 from longhaul.core.errors import ExitCode, NeedsPerson
 from longhaul.core.records import Event, StepRecord
 from longhaul.core.units import Seconds
 from longhaul.logbook.ledger import LedgerError
-from longhaul.run.book import Book
+from longhaul.recover.plan import WHO
+from longhaul.run.attempt import Attempt
 from longhaul.run.desk import Desk
+from longhaul.run.judgement import Judgement
 from longhaul.run.past import hours_spent
+from longhaul.run.recovery import Recovery
 from longhaul.run.signals import StopWish
-from longhaul.run.view import View
 from longhaul.store.catalogue import catalogue
-from longhaul.store.commit import NotOwner, remove
+from longhaul.store.commit import NotOwner, checkpoint_path, remove
 from longhaul.store.health import health_now
 from longhaul.store.retention import to_remove
 from longhaul.train.trainer import Trainer
+
+_SAID = {
+    "optimizer-swapped": "optimizer: {old} → {new}, with fresh state",
+    "state-reset": "state reset: {what}, {rewarm_steps} steps of warm-up follow",
+}
+"""Events that people are told of, beside those that a view shows."""
 
 
 class Pilot:
     """Flies one attempt.
 
     Args:
+        attempt: everything is written into its book and shown in its view.
         trainer: yields what was completed.
-        book: everything is written down here.
+        judgement: sees every record, and says what is to be done.
+        recovery: carries out what is decided.
         desk: what people ask for.
         wish: what signals ask for.
-        view: what a person sees.
-        clock: for `train.max_hours`.
+        restored: step of the checkpoint that the trainer goes on from; None if from none.
     """
 
     def __init__(
         self,
+        attempt: Attempt,
         trainer: Trainer,
-        book: Book,
+        judgement: Judgement,
+        recovery: Recovery,
         desk: Desk,
         wish: StopWish,
-        view: View,
-        clock: Clock,
+        restored: int | None = None,
     ) -> None:
         self.trainer = trainer
         self.out_of_time = False
-        self.saved_step: int | None = None
-        """Newest step of this attempt whose checkpoint was read back."""
-        self.checkpoints = book.folder.checkpoints
-        self._book = book
+        self.checkpoints = attempt.folder.checkpoints
+        self._book = attempt.book
+        self._view = attempt.view
+        self._clock = attempt.clock
+        self._judgement = judgement
+        self._recovery = recovery
         self._desk = desk
         self._wish = wish
-        self._view = view
-        self._clock = clock
+        self._saved_step = restored
         self._spent: tuple[Seconds, Seconds] | None = None
+
+    @property
+    def saved_step(self) -> int | None:
+        """Newest step whose checkpoint was read back; None if it was gone back behind since."""
+        health = self._book.ledger.state.checkpoint_health.get(self._saved_step or -1)
+        poisoned = health is not None and health.health == "poisoned"
+        return None if poisoned else self._saved_step
 
     def fly(self) -> None:
         """Train until the run is finished, somebody wants it to stop, or its time is up."""
-        self._desk.answer(self.trainer)
+        self._desk.answer(self.trainer, self.keep)
         self._watch_the_time()
         if self._stop_wanted():
             return
         for record in self.trainer.steps():
             self.keep(record)
-            self._desk.answer(self.trainer)
+            self._steer()
+            self._desk.answer(self.trainer, self.keep)
             self._watch_the_time()
             if self._stop_wanted():
                 self.trainer.stop()
@@ -77,8 +96,13 @@ class Pilot:
                 return  # the ledger holds them; the journal tells when all was read back
         self._book.append(record)
         self._view.show(record)
+        for finding in self._judgement.observe(record):
+            self._book.append(finding)
+            self._view.say(f"step {finding.step:>6}  {finding.severity}: {finding.sentence}")
+        if isinstance(record, Event) and record.kind in _SAID:
+            self._view.say(f"step {record.step:>6}  " + _SAID[record.kind].format(**record.data))
         if isinstance(record, Event) and record.kind == "override-begins":
-            segment = self._desk.open_segment(
+            segment = self._recovery.open_segment(
                 self.trainer, self.trainer.settings, "an override that was decided earlier begins"
             )
             self.trainer.enter(segment)
@@ -89,6 +113,45 @@ class Pilot:
             names = {ExitCode.INTERRUPTED: "interrupted", ExitCode.START_AGAIN: "preempted"}
             return self._wish.exit_code, names[self._wish.exit_code]
         return ExitCode.START_AGAIN, f"stopped: {self._desk.stop_reason}"
+
+    def _steer(self) -> None:
+        """Do what the judgement asks for at this border, the decision first."""
+        trainer, ledger = self.trainer, self._book.ledger.state
+        for step, manifest in self._judgement.passed_probation(trainer.settings, ledger):
+            if checkpoint_path(self.checkpoints, step).exists():
+                reason = "training has stayed healthy for a probation after it"
+                self._record_health(step, "good", manifest, reason)
+        findings = self._judgement.take()
+        plan = self._judgement.decide(
+            findings,
+            trainer.settings,
+            trainer.position,
+            ledger,
+            partial(self._recovery.states, trainer),
+        )
+        if plan is None:
+            return
+        step = trainer.position.step
+        lag_steps = min((step - finding.step for finding in findings), default=0)
+        data = plan.decision_data(step) | {"lag_steps": lag_steps}
+        try:
+            self._recovery.carry_out(
+                trainer,
+                data,
+                plan.rollback,
+                keep=self.keep,
+                who=WHO,
+                reason=plan.reason,
+                fork=bool(plan.fallback),
+            )
+        except LedgerError as error:
+            self._view.say(f"WARNING: {error}")
+            self._judgement.defer(findings)  # the disk may have space later
+            return
+        self._view.say(f"step {step:>6}  decided: {plan.reason}")
+        if plan.stop:
+            self._book.tell("attempt-ended", step, reason=f"stopped: {plan.reason}")
+            raise NeedsPerson(plan.reason, f"`longhaul log {self._book.folder.name}` shows how")
 
     def _stop_wanted(self) -> bool:
         return (
@@ -118,18 +181,21 @@ class Pilot:
         if health == "damaged":
             health = "poisoned"
             self._view.say(f"WARNING: {event.data['message']}; it will not be used")
+        self._record_health(event.step, health, manifest, str(event.data["message"]) or health)
+        if health == "verified":
+            self._saved_step = event.step
+            self._remove_old_checkpoints()
+
+    def _record_health(self, checkpoint: int, health: str, manifest: str, reason: str) -> None:
         # A health that could not be written costs a re-reading at the next start, nothing more.
         with suppress(LedgerError):
             self._book.decide(
                 "checkpoint-health",
                 self.trainer.position.step,
-                {"checkpoint": event.step, "health": health, "manifest": manifest},
+                {"checkpoint": checkpoint, "health": health, "manifest": manifest},
                 who="pilot",
-                reason=str(event.data["message"]) or health,
+                reason=reason,
             )
-        if health == "verified":
-            self.saved_step = event.step
-            self._remove_old_checkpoints()
 
     def _remove_old_checkpoints(self) -> None:
         keep = self.trainer.settings.checkpoint

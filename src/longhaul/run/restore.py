@@ -5,21 +5,20 @@ filled from the newest sound checkpoint, and every refusal said and recorded.
 Never knows: what is in a checkpoint.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable
 
-from longhaul.checkpoint.capture import Stateful
-from longhaul.checkpoint.loader import restore
+from longhaul.checkpoint.capture import PartsFor
+from longhaul.checkpoint.loader import read_facts, restore
 from longhaul.core.errors import NeedsPerson
 from longhaul.run.book import Book
-from longhaul.run.view import View
 from longhaul.store.catalogue import Checkpoint, catalogue, newest_usable
 from longhaul.store.commit import sweep
 from longhaul.store.health import health_now
 from longhaul.store.strict import RefusedCheckpoint
 
 
-def restore_newest(book: Book, parts: Mapping[str, Stateful], view: View) -> int | None:
-    """Fill `parts` from the newest usable checkpoint.
+def restore_newest(book: Book, parts_for: PartsFor, say: Callable[[str], None]) -> int | None:
+    """Fill the parts that suit it from the newest usable checkpoint.
 
     Returns:
         Its step; None if the run has no checkpoint yet.
@@ -29,15 +28,16 @@ def restore_newest(book: Book, parts: Mapping[str, Stateful], view: View) -> int
     """
     folder = book.folder.checkpoints
     for tidied in sweep(folder, book.lease.attempt):
-        view.say(f"checkpoints: {tidied}")
+        say(f"checkpoints: {tidied}")
     there = catalogue(folder)
     recorded = book.ledger.state.checkpoint_health
     refused: list[tuple[Checkpoint, RefusedCheckpoint]] = []
     for checkpoint in newest_usable(there, health_now(there, recorded)):
         try:
+            parts = parts_for(read_facts(checkpoint.path).facts)
             loaded = restore(checkpoint.path, parts)
         except RefusedCheckpoint as refusal:
-            view.say(f"WARNING: refused {refusal.message}; trying the one before it")
+            say(f"WARNING: refused {refusal.message}; trying the one before it")
             refused.append((checkpoint, refusal))
         else:
             _record(book, refused)

@@ -92,7 +92,8 @@ def _wants_more(folder: RunFolder, past: Past, asked: Asked) -> bool:
     assert past.finished is not None
     step, data = past.finished.step, past.finished.data
     settings = with_overrides(asked.settings(), past.ledger.overrides_at(step))
-    if any(request.kind == "set" for request in pending(folder, past.done_requests)):
+    asked_for = {request.kind for request in pending(folder, past.done_requests)}
+    if asked_for & {"set", "rollback", "fork"}:
         return True
     if data.get("out_of_time"):
         hours, before = settings.train.max_hours, data.get("max_hours")

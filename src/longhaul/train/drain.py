@@ -31,6 +31,10 @@ class Drain(Generic[Tag]):
         self._on_cuda = device.type == "cuda"
         self._queue: deque[_UnderWay[Tag]] = deque()
 
+    def __len__(self) -> int:
+        """Steps whose figures nobody has taken yet."""
+        return len(self._queue)
+
     def push(self, tag: Tag, figures: torch.Tensor) -> None:
         """Send one step's figures (one dimension, float32) on their way."""
         arrived = None

@@ -33,15 +33,20 @@ class EffectiveSettings:
 def learning_rate(settings: Recipe, step: int) -> float:
     """Learning rate of the update that turns `step` into `step + 1`."""
     schedule = settings.optim.schedule
-    decay_steps = schedule.decay_steps or settings.total_steps() or 0
+    decay_steps = (schedule.decay_steps or settings.total_steps() or 0) - schedule.from_step
     return settings.optim.lr * learning_rate_factor(
-        step,
+        max(0, step - schedule.from_step),
         shape=schedule.shape,
         warmup_steps=schedule.warmup_steps,
         decay_steps=decay_steps,
         final_fraction=schedule.final_fraction,
         cooldown_steps=round(schedule.cooldown_fraction * decay_steps),
     )
+
+
+def warming_up(settings: Recipe, step: int) -> bool:
+    """The schedule still raises the rate of the update that turns `step` into `step + 1`."""
+    return step - settings.optim.schedule.from_step < settings.optim.schedule.warmup_steps
 
 
 def refuse_if_different(live: Mapping[str, Any], effective: Mapping[str, Any], step: int) -> None:

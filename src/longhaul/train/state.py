@@ -30,6 +30,21 @@ class Position:
     """Target tokens trained on."""
 
 
+@dataclass(frozen=True, slots=True)
+class Rewarm:
+    """A warm-up of the learning rate after the optimizer's state was thrown away."""
+
+    begin: int
+    """Updates made before it."""
+    steps: int
+
+    def factor(self, step: int) -> float:
+        """Factor on the learning rate of the update that turns `step` into `step + 1`."""
+        if not self.begin <= step < self.begin + self.steps:
+            return 1.0
+        return (step - self.begin + 1) / (self.steps + 1)
+
+
 class Progress:
     """Owns the position, and remembers what it was reached with.
 
@@ -41,6 +56,9 @@ class Progress:
     def __init__(self, settings: Recipe, dataset: str) -> None:
         self.position = Position()
         self.settings = settings
+        self.resets_done = 0
+        """Number of the last reset in the ledger that this state has been through."""
+        self.rewarm = Rewarm(0, 0)
         self.settings_of_checkpoint: Mapping[str, Any] | None = None
         """Of the checkpoint that was restored; None if none was."""
         self._dataset = dataset
@@ -50,9 +68,11 @@ class Progress:
         return {}
 
     def facts(self) -> Mapping[str, Any]:
-        """Position, effective settings, identity of the text."""
+        """Position, resets, effective settings, identity of the text."""
         return {
             "position": asdict(self.position),
+            "resets_done": self.resets_done,
+            "rewarm": asdict(self.rewarm),
             "settings": self.settings.model_dump(mode="json"),
             "dataset": self._dataset,
         }
@@ -70,6 +90,9 @@ class Progress:
                 "put the text back as it was, or start another run with --new",
             )
         self.position = Position(**facts["position"])
+        # Checkpoints of before there were resets do not speak of them.
+        self.resets_done = facts.get("resets_done", 0)
+        self.rewarm = Rewarm(**facts.get("rewarm", {"begin": 0, "steps": 0}))
         self.settings_of_checkpoint = facts["settings"]
 
 

@@ -5,12 +5,14 @@ of what happened, and checkpoints. Obeys decisions at step borders.
 Never knows: why a decision was made, or who reads the records.
 """
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
-from longhaul.checkpoint.capture import capture
+from longhaul.checkpoint.capture import PartsFor, capture
 from longhaul.checkpoint.saver import CheckpointChange, Saver
+from longhaul.checkpoint.snapshots import SnapshotRing
 from longhaul.config.batch import BatchStage
 from longhaul.config.recipe import Recipe
 from longhaul.core.books import TimeBooks
@@ -19,9 +21,16 @@ from longhaul.core.records import Decision, Event, StepRecord
 from longhaul.data.batches import BatchReader, BatchRequest
 from longhaul.data.dataset import Dataset
 from longhaul.logbook.ledger import LedgerState, fold
+from longhaul.optim.optimizer import LiveSettings
 from longhaul.train.drain import Drain
-from longhaul.train.effective import EffectiveSettings, learning_rate, refuse_if_different
+from longhaul.train.effective import (
+    EffectiveSettings,
+    learning_rate,
+    refuse_if_different,
+    warming_up,
+)
 from longhaul.train.evaluation import Evaluation, evaluate
+from longhaul.train.renew import Told, do_reset, fit_optimizer, parts_for
 from longhaul.train.state import Position, Progress, training_state
 from longhaul.train.step import TrainingStep
 
@@ -35,6 +44,7 @@ class Parts:
     batches: BatchReader
     dataset: Dataset
     saver: Saver
+    snapshots: SnapshotRing
     books: TimeBooks
     clock: Clock
 
@@ -46,7 +56,7 @@ class Identity:
     attempt: int
     segment: str
     done_before: int
-    """Steps that earlier attempts had made; making them again is booked as redone."""
+    """Steps that were made before and lost; making them again is booked as redone."""
 
 
 class Trainer:
@@ -72,7 +82,9 @@ class Trainer:
         self._effective = EffectiveSettings(recipe, ledger)
         self._parts = parts
         self._drain: Drain[StepRecord] = Drain(parts.step.device)
+        self._told: deque[Told] = deque()
         self._stopping = False
+        self._went_back = False
         self._obey()
 
     @property
@@ -84,6 +96,11 @@ class Trainer:
     def training_step(self) -> TrainingStep:
         """The step, with its model."""
         return self._parts.step
+
+    @property
+    def snapshots(self) -> SnapshotRing:
+        """Training states in memory that can be gone back to."""
+        return self._parts.snapshots
 
     @property
     def settings(self) -> Recipe:
@@ -98,15 +115,27 @@ class Trainer:
 
     def steps(self) -> Iterator[StepRecord | Event]:
         """Train, yielding what was completed; decisions may be applied between any two records."""
+        self.snapshot()
         while not (self.finished or self._stopping):
             yield from self._scheduled_overrides()
+            yield from self._news()
             self._step()
-            yield from self._completed()
-            if self._due(self.settings.evaluation.interval_steps) and not self._stopping:
-                yield from self.evaluate(self.settings.evaluation.tokens)
-            if self._due(self.settings.checkpoint.interval_steps) and not self._stopping:
+            settings = self.settings
+            evaluation, checkpoint = settings.evaluation, settings.checkpoint
+            # What is due is done after all records are taken: they may be a reason to go back.
+            due = self._due(evaluation.interval_steps) or self._due(checkpoint.interval_steps)
+            yield from self._completed(wait=due or self.finished)
+            if self._due(evaluation.interval_steps) and not self._stopping:
+                yield from self.evaluate(evaluation.tokens)
+            if self._due(checkpoint.interval_steps) and not self._stopping:
                 yield from self.save()
+            if self._due(checkpoint.snapshot_interval_steps):
+                self.snapshot()
             yield from self.saved()
+        yield from self.completed()
+
+    def completed(self) -> Iterator[StepRecord]:
+        """Wait for the steps that the device still works on; their records."""
         yield from self._completed(wait=True)
 
     def apply(self, decision: Decision, segment: str | None = None) -> None:
@@ -116,6 +145,39 @@ class Trainer:
         if segment is not None:
             self.enter(segment)
         self._obey()
+
+    def snapshot(self) -> bool:
+        """Keep the training state in the host's memory; False if too little of it is granted."""
+        parts, position = self._parts, self.position
+        if not self.settings.checkpoint.snapshot_interval_steps:
+            return False
+        with parts.books.booked("checkpoint_stall"):
+            state = capture(training_state(parts.step, parts.progress))
+            return parts.snapshots.take(position.step, position.draw, state)
+
+    def roll_back(self, restore: Callable[[PartsFor], object]) -> None:
+        """Go back to an earlier training state, at a border; the ledger is not touched.
+
+        Records of steps already made come first (`completed`); the decision that asked for this is
+        applied afterwards, so that it governs the state that was gone back to.
+
+        Args:
+            restore: fills the parts that suit a state's facts, such as `snapshots.hand_back`.
+
+        Raises:
+            ValueError: there are records that nobody has taken yet.
+        """
+        if self._drain:
+            raise ValueError("steps are under way; take their records from completed() first")
+        parts, reached = self._parts, self.position.step
+        with parts.books.booked("restart"):
+            restore(lambda facts: parts_for(parts.step, parts.progress, facts))
+            parts.step.optimizer.clear_gradients()
+        there = self.position.step
+        parts.snapshots.drop(lambda kept: kept.step > there)
+        done_before = max(self.identity.done_before, reached)
+        self.identity = replace(self.identity, done_before=done_before)
+        self._went_back = True  # what was due at the border that was left is due no more
 
     def enter(self, segment: str) -> None:
         """Write records under another segment from now on."""
@@ -162,6 +224,7 @@ class Trainer:
             yield self._checkpoint_event(change)
 
     def _step(self) -> None:
+        self._went_back = False
         settings, parts, position = self.settings, self._parts, self.position
         stage = settings.batch_at(position.step)
         with parts.books.booked("data_wait"):
@@ -172,18 +235,15 @@ class Trainer:
             batch = parts.batches.read(self._request(position.draw, stage), following)
         gauge_interval = settings.monitor.gauge_interval_steps
         read_gauges = gauge_interval > 0 and (position.step + 1) % gauge_interval == 0
-        rate = learning_rate(settings, position.step)
+        rate = self._rate()
+        window = settings.model.window_at(position.step)
         redone = position.step < self.identity.done_before
         # Stays open until something else is booked: waiting for the device is training too.
         parts.books.switch("redone" if redone else "training")
-        with parts.books.booked("compile") if parts.step.compiles_next else nullcontext():
-            figures = parts.step(
-                batch,
-                settings.micro_sequences(position.step),
-                rate,
-                read_gauges,
-                settings.model.window_at(position.step),
-            )
+        at_once = settings.micro_sequences(position.step)
+        compiles = parts.step.compiles(batch, at_once, read_gauges, window)
+        with parts.books.booked("compile") if compiles else nullcontext():
+            figures = parts.step(batch, at_once, rate, read_gauges, window)
         parts.progress.position = Position(
             step=position.step + 1,
             draw=batch.next_draw,
@@ -201,7 +261,10 @@ class Trainer:
             learning_rate=rate,
             sequences=stage.sequences,
             sequence_length=stage.sequence_length,
-            warmup=position.step < settings.optim.schedule.warmup_steps,
+            mixture_stage=settings.data.stage_at(batch.draw),
+            attention_window=window,
+            warmup=warming_up(settings, position.step)
+            or parts.progress.rewarm.factor(position.step) < 1,
             evaluation_due=self._due(settings.evaluation.interval_steps),
             save_due=self._due(settings.checkpoint.interval_steps),
             redone=redone,
@@ -211,6 +274,7 @@ class Trainer:
     def _completed(self, wait: bool = False) -> Iterator[StepRecord]:
         for record, figures in self._drain.ready(wait):
             loss, gradient_norm, masked, *scale = figures[: self._parts.step.num_figures]
+            readings = self._parts.step.readings(figures)
             yield replace(
                 record,
                 time=self._parts.clock.wall(),
@@ -220,7 +284,9 @@ class Trainer:
                 masked=bool(masked),
                 loss_scale=scale[0] if scale else None,
                 loss_scale_at_floor=bool(scale and scale[1]),
-                gauges=self._parts.step.gauges(figures),
+                gauges=readings.gauges,
+                totals=readings.totals,
+                source_losses=readings.source_losses,
                 seconds=self._parts.books.drain(),
             )
 
@@ -235,7 +301,8 @@ class Trainer:
 
     def _due(self, interval: int) -> bool:
         # The last step's evaluation and save are the ending's own, over the whole split.
-        return interval > 0 and self.position.step % interval == 0 and not self.finished
+        due = interval > 0 and self.position.step % interval == 0 and not self.finished
+        return due and not self._went_back
 
     def _event(self, kind: str, **data: object) -> Event:
         return Event(
@@ -265,7 +332,7 @@ class Trainer:
             },
         )
 
-    def live_settings(self) -> dict[str, float]:
+    def live_settings(self) -> LiveSettings:
         """Settings read back from where the update rule itself reads them."""
         return self._parts.step.live_settings()
 
@@ -275,12 +342,28 @@ class Trainer:
             self._obey()
             yield self._event("override-begins")
 
+    def _rate(self) -> float:
+        """Learning rate of the next step."""
+        step = self.position.step
+        return learning_rate(self.settings, step) * self._parts.progress.rewarm.factor(step)
+
+    def _news(self) -> Iterator[Event]:
+        """What obeying the ledger did to the training state."""
+        while self._told:
+            kind, data = self._told.popleft()
+            yield self._event(kind, **data)
+
     def _obey(self) -> None:
         """Put the settings in force into the live optimizer, and read them back."""
-        settings, step = self.settings, self._parts.step
+        settings, step, progress = self.settings, self._parts.step, self._parts.progress
         self._obeyed = settings
-        self._parts.progress.settings = settings
-        rate = learning_rate(settings, self.position.step)
+        progress.settings = settings
+        if swapped := fit_optimizer(step, settings.optim):
+            self._told.append(swapped)
+        for reset in self.ledger.resets:
+            if reset.number > progress.resets_done:
+                self._told.append(do_reset(step, progress, reset))
+        rate = self._rate()
         step.apply_settings(settings.optim, rate)
         expected = step.expected_settings(settings.optim, rate)
         refuse_if_different(step.live_settings(), expected, self.position.step)

@@ -1,0 +1,132 @@
+"""The judgement of a live run: detectors, the course of training, and the policy, fed together.
+
+Enters: every record, in the order of the journal. Leaves: findings, a plan where one is due, and
+the checkpoints that have passed their probation.
+Never knows: how a plan is carried out, or where records are kept.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from statistics import fmean, median
+
+from longhaul.config.recipe import Recipe
+from longhaul.core.records import Event, Finding, Record, StepRecord
+from longhaul.diagnose.diagnosis import Diagnosis
+from longhaul.logbook.ledger import LedgerState
+from longhaul.logbook.timeline import STEP_BUCKETS
+from longhaul.recover.plan import Plan, Safe, Situation
+from longhaul.recover.policy import Policy
+from longhaul.recover.probation import Course, good_states
+from longhaul.recover.sizes import sizes_of
+from longhaul.train.state import Position
+
+_RECENT_STEPS = 64
+"""Steps that typical figures are taken from."""
+_LOOK_EVERY = 10
+"""Steps between two looks at what only time brings about: probation, a rate that may rise."""
+
+
+class Judgement:
+    """Judges one attempt.
+
+    Args:
+        settings: in force at its start.
+        past: the run's last records, in order, from which its state is rebuilt; what they bring to
+            light was told when it happened.
+    """
+
+    def __init__(self, settings: Recipe, past: Iterable[Record] = ()) -> None:
+        self._settings = settings
+        self._diagnosis = Diagnosis(settings.diagnose, settings.total_steps())
+        self._course = Course()
+        self._seconds: deque[float] = deque(maxlen=_RECENT_STEPS)
+        self._norms: deque[float] = deque(maxlen=_RECENT_STEPS)
+        self._pending: list[Finding] = []
+        self._looked = 0
+        for record in past:
+            self._observe(record)
+
+    @staticmethod
+    def records_needed(settings: Recipe) -> int:
+        """How many of the run's last records rebuild its state; about half of them are steps."""
+        return 2 * settings.diagnose.memory_steps
+
+    def observe(self, record: StepRecord | Event) -> tuple[Finding, ...]:
+        """What a record brings to light; the next `take` hands it out."""
+        findings = self._observe(record)
+        for finding in findings:
+            self._course = self._course.after(finding)
+        self._pending += findings
+        return findings
+
+    def take(self) -> tuple[Finding, ...]:
+        """What came to light since the last call."""
+        taken, self._pending = tuple(self._pending), []
+        return taken
+
+    def defer(self, findings: Sequence[Finding]) -> None:
+        """Nothing could be done about these now: they are handed out again."""
+        self._pending = [*findings, *self._pending]
+
+    def decide(
+        self,
+        findings: Sequence[Finding],
+        settings: Recipe,
+        position: Position,
+        ledger: LedgerState,
+        states: Callable[[], Iterable[Safe]],
+    ) -> Plan | None:
+        """What is to be done at this border.
+
+        Args:
+            findings: all that came to light since the last one.
+            settings: in force for the next step.
+            position: where the run stands.
+            ledger: everything decided so far.
+            states: every state that could be gone back to; asked only if somebody wants to know.
+        """
+        self._take(settings)
+        rested = bool(ledger.recoveries) and position.step % _LOOK_EVERY == 0
+        if not findings and not rested:
+            return None
+        limits = settings.recover
+        probation = sizes_of(limits, settings.total_steps()).probation
+        good = good_states(states(), self._course, probation) if findings else ()
+        stage = settings.batch_at(position.step)
+        situation = Situation(
+            step=position.step,
+            draw=position.draw,
+            blocks_per_step=stage.sequences * stage.sequence_length // settings.block_length(),
+            seconds_per_step=fmean(self._seconds) if self._seconds else 0.0,
+            settings=settings,
+            ledger=ledger,
+            good=good,
+            quiet_since=self._course.quiet_since,
+            gradient_norm=median(self._norms) if self._norms else None,
+        )
+        return Policy(limits, settings.fallback).decide(situation, findings)
+
+    def passed_probation(self, settings: Recipe, ledger: LedgerState) -> Iterator[tuple[int, str]]:
+        """(step, manifest) of checkpoints that have become good; looked for now and then."""
+        if self._course.step // _LOOK_EVERY == self._looked:
+            return
+        self._looked = self._course.step // _LOOK_EVERY
+        probation = sizes_of(settings.recover, settings.total_steps()).probation
+        for step, known in ledger.checkpoint_health.items():
+            if known.health == "verified" and self._course.is_good(step, probation):
+                yield step, known.manifest
+
+    def _observe(self, record: Record) -> tuple[Finding, ...]:
+        self._course = self._course.after(record)
+        if isinstance(record, StepRecord):
+            if not record.masked:
+                self._norms.append(record.gradient_norm)
+            self._seconds.append(sum(record.seconds.get(b, 0.0) for b in STEP_BUCKETS))
+        return self._diagnosis.observe(record)
+
+    def _take(self, settings: Recipe) -> None:
+        if settings is not self._settings:
+            before, self._settings = self._settings, settings
+            limits, total = settings.diagnose, settings.total_steps()
+            if (limits, total) != (before.diagnose, before.total_steps()):
+                self._diagnosis.change(limits, total)

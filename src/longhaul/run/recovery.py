@@ -1,0 +1,198 @@
+"""Carrying out a recovery: the decision first, then the rollback, then the settings it brings.
+
+Enters: what was decided, by the policy or by a person, at a step border. Leaves: the decision in
+the ledger, the trainer where it was told to be, a segment of its own with its reason.
+Never knows: whether it was wise.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from longhaul.checkpoint.capture import PartsFor
+from longhaul.checkpoint.loader import read_facts
+from longhaul.checkpoint.snapshots import DamagedSnapshot
+from longhaul.config.recipe import Recipe
+from longhaul.core.clocks import Clock
+from longhaul.core.errors import NeedsPerson
+from longhaul.core.records import Decision, Event, StepRecord
+from longhaul.logbook.segments import SegmentTaken
+from longhaul.recover.plan import Safe
+from longhaul.run.book import Book
+from longhaul.run.restore import restore_newest
+from longhaul.store.catalogue import Checkpoint, catalogue
+from longhaul.store.health import health_now
+from longhaul.store.strict import RefusedCheckpoint
+from longhaul.train.trainer import Trainer
+
+Keep = Callable[[StepRecord | Event], None]
+"""Writes a record down, as the pilot does."""
+
+
+class Recovery:
+    """Carries out what was decided.
+
+    Args:
+        book: decisions are written here first.
+        fingerprint: of this attempt, for the segments that are opened.
+        clock: for how long a rollback took.
+        say: tells a person what could not be done.
+    """
+
+    def __init__(
+        self,
+        book: Book,
+        fingerprint: Mapping[str, Any],
+        clock: Clock,
+        say: Callable[[str], None],
+    ) -> None:
+        self._book = book
+        self._fingerprint = fingerprint
+        self._clock = clock
+        self._say = say
+        self._draws: dict[str, int] = {}
+
+    def states(self, trainer: Trainer) -> tuple[Safe, ...]:
+        """Every sound training state that can be gone back to, by rising step.
+
+        Those in memory, and the checkpoints that are not poisoned; memory first where there are
+        both at one step.
+        """
+        found = {
+            checkpoint.step: Safe(checkpoint.step, draw, "disk", checkpoint.manifest_sha256)
+            for checkpoint in self._checkpoints()
+            if (draw := self._draw_of(checkpoint)) is not None
+        }
+        for kept in trainer.snapshots.kept():
+            manifest = found[kept.step].manifest if kept.step in found else ""
+            found[kept.step] = Safe(kept.step, kept.draw, "memory", manifest)
+        return tuple(found[step] for step in sorted(found))
+
+    def carry_out(
+        self,
+        trainer: Trainer,
+        data: Mapping[str, Any],
+        to: Safe | None,
+        *,
+        keep: Keep,
+        who: str,
+        reason: str,
+        fork: bool = False,
+    ) -> Decision:
+        """Write the decision durably, then do what it says.
+
+        Args:
+            trainer: at a step border.
+            data: of a decision of kind `recover`, without the checkpoints it poisons.
+            to: the state to go back to; None to stay.
+            keep: takes the records of steps already made, of which none is lost.
+            who: decided.
+            reason: a sentence.
+            fork: open the next major segment.
+
+        Raises:
+            LedgerError: it could not be written; nothing was changed.
+            NeedsPerson: no state is left that can be gone back to.
+        """
+        for record in trainer.completed():
+            keep(record)
+        if to is not None:
+            # What is being saved must be known by its manifest, or it could not be poisoned.
+            for change in trainer.saved(wait=True):
+                keep(change)
+        poison = [[c.step, c.manifest_sha256] for c in self._beyond(to)]
+        decision = self._book.decide(
+            "recover",
+            trainer.position.step,
+            {**data, "poison": poison},
+            who=who,
+            reason=reason,
+        )
+        checkpoint = self._go_back(trainer, to) if to is not None else None
+        trainer.apply(decision)
+        if to is not None or any(data.get(key) for key in ("skip", "set", "reset")):
+            trainer.enter(self.open_segment(trainer, trainer.settings, reason, checkpoint, fork))
+            step = trainer.position.step
+            self._book.tell("settings-read-back", step, live=trainer.live_settings())
+        return decision
+
+    def open_segment(
+        self,
+        trainer: Trainer,
+        settings: Recipe,
+        reason: str,
+        checkpoint: int | None = None,
+        fork: bool = False,
+    ) -> str:
+        """Begin a segment under `settings` where the trainer stands; its number."""
+        position = trainer.position
+        try:
+            self._book.open_segment(
+                reason,
+                settings,
+                step=position.step,
+                draw=position.draw,
+                checkpoint=checkpoint,
+                fingerprint=self._fingerprint,
+                fork=fork,
+            )
+        except (OSError, SegmentTaken) as error:
+            # The decision is in the ledger and holds; only its stretch has no number of its own.
+            self._say(f"WARNING: no segment could be opened: {error}")
+        return self._book.segment_name
+
+    def _go_back(self, trainer: Trainer, to: Safe) -> int | None:
+        """The checkpoint that was restored; None if it was a snapshot."""
+        began, left = self._clock.monotonic(), trainer.position.step
+        restored: int | None = None
+        try:
+            if to.where == "memory":
+                trainer.roll_back(partial(trainer.snapshots.hand_back, to.step))
+            else:
+                restored = self._from_disk(trainer)
+        except DamagedSnapshot as damage:
+            self._say(f"WARNING: {damage}")
+            restored = self._from_disk(trainer)
+        step = trainer.position.step
+        self._book.tell(
+            "rolled-back",
+            step,
+            left=left,
+            to=step,
+            where="memory" if restored is None else "disk",
+            took_s=round(self._clock.monotonic() - began, 3),
+        )
+        return restored
+
+    def _from_disk(self, trainer: Trainer) -> int:
+        """The newest checkpoint that can be read: all those beyond the target are poisoned."""
+
+        def restore(parts: PartsFor) -> None:
+            if restore_newest(self._book, parts, self._say) is None:
+                raise NeedsPerson(
+                    f"there is no checkpoint in {self._book.folder.checkpoints} to go back to",
+                    "put one back, or start another run with --new",
+                )
+
+        trainer.roll_back(restore)
+        return trainer.position.step
+
+    def _checkpoints(self) -> list[Checkpoint]:
+        there = catalogue(self._book.folder.checkpoints)
+        health = health_now(there, self._book.ledger.state.checkpoint_health)
+        return [c for c in there if not c.damage and health[c.step] != "poisoned"]
+
+    def _beyond(self, to: Safe | None) -> list[Checkpoint]:
+        return [] if to is None else [c for c in self._checkpoints() if c.step > to.step]
+
+    def _draw_of(self, checkpoint: Checkpoint) -> int | None:
+        """Where a checkpoint goes on in the data; None if it does not say."""
+        known = self._draws.get(checkpoint.manifest_sha256)
+        if known is None:
+            try:
+                facts = read_facts(checkpoint.path).facts
+                known = int(facts["progress"]["position"]["draw"])
+            except (RefusedCheckpoint, OSError, KeyError, TypeError, ValueError):
+                return None  # it is refused with its reason when somebody wants to load it
+            self._draws[checkpoint.manifest_sha256] = known
+        return known

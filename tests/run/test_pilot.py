@@ -1,0 +1,221 @@
+"""The closed loop through whole runs, within this process: trouble, finding, decision, recovery."""
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from longhaul.core.errors import ExitCode, NeedsPerson
+from longhaul.core.records import Decision, Event, Finding, StepRecord, from_line, to_line
+from longhaul.diagnose.diagnosis import replay
+from longhaul.logbook import journal as journal_module
+from longhaul.logbook.folder import RunFolder
+from longhaul.logbook.ledger import load_ledger
+from longhaul.logbook.reading import read_journal
+from longhaul.logbook.segments import read_segments
+from longhaul.run.asked import read_asked
+from longhaul.run.recovery import Recovery
+from longhaul.run.start import Start, start
+from longhaul.run.view import SilentView
+from longhaul.train.step import TrainingStep
+from longhaul.train.trainer import Trainer
+
+TINY = (
+    "model.width=16", "model.layers=1", "model.context=32",
+    "batch.sequence_length=32", "batch.sequences=4", "batch.micro_sequences=4", "batch.stages=[]",
+    "optim.schedule.shape=constant", "optim.schedule.warmup_steps=2",
+    "evaluation.tokens=256", "evaluation.interval_steps=0",
+    "checkpoint.interval_steps=10", "checkpoint.keep_last=9",
+    "checkpoint.snapshot_interval_steps=5",
+    "recover.probation_steps=3", "recover.margin_steps=2", "recover.skip_steps=6",
+    "recover.max_skipped_share=0.9", "monitor.gauge_interval_steps=0",
+)  # fmt: skip
+SKIP_AT_ONCE = 'recover.ladder.non_finite=[["rollback", "skip"]]'
+LOWER_AT_ONCE = 'recover.ladder.non_finite=[["rollback", "lower-lr", "reset-optimizer"]]'
+POISONED_DRAWS = range(92, 108)  # steps 24 to 27, at four blocks a step
+
+
+class Killed(BaseException):
+    """What SIGKILL would do: nothing of the run's own ending is reached."""
+
+
+class Room:
+    def __init__(self, path: Path, prepared: Path) -> None:
+        self.path, self.prepared, self.said = path, prepared, ""
+        self.folder = RunFolder(path / "drill")
+
+    def train(self, steps: int, *options: str) -> ExitCode:
+        view = SilentView()
+        typed = (*TINY, f"train.steps={steps}", *options)
+        try:
+            return start(Start("drill", typed, runs=self.path, prepared=self.prepared), view)
+        finally:
+            self.said = "\n".join(view.said)
+
+    def of(self, kind: type) -> list[Any]:
+        return [record for record in read_journal(self.folder) if isinstance(record, kind)]
+
+    def events(self, kind: str) -> list[Event]:
+        return [event for event in self.of(Event) if event.kind == kind]
+
+    def recoveries(self) -> list[Decision]:
+        """But for updates that were masked, which is all that was done about those."""
+        made = [decision for decision in self.of(Decision) if decision.kind == "recover"]
+        return [decision for decision in made if decision.data["actions"] != ["mask"]]
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("prepared")
+
+
+@pytest.fixture
+def room(tmp_path: Path, prepared: Path) -> Room:
+    return Room(tmp_path / "runs", prepared)
+
+
+@pytest.fixture
+def poison(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of some draws give NaN."""
+    honest = TrainingStep.__call__
+
+    def poisoned(self: TrainingStep, batch: Any, *rest: Any) -> Any:
+        if batch.draw in POISONED_DRAWS:
+            loss = self._loss
+            self._loss = lambda *given: loss(*given) * float("nan")  # type: ignore[method-assign]
+            try:
+                return honest(self, batch, *rest)
+            finally:
+                del self._loss
+        return honest(self, batch, *rest)
+
+    monkeypatch.setattr(TrainingStep, "__call__", poisoned)
+
+
+def kill_once(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
+    honest = getattr(owner, name)
+
+    def killed(*given: Any, **named: Any) -> Any:
+        monkeypatch.setattr(owner, name, honest)
+        raise Killed
+
+    monkeypatch.setattr(owner, name, killed)
+
+
+@pytest.mark.usefixtures("poison")
+def test_bad_data_is_seen_gone_back_behind_and_passed_over(room: Room) -> None:
+    assert room.train(40, SKIP_AT_ONCE) is ExitCode.FINISHED, room.said
+    (decision,) = room.recoveries()
+    assert decision.who == "policy"
+    assert decision.data["cause"] == "non-finite"
+    assert decision.data["actions"] == ["rollback", "skip"]
+    to, skip = decision.data["rollback"]["to"], decision.data["skip"]
+    assert to in (10, 15, 20)
+    assert skip["begin"] <= POISONED_DRAWS[0]
+    assert skip["end"] > POISONED_DRAWS[-1]
+    steps = room.of(StepRecord)
+    masked = [record.step for record in steps if record.masked]
+    assert 2 <= len(masked) <= 4, "and never again after the rollback"
+    assert masked[0] == 24
+    again = [record for record in steps if record.segment == "1.01"]
+    assert [record.step for record in again] == list(range(to + 1, 41))
+    assert not any(record.draw in POISONED_DRAWS for record in again)
+    opened = read_segments(room.folder)[-1]
+    assert (opened.step, str(opened.parent)) == (to, "1.00")
+    assert opened.reason == decision.reason
+    assert decision.reason in room.said
+    assert {f.kind for f in room.of(Finding)} == {"non-finite"}
+    assert all(f.sentence in room.said for f in room.of(Finding))
+
+
+@pytest.mark.usefixtures("poison")
+def test_a_journal_gives_the_findings_again_that_were_told_live(room: Room) -> None:
+    room.train(26, SKIP_AT_ONCE)
+    room.train(40, SKIP_AT_ONCE)  # the judgement is rebuilt in the middle of the trouble
+    settings = read_asked(room.folder).settings()
+    told = room.of(Finding)
+    assert told
+    again = replay(read_journal(room.folder), settings.diagnose, 40)
+    assert [to_line(from_line(to_line(finding))) for finding in again] == list(map(to_line, told))
+
+
+@pytest.mark.usefixtures("poison")
+@pytest.mark.parametrize("killed_in", [(Trainer, "roll_back"), (Recovery, "open_segment")])
+def test_a_decision_holds_although_the_process_died_before_carrying_it_out(
+    room: Room, monkeypatch: pytest.MonkeyPatch, killed_in: tuple[type, str]
+) -> None:
+    kill_once(monkeypatch, *killed_in)
+    limits = (LOWER_AT_ONCE, "recover.margin_steps=6")
+    with pytest.raises(Killed):
+        room.train(40, *limits)
+    (decision,) = room.recoveries()
+    before, _ = load_ledger(room.folder)
+    assert decision.data["poison"], "the checkpoint of step 20 lies beyond the target"
+    steps_before = len(room.of(StepRecord))
+    assert room.train(40, *limits) is ExitCode.FINISHED, room.said
+    resumed = room.events("attempt-started")[-1]
+    assert resumed.data["resumed_from"] <= decision.data["rollback"]["to"]
+    assert resumed.data["live"]["matrix.lr"] < 1e-3, "lowered, and warmed up again"
+    first = room.of(StepRecord)[steps_before]
+    assert first.warmup
+    (reset,) = room.events("state-reset")
+    assert reset.data["what"] == ["optimizer"]
+    after, _ = load_ledger(room.folder)
+    assert after.recoveries[: len(before.recoveries)] == before.recoveries
+    assert room.events("settings-differ")[-1].data["difference"]["optim.lr"] == [2e-3, 1e-3]
+
+
+@pytest.mark.usefixtures("poison")
+def test_what_cannot_be_written_is_not_done_and_tried_again(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest, refused = journal_module.Journal.append_durably, []
+
+    def full(self: Any, record: Any) -> None:
+        if isinstance(record, Decision) and record.kind == "recover" and len(refused) < 2:
+            refused.append(record)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        honest(self, record)
+
+    monkeypatch.setattr(journal_module.Journal, "append_durably", full)
+    assert room.train(40, SKIP_AT_ONCE) is ExitCode.FINISHED, room.said
+    (decision,) = room.recoveries()
+    assert decision.step == refused[0].step + 2
+    assert room.said.count("was not applied") == 2
+
+
+@pytest.mark.usefixtures("poison")
+def test_a_policy_at_its_end_stops_for_a_person(room: Room) -> None:
+    with pytest.raises(NeedsPerson, match="stopped for a person to look") as told:
+        room.train(40, SKIP_AT_ONCE, "recover.max_recoveries=0")
+    assert told.value.exit_code == ExitCode.NEEDS_PERSON
+    assert "stopped" in room.events("attempt-ended")[-1].data["reason"]
+
+
+@pytest.mark.usefixtures("poison")
+def test_a_policy_that_may_only_report_changes_nothing(room: Room) -> None:
+    assert room.train(40, SKIP_AT_ONCE, 'recover.mode="report"') is ExitCode.FINISHED
+    assert {tuple(d.data["actions"]) for d in room.recoveries()} == {("report",)}
+    assert len(read_segments(room.folder)) == 1
+    assert [r.step for r in room.of(StepRecord)] == list(range(1, 41))
+
+
+@pytest.mark.usefixtures("poison")
+def test_a_fallback_is_forked_to_when_the_ladder_is_spent(room: Room) -> None:
+    plan_b = 'fallback=[{name="calm", set={optim={lr=1e-4}}, reset=["optimizer"]}]'
+    with pytest.raises(NeedsPerson, match="no fallback is left"):
+        room.train(40, SKIP_AT_ONCE, "recover.max_recoveries=0", plan_b)
+    decision, stop = room.recoveries()
+    assert stop.data["actions"] == ["stop"]
+    assert decision.data["fallback"] == "calm"
+    opened = read_segments(room.folder)[-1]
+    assert str(opened.number) == "2.00"
+    assert opened.difference == {"optim.lr": (2e-3, 1e-4)}
+
+
+def test_checkpoints_become_good_after_their_probation(room: Room) -> None:
+    room.train(40)
+    ledger, _ = load_ledger(room.folder)
+    healths = {step: known.health for step, known in ledger.checkpoint_health.items()}
+    assert healths == {10: "good", 20: "good", 30: "good", 40: "verified"}

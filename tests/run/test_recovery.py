@@ -1,0 +1,268 @@
+"""Rollbacks and forks through whole runs, within this process."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors import safe_open
+
+from longhaul.core.clocks import RealClock
+from longhaul.core.errors import ExitCode, UsageError
+from longhaul.core.records import Decision, Event, StepRecord
+from longhaul.logbook.folder import RunFolder
+from longhaul.logbook.ledger import load_ledger
+from longhaul.logbook.reading import read_journal
+from longhaul.logbook.requests import new_request, pending, submit
+from longhaul.logbook.segments import read_segments
+from longhaul.run import desk
+from longhaul.run.ask import ask_fork, ask_rollback
+from longhaul.run.past import read_past
+from longhaul.run.start import Start, start
+from longhaul.run.view import SilentView
+from longhaul.store.catalogue import catalogue
+
+TINY = (
+    "model.width=16", "model.layers=1", "model.context=32", "model.dropout=0.3",
+    "batch.sequence_length=32", "batch.sequences=4", "batch.micro_sequences=2", "batch.stages=[]",
+    "optim.schedule.shape=constant", "optim.schedule.warmup_steps=2",
+    "evaluation.tokens=256", "evaluation.interval_steps=0",
+    "checkpoint.interval_steps=5", "checkpoint.keep_last=9",
+    "checkpoint.snapshot_interval_steps=3",
+)  # fmt: skip
+NO_MEMORY = "checkpoint.snapshot_mb=0.0"
+
+
+class Watcher(SilentView):
+    """Asks for something when a step is shown."""
+
+    def __init__(self, at: dict[int, Callable[[], None]]) -> None:
+        super().__init__()
+        self.at = at
+
+    def show(self, record: StepRecord | Event) -> None:
+        if isinstance(record, StepRecord) and record.step in self.at:
+            self.at.pop(record.step)()
+
+
+class Room:
+    def __init__(self, path: Path, prepared: Path) -> None:
+        self.path, self.prepared, self.said = path, prepared, ""
+        self.folder = RunFolder(path / "drill")
+
+    def train(
+        self, steps: int, *options: str, at: dict[int, Callable[[], None]] | None = None
+    ) -> None:
+        view = Watcher(at or {})
+        typed = (*TINY, f"train.steps={steps}", *options)
+        code = start(Start("drill", typed, runs=self.path, prepared=self.prepared), view)
+        self.said = "\n".join(view.said)
+        assert code is ExitCode.FINISHED, self.said
+
+    def ask(self, kind: str, **data: Any) -> Callable[[], None]:
+        def submitted() -> None:
+            clock = RealClock()
+            request = new_request(kind, data, who="anna", reason="it looked hot", clock=clock)
+            submit(self.folder, request)
+
+        return submitted
+
+    def steps(self) -> list[StepRecord]:
+        return [r for r in read_journal(self.folder) if isinstance(r, StepRecord)]
+
+    def events(self, kind: str) -> list[Event]:
+        records = read_journal(self.folder, steps=False)
+        return [r for r in records if isinstance(r, Event) and r.kind == kind]
+
+    def recoveries(self) -> list[Decision]:
+        records = read_journal(self.folder, steps=False)
+        return [r for r in records if isinstance(r, Decision) and r.kind == "recover"]
+
+    def state(self) -> dict[str, bytes]:
+        found = {}
+        for path in sorted(catalogue(self.folder.checkpoints)[-1].path.glob("*.safetensors")):
+            with safe_open(str(path), framework="numpy") as file:
+                found |= {k: file.get_tensor(k).tobytes() for k in file.keys()}  # noqa: SIM118
+        return found
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("prepared")
+
+
+@pytest.fixture
+def room(tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch) -> Room:
+    monkeypatch.setattr(desk, "_LOOK_EVERY_S", 0.0)
+    return Room(tmp_path / "runs", prepared)
+
+
+@pytest.fixture
+def plain(tmp_path: Path, prepared: Path) -> Room:
+    return Room(tmp_path / "plain", prepared)
+
+
+@pytest.mark.parametrize(("options", "where", "to"), [((), "memory", 9), ((NO_MEMORY,), "disk", 5)])
+def test_a_live_run_goes_back_and_ends_in_the_bytes_of_one_that_never_did(
+    room: Room, plain: Room, options: tuple[str, ...], where: str, to: int
+) -> None:
+    room.train(16, *options, at={11: room.ask("rollback", to=9)})
+    assert [r.step for r in room.steps()] == [*range(1, 12), *range(to + 1, 17)]
+    assert [r.step for r in room.steps() if r.redone] == list(range(to + 1, 12))
+    (decision,) = room.recoveries()
+    assert (decision.who, decision.reason, decision.step) == ("anna", "it looked hot", 11)
+    assert decision.data["rollback"] == {"from": 11, "to": to, "draw": to * 4}
+    assert [step for step, _ in decision.data["poison"]] == [10]
+    (back,) = room.events("rolled-back")
+    assert (back.data["left"], back.data["to"], back.data["where"]) == (11, to, where)
+    first, second = read_segments(room.folder)
+    assert (second.parent, second.reason, second.step) == (first.number, "it looked hot", to)
+    assert second.checkpoint == (None if where == "memory" else to)
+    plain.train(16)
+    assert room.state() == plain.state()
+    assert {c.step for c in catalogue(room.folder.checkpoints)} == {5, 10, 15, 16}
+    assert read_past(room.folder).steps_made == 16
+
+
+def test_what_was_poisoned_is_saved_anew_at_the_same_step(room: Room) -> None:
+    room.train(12, at={11: room.ask("rollback", to=6)})
+    ledger, _ = load_ledger(room.folder)
+    manifests = {c.step: c.manifest_sha256 for c in catalogue(room.folder.checkpoints)}
+    (poisoned,) = room.recoveries()[0].data["poison"]
+    assert poisoned[0] == 10
+    assert manifests[10] != poisoned[1]
+    assert ledger.checkpoint_health[10].health == "verified"
+
+
+def test_a_run_that_rests_goes_back_when_it_is_next_started(room: Room, plain: Room) -> None:
+    room.train(12)
+    said = ask_rollback("drill", room.path, 5, "too far", 0)
+    assert "when it is next started" in said
+    room.train(12)
+    assert [r.step for r in room.steps()] == [*range(1, 13), *range(6, 13)]
+    assert room.recoveries()[0].data["poison"][0][0] == 10
+    plain.train(12)
+    assert room.state() == plain.state()
+
+
+def test_stopping_where_a_rollback_led_saves_there(room: Room) -> None:
+    room.train(10)
+    ask_rollback("drill", room.path, 8, "", 0)
+    view = Watcher({6: room.ask("stop")})
+    typed = Start("drill", runs=room.path, prepared=room.prepared)
+    assert start(typed, view) is ExitCode.START_AGAIN
+    assert [r.step for r in room.steps()][10:] == [6]
+    assert catalogue(room.folder.checkpoints)[-1].step == 6
+
+
+def test_a_checkpoint_that_was_gone_back_behind_is_no_end_of_a_run(room: Room) -> None:
+    def back_then_stop() -> None:
+        room.ask("rollback", to=9)()
+        view.at[10] = room.ask("stop")  # at the step of a checkpoint that is poisoned by then
+
+    view = Watcher({11: back_then_stop})
+    typed = Start("drill", (*TINY, "train.steps=16"), runs=room.path, prepared=room.prepared)
+    assert start(typed, view) is ExitCode.START_AGAIN
+    ledger, _ = load_ledger(room.folder)
+    assert ledger.checkpoint_health[10].health == "verified"
+    (poisoned,) = room.recoveries()[0].data["poison"]
+    assert ledger.checkpoint_health[10].manifest != poisoned[1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "told"),
+    [
+        ("rollback", {"to": 40}, "the run stands at step 8; nothing to go back to"),
+        ("rollback", {"to": -1}, "no state of step -1 or before is left; there are: 0, 3"),
+        ("rollback", {"to": "x"}, "makes no sense"),
+        ("fork", {"at": 9}, "the run has come to step 8 only"),
+        ("fork", {"at": 5, "reset": ["brain"]}, "reset brain: not one of optimizer"),
+        ("fork", {"at": 5, "set": {"optim.lr": -1}}, "-1 is not > 0"),
+        ("fork", {"at": 5, "set": {"model.width": 32}}, "cannot change in it"),
+        ("fork", {"at": 5, "set": 7}, "makes no sense"),
+    ],
+)
+def test_a_bad_request_is_refused_with_the_reason_and_changes_nothing(
+    room: Room, plain: Room, kind: str, data: dict[str, Any], told: str
+) -> None:
+    room.train(10, at={8: room.ask(kind, **data)})
+    (refused,) = room.events("request-refused")
+    assert told in refused.data["reason"]
+    assert not room.recoveries()
+    assert [r.step for r in room.steps()] == list(range(1, 11))
+    assert len(read_segments(room.folder)) == 1
+    assert not pending(room.folder)
+
+
+def test_a_fork_opens_the_next_major_with_its_settings_and_resets(room: Room) -> None:
+    changes = {"optim.lr": 1e-4, "optim.weight_decay": 0.0}
+    resets = ["optimizer", "data"]
+    room.train(14, at={10: room.ask("fork", at=6, set=changes, reset=resets)})
+    forked = [r for r in room.steps() if r.segment == "2.00"]
+    assert [r.step for r in forked] == list(range(7, 15))
+    assert [r.draw for r in forked] == list(range(0, 32, 4)), "the order of data begins anew"
+    rates = [round(r.learning_rate / 1e-4, 3) for r in forked[:4]]
+    assert rates == [0.333, 0.667, 1.0, 1.0], "two steps of warm-up, as at the start"
+    assert [r.warmup for r in forked[:3]] == [True, True, False]
+    opened = read_segments(room.folder)[-1]
+    assert str(opened.parent) == "1.00"
+    assert set(opened.difference) == set(changes)
+    (decision,) = room.recoveries()
+    assert decision.data["old"] == {"optim.lr": 2e-3, "optim.weight_decay": 0.1}
+    room.train(16)
+    assert [r.segment for r in room.steps()][-2:] == ["2.01", "2.01"]
+    assert room.steps()[-1].learning_rate == 1e-4
+    assert len(room.events("state-reset")) == 1, "a restart does not reset again"
+
+
+def test_a_fork_may_begin_the_schedule_anew(room: Room) -> None:
+    linear = ("optim.schedule.shape=linear", "optim.schedule.final_fraction=0.0")
+    room.train(12, *linear, at={8: room.ask("fork", at=6, reset=["schedule"])})
+    forked = [r for r in room.steps() if r.segment == "2.00"]
+    rates = [round(r.learning_rate / 2e-3, 3) for r in forked]
+    assert rates == [0.333, 0.667, 1.0, 0.75, 0.5, 0.25]
+    assert [r.warmup for r in forked] == [True, True, False, False, False, False]
+
+
+def test_a_fork_of_a_finished_run_goes_on_when_it_is_next_started(room: Room) -> None:
+    room.train(10)
+    with pytest.raises(UsageError, match="has made steps up to 10"):
+        ask_fork("drill", room.path, 11, [], [], "", 0)
+    ask_fork("drill", room.path, 5, ["optim.lr=1e-5"], ["optimizer"], "plan B", 0)
+    room.train(10)
+    assert {r.learning_rate for r in room.steps()[12:]} == {1e-5}
+    assert room.steps()[-1].segment == "2.00"
+
+
+def test_the_optimizer_is_swapped_in_a_live_run_and_a_restart_keeps_it(room: Room) -> None:
+    swap = room.ask("set", path="optim.name", value="sgdw")
+    room.train(13, at={7: swap})
+    (told,) = room.events("optimizer-swapped")
+    assert (told.step, told.data["old"], told.data["new"]) == (7, "adamw", "sgdw")
+    assert room.events("settings-read-back")[0].data["live"]["optimizer.name"] == "sgdw"
+    assert any(name.endswith(".momentum") for name in room.state())
+    back = room.ask("set", path="optim.name", value="adamw")
+    room.train(16, at={14: back})
+    assert len(room.events("optimizer-swapped")) == 2
+    assert any(name.endswith(".exp_avg_sq") for name in room.state())
+
+
+def test_a_swap_before_the_next_checkpoint_is_made_again_at_the_restart(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        """What SIGKILL would do: nothing of the run's own ending is reached."""
+
+    def kill() -> None:
+        raise Killed
+
+    swap = room.ask("set", path="optim.name", value="sgdw")
+    with pytest.raises(Killed):
+        room.train(12, at={7: swap, 9: kill})
+    room.train(12)
+    resumed = room.events("attempt-started")[-1]
+    assert resumed.data["resumed_from"] == 5, "the checkpoint holds AdamW's state"
+    assert resumed.data["live"]["optimizer.name"] == "sgdw"
+    assert [e.step for e in room.events("optimizer-swapped")] == [7, 5]
+    assert "optim.name 'adamw' → 'sgdw'" in room.said
+    assert any(name.endswith(".momentum") for name in room.state())
