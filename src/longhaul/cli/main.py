@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import typer
 
-from longhaul.cli import data, drill, hands, look, recipes, train, write
+from longhaul.cli import data, diagnose, drill, hands, look, recipes, replay, train, tree, write
 from longhaul.core.errors import ExitCode, LonghaulError
 
 app = typer.Typer(
@@ -29,13 +29,18 @@ app.command("recipes")(recipes.list_recipes)
 app.add_typer(recipes.app, name="recipe")
 app.command()(look.runs)
 app.command()(look.log)
-app.command()(look.tree)
+app.command()(tree.tree)
 app.command()(look.diff)
+app.command()(tree.report)
 app.command("set")(hands.set_setting)
+app.command()(hands.rollback)
+app.command()(hands.fork)
 app.command()(hands.stop)
 app.command()(hands.note)
 app.command()(write.sample)
 app.command("eval")(write.evaluate)
+app.command()(diagnose.diagnose)
+app.command()(replay.replay)
 app.add_typer(data.app, name="data")
 app.add_typer(drill.app, name="drill")
 app.command()(look.compact)

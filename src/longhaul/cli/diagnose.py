@@ -1,0 +1,117 @@
+"""`longhaul diagnose`: what made a step go wrong.
+
+Enters: a run and a step. Leaves: the verdict in a sentence, and the figures of every rung.
+Never knows: how it was found.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from longhaul.cli.options import RUNS, RunName, RunsFolder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from longhaul.diagnose.symptom import Series
+    from longhaul.run.cause import Diagnosed
+    from longhaul.run.rerun import Elsewhere
+
+
+def diagnose(
+    run: RunName,
+    step: Annotated[int, typer.Option("--step", help="updates made once the step was done")],
+    attempt: Annotated[
+        int | None, typer.Option(help="of a step made more than once; the last when absent")
+    ] = None,
+    witness: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DEVICE|FILE",
+            help="another device (cuda:1, cpu), or figures that another machine computed",
+        ),
+    ] = None,
+    python: Annotated[
+        str | None, typer.Option(metavar="PATH", help="of the environment with the software before")
+    ] = None,
+    lead: Annotated[
+        int | None, typer.Option(min=0, help="steps before the first sign to set out from")
+    ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="keep what was captured: `python -m longhaul.run.rerun FOLDER/* > FILE` on "
+            "another machine makes the file for --witness",
+        ),
+    ] = None,
+    runs_dir: RunsFolder = RUNS,
+) -> None:
+    """Find what made a step go wrong: replay it with one thing changed at a time."""
+    from longhaul.core.errors import UsageError
+    from longhaul.run.cause import LEAD_STEPS, Means
+    from longhaul.run.cause import diagnose as find
+    from longhaul.run.rerun import under_python
+
+    if save is not None and save.exists() and any(save.iterdir()):
+        raise UsageError(f"{save}: is not empty", "name a new folder")
+    means = Means(
+        witness=_witness(witness),
+        previous=under_python(python) if python else None,
+        lead_steps=LEAD_STEPS if lead is None else lead,
+        save=save,
+    )
+    found = find(run, step, runs_dir, attempt=attempt, means=means, say=_say)
+    for line in told(found):
+        typer.echo(line)
+
+
+def told(found: Diagnosed) -> Iterator[str]:
+    """The verdict for a person: what was seen, what each rung gave, and the cause."""
+    from longhaul.run.cause import symptom_in_words
+
+    ladder, step = found.ladder, found.symptom.first_step
+    yield symptom_in_words(found.symptom)
+    if found.changed:
+        yield f"since then: {'; '.join(found.changed[:4])}"
+    yield ""
+    yield f"{'step ' + str(step):36} {'loss':>12} {'gradient norm':>14}"
+    yield _row("recorded", ladder.recorded, step)
+    for number, series in enumerate(ladder.replays, start=1):
+        yield _row(f"replay {number}", series, step)
+    rungs = {"another device": ladder.witness, "eager float32": ladder.plain,
+             "software before": ladder.previous}  # fmt: skip
+    for name, frames in rungs.items():
+        for series in frames or ():
+            if series and series[0].step == step:
+                yield _row(name, series, step)
+    for number, series in enumerate(ladder.other_data, start=1):
+        yield _row(f"other batches {number}", series, step)
+    for factor, series in ladder.lower_rates:
+        yield _row(f"{factor:g} of the learning rate", series, step)
+    for rung, why in ladder.skipped.items():
+        yield f"not climbed: {rung}: {why}"
+    yield ""
+    yield f"cause: {found.verdict.cause}"
+    yield f"  {found.verdict.sentence}"
+
+
+def _row(name: str, series: Series, step: int) -> str:
+    for figures in series:
+        if figures.step == step:
+            masked = "  masked" if figures.masked else ""
+            return f"{name:36} {figures.loss:12.6f} {figures.gradient_norm:14.5g}{masked}"
+    return f"{name:36} {'not made':>12}"
+
+
+def _witness(named: str | None) -> Elsewhere | str | None:
+    from longhaul.run.rerun import from_file
+
+    return from_file(Path(named)) if named is not None and Path(named).is_file() else named
+
+
+def _say(line: str) -> None:
+    typer.echo(f"… {line}", err=True)

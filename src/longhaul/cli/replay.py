@@ -1,0 +1,145 @@
+"""`longhaul replay`: what other limits would have found and done.
+
+Enters: a run's name or path, files with other limits. Leaves: a table of findings and decisions,
+as they were and as they would have been. Never knows: how either comes about.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from longhaul.cli.options import RUNS, RunName, RunsFolder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rich.table import Table
+
+    from longhaul.config.recipe import Recipe
+    from longhaul.core.records import Finding
+    from longhaul.recover.backtest import Backtest, Turn
+
+
+def replay(
+    run: RunName,
+    policy: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="TOML with [recover] and [[fallback]] as in a recipe"),
+    ] = None,
+    detectors: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="TOML with [diagnose] as in a recipe")
+    ] = None,
+    runs_dir: RunsFolder = RUNS,
+) -> None:
+    """Judge a run's journal again, by other limits if given: what would be found and done."""
+    from rich.console import Console
+
+    from longhaul.logbook.folder import open_run
+    from longhaul.logbook.reading import read_journal
+    from longhaul.recover.backtest import replay as judge_again
+    from longhaul.run.asked import read_asked
+
+    folder = open_run(run, runs_dir)
+    recipe = read_asked(folder).settings()
+    for path, tables in ((policy, ("recover", "fallback")), (detectors, ("diagnose",))):
+        if path is not None:
+            recipe = _with_tables(recipe, path, tables)
+    records = read_journal(folder)
+    done = judge_again(records, recipe, recipe.diagnose, recipe.recover, recipe.fallback)
+    for line in told(folder.name, done):
+        typer.echo(line)
+    if done.turns:
+        Console(highlight=False).print(_table(done.turns))
+    typer.echo(balance(done))
+    if records.damaged:
+        typer.echo(f"{records.damaged} damaged journal lines were passed over")
+
+
+def told(name: str, done: Backtest) -> Iterator[str]:
+    """Findings that differ, in words."""
+    yield f"run {name}: {done.steps:,} steps judged again"
+    live, would = done.live_findings, done.findings
+    yield f"findings: {len(live)} live, {len(would)} by these limits"
+    yield from _only("only live", live, would)
+    yield from _only("only by these limits", would, live)
+
+
+def balance(done: Backtest) -> str:
+    """Steps lost or saved, in a sentence."""
+    if not done.turns:
+        return "decisions: none live, none by this policy"
+    live = sum(turn.live is not None for turn in done.turns)
+    would = sum(turn.would is not None for turn in done.turns)
+    lost = sum(turn.steps_lost_live for turn in done.turns)
+    saved = done.steps_saved
+    word = "more" if saved < 0 else "fewer"
+    told = f"decisions: {live} live, which went back over {lost:,} steps; {would} by this policy"
+    return told + (f", over {abs(saved):,} {word}" if saved else ", over as many")
+
+
+def _only(title: str, these: Sequence[Finding], others: Sequence[Finding]) -> Iterator[str]:
+    known = set(map(_key, others))
+    for finding in these:
+        if _key(finding) not in known:
+            yield (
+                f"  {title}: step {finding.step:,} {finding.severity} {finding.kind}"
+                f" {finding.subject}".rstrip()
+            )
+
+
+def _key(finding: Finding) -> tuple[Any, ...]:
+    return (
+        finding.attempt, finding.segment, finding.step, finding.kind, finding.subject,
+        finding.severity,
+    )  # fmt: skip
+
+
+def _table(turns: Sequence[Turn]) -> Table:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title, justify in (("step", "right"), ("segment", "left"), ("cause", "left")):
+        table.add_column(title, justify=justify)  # type: ignore[arg-type]
+    for title in ("the run did", "would have done"):
+        table.add_column(title, overflow="fold")
+    for turn in turns:
+        data = turn.live.data if turn.live else {}
+        cause = turn.would.cause if turn.would else str(data.get("cause", "?"))
+        did = _done(data.get("actions", ()), turn.steps_lost_live, data.get("rollback"))
+        to = turn.would.rollback if turn.would else None
+        would = _done(
+            turn.would.actions if turn.would else (), turn.steps_lost, to and {"to": to.step}
+        )
+        table.add_row(f"{turn.step:,}", turn.segment, escape(cause), escape(did), escape(would))
+    return table
+
+
+def _done(actions: Sequence[str], lost: int, rollback: Any) -> str:
+    if not actions:
+        return "–"
+    back = f" to {rollback['to']:,} (−{lost:,})" if rollback else ""
+    return ", ".join(f"rollback{back}" if a == "rollback" else a for a in actions)
+
+
+def _with_tables(recipe: Recipe, path: Path, tables: tuple[str, ...]) -> Recipe:
+    import tomllib
+
+    from longhaul.config.load import leaves, with_overrides
+    from longhaul.core.errors import UsageError
+
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: cannot be read as TOML: {error}") from error
+    given = {name: values[name] for name in tables if name in values}
+    if not given:
+        names = " or ".join(f"[{name}]" for name in tables)
+        raise UsageError(
+            f"{path}: has no table {names}", "write the limits as they stand in a recipe"
+        )
+    entries = {"fallback": given.pop("fallback")} if "fallback" in given else {}
+    return with_overrides(recipe, dict(leaves(given)) | entries)

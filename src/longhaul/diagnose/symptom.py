@@ -1,0 +1,175 @@
+"""What is wrong at a step, as something that a replay either shows or does not.
+
+Enters: figures of steps, recorded or replayed. Leaves: a symptom, and whether other figures show
+it too. Never knows: causes, or how figures come to be.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Literal
+
+HALF_WAY = 0.5
+"""From healthy to what was recorded: less does not show the symptom, nor explain it."""
+
+_REFERENCE = 8
+"""Steps whose median is a level."""
+_FEW = 4
+"""The same within a lead, which is short."""
+_HISTORY = 256
+"""Steps looked back over."""
+_SPREADS_OUT = 6.0
+"""A loss stands out from so many times its own noise on, and from a least share of itself."""
+_LEAST_RISE = 0.02
+_LEAST_FACTOR = 3.0
+"""A gradient norm stands out from so many times its median on."""
+_NOTICED_WITHIN = 5
+"""Steps from what stands out to the one that is asked about, at most."""
+_SPIKE_STEPS = 3
+"""What has lasted longer is a divergence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What one step gave, recorded or replayed."""
+
+    step: int
+    loss: float
+    gradient_norm: float
+    masked: bool = False
+    gauges: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+    @property
+    def finite(self) -> bool:
+        """Loss and gradient are numbers, and the update was made."""
+        return math.isfinite(self.loss) and math.isfinite(self.gradient_norm) and not self.masked
+
+
+Series = tuple[Figures, ...]
+"""Figures of successive steps."""
+
+
+SymptomKind = Literal["none", "non-finite", "loss-spike", "gradient-spike", "divergence"]
+
+
+@dataclass(frozen=True, slots=True)
+class Symptom:
+    """What is wrong, as something that a replay either shows or does not."""
+
+    kind: SymptomKind
+    step: int
+    """Where it stands out."""
+    first_step: int
+    """Its first sign."""
+    healthy: float = 0.0
+    """Loss or gradient norm before it."""
+    reached: float = 0.0
+    """Loss or gradient norm that was recorded."""
+
+    def shown_by(self, series: Sequence[Figures]) -> bool:
+        """The figures rise by at least half of what was recorded, from the first sign on.
+
+        Steps before that are the lead: a replay on other data or at a lower rate stands at another
+        level by then, and is measured from its own.
+        """
+        lead = [figures for figures in series if figures.step < self.first_step]
+        rest = [figures for figures in series if figures.step >= self.first_step]
+        if not rest or self.kind == "none":
+            return False
+        if not all(figures.finite for figures in series):
+            return True
+        if self.kind == "non-finite":
+            return False
+        values = [self.measured(figures) for figures in rest]
+        if self.kind == "divergence":
+            # The way it ends counts: a bump that is overcome is none.
+            values = [statistics.median(values[-max(1, len(values) // 4) :])]
+        levels = [self.healthy, *_levels([self.measured(figures) for figures in lead])]
+        return max(values) >= max(map(self._risen_from, levels))
+
+    def measured(self, figures: Figures) -> float:
+        """The figure that it shows in."""
+        return figures.gradient_norm if self.kind == "gradient-spike" else figures.loss
+
+    def _risen_from(self, level: float) -> float:
+        """Half of the rise above a level; gradients grow by factors, losses by sums."""
+        if self.kind == "gradient-spike" and self.healthy > 0:
+            return float(level * (self.reached / self.healthy) ** HALF_WAY)
+        return level + HALF_WAY * (self.reached - self.healthy)
+
+
+def symptom_of(recorded: Sequence[Figures], step: int) -> Symptom:
+    """What stands out at `step`, or a few steps before it: it is noticed late.
+
+    The healthy level is the lowest median of a few steps on the way: a climb must not raise its
+    own baseline.
+
+    Args:
+        recorded: the run's figures in order, up to `step`.
+        step: the last of them.
+    """
+    history = [figures for figures in recorded if figures.step <= step]
+    for back in range(_NOTICED_WITHIN):
+        symptom = _standing_out(history[-_HISTORY - back : len(history) - back])
+        if symptom is not None:
+            return symptom
+    return Symptom("none", step, step)
+
+
+def _standing_out(history: list[Figures]) -> Symptom | None:
+    """What stands out at the last of these steps."""
+    if not history:
+        return None
+    step = history[-1].step
+    bad = _since(history, lambda figures: not figures.finite)
+    if bad is not None:
+        return Symptom("non-finite", step, bad)
+    finite = [figures for figures in history if figures.finite]
+    kinds: tuple[Literal["loss-spike", "gradient-spike"], ...] = ("loss-spike", "gradient-spike")
+    risen = (_risen(finite, step, kind) for kind in kinds)
+    return next((symptom for symptom in risen if symptom is not None), None)
+
+
+def _risen(
+    history: list[Figures], step: int, kind: Literal["loss-spike", "gradient-spike"]
+) -> Symptom | None:
+    if len(history) <= _REFERENCE:
+        return None
+    gradient = kind == "gradient-spike"
+    values = [f.gradient_norm if gradient else f.loss for f in history]
+    ends = range(_REFERENCE, len(values))
+    medians = [statistics.median(values[end - _REFERENCE : end]) for end in ends]
+    if gradient:
+        healthy = statistics.median(medians)
+        limit = healthy * _LEAST_FACTOR
+    else:
+        healthy = min(medians)
+        changes = [abs(b - a) for a, b in pairwise(values)]
+        spread = 1.05 * statistics.median(changes)  # of one value, from differences of two
+        limit = healthy + max(_SPREADS_OUT * spread, _LEAST_RISE * abs(healthy))
+    out = {f.step for f, value in zip(history, values, strict=True) if value > limit}
+    first = _since(history, lambda figures: figures.step in out)
+    if first is None:
+        return None
+    reached = max(value for f, value in zip(history, values, strict=True) if f.step >= first)
+    lasting = step - first >= _SPIKE_STEPS and not gradient
+    return Symptom("divergence" if lasting else kind, step, first, healthy, reached)
+
+
+def _levels(values: list[float]) -> list[float]:
+    """The lowest median of a few successive values up to the last; none of too few."""
+    ends = range(_FEW, len(values) + 1)
+    medians = [statistics.median(values[end - _FEW : end]) for end in ends]
+    return [min(medians)] if medians else []
+
+
+def _since(history: Sequence[Figures], bad: Callable[[Figures], bool]) -> int | None:
+    """First step of the unbroken stretch of bad ones at the end; None if the last is not bad."""
+    first = None
+    for figures in reversed(history):
+        if not bad(figures):
+            break
+        first = figures.step
+    return first

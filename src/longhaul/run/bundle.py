@@ -1,0 +1,170 @@
+"""One captured (state, batches, generators): all that it takes to compute some steps again.
+
+Enters: training state on any device, and what each step was given. Leaves: a folder of
+safetensors and JSON that another device, node or version of the software can replay.
+Never knows: runs, journals, or what the replay is for. Reading one runs no code from it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from longhaul.checkpoint.capture import TrainingState
+from longhaul.checkpoint.tensor_file import write_tensor_file
+from longhaul.config.load import recipe_from_values
+from longhaul.config.recipe import Recipe
+from longhaul.core.files import write_json
+from longhaul.data.batches import Batch
+from longhaul.logbook.ledger import Reset
+from longhaul.store.strict import RefusedCheckpoint, read_json, table
+
+_FORMAT = 1
+_KEYS = {"format_version", "vocab_size", "end_of_text", "settings", "steps", "facts"}
+_STEP_KEYS = {
+    "step", "draw", "next_draw", "settings", "learning_rate", "micro_sequences", "window",
+    "read_gauges",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class StepInput:
+    """Everything a step is made from besides the state before it."""
+
+    step: int
+    """Updates made once it is done."""
+    settings: Recipe
+    """In force at this step."""
+    batch: Batch
+    learning_rate: float
+    micro_sequences: int
+    window: int | None = None
+    """Positions that windowed layers attend to, while a stage of `model.window_stages` holds."""
+    read_gauges: bool = False
+    """Gauge steps run uncompiled."""
+    resets: tuple[Reset, ...] = ()
+    """Of the ledger when the step was made. A folder holds none: its state has been through them,
+    and its few steps lie within one stretch."""
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A training state, and the steps to make from it."""
+
+    state: TrainingState
+    """On the host: `model`, `optim`, `generators` and, with fp16 weights, `loss_scale`."""
+    inputs: tuple[StepInput, ...]
+    vocab_size: int
+    end_of_text: int | None
+    resets_done: int = 0
+    """Number of the last reset that the state has been through."""
+
+    @property
+    def step(self) -> int:
+        """The first step it makes."""
+        return self.inputs[0].step
+
+
+def save_bundle(folder: Path, bundle: Bundle) -> None:
+    """Write `bundle` to a new folder.
+
+    Raises:
+        OSError: the folder exists, or the medium refused.
+    """
+    folder.mkdir(parents=True)
+    write_tensor_file(folder / "state.safetensors", bundle.state.tensors)
+    write_tensor_file(folder / "batches.safetensors", _batches(bundle.inputs))
+    settings: list[Recipe] = []
+    for given in bundle.inputs:
+        if given.settings not in settings:
+            settings.append(given.settings)
+    body = {
+        "format_version": _FORMAT,
+        "vocab_size": bundle.vocab_size,
+        "end_of_text": bundle.end_of_text,
+        "settings": [recipe.model_dump(mode="json") for recipe in settings],
+        "steps": [_facts(given, settings.index(given.settings)) for given in bundle.inputs],
+        "facts": bundle.state.facts,
+    }
+    write_json(folder / "bundle.json", body)
+
+
+def load_bundle(folder: Path) -> Bundle:
+    """Read what `save_bundle` wrote.
+
+    Raises:
+        RefusedCheckpoint: it is no such folder, or damaged.
+        RecipeError: its settings are none of this version's.
+    """
+    what = str(folder / "bundle.json")
+    body = table(read_json(folder / "bundle.json"), _KEYS, what)
+    if body["format_version"] != _FORMAT:
+        raise RefusedCheckpoint(
+            f"{what}: format version {body['format_version']!r}; this longhaul reads {_FORMAT}"
+        )
+    try:
+        state = load_file(folder / "state.safetensors")
+        batches = load_file(folder / "batches.safetensors")
+        settings = [recipe_from_values(values) for values in body["settings"]]
+        inputs = tuple(
+            _input(table(facts, _STEP_KEYS, what), settings, batches) for facts in body["steps"]
+        )
+        return Bundle(
+            TrainingState(state, body["facts"]), inputs, body["vocab_size"], body["end_of_text"]
+        )
+    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+        raise RefusedCheckpoint(f"{folder}: no bundle that can be read ({error})") from error
+
+
+def copied(state: TrainingState) -> TrainingState:
+    """A copy on the host that training does not touch."""
+    tensors = {name: t.detach().cpu().clone() for name, t in state.tensors.items()}
+    return TrainingState(tensors, state.facts)
+
+
+def with_rate(given: StepInput, factor: float) -> StepInput:
+    """The same step at another learning rate."""
+    return replace(given, learning_rate=given.learning_rate * factor)
+
+
+def _batches(inputs: Sequence[StepInput]) -> dict[str, Tensor]:
+    found = {}
+    for given in inputs:
+        found[f"{given.step}.tokens"] = given.batch.tokens_BT.contiguous()
+        found[f"{given.step}.targets"] = given.batch.targets_BT.contiguous()
+    return found
+
+
+def _facts(given: StepInput, settings: int) -> Mapping[str, Any]:
+    return {
+        "step": given.step,
+        "draw": given.batch.draw,
+        "next_draw": given.batch.next_draw,
+        "settings": settings,
+        "learning_rate": given.learning_rate,
+        "micro_sequences": given.micro_sequences,
+        "window": given.window,
+        "read_gauges": given.read_gauges,
+    }
+
+
+def _input(
+    facts: Mapping[str, Any], settings: Sequence[Recipe], batches: Mapping[str, Tensor]
+) -> StepInput:
+    step = facts["step"]
+    tokens_BT, targets_BT = batches[f"{step}.tokens"], batches[f"{step}.targets"]
+    if tokens_BT.dtype != torch.int64 or tokens_BT.shape != targets_BT.shape:
+        raise ValueError(f"the batch of step {step} is none")
+    return StepInput(
+        step=step,
+        settings=settings[facts["settings"]],
+        batch=Batch(tokens_BT, targets_BT, targets_BT.numel(), facts["draw"], facts["next_draw"]),
+        learning_rate=facts["learning_rate"],
+        micro_sequences=facts["micro_sequences"],
+        window=facts["window"],
+        read_gauges=facts["read_gauges"],
+    )

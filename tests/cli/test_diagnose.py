@@ -1,0 +1,32 @@
+"""What `longhaul diagnose` prints."""
+
+from longhaul.cli.diagnose import told
+from longhaul.diagnose.cause import Ladder, Verdict
+from longhaul.diagnose.symptom import Figures, Symptom
+from longhaul.run.cause import Diagnosed
+
+SERIES = (Figures(40, 2.5, 1.0), Figures(41, 4.5, 9.0, masked=True))
+
+
+def test_the_symptom_every_rung_and_the_cause_are_told() -> None:
+    ladder = Ladder(
+        recorded=SERIES,
+        replays=(SERIES, SERIES),
+        plain=(SERIES[1:],),
+        other_data=(SERIES[:1],),
+        lower_rates=((0.5, SERIES),),
+        skipped={"witness": "there is no other device"},
+    )
+    symptom = Symptom("loss-spike", step=41, first_step=41, healthy=2.5, reached=4.5)
+    verdict = Verdict("data", "data", "on other batches it is gone")
+    lines = list(told(Diagnosed(symptom, verdict, ladder, 16, ("software.python 1 → 2",))))
+    text = "\n".join(lines)
+    assert lines[0] == "step 41: loss-spike: loss 2.5 before it, up to 4.5"
+    for promised in (
+        "since then: software.python 1 → 2", "recorded", "replay 2", "eager float32",
+        "0.5 of the learning rate", "not climbed: witness: there is no other device",
+        "cause: data", "on other batches it is gone", "masked",
+    ):  # fmt: skip
+        assert promised in text
+    assert "another device  " not in text
+    assert next(line for line in lines if line.startswith("other batches 1")).endswith("not made")
