@@ -1,6 +1,7 @@
 # make train   sets everything up and trains recipe `quickstart`
 # make test    sets everything up and runs the tests
-.PHONY: help setup setup-dev train test test-slow check format bench bench-nanogpt bench-quickstart bench-step clean
+.PHONY: help setup setup-dev train test test-slow check format \
+  bench bench-nanogpt bench-quickstart bench-step bench-monitor bench-cause clean
 
 # The first Python on this machine that answers and is new enough.
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13; do \
@@ -15,6 +16,8 @@ help:
 	@echo "make setup   only set up .venv"
 	@echo "make bench-quickstart   measure the newcomer's run"
 	@echo "make bench-step RECIPE=NAME   measure a recipe's bare step on this device"
+	@echo "make bench-monitor   measure what thermometers cost"
+	@echo "make bench-cause     inject causes, count how many are named right"
 	@echo "make bench-nanogpt PEER=path/to/nanoGPT TEXT=path/to/input.txt"
 
 .venv/bin/python:
@@ -64,6 +67,12 @@ bench-step: setup
 
 bench-quickstart: setup
 	$(BIN)/python benchmarks/quickstart.py
+
+bench-monitor: setup
+	$(BIN)/python benchmarks/monitor_cost.py
+
+bench-cause: setup
+	$(BIN)/python benchmarks/cause_matrix.py
 
 bench: bench-quickstart
 	@test -z "$(PEER)" || $(MAKE) bench-nanogpt

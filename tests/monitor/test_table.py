@@ -1,3 +1,5 @@
+from pathlib import Path
+
 from longhaul.monitor.table import as_markdown
 from longhaul.monitor.thermometers import declared
 
@@ -28,3 +30,10 @@ def test_the_table_has_a_whole_row_for_each_gauge():
         assert cells[0] == f"`{gauge.name}`"
         assert len(cells) == 5
         assert all(cells)
+
+
+def test_the_documented_table_is_that_of_the_code():
+    page = Path(__file__).parents[2] / "docs" / "model.md"
+    assert as_markdown() in page.read_text(), (
+        "put what `longhaul.monitor.table.as_markdown()` gives into docs/model.md"
+    )
