@@ -1,7 +1,8 @@
 # make train   sets everything up and trains recipe `quickstart`
 # make test    sets everything up and runs the tests
 .PHONY: help setup setup-dev train test test-slow check format \
-  bench bench-nanogpt bench-quickstart bench-step bench-monitor bench-cause clean
+  bench bench-nanogpt bench-quickstart bench-step bench-monitor bench-cause \
+  lab lab-prevention clean
 
 # The first Python on this machine that answers and is new enough.
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13; do \
@@ -18,6 +19,8 @@ help:
 	@echo "make bench-step RECIPE=NAME   measure a recipe's bare step on this device"
 	@echo "make bench-monitor   measure what thermometers cost"
 	@echo "make bench-cause     inject causes, count how many are named right"
+	@echo "make lab             judge the detectors on hundreds of small runs"
+	@echo "make lab-prevention  which stabilisers would have prevented what"
 	@echo "make bench-nanogpt PEER=path/to/nanoGPT TEXT=path/to/input.txt"
 
 .venv/bin/python:
@@ -73,6 +76,13 @@ bench-monitor: setup
 
 bench-cause: setup
 	$(BIN)/python benchmarks/cause_matrix.py
+
+# The lab trains 364 small runs, half an hour; once trained they are kept in prepared/.
+lab: setup-dev
+	$(BIN)/python -m benchmarks.divergence_lab --processes 2
+
+lab-prevention: setup-dev
+	$(BIN)/python -m benchmarks.divergence_lab.prevention
 
 bench: bench-quickstart
 	@test -z "$(PEER)" || $(MAKE) bench-nanogpt
