@@ -52,6 +52,19 @@ def test_a_recovery_takes_in_the_findings_that_led_to_it():
     assert [i.kind for i in found if not i.decision] == ["plateau"]
 
 
+def test_a_recovery_tells_the_cause_that_replays_brought_to_light():
+    looked = Event(
+        kind="cause", attempt=1, time=1e6 + 100,
+        data={"cause": "data", "rungs": {"as trained": 5.5, "other data 1": 2.5}},
+    )  # fmt: skip
+    verdict = {"cause": "data", "rung": "data", "sentence": "on other batches it is gone"}
+    records = [finding(), looked, recover(verdict=verdict), finding(step=200), recover(200)]
+    first, second = incidents(records)
+    assert first.cause == "data: on other batches it is gone"
+    assert first.rungs == {"as trained": 5.5, "other data 1": 2.5}
+    assert (second.cause, second.rungs) == ("", {}), "nobody had looked"
+
+
 def test_the_same_finding_again_and_again_is_one_row():
     (only,) = incidents([finding(step=step) for step in (100, 110, 120)])
     assert (only.times, only.step, only.actions) == (3, 100, ())

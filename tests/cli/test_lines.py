@@ -40,6 +40,10 @@ LOWERED = {"path": "optim.lr", "value": 1e-4}
             "- evaluation: 3.5000 nats, 1.2500 bits per byte",
         ),
         (event("evaluation", loss="nan"), "- evaluation: nan nats"),
+        (
+            event("cause", cause="data", reason="elsewhere it is gone", replayed_steps=42),
+            "- cause: data: elsewhere it is gone (replays of 42 steps)",
+        ),
         (event("note", text="lunch", who="anna"), "- note by anna: lunch"),
         (event("warning", message="disk nearly full"), "- warning: disk nearly full"),
         (

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from longhaul.diagnose.symptom import Figures, Symptom, symptom_of
+from longhaul.diagnose.symptom import Figures, Symptom, symptom_of, symptom_since
 
 
 def series(*losses: float, gradient: float = 1.0, begin: int = 1) -> tuple[Figures, ...]:
@@ -70,3 +70,27 @@ def test_a_divergence_that_is_overcome_is_none() -> None:
     symptom = Symptom("divergence", step=60, first_step=41, healthy=2.6, reached=4.6)
     assert symptom.shown_by(series(*[4.0] * 20, begin=41))
     assert not symptom.shown_by(series(*[4.0] * 10, *[2.6] * 10, begin=41))
+
+
+def test_a_divergence_whose_first_sign_is_known_is_measured_from_before_it() -> None:
+    """A slow one stands out late from the steps before; a detector has seen it from its start."""
+    slow = [2.62 + 0.004 * step for step in range(20)]
+    recorded = series(*CALM, *slow)
+    assert symptom_of(recorded, 60).first_step > 50
+    found = symptom_since(recorded, 41)
+    assert found is not None
+    assert (found.kind, found.step, found.first_step) == ("divergence", 60, 41)
+    assert (found.healthy, found.reached) == pytest.approx((2.66, 2.69), abs=0.03)
+    assert found.shown_by(recorded[30:])
+    assert not found.shown_by(series(*CALM[30:], *([2.6] * 20), begin=31))
+
+
+def test_nothing_rises_from_where_nothing_is_known() -> None:
+    assert symptom_since((), 5) is None
+    assert symptom_since(series(*CALM), 1) is None, "no step before the first sign"
+    assert symptom_since(series(*CALM), 30) is None, "it falls"
+    assert symptom_since(series(*CALM, 9.0, 9.0, *([2.5] * 8)), 41) is None, "it has come back"
+    assert symptom_since(series(*CALM), 60) is None, "beyond the last step"
+    broken = symptom_since(series(*CALM, math.nan), 38)
+    assert broken is not None
+    assert broken.kind == "non-finite"

@@ -2,11 +2,12 @@
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
 from longhaul.config.recover import RecoverSection
-from longhaul.core.records import Decision, Event, Finding, from_line, to_line
+from longhaul.core.records import Decision, Event, Finding, StepRecord, from_line, to_line
 from longhaul.diagnose.diagnosis import Diagnosis
 from longhaul.logbook.ledger import LedgerState, fold
 from longhaul.recover.backtest import replay
@@ -170,3 +171,31 @@ def test_what_people_decided_holds_in_the_replay_too(make):
     done = replay([*records, by_anna], recipe, recipe.diagnose, LIMITS)
     assert done.steps == 39
     assert not done.turns
+
+
+@pytest.mark.parametrize("lag", [0, 2])
+def test_a_verdict_that_the_run_came_to_shapes_the_plan_again(live, lag):
+    """It follows in the journal what led to it, and the steps that were under way by then."""
+    records = list(map(from_line, live.lines))
+    at = next(n for n, r in enumerate(records) if isinstance(r, Decision))
+    drafted, steps = live.plans[0], [n for n in range(at) if isinstance(records[n], StepRecord)]
+    found = steps[-1]
+    border = records[found].step + lag
+    late = [replace(records[found], step=records[found].step + n) for n in range(1, lag + 1)]
+    records[found] = replace(records[found], lag_steps=lag)
+    told = Event(
+        kind="cause", attempt=1, step=border, time=0.0,
+        data={"cause": "hyper-parameter", "rung": "rate", "reason": "half of it is enough"},
+    )  # fmt: skip
+    done = replay([*records[:at], *late, told], live.recipe, live.recipe.diagnose, LIMITS)
+    (turn,) = done.turns
+    assert drafted.actions == ("rollback", "skip")
+    assert turn.would.actions == ("rollback", "lower-lr")
+    assert turn.would.verdict.sentence == "half of it is enough"
+    unlooked = replay(
+        [*records[:at], *late, told], live.recipe, live.recipe.diagnose,
+        RecoverSection(diagnose=False),
+    )  # fmt: skip
+    assert unlooked.turns[0].would == drafted
+    silent = replay([*records[:at], *late], live.recipe, live.recipe.diagnose, LIMITS)
+    assert silent.turns[0].would == drafted, "nobody had looked, and the journal ends"

@@ -146,7 +146,7 @@ def test_a_decision_holds_although_the_process_died_before_carrying_it_out(
     room: Room, monkeypatch: pytest.MonkeyPatch, killed_in: tuple[type, str]
 ) -> None:
     kill_once(monkeypatch, *killed_in)
-    limits = (LOWER_AT_ONCE, "recover.margin_steps=6")
+    limits = (LOWER_AT_ONCE, "recover.margin_steps=6", "recover.diagnose=false")
     with pytest.raises(Killed):
         room.train(40, *limits)
     (decision,) = room.recoveries()
@@ -181,7 +181,7 @@ def test_what_cannot_be_written_is_not_done_and_tried_again(
     monkeypatch.setattr(journal_module.Journal, "append_durably", full)
     assert room.train(40, SKIP_AT_ONCE) is ExitCode.FINISHED, room.said
     (decision,) = room.recoveries()
-    assert decision.step == refused[0].step + 2
+    assert decision.step >= refused[-1].step
     assert room.said.count("was not applied") == 2
 
 

@@ -113,6 +113,9 @@ def test_a_live_run_goes_back_and_ends_in_the_bytes_of_one_that_never_did(
     assert (decision.who, decision.reason, decision.step) == ("anna", "it looked hot", 11)
     assert decision.data["rollback"] == {"from": 11, "to": to, "draw": to * 4}
     assert [step for step, _ in decision.data["poison"]] == [10]
+    price = decision.data["price"]
+    assert price["steps_lost"] == 11 - to
+    assert price["seconds_lost"] > 0
     (back,) = room.events("rolled-back")
     assert (back.data["left"], back.data["to"], back.data["where"]) == (11, to, where)
     first, second = read_segments(room.folder)

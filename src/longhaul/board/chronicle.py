@@ -127,6 +127,8 @@ def _incidents(found: Sequence[Incident]) -> Iterator[Entry]:
         text = sentence(incident.sentence)
         if incident.times > 1:
             text += f" It was seen {_times(incident.times)}."
+        if incident.cause:
+            text += f" The cause, by replays of the steps, is {sentence(incident.cause)}"
         then = ""
         if incident.actions:
             decided = incident.decision

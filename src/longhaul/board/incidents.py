@@ -39,6 +39,10 @@ class Incident:
     """Kinds of other findings that were dealt with together."""
     actions: tuple[str, ...] = ()
     """What was done; empty if it was reported only."""
+    cause: str = ""
+    """What replays of the steps told before anything was done; empty if none were made."""
+    rungs: Mapping[str, float] = field(default_factory=dict)
+    """Replay → loss or gradient norm that it came to."""
     decision: Decision | None = None
     """That did it."""
     price: Mapping[str, float] = field(default_factory=dict)
@@ -52,14 +56,17 @@ def incidents(records: Sequence[Record]) -> tuple[Incident, ...]:
     """
     found: list[Incident] = []
     waiting: list[Finding] = []
+    looked: Event | None = None
     for number, record in enumerate(records):
         if isinstance(record, Finding):
             waiting.append(record)
         elif isinstance(record, Decision) and record.kind == "recover":
-            found += _of_recovery(record, waiting)
-            waiting = []
+            found += _of_recovery(record, waiting, looked)
+            waiting, looked = [], None
         elif isinstance(record, Event):
-            if record.kind == "checkpoint-failed":
+            if record.kind == "cause":
+                looked = record
+            elif record.kind == "checkpoint-failed":
                 found.append(_of_checkpoint(record))
             elif record.kind == "attempt-started" and (lost := _of_death(records[:number], record)):
                 found += [*_reported(waiting), lost]
@@ -67,8 +74,11 @@ def incidents(records: Sequence[Record]) -> tuple[Incident, ...]:
     return tuple(sorted([*found, *_reported(waiting)], key=lambda incident: incident.time))
 
 
-def _of_recovery(decision: Decision, waiting: Sequence[Finding]) -> list[Incident]:
+def _of_recovery(
+    decision: Decision, waiting: Sequence[Finding], looked: Event | None
+) -> list[Incident]:
     data = decision.data
+    verdict = data.get("verdict") or {}
     cause, subject = str(data.get("cause", "")), str(data.get("subject", ""))
     own = [f for f in waiting if f.kind == cause and subject in ("", f.subject)]
     acted_on = [f for f in waiting if f in own or f.severity != "notice"] if own else []
@@ -87,6 +97,8 @@ def _of_recovery(decision: Decision, waiting: Sequence[Finding]) -> list[Inciden
         evidence=first.evidence if first else {},
         also=tuple(sorted({f.kind for f in acted_on} - {cause})),
         actions=action_words(data),
+        cause=f"{verdict['cause']}: {verdict['sentence']}" if verdict else "",
+        rungs=_numbers(looked.data.get("rungs", {})) if verdict and looked else {},
         decision=decision,
         price=_numbers(data.get("price", {})),
     )

@@ -129,10 +129,15 @@ def _wide(name: str, head: str, rows: str) -> str:
 
 def _incident(number: int, incident: Incident) -> str:
     also = f"<p class='quiet'>with {escape(', '.join(incident.also))}</p>" if incident.also else ""
+    cause = f"<p>{escape(sentence(incident.cause))}</p>" if incident.cause else ""
     times = f"<p class='quiet'>seen {incident.times} times</p>" if incident.times > 1 else ""
     evidence = "".join(
         f"<li>{escape(name.replace('_', ' '))} <b>{figure(value)}</b></li>"
         for name, value in incident.evidence.items()
+    )
+    evidence += "".join(
+        f"<li>replay, {escape(name)} <b>{figure(value)}</b></li>"
+        for name, value in incident.rungs.items()
     )
     since = ""
     if incident.first_step != incident.step:
@@ -151,7 +156,7 @@ def _incident(number: int, incident: Incident) -> str:
         f"<td><b>{escape(name)}</b><p>step {incident.step:,}, segment {escape(incident.segment)}"
         f"</p><p class='quiet'>{moment(incident.time)}</p>{times}</td>"
         f"<td><ul>{evidence}</ul>{since}</td>"
-        f"<td>{escape(sentence(incident.sentence))}{also}</td><td>{done}</td>"
+        f"<td>{escape(sentence(incident.sentence))}{cause}{also}</td><td>{done}</td>"
         f"<td><ul>{price or '–'}</ul></td></tr></tbody>"
     )
 

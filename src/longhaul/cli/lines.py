@@ -82,6 +82,13 @@ def _event(event: Event) -> str:
         return (
             f"checkpoint {event.step}: {short_bytes(size)} {data.get('health')} in {seconds:.1f} s"
         )
+    if event.kind == "cause":
+        steps = data.get("replayed_steps")
+        told = f" (replays of {steps} steps)" if steps else ""
+        return f"cause: {data.get('cause')}: {data.get('reason')}{told}"
+    if event.kind == "machine-differs" and isinstance(data.get("difference"), Mapping):
+        changed = [f"{path} {old} → {new}" for path, (old, new) in data["difference"].items()]
+        return f"machine or software differ from before: {', '.join(changed)}"
     if event.kind == "settings-differ" and isinstance(data.get("difference"), Mapping):
         changed = [f"{path} {old} → {new}" for path, (old, new) in data["difference"].items()]
         return f"settings differ from the checkpoint's: {', '.join(changed)}"

@@ -93,6 +93,12 @@ class RecoverSection(Section):
     """`report` writes down what would have been done, and does nothing."""
     ladder: LaddersSection = Field(default_factory=LaddersSection)
     """What each kind of finding leads to."""
+    diagnose: bool = live(True)
+    """Cause before cure: before a rollback or a lower rate the steps in question are computed
+    again, with one thing changed at a time, and the verdict shapes what is done."""
+    diagnose_steps: int = live(100, ge=0)
+    """Steps that may be computed again before one action, at most; what does not fit is left out,
+    and said to be."""
     margin_steps: int | None = live(None, ge=0)
     """How far before the first sign to go back to, where there is a good state; PaLM's 100, or
     1/50 of a shorter run."""

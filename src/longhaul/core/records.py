@@ -108,7 +108,8 @@ class Event:
     `kind` is one of: attempt-started, attempt-ended, segment-opened, evaluation-started,
     evaluation, save-started, checkpoint, checkpoint-failed, settings-differ, data-skipped,
     settings-read-back, override-begins, rolled-back, optimizer-swapped, state-reset,
-    request-refused, note, warning, finished.
+    machine-differs, cause (what replays before an action brought to light), request-refused, note,
+    warning, finished.
     """
 
     KIND: ClassVar[str] = "event"
@@ -140,7 +141,8 @@ class Decision:
              "skip": {"begin": draw, "end": draw} or null, "set": {path: value},
              "old": {path: value before}, "reset": ["optimizer" | "loss-scale"],
              "rewarm_steps": n, "poison": [[checkpoint step, manifest hash]], "price": {…},
-             "fallback": name of what was forked to or ""}
+             "fallback": name of what was forked to or "",
+             "verdict": {"cause", "rung", "sentence"} of replays made before it, or null}
     """
 
     KIND: ClassVar[str] = "decision"

@@ -195,6 +195,7 @@ class Order:
         self._names = tuple(names)
         self._counts = np.asarray(block_counts, dtype=np.int64)
         self._mixture = StagedMixture(stages, cycle)
+        self._cycle = cycle
         self._permutations: dict[tuple[int, int], Permutation] = {}
         self._chunks: dict[int, Blocks] = {}
 
@@ -217,6 +218,16 @@ class Order:
             ):
                 into[here] = known[place[here]]
         return found
+
+    def epoch(self, draw: int) -> float:
+        """How often the source read most often was read up to `draw`, of those of the last cycle;
+        1.5 is one and a half times.
+        """
+        if draw == 0:
+            return 0.0
+        lately = np.arange(max(0, draw - self._cycle), draw, dtype=np.int64)
+        source, index = self._mixture.locate(lately)
+        return float(((index + 1) / self._counts[source]).max())
 
     def _chunk(self, number: int) -> Blocks:
         if number not in self._chunks:

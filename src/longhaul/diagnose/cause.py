@@ -288,15 +288,13 @@ def _by_rate(symptom: Symptom, ladder: Ladder) -> Verdict | None:
         return None
     for factor, series in ladder.lower_rates:
         if not symptom.shown_by(series):
-            elsewhere = (
-                "only these batches bring it out"
-                if _free_on_other_data(symptom, ladder)
-                else "it comes on other batches too"
-            )
+            elsewhere = "; it comes on other batches too" if ladder.other_data else ""
+            if _free_on_other_data(symptom, ladder):
+                elsewhere = "; only these batches bring it out"
             return Verdict(
                 "hyper-parameter",
                 "rate",
-                f"it goes away with {factor:g} of the learning rate; {elsewhere}",
+                f"it goes away with {factor:g} of the learning rate{elsewhere}",
                 {"factor": factor},
             )
     return None

@@ -84,8 +84,7 @@ class Symptom:
             return False
         values = [self.measured(figures) for figures in rest]
         if self.kind == "divergence":
-            # The way it ends counts: a bump that is overcome is none.
-            values = [statistics.median(values[-max(1, len(values) // 4) :])]
+            values = [_ending(values)]
         levels = [self.healthy, *_levels([self.measured(figures) for figures in lead])]
         return max(values) >= max(map(self._risen_from, levels))
 
@@ -116,6 +115,25 @@ def symptom_of(recorded: Sequence[Figures], step: int) -> Symptom:
         if symptom is not None:
             return symptom
     return Symptom("none", step, step)
+
+
+def symptom_since(recorded: Sequence[Figures], first_step: int) -> Symptom | None:
+    """A divergence whose first sign is known, up to the last step; None without a rise.
+
+    Args:
+        recorded: the run's figures in order.
+        first_step: of the first sign.
+    """
+    before = [f.loss for f in recorded if f.step < first_step and f.finite][-_REFERENCE:]
+    rest = [f for f in recorded if f.step >= first_step]
+    if not before or not rest:
+        return None
+    if not all(f.finite for f in rest):
+        return Symptom("non-finite", rest[-1].step, first_step)
+    healthy, reached = statistics.median(before), _ending([f.loss for f in rest])
+    if reached <= healthy:
+        return None
+    return Symptom("divergence", rest[-1].step, first_step, healthy, reached)
 
 
 def _standing_out(history: list[Figures]) -> Symptom | None:
@@ -156,6 +174,11 @@ def _risen(
     reached = max(value for f, value in zip(history, values, strict=True) if f.step >= first)
     lasting = step - first >= _SPIKE_STEPS and not gradient
     return Symptom("divergence" if lasting else kind, step, first, healthy, reached)
+
+
+def _ending(values: list[float]) -> float:
+    """Where a stretch ends: a bump that is overcome is no divergence."""
+    return statistics.median(values[-max(1, len(values) // 4) :])
 
 
 def _levels(values: list[float]) -> list[float]:

@@ -5,9 +5,9 @@ Never knows: whether going back is wise.
 """
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from longhaul.config.recover import RecoverSection
-from longhaul.core.records import Finding
 from longhaul.logbook.ledger import LedgerState
 from longhaul.recover.budgets import blocks_left
 from longhaul.recover.plan import Safe, Situation
@@ -15,6 +15,18 @@ from longhaul.recover.sizes import Sizes
 
 _SAME_DATA_STEPS = 3
 """Signs this near to each other in the data are signs of the same data."""
+
+
+class Sign(Protocol):
+    """Where a cause showed first: a finding, or the plan that came of it."""
+
+    @property
+    def first_step(self) -> int:
+        """Step of the first sign."""
+
+    @property
+    def first_draw(self) -> int:
+        """First block of data of that step."""
 
 
 def safe_before(good: Sequence[Safe], first_step: int, margin_steps: int) -> Safe | None:
@@ -30,7 +42,7 @@ def safe_before(good: Sequence[Safe], first_step: int, margin_steps: int) -> Saf
 
 
 def range_to_skip(
-    situation: Situation, sign: Finding, to: Safe, limits: RecoverSection, sizes: Sizes
+    situation: Situation, sign: Sign, to: Safe, limits: RecoverSection, sizes: Sizes
 ) -> tuple[int, int] | None:
     """Blocks to pass over: a quarter of the range before the first sign, as PaLM's began before
     its spikes, and the rest from there on; never before the state gone back to. A share that is
@@ -43,7 +55,7 @@ def range_to_skip(
 
 
 def batch_to_skip(
-    situation: Situation, sign: Finding, to: Safe, limits: RecoverSection
+    situation: Situation, sign: Sign, to: Safe, limits: RecoverSection
 ) -> tuple[int, int] | None:
     """The batch of the first sign and the one before: a loss is high because of the batch it is
     measured on, or because of what the batch before did to the weights.
@@ -52,7 +64,7 @@ def batch_to_skip(
     return _within_budget(situation, sign, limits, begin, 0)
 
 
-def same_data(ledger: LedgerState, sign: Finding, blocks_per_step: int) -> bool:
+def same_data(ledger: LedgerState, sign: Sign, blocks_per_step: int) -> bool:
     """Whether a recovery went back over this data before, and it was read again."""
     near = _SAME_DATA_STEPS * blocks_per_step
     return any(
@@ -66,7 +78,7 @@ def _by_step(state: Safe) -> tuple[int, bool]:
 
 
 def _within_budget(
-    situation: Situation, sign: Finding, limits: RecoverSection, begin: int, end: int
+    situation: Situation, sign: Sign, limits: RecoverSection, begin: int, end: int
 ) -> tuple[int, int] | None:
     least = sign.first_draw + situation.blocks_per_step
     end = max(least, min(end, begin + blocks_left(situation, limits)))

@@ -3,8 +3,9 @@
 Records are all there is: how training would have gone on after an action that was not taken,
 nobody knows. A decision is therefore compared up to the point where the two part; from there until
 the run itself takes another turn (a rollback, a change, a restart) findings are still told, and
-decisions are not. Good states are those that the journal tells of: checkpoints that were read
-back, and the snapshots in memory that the settings ask for.
+decisions are not. Nor can steps be computed again: the verdict on a cause is the one that the run
+came to there, if it looked for one. Good states are those that the journal tells of: checkpoints
+that were read back, and the snapshots in memory that the settings ask for.
 
 Enters: the records of a run, its recipe, limits. Leaves: a `Backtest`.
 Never knows: files, tensors.
@@ -14,19 +15,21 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from statistics import fmean, median
-from typing import Any
+from typing import Any, TypeGuard
 
 from longhaul.config.diagnose import DiagnoseSection
 from longhaul.config.load import with_overrides
 from longhaul.config.recipe import Recipe
 from longhaul.config.recover import FallbackSection, RecoverSection
 from longhaul.core.records import Decision, Event, Finding, Record, StepRecord
+from longhaul.diagnose.cause import Verdict
 from longhaul.diagnose.diagnosis import Diagnosis
 from longhaul.logbook.ledger import LedgerState, fold
 from longhaul.logbook.timeline import STEP_BUCKETS
 from longhaul.recover.plan import WHO, Plan, Safe, Situation
 from longhaul.recover.policy import LOOK_EVERY_STEPS, Policy
 from longhaul.recover.probation import Course, good_states
+from longhaul.recover.shape import asks_for_cause, shaped, verdict_in
 from longhaul.recover.sizes import sizes_of
 
 _SNAPSHOTS = 8
@@ -58,6 +61,21 @@ class Turn:
     def steps_lost(self) -> int:
         """Steps that it would have gone back over."""
         return self.step - self.would.rollback.step if self.would and self.would.rollback else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """A plan whose cause was perhaps looked for: the verdict follows in the journal."""
+
+    plan: Plan
+    situation: Situation
+    record: StepRecord
+    findings: tuple[Finding, ...]
+
+    @property
+    def border(self) -> int:
+        """Step at which it was drafted live; steps up to it were under way already."""
+        return self.record.step + self.record.lag_steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +115,7 @@ def replay(
     run = _Rerun(recipe, detectors, limits, fallbacks)
     for record in records:
         run.take(record)
+    run.settle()
     return Backtest(run.steps, tuple(run.found), tuple(run.told), tuple(run.turns))
 
 
@@ -122,6 +141,7 @@ class _Rerun:
         self._course = Course()
         self._apart = False
         """The run did not do what would have been done, and has taken no other turn since."""
+        self._draft: _Draft | None = None
         self._settings: tuple[dict[str, Any], Recipe] = ({}, recipe)
         self._safe: dict[tuple[int, str], Safe] = {}
         self._draws: dict[int, int] = {}
@@ -130,6 +150,8 @@ class _Rerun:
 
     def take(self, record: Record) -> None:
         """One more record."""
+        if self._draft is not None and _is_past(record, self._draft):
+            self.settle(verdict_in(record.data) if _tells_cause(record) else None)
         if isinstance(record, Finding):
             self.told.append(record)
             return
@@ -202,11 +224,24 @@ class _Rerun:
         return self._apart or turn.would.cause == decision.data.get("cause")
 
     def _decide(self, record: StepRecord, findings: tuple[Finding, ...]) -> None:
-        if self._apart:
+        if self._apart or self._draft is not None:
             return
-        plan = self._policy.decide(self._situation(record), findings)
+        situation = self._situation(record)
+        plan = self._policy.decide(situation, findings)
         if plan is None:
             return
+        self._draft = _Draft(plan, situation, record, findings)
+        if not asks_for_cause(plan, self._limits):
+            self.settle()
+
+    def settle(self, verdict: Verdict | None = None) -> None:
+        """Decide as drafted, or as the verdict has it."""
+        draft, self._draft = self._draft, None
+        if draft is None:
+            return
+        plan, record, findings = draft.plan, draft.record, draft.findings
+        if verdict is not None:
+            plan = shaped(plan, verdict, draft.situation, self._limits)
         data = plan.decision_data(record.step)
         decision = Decision(
             kind="recover", attempt=record.attempt, segment=record.segment, step=record.step,
@@ -234,3 +269,16 @@ class _Rerun:
             quiet_since=self._course.quiet_since,
             gradient_norm=median(self._norms) if self._norms else None,
         )
+
+
+def _tells_cause(record: Record) -> TypeGuard[Event]:
+    return isinstance(record, Event) and record.kind == "cause"
+
+
+def _is_past(record: Record, draft: _Draft) -> bool:
+    """Whether a draft is settled before this record, or by it."""
+    if isinstance(record, StepRecord):
+        return record.segment != draft.record.segment or record.step > draft.border
+    if isinstance(record, Decision):
+        return record.kind == "recover"
+    return isinstance(record, Event) and record.kind in ("cause", "segment-opened")

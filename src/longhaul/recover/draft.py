@@ -7,7 +7,7 @@ Never knows: why this remedy was chosen.
 from typing import Any
 
 from longhaul.config.recover import RecoverSection
-from longhaul.core.records import Finding
+from longhaul.recover.back import Sign
 from longhaul.recover.plan import Plan, Situation
 from longhaul.recover.price import price_of
 from longhaul.recover.rungs import Remedy
@@ -24,7 +24,7 @@ def draft(
     *,
     cause: str,
     subject: str = "",
-    sign: Finding | None = None,
+    sign: Sign | None = None,
     fallback: str = "",
 ) -> Plan:
     """The plan.
@@ -37,7 +37,7 @@ def draft(
         headline: what led to it, in words.
         cause: kind of the finding, or `probation`.
         subject: of that finding.
-        sign: the finding with the first sign; None without any.
+        sign: the first sign; None without any.
         fallback: name of the fallback that the remedy is.
     """
     values = situation.settings.model_dump(mode="json")
@@ -58,6 +58,7 @@ def draft(
         rewarm_steps=remedy.rewarm_steps,
         price=price,
         fallback=fallback,
+        headline=headline,
         reason=f"{headline}: {what_is_done(remedy, old)}" + (f"; {costs}" if costs else ""),
     )
 

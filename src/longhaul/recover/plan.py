@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 from longhaul.config.recipe import Recipe
 from longhaul.config.recover import Action, Resettable
 from longhaul.core.units import Seconds
+from longhaul.diagnose.cause import Verdict
 from longhaul.logbook.ledger import LedgerState
 
 WHO: Final = "policy"
@@ -84,6 +85,10 @@ class Plan:
     """Name of the `[[fallback]]` entry that is forked to; `settings` has its values."""
     stop: bool = False
     """End the attempt with exit code 17: a person must look."""
+    verdict: Verdict | None = None
+    """What made the steps go wrong, as replays of them tell; None if none were made."""
+    headline: str = ""
+    """What led to it, in words; `reason` begins with it."""
     reason: str
     """A sentence for a tired person."""
 
@@ -114,4 +119,9 @@ class Plan:
             "poison": [],
             "price": dict(self.price),
             "fallback": self.fallback,
+            "verdict": _in_short(self.verdict) if self.verdict else None,
         }
+
+
+def _in_short(verdict: Verdict) -> dict[str, str]:
+    return {"cause": verdict.cause, "rung": verdict.rung, "sentence": verdict.sentence}

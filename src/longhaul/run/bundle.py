@@ -19,6 +19,7 @@ from longhaul.checkpoint.tensor_file import write_tensor_file
 from longhaul.config.load import recipe_from_values
 from longhaul.config.recipe import Recipe
 from longhaul.core.files import write_json
+from longhaul.core.records import StepRecord
 from longhaul.data.batches import Batch
 from longhaul.logbook.ledger import Reset
 from longhaul.store.strict import RefusedCheckpoint, read_json, table
@@ -49,6 +50,29 @@ class StepInput:
     resets: tuple[Reset, ...] = ()
     """Of the ledger when the step was made. A folder holds none: its state has been through them,
     and its few steps lie within one stretch."""
+
+
+def given_to(
+    record: StepRecord, settings: Recipe, batch: Batch, resets: tuple[Reset, ...]
+) -> StepInput:
+    """What a step was given that left this record.
+
+    Args:
+        record: of the step.
+        settings: in force then.
+        batch: that it read.
+        resets: of the ledger then.
+    """
+    return StepInput(
+        step=record.step,
+        settings=settings,
+        batch=batch,
+        learning_rate=record.learning_rate,
+        micro_sequences=settings.micro_sequences(record.step - 1),
+        window=record.attention_window,
+        read_gauges=bool(record.gauges),
+        resets=resets,
+    )
 
 
 @dataclass(frozen=True)

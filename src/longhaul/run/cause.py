@@ -237,7 +237,7 @@ class _Climb:
             recorded=self._recorded.figures(began),
             replays=(first,),
             as_trained=tuple(f for f in first if f.step > self._set_out),
-            rounding=_rounding(settings),
+            rounding=rounding_of(settings),
             same_software=not self._changed,
         )
 
@@ -247,7 +247,7 @@ class _Climb:
             return _skip(ladder, "witness", "there is no other device (--witness names one)")
         if isinstance(witness, str):
             another_kind = torch.device(witness).type != self._device.type
-            if another_kind and any(map(_has_dropout, frames)):
+            if another_kind and _have_dropout(frames):
                 return _skip(ladder, "witness", f"{witness} draws dropout differently")
             witness = on_device(witness)
         self._say("another device")
@@ -257,7 +257,7 @@ class _Climb:
     def _plain(self, frames: tuple[Bundle, ...], ladder: Ladder) -> Ladder:
         self._say("eager float32, unsharded")
         beside = ladder.here
-        if any(map(_has_dropout, frames)):
+        if _have_dropout(frames):
             frames = tuple(map(_without_dropout, frames))
             beside = replay_each(frames, self._device)
         plain = replay_each(frames, self._device, "plain")
@@ -291,9 +291,14 @@ class _Climb:
         return replace(ladder, lower_rates=tuple(found))
 
 
-def _has_dropout(bundle: Bundle) -> bool:
-    model = bundle.inputs[0].settings.model
+def has_dropout(settings: Recipe) -> bool:
+    """Whether a model of these settings drops anything out, which kernels do each in its way."""
+    model = settings.model
     return any((model.dropout, model.attention_dropout, model.embedding_dropout))
+
+
+def _have_dropout(frames: tuple[Bundle, ...]) -> bool:
+    return any(has_dropout(bundle.inputs[0].settings) for bundle in frames)
 
 
 def _without_dropout(bundle: Bundle) -> Bundle:
@@ -306,7 +311,8 @@ def _skip(ladder: Ladder, rung: str, why: str) -> Ladder:
     return replace(ladder, skipped={**ladder.skipped, rung: why})
 
 
-def _rounding(settings: Recipe) -> Rounding:
+def rounding_of(settings: Recipe) -> Rounding:
+    """What two correct computations of a step may differ by under these settings."""
     exact = settings.precision.compute == "float32" and not settings.precision.tf32
     return FLOAT32 if exact else HALF
 

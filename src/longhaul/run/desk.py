@@ -43,6 +43,7 @@ class Desk:
         clock: the folder is looked at twice a second at most, because on a network file system
             each look is a round trip.
         say: tells a person what could not be done.
+        seconds_per_step: of a typical step, as of late; the price of going back.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Desk:
         done: frozenset[str],
         clock: Clock,
         say: Callable[[str], None],
+        seconds_per_step: Callable[[], Seconds],
     ) -> None:
         self.stop_reason: str | None = None
         """Why somebody asked the run to stop; None if nobody did."""
@@ -60,6 +62,7 @@ class Desk:
         self._done = set(done)
         self._clock = clock
         self._say = say
+        self._seconds_per_step = seconds_per_step
         self._looked = -1e9
 
     def answer(self, trainer: Trainer, keep: Keep) -> None:
@@ -160,7 +163,7 @@ class Desk:
         if wanted >= step:
             raise Refused(f"step {wanted}: the run stands at step {step}; nothing to go back to")
         to = _at_or_before(self._recovery.states(trainer), wanted)
-        data = _recover_data("rollback", step, to, request)
+        data = self._recover_data("rollback", step, to, request)
         reason = request.reason or f"rolled back to step {to.step} by {request.who}"
         self._recovery.carry_out(trainer, data, to, keep=keep, who=request.who, reason=reason)
 
@@ -185,7 +188,7 @@ class Desk:
         except RecipeError as error:
             raise Refused(error.message) from error
         values = before.model_dump(mode="json")
-        data = _recover_data("fork", step, to, request) | {
+        data = self._recover_data("fork", step, to, request) | {
             "set": changed,
             "old": {path: value_at(values, path) for path in changed},
             "reset": [what for what in resets if what != "schedule"],
@@ -194,6 +197,21 @@ class Desk:
         reason = request.reason or f"forked at step {at} by {request.who}"
         who = request.who
         self._recovery.carry_out(trainer, data, to, keep=keep, who=who, reason=reason, fork=True)
+
+    def _recover_data(
+        self, action: str, step: int, to: Safe | None, request: Request
+    ) -> dict[str, Any]:
+        rollback = {"from": step, "to": to.step, "draw": to.draw} if to else None
+        lost = step - to.step if to else 0
+        seconds = round(lost * self._seconds_per_step(), 3)
+        return {
+            "cause": "asked",
+            "subject": request.who,
+            "actions": [action],
+            "rollback": rollback,
+            "price": {"steps_lost": lost, "seconds_lost": seconds},
+            "request": request.id,
+        }
 
     def _decide(
         self, request: Request, step: int, data: Mapping[str, Any], from_step: int = 0
@@ -215,17 +233,6 @@ def _at_or_before(states: Sequence[Safe], step: int) -> Safe:
         there = ", ".join(str(state.step) for state in states) or "none at all"
         raise Refused(f"no state of step {step} or before is left; there are: {there}")
     return found[-1]
-
-
-def _recover_data(action: str, step: int, to: Safe | None, request: Request) -> dict[str, Any]:
-    rollback = {"from": step, "to": to.step, "draw": to.draw} if to else None
-    return {
-        "cause": "asked",
-        "subject": request.who,
-        "actions": [action],
-        "rollback": rollback,
-        "request": request.id,
-    }
 
 
 def _rewarm_steps(resets: Sequence[str], settings: Recipe) -> int:

@@ -70,11 +70,12 @@ def _pilot(
 ) -> Pilot:
     book, clock, say = attempt.book, attempt.clock, attempt.view.say
     recovery = Recovery(book, prints, clock, say)
-    desk = Desk(book, recovery, attempt.past.done_requests, clock, say)
     past: list[Record] = []
     if attempt.past.begun:
         past = read_last(attempt.folder, Judgement.records_needed(trainer.settings))
     judgement = Judgement(trainer.settings, past)
+    done = attempt.past.done_requests
+    desk = Desk(book, recovery, done, clock, say, judgement.seconds_per_step)
     return Pilot(attempt, trainer, judgement, recovery, desk, wish, restored)
 
 
@@ -132,6 +133,12 @@ def _say_what_differs(
             attempt.book.tell("settings-differ", progress.position.step, difference=changed)
     if last is not None and (changed := differences(last.fingerprint, prints)):
         attempt.view.say(f"machine or software differ from segment {last.number}: {_said(changed)}")
+        attempt.book.tell(
+            "machine-differs",
+            progress.position.step,
+            segment_before=str(last.number),
+            difference=changed,
+        )
 
 
 def _said(changed: Mapping[str, tuple[Any, Any]]) -> str:

@@ -11,17 +11,22 @@ from statistics import fmean, median
 
 from longhaul.config.recipe import Recipe
 from longhaul.core.records import Event, Finding, Record, StepRecord
+from longhaul.core.units import Seconds
+from longhaul.diagnose.cause import Verdict
 from longhaul.diagnose.diagnosis import Diagnosis
 from longhaul.logbook.ledger import LedgerState
 from longhaul.logbook.timeline import STEP_BUCKETS
 from longhaul.recover.plan import Plan, Safe, Situation
 from longhaul.recover.policy import Policy
 from longhaul.recover.probation import Course, good_states
+from longhaul.recover.shape import asks_for_cause, shaped
 from longhaul.recover.sizes import sizes_of
 from longhaul.train.state import Position
 
 _RECENT_STEPS = 64
 """Steps that typical figures are taken from."""
+_LINE_STEPS = 512
+"""Records kept for who looks for a cause."""
 _LOOK_EVERY = 10
 """Steps between two looks at what only time brings about: probation, a rate that may rise."""
 
@@ -42,6 +47,7 @@ class Judgement:
         self._seconds: deque[float] = deque(maxlen=_RECENT_STEPS)
         self._norms: deque[float] = deque(maxlen=_RECENT_STEPS)
         self._pending: list[Finding] = []
+        self._line: deque[StepRecord] = deque(maxlen=_LINE_STEPS)
         self._looked = 0
         for record in past:
             self._observe(record)
@@ -59,6 +65,15 @@ class Judgement:
         self._pending += findings
         return findings
 
+    @property
+    def line(self) -> tuple[StepRecord, ...]:
+        """Records of the last steps that the run stands on, in order, without a gap."""
+        return tuple(self._line)
+
+    def seconds_per_step(self) -> Seconds:
+        """Of a typical step; 0 before the first."""
+        return fmean(self._seconds) if self._seconds else 0.0
+
     def take(self) -> tuple[Finding, ...]:
         """What came to light since the last call."""
         taken, self._pending = tuple(self._pending), []
@@ -75,6 +90,7 @@ class Judgement:
         position: Position,
         ledger: LedgerState,
         states: Callable[[], Iterable[Safe]],
+        cause_of: Callable[[Plan], Verdict],
     ) -> Plan | None:
         """What is to be done at this border.
 
@@ -84,6 +100,7 @@ class Judgement:
             position: where the run stands.
             ledger: everything decided so far.
             states: every state that could be gone back to; asked only if somebody wants to know.
+            cause_of: what led to a drafted plan; asked before anything is done about it.
         """
         self._take(settings)
         rested = bool(ledger.recoveries) and position.step % _LOOK_EVERY == 0
@@ -97,14 +114,17 @@ class Judgement:
             step=position.step,
             draw=position.draw,
             blocks_per_step=stage.sequences * stage.sequence_length // settings.block_length(),
-            seconds_per_step=fmean(self._seconds) if self._seconds else 0.0,
+            seconds_per_step=self.seconds_per_step(),
             settings=settings,
             ledger=ledger,
             good=good,
             quiet_since=self._course.quiet_since,
             gradient_norm=median(self._norms) if self._norms else None,
         )
-        return Policy(limits, settings.fallback).decide(situation, findings)
+        plan = Policy(limits, settings.fallback).decide(situation, findings)
+        if plan is None or not asks_for_cause(plan, limits):
+            return plan
+        return shaped(plan, cause_of(plan), situation, limits)
 
     def passed_probation(self, settings: Recipe, ledger: LedgerState) -> Iterator[tuple[int, str]]:
         """(step, manifest) of checkpoints that have become good; looked for now and then."""
@@ -119,6 +139,11 @@ class Judgement:
     def _observe(self, record: Record) -> tuple[Finding, ...]:
         self._course = self._course.after(record)
         if isinstance(record, StepRecord):
+            while self._line and self._line[-1].step >= record.step:
+                self._line.pop()  # gone back over
+            if self._line and self._line[-1].step != record.step - 1:
+                self._line.clear()
+            self._line.append(record)
             if not record.masked:
                 self._norms.append(record.gradient_norm)
             self._seconds.append(sum(record.seconds.get(b, 0.0) for b in STEP_BUCKETS))

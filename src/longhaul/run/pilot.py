@@ -10,11 +10,13 @@ from functools import partial
 from longhaul.core.errors import ExitCode, NeedsPerson
 from longhaul.core.records import Event, StepRecord
 from longhaul.core.units import Seconds
+from longhaul.diagnose.cause import Verdict
 from longhaul.logbook.ledger import LedgerError
-from longhaul.recover.plan import WHO
+from longhaul.recover.plan import WHO, Plan
 from longhaul.run.attempt import Attempt
 from longhaul.run.desk import Desk
 from longhaul.run.judgement import Judgement
+from longhaul.run.live_cause import LiveCause
 from longhaul.run.past import hours_spent
 from longhaul.run.recovery import Recovery
 from longhaul.run.signals import StopWish
@@ -62,6 +64,7 @@ class Pilot:
         self._clock = attempt.clock
         self._judgement = judgement
         self._recovery = recovery
+        self._causes = LiveCause(attempt.book, attempt.view.say, lambda: wish.exit_code is not None)
         self._desk = desk
         self._wish = wish
         self._saved_step = restored
@@ -128,6 +131,7 @@ class Pilot:
             trainer.position,
             ledger,
             partial(self._recovery.states, trainer),
+            self._cause_of,
         )
         if plan is None:
             return
@@ -152,6 +156,13 @@ class Pilot:
         if plan.stop:
             self._book.tell("attempt-ended", step, reason=f"stopped: {plan.reason}")
             raise NeedsPerson(plan.reason, f"`longhaul log {self._book.folder.name}` shows how")
+
+    def _cause_of(self, plan: Plan) -> Verdict:
+        """Cause before cure: what led to a plan, as replays of the steps tell."""
+        for record in self.trainer.completed():
+            self.keep(record)
+        states = self._recovery.states(self.trainer)
+        return self._causes.find(self.trainer, plan, self._judgement.line, states)
 
     def _stop_wanted(self) -> bool:
         return (

@@ -6,7 +6,7 @@ beside a live run. Never knows: what is looked for.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -22,7 +22,7 @@ from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import LedgerState, fold, load_ledger
 from longhaul.logbook.reading import read_journal
 from longhaul.logbook.segments import SegmentOpening, read_segments
-from longhaul.run.bundle import StepInput
+from longhaul.run.bundle import StepInput, given_to
 from longhaul.run.replays import Replayer
 from longhaul.run.text import text_of
 from longhaul.store.catalogue import Checkpoint, catalogue, newest_usable
@@ -92,7 +92,7 @@ class Recorded:
         first = self.step
         while first > begin + 1 and first - 1 in self._made:
             first -= 1
-        return tuple(_figures(self._made[step].record) for step in range(first, self.step + 1))
+        return tuple(figures_of(self._made[step].record) for step in range(first, self.step + 1))
 
     def settings_at(self, step: int) -> Recipe:
         """Settings in force when a step was made: its segment's, with the ledger of then on top."""
@@ -123,16 +123,8 @@ class Recorded:
             request = BatchRequest(
                 draw + shift, record.sequences, record.sequence_length, made.ledger.skips
             )
-            yield StepInput(
-                step=step,
-                settings=settings,
-                batch=self._reader.read(request),
-                learning_rate=record.learning_rate,
-                micro_sequences=settings.micro_sequences(record.step - 1),
-                window=record.attention_window,
-                read_gauges=bool(record.gauges) and step == record.step,
-                resets=made.ledger.resets,
-            )
+            given = given_to(record, settings, self._reader.read(request), made.ledger.resets)
+            yield given if step == record.step else replace(given, step=step, read_gauges=False)
 
     def blocks(self, begin: int) -> int:
         """Blocks of the order of data that the steps after `begin` read."""
@@ -170,7 +162,7 @@ class Recorded:
         return self._fresh(self.settings_at(1), device), 0
 
     def _fresh(self, settings: Recipe, device: torch.device) -> Replayer:
-        return Replayer(settings, self.dataset.vocab_size, self.end_of_text, device)
+        return Replayer.fresh(settings, self.dataset.vocab_size, self.end_of_text, device)
 
     def _checkpoints(self, latest: int) -> Iterator[Checkpoint]:
         there = catalogue(self.folder.checkpoints)
@@ -215,5 +207,6 @@ class Recorded:
         return line
 
 
-def _figures(record: StepRecord) -> Figures:
+def figures_of(record: StepRecord) -> Figures:
+    """What was recorded for a step, as replays give it."""
     return Figures(record.step, record.loss, record.gradient_norm, record.masked, record.gauges)

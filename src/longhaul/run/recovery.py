@@ -146,7 +146,8 @@ class Recovery:
         began, left = self._clock.monotonic(), trainer.position.step
         restored: int | None = None
         try:
-            if to.where == "memory":
+            there = any(kept.step == to.step for kept in trainer.snapshots.kept())
+            if to.where == "memory" and there:
                 trainer.roll_back(partial(trainer.snapshots.hand_back, to.step))
             else:
                 restored = self._from_disk(trainer)

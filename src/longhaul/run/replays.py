@@ -20,7 +20,7 @@ from longhaul.model.initialise import build
 from longhaul.model.precision import to_half
 from longhaul.optim.build import build_optimizer
 from longhaul.optim.loss_scale import LossScale
-from longhaul.optim.rules import RuledOptimizer
+from longhaul.optim.rules import FUSED_DEVICES, RuledOptimizer
 from longhaul.run.bundle import Bundle, StepInput, copied
 from longhaul.run.device import settle_torch
 from longhaul.train.renew import do_reset, fit_optimizer, parts_for
@@ -35,33 +35,52 @@ _HALF_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Replayer:
-    """A model with its optimizer that makes given steps.
+    """Makes given steps.
 
     Args:
+        step: a model with its optimizer; its state is not kept.
         settings: in force at the first step.
-        vocab_size: tokens of the tokenizer.
         end_of_text: the token that ends a document, if there is one.
-        device: where it computes.
-        form: as trained, or plain.
+        form: as trained, or plain; `step` must have been built for it.
     """
 
     def __init__(
         self,
+        step: TrainingStep,
+        settings: Recipe,
+        end_of_text: int | None = None,
+        form: Form = "as trained",
+    ) -> None:
+        self.step = step
+        self.form = form
+        self.progress = Progress(settings, "")
+        self._end_of_text = end_of_text
+
+    @classmethod
+    def fresh(
+        cls,
         settings: Recipe,
         vocab_size: int,
         end_of_text: int | None,
         device: torch.device,
         form: Form = "as trained",
-    ) -> None:
-        self.form = form
-        self._vocabulary = vocab_size, end_of_text
+    ) -> "Replayer":
+        """A replayer with a model of its own.
+
+        Args:
+            settings: in force at the first step.
+            vocab_size: tokens of the tokenizer.
+            end_of_text: the token that ends a document, if there is one.
+            device: where it computes.
+            form: as trained, or plain.
+        """
         plain = form == "plain"
         precision = PrecisionSection(compute="float32") if plain else settings.precision
         model = build(settings.model, vocab_size, settings.seed, device, end_of_text)
         half = precision.half_weights
         if half is not None:
             to_half(model, _HALF_DTYPES[half], precision.islands)
-        self.step = TrainingStep(
+        step = TrainingStep(
             model,
             build_optimizer(model, settings.optim),
             device,
@@ -70,7 +89,18 @@ class Replayer:
             loss_scale=LossScale(settings.optim.loss_scale, device) if half == "fp16" else None,
             compiled=settings.machine.compile and not plain,
         )
-        self.progress = Progress(settings, "")
+        return cls(step, settings, end_of_text, form)
+
+    @contextmanager
+    def in_plain_form(self) -> Iterator[None]:
+        """Its steps are plain until the body ends, if its weights are in float32."""
+        before, self.form = self.form, "plain"
+        try:
+            with self.step.plainly():
+                yield
+        finally:
+            self.form = before
+            self._fuse(fused=True)
 
     def parts_for(self, facts: Mapping[str, Any], dataset: str) -> dict[str, Stateful]:
         """All parts of a checkpoint with these facts, to restore it into."""
@@ -81,9 +111,8 @@ class Replayer:
         """Bring the settings of a step into force, and do the resets that came before it."""
         self.progress.settings = given.settings
         fit_optimizer(self.step, given.settings.optim)
-        if self.form == "plain" and isinstance(self.step.optimizer, RuledOptimizer):
-            for rule in self.step.optimizer.rules:
-                rule.fused = False
+        if self.form == "plain":
+            self._fuse(fused=False)
         for reset in given.resets:
             if reset.number > self.progress.resets_done:
                 do_reset(self.step, self.progress, reset)
@@ -121,7 +150,14 @@ class Replayer:
     def bundle(self, inputs: tuple[StepInput, ...]) -> Bundle:
         """A copy on the host of the state as it is now, with steps to make from it."""
         state = copied(capture(self._parts()))
-        return Bundle(state, inputs, *self._vocabulary, self.progress.resets_done)
+        vocabulary = self.step.model.vocab_size, self._end_of_text
+        return Bundle(state, inputs, *vocabulary, self.progress.resets_done)
+
+    def _fuse(self, *, fused: bool) -> None:
+        """Let update rules use kernels that fuse, where their device has them, or not."""
+        if isinstance(self.step.optimizer, RuledOptimizer):
+            for rule in self.step.optimizer.rules:
+                rule.fused = fused and rule.device.type in FUSED_DEVICES
 
     def _remade(self, given: StepInput) -> Figures:
         self.prepare(given)
@@ -156,7 +192,7 @@ def replay_each(
         settings = bundle.inputs[0].settings
         if replayer is None or replayer.progress.settings.optim.name != settings.optim.name:
             vocabulary = bundle.vocab_size, bundle.end_of_text
-            replayer = Replayer(settings, *vocabulary, device, form)
+            replayer = Replayer.fresh(settings, *vocabulary, device, form)
         found.append(replayer.replay(bundle))
     return tuple(found)
 

@@ -7,8 +7,8 @@ Shapes: B sequences of a micro-batch, T tokens of a sequence.
 """
 
 import shutil
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
@@ -146,6 +146,17 @@ class TrainingStep:
             self.thermometers.discard()
             self.model.train(was_training)
             _put_back(generators, self.device)
+
+    @contextmanager
+    def plainly(self) -> Iterator[None]:
+        """Steps in the body compute eagerly, and in float32 if their weights are."""
+        before = self._forward, self._compiled_forms, self._precision
+        self._forward, self._compiled_forms = self.model, None
+        self._precision = PrecisionSection(compute="float32")
+        try:
+            yield
+        finally:
+            self._forward, self._compiled_forms, self._precision = before
 
     def compiles(
         self, batch: Batch, micro_sequences: int, read_gauges: bool, window: int | None

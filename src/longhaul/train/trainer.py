@@ -30,6 +30,7 @@ from longhaul.train.effective import (
     warming_up,
 )
 from longhaul.train.evaluation import Evaluation, evaluate
+from longhaul.train.loan import Loan, lend, take_back
 from longhaul.train.renew import Told, do_reset, fit_optimizer, parts_for
 from longhaul.train.state import Position, Progress, training_state
 from longhaul.train.step import TrainingStep
@@ -179,6 +180,27 @@ class Trainer:
         self.identity = replace(self.identity, done_before=done_before)
         self._went_back = True  # what was due at the border that was left is due no more
 
+    def lend(self, copies: int) -> Loan:
+        """The live step, to make other steps with; nothing else is done before `take_back`.
+
+        Args:
+            copies: of the training state that will lie on the host at once.
+
+        Raises:
+            ValueError: there are records that nobody has taken yet.
+            MemoryError: the host has no room for so many copies.
+        """
+        if self._drain:
+            raise ValueError("steps are under way; take their records from completed() first")
+        parts = self._parts
+        identity = parts.dataset.identity
+        return lend(parts.step, parts.progress, parts.batches, identity, parts.books, copies)
+
+    def take_back(self, loan: Loan) -> None:
+        """Go on, bit by bit, as if the step had not been lent."""
+        take_back(loan, self._parts.progress, self._parts.books)
+        self._obey()
+
     def enter(self, segment: str) -> None:
         """Write records under another segment from now on."""
         self.identity = replace(self.identity, segment=segment)
@@ -202,8 +224,12 @@ class Trainer:
                 settings.evaluation.sequences,
                 most_tokens,
             )
-        whole = most_tokens is None
-        yield self._event("evaluation", **evaluation.as_data(), whole_split=whole)
+        told = {
+            **evaluation.as_data(),
+            "whole_split": most_tokens is None,
+            "epoch": round(parts.batches.order.epoch(self.position.draw), 4),
+        }
+        yield self._event("evaluation", **told)
 
     def save(self) -> Iterator[StepRecord | Event]:
         """Hand the training state to the saver, which writes it while training goes on."""

@@ -1,0 +1,89 @@
+"""The live step on loan: other steps are made with it, and training goes on as if none had been.
+
+Enters: a live step at a border. Leaves: the same step in the same state, bit by bit.
+Never knows: what it is lent for.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from longhaul.checkpoint.capture import TrainingState, capture, check_same, describe, hand_back
+from longhaul.core.books import Bucket, TimeBooks
+from longhaul.core.memory import available_memory
+from longhaul.core.units import short_bytes
+from longhaul.data.batches import BatchReader
+from longhaul.train.renew import parts_for
+from longhaul.train.state import Progress, training_state
+from longhaul.train.step import TrainingStep
+
+
+@dataclass(frozen=True)
+class Loan:
+    """A step that is lent, and a copy of its state on the host. The position is not lent:
+    who borrows the step counts with a `Progress` of his own.
+    """
+
+    step: TrainingStep
+    batches: BatchReader
+    dataset: str
+    """Identity of the text that they read."""
+    state: TrainingState
+    device_generator: torch.Tensor | None
+    """State of the device's own generator, where it has one."""
+    bucket: Bucket
+    """That time was booked to."""
+
+
+def lend(
+    step: TrainingStep,
+    progress: Progress,
+    batches: BatchReader,
+    dataset: str,
+    books: TimeBooks,
+    copies: int,
+) -> Loan:
+    """Copy the state; nothing is changed but what time is booked to.
+
+    Args:
+        step: live, at a border.
+        progress: of the run.
+        batches: of the run.
+        dataset: identity of the text that they read.
+        books: of the run.
+        copies: of the state that will lie on the host at once, this one among them.
+
+    Raises:
+        MemoryError: the host has no room for so many.
+    """
+    state = capture(training_state(step, progress))
+    wanted = copies * sum(tensor.nbytes for tensor in state.tensors.values())
+    if wanted > available_memory():
+        raise MemoryError(f"the host has no {short_bytes(wanted)} for copies of the state")
+    bucket = books.switch("detection")
+    on_host = {name: t.detach().cpu().clone() for name, t in state.tensors.items()}
+    generator = None
+    if step.device.type != "cpu":
+        generator = torch.get_device_module(step.device).get_rng_state(step.device)
+    return Loan(step, batches, dataset, TrainingState(on_host, state.facts), generator, bucket)
+
+
+def take_back(loan: Loan, progress: Progress, books: TimeBooks) -> None:
+    """Put every bit of the training state back."""
+    settings, reached = progress.settings, progress.settings_of_checkpoint
+    parts = parts_for(loan.step, progress, loan.state.facts)
+    live = capture(parts)
+    check_same(
+        {name: describe(t.dtype, t.shape) for name, t in loan.state.tensors.items()}, live.tensors
+    )
+    with torch.no_grad():
+        for name, tensor in live.tensors.items():
+            tensor.copy_(loan.state.tensors[name])
+    hand_back(parts, TrainingState(live.tensors, loan.state.facts))
+    progress.settings, progress.settings_of_checkpoint = settings, reached
+    loan.step.optimizer.clear_gradients()
+    loan.step.thermometers.discard()
+    if loan.device_generator is not None:
+        module = torch.get_device_module(loan.step.device)
+        module.set_rng_state(loan.device_generator, loan.step.device)
+    books.switch(loan.bucket)

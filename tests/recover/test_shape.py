@@ -1,0 +1,124 @@
+"""What a drafted plan becomes once the cause is known."""
+
+import pytest
+
+from longhaul.config.recover import RecoverSection
+from longhaul.core.records import Event, from_line, to_line
+from longhaul.diagnose.cause import Verdict
+from longhaul.logbook.ledger import LedgerState
+from longhaul.recover.policy import Policy
+from longhaul.recover.shape import asks_for_cause, shaped, verdict_in
+
+LIMITS = RecoverSection()
+DATA = Verdict("data", "data", "on other batches it is gone")
+RATE = Verdict("hyper-parameter", "rate", "it goes away with half", {"factor": 0.5})
+EIGHTH = Verdict("hyper-parameter", "rate", "it goes away with an eighth", {"factor": 0.125})
+KERNEL = Verdict("parallel or kernel bug", "plain", "eager float32 computes it differently")
+NOTHING = Verdict("undetermined", "", "nothing takes it away")
+
+
+def drafted(make, kind, **situation):
+    """The ladder's own plan: a spike skips, a divergence lowers the rate."""
+    at = make.situation(200, **situation)
+    plan = Policy(LIMITS).decide(at, [make.finding(kind, 200, 190)])
+    assert plan is not None
+    return plan, at
+
+
+@pytest.mark.parametrize("kind", ["loss-spike", "divergence"])
+def test_bad_data_is_passed_over_and_the_rate_stays(make, kind) -> None:
+    plan, at = drafted(make, kind)
+    done = shaped(plan, DATA, at, LIMITS)
+    assert done.actions == ("rollback", "skip")
+    assert done.rollback == plan.rollback
+    assert done.settings == {}
+    begin, end = done.skip
+    assert begin <= plan.first_draw < end
+    assert done.price["steps_lost_later"] == 0
+    assert done.reason.startswith(f"{plan.headline}, because of the data: back to step")
+
+
+@pytest.mark.parametrize("kind", ["loss-spike", "divergence"])
+def test_a_rate_that_is_too_high_is_lowered_and_no_data_is_passed_over(make, kind) -> None:
+    plan, at = drafted(make, kind)
+    done = shaped(plan, RATE, at, LIMITS)
+    assert done.actions == ("rollback", "lower-lr")
+    assert done.rollback == plan.rollback
+    assert done.skip is None
+    assert (done.old, done.settings) == ({"optim.lr": 1e-3}, {"optim.lr": 5e-4})
+    assert "because of the learning rate" in done.reason
+
+
+def test_where_half_of_the_rate_does_not_help_it_is_lowered_to_what_does(make) -> None:
+    plan, at = drafted(make, "divergence")
+    assert shaped(plan, EIGHTH, at, LIMITS).settings == {"optim.lr": 1.25e-4}
+
+
+@pytest.mark.parametrize("cause", ["parallel or kernel bug", "software", "machine"])
+def test_who_computes_wrong_numbers_does_not_go_on(make, cause) -> None:
+    plan, at = drafted(make, "divergence")
+    fault = Verdict(cause, "plain", KERNEL.sentence)
+    done = shaped(plan, fault, at, LIMITS)
+    assert done.stop
+    assert done.actions == ("rollback", "stop")
+    assert done.rollback == plan.rollback, "whoever mends it goes on from before the harm"
+    assert (done.skip, done.settings, done.reset) == (None, {}, ())
+    for words in (cause, KERNEL.sentence, "every further step would be computed as wrongly"):
+        assert words in done.reason
+
+
+def test_what_stays_undetermined_is_left_to_the_ladder(make) -> None:
+    plan, at = drafted(make, "loss-spike")
+    done = shaped(plan, NOTHING, at, LIMITS)
+    own, data = plan.decision_data(200), done.decision_data(200)
+    assert data.pop("verdict") == {
+        "cause": "undetermined", "rung": "", "sentence": "nothing takes it away",
+    }  # fmt: skip
+    assert own.pop("verdict") is None
+    assert data == own
+
+
+def test_a_cause_whose_cure_is_used_up_is_left_to_the_ladder(make) -> None:
+    """Without a state to go back to nothing is passed over; nor data beyond its share; and below
+    the floor no rate is lowered.
+    """
+    plan, at = drafted(make, "loss-spike", good=())
+    assert plan.actions == ("lower-lr",)
+    assert shaped(plan, DATA, at, LIMITS).actions == plan.actions
+    lowered = LedgerState()
+    for _ in range(5):
+        plan, at = drafted(make, "divergence", ledger=lowered)
+        lowered = make.after(lowered, plan, 200)
+    plan, at = drafted(make, "loss-spike", ledger=lowered)
+    assert at.settings.optim.lr == pytest.approx(5e-5), "the floor"
+    assert shaped(plan, RATE, at, LIMITS).actions == plan.actions == ("rollback", "skip")
+    none = RecoverSection(max_skipped_share=0.0)
+    assert shaped(plan, DATA, at, none).actions == plan.actions
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked"),
+    [("loss-spike", True), ("divergence", True), ("gradient-spike", False), ("growth", False),
+     ("plateau", False)],
+)  # fmt: skip
+def test_the_cause_is_asked_for_before_what_costs_and_can_be_replayed(make, kind, asked) -> None:
+    plan, _ = drafted(make, kind)
+    assert asks_for_cause(plan, LIMITS) is asked
+    assert not asks_for_cause(plan, RecoverSection(diagnose=False))
+
+
+def test_nobody_asks_for_the_cause_where_nothing_may_be_done(make) -> None:
+    at = make.situation(200)
+    for limits in (RecoverSection(mode="report"), RecoverSection(max_recoveries=0)):
+        plan = Policy(limits).decide(at, [make.finding("divergence", 200, 190)])
+        assert plan is not None
+        assert not asks_for_cause(plan, limits)
+
+
+def test_a_verdict_comes_back_from_the_journal() -> None:
+    evidence = {"factor": 0.5, "apart": float("inf")}
+    told = {"cause": RATE.cause, "rung": RATE.rung, "reason": RATE.sentence, "evidence": evidence}
+    event = Event(kind="cause", attempt=1, time=0.0, data=told)
+    read = verdict_in(from_line(to_line(event)).data)
+    assert read == Verdict(RATE.cause, RATE.rung, RATE.sentence, evidence)
+    assert verdict_in({"cause": "the moon"}) is None
