@@ -25,3 +25,57 @@ def test_a_loss_that_comes_back_has_not_diverged(made):
         return {"loss": record.loss + 3} if 300 <= record.step < 306 else {}
 
     assert made.told(made.judge(made.changed(made.healthy(400), bump)), "divergence") == []
+
+
+def test_a_level_that_stays_a_third_of_a_nat_too_high_always_ends_as_divergence(made):
+    def up(record):
+        return {"loss": record.loss + 0.35} if record.step > 500 else {}
+
+    records = made.changed(made.healthy(600, noise=0.04), up)
+    findings = made.told(made.judge(records), "divergence", "alarm")
+    assert findings
+    assert findings[0].step <= 560
+    assert 495 <= findings[0].first_step <= 510
+
+
+def test_a_rate_that_was_raised_does_not_excuse_a_higher_loss(made):
+    def raised(record):
+        if record.step <= 300:
+            return {}
+        return {"loss": record.loss + 1.0, "learning_rate": 1e-2}
+
+    findings = made.judge(made.changed(made.healthy(400), raised))
+    assert made.told(findings, "divergence", "alarm")
+    assert made.told(findings, "loss-spike", "alarm")
+
+
+def test_a_slow_rise_of_a_young_run_is_told_where_it_began(made):
+    """Its steep first steps say nothing about its noise."""
+    rise = {150: 0.1, 151: 0.55, 152: 0.64, 153: 0.97, 154: 1.4}
+
+    def jolted(record):
+        fall = 5 * 0.98**record.step
+        above = rise.get(record.step, max(0.7, 3.2 - (record.step - 161) / 10))
+        return {"loss": 1.2 + fall + (above if record.step >= 150 else 0.0) + record.loss % 0.1}
+
+    findings = made.loud(made.judge(made.changed(made.healthy(230), jolted)))
+    assert {f.kind for f in findings} >= {"divergence", "loss-spike"}
+    assert all(145 <= f.first_step <= 160 for f in findings)
+
+
+def test_losses_that_hang_together_do_not_make_a_divergence(made):
+    for seed, steps in ((0, 2000), (1, 2000), *((seed, 120) for seed in range(2, 40))):
+        records = made.healthy(steps, seed, noise=0.3)
+        assert made.told(made.judge(records), "divergence") == []
+
+
+def test_a_smaller_rise_is_told_if_it_lasts(made):
+    """Levels may be that high for a while by chance; three in a row that share no step are not."""
+
+    def up(record):
+        return {"loss": record.loss + 0.48} if record.step > 800 else {}
+
+    records = made.changed(made.healthy(900, noise=0.1), up)
+    (finding,) = made.told(made.judge(records), "divergence")
+    assert finding.severity == "alarm"
+    assert finding.step > 840

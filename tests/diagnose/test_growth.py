@@ -81,3 +81,90 @@ def test_a_forecast_beyond_the_end_of_the_run_is_no_trouble(made):
     records = made.changed(made.healthy(1300), grow)
     assert made.told(made.judge(records), "growth")
     assert made.told(made.judge(records, total_steps=1300), "growth") == []
+
+
+def test_the_first_sign_is_where_the_last_growth_began_not_the_first_steps(made):
+    """Logits grow a hundredfold in the first steps of any run; that is not to be rolled back."""
+
+    def young(record):
+        value = 5 * (1 - 0.98**record.step) * 2 ** (max(0, record.step - 1000) / 80)
+        return {"gauges": {"attention_logit_max": (value,)}} if record.gauges else {}
+
+    (first, *_) = made.told(made.judge(made.changed(made.healthy(1500), young)), "growth")
+    assert 950 <= first.first_step <= 1100
+
+
+def test_logits_that_stand_high_and_do_not_grow_are_no_alarm(made):
+    for height, severity in ((70.0, "notice"), (150.0, "warning")):
+        gauges = {"gauges": {"attention_logit_max": (height,)}}
+        records = made.changed(made.healthy(800), lambda record, gauges=gauges: gauges)
+        assert [f.severity for f in made.told(made.judge(records), "growth")] == [severity]
+
+
+def test_a_layer_that_comes_to_where_the_others_are_is_healthy(made):
+    def late(record):
+        if not record.gauges:
+            return {}
+        late = min(0.01 * 2 ** (max(0, record.step - 1000) / 50), 20.0)
+        return {"gauges": {"mlp_out_max_abs": (20.0 if record.step > 900 else 1.0, late)}}
+
+    assert made.told(made.judge(made.changed(made.healthy(2000), late)), "growth") == []
+
+
+def test_what_grows_with_the_rate_in_warm_up_is_healthy(made):
+    def warming(record):
+        value = 0.1 * 1.04 ** min(record.step, 300)
+        gauges = {"gauges": {"mlp_out_max_abs": (value,)}} if record.gauges else {}
+        return {"warmup": record.step < 300} | gauges
+
+    assert made.told(made.judge(made.changed(made.healthy(700), warming)), "growth") == []
+
+
+def totals(**of_step):
+    def change(record):
+        if not record.totals:
+            return {}
+        made = {name.replace("__", "."): value(record.step) for name, value in of_step.items()}
+        return {"totals": {**record.totals, **made}}
+
+    return change
+
+
+def test_weights_that_grow_by_a_share_of_themselves_are_told(made):
+    grow = totals(weight_norm__matrix=lambda s: 10 * 2 ** (max(0, s - 1000) / 100))
+    (first, *_) = made.told(made.judge(made.changed(made.healthy(1600), grow)), "growth")
+    assert first.subject == "weight_norm.matrix"
+    assert first.step <= 1300
+
+
+def test_weights_that_shrink_are_told_and_slow_decay_is_not(made):
+    fast = totals(weight_norm__matrix=lambda s: 1 + 10 * 0.99 ** max(0, s - 1000))
+    (finding,) = made.told(made.judge(made.changed(made.healthy(1300), fast)), "growth")
+    assert finding.subject == "weight_norm.matrix"
+    assert "shrunk" in finding.sentence
+    assert 975 <= finding.first_step <= 1025
+    slow = totals(weight_norm__matrix=lambda s: 10 * math.exp(-s / 450))
+    assert made.told(made.judge(made.changed(made.healthy(500), slow)), "growth") == []
+
+
+@pytest.mark.parametrize(("role", "readings", "told"), [
+    ("matrix", 3, True), ("matrix", 2, False), ("embedding", 9, False),
+])  # fmt: skip
+def test_second_moments_count_where_every_weight_has_a_gradient(made, role, readings, told):
+    high = totals(**{
+        f"second_moment_ratio__{role}": lambda s: 4.0 if 500 <= s < 500 + 25 * readings else 0.5
+    })  # fmt: skip
+    assert bool(made.told(made.judge(made.changed(made.healthy(900), high)), "growth")) is told
+
+
+def test_second_moments_far_below_their_line_have_no_trend(made):
+    rising = totals(second_moment_ratio__matrix=lambda s: 0.2 * 1.01 ** max(0, s - 400))
+    records = made.changed(made.healthy(640), rising)
+    assert made.told(made.judge(records), "growth") == []
+
+
+def test_weights_replaced_within_twenty_steps_learn_nothing(made):
+    fast = totals(update_ratio__matrix=lambda s: 0.07 if s > 500 else 0.01)
+    (finding,) = made.told(made.judge(made.changed(made.healthy(900), fast)), "growth")
+    assert finding.subject == "update_ratio.matrix"
+    assert finding.step == 750

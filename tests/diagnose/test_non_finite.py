@@ -2,6 +2,8 @@
 
 import math
 
+from longhaul.core.records import from_line, to_line
+
 
 def test_one_masked_update_is_a_notice_and_more_are_an_alarm(made):
     def poisoned(record):
@@ -45,3 +47,13 @@ def test_what_was_not_held_back_is_an_alarm_at_once(made):
 
     (finding,) = made.told(made.judge(made.changed(made.healthy(150), poisoned)), "non-finite")
     assert finding.severity == "alarm"
+
+
+def test_a_finding_read_from_the_journal_is_the_live_one(made):
+    def poisoned(record):
+        return {"loss": math.inf, "masked": True} if record.step in (100, 105) else {}
+
+    for finding in made.judge(made.changed(made.healthy(150), poisoned)):
+        read = from_line(to_line(finding))
+        assert read == finding
+        assert {type(value) for value in finding.evidence.values()} == {float}

@@ -50,3 +50,25 @@ def test_both_losses_rising_is_divergence_not_overfitting(made, with_evaluations
     findings = made.judge(with_evaluations(records, lambda r: r.loss + 0.1))
     assert made.told(findings, "overfitting") == []
     assert made.told(findings, "divergence")
+
+
+def test_the_last_evaluation_reads_other_text_and_is_not_compared(made):
+    def build():
+        for record in made.healthy(1600):
+            yield record
+            if record.step % 100 == 0:
+                last = record.step > 1200
+                loss = 4.0 - 0.001 * record.step + (1.5 if last else 0.0)
+                yield Event(kind="evaluation", attempt=1, step=record.step, time=record.time,
+                            data={"loss": loss, "whole_split": last})  # fmt: skip
+
+    assert made.told(made.judge(build()), "overfitting") == []
+
+
+def test_a_validation_that_falls_into_a_loss_spike_is_no_overfitting(made, with_evaluations):
+    def spiked(record):
+        return {"loss": record.loss + 20} if 790 < record.step <= 800 else {}
+
+    records = made.changed(made.healthy(1000), spiked)
+    findings = made.judge(with_evaluations(records, lambda r: r.loss + 0.1))
+    assert made.told(findings, "overfitting") == []

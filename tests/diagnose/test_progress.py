@@ -1,5 +1,9 @@
 """No progress, too slow progress, and groups that make none."""
 
+import math
+
+import pytest
+
 
 def flat_from(step):
     def flat(record):
@@ -95,3 +99,30 @@ def test_masked_steps_freeze_nothing(made):
 
     findings = made.judge(made.changed(made.healthy(200), masked))
     assert made.told(findings, "frozen-group") == []
+
+
+def test_n15_a_model_that_has_learned_nothing_after_hundreds_of_steps(made):
+    """Its loss falls by more than nothing, and yet is about that of its first step."""
+
+    def creeping(record):
+        totals = {"update_ratio.matrix": 2e-4} if record.totals else {}
+        return {"totals": totals, "loss": 5.5 - 0.0005 * record.step}
+
+    (finding,) = made.told(made.judge(made.changed(made.healthy(500), creeping)), "slow-progress")
+    assert 220 <= finding.step <= 300
+
+
+def test_n6_a_loss_that_came_to_rest_early_is_told_too(made):
+    def flat(record):
+        return {"loss": 2.302 + max(0.0, 0.01 * (60 - record.step)) + 1e-3 * (record.step % 3)}
+
+    assert made.told(made.judge(made.changed(made.healthy(900), flat)), "plateau", "warning")
+
+
+def test_a_loss_that_came_to_rest_in_its_first_steps_is_a_plateau_too(made) -> None:
+    resting = made.changed(
+        made.healthy(900, noise=0.01), lambda r: {"loss": 2.3 + 3.2 * math.exp(-r.step / 25)}
+    )
+    found = made.told(made.judge(resting), "plateau", "warning")
+    assert [f.evidence["level"] for f in found] == [pytest.approx(2.3, abs=0.02)]
+    assert made.told(made.judge(made.healthy(4000)), "plateau") == []

@@ -52,3 +52,23 @@ def test_a_new_level_of_the_gradient_is_learned(made):
     findings = made.told(made.judge(made.changed(made.healthy(2000), up)), "gradient-spike")
     assert findings
     assert findings[-1].step < 600
+
+
+def test_a_jump_soon_after_the_steep_first_steps_is_seen(made):
+    """A falling curve is no noise: neighbours tell what is."""
+
+    def young(record):
+        loss = 2.0 + 4 * 0.97**record.step + (record.loss % 0.2)
+        return {"loss": loss + (0.7 if record.step >= 122 else 0.0)}
+
+    findings = made.judge(made.changed(made.healthy(140), young))
+    assert [f.step for f in made.told(findings, "loss-spike", "warning")] == [124]
+
+
+def test_three_gradient_spikes_of_a_small_batch_are_told_and_no_more(made):
+    def spikes(record):
+        return {"gradient_norm": 9.0} if record.step in (500, 520, 560) else {}
+
+    findings = made.judge(made.changed(made.healthy(800), spikes))
+    assert made.told(findings, "gradient-spike", "notice")
+    assert made.loud(findings) == []

@@ -39,14 +39,17 @@ class LossSpikeLimits(SpikeLimits):
 class GradientSpikeLimits(SpikeLimits):
     """The gradient norm jumps; it is judged by its natural logarithm."""
 
+    deviations: float = live(8.0, gt=0)
+    """As above; the tails of gradient norms are heavier than those of losses."""
     floor: float = live(0.05, gt=0)
     """Least standard deviation of the logarithm to reckon with: 5 %."""
-    least: float = live(1.0, ge=0)
-    """Least excess over the level, in the logarithm: 2.7 times the level."""
+    least: float = live(1.5, ge=0)
+    """Least excess over the level, in the logarithm: 4.5 times the level."""
     repeat_steps: int = live(100, ge=2)
     """Steps within which separate spikes are counted together."""
-    warning: int = live(3, ge=1)
-    """Separate spikes within them, for a warning; an isolated one is absorbed by clipping."""
+    warning: int = live(4, ge=1)
+    """Separate spikes within them, for a warning; an isolated one is absorbed by clipping, and
+    batches of two or four sequences make three of them now and then."""
     alarm: int = live(6, ge=1)
     """Separate spikes within them, for an alarm."""
 
@@ -57,15 +60,20 @@ class DivergenceLimits(Section):
     margin: float = live(0.25, gt=0)
     """Nats above the best level. Healthy curves wander by a few hundredths; spikes that return
     are told by `loss_spike`."""
-    deviations: float = live(5.0, gt=0)
-    """The margin in robust standard deviations of the loss, if that is more."""
+    deviations: float = live(3.0, gt=0)
+    """The margin in standard deviations of the level, if that is more: on top of what chance
+    alone makes of the highest and the lowest of n levels, which is √(2 ln n) each."""
     level_steps: int = live(16, ge=4)
     """Steps whose median is the level."""
     warning_steps: int = live(8, ge=1)
     """Steps in a row that the level is beyond the margin."""
     alarm_steps: int = live(24, ge=1)
     """The same, for an alarm; a level beyond twice the margin, or beyond the loss of the first
-    steps by the margin, is one after `warning_steps` already."""
+    steps by `margin`, is one after `warning_steps` already."""
+    lasting_deviations: float = live(2.0, gt=0)
+    """A lower margin for a rise that lasts: on top of what chance makes of the lowest alone."""
+    lasting_steps: int = live(48, ge=1)
+    """Steps in a row beyond it, for an alarm: three levels that share no step."""
 
 
 class NonFiniteLimits(Section):
@@ -92,31 +100,46 @@ class GrowthLimits(Section):
     deviations: float = live(6.0, gt=0)
     """Least rise over those readings in robust standard deviations about the trend; that of a
     slope fitted to ten readings of noise is about one."""
-    horizon_share: float = live(0.5, gt=0)
+    horizon_share: float = live(0.2, gt=0)
     """How far ahead a forecast counts, in ages of the run (its steps so far). Healthy gauges grow
     as a small power of age or its logarithm; at that speed no line further off than the power
     times this, in natural logarithm, is reached within it."""
     reach: float = live(2.0, gt=0)
     """How far beyond the growth already seen a forecast may go, as a multiple of its logarithm."""
-    exponent: float = live(6.0, gt=1)
-    """Gauges without a line: power of the run's age that the growth must exceed."""
-    ratio: float = live(4.0, gt=1)
-    """Gauges without a line: growth over the level before, at which they are reported."""
+    exponent: float = live(8.0, gt=1)
+    """Activations: power of the run's age that growth must exceed to be reported far from any
+    line."""
+    ratio: float = live(5.0, gt=1)
+    """Activations: growth over the highest of all layers before, at which that is done."""
+    weight_exponent: float = live(4.0, gt=1)
+    """The same power for norms of weights, which are sums over many and move more evenly."""
+    weight_ratio: float = live(2.0, gt=1)
+    """The same growth for norms of weights."""
+    shrink_exponent: float = live(2.0, gt=1)
+    """Power of the run's age with which norms of weights must fall to be reported. Decay alone,
+    at its fastest, is a power of one when the run is as old as its own time constant."""
+    shrink_ratio: float = live(1.5, gt=1)
+    """Fall of a norm of weights within the readings at which that is done."""
     attention_logit_warning: float = live(50.0, gt=0)
     """Logits that far apart make a softmax nearly one-hot, which is how attention loses its
-    entropy and training its footing (arXiv 2302.05442, section 2; arXiv 2309.14322). The number
+    entropy and training its footing (arXiv 2302.05442, arXiv 2309.14322). The number
     is ours: half the alarm."""
     attention_logit_alarm: float = live(100.0, gt=0)
-    """Where Kimi K2's QK-clip holds them (arXiv 2507.20534, section 2.1)."""
+    """Where Kimi K2's QK-clip holds them (arXiv 2507.20534)."""
     output_logit_warning: float = live(50.0, gt=0)
     """Output logits and their log-sum-exp: bfloat16 resolves 0.25 there (8 bits of mantissa)."""
     output_logit_alarm: float = live(100.0, gt=0)
     """bfloat16 resolves no better than 0.5: rounding is as large as what is learned."""
-    second_moment_warning: float = live(2.3, gt=0)
-    """Root mean square of g/√v̂; beyond 2.3 a loss spike follows within 1 to 8 steps
-    (arXiv 2304.13013, StableAdamW, section 3.4)."""
+    second_moment_warning: float = live(3.0, gt=0)
+    """Root mean square of g/√v̂, about 1 when healthy; spikes of it come a few steps before spikes
+    of the loss (StableAdamW, arXiv 2304.13013)."""
     second_moment_alarm: float = live(6.0, gt=0)
     """The same, far beyond it."""
+    second_moment_readings: int = live(3, ge=1)
+    """Readings beyond it in a row: healthy ones come to 2 when batches are small."""
+    update_ratio_warning: float = live(0.05, gt=0)
+    """‖Δw‖/‖w‖ of matrices, in `readings` readings in a row: 1e-3 is usual; at 0.05 the weights of
+    twenty steps ago are gone."""
     fp16_warning: float = live(4094.0, gt=0)
     """Activations where fp16 is in use: a 16th of the largest number it holds (65,504)."""
     fp16_alarm: float = live(16376.0, gt=0)
@@ -133,8 +156,6 @@ class LossScaleLimits(Section):
     after it has grown too far."""
     alarm_steps: int = live(200, ge=1)
     """Forecast steps to the floor, for an alarm."""
-    floor: float = live(1.0, gt=0)
-    """Smallest scale, as `optim.loss_scale.floor`."""
     settle_steps: int = live(16, ge=1)
     """Steps without overflow after which a fresh scale has found its place."""
 
@@ -167,6 +188,13 @@ class SlowProgressLimits(Section):
     least_fall: float = live(0.02, ge=0)
     """Nats: a loss that has fallen by more than this in the last fifth of the run's age is
     making progress."""
+    young_update_ratio: float = live(3e-4, gt=0)
+    """The same ratio for a model that has learned nothing yet: a third of what is usual."""
+    young_fall: float = live(0.05, gt=0, lt=1)
+    """Share of its first loss below whose fall a model has learned nothing yet. To learn which
+    tokens are frequent, the first thing any model does, is a third."""
+    young_steps: int = live(200, ge=32)
+    """Steps after warm-up before that is judged."""
 
 
 class FrozenGroupLimits(Section):
@@ -184,12 +212,12 @@ class FrozenGroupLimits(Section):
 class TooGoodLimits(Section):
     """A loss too good for its source: leaked or degenerate text (OPT-175B, stray backslashes)."""
 
-    floor: float = live(0.5, ge=0)
-    """Nats a token no natural text goes below: 0.7 bits, Shannon's lower bound for English is
-    0.6 to 1.3 bits a letter (1951), and a token is a letter or more."""
-    share: float = live(0.25, ge=0, lt=1)
+    floor: float = live(0.4, ge=0)
+    """Nats a token no natural text goes below: 0.6 bits, the least that Shannon's experiments
+    (1951) allow a letter of English, and a token is a letter or more."""
+    share: float = live(0.2, ge=0, lt=1)
     """Level of a source over the median level of the others. Code is at about 0.4 of prose."""
-    drop: float = live(0.3, gt=0, lt=1)
+    drop: float = live(0.5, gt=0, lt=1)
     """Share of its level by which a loss falls suddenly: within a tenth of the run's age, which
     lowers a healthy loss by 3 %."""
     readings: int = live(5, ge=3)

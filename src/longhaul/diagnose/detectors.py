@@ -19,14 +19,16 @@ from longhaul.diagnose.throughput import ThroughputDrop
 from longhaul.diagnose.too_good import TooGood
 
 
-def detectors(limits: DiagnoseSection, total_steps: int | None) -> tuple[Detector, ...]:
+def detectors(
+    limits: DiagnoseSection, total_steps: int | None, least_scale: float
+) -> tuple[Detector, ...]:
     """New ones, in the order in which they are asked."""
     return (
         NonFinite(limits.non_finite),
         LossSpike(limits.loss_spike),
         GradientSpike(limits.gradient_spike),
         Divergence(limits.divergence),
-        LossScaleCollapse(limits.loss_scale),
+        LossScaleCollapse(limits.loss_scale, least_scale),
         Growth(limits.growth, total_steps),
         Plateau(limits.plateau, total_steps),
         SlowProgress(limits.slow_progress),

@@ -18,7 +18,7 @@ from longhaul.core.records import Event, Finding, Record, StepRecord
 from longhaul.diagnose.detectors import detectors
 from longhaul.diagnose.incidents import Incidents
 from longhaul.diagnose.scheduled import Schedule
-from longhaul.diagnose.sign import Mark, Sign
+from longhaul.diagnose.sign import Sign
 
 
 class Diagnosis:
@@ -28,11 +28,15 @@ class Diagnosis:
         limits: from where on a signal is worth a finding.
         total_steps: steps the run is to make, where that is known: a plateau at its end, or a
             forecast beyond it, is no trouble.
+        least_scale: `optim.loss_scale.floor`, below which fp16's loss scale is not lowered.
     """
 
-    def __init__(self, limits: DiagnoseSection, total_steps: int | None = None) -> None:
+    def __init__(
+        self, limits: DiagnoseSection, total_steps: int | None = None, least_scale: float = 1.0
+    ) -> None:
         self._limits = limits
         self._total_steps = total_steps
+        self._least_scale = least_scale
         self._memory: deque[StepRecord | Event] = deque(maxlen=limits.memory_steps)
         self._last: StepRecord | None = None
         self._begin_anew()
@@ -61,9 +65,11 @@ class Diagnosis:
         for record in records:
             self.observe(record)
 
-    def change(self, limits: DiagnoseSection, total_steps: int | None) -> None:
+    def change(
+        self, limits: DiagnoseSection, total_steps: int | None, least_scale: float = 1.0
+    ) -> None:
         """Judge by other limits from now on, and what is remembered by them too."""
-        self._limits, self._total_steps = limits, total_steps
+        self._limits, self._total_steps, self._least_scale = limits, total_steps, least_scale
         self._memory = deque(self._memory, limits.memory_steps)
         if self._last is not None:
             self._rebuild(self._last.step + 1)
@@ -72,7 +78,7 @@ class Diagnosis:
         self._schedule = Schedule()
         self._judges = tuple(
             (detector, Incidents(self._limits.quiet))
-            for detector in detectors(self._limits, self._total_steps)
+            for detector in detectors(self._limits, self._total_steps, self._least_scale)
         )
 
     def _rebuild(self, before_step: int) -> None:
@@ -88,20 +94,23 @@ class Diagnosis:
         changed = self._schedule.changed(record)
         for detector, incidents in self._judges:
             signs = detector.step(record, changed)
-            for sign, first in incidents.news(signs):
-                yield _finding(sign, first, record)
+            for sign in incidents.news(signs):
+                yield _finding(sign, record)
 
     def _evaluated(self, event: Event) -> Iterator[Finding]:
         for detector, incidents in self._judges:
-            for sign, first in incidents.news(detector.evaluated(event)):
-                yield _finding(sign, first, event)
+            for sign in incidents.news(detector.evaluated(event)):
+                yield _finding(sign, event)
 
 
 def replay(
-    records: Iterable[Record], limits: DiagnoseSection, total_steps: int | None = None
+    records: Iterable[Record],
+    limits: DiagnoseSection,
+    total_steps: int | None = None,
+    least_scale: float = 1.0,
 ) -> Iterator[Finding]:
     """Findings of a whole journal, as they were or would have been told live."""
-    diagnosis = Diagnosis(limits, total_steps)
+    diagnosis = Diagnosis(limits, total_steps, least_scale)
     for record in records:
         yield from diagnosis.observe(record)
 
@@ -118,15 +127,15 @@ def _line(memory: Iterable[StepRecord | Event], before_step: int) -> Iterator[St
     return reversed(line)
 
 
-def _finding(sign: Sign, first: Mark, record: StepRecord | Event) -> Finding:
+def _finding(sign: Sign, record: StepRecord | Event) -> Finding:
     return Finding(
         kind=sign.kind,
         severity=sign.severity,
         attempt=record.attempt,
         segment=record.segment,
         step=record.step,
-        first_step=first.step,
-        first_draw=first.draw,
+        first_step=sign.first.step,
+        first_draw=sign.first.draw,
         time=record.time,
         subject=sign.subject,
         evidence=sign.evidence,

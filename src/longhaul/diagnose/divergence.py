@@ -2,22 +2,30 @@
 
 Enters: step records. Leaves: a warning, then an alarm. Never knows: the way it got there.
 
-The level is the median loss of the last steps. The best level is the lowest median of a longer
-stretch since something scheduled changed: the lowest of many short medians would be luck.
+The level is the median loss of the last steps. The best level is the lowest median of twice as many
+since the data changed as scheduled. The margin between them is counted in standard deviations of
+the level itself, as losses near in time hang together in some runs and not in others; that the
+lowest and the highest of many levels are luck is allowed for. A rise began where a cumulative sum
+of the losses above the middle of the margin last left zero (CUSUM, Page 1954).
 """
 
 import math
+from collections import deque
 
 from longhaul.config.diagnose import DivergenceLimits
 from longhaul.core.records import Severity, StepRecord
-from longhaul.diagnose.robust import Window
+from longhaul.diagnose.robust import SIGMA_PER_MAD, Window
 from longhaul.diagnose.sign import HEALTHY, Change, Detector, Mark, Sign, Signs, mark
 
-_SPREAD_STEPS = 128
-_BEST_STEPS = 64
 _START_STEPS = 8
-_BACK_STEPS = 3
-"""Losses in a row near the best level, after which a rise has ended."""
+_GAPS = 64
+"""Differences of losses, which give the noise of a step."""
+_BENDS = 64
+"""Bends of the course of levels, which give the noise of a level."""
+_LEAST_BENDS = 5
+_HANGING_TOGETHER = 0.65
+"""Noise of a level over that of a loss where losses are correlated by 0.8 from step to step: held
+against young runs, whose levels are too few to tell."""
 
 
 class Divergence(Detector):
@@ -26,20 +34,27 @@ class Divergence(Detector):
     def __init__(self, limits: DivergenceLimits) -> None:
         self._limits = limits
         self._losses = Window(limits.level_steps)
-        self._longer = Window(_BEST_STEPS)
-        self._distances = Window(_SPREAD_STEPS)
+        self._longer = Window(2 * limits.level_steps)
+        self._judged_steps = 0
+        self._noise = _Noise(limits.level_steps)
         self._best = math.inf
         self._start: list[float] = []
         self._rise: Mark | None = None
-        self._back_steps = 0
-        self._high_steps = 0
+        self._risen = 0.0
+        self._margin = self._lower_margin = limits.margin
+        self._above_steps = 0  # in a row that the level is above the lower margin
+        self._high_steps = 0  # above the margin
 
     def step(self, record: StepRecord, changed: Change) -> Signs:
         """Hold the level against the best one."""
-        if changed:
+        if changed == "data":
             self._losses.clear()
             self._longer.clear()
-            self._best, self._rise, self._high_steps = math.inf, None, 0
+            self._noise.cut()
+            self._best, self._rise, self._risen = math.inf, None, 0.0
+            self._start.clear()  # of other data: no loss of these may be held against it
+            self._judged_steps = self._above_steps = self._high_steps = 0
+            self._margin = self._lower_margin = self._limits.margin
         loss = record.loss
         if not math.isfinite(loss):
             return None
@@ -47,50 +62,59 @@ class Divergence(Detector):
             self._start.append(loss)
         self._losses.push(loss)
         self._longer.push(loss)
-        if len(self._losses) < self._limits.level_steps:
-            return None
-        level, longer = self._losses.median, self._longer.median
-        self._best = min(self._best, longer)
-        if level - self._best < self._limits.margin / 2:
-            self._distances.push(loss - longer)
-        if self._rise is None and level - self._best < self._limits.margin / 2:
-            # The common case, kept short: nothing is up, and one loss alone cannot be much.
-            self._high_steps = 0
-            if loss - self._best > self._limits.margin / 2:
-                self._rise, self._back_steps = mark(record), 0
-            return HEALTHY
-        return self._judge(record, level)
-
-    def _judge(self, record: StepRecord, level: float) -> Signs:
-        limits = self._limits
-        margin = max(limits.margin, limits.deviations * self._noise())
-        self._follow_rise(record, margin)
-        self._high_steps = self._high_steps + 1 if level - self._best > margin else 0
-        if self._high_steps < limits.warning_steps:
-            return HEALTHY
-        return (self._sign(record, level, margin),)
-
-    def _noise(self) -> float:
-        deviation = self._distances.deviation
-        return 0.0 if math.isnan(deviation) else deviation
-
-    def _follow_rise(self, record: StepRecord, margin: float) -> None:
-        """Remember the first loss of an unbroken rise: training went wrong there, not later."""
-        if record.loss - self._best > margin / 2:
-            self._back_steps = 0
-            if self._rise is None:
-                self._rise = mark(record)
+        level = self._losses.median
+        # A level that is up must not teach how far up levels usually are.
+        if self._above_steps:
+            self._noise.cut()
         else:
-            self._back_steps += 1
-            if self._back_steps >= _BACK_STEPS and self._high_steps == 0:
-                self._rise = None
-
-    def _sign(self, record: StepRecord, level: float, margin: float) -> Sign:
-        start = math.fsum(self._start) / len(self._start) if self._start else math.inf
+            self._noise.push(loss, level)
+        if len(self._longer) < 2 * self._limits.level_steps:
+            return None
+        self._best = min(self._best, self._longer.median)
+        self._follow_rise(record)
+        if self._judged_steps % self._limits.level_steps == 0:
+            self._set_margins()
+        self._judged_steps += 1
         excess = level - self._best
-        worse_than_start = level > start + margin
+        worse_than_start = level > self._start_level + self._limits.margin
+        if excess <= self._lower_margin and not worse_than_start:
+            # The common case, kept short.
+            self._above_steps = self._high_steps = 0
+            return HEALTHY
+        self._above_steps += 1
+        high = excess > self._margin or worse_than_start
+        self._high_steps = self._high_steps + 1 if high else 0
+        lasts = self._above_steps >= self._limits.lasting_steps
+        if not lasts and self._high_steps < self._limits.warning_steps:
+            return HEALTHY
+        return (self._sign(record, level, lasts, worse_than_start),)
+
+    def _set_margins(self) -> None:
+        limits, noise = self._limits, self._noise.of_level()
+        levels = 2 + self._judged_steps / limits.level_steps
+        luck = math.sqrt(2 * math.log(levels))
+        self._margin = max(limits.margin, (limits.deviations + 2 * luck) * noise)
+        self._lower_margin = max(limits.margin, (limits.lasting_deviations + luck) * noise)
+
+    def _follow_rise(self, record: StepRecord) -> None:
+        """Remember where losses last began to be above the middle of the margin."""
+        above = record.loss - self._best - self._lower_margin / 2
+        # A lone high loss is forgotten within a few.
+        self._risen = max(0.0, self._risen + min(above, self._lower_margin))
+        if self._risen == 0.0:
+            self._rise = None
+        elif self._rise is None:
+            self._rise = mark(record)
+
+    @property
+    def _start_level(self) -> float:
+        return sum(self._start) / len(self._start) if self._start else math.inf
+
+    def _sign(self, record: StepRecord, level: float, lasts: bool, worse_than_start: bool) -> Sign:
+        excess, margin = level - self._best, self._margin
+        far = excess > 2 * margin or worse_than_start
         severity: Severity = "warning"
-        if excess > 2 * margin or worse_than_start or self._high_steps >= self._limits.alarm_steps:
+        if far or lasts or self._high_steps >= self._limits.alarm_steps:
             severity = "alarm"
         first = self._rise or mark(record)
         than_start = "; that is worse than at the start" if worse_than_start else ""
@@ -102,10 +126,54 @@ class Divergence(Detector):
                 "level": level,
                 "best": self._best,
                 "margin": margin,
-                "steps": self._high_steps,
+                "steps": float(self._above_steps),
             },
             sentence=(
                 f"The loss has risen from its best level of {self._best:.3f} to {level:.3f} nats "
                 f"since step {first.step} and does not return{than_start}."
             ),
         )
+
+
+class _Noise:
+    """How far a level lies from the course of the levels around it, by chance.
+
+    The larger of two figures: that of a median of independent losses, from differences of losses
+    half a level apart; and that of the levels themselves, from bends of three in a row. Trends
+    cancel in both.
+    """
+
+    def __init__(self, level_steps: int) -> None:
+        self._level_steps = level_steps
+        self._gaps = Window(_GAPS)
+        self._bends = Window(_BENDS)
+        self.cut()
+
+    def cut(self) -> None:
+        """The next loss does not go on from the last."""
+        self._losses: deque[float] = deque(maxlen=self._level_steps // 2)
+        self._levels: list[float] = []
+        self._steps = 0
+
+    def push(self, loss: float, level: float) -> None:
+        """Take in a loss, and the level with it."""
+        if len(self._losses) == self._losses.maxlen:
+            self._gaps.push(loss - self._losses[0])
+        self._losses.append(loss)
+        self._steps += 1
+        if self._steps % self._level_steps == 0:
+            self._levels.append(level)
+            if len(self._levels) == 3:
+                first, middle, last = self._levels
+                self._bends.push(abs(first - 2 * middle + last))
+                self._levels.pop(0)
+
+    def of_level(self) -> float:
+        """Standard deviation of a level."""
+        # A difference has twice the variance of its terms, a bend six times; and a median of n
+        # normal losses has π/2n of theirs, if they do not hang together.
+        of_loss = self._gaps.deviation / math.sqrt(2) if self._gaps else math.inf
+        if len(self._bends) < _LEAST_BENDS:
+            return of_loss * _HANGING_TOGETHER
+        independent = of_loss * math.sqrt(math.pi / 2 / self._level_steps)
+        return max(independent, SIGMA_PER_MAD * self._bends.median / math.sqrt(6))

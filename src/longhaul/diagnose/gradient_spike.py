@@ -57,7 +57,7 @@ class GradientSpike(Detector):
             kind="gradient-spike",
             severity=severity,
             first=self._spikes[0],
-            evidence={"gradient_norm": norm, "level": level, "spikes": count},
+            evidence={"gradient_norm": norm, "level": level, "spikes": float(count)},
             sentence=(
                 f"The gradient norm jumped from about {level:.3g} to {norm:.3g}{often}"
                 + ("." if count > 1 else ", once: clipping takes care of that.")

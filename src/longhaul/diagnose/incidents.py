@@ -6,7 +6,7 @@ or an open one that has become worse. Never knows: how signs are found.
 
 from dataclasses import dataclass
 
-from longhaul.diagnose.sign import Mark, Sign, Signs
+from longhaul.diagnose.sign import Sign, Signs
 
 _RANK = {"notice": 0, "warning": 1, "alarm": 2}
 
@@ -14,7 +14,6 @@ _RANK = {"notice": 0, "warning": 1, "alarm": 2}
 @dataclass(slots=True)
 class _Incident:
     rank: int
-    first: Mark
     judgements: int = 0  # without a sign of it
 
 
@@ -29,8 +28,8 @@ class Incidents:
         self._quiet = quiet
         self._open: dict[tuple[str, str], _Incident] = {}
 
-    def news(self, signs: Signs) -> tuple[tuple[Sign, Mark], ...]:
-        """Signs that are news, each with the step at which its incident began."""
+    def news(self, signs: Signs) -> tuple[Sign, ...]:
+        """Signs that are news."""
         if signs is None or not (signs or self._open):
             return ()
         self._age({(sign.kind, sign.subject) for sign in signs})
@@ -39,11 +38,11 @@ class Incidents:
             key, rank = (sign.kind, sign.subject), _RANK[sign.severity]
             incident = self._open.get(key)
             if incident is None:
-                self._open[key] = _Incident(rank, sign.first)
-                told.append((sign, sign.first))
+                self._open[key] = _Incident(rank)
+                told.append(sign)
             elif rank > incident.rank:
-                incident.rank, incident.first = rank, min(incident.first, sign.first)
-                told.append((sign, incident.first))
+                incident.rank = rank
+                told.append(sign)
         return tuple(told)
 
     def _age(self, seen: set[tuple[str, str]]) -> None:

@@ -19,10 +19,16 @@ _FRESH_RISE = 2.0
 
 
 class LossScaleCollapse(Detector):
-    """Follows the binary logarithm of the scale."""
+    """Follows the binary logarithm of the scale.
 
-    def __init__(self, limits: LossScaleLimits) -> None:
+    Args:
+        limits: of the section.
+        least_scale: below which the run will not lower it.
+    """
+
+    def __init__(self, limits: LossScaleLimits, least_scale: float) -> None:
         self._limits = limits
+        self._least = math.log2(least_scale)
         self._before: float | None = None
         self._calm_steps = 0
         self._settled = False
@@ -54,13 +60,15 @@ class LossScaleCollapse(Detector):
         if fallen < self._limits.falls:
             return HEALTHY
         steps = max(record.step - self._moves[0][0].step, 1)
-        left = max(scale - math.log2(self._limits.floor), 0.0)
+        left = max(scale - self._least, 0.0)
         ahead = left * steps / fallen
         severity: Severity = "alarm" if ahead <= self._limits.alarm_steps else "warning"
         return (self._sign(record, severity, ahead),)
 
     def _sign(self, record: StepRecord, severity: Severity, ahead: float) -> Sign:
-        first = self._moves[0][0] if self._moves else mark(record)
+        # Not a rise just before: it fell too far only after that.
+        falls = (place for place, move in self._moves if move < 0)
+        first = next(falls, mark(record))
         fallen = -sum(move for _, move in self._moves)
         scale = record.loss_scale or math.nan
         if record.loss_scale_at_floor:

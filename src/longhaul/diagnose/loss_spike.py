@@ -24,7 +24,7 @@ class LossSpike(Detector):
 
     def step(self, record: StepRecord, changed: Change) -> Signs:
         """A loss is high if nothing like it was seen lately; a spike lasts until it is not."""
-        if changed:
+        if changed == "data":
             self._baseline.recentre()
             self._first = None
         if not math.isfinite(record.loss):
@@ -62,7 +62,7 @@ class LossSpike(Detector):
                 "loss": record.loss,
                 "level": level,
                 "deviations": (record.loss - level) / deviation,
-                "steps": self._high_steps,
+                "steps": float(self._high_steps),
             },
             sentence=(
                 f"The loss jumped from about {level:.3f} to {record.loss:.3f} nats at step "

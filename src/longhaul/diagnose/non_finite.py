@@ -52,7 +52,11 @@ class NonFinite(Detector):
             kind="non-finite",
             severity=severity,
             first=self._bad[0],
-            evidence={"loss": record.loss, "gradient_norm": record.gradient_norm, "steps": count},
+            evidence={
+                "loss": record.loss,
+                "gradient_norm": record.gradient_norm,
+                "steps": float(count),
+            },
             sentence=(
                 f"The {what} of step {record.step} is not finite{place}{source}{often}; {held}."
             ),

@@ -15,6 +15,8 @@ from longhaul.diagnose.robust import Window
 from longhaul.diagnose.sign import HEALTHY, Change, Detector, Mark, Sign, Signs, mark
 
 _LEVEL_STEPS = 64
+_RECENT_STEPS = 8
+"""Losses whose median shows that the model is in a spike: its validation loss is then up too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,8 @@ class Overfitting(Detector):
     def __init__(self, limits: OverfittingLimits) -> None:
         self._limits = limits
         self._training = Window(_LEVEL_STEPS)
+        self._recent = Window(_RECENT_STEPS)
+        self._whole_split: bool | None = None
         self._last = Mark(0, 0)
         self._past: deque[_Validation] = deque(maxlen=_LEVEL_STEPS)
         self._best: _Validation | None = None
@@ -39,17 +43,27 @@ class Overfitting(Detector):
         """Follow the training loss; another mixture has another one."""
         if changed == "data":
             self._training.clear()
+            self._recent.clear()
             self._past.clear()
             self._best, self._above = None, 0
         if math.isfinite(record.loss):
             self._training.push(record.loss)
+            self._recent.push(record.loss)
         self._last = mark(record)
         return None
 
     def evaluated(self, event: Event) -> Signs:
-        """The last evaluation of a run reads more text than those before: it is not compared."""
+        """Hold one evaluation against the best of those that read as much text as the first.
+
+        The last of a run may read the whole split where the others read a part: it is passed over.
+        """
         loss, training = _number(event.data.get("loss")), self._training.median
         if not math.isfinite(loss) or math.isnan(training):
+            return None
+        whole_split = bool(event.data.get("whole_split"))
+        if self._whole_split is None:
+            self._whole_split = whole_split
+        if whole_split != self._whole_split or self._is_in_a_spike():
             return None
         now = _Validation(self._last, loss, training)
         self._past.append(now)
@@ -63,6 +77,10 @@ class Overfitting(Detector):
             return HEALTHY
         self._above += 1
         return (self._sign(event, now, self._best, margin),)
+
+    def _is_in_a_spike(self) -> bool:
+        """The last training losses are up themselves: that is no overfitting."""
+        return self._recent.median > self._training.median + self._training.deviation
 
     def _noise(self) -> float:
         """Robust standard deviation of one evaluation about its neighbours', trends left out."""

@@ -5,8 +5,9 @@ back would not help. Never knows: whether the data, the rate or the model is to 
 
 Rule: over the last three quarters of the run's age, the loss of a healthy run falls as a power law,
 so its fall in the later two thirds of that stretch is most of its fall in the first third. A
-plateau is a fall there of less than `progress_share` of it. A loss that has hardly moved since the
-first step is one too. Not judged: warm-up, a decayed learning rate, the last tenth of the run.
+plateau is a fall there of less than `progress_share` of it; the same is asked of a longer stretch.
+A loss that has hardly moved since the first step is one too. Not judged: warm-up, a decayed
+learning rate, the last tenth of the run.
 """
 
 import math
@@ -23,6 +24,10 @@ they fall on."""
 _DEVIATIONS = 5.0
 """Robust standard deviations of a block's level that a fall must exceed to be trusted."""
 _END_SHARE = 0.9
+_STRETCHES = ((1 / 4, 1 / 2, 1.0), (1 / 16, 1 / 4, 0.5))
+"""Ages, as shares of the present one, between which the loss must have fallen, and the factor on
+`progress_share`. A loss that came to rest early has no fall to show in the nearer stretch; over the
+longer one a power law of exponent 1 still falls by a quarter as much as before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,17 +88,27 @@ class Plateau(Detector):
         )
 
     def _stands_still(self, record: StepRecord, now: float) -> _Still | None:
+        for begin, middle, share in _STRETCHES:
+            still = self._fell_before(record, now, begin, middle, share)
+            if still is not None:
+                return still
+        return None
+
+    def _fell_before(
+        self, record: StepRecord, now: float, begin: float, middle: float, share: float
+    ) -> _Still | None:
+        """Whether the loss fell from the age of `begin` to that of `middle`, and not since."""
         end = record.step + 1
-        begin = max(end / 4, self._levels.begin)
-        third = begin + (end - begin) / 3
-        early = self._levels.between(begin, begin + (end - begin) / 12)
-        middle = self._levels.before(third)
-        before, lately = early - middle, middle - now
+        first = max(begin * end, self._levels.begin)
+        half = first + (end - first) * (middle - begin) / (1 - begin)
+        early = self._levels.between(first, first + (half - first) / 4 + 1)
+        middle_level = self._levels.before(half)
+        before, lately = early - middle_level, middle_level - now
         trusted = max(self._limits.least_fall, _DEVIATIONS * self._levels.noise)
-        least_fall = self._limits.progress_share * before
+        least_fall = share * self._limits.progress_share * before
         if not before >= trusted or not -trusted < lately < least_fall:
             return None
-        why = f"it fell by {before:.3f} up to step {third:.0f}, and by {lately:.3f} after that"
+        why = f"it fell by {before:.3f} up to step {half:.0f}, and by {lately:.3f} after that"
         return _Still(mark(record), now, least_fall, why)
 
     def _sign(self, record: StepRecord, now: float, still: _Still) -> Sign:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
 
-_SIGMA_PER_MAD = 1.4826
+SIGMA_PER_MAD = 1.4826
 
 
 class Window:
@@ -61,15 +61,16 @@ class Window:
         """Robust standard deviation; NaN while empty."""
         middle = self.median
         values = [abs(value - middle) for value in self._sorted]
-        return _SIGMA_PER_MAD * median(values) if values else math.nan
+        return SIGMA_PER_MAD * median(values) if values else math.nan
 
 
 class Baseline:
     """The level of a noisy, drifting signal, and how far above it is unheard of.
 
     The level is the median of the last few accepted values, so that a fall or a slow rise is
-    followed; the spread is that of the accepted values' distances from it. A value that was
-    flagged stays out of both, until so many come in a row that they are a new level.
+    followed. The spread is that of differences of values a few apart, which no fall of the curve
+    widens; distances from the level tell what was heard of. A value that was flagged stays out
+    of all, until so many come in a row that they are a new level.
 
     Args:
         spread_size: accepted values whose distances make the spread.
@@ -81,7 +82,8 @@ class Baseline:
     least_spread = 24
     """Distances needed before anything is judged; the first steps of a run pass unjudged."""
     least_level = 8
-    """Accepted values needed after the level was forgotten."""
+    """Accepted values needed after the level was forgotten; also the distance of the values whose
+    differences make the spread: neighbours may hang together."""
     beyond_history = 1.5
     """A value is unheard of only if it exceeds the largest distance in the window by this factor:
     noise with heavy tails, as small batches make, stays within its own history."""
@@ -89,6 +91,7 @@ class Baseline:
     def __init__(self, spread_size: int, new_level_after: int) -> None:
         self._levels = Window(self.level_size)
         self._distances = Window(spread_size)
+        self._gaps = Window(spread_size // 2)
         self._flagged: list[float] = []
         self._new_level_after = new_level_after
 
@@ -99,8 +102,8 @@ class Baseline:
 
     @property
     def deviation(self) -> float:
-        """Robust standard deviation of accepted values about the level."""
-        return self._distances.deviation
+        """Robust standard deviation of accepted values about their curve."""
+        return self._gaps.deviation / math.sqrt(2)
 
     def recentre(self) -> None:
         """Forget the level, keep the spread: a scheduled change has moved the signal."""
@@ -137,6 +140,7 @@ class Baseline:
             return
         self._flagged.clear()
         if len(self._levels) >= self.least_level:
+            self._gaps.push(value - self._levels.values[-self.least_level])
             self._distances.push(value - self.level)
         self._levels.push(value)
 
@@ -163,5 +167,5 @@ def trend(times: Sequence[float], values: Sequence[float]) -> Trend:
     slope = median(slopes)
     level = [value - slope * time for time, value in zip(times, values, strict=True)]
     middle = median(level)
-    deviation = _SIGMA_PER_MAD * median(abs(value - middle) for value in level)
+    deviation = SIGMA_PER_MAD * median(abs(value - middle) for value in level)
     return Trend(slope, rising / len(slopes), deviation)

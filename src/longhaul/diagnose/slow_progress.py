@@ -5,7 +5,8 @@ learning rate is what it is.
 
 Updates are too small if they are far below what is usual while the rate stands near its own peak,
 or far below their own size before the rate was lowered at once (schedules lower it gradually).
-Either counts only if the loss hardly falls.
+Either counts only if the loss hardly falls; a model that is still about where it began is held to
+stricter bounds, as its loss should fall steeply.
 """
 
 import math
@@ -32,6 +33,7 @@ class SlowProgress(Detector):
         self._lowered: Mark | None = None
         self._rate = self._peak_rate = 0.0
         self._first: Mark | None = None
+        self._warm_from = 0
 
     def step(self, record: StepRecord, changed: Change) -> Signs:
         """Hold the size of updates against what is usual and what was usual here."""
@@ -43,6 +45,8 @@ class SlowProgress(Detector):
         self._peak_rate = max(self._peak_rate, record.learning_rate)
         if math.isfinite(record.loss):
             self._levels.push(record.step, record.loss)
+        if record.warmup:
+            self._warm_from = record.step
         ratio = record.totals.get(_RATIO, math.nan)
         if not math.isfinite(ratio) or record.masked or record.warmup:
             return None
@@ -63,13 +67,16 @@ class SlowProgress(Detector):
         limits = self._limits
         near_peak = record.learning_rate >= _NEAR_PEAK * self._peak_rate
         lowered = self._lowered is not None and ratio < limits.history_share * self._before_change
-        if not lowered and not (near_peak and ratio < limits.update_ratio):
+        young = self._is_young(record) and ratio < limits.young_update_ratio
+        if not lowered and not (near_peak and (young or ratio < limits.update_ratio)):
             self._first = None
             return HEALTHY
         self._first = self._first or (self._lowered if lowered else None) or mark(record)
         fall = self._fall(record.step + 1, self._lowered.step if lowered and self._lowered else 0)
-        if math.isnan(fall) or fall > limits.least_fall:
+        if not young and (math.isnan(fall) or fall > limits.least_fall):
             return HEALTHY
+        if young:
+            fall = self._levels.first - self._levels.last
         usual = self._before_change if lowered else 1e-3
         return (
             Sign(
@@ -85,6 +92,13 @@ class SlowProgress(Detector):
                 ),
             ),
         )
+
+    def _is_young(self, record: StepRecord) -> bool:
+        """The loss is still about that of the first steps, late enough to be elsewhere."""
+        levels, limits = self._levels, self._limits
+        if levels.begin > 1 or record.step - self._warm_from < limits.young_steps:
+            return False
+        return levels.last > (1 - limits.young_fall) * levels.first
 
     def _fall(self, end: int, lowered_at: int) -> float:
         """Fall of the loss in the last fifth of the run's age, or since the rate was lowered."""

@@ -1,11 +1,12 @@
 """Too good: a loss lower than its text can honestly give (INCIDENTS N8).
 
 Enters: step records, with losses by source on gauge steps. Leaves: warnings by source, which point
-at the data lint. Never knows: the text.
+at the documents. Never knows: the text.
 
-Three rules: a level below what natural text allows; one source far below the others; a sudden drop,
-of a source while the others go on, or of the whole loss, within a tenth of the run's age. A falling
-learning rate (H4) lowers a loss by some per cent, not by a third; a change of mixture resets all.
+Three rules: a level below what natural text allows; one source far below the others; a sudden drop
+by half, of a source while the others go on, or of the whole loss, within a tenth of the run's age:
+easy text may lose a third in that time, learned fast but steadily. A falling learning rate (H4)
+lowers a loss by some per cent; a change of mixture resets all.
 """
 
 import math
@@ -16,15 +17,15 @@ from statistics import median
 from longhaul.config.diagnose import TooGoodLimits
 from longhaul.core.records import StepRecord
 from longhaul.diagnose.levels import Levels
-from longhaul.diagnose.robust import Window
+from longhaul.diagnose.robust import SIGMA_PER_MAD, Window
 from longhaul.diagnose.sign import HEALTHY, Change, Detector, Mark, Sign, Signs, mark
 
 _BEFORE = (0.6, 0.9)
 """Part of the run's age that a sudden drop is held against, long enough for spikes not to count."""
 _COURSE_READINGS = 256
 _DEVIATIONS = 5.0
-"""Robust standard deviations of a level that a sudden drop must exceed; that of a source's level
-is about half that of its readings."""
+"""Robust standard deviations of a level that a sudden drop must exceed. That of a source's level is
+about half that of its readings, of which a few alone may look calm by chance."""
 _LEAST_AGE = 320
 """Steps before sudden drops are judged: the loss of a young run falls as fast."""
 
@@ -68,7 +69,7 @@ class TooGood(Detector):
         level = self._course.last
         if level < self._limits.floor:
             return (self._below_floor(record, "", level),)
-        before = self._before_whole(record)
+        before = self._whole_before(record)
         least = max(self._limits.drop * before, _DEVIATIONS * self._course.noise)
         if level < before - least:
             return (self._dropped(record, "", level, before),)
@@ -104,33 +105,40 @@ class TooGood(Detector):
                 f"Text of {source} has a loss of {level:.3f} nats where the other sources have "
                 f"{median(others):.3f}",
             )
-        before = self._before(record, source)
-        rest = [
-            self._ratio(record, name, other) for name, other in levels.items() if name != source
-        ]
-        others_fall = rest and median(rest) < 1 - self._limits.drop / 2
-        least = max(self._limits.drop * before, _DEVIATIONS * self._sources[source].deviation / 2)
-        if level < before - least and not others_fall:
-            return self._dropped(record, source, level, before)
-        return None
+        before, deviation = self._source_before(record, source)
+        least = max(self._limits.drop * before, _DEVIATIONS * deviation / 2)
+        if not level < before - least:
+            return None
+        if self._all_fall(record, source, levels):
+            return None
+        return self._dropped(record, source, level, before)
 
-    def _ratio(self, record: StepRecord, source: str, level: float) -> float:
-        before = self._before(record, source)
-        return 1.0 if math.isnan(before) else level / before
+    def _all_fall(self, record: StepRecord, source: str, levels: Mapping[str, float]) -> bool:
+        """The other sources fall too: a decaying rate, not a leak."""
+        rest = []
+        for name, level in levels.items():
+            before, _ = self._source_before(record, name)
+            if name != source:
+                rest.append(1.0 if math.isnan(before) else level / before)
+        return bool(rest) and median(rest) < 1 - self._limits.drop / 2
 
-    def _before_whole(self, record: StepRecord) -> float:
+    def _whole_before(self, record: StepRecord) -> float:
+        """Level of the whole loss at the age of `_BEFORE`."""
         if not self._is_of_age(record):
             return math.nan
         begin, end = _BEFORE
         return self._course.between(begin * record.step, end * record.step)
 
-    def _before(self, record: StepRecord, source: str) -> float:
-        """Level of a source at the age of `_BEFORE`."""
+    def _source_before(self, record: StepRecord, source: str) -> tuple[float, float]:
+        """The same of a source, and the deviation of its readings there."""
         if not self._is_of_age(record):
-            return math.nan
+            return math.nan, math.nan
         begin, end = (share * record.step for share in _BEFORE)
-        past = [level for step, level in self._courses[source] if begin <= step < end]
-        return median(past) if past else math.nan
+        past = [reading for step, reading in self._courses[source] if begin <= step < end]
+        if not past:
+            return math.nan, math.nan
+        level = median(past)
+        return level, SIGMA_PER_MAD * median(abs(reading - level) for reading in past)
 
     def _is_of_age(self, record: StepRecord) -> bool:
         return record.step >= _LEAST_AGE
@@ -156,7 +164,10 @@ class TooGood(Detector):
         self, record: StepRecord, source: str, evidence: dict[str, float], sentence: str
     ) -> Sign:
         first = self._since.setdefault(source, mark(record))
-        advice = "look for leaked, repeated or escaped text with `longhaul data lint`"
+        advice = (
+            "look for leaked, repeated or escaped text; `longhaul data at` with --step "
+            f"{record.step} names the documents"
+        )
         return Sign("too-good", "warning", first, f"{sentence}: {advice}.", source, evidence)
 
 

@@ -134,7 +134,7 @@ class _Rerun:
         self.told: list[Finding] = []
         self.turns: list[Turn] = []
         self._recipe = recipe
-        self._diagnosis = Diagnosis(detectors, recipe.total_steps())
+        self._diagnosis = Diagnosis(detectors, recipe.total_steps(), recipe.optim.loss_scale.floor)
         self._policy = Policy(limits, fallbacks)
         self._limits = limits
         self._ledger = LedgerState()

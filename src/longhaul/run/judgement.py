@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import fmean, median
 
+from longhaul.config.diagnose import DiagnoseSection
 from longhaul.config.recipe import Recipe
 from longhaul.core.records import Event, Finding, Record, StepRecord
 from longhaul.core.units import Seconds
@@ -42,7 +43,7 @@ class Judgement:
 
     def __init__(self, settings: Recipe, past: Iterable[Record] = ()) -> None:
         self._settings = settings
-        self._diagnosis = Diagnosis(settings.diagnose, settings.total_steps())
+        self._diagnosis = Diagnosis(*_judged_by(settings))
         self._course = Course()
         self._seconds: deque[float] = deque(maxlen=_RECENT_STEPS)
         self._norms: deque[float] = deque(maxlen=_RECENT_STEPS)
@@ -152,6 +153,10 @@ class Judgement:
     def _take(self, settings: Recipe) -> None:
         if settings is not self._settings:
             before, self._settings = self._settings, settings
-            limits, total = settings.diagnose, settings.total_steps()
-            if (limits, total) != (before.diagnose, before.total_steps()):
-                self._diagnosis.change(limits, total)
+            if _judged_by(settings) != _judged_by(before):
+                self._diagnosis.change(*_judged_by(settings))
+
+
+def _judged_by(settings: Recipe) -> tuple[DiagnoseSection, int | None, float]:
+    """What detectors know of a recipe."""
+    return settings.diagnose, settings.total_steps(), settings.optim.loss_scale.floor
