@@ -2,7 +2,7 @@
 # make test    sets everything up and runs the tests
 .PHONY: help setup setup-dev train test test-slow check format \
   bench bench-nanogpt bench-quickstart bench-step bench-monitor bench-cause \
-  lab lab-prevention clean
+  lab lab-prevention drills-numbers clean
 
 # The first Python on this machine that answers and is new enough.
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13; do \
@@ -19,6 +19,7 @@ help:
 	@echo "make bench-step RECIPE=NAME   measure a recipe's bare step on this device"
 	@echo "make bench-monitor   measure what thermometers cost"
 	@echo "make bench-cause     inject causes, count how many are named right"
+	@echo "make drills-numbers  inject what happened to others, and see that the run ends well"
 	@echo "make lab             judge the detectors on hundreds of small runs"
 	@echo "make lab-prevention  which stabilisers would have prevented what"
 	@echo "make bench-nanogpt PEER=path/to/nanoGPT TEXT=path/to/input.txt"
@@ -76,6 +77,10 @@ bench-monitor: setup
 
 bench-cause: setup
 	$(BIN)/python benchmarks/cause_matrix.py
+
+drills-numbers: setup
+	$(BIN)/longhaul drill numbers
+	$(BIN)/longhaul drill recovery
 
 # The lab trains 364 small runs, half an hour; once trained they are kept in prepared/.
 lab: setup-dev

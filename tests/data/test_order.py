@@ -191,3 +191,10 @@ def test_a_skip_is_never_drawn_and_nothing_else_is_lost(
     expected = list(itertools.islice((d for d in itertools.count(draw) if d not in skipped), count))
     assert draws.tolist() == expected
     assert following == expected[-1] + 1
+
+
+def test_the_epoch_is_how_often_the_source_read_most_was_read() -> None:
+    order = Order(1, ["short", "long"], [10, 1000], [Stage(0, (1.0, 1.0))], cycle=4)
+    assert order.epoch(0) == 0
+    assert order.epoch(20) == pytest.approx(1.0)  # half of the draws are the short source's
+    assert order.epoch(50) == pytest.approx(2.5)

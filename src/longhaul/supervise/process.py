@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from longhaul.core.errors import NeedsPerson
@@ -21,18 +22,32 @@ class Worker:
     Args:
         folder: the run; the worker needs nothing else.
         rank: names its log.
+        module: the command line it is started with; a drill has its own.
+        command: what it does with the run.
+        environment: variables to add.
     """
 
-    def __init__(self, folder: RunFolder, rank: int = 0) -> None:
+    def __init__(
+        self,
+        folder: RunFolder,
+        rank: int = 0,
+        module: str = "longhaul",
+        command: Sequence[str] = ("train",),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         folder.workers.mkdir(parents=True, exist_ok=True)
         self.log: Path = folder.workers / f"{rank}.log"
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "longhaul", "train", str(folder.path.resolve())],
+                [
+                    *(sys.executable, "-m", module, command[0]),
+                    *(str(folder.path.resolve()), *command[1:]),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                env=os.environ | dict(environment or {}),
             )
 
     @property

@@ -1,0 +1,249 @@
+"""`longhaul drill numbers`: N1 to N15 and H1 to H7 of the incident book, one after the other;
+and one whose worker is killed between a decision and the next checkpoint.
+
+Each is a real `longhaul train` in a process of its own, with a fault injected from outside what
+judges it. Its journal, once it has ended, must tell the right story.
+
+Enters: names of drills. Leaves: a table, and whether all is as the incident book says.
+Never knows: torch; the runs are processes.
+"""
+
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+
+from longhaul.core.clocks import RealClock
+from longhaul.core.errors import UsageError
+from longhaul.core.fingerprint import differences
+from longhaul.core.units import Seconds
+from longhaul.logbook.folder import RunFolder, create_run
+from longhaul.logbook.ledger import load_ledger
+from longhaul.logbook.requests import new_request, submit
+from longhaul.logbook.segments import read_segments
+from longhaul.run.asked import ask, write_asked
+from longhaul.run.drill_story import Story, complaints, seen
+from longhaul.run.drills import BASE, Drill, crash, harmless, numbers, texts
+from longhaul.supervise.faults import lay
+from longhaul.supervise.process import Worker
+
+Say = Callable[[str], None]
+_LONGEST_RUN_S: Seconds = 180.0
+_LOOK_EVERY_S: Seconds = 0.02
+_RECIPE = "drill"
+MODULE = "longhaul.cli.disturbed"
+_VARIABLE = "MKL_CBWR"
+"""Chooses the order in which Intel's library adds up, and with it the last bits."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """A drill that was run."""
+
+    drill: Drill
+    story: Story
+    complaints: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        """All is as the incident book says."""
+        return not self.complaints
+
+
+def chosen(names: Sequence[str]) -> tuple[Drill, ...]:
+    """The drills with these names; all if there are none.
+
+    Raises:
+        UsageError: there is no such drill.
+    """
+    drills = (*numbers(), *harmless(), crash())
+    known = {drill.name.lower(): drill for drill in drills}
+    unknown = [name for name in names if name.lower() not in known]
+    if unknown:
+        there = ", ".join(drill.name for drill in drills)
+        raise UsageError(f"drill {unknown[0]}: no such drill", f"there are: {there}")
+    return tuple(known[name.lower()] for name in names) or drills
+
+
+def drill_numbers(names: Sequence[str], room: Path, say: Say, *, blind: bool = False) -> bool:
+    """Run drills and print what became of each; True if all are as the incident book says.
+
+    Args:
+        names: of the drills; all if there are none.
+        room: folder for the runs.
+        say: prints a line.
+        blind: run them with a judgement that finds nothing, to see that they notice.
+    """
+    began = time.monotonic()
+    say(row("drill", "what is injected", "found", "done", "ended", "seconds", ""))
+    failed = []
+    drills = chosen(names)
+    for drill in drills:
+        result = run_drill(drill, room, blind=blind)
+        say(told(result))
+        for complaint in result.complaints:
+            say(f"      {complaint}")
+        if not result.passed:
+            failed.append(drill.name)
+    seconds = time.monotonic() - began
+    verdict = f"FAILED: {', '.join(failed)}" if failed else "PASSED"
+    say(f"{len(drills) - len(failed)} of {len(drills)} drills, {seconds:.0f} s: {verdict}")
+    return not failed
+
+
+def run_drill(drill: Drill, room: Path, *, blind: bool = False) -> Result:
+    """Run one drill to its end and judge its journal."""
+    folder = set_up(drill, room)
+    lay(folder, drill.faults, blind)
+    began = time.monotonic()
+    codes, more = _PLAYS[drill.play](folder, drill)
+    story = Story(folder, codes, time.monotonic() - began)
+    wrong = (*complaints(story, drill.expected), *more(story))
+    return Result(drill, story, wrong)
+
+
+def set_up(drill: Drill, room: Path) -> RunFolder:
+    """The run of a drill, not begun."""
+    room.mkdir(parents=True, exist_ok=True)
+    for name, text in texts().items():
+        if not (room / name).exists():
+            (room / name).write_text(text, encoding="utf-8")
+    folder = create_run(room / drill.name, RealClock())
+    options = tuple(option.replace("{room}", str(room.resolve())) for option in drill.options)
+    write_asked(folder, ask(_RECIPE, BASE + options, None, room / "prepared"))
+    return folder
+
+
+def told(result: Result) -> str:
+    """A drill as a row of the table."""
+    drill, story = result.drill, result.story
+    finding = seen(story, drill.expected)
+    found = f"{finding.kind} {finding.first_step}→{finding.step}" if finding else "–"
+    actions = ("+".join(decision.data["actions"]) for decision in story.decisions)
+    several = ((word, len(list(same))) for word, same in groupby(actions))
+    done = ", ".join(f"{word} ×{n}" if n > 1 else word for word, n in several) or "–"
+    ended = f"{story.codes[-1]} at {story.last_step}"
+    if story.loss == story.loss:
+        ended += f", {story.loss:.2f}"
+    verdict = "ok" if result.passed else "FAILED"
+    return row(drill.name, drill.injected, found, done, ended, f"{story.seconds:.1f}", verdict)
+
+
+def row(*cells: str) -> str:
+    """One line of the table; what is too long for its column pushes the others on."""
+    widths = (5, 58, 32, 48, 18, 7, 6)
+    return " ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+
+
+Played = tuple[tuple[int, ...], Callable[[Story], Iterator[str]]]
+"""Exit codes, and what else the story must hold."""
+
+
+def _worker(folder: RunFolder, **named: object) -> Worker:
+    return Worker(folder, module=MODULE, **named)  # type: ignore[arg-type]
+
+
+def _once(folder: RunFolder, drill: Drill) -> Played:
+    return (_worker(folder).wait(_LONGEST_RUN_S),), _nothing
+
+
+def _nothing(story: Story) -> Iterator[str]:
+    return iter(())
+
+
+def _set_betas(folder: RunFolder, drill: Drill) -> Played:
+    """Somebody swaps the optimizer and sets a beta of the running job."""
+    _ask(
+        folder, ("optim.name", "sgdw", 40), ("optim.name", "adamw", 80), ("optim.beta2", 0.99, 120)
+    )
+
+    def check(story: Story) -> Iterator[str]:
+        if story.last_step != 120:
+            yield f"it went on to step {story.last_step} with settings nobody asked for"
+        if "beta2: live 0.95, asked for 0.99" not in story.log:
+            yield "nobody is told which setting is live"
+        swaps = [event.data["new"] for event in story.events("optimizer-swapped")]
+        if swaps != ["sgdw", "adamw"]:
+            yield f"the optimizer was swapped to {swaps}"
+
+    return (_worker(folder).wait(_LONGEST_RUN_S),), check
+
+
+def _restart_elsewhere(folder: RunFolder, drill: Drill) -> Played:
+    """A run is stopped, and goes on under another environment."""
+    _ask(folder, ("train.steps", 150, 0))
+    first = _worker(folder).wait(_LONGEST_RUN_S)
+    _ask(folder, ("train.steps", 300, 0))
+    second = _worker(folder, environment={_VARIABLE: "COMPATIBLE"}).wait(_LONGEST_RUN_S)
+
+    def check(story: Story) -> Iterator[str]:
+        segments = read_segments(folder)
+        before, after = segments[0], segments[-1]
+        changed = differences(before.fingerprint, after.fingerprint)
+        path = f"environment.{_VARIABLE}"
+        if changed.get(path) != (None, "COMPATIBLE"):
+            yield "the segments' fingerprints do not differ by it"
+        if path not in story.log or "machine or software differ" not in story.log:
+            yield "nobody is told"
+        first_step = next(r for r in story.steps if r.attempt == after.attempt)
+        if after.opened > first_step.time:
+            yield "it is recorded after the first step only"
+
+    return (first, second), check
+
+
+def _diagnose(folder: RunFolder, drill: Drill) -> Played:
+    """The ladder of causes compares the step as trained with plain float32, unsharded."""
+    code = _worker(folder).wait(_LONGEST_RUN_S)
+    command = ("diagnose", "--step", "20")
+    asked = _worker(folder, command=command).wait(_LONGEST_RUN_S)
+
+    def check(story: Story) -> Iterator[str]:
+        if "cause: parallel or kernel bug" not in story.log:
+            yield "the cause is not named"
+
+    return (asked, code), check
+
+
+def _killed(folder: RunFolder, drill: Drill) -> Played:
+    """SIGKILL before the checkpoint that would hold what was decided."""
+    worker = _worker(folder)
+    while worker.running and not load_ledger(folder)[0].recoveries:
+        time.sleep(_LOOK_EVERY_S)
+    worker.kill()
+    before, _ = load_ledger(folder)
+
+    def check(story: Story) -> Iterator[str]:
+        after, _ = load_ledger(folder)
+        if not before.recoveries or after.recoveries[: len(before.recoveries)] != before.recoveries:
+            yield "a decision, or what was spent on it, is forgotten"
+        elif story.events("checkpoint") and story.events("attempt-started")[1:]:
+            again = story.events("attempt-started")[1]
+            lowered = before.recoveries[0].settings["optim.lr"]
+            if again.data["live"]["matrix.lr"] != lowered:
+                yield f"the learning rate is not the decided one, {lowered:g}"
+            if again.step > (before.recoveries[0].to_step or 0):
+                yield f"it went on from step {again.step}, which was rolled back"
+
+    return (-signal.SIGKILL, _worker(folder).wait(_LONGEST_RUN_S)), check
+
+
+_PLAYS: dict[str, Callable[[RunFolder, Drill], Played]] = {
+    "once": _once,
+    "set-betas": _set_betas,
+    "restart-elsewhere": _restart_elsewhere,
+    "diagnose": _diagnose,
+    "killed": _killed,
+}
+
+
+def _ask(folder: RunFolder, *changes: tuple[str, object, int]) -> None:
+    """Ask for (setting, value, step from which it holds), in this order."""
+    for number, (path, value, from_step) in enumerate(changes):
+        data = {"path": path, "value": value, "from_step": from_step}
+        request = new_request("set", data, who="drill", reason="drill", clock=RealClock())
+        moment, rest = request.id.split("-")
+        # Requests of the same millisecond would be answered in any order.
+        submit(folder, replace(request, id=f"{moment}-{number}{rest}"))
