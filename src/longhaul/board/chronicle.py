@@ -128,7 +128,7 @@ def _incidents(found: Sequence[Incident]) -> Iterator[Entry]:
         if incident.times > 1:
             text += f" It was seen {_times(incident.times)}."
         if incident.cause:
-            text += f" The cause, by replays of the steps, is {sentence(incident.cause)}"
+            text += f" Replays of the steps name the cause. {sentence(incident.cause)}"
         then = ""
         if incident.actions:
             decided = incident.decision

@@ -46,7 +46,7 @@ class NonFinite(Detector):
             what = "reading of a gauge"
         place = f", first in {self._place}" if self._place else ""
         source = f", with text of {self._source}" if self._source else ""
-        often = f", for the {count}. time in {self._limits.window_steps} steps" if count > 1 else ""
+        often = f", {count} times in {self._limits.window_steps} steps" if count > 1 else ""
         held = "the update was held back" if record.masked else "the update was not held back"
         return Sign(
             kind="non-finite",
