@@ -12,7 +12,7 @@ from benchmarks.divergence_lab.runs import (
     Choices,
     Fault,
     Run,
-    base_settings,
+    base_of,
     half_settings,
     sources,
 )
@@ -43,7 +43,7 @@ def caused(mechanism: str, number: int) -> Run:
     """One run of a family."""
     name = f"{mechanism}/{number:03d}"
     choose = Choices(name)
-    base = base_settings(choose)
+    base = base_of(number, choose)
     seed = choose.whole(1, 10**6)
     return Run(name=name, mechanism=mechanism, seed=seed, **CAUSES[mechanism].make(choose, base))
 
@@ -226,3 +226,8 @@ CAUSES: dict[str, Cause] = {
     "escape-leak": Cause(16, _escape, False, ("too-good",), "escape characters leak in"),
     "lr-too-low": Cause(12, _too_low, False, (*_STALL, "frozen-group"), "learning rate too low"),
 }  # fmt: skip
+
+MORE_RUNS = {
+    "bad-stretch": 14, "weight-decay": 14, "second-moment": 14, "lr-too-low": 12, "no-warmup": 14,
+}  # fmt: skip
+"""Runs added for tuning, by mechanism."""

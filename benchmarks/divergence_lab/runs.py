@@ -22,6 +22,9 @@ BASE = Path(__file__).with_name("base.toml")
 GENERATION = 1
 """Raised when runs of the same name come to mean something else."""
 HEALTHY_RUNS = 150
+MORE_FROM = 200
+"""Runs numbered from here on were added for tuning after the split was fixed."""
+MORE_HEALTHY_RUNS = 16
 HARMLESS = ("H1", "H2", "H3", "H4", "H5", "H6", "H7")
 """Disturbances that must trigger nothing: change of mixture, curriculum, a gradient spike that
 clipping absorbs, fast decay of the learning rate, noise of a small batch, cold first steps, slow
@@ -173,6 +176,26 @@ def base_settings(choose: Choices) -> dict[str, Any]:
     return settings
 
 
+def base_of(number: int, choose: Choices) -> dict[str, Any]:
+    """A sound configuration for the run of this number."""
+    varied = number >= MORE_FROM and number % 2 == 1
+    return varied_settings(choose) if varied else base_settings(choose)
+
+
+def varied_settings(choose: Choices) -> dict[str, Any]:
+    """A sound configuration, of a wider range."""
+    settings = base_settings(choose)
+    settings |= {
+        "batch.sequences": choose.pick((4, 8, 12)),
+        "optim.lr": float(f"{settings['optim.lr'] * choose.log_between(0.6, 1.3):.3g}"),
+        "optim.clip": choose.pick((0.3, 1.0, 2.0)),
+        "optim.schedule.warmup_steps": choose.whole(15, 70),
+        "train.steps": choose.whole(260, 420),
+        "data.sources": sources(choose.between(0.15, 0.9)),
+    }
+    return settings
+
+
 def sources(made_up: float) -> list[dict[str, Any]]:
     """Easy text and hard text, the first with this share."""
     return [
@@ -194,7 +217,7 @@ def healthy(number: int) -> Run:
     """A sound run with up to three harmless disturbances."""
     name = f"healthy/{number:03d}"
     choose = Choices(name)
-    settings = base_settings(choose)
+    settings = base_of(number, choose)
     first = HARMLESS[number % len(HARMLESS)]
     others = tuple(h for h in HARMLESS if h != first and choose.chance(0.2))
     harmless = () if number % 12 == 11 else tuple(sorted((first, *others)))
@@ -247,12 +270,17 @@ def _disturbed(disturbance: str, settings: Settings, choose: Choices) -> dict[st
 
 
 def catalogue() -> Iterator[Run]:
-    """Every run, healthy ones first."""
+    """Every run, healthy ones first; those added for tuning come last."""
     # Imported late: causes.py builds on what stands here.
-    from benchmarks.divergence_lab.causes import CAUSES, caused
+    from benchmarks.divergence_lab.causes import CAUSES, MORE_RUNS, caused
 
     for number in range(HEALTHY_RUNS):
         yield healthy(number)
     for mechanism, cause in CAUSES.items():
         for number in range(cause.runs):
+            yield caused(mechanism, number)
+    for number in range(MORE_FROM, MORE_FROM + MORE_HEALTHY_RUNS):
+        yield healthy(number)
+    for mechanism, runs in MORE_RUNS.items():
+        for number in range(MORE_FROM, MORE_FROM + runs):
             yield caused(mechanism, number)

@@ -10,6 +10,8 @@ output logit and the log-sum-exp), so whatever finds it was not fitted to it.
 import hashlib
 from typing import Literal
 
+from benchmarks.divergence_lab.runs import MORE_FROM
+
 Part = Literal["tuning", "held-out", "unseen"]
 UNSEEN_MECHANISM = "output-logits"
 _HELD_OUT_OF_256 = 154
@@ -17,8 +19,13 @@ _HELD_OUT_OF_256 = 154
 
 
 def part_of(name: str) -> Part:
-    """The part of the run `mechanism/number`, by a hash of its name."""
-    if name.split("/")[0] == UNSEEN_MECHANISM:
+    """The part of the run `mechanism/number`, by a hash of its name; runs that were added after
+    the split are all for tuning.
+    """
+    mechanism, number = name.split("/")
+    if mechanism == UNSEEN_MECHANISM:
         return "unseen"
+    if int(number) >= MORE_FROM:
+        return "tuning"
     first_byte = hashlib.sha256(f"split 1: {name}".encode()).digest()[0]
     return "held-out" if first_byte < _HELD_OUT_OF_256 else "tuning"

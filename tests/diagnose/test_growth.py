@@ -167,4 +167,15 @@ def test_weights_replaced_within_twenty_steps_learn_nothing(made):
     fast = totals(update_ratio__matrix=lambda s: 0.07 if s > 500 else 0.01)
     (finding,) = made.told(made.judge(made.changed(made.healthy(900), fast)), "growth")
     assert finding.subject == "update_ratio.matrix"
-    assert finding.step == 750
+    assert finding.step == 650
+
+
+def test_weights_replaced_fast_are_told_although_a_reading_is_lower(made):
+    fast = totals(update_ratio__matrix=lambda s: 0.04 if s % 100 == 0 else 0.06)
+    (finding,) = made.told(made.judge(made.changed(made.healthy(900), fast)), "growth")
+    assert finding.subject == "update_ratio.matrix"
+
+
+def test_weights_replaced_ever_more_slowly_are_left_in_peace(made):
+    slower = totals(update_ratio__matrix=lambda s: 0.06 if s <= 225 else 0.04)
+    assert made.told(made.judge(made.changed(made.healthy(900), slower)), "growth") == []

@@ -5,6 +5,7 @@ import math
 import random
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from benchmarks.divergence_lab import lab, score, traces
 from benchmarks.divergence_lab.causes import CAUSES
 from benchmarks.divergence_lab.generate import Made
-from benchmarks.divergence_lab.runs import HARMLESS, catalogue
+from benchmarks.divergence_lab.runs import HARMLESS, MORE_FROM, catalogue
 from benchmarks.divergence_lab.split import UNSEEN_MECHANISM, part_of
 from benchmarks.divergence_lab.truth import Truth, judged_by_itself, judged_by_twin
 
@@ -23,6 +24,7 @@ from longhaul.core.records import Event, Finding, StepRecord
 
 RUNS = list(catalogue())
 SPLIT = "ecde84eb6c39861e"
+HELD_OUT_RUNS = "32dfb3280d758442"
 RECALL = 0.9  # of few runs; `make lab` holds all held-out runs against 0.95
 MOST_FALSE_ALARMS = 1
 
@@ -32,8 +34,21 @@ MOST_FALSE_ALARMS = 1
 
 def test_the_split_was_fixed_before_any_limit_and_stays() -> None:
     """Whoever moves a run from held-out to tuning invalidates every published figure."""
-    parts = "\n".join(f"{run.name} {part_of(run.name)}" for run in RUNS)
-    assert hashlib.sha256(parts.encode()).hexdigest()[:16] == SPLIT
+    first = [run for run in RUNS if int(run.name.split("/")[1]) < MORE_FROM]
+    assert _hashed(f"{run.name} {part_of(run.name)}" for run in first) == SPLIT
+
+
+def test_runs_that_were_added_are_for_tuning_and_none_that_is_held_out_has_changed() -> None:
+    held_out = [run for run in RUNS if part_of(run.name) == "held-out"]
+    # The key is a hash over everything that decides a run's records.
+    assert _hashed(f"{run.name} {run.key()}" for run in held_out) == HELD_OUT_RUNS
+    added = [run for run in RUNS if int(run.name.split("/")[1]) >= MORE_FROM]
+    assert added
+    assert {part_of(run.name) for run in added} == {"tuning"}
+
+
+def _hashed(lines: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
 def test_no_run_of_the_unseen_mechanism_is_for_tuning() -> None:

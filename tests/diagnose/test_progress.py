@@ -126,3 +126,26 @@ def test_a_loss_that_came_to_rest_in_its_first_steps_is_a_plateau_too(made) -> N
     found = made.told(made.judge(resting), "plateau", "warning")
     assert [f.evidence["level"] for f in found] == [pytest.approx(2.3, abs=0.02)]
     assert made.told(made.judge(made.healthy(4000)), "plateau") == []
+
+
+def test_n15_a_rate_lowered_too_far_during_warm_up_is_too(made):
+    def lowered(record):
+        if record.step <= 60:
+            return {"learning_rate": 1e-5 * record.step, "warmup": True}
+        totals = {"update_ratio.matrix": 1e-4} if record.totals else {}
+        rate = {"learning_rate": 1e-7 * min(record.step, 100), "warmup": record.step < 100}
+        return flat_from(60)(record) | rate | {"totals": totals}
+
+    findings = made.judge(made.changed(made.healthy(600), lowered))
+    (finding,) = made.told(findings, "slow-progress")
+    assert finding.first_step == 61
+
+
+def test_n6_a_run_that_learned_all_it_knows_at_once_is_told(made):
+    def resting(record):
+        return {"loss": 5.5 if record.step == 1 else record.loss - flattened[record.step] + 3.35}
+
+    flattened = {r.step: 1.5 + 9 * (r.step + 10) ** -0.3 for r in made.healthy(500)}
+    records = made.changed(made.healthy(500), resting)
+    (finding,) = made.told(made.judge(records), "plateau", "warning")
+    assert finding.step < 300

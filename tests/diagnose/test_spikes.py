@@ -72,3 +72,19 @@ def test_three_gradient_spikes_of_a_small_batch_are_told_and_no_more(made):
     findings = made.judge(made.changed(made.healthy(800), spikes))
     assert made.told(findings, "gradient-spike", "notice")
     assert made.loud(findings) == []
+
+
+def test_many_losses_each_a_little_high_are_told_though_none_is_by_itself(made):
+    def stretch(record):
+        return {"loss": record.loss + 0.22} if 500 <= record.step < 512 else {}
+
+    findings = made.told(made.judge(made.changed(made.healthy(800, 2), stretch)), "loss-spike")
+    assert [(f.severity, f.first_step) for f in findings] == [("warning", 498), ("alarm", 498)]
+    assert findings[0].step == 503
+
+
+def test_two_high_losses_do_not_last(made):
+    def spike(record):
+        return {"loss": record.loss + 3} if 500 <= record.step < 502 else {}
+
+    assert made.loud(made.judge(made.changed(made.healthy(800), spike))) == []

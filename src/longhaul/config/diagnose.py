@@ -34,6 +34,14 @@ class LossSpikeLimits(SpikeLimits):
     """High steps in a row, for a warning."""
     alarm: int = live(10, ge=1)
     """High steps in a row, for an alarm."""
+    lasting_steps: int = live(6, ge=3)
+    """Steps whose median may be high although few of them are by themselves: a warning, and an
+    alarm if it is so for `alarm` steps. A spike of two steps leaves that median where it was."""
+    lasting_deviations: float = live(5.0, gt=0)
+    """Robust standard deviations of such medians above their level."""
+    lasting_least: float = live(2.5, ge=0)
+    """Least excess of such a median in standard deviations of a single loss. A batch of two rows
+    that draws from hard text for a while comes to 2."""
 
 
 class GradientSpikeLimits(SpikeLimits):
@@ -138,8 +146,8 @@ class GrowthLimits(Section):
     second_moment_readings: int = live(3, ge=1)
     """Readings beyond it in a row: healthy ones come to 2 when batches are small."""
     update_ratio_warning: float = live(0.05, gt=0)
-    """‖Δw‖/‖w‖ of matrices, in `readings` readings in a row: 1e-3 is usual; at 0.05 the weights of
-    twenty steps ago are gone."""
+    """‖Δw‖/‖w‖ of matrices, the last and the median of `readings` readings: 1e-3 is usual; at
+    0.05 the weights of twenty steps ago are gone."""
     fp16_warning: float = live(4094.0, gt=0)
     """Activations where fp16 is in use: a 16th of the largest number it holds (65,504)."""
     fp16_alarm: float = live(16376.0, gt=0)
@@ -163,7 +171,7 @@ class LossScaleLimits(Section):
 class PlateauLimits(Section):
     """The loss stands still although its own earlier progress predicts more."""
 
-    least_steps: int = live(400, ge=32)
+    least_steps: int = live(200, ge=32)
     """Steps after warm-up before it is judged."""
     progress_share: float = live(0.1, ge=0, lt=1)
     """Fall of the loss in the later half of the run's age, over its fall in the quarter before.

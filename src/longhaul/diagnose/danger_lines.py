@@ -21,6 +21,8 @@ class Line(NamedTuple):
     """It crosses its line from one reading to the next: a trend tells nothing."""
     in_a_row: int = 2
     """Readings beyond it in a row: a single high one is a spike."""
+    typical: bool = False
+    """The last and the median of so many must lie beyond it, not each."""
     exponent: float = math.inf
     """Power of the run's age that growth must exceed to be reported wherever it stands."""
     ratio: float = math.inf
@@ -71,6 +73,7 @@ def line_of(gauge: str, limits: GrowthLimits, fp16: bool) -> Line | None:
             hard=True,
             sudden=True,
             in_a_row=limits.readings,
+            typical=True,
         )
     if kind in _ACTIVATIONS:
         return _activations(limits, fp16)

@@ -15,6 +15,7 @@ import math
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from statistics import median_low
 from typing import NamedTuple
 
 from longhaul.config.diagnose import GrowthLimits
@@ -114,7 +115,8 @@ class Growth(Detector):
             return None
         stands = 0.0
         if len(readings) >= line.in_a_row:
-            stands = min(readings[-n].values[layer] for n in range(1, line.in_a_row + 1))
+            last = [readings[-n].values[layer] for n in range(1, line.in_a_row + 1)]
+            stands = min(now, median_low(last)) if line.typical else min(last)
         rise = None if line.sudden else self._rise(layer, readings)
         severity = self._severity(stands, now, line, rise, record.step)
         return severity and _sign(subject, severity, now, line, rise, record)

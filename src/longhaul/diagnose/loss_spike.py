@@ -1,14 +1,15 @@
-"""Loss spike: the loss jumps far above its level of the last steps.
+"""Loss spike: the loss jumps far above its level of the last steps, or less far and stays there.
 
 Enters: step records. Leaves: a notice for a spike that may return by itself, a warning and an
 alarm while it stays. Never knows: whether clipping, the data or the rate is to blame.
 """
 
 import math
+from collections import deque
 
 from longhaul.config.diagnose import LossSpikeLimits
 from longhaul.core.records import Severity, StepRecord
-from longhaul.diagnose.robust import Baseline
+from longhaul.diagnose.robust import Baseline, Window
 from longhaul.diagnose.sign import HEALTHY, Change, Detector, Mark, Sign, Signs, mark
 
 
@@ -21,25 +22,54 @@ class LossSpike(Detector):
         self._first: Mark | None = None
         self._high_steps = 0
         self._highest = 0.0
+        # Neighbours share losses: it takes more of them to tell what is usual.
+        window_steps = limits.lasting_steps * limits.window_steps
+        self._medians = Baseline(window_steps, limits.new_level_steps)
+        self._last = Window(limits.lasting_steps)
+        self._marks: deque[Mark] = deque(maxlen=limits.lasting_steps)
+        self._lasting_steps = 0
+        self._lasting_from: Mark | None = None
 
     def step(self, record: StepRecord, changed: Change) -> Signs:
         """A loss is high if nothing like it was seen lately; a spike lasts until it is not."""
         if changed == "data":
             self._baseline.recentre()
+            self._medians.recentre()
+            self._last.clear()
+            self._marks.clear()
             self._first = None
         if not math.isfinite(record.loss):
             return None
         level = self._baseline.level
         high = self._is_high(record.loss, level)
         self._baseline.learn(record.loss, high)
-        if not high:
-            self._first = None
-            return HEALTHY
-        if self._first is None:
-            self._first, self._high_steps, self._highest = mark(record), 0, record.loss
-        self._high_steps += 1
-        self._highest = max(self._highest, record.loss)
-        return (self._sign(record, level, self._first),)
+        self._follow_median(record)
+        if high:
+            if self._first is None:
+                self._first, self._high_steps, self._highest = mark(record), 0, record.loss
+            self._high_steps += 1
+            self._highest = max(self._highest, record.loss)
+            return (self._sign(record, level, self._first),)
+        self._first = None
+        if self._lasting_from is not None:
+            return (self._lasting_sign(record.loss, self._lasting_from),)
+        return HEALTHY
+
+    def _follow_median(self, record: StepRecord) -> None:
+        """Many steps that are each a little high are as unlikely as one that is very high."""
+        self._last.push(record.loss)
+        self._marks.append(mark(record))
+        if len(self._last) < self._limits.lasting_steps:
+            return
+        limits, now = self._limits, self._last.median
+        excess = now - self._medians.level
+        high = excess > limits.least and self._medians.is_unheard_of(
+            now, limits.lasting_deviations, limits.floor
+        )
+        high = high and excess > limits.lasting_least * self._baseline.deviation
+        self._medians.learn(now, high)
+        self._lasting_steps = self._lasting_steps + 1 if high else 0
+        self._lasting_from = (self._lasting_from or self._marks[0]) if high else None
 
     def _is_high(self, loss: float, level: float) -> bool:
         limits = self._limits
@@ -49,10 +79,31 @@ class LossSpike(Detector):
             return False
         return self._baseline.is_unheard_of(loss, limits.deviations, limits.floor)
 
+    def _lasting_sign(self, loss: float, first: Mark) -> Sign:
+        """High as one of many, not by itself."""
+        level, now = self._medians.level, self._last.median
+        deviation = max(self._medians.deviation, self._limits.floor)
+        return Sign(
+            kind="loss-spike",
+            severity="alarm" if self._lasting_steps >= self._limits.alarm else "warning",
+            first=first,
+            evidence={
+                "loss": loss,
+                "level": level,
+                "deviations": (now - level) / deviation,
+                "steps": float(self._lasting_steps),
+            },
+            sentence=(
+                f"The loss rose from about {level:.3f} to {now:.3f} nats about step {first.step} "
+                f"and stays up, though no step of it is unheard of by itself."
+            ),
+        )
+
     def _sign(self, record: StepRecord, level: float, first: Mark) -> Sign:
         severity: Severity = "notice"
-        if self._high_steps >= self._limits.warning:
-            severity = "alarm" if self._high_steps >= self._limits.alarm else "warning"
+        if self._lasting_steps or self._high_steps >= self._limits.warning:
+            steps = max(self._lasting_steps, self._high_steps)
+            severity = "alarm" if steps >= self._limits.alarm else "warning"
         deviation = max(self._baseline.deviation, self._limits.floor)
         return Sign(
             kind="loss-spike",

@@ -6,8 +6,9 @@ back would not help. Never knows: whether the data, the rate or the model is to 
 Rule: over the last three quarters of the run's age, the loss of a healthy run falls as a power law,
 so its fall in the later two thirds of that stretch is most of its fall in the first third. A
 plateau is a fall there of less than `progress_share` of it; the same is asked of a longer stretch.
-A loss that has hardly moved since the first step is one too. Not judged: warm-up, a decayed
-learning rate, the last tenth of the run.
+A loss that has hardly moved since the first step is one too, and so is that of a young run which
+fell in its first steps only. Not judged: warm-up, a decayed learning rate, the last tenth of the
+run. A rate lowered by a decision has not decayed.
 """
 
 import math
@@ -24,6 +25,10 @@ they fall on."""
 _DEVIATIONS = 5.0
 """Robust standard deviations of a block's level that a fall must exceed to be trusted."""
 _END_SHARE = 0.9
+_FIRST_SHARE, _FIRST_FALL, _YOUNG = 1 / 8, 0.5, 3
+"""Share of a run's age in which it must not have learned nearly all it knows, the factor on
+`progress_share` that says how nearly, and the age until which that holds, in `least_steps`: old
+models learn ever more slowly."""
 _STRETCHES = ((1 / 4, 1 / 2, 1.0), (1 / 16, 1 / 4, 0.5))
 """Ages, as shares of the present one, between which the loss must have fallen, and the factor on
 `progress_share`. A loss that came to rest early has no fall to show in the nearer stretch; over the
@@ -51,12 +56,17 @@ class Plateau(Detector):
         self._peak_rate = 0.0
         self._warm_from = 0
         self._still: _Still | None = None
+        self._first_loss = math.nan
 
     def step(self, record: StepRecord, changed: Change) -> Signs:
         """Hold the latest progress against the progress before."""
         if changed == "data":
             self._levels, self._still = Levels(), None
+        if changed == "rate":
+            self._peak_rate = 0.0  # lowered by a decision: nothing has decayed
         self._peak_rate = max(self._peak_rate, record.learning_rate)
+        if record.step == 1:
+            self._first_loss = record.loss
         if record.warmup:
             self._warm_from = record.step
         if not math.isfinite(record.loss) or not self._levels.push(record.step, record.loss):
@@ -67,7 +77,11 @@ class Plateau(Detector):
         now = self._levels.before(record.step + 1)
         if self._still is not None and now > self._still.level - self._still.least_fall:
             return (self._sign(record, now, self._still),)
-        self._still = self._never_moved(record, now) or self._stands_still(record, now)
+        self._still = (
+            self._never_moved(record, now)
+            or self._stands_still(record, now)
+            or self._rests_since_start(record, now)
+        )
         return HEALTHY if self._still is None else (self._sign(record, now, self._still),)
 
     def _is_judged(self, record: StepRecord) -> bool:
@@ -93,6 +107,22 @@ class Plateau(Detector):
             if still is not None:
                 return still
         return None
+
+    def _rests_since_start(self, record: StepRecord, now: float) -> _Still | None:
+        """All that a young run has learned, it learned in its first steps."""
+        if self._levels.begin > 1 or record.step > _YOUNG * self._limits.least_steps:
+            return None
+        before = self._first_loss - now
+        lately = self._levels.before(_FIRST_SHARE * record.step) - now
+        trusted = max(self._limits.least_fall, _DEVIATIONS * self._levels.noise)
+        least_fall = _FIRST_FALL * self._limits.progress_share * before
+        if not before >= trusted or not -trusted < lately < least_fall:
+            return None
+        why = (
+            f"it fell by {before - lately:.3f} up to step {_FIRST_SHARE * record.step:.0f}, and by "
+            f"{lately:.3f} after that"
+        )
+        return _Still(mark(record), now, least_fall, why)
 
     def _fell_before(
         self, record: StepRecord, now: float, begin: float, middle: float, share: float

@@ -34,7 +34,10 @@ class Schedule:
 
 def _rate_jumped(before: StepRecord, record: StepRecord) -> bool:
     """The learning rate was changed by a decision, not by its schedule."""
-    if before.warmup or record.warmup or before.learning_rate <= 0:
+    if before.learning_rate <= 0:
         return False
     ratio = record.learning_rate / before.learning_rate
+    if before.warmup or record.warmup:
+        # A warm-up only ever raises it.
+        return ratio < 1 / _JUMP
     return not 1 / _JUMP <= ratio <= _JUMP

@@ -48,10 +48,10 @@ class SlowProgress(Detector):
         if record.warmup:
             self._warm_from = record.step
         ratio = record.totals.get(_RATIO, math.nan)
-        if not math.isfinite(ratio) or record.masked or record.warmup:
+        if not math.isfinite(ratio) or record.masked:
             return None
         self._ratios.push(ratio)
-        if record.step < _LEAST_STEPS or len(self._ratios) < self._limits.readings:
+        if record.warmup or record.step < _LEAST_STEPS or len(self._ratios) < self._limits.readings:
             return None
         return self._judge(record, self._ratios.median)
 
