@@ -1,9 +1,13 @@
 """What `longhaul diagnose` prints."""
 
+import pytest
+
 from longhaul.cli.diagnose import told
+from longhaul.core.errors import UsageError
 from longhaul.diagnose.cause import Ladder, Verdict
 from longhaul.diagnose.symptom import Figures, Symptom
 from longhaul.run.cause import Diagnosed
+from longhaul.run.rerun import device_named
 
 SERIES = (Figures(40, 2.5, 1.0), Figures(41, 4.5, 9.0, masked=True))
 
@@ -30,3 +34,9 @@ def test_the_symptom_every_rung_and_the_cause_are_told() -> None:
         assert promised in text
     assert "another device  " not in text
     assert next(line for line in lines if line.startswith("other batches 1")).endswith("not made")
+
+
+def test_a_witness_that_is_neither_file_nor_device_is_refused() -> None:
+    with pytest.raises(UsageError, match="--witness banana: neither a file nor a device"):
+        device_named("banana")
+    assert device_named("cpu") == "cpu"

@@ -97,3 +97,10 @@ def test_a_wrong_file_is_refused_with_the_reason(call, tmp_path, text, error, wo
     with pytest.raises(error) as refused:
         call("--policy", str(file))
     assert word in str(refused.value)
+
+
+def test_a_table_that_no_recipe_has_is_refused(call, tmp_path):
+    other = tmp_path / "policy.toml"
+    other.write_text('[recover]\nmode = "report"\n[recovr]\nmax_recoveries = 1\n')
+    with pytest.raises(UsageError, match="recovr is no table of a recipe"):
+        call("--policy", str(other))

@@ -137,6 +137,27 @@ def test_what_was_poisoned_is_saved_anew_at_the_same_step(room: Room) -> None:
     assert ledger.checkpoint_health[10].health == "verified"
 
 
+def test_killed_right_after_a_rollback_the_state_gone_back_to_is_still_there(room: Room) -> None:
+    class Killed(BaseException):
+        """What SIGKILL would do: nothing of the run's own ending is reached."""
+
+    def back_then_die() -> None:
+        room.ask("rollback", to=6)()
+        room.at[7] = kill
+
+    def kill() -> None:
+        raise Killed
+
+    room.at = {11: back_then_die}
+    # Nothing becomes good in time, and one checkpoint is kept: the rollback poisons the only one.
+    alone = ("checkpoint.keep_last=1", "recover.probation_steps=100")
+    with pytest.raises(Killed):
+        room.train(12, *alone, at=room.at)
+    assert [step for step, _ in room.recoveries()[0].data["poison"]] == [10]
+    room.train(12, *alone)
+    assert room.events("attempt-started")[-1].data["resumed_from"] == 6
+
+
 def test_a_run_that_rests_goes_back_when_it_is_next_started(room: Room, plain: Room) -> None:
     room.train(12)
     said = ask_rollback("drill", room.path, 5, "too far", 0)
@@ -235,6 +256,19 @@ def test_a_fork_of_a_finished_run_goes_on_when_it_is_next_started(room: Room) ->
     room.train(10)
     assert {r.learning_rate for r in room.steps()[12:]} == {1e-5}
     assert room.steps()[-1].segment == "2.00"
+
+
+def test_what_a_resting_run_could_not_grant_is_refused_when_asked(room: Room) -> None:
+    room.train(12, "checkpoint.keep_last=1", "recover.probation_steps=100")
+    with pytest.raises(UsageError, match="nothing to go back to"):
+        ask_rollback("drill", room.path, 12, "", 0)
+    with pytest.raises(UsageError, match="has no state of that step or before left"):
+        ask_rollback("drill", room.path, 5, "", 0)
+    with pytest.raises(UsageError, match="has no state of that step or before left"):
+        ask_fork("drill", room.path, 5, [], [], "", 0)
+    with pytest.raises(UsageError, match="reset brain: not one of optimizer"):
+        ask_fork("drill", room.path, 12, [], ["brain"], "", 0)
+    assert not pending(room.folder)
 
 
 def test_the_optimizer_is_swapped_in_a_live_run_and_a_restart_keeps_it(room: Room) -> None:

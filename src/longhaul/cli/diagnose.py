@@ -108,9 +108,11 @@ def _row(name: str, series: Series, step: int) -> str:
 
 
 def _witness(named: str | None) -> Elsewhere | str | None:
-    from longhaul.run.rerun import from_file
+    from longhaul.run.rerun import device_named, from_file
 
-    return from_file(Path(named)) if named is not None and Path(named).is_file() else named
+    if named is None:
+        return None
+    return from_file(Path(named)) if Path(named).is_file() else device_named(named)
 
 
 def _say(line: str) -> None:

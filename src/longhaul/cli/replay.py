@@ -129,12 +129,15 @@ def _with_tables(recipe: Recipe, path: Path, tables: tuple[str, ...]) -> Recipe:
     import tomllib
 
     from longhaul.config.load import leaves, with_overrides
+    from longhaul.config.recipe import Recipe
     from longhaul.core.errors import UsageError
 
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: cannot be read as TOML: {error}") from error
+    if unknown := [name for name in values if name not in Recipe.model_fields]:
+        raise UsageError(f"{path}: {unknown[0]} is no table of a recipe")
     given = {name: values[name] for name in tables if name in values}
     if not given:
         names = " or ".join(f"[{name}]" for name in tables)

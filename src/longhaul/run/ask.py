@@ -23,7 +23,11 @@ from longhaul.logbook.reading import read_journal
 from longhaul.logbook.requests import new_request, submit
 from longhaul.run.asked import read_asked
 from longhaul.run.past import read_past
+from longhaul.store.catalogue import catalogue
+from longhaul.store.health import health_now
 
+RESETS = ("optimizer", "loss-scale", "schedule", "data")
+"""What a fork may begin anew."""
 _LOOK_EVERY_S: Seconds = 0.1
 
 
@@ -57,6 +61,13 @@ def ask_rollback(run: str, runs: Path, to_step: int, reason: str, wait_s: Second
     """
     folder = open_run(run, runs)
     _refuse_beyond(folder, to_step)
+    if (states := _states_at_rest(folder)) is not None:
+        if to_step >= states[-1]:
+            raise UsageError(
+                f"step {to_step}: run {folder.name} goes on from step {states[-1]}; "
+                "nothing to go back to"
+            )
+        _refuse_unkept(folder, to_step, states)
     answer = _ask(folder, "rollback", {"to": to_step}, reason, wait_s)
     if answer is None:
         return f"asked: back to step {to_step}; the run goes back when it is next started"
@@ -80,6 +91,15 @@ def ask_fork(
     """
     folder = open_run(run, runs)
     _refuse_beyond(folder, at_step)
+    if unknown := [what for what in resets if what not in RESETS]:
+        raise UsageError(f"--reset {unknown[0]}: not one of {', '.join(RESETS)}")
+    if (states := _states_at_rest(folder)) is not None:
+        if at_step > states[-1]:
+            raise UsageError(
+                f"step {at_step}: its newest checkpoint is of step {states[-1]}",
+                f"fork there: --at {states[-1]}",
+            )
+        _refuse_unkept(folder, at_step, states)
     changed = dict(parse_override(change) for change in changes)
     for path, value in changed.items():
         _refuse_unless_live(path, f"{path}={value}", folder)
@@ -102,6 +122,27 @@ def _refuse_beyond(folder: RunFolder, step: int) -> None:
     made = read_past(folder).steps_made
     if not 0 <= step <= made:
         raise UsageError(f"step {step}: run {folder.name} has made steps up to {made}")
+
+
+def _states_at_rest(folder: RunFolder) -> list[int] | None:
+    """Steps of the states a resting run can go back to, rising; the last is where it goes on
+    from. None while it trains: then it keeps some in memory, and answers itself.
+    """
+    if live_holder(folder, RealClock()) is not None:
+        return None
+    there = catalogue(folder.checkpoints)
+    health = health_now(there, read_past(folder).ledger.checkpoint_health)
+    sound = [c.step for c in there if not c.damage and health[c.step] != "poisoned"]
+    return sound or [0]
+
+
+def _refuse_unkept(folder: RunFolder, step: int, states: Sequence[int]) -> None:
+    if step < states[0]:
+        kept = ", ".join(map(str, states))
+        raise UsageError(
+            f"step {step}: run {folder.name} has no state of that step or before left",
+            f"its checkpoints are of steps {kept}",
+        )
 
 
 def _refuse_unless_live(path: str, change: str, folder: RunFolder) -> None:

@@ -19,14 +19,13 @@ from longhaul.core.units import Seconds
 from longhaul.logbook.ledger import LedgerError
 from longhaul.logbook.requests import Request, pending, refuse, settle
 from longhaul.recover.plan import Safe
+from longhaul.run.ask import RESETS
 from longhaul.run.book import Book
 from longhaul.run.recovery import Keep, Recovery
 from longhaul.store.commit import NotOwner
 from longhaul.train.trainer import Trainer
 
 _LOOK_EVERY_S: Seconds = 0.5
-RESETS = ("optimizer", "loss-scale", "schedule", "data")
-"""What a fork may begin anew."""
 
 
 class Refused(LonghaulError):
@@ -100,6 +99,8 @@ class Desk:
                 reason=str(refusal),
             )
             refuse(self._book.folder, request, str(refusal))
+            # Who asked a resting run was told only that it was asked.
+            self._say(f"refused: {request.kind}, asked by {request.who}: {refusal}")
         else:
             settle(self._book.folder, request)
         self._done.add(request.id)

@@ -114,6 +114,13 @@ class Recovery:
             trainer.enter(self.open_segment(trainer, trainer.settings, reason, checkpoint, fork))
             step = trainer.position.step
             self._book.tell("settings-read-back", step, live=trainer.live_settings())
+        if poison and not self._checkpoints():
+            # A snapshot dies with the process: until something lies on disk again, a crash would
+            # leave nothing to go on from.
+            for saving in trainer.save():
+                keep(saving)
+            for change in trainer.saved(wait=True):
+                keep(change)
         return decision
 
     def open_segment(

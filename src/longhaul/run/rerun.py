@@ -31,6 +31,24 @@ Elsewhere = Callable[[tuple[Bundle, ...]], Twice]
 _LONGEST_S = 3600.0
 
 
+def device_named(name: str) -> str:
+    """The name of a device that answers on this machine.
+
+    Raises:
+        UsageError: none does by that name.
+    """
+    import torch
+
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise UsageError(
+            f"--witness {name}: neither a file nor a device that answers on this machine",
+            "name one such as cuda:1, or a file of figures that another machine computed",
+        ) from error
+    return name
+
+
 def on_device(name: str) -> Elsewhere:
     """Another device of this process, such as `cuda:1`."""
     import torch
@@ -88,7 +106,7 @@ def from_file(path: Path) -> Elsewhere:
         if [series[0].step for series in first if series] != wanted:
             raise UsageError(
                 f"{path}: these are not the figures of steps {wanted}",
-                "save the bundles with the same --step and --window, and replay all of them",
+                "save the bundles with the same --step and --lead, and replay all of them",
             )
         return first, again
 
