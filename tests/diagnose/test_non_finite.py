@@ -57,3 +57,15 @@ def test_a_finding_read_from_the_journal_is_the_live_one(made):
         read = from_line(to_line(finding))
         assert read == finding
         assert {type(value) for value in finding.evidence.values()} == {float}
+
+
+def test_an_alarm_that_does_not_end_is_told_again_and_again(made):
+    def ruined(record):
+        bad = record.step >= 100
+        return {"loss": math.nan, "gradient_norm": math.nan, "masked": True} if bad else {}
+
+    findings = made.told(made.judge(made.changed(made.healthy(450), ruined)), "non-finite")
+    assert [(f.severity, f.step) for f in findings] == [
+        ("notice", 100), ("warning", 101), ("alarm", 102), ("alarm", 202), ("alarm", 302),
+        ("alarm", 402),
+    ]  # fmt: skip

@@ -93,6 +93,9 @@ class NonFiniteLimits(Section):
     """Masked updates; a single one is a notice, as the gate has already dealt with it."""
     alarm: int = live(3, ge=1)
     """The same, for an alarm."""
+    again: int = live(100, ge=1)
+    """Steps of an alarm after which it is told again, so that the next rung of its ladder is tried
+    and the budget of recoveries ends a run that nothing helps."""
 
 
 class GrowthLimits(Section):

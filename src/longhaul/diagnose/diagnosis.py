@@ -77,7 +77,7 @@ class Diagnosis:
     def _begin_anew(self) -> None:
         self._schedule = Schedule()
         self._judges = tuple(
-            (detector, Incidents(self._limits.quiet))
+            (detector, Incidents(self._limits.quiet, detector.again))
             for detector in detectors(self._limits, self._total_steps, self._least_scale)
         )
 

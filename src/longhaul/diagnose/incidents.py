@@ -1,7 +1,7 @@
 """Open incidents: what is the same trouble going on is told once.
 
 Enters: the signs of one detector, record by record. Leaves: those that are news: a new incident,
-or an open one that has become worse. Never knows: how signs are found.
+an open one that has become worse, or an alarm that does not end. Never knows: how signs are found.
 """
 
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ _RANK = {"notice": 0, "warning": 1, "alarm": 2}
 class _Incident:
     rank: int
     judgements: int = 0  # without a sign of it
+    since_told: int = 0  # judgements with a sign of it
 
 
 class Incidents:
@@ -22,10 +23,13 @@ class Incidents:
 
     Args:
         quiet: judgements in a row without a sign, after which an incident is closed.
+        again: signs after which an alarm that goes on is told again: what was done about it did
+            not help, and a run must not go on like that in silence; None: never.
     """
 
-    def __init__(self, quiet: int) -> None:
+    def __init__(self, quiet: int, again: int | None = None) -> None:
         self._quiet = quiet
+        self._again = again
         self._open: dict[tuple[str, str], _Incident] = {}
 
     def news(self, signs: Signs) -> tuple[Sign, ...]:
@@ -40,8 +44,12 @@ class Incidents:
             if incident is None:
                 self._open[key] = _Incident(rank)
                 told.append(sign)
-            elif rank > incident.rank:
-                incident.rank = rank
+                continue
+            incident.since_told += 1
+            due = self._again is not None and incident.since_told >= self._again
+            goes_on = due and rank == _RANK["alarm"]
+            if rank > incident.rank or goes_on:
+                incident.rank, incident.since_told = max(rank, incident.rank), 0
                 told.append(sign)
         return tuple(told)
 

@@ -17,6 +17,7 @@ class NonFinite(Detector):
 
     def __init__(self, limits: NonFiniteLimits) -> None:
         self._limits = limits
+        self.again = limits.again
         self._bad: deque[Mark] = deque()
         self._place = ""
         self._source = ""

@@ -54,6 +54,9 @@ class Detector:
     forget: `Diagnosis` makes a new one, from the records that still hold.
     """
 
+    again: int | None = None
+    """Signs after which an alarm that goes on is told again; None: never."""
+
     def step(self, record: StepRecord, changed: Change) -> Signs:
         """Judge one step; with `changed`, other levels are due from here on."""
         raise NotImplementedError
