@@ -1,9 +1,11 @@
+from pathlib import Path
+
 import pytest
 
 from longhaul.board import report
 from longhaul.board.report import plotly_script, write_report
 from longhaul.core.clocks import FakeClock
-from longhaul.core.errors import LonghaulError
+from longhaul.core.errors import LonghaulError, UsageError
 
 
 def test_the_page_lies_in_the_runs_folder_or_where_asked(told, tmp_path):
@@ -15,8 +17,10 @@ def test_the_page_lies_in_the_runs_folder_or_where_asked(told, tmp_path):
 
 
 def test_a_place_that_cannot_be_written_is_a_message(told, tmp_path):
-    with pytest.raises(LonghaulError, match="cannot be written"):
+    with pytest.raises(UsageError, match="does not exist"):
         write_report(told, FakeClock(), tmp_path / "missing" / "other.html")
+    with pytest.raises(UsageError, match="is a folder"):
+        write_report(told, FakeClock(), Path(""))  # noqa: PTH201 (what an empty --out becomes)
 
 
 def test_plotly_cannot_end_its_own_script_element():

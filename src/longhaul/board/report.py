@@ -10,7 +10,7 @@ from pathlib import Path
 from longhaul.board.facts import read_facts
 from longhaul.board.page import render
 from longhaul.core.clocks import Clock
-from longhaul.core.errors import LonghaulError
+from longhaul.core.errors import LonghaulError, UsageError
 from longhaul.core.files import write_bytes
 from longhaul.logbook.folder import RunFolder
 
@@ -19,14 +19,18 @@ def write_report(folder: RunFolder, clock: Clock, out: Path | None = None) -> Pa
     """Write a run's page and return where it lies: `report.html` in the run's folder, or `out`.
 
     Raises:
-        LonghaulError: it cannot be written there, or Plotly is not installed.
+        UsageError: it cannot be written there.
+        LonghaulError: Plotly is not installed.
     """
-    path = out or folder.path / "report.html"
+    path = folder.path / "report.html" if out is None else out
+    if path.is_dir() or not path.parent.is_dir():
+        what = "is a folder" if path.is_dir() else "the folder it should lie in does not exist"
+        raise UsageError(f"{path}: {what}", "give a file with --out FILE")
     page = render(read_facts(folder, clock), plotly_script())
     try:
         write_bytes(path, page.encode("utf-8", "replace"))
     except OSError as error:
-        raise LonghaulError(
+        raise UsageError(
             f"{path}: cannot be written: {error.strerror or error}", "give another --out FILE"
         ) from error
     return path
