@@ -87,7 +87,8 @@ def test_fp16_training_finds_its_scale_and_learns(settings, name):
         loss = 1e-3 * (weight.weight.float() - goal).square().mean()
         scale.scale_loss(loss).backward()
         gate = optimizer.judge(loss.detach(), scale.scale)
-        optimizer.set_learning_rate(0.1 * (1 - step / 60))
+        # The gradient is tiny, and SGD follows its length: it needs a rate that fp16 can see.
+        optimizer.set_learning_rate((100.0 if name == "sgdw" else 0.1) * (1 - step / 60))
         optimizer.step(gate)
         optimizer.clear_gradients()
         assert not scale.update(gate)
@@ -95,5 +96,4 @@ def test_fp16_training_finds_its_scale_and_learns(settings, name):
         losses.append(loss.item())
     assert masked[0]
     assert not any(masked[30:])
-    # The gradient itself is tiny, so that only SGD, which follows its length, hardly moves.
-    assert losses[-1] < losses[0] * (0.5 if name != "sgdw" else 1.0)
+    assert losses[-1] < losses[0] * 0.5
