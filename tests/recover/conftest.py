@@ -50,11 +50,13 @@ def after(ledger: LedgerState, plan: Plan, step: int, who: str = WHO) -> LedgerS
     )
 
 
-def person_sets(ledger: LedgerState, path: str, value: Any) -> LedgerState:
-    data = {"path": path, "value": value, "old": None}
+def person_sets(
+    ledger: LedgerState, path: str, value: Any, old: Any = None, step: int = 1
+) -> LedgerState:
+    data = {"path": path, "value": value, "old": old}
     return fold(
         ledger,
-        Decision(kind="set", attempt=1, step=1, time=0.0, who="anna", reason="", data=data),
+        Decision(kind="set", attempt=1, step=step, time=0.0, who="anna", reason="", data=data),
     )
 
 

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longhaul.config.recover import SOUND_KINDS, FallbackSection, RecoverSection
+from longhaul.logbook.ledger import LedgerState
 from longhaul.recover.budgets import FREE
 from longhaul.recover.policy import Policy
 from longhaul.recover.probation import Course
@@ -117,6 +118,26 @@ def test_data_that_is_passed_over_already_is_no_cure_again(make):
     plans, _ = carried_out(make, POLICY, [(310, spike), (311, spike)])
     assert plans[0].actions == ("rollback", "skip")
     assert plans[1].actions == ("rollback", "lower-lr")
+
+
+@pytest.mark.parametrize(
+    ("old", "step", "actions"),
+    [
+        (1e-3, 290, ("rollback", "lower-lr")),
+        (1e-3, 200, ("rollback", "skip")),  # long ago: the run stood that rate
+        (1.0, 290, ("rollback", "skip")),  # lowered, which makes nothing spike
+    ],
+)
+def test_a_rate_that_somebody_has_just_raised_is_lowered_before_data_is_passed_over(
+    make, old, step, actions
+):
+    ledger = make.set(LedgerState(), "optim.lr", 0.1, old, step)
+    spike = make.finding("loss-spike", 310, 300)
+    plan = POLICY.decide(make.situation(310, ledger), [spike])
+    assert plan.actions == actions
+    if "lower-lr" in actions:
+        assert plan.settings == {"optim.lr": 0.05}
+        assert "after anna raised optim.lr" in plan.reason
 
 
 def test_n10_whatever_the_data_the_rate_goes_down_step_by_step_and_up_again_after_health(make):

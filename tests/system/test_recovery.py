@@ -31,6 +31,7 @@ def test_a_decision_and_its_budget_outlive_sigkill(room) -> None:
     decision = room.wait_for("a rollback", is_rollback)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+    assert "optim.lr" in decision.data["set"], decision.data
     lowered = decision.data["set"]["optim.lr"]
     assert decision.who == "policy"
     assert lowered < 10.0

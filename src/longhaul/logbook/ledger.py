@@ -40,6 +40,8 @@ class Override:
     who: str
     reason: str
     time: Seconds
+    old: Any = None
+    """Value that was in force before; None if the decision does not tell."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,8 @@ def fold(state: LedgerState, decision: Decision) -> LedgerState:
     state = replace(state, decisions=state.decisions + 1)
     try:
         if decision.kind == "set":
-            return _with_override(state, decision, decision.data["path"], decision.data["value"])
+            path, value = decision.data["path"], decision.data["value"]
+            return _with_override(state, decision, path, value, decision.data.get("old"))
         if decision.kind == "unset":
             return _without_overrides(state, decision.data["path"])
         if decision.kind == "skip":
@@ -216,7 +219,7 @@ def _with_recovery(state: LedgerState, decision: Decision) -> LedgerState:
     """All parts of a recovery at once: it is one line in the journal."""
     data = decision.data
     for path, value in data.get("set", {}).items():
-        state = _with_override(state, decision, path, value)
+        state = _with_override(state, decision, path, value, data.get("old", {}).get(path))
     if skip := data.get("skip"):
         state = _with_skip(state, int(skip["begin"]), int(skip["end"]))
     for step, manifest in data.get("poison", ()):
@@ -243,12 +246,14 @@ def _with_recovery(state: LedgerState, decision: Decision) -> LedgerState:
     return replace(state, recoveries=(*state.recoveries, recovery))
 
 
-def _with_override(state: LedgerState, decision: Decision, path: Any, value: Any) -> LedgerState:
+def _with_override(
+    state: LedgerState, decision: Decision, path: Any, value: Any, old: Any
+) -> LedgerState:
     if not isinstance(path, str) or not path:
         raise ValueError(f"path {path!r} is no dotted path")
     new = Override(
         value=value, from_step=decision.from_step, step=decision.step,
-        who=decision.who, reason=decision.reason, time=decision.time,
+        who=decision.who, reason=decision.reason, time=decision.time, old=old,
     )  # fmt: skip
     # Whatever began at or after the new one's step can never be in force again.
     kept = [item for item in state.overrides.get(path, ()) if item.from_step < new.from_step]

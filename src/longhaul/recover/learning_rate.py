@@ -58,6 +58,18 @@ def rates(situation: Situation, limits: RecoverSection, cooldown_steps: int) -> 
     return Rates(now, asked, max(ceiling, min(now, asked)), asked * limits.min_lr_share)
 
 
+def raised_since(situation: Situation, step: int) -> str:
+    """Who raised the rate that is in force, if that was after a step and not the policy; else
+    empty. Whatever else the trouble since looks like, the rate is the newest thing about it.
+    """
+    override = situation.ledger.override_at(PATH, situation.step)
+    if override is None or override.who == WHO or max(override.step, override.from_step) < step:
+        return ""
+    old = override.old
+    raised = isinstance(old, int | float) and override.value > old * (1 + _WITHIN)
+    return override.who if raised else ""
+
+
 def asked_value(situation: Situation, path: str, now: Any) -> Any:
     """The value of a setting that was asked for, before the policy changed it.
 

@@ -21,7 +21,7 @@ from longhaul.config.recover import (
 from longhaul.core.records import Finding
 from longhaul.logbook.ledger import Recovery
 from longhaul.recover import learning_rate
-from longhaul.recover.back import same_data
+from longhaul.recover.back import safe_before, same_data
 from longhaul.recover.budgets import (
     FREE,
     fallbacks_taken,
@@ -116,7 +116,9 @@ class Policy:
             if "fallback" in rung:
                 lack = "its ladder says so"
                 break
-            tried, why = self._for_same_data(rung, cause, means)
+            tried, why = self._for_raised_rate(rung, means) or self._for_same_data(
+                rung, cause, means
+            )
             remedy = remedy_of(tried, means)
             if remedy is None:
                 continue
@@ -130,6 +132,17 @@ class Policy:
                 why = f"number {climbed + 1} within {sizes.cooldown:,} steps"
             return self._draft(means, cause, remedy, why)
         return self._last_resort(means, cause, lack)
+
+    def _for_raised_rate(
+        self, rung: tuple[Action, ...], means: Means
+    ) -> tuple[tuple[Action, ...], str] | None:
+        """A rate that somebody raised since is lowered before any data is passed over."""
+        situation, sign = means.situation, means.sign
+        to = safe_before(situation.good, sign.first_step, means.margin_steps)
+        who = learning_rate.raised_since(situation, to.step) if to else ""
+        if not who or "rollback" not in rung or "lower-lr" in rung:
+            return None
+        return ("rollback", "lower-lr"), f"after {who} raised {learning_rate.PATH}"
 
     def _for_same_data(
         self, rung: tuple[Action, ...], cause: Finding, means: Means
