@@ -10,9 +10,14 @@ SMALL = (
     "--set", "train.steps=100000", "--set", "optim.schedule.shape=constant",
     "--set", "model.width=32", "--set", "model.layers=1", "--set", "model.context=32",
     "--set", "batch.stages=[]", "--set", "batch.micro_sequences=16",
-    "--set", "evaluation.interval_steps=0", "--set", "checkpoint.interval_steps=40",
+    "--set", "evaluation.interval_steps=0",
     "--set", "recover.probation_steps=20", "--set", "recover.margin_steps=20",
 )  # fmt: skip
+SOME_CHECKPOINTS = ("--set", "checkpoint.interval_steps=40")
+ALL_CHECKPOINTS = (
+    "--set", "checkpoint.interval_steps=10", "--set", "checkpoint.keep_last=1000",
+)  # fmt: skip
+"""However far the run gets while a command is being started, what it asks for is still there."""
 
 
 def is_step(at_least: int):
@@ -24,7 +29,9 @@ def is_rollback(record) -> bool:
 
 
 def test_a_decision_and_its_budget_outlive_sigkill(room) -> None:
-    process = room.start("train", "drill", *SMALL, "--set", "recover.max_recoveries=1")
+    process = room.start(
+        "train", "drill", *SMALL, *SOME_CHECKPOINTS, "--set", "recover.max_recoveries=1"
+    )
     room.wait_for("step 100", is_step(100))
     code, output = room.run("set", "drill", "optim.lr=10.0", "--reason", "far too high")
     assert code == 0, output
@@ -54,16 +61,16 @@ def test_a_decision_and_its_budget_outlive_sigkill(room) -> None:
 
 
 def test_people_roll_back_and_fork_a_live_run(room) -> None:
-    room.start("train", "drill", *SMALL)
+    room.start("train", "drill", *SMALL, *ALL_CHECKPOINTS)
     room.wait_for("step 60", is_step(60))
     code, output = room.run("rollback", "drill", "--to", "30", "--reason", "look again")
     assert code == 0, output
-    assert "back to step 25" in output
+    assert "back to step 30" in output
     code, output = room.run(
         "fork", "drill", "--at", "20", "--set", "optim.lr=1e-4", "--reset", "optimizer"
     )
     assert code == 0, output
-    assert "back to step 0; optim.lr = 0.0001; fresh optimizer" in output
+    assert "back to step 20; optim.lr = 0.0001; fresh optimizer" in output
     forked = room.wait_for(
         "a step of the fork", lambda r: isinstance(r, StepRecord) and r.segment == "2.00"
     )
