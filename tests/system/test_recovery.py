@@ -49,7 +49,9 @@ def test_a_decision_and_its_budget_outlive_sigkill(room) -> None:
     started = room.wait_for(
         "the restart", lambda r: isinstance(r, Event) and r.kind == "attempt-started", after=seen
     )
-    assert started.data["resumed_from"] <= decision.data["rollback"]["to"], "never beyond it"
+    # The run went on for a moment after it decided, and may have saved what came after.
+    resumed_from = started.data["resumed_from"]
+    assert before.checkpoint_health[resumed_from].health != "poisoned"
     assert started.data["live"]["matrix.lr"] == lowered, "although it was never saved"
     # Half of far too high is too high: the run diverges again, and its budget is spent.
     output, _ = process.communicate(timeout=120)
