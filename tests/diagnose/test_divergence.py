@@ -1,5 +1,9 @@
 """Divergence."""
 
+import random
+
+import pytest
+
 
 def test_a_loss_that_drifts_away_is_an_alarm_and_says_since_when(made):
     def rise(record):
@@ -79,3 +83,42 @@ def test_a_smaller_rise_is_told_if_it_lasts(made):
     (finding,) = made.told(made.judge(records), "divergence")
     assert finding.severity == "alarm"
     assert finding.step > 840
+
+
+@pytest.mark.parametrize("begins", [2, 5, 12])
+def test_a_run_that_leaves_at_once_is_told_within_thirty_steps(made, begins):
+    """Without a warm-up: there is no best level yet, but the loss of knowing nothing is known."""
+
+    def explodes(record):
+        return {"loss": 5.5 + (0.4 * (record.step - begins) if record.step > begins else 0.0)}
+
+    findings = made.told(made.judge(made.changed(made.healthy(60), explodes)), "divergence")
+    assert findings[0].severity == "alarm"
+    assert findings[0].step <= 30
+    assert findings[0].first_step <= begins + 2
+
+
+def test_a_first_step_that_was_lucky_makes_no_divergence(made):
+    """H6: first steps are cold, and wander about the loss of knowing nothing."""
+    for seed in range(30):
+        dice = random.Random(seed)
+
+        def wanders(record, dice=dice):
+            return {"loss": max(3.0, 5.5 - 0.01 * record.step) + dice.gauss(0, 0.1)}
+
+        records = made.changed(made.healthy(150), wanders)
+        assert made.told(made.judge(records), "divergence") == []
+
+
+def test_other_data_may_be_noisier(made):
+    """H1: how noisy losses are is learned anew after a change of mixture."""
+    for seed in range(20):
+        dice = random.Random(seed)
+
+        def harder(record, dice=dice):
+            later = record.step > 150
+            wander = dice.gauss(0, 0.6 if later else 0.05)
+            return {"loss": 3.0 + wander, "mixture_stage": int(later)}
+
+        records = made.changed(made.healthy(320), harder)
+        assert made.told(made.judge(records), "divergence") == []

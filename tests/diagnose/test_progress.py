@@ -1,6 +1,7 @@
 """No progress, too slow progress, and groups that make none."""
 
 import math
+import random
 
 import pytest
 
@@ -149,3 +150,30 @@ def test_n6_a_run_that_learned_all_it_knows_at_once_is_told(made):
     records = made.changed(made.healthy(500), resting)
     (finding,) = made.told(made.judge(records), "plateau", "warning")
     assert finding.step < 300
+
+
+def test_n6_a_model_that_learned_next_to_nothing_is_told_whatever_its_updates(made):
+    """Its loss falls all the time, and after 240 steps by a thirtieth of what it was."""
+    records = made.changed(made.healthy(300), lambda r: {"loss": 5.5 - 7e-4 * r.step})
+    (finding,) = made.told(made.judge(records), "plateau", "warning")
+    assert finding.step <= 240
+
+
+def test_n15_updates_of_half_the_usual_size_that_lead_nowhere(made):
+    def creeping(record):
+        totals = {"update_ratio.matrix": 4.5e-4} if record.totals else {}
+        return {"totals": totals, "loss": 5.5 - 0.0025 * record.step}
+
+    (finding,) = made.told(made.judge(made.changed(made.healthy(300), creeping)), "slow-progress")
+    assert 220 <= finding.step <= 300
+
+
+def test_n6_a_run_that_rests_is_told_before_its_two_hundredth_step(made):
+    """A short run must have something left when it is told."""
+    dice = random.Random(1)
+
+    def resting(record):
+        return {"loss": 3.3 + 2.2 * 0.8**record.step + dice.gauss(0, 0.03)}
+
+    records = made.changed(made.healthy(220), resting)
+    assert made.told(made.judge(records), "plateau", "warning")[0].step < 200

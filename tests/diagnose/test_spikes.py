@@ -1,6 +1,9 @@
 """Loss spikes and gradient spikes."""
 
 import math
+import random
+
+import pytest
 
 
 def test_a_loss_that_jumps_and_stays_is_an_alarm_within_ten_steps(made):
@@ -76,7 +79,7 @@ def test_three_gradient_spikes_of_a_small_batch_are_told_and_no_more(made):
 
 def test_many_losses_each_a_little_high_are_told_though_none_is_by_itself(made):
     def stretch(record):
-        return {"loss": record.loss + 0.22} if 500 <= record.step < 512 else {}
+        return {"loss": record.loss + 0.18} if 500 <= record.step < 512 else {}
 
     findings = made.told(made.judge(made.changed(made.healthy(800, 2), stretch)), "loss-spike")
     assert [(f.severity, f.first_step) for f in findings] == [("warning", 498), ("alarm", 498)]
@@ -88,3 +91,55 @@ def test_two_high_losses_do_not_last(made):
         return {"loss": record.loss + 3} if 500 <= record.step < 502 else {}
 
     assert made.loud(made.judge(made.changed(made.healthy(800), spike))) == []
+
+
+def young(steps=200, seed=0, noise=0.12):
+    """The loss of a young run: a steep fall, and noise that does not hang together."""
+    dice = random.Random(seed)
+    return {step: 2.4 + 3.2 * 0.97**step + dice.gauss(0, noise) for step in range(1, steps + 1)}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_faint_stretch_of_a_young_run_is_told(made, seed):
+    """It comes up over four steps, which must not teach that medians are as high as that."""
+    loss = young(seed=seed)
+
+    def faint(record):
+        up = 0.55 * min(1.0, max(0, record.step - 139) / 4) if record.step < 156 else 0.0
+        return {"loss": loss[record.step] + up}
+
+    findings = made.told(made.judge(made.changed(made.healthy(200), faint)), "loss-spike")
+    assert [f.severity for f in made.loud(findings)][:1] == ["warning"]
+    assert all(134 <= f.first_step <= 146 and f.step <= 155 for f in made.loud(findings))
+
+
+def test_young_runs_as_they_are_have_no_such_stretch(made):
+    for seed in range(30):
+        loss = young(seed=seed)
+        records = made.changed(made.healthy(200), lambda r, loss=loss: {"loss": loss[r.step]})
+        assert made.loud(made.judge(records)) == []
+
+
+def test_other_data_may_be_noisier(made):
+    """H1: how noisy losses are is learned anew after a change of mixture."""
+    for seed in range(12):
+        calm, wild = young(400, seed, noise=0.08), young(400, seed + 50, noise=0.25)
+
+        def harder(record, calm=calm, wild=wild):
+            later = record.step > 200
+            loss = (wild if later else calm)[record.step]
+            return {"loss": loss, "mixture_stage": int(later)}
+
+        assert made.loud(made.judge(made.changed(made.healthy(400), harder))) == []
+
+
+def test_a_stretch_does_not_hide_the_next(made):
+    """Medians that share losses with its beginning are not learned from."""
+    loss = young(seed=6)
+
+    def twice(record):
+        first, second = 120 <= record.step < 132, 156 <= record.step < 168
+        return {"loss": loss[record.step] + 0.5 * first + 0.45 * second}
+
+    findings = made.told(made.judge(made.changed(made.healthy(200), twice)), "loss-spike")
+    assert [f.first_step for f in made.loud(findings)] == [120, 158]

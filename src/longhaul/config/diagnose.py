@@ -174,7 +174,7 @@ class LossScaleLimits(Section):
 class PlateauLimits(Section):
     """The loss stands still although its own earlier progress predicts more."""
 
-    least_steps: int = live(200, ge=32)
+    least_steps: int = live(128, ge=32)
     """Steps after warm-up before it is judged."""
     progress_share: float = live(0.1, ge=0, lt=1)
     """Fall of the loss in the later half of the run's age, over its fall in the quarter before.
@@ -182,6 +182,9 @@ class PlateauLimits(Section):
     least_fall: float = live(0.05, gt=0)
     """Nats: a fall before that must have been seen for a prediction, and the fall from the start
     below which the loss has never moved."""
+    least_share: float = live(0.05, ge=0, lt=1)
+    """The same fall from the start as a share of the first loss, if that is more. To learn which
+    tokens are frequent, the first thing any model does, is a third."""
     decayed_share: float = live(0.2, ge=0, le=1)
     """Share of the peak learning rate below which no progress is expected any more; nor is any
     in the last tenth of the run."""
@@ -199,11 +202,11 @@ class SlowProgressLimits(Section):
     least_fall: float = live(0.02, ge=0)
     """Nats: a loss that has fallen by more than this in the last fifth of the run's age is
     making progress."""
-    young_update_ratio: float = live(3e-4, gt=0)
-    """The same ratio for a model that has learned nothing yet: a third of what is usual."""
-    young_fall: float = live(0.05, gt=0, lt=1)
-    """Share of its first loss below whose fall a model has learned nothing yet. To learn which
-    tokens are frequent, the first thing any model does, is a third."""
+    young_update_ratio: float = live(5e-4, gt=0)
+    """The same ratio for a model that has learned nothing yet: half of what is usual."""
+    young_fall: float = live(0.15, gt=0, lt=1)
+    """Share of its first loss below whose fall a model has learned nothing yet: half of what it
+    is to learn which tokens are frequent."""
     young_steps: int = live(200, ge=32)
     """Steps after warm-up before that is judged."""
 

@@ -5,27 +5,26 @@ Enters: step records. Leaves: a warning, then an alarm. Never knows: the way it 
 The level is the median loss of the last steps. The best level is the lowest median of twice as many
 since the data changed as scheduled. The margin between them is counted in standard deviations of
 the level itself, as losses near in time hang together in some runs and not in others; that the
-lowest and the highest of many levels are luck is allowed for. A rise began where a cumulative sum
-of the losses above the middle of the margin last left zero (CUSUM, Page 1954).
+lowest and the highest of many levels are luck is allowed for. A level above the loss of the first
+step, which was read before any update, is divergence too, also before there is a best level: to
+know nothing is always possible. A rise began where a cumulative sum of the losses above the middle
+of the margin last left zero (CUSUM, Page 1954).
 """
 
 import math
-from collections import deque
 
 from longhaul.config.diagnose import DivergenceLimits
 from longhaul.core.records import Severity, StepRecord
-from longhaul.diagnose.robust import SIGMA_PER_MAD, Window
+from longhaul.diagnose.robust import SIGMA_PER_MAD, Noise, Window
 from longhaul.diagnose.sign import HEALTHY, Change, Detector, Mark, Sign, Signs, mark
 
-_START_STEPS = 8
-_GAPS = 64
-"""Differences of losses, which give the noise of a step."""
+_LEAST_LOSSES = 8
+"""Losses that make a first level, to be held against the loss before any update."""
+_LOSS_BENDS = 96
+"""Bends of the course of losses, which give the noise of a step."""
 _BENDS = 64
 """Bends of the course of levels, which give the noise of a level."""
 _LEAST_BENDS = 5
-_HANGING_TOGETHER = 0.65
-"""Noise of a level over that of a loss where losses are correlated by 0.8 from step to step: held
-against young runs, whose levels are too few to tell."""
 
 
 class Divergence(Detector):
@@ -38,7 +37,7 @@ class Divergence(Detector):
         self._judged_steps = 0
         self._noise = _Noise(limits.level_steps)
         self._best = math.inf
-        self._start: list[float] = []
+        self._start = math.inf  # the loss before any update
         self._rise: Mark | None = None
         self._risen = 0.0
         self._margin = self._lower_margin = limits.margin
@@ -50,16 +49,16 @@ class Divergence(Detector):
         if changed == "data":
             self._losses.clear()
             self._longer.clear()
-            self._noise.cut()
+            self._noise.renew()
             self._best, self._rise, self._risen = math.inf, None, 0.0
-            self._start.clear()  # of other data: no loss of these may be held against it
+            self._start = math.inf  # of other data: no loss of these may be held against it
             self._judged_steps = self._above_steps = self._high_steps = 0
             self._margin = self._lower_margin = self._limits.margin
         loss = record.loss
         if not math.isfinite(loss):
             return None
-        if record.step <= _START_STEPS:
-            self._start.append(loss)
+        if record.step == 1:
+            self._start = loss
         self._losses.push(loss)
         self._longer.push(loss)
         level = self._losses.median
@@ -68,15 +67,16 @@ class Divergence(Detector):
             self._noise.cut()
         else:
             self._noise.push(loss, level)
-        if len(self._longer) < 2 * self._limits.level_steps:
-            return None
-        self._best = min(self._best, self._longer.median)
+        if len(self._longer) == 2 * self._limits.level_steps:
+            self._best = min(self._best, self._longer.median)
+            if self._judged_steps % self._limits.level_steps == 0:
+                self._set_margins()
+            self._judged_steps += 1
         self._follow_rise(record)
-        if self._judged_steps % self._limits.level_steps == 0:
-            self._set_margins()
-        self._judged_steps += 1
-        excess = level - self._best
-        worse_than_start = level > self._start_level + self._limits.margin
+        if len(self._losses) < _LEAST_LOSSES:
+            return None
+        excess = level - self._best  # −∞ as long as there is no best level
+        worse_than_start = level > self._start + self._limits.margin
         if excess <= self._lower_margin and not worse_than_start:
             # The common case, kept short.
             self._above_steps = self._high_steps = 0
@@ -98,7 +98,7 @@ class Divergence(Detector):
 
     def _follow_rise(self, record: StepRecord) -> None:
         """Remember where losses last began to be above the middle of the margin."""
-        above = record.loss - self._best - self._lower_margin / 2
+        above = record.loss - min(self._best, self._start) - self._lower_margin / 2
         # A lone high loss is forgotten within a few.
         self._risen = max(0.0, self._risen + min(above, self._lower_margin))
         if self._risen == 0.0:
@@ -106,12 +106,9 @@ class Divergence(Detector):
         elif self._rise is None:
             self._rise = mark(record)
 
-    @property
-    def _start_level(self) -> float:
-        return sum(self._start) / len(self._start) if self._start else math.inf
-
     def _sign(self, record: StepRecord, level: float, lasts: bool, worse_than_start: bool) -> Sign:
-        excess, margin = level - self._best, self._margin
+        best, margin = min(self._best, self._start), self._margin
+        excess = level - best
         far = excess > 2 * margin or worse_than_start
         severity: Severity = "warning"
         if far or lasts or self._high_steps >= self._limits.alarm_steps:
@@ -124,12 +121,12 @@ class Divergence(Detector):
             first=first,
             evidence={
                 "level": level,
-                "best": self._best,
+                "best": best,
                 "margin": margin,
                 "steps": float(self._above_steps),
             },
             sentence=(
-                f"The loss has risen from its best level of {self._best:.3f} to {level:.3f} nats "
+                f"The loss has risen from its best level of {best:.3f} to {level:.3f} nats "
                 f"since step {first.step} and does not return{than_start}."
             ),
         )
@@ -138,28 +135,30 @@ class Divergence(Detector):
 class _Noise:
     """How far a level lies from the course of the levels around it, by chance.
 
-    The larger of two figures: that of a median of independent losses, from differences of losses
-    half a level apart; and that of the levels themselves, from bends of three in a row. Trends
-    cancel in both.
+    The larger of two figures: that of a median of losses, and that of the levels themselves, from
+    bends of three in a row, once there are enough of these to tell. Trends cancel in both.
     """
 
     def __init__(self, level_steps: int) -> None:
         self._level_steps = level_steps
-        self._gaps = Window(_GAPS)
+        self._losses = Noise(_LOSS_BENDS)
         self._bends = Window(_BENDS)
         self.cut()
 
     def cut(self) -> None:
         """The next loss does not go on from the last."""
-        self._losses: deque[float] = deque(maxlen=self._level_steps // 2)
+        self._losses.cut()
         self._levels: list[float] = []
         self._steps = 0
 
+    def renew(self) -> None:
+        """Other data from here on."""
+        self.cut()
+        self._losses.renew()
+
     def push(self, loss: float, level: float) -> None:
         """Take in a loss, and the level with it."""
-        if len(self._losses) == self._losses.maxlen:
-            self._gaps.push(loss - self._losses[0])
-        self._losses.append(loss)
+        self._losses.push(loss)
         self._steps += 1
         if self._steps % self._level_steps == 0:
             self._levels.append(level)
@@ -170,10 +169,7 @@ class _Noise:
 
     def of_level(self) -> float:
         """Standard deviation of a level."""
-        # A difference has twice the variance of its terms, a bend six times; and a median of n
-        # normal losses has π/2n of theirs, if they do not hang together.
-        of_loss = self._gaps.deviation / math.sqrt(2) if self._gaps else math.inf
+        of_median = self._losses.of_median(self._level_steps)
         if len(self._bends) < _LEAST_BENDS:
-            return of_loss * _HANGING_TOGETHER
-        independent = of_loss * math.sqrt(math.pi / 2 / self._level_steps)
-        return max(independent, SIGMA_PER_MAD * self._bends.median / math.sqrt(6))
+            return of_median
+        return max(of_median, SIGMA_PER_MAD * self._bends.median / math.sqrt(6))

@@ -26,6 +26,7 @@ class LossSpike(Detector):
         window_steps = limits.lasting_steps * limits.window_steps
         self._medians = Baseline(window_steps, limits.new_level_steps)
         self._last = Window(limits.lasting_steps)
+        self._pending: deque[float] = deque()  # medians that share losses with the one judged
         self._marks: deque[Mark] = deque(maxlen=limits.lasting_steps)
         self._lasting_steps = 0
         self._lasting_from: Mark | None = None
@@ -36,6 +37,7 @@ class LossSpike(Detector):
             self._baseline.recentre()
             self._medians.recentre()
             self._last.clear()
+            self._pending.clear()
             self._marks.clear()
             self._first = None
         if not math.isfinite(record.loss):
@@ -56,20 +58,33 @@ class LossSpike(Detector):
         return HEALTHY
 
     def _follow_median(self, record: StepRecord) -> None:
-        """Many steps that are each a little high are as unlikely as one that is very high."""
+        """Many steps that are each a little high are as unlikely as one that is very high.
+
+        A median is learned only when it shares no loss with the one that is judged: a rise must
+        not teach, step by step, how far up medians usually are.
+        """
         self._last.push(record.loss)
         self._marks.append(mark(record))
         if len(self._last) < self._limits.lasting_steps:
             return
         limits, now = self._limits, self._last.median
         excess = now - self._medians.level
-        high = excess > limits.least and self._medians.is_unheard_of(
-            now, limits.lasting_deviations, limits.floor
-        )
-        high = high and excess > limits.lasting_least * self._baseline.deviation
-        self._medians.learn(now, high)
+        high = excess > limits.least and self._medians.is_beyond_history(now)
+        high = high and excess > limits.lasting_deviations * self._deviation_of_median()
+        high = high and excess > limits.lasting_least * self._baseline.noise.deviation
+        if high:
+            self._pending.clear()
+            self._medians.learn(now, flagged=True)
+        else:
+            self._pending.append(now)
+            if len(self._pending) > limits.lasting_steps:
+                self._medians.learn(self._pending.popleft(), flagged=False)
         self._lasting_steps = self._lasting_steps + 1 if high else 0
         self._lasting_from = (self._lasting_from or self._marks[0]) if high else None
+
+    def _deviation_of_median(self) -> float:
+        deviation = self._baseline.noise.of_median(self._limits.lasting_steps)
+        return max(deviation, self._limits.floor)
 
     def _is_high(self, loss: float, level: float) -> bool:
         limits = self._limits
@@ -82,7 +97,7 @@ class LossSpike(Detector):
     def _lasting_sign(self, loss: float, first: Mark) -> Sign:
         """High as one of many, not by itself."""
         level, now = self._medians.level, self._last.median
-        deviation = max(self._medians.deviation, self._limits.floor)
+        deviation = self._deviation_of_median()
         return Sign(
             kind="loss-spike",
             severity="alarm" if self._lasting_steps >= self._limits.alarm else "warning",
@@ -104,7 +119,7 @@ class LossSpike(Detector):
         if self._lasting_steps or self._high_steps >= self._limits.warning:
             steps = max(self._lasting_steps, self._high_steps)
             severity = "alarm" if steps >= self._limits.alarm else "warning"
-        deviation = max(self._baseline.deviation, self._limits.floor)
+        deviation = max(self._baseline.noise.deviation, self._limits.floor)
         return Sign(
             kind="loss-spike",
             severity=severity,

@@ -94,12 +94,11 @@ class Plateau(Detector):
         return self._total_steps is None or record.step < _END_SHARE * self._total_steps
 
     def _never_moved(self, record: StepRecord, now: float) -> _Still | None:
-        start = self._levels.first
-        if self._levels.begin > 1 or abs(start - now) >= self._limits.least_fall:
+        start = self._first_loss
+        least_fall = max(self._limits.least_fall, self._limits.least_share * start)
+        if self._levels.begin > 1 or not abs(start - now) < least_fall:
             return None
-        return _Still(
-            mark(record), now, self._limits.least_fall, f"it was {start:.3f} at the first step"
-        )
+        return _Still(mark(record), now, least_fall, f"it was {start:.3f} at the first step")
 
     def _stands_still(self, record: StepRecord, now: float) -> _Still | None:
         for begin, middle, share in _STRETCHES:

@@ -64,13 +64,94 @@ class Window:
         return SIGMA_PER_MAD * median(values) if values else math.nan
 
 
+_ALIKE = 0.9
+"""Bends of neighbours over bends of values apart, from which on these do not hang together: of a
+hundred values each, chance alone makes a tenth."""
+_UNKNOWN = 0.8
+"""Correlation of neighbours to reckon with until it is known."""
+
+
+class Noise:
+    """How far values lie from the course of their neighbours, by chance.
+
+    Told from bends, v(t) − 2·v(t−k) + v(t−2k), in which level and trend cancel: a curve that falls
+    ever more slowly, as that of a young run, widens them less than it widens plain differences.
+
+    Args:
+        size: bends that are remembered.
+    """
+
+    apart = 8
+    """k: neighbours may hang together."""
+    least_bends = 24
+    """Bends needed to tell whether they do."""
+
+    def __init__(self, size: int) -> None:
+        self._past: deque[float] = deque(maxlen=2 * self.apart)
+        self._bends = Window(size)
+        self._near_bends = Window(size)
+        self._enough = size // 2
+        self._least = 0.0  # what it was with other values, until enough of these are known
+
+    def push(self, value: float) -> None:
+        """Take the next value in."""
+        past = self._past
+        if len(past) == 2 * self.apart:
+            self._bends.push(value - 2 * past[self.apart] + past[0])
+            self._near_bends.push(value - 2 * past[-1] + past[-2])
+            if len(self._bends) >= self._enough:
+                self._least = 0.0
+        past.append(value)
+
+    def cut(self) -> None:
+        """The next value does not go on from the last."""
+        self._past.clear()
+
+    def renew(self) -> None:
+        """Values of another kind follow, which may be noisier: learn anew, and reckon with no less
+        than before until that is done.
+        """
+        if self._bends:
+            self._least = self.deviation
+        self._past.clear()
+        self._bends.clear()
+        self._near_bends.clear()
+
+    @property
+    def deviation(self) -> float:
+        """Robust standard deviation of a value about the curve; infinite before the first bend."""
+        if not self._bends:
+            return self._least or math.inf
+        # A bend has six times the variance of its terms.
+        return max(self._least, self._bends.deviation / math.sqrt(6))
+
+    def of_median(self, count: int) -> float:
+        """That of the median of `count` values in a row: √(π/2n) of theirs, where n is the number
+        of independent ones that say as much (Bayley and Hammersley 1946, for an AR(1) process).
+        """
+        correlation = self._correlation
+        independent = max(1.0, count * (1 - correlation) / (1 + correlation))
+        return self.deviation * math.sqrt(math.pi / 2 / independent)
+
+    @property
+    def _correlation(self) -> float:
+        """Of neighbours. Where these hang together, their bends are narrower than those of values
+        apart; for an AR(1) process the ratio of variances is 1 − 4ρ/3 + ρ²/3.
+        """
+        if len(self._bends) < self.least_bends:
+            return _UNKNOWN
+        apart, near = self._bends.deviation, self._near_bends.deviation
+        alike = min(1.0, near / apart / _ALIKE) if apart else 1.0
+        return 2 - math.sqrt(1 + 3 * alike * alike)
+
+
 class Baseline:
     """The level of a noisy, drifting signal, and how far above it is unheard of.
 
     The level is the median of the last few accepted values, so that a fall or a slow rise is
-    followed. The spread is that of differences of values a few apart, which no fall of the curve
-    widens; distances from the level tell what was heard of. A value that was flagged stays out
-    of all, until so many come in a row that they are a new level.
+    followed. The spread is that of values about their curve (`Noise`); distances from the level
+    tell what was heard of. A value that was flagged stays out of all, until so many come in a row
+    that they are a new level.
 
     Args:
         spread_size: accepted values whose distances make the spread.
@@ -82,8 +163,7 @@ class Baseline:
     least_spread = 24
     """Distances needed before anything is judged; the first steps of a run pass unjudged."""
     least_level = 8
-    """Accepted values needed after the level was forgotten; also the distance of the values whose
-    differences make the spread: neighbours may hang together."""
+    """Accepted values needed after the level was forgotten."""
     beyond_history = 1.5
     """A value is unheard of only if it exceeds the largest distance in the window by this factor:
     noise with heavy tails, as small batches make, stays within its own history."""
@@ -91,7 +171,7 @@ class Baseline:
     def __init__(self, spread_size: int, new_level_after: int) -> None:
         self._levels = Window(self.level_size)
         self._distances = Window(spread_size)
-        self._gaps = Window(spread_size // 2)
+        self.noise = Noise(3 * spread_size // 4)
         self._flagged: list[float] = []
         self._new_level_after = new_level_after
 
@@ -100,32 +180,30 @@ class Baseline:
         """Median of the last accepted values; NaN before the first."""
         return self._levels.median
 
-    @property
-    def deviation(self) -> float:
-        """Robust standard deviation of accepted values about their curve."""
-        return self._gaps.deviation / math.sqrt(2)
-
     def recentre(self) -> None:
-        """Forget the level, keep the spread: a scheduled change has moved the signal."""
+        """Forget the level: a scheduled change has moved the signal."""
         self._levels.clear()
+        self.noise.renew()
         self._flagged.clear()
 
+    def is_beyond_history(self, value: float) -> bool:
+        """`value` lies further above the level than any did lately."""
+        if len(self._levels) < self.least_level or len(self._distances) < self.least_spread:
+            return False
+        return value - self.level > self.beyond_history * self._distances.largest
+
     def is_unheard_of(self, value: float, deviations: float, floor: float) -> bool:
-        """`value` lies above the level by more than `deviations`, and more than ever lately.
+        """The same, and by more than so many standard deviations.
 
         Args:
             value: finite.
             deviations: in robust standard deviations.
             floor: least standard deviation to reckon with.
         """
-        if len(self._levels) < self.least_level or len(self._distances) < self.least_spread:
-            return False
         distance = value - self.level
-        if distance <= deviations * floor:
+        if not distance > deviations * floor or not self.is_beyond_history(value):
             return False
-        if distance <= self.beyond_history * self._distances.largest:
-            return False
-        return distance > deviations * self.deviation
+        return distance > deviations * self.noise.deviation
 
     def learn(self, value: float, flagged: bool) -> None:
         """Take the value in, or hold it back while it is flagged."""
@@ -135,12 +213,13 @@ class Baseline:
                 return
             accepted, self._flagged = self._flagged, []
             self._levels.clear()
+            self.noise.cut()
             for held in accepted:
                 self._levels.push(held)
             return
         self._flagged.clear()
+        self.noise.push(value)
         if len(self._levels) >= self.least_level:
-            self._gaps.push(value - self._levels.values[-self.least_level])
             self._distances.push(value - self.level)
         self._levels.push(value)
 
