@@ -6,6 +6,7 @@ cause; its twin is the same without. Never knows: how a fault is done to tensors
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from benchmarks.divergence_lab.runs import (
@@ -19,6 +20,8 @@ from benchmarks.divergence_lab.runs import (
 
 Make = Callable[[Choices, dict[str, Any]], dict[str, Any]]
 """Given a sound base, the fields of the `Run` that differ."""
+Range = tuple[float, float]
+"""Lowest and highest strength of a cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,8 @@ def caused(mechanism: str, number: int) -> Run:
     choose = Choices(name)
     base = base_of(number, choose)
     seed = choose.whole(1, 10**6)
-    return Run(name=name, mechanism=mechanism, seed=seed, **CAUSES[mechanism].make(choose, base))
+    make = MILDER[mechanism] if number >= MILDER_FROM else CAUSES[mechanism].make
+    return Run(name=name, mechanism=mechanism, seed=seed, **make(choose, base))
 
 
 def _onset(choose: Choices, base: dict[str, Any], latest: float = 0.5) -> int:
@@ -65,7 +69,9 @@ def _learning_rate(choose: Choices, base: dict[str, Any]) -> dict[str, Any]:
     return {"settings": base | {"optim.lr": high}, "twin": base}
 
 
-def _no_warmup(choose: Choices, base: dict[str, Any]) -> dict[str, Any]:
+def _no_warmup(
+    choose: Choices, base: dict[str, Any], adam_lr: Range = (0.03, 0.07), sgd_lr: Range = (0.4, 0.9)
+) -> dict[str, Any]:
     """A rate that a warm-up would have carried, at full height from the first step."""
     adam = choose.chance(0.5)
     base |= _PLAIN | {
@@ -73,7 +79,7 @@ def _no_warmup(choose: Choices, base: dict[str, Any]) -> dict[str, Any]:
         "model.layers": choose.pick((3, 4)),
         "model.embedding_norm": False,
         "optim.name": "adamw" if adam else "sgdw",
-        "optim.lr": choose.log_between(0.03, 0.07) if adam else choose.log_between(0.4, 0.9),
+        "optim.lr": choose.log_between(*(adam_lr if adam else sgd_lr)),
         "optim.clip": choose.pick((0.0, 1.0)) if adam else 0.0,
         "optim.schedule.shape": "cosine",
         "optim.schedule.warmup_steps": 150,
@@ -138,28 +144,32 @@ def _poisoned(choose: Choices, base: dict[str, Any]) -> dict[str, Any]:
             "fault": Fault("repeated-token", onset, 1.0, choose.whole(2, 5))}  # fmt: skip
 
 
-def _bad_stretch(choose: Choices, base: dict[str, Any]) -> dict[str, Any]:
+def _bad_stretch(
+    choose: Choices, base: dict[str, Any], share: Range = (0.5, 1.0)
+) -> dict[str, Any]:
     """Batches of noise, or of one token, for a while."""
     onset = _onset(choose, base, 0.7)
     kind = choose.pick(("noise-tokens", "shuffled-tokens", "noise-tokens"))
     return {"settings": base, "onset": onset,
-            "fault": Fault(kind, onset, choose.between(0.5, 1.0), choose.whole(8, 40))}  # fmt: skip
+            "fault": Fault(kind, onset, choose.between(*share), choose.whole(8, 40))}  # fmt: skip
 
 
-def _weight_decay(choose: Choices, base: dict[str, Any]) -> dict[str, Any]:
+def _weight_decay(choose: Choices, base: dict[str, Any], decay: Range = (5, 50)) -> dict[str, Any]:
     """Decay a hundred times too strong, from the start or set on the way."""
     base |= {"optim.schedule.shape": "constant"}
-    wrong = {"optim.weight_decay": choose.log_between(5, 50)}
+    wrong = {"optim.weight_decay": choose.log_between(*decay)}
     if choose.chance(0.65):
         return {"settings": base, "later": wrong, "onset": _onset(choose, base)}
     return {"settings": base | wrong, "twin": base}
 
 
-def _second_moment(choose: Choices, base: dict[str, Any]) -> dict[str, Any]:
+def _second_moment(
+    choose: Choices, base: dict[str, Any], lr: Range = (1.2e-2, 3e-2)
+) -> dict[str, Any]:
     """A second moment that forgets too slowly to see gradients grow."""
     base |= _PLAIN | {
         "model.qk_norm": True,
-        "optim.lr": choose.log_between(1.2e-2, 3e-2),
+        "optim.lr": choose.log_between(*lr),
         "optim.schedule.shape": "constant",
         "optim.clip": choose.pick((0.0, 1.0)),
     }
@@ -200,10 +210,10 @@ def _escape(choose: Choices, base: dict[str, Any]) -> dict[str, Any]:
             "fault": Fault("escape-leak", onset, choose.between(0.5, 0.95), 10**6)}  # fmt: skip
 
 
-def _too_low(choose: Choices, base: dict[str, Any]) -> dict[str, Any]:
+def _too_low(choose: Choices, base: dict[str, Any], lr: Range = (1e-7, 2e-5)) -> dict[str, Any]:
     """A rate at which nothing is learned."""
     base |= {"train.steps": choose.whole(560, 680)}  # long enough to be sure of it
-    low = choose.log_between(1e-7, 2e-5)
+    low = choose.log_between(*lr)
     if choose.chance(0.6):
         return {"settings": base | {"optim.lr": low}, "twin": base}
     return {"settings": base, "later": {"optim.lr": low}, "onset": choose.whole(50, 90)}
@@ -227,7 +237,23 @@ CAUSES: dict[str, Cause] = {
     "lr-too-low": Cause(12, _too_low, False, (*_STALL, "frozen-group"), "learning rate too low"),
 }  # fmt: skip
 
-MORE_RUNS = {
-    "bad-stretch": 14, "weight-decay": 14, "second-moment": 14, "lr-too-low": 12, "no-warmup": 14,
-}  # fmt: skip
-"""Runs added for tuning, by mechanism."""
+MILDER_FROM = 300
+"""Runs numbered from here on are milder: at the border of harm, where a judge errs."""
+MILDER: dict[str, Make] = {
+    "no-warmup": partial(_no_warmup, adam_lr=(0.015, 0.04), sgd_lr=(0.2, 0.5)),
+    "bad-stretch": partial(_bad_stretch, share=(0.25, 0.6)),
+    "weight-decay": partial(_weight_decay, decay=(1.5, 6)),
+    "second-moment": partial(_second_moment, lr=(6e-3, 1.6e-2)),
+    "lr-too-low": partial(_too_low, lr=(1e-5, 8e-5)),
+}
+
+MORE_RUNS: dict[str, tuple[range, ...]] = {
+    "bad-stretch": (range(200, 226), range(228, 240, 6), range(300, 316)),
+    "weight-decay": (range(200, 225), range(301, 325, 3)),
+    "second-moment": (range(200, 225), range(228, 240, 6), range(300, 314)),
+    "lr-too-low": (range(200, 212), range(214, 225), range(228, 240, 6), range(301, 316, 3)),
+    "no-warmup": (range(200, 224), range(224, 300, 2), range(301, 313, 3)),
+}
+"""Numbers of runs added for tuning, by mechanism. Even ones come from the same settings as those
+of the first split; without a warm-up these differ from varied ones most, so more of them were made.
+"""

@@ -13,6 +13,7 @@ import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,7 +25,7 @@ GENERATION = 1
 HEALTHY_RUNS = 150
 MORE_FROM = 200
 """Runs numbered from here on were added for tuning after the split was fixed."""
-MORE_HEALTHY_RUNS = 16
+MORE_HEALTHY_RUNS = 32
 HARMLESS = ("H1", "H2", "H3", "H4", "H5", "H6", "H7")
 """Disturbances that must trigger nothing: change of mixture, curriculum, a gradient spike that
 clipping absorbs, fast decay of the learning rate, noise of a small batch, cold first steps, slow
@@ -282,5 +283,5 @@ def catalogue() -> Iterator[Run]:
     for number in range(MORE_FROM, MORE_FROM + MORE_HEALTHY_RUNS):
         yield healthy(number)
     for mechanism, runs in MORE_RUNS.items():
-        for number in range(MORE_FROM, MORE_FROM + runs):
+        for number in chain.from_iterable(runs):
             yield caused(mechanism, number)
