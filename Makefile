@@ -82,7 +82,7 @@ drills-numbers: setup
 	$(BIN)/longhaul drill numbers
 	$(BIN)/longhaul drill recovery
 
-# The lab trains 448 small runs, half an hour; once trained they are kept in prepared/.
+# The lab trains 610 small runs, half an hour; once trained they are kept in prepared/.
 lab: setup-dev
 	$(BIN)/python -m benchmarks.divergence_lab --processes 2
 
