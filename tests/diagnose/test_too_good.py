@@ -15,6 +15,7 @@ def test_n8_a_source_whose_loss_drops_suddenly_is_named(made):
     (finding,) = made.judge(made.changed(made.healthy(900), leak))
     assert (finding.kind, finding.subject) == ("too-good", "code")
     assert f"`longhaul data at` with --step {finding.step} names" in finding.sentence
+    assert "`longhaul data lint`" in finding.sentence
     assert finding.step <= 725
 
 

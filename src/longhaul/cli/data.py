@@ -1,9 +1,10 @@
-"""`longhaul data prepare` and `data at`."""
+"""`longhaul data prepare`, `data at`, and the group that `data lint` is in."""
 
 from typing import Annotated
 
 import typer
 
+from longhaul.cli.lint import lint
 from longhaul.cli.options import (
     PREPARED,
     RUNS,
@@ -16,6 +17,7 @@ from longhaul.cli.options import (
 )
 
 app = typer.Typer(help="Text: prepare it, or see what a step was trained on.", no_args_is_help=True)
+app.command()(lint)
 
 
 @app.command()

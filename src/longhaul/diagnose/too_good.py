@@ -165,8 +165,8 @@ class TooGood(Detector):
     ) -> Sign:
         first = self._since.setdefault(source, mark(record))
         advice = (
-            "look for leaked, repeated or escaped text; `longhaul data at` with --step "
-            f"{record.step} names the documents"
+            "look for leaked, repeated or escaped text with `longhaul data lint`; "
+            f"`longhaul data at` with --step {record.step} names the documents"
         )
         return Sign("too-good", "warning", first, f"{sentence}: {advice}.", source, evidence)
 

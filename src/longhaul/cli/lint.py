@@ -1,0 +1,85 @@
+"""`longhaul data lint`: what is suspicious in a text.
+
+Enters: recipes, files, folders, addresses. Leaves: for each source its signs with counts, shares
+and examples. Never knows: what is looked for (`data/lint.py`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from longhaul.cli.options import PREPARED, PreparedFolder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from longhaul.config.recipe import Recipe
+    from longhaul.data.lint import SourceLint
+
+_MOST_SHOWN = 120
+
+
+def lint(
+    texts: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RECIPE|TEXT...",
+            help="recipes, or files, folders and addresses of text as in data.sources.path",
+        ),
+    ],
+    text_field: Annotated[
+        str, typer.Option(help="field that holds the text in JSON lines and Parquet")
+    ] = "text",
+    prepared_dir: PreparedFolder = PREPARED,
+) -> None:
+    """Look for text that a model should not learn: leaked escapes, wrong encodings, repetition."""
+    from longhaul.data.breakage import Breakage
+    from longhaul.data.lint import Lint
+    from longhaul.data.sources import locate
+
+    for recipe in _recipes(texts, text_field):
+        for source in recipe.data.sources:
+            corpus = locate(source, recipe.seed, prepared_dir / "downloads", typer.echo)
+            if corpus.token_files:
+                typer.echo(f"{corpus.name}: tokens already; there is no text to look at")
+                continue
+            breakage = Breakage(corpus.name, recipe.data.max_broken_fraction)
+            seen = Lint()
+            for document in corpus.documents(breakage):
+                seen.see(document)
+            breakage.judge()
+            for line in told(corpus.name, seen.result(), breakage.summary()):
+                typer.echo(line)
+
+
+def told(name: str, seen: SourceLint, skipped: str) -> Iterator[str]:
+    """What was seen in a source, for a person."""
+    from longhaul.core.units import short_bytes
+
+    size = f"{seen.num_documents:,} documents, {short_bytes(seen.num_bytes)}"
+    yield f"{name}: {size}" + (f"; {skipped}" if skipped else "")
+    if not seen.signs:
+        yield "  nothing suspicious"
+    for sign in seen.signs:
+        in_all = f", {sign.occurrences:,} in all" if sign.occurrences != sign.documents else ""
+        yield f"  {sign.kind}: {sign.documents:,} documents ({sign.share:.2%}){in_all}"
+        for example in sign.examples:
+            shown = example if len(example) <= _MOST_SHOWN else f"{example[: _MOST_SHOWN - 1]}…"
+            yield f"      {shown}"
+
+
+def _recipes(texts: Sequence[str], text_field: str) -> Iterator[Recipe]:
+    """The recipes named, and one that stands for each text."""
+    from longhaul.config.load import load_recipe, shipped_recipes, with_overrides
+
+    shipped = shipped_recipes()
+    for text in texts:
+        if text in shipped or (text.endswith(".toml") and Path(text).is_file()):
+            yield load_recipe(text).recipe
+        else:
+            plain = load_recipe("quickstart").recipe
+            source = {"path": text, "text_field": text_field}
+            yield with_overrides(plain, {"data.sources": [source]}, {"data.sources": text})

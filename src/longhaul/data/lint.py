@@ -1,0 +1,217 @@
+r"""What is suspicious in a text before a model learns it.
+
+OPT-175B's loss once fell too fast: a cleaning step had left stray backslashes in one source, and
+the model learned to predict them. Such text is no error, it can be read; so it is reported, with
+counts and examples, and a person judges. A document is counted where a sign is dense, not where it
+occurs: code has `\n` in its strings, and every text an `&amp;` now and then.
+
+Enters: the documents of one source, one after the other. Leaves: a `SourceLint`.
+Never knows: files, tokens. Memory is bounded, whatever the size of the text.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from longhaul.core.units import Bytes
+from longhaul.data.dedup import text_digest
+from longhaul.data.documents import Document
+
+_EXAMPLES = 2
+_EXCERPT = 30
+"""Characters to each side of an example."""
+_LONG_LINE = 10_000
+_SHORTEST_REPEATED_LINE = 20
+"""Characters; braces and headings are the same in many documents."""
+_MOST_LINES = 200_000
+_MOST_DIGESTS = 1_000_000
+_FEWEST_REPEATS = 3
+_REPEATED_SHARE = 0.01
+"""Of documents that a line is in, from which on it is worth telling."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """One kind of suspicious text."""
+
+    kind: str
+    documents: int
+    """In which it is dense; of duplicates, those beyond the first; of lines, those with the most
+    frequent one."""
+    share: float
+    """Of all documents (0 to 1)."""
+    occurrences: int
+    examples: tuple[str, ...]
+    """Where, and an excerpt."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLint:
+    """What was seen in one source."""
+
+    num_documents: int
+    num_bytes: Bytes
+    signs: tuple[Sign, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    kind: str
+    pattern: re.Pattern[str]
+    dense: Callable[[str, int, int], bool]
+    """(text, occurrences, characters in them) → whether the document is affected."""
+
+
+def _per_thousand(text: str, count: int, covered: int) -> bool:
+    return count >= 3 and count * 1000 >= len(text)
+
+
+def _any(text: str, count: int, covered: int) -> bool:
+    return True
+
+
+_CHECKS = (
+    _Check(
+        "escaped line ends",
+        re.compile(r"\\(?:r\\n|[nrt])"),
+        # Where text was escaped once too often, escapes outnumber what they stand for.
+        lambda text, count, covered: count >= 3 and count > text.count("\n"),
+    ),
+    _Check("doubled backslashes", re.compile(r"\\{3,}"), _per_thousand),
+    _Check(
+        "HTML entities",
+        re.compile(r"&(?:amp|lt|gt|quot|apos|nbsp|#\d{1,7}|#x[0-9a-fA-F]{1,6});"),
+        _per_thousand,
+    ),
+    _Check(
+        "runs of white space",
+        re.compile(r"[ \t\u00a0]{40,}|(?:[ \t]*\r?\n){6,}"),
+        lambda text, count, covered: covered * 20 >= len(text),
+    ),
+    _Check("replacement characters", re.compile("\ufffd"), _any),
+    _Check(
+        "text in a wrong encoding",
+        re.compile("[\u00c2\u00c3][\u0080-\u00bf]|\u00e2\u20ac|\u00e2\u0080"),
+        lambda text, count, covered: count >= 2,
+    ),
+    _Check(
+        "control characters",
+        re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f-\x84\x86-\x9f\ufeff]"),
+        _any,
+    ),
+    _Check(f"lines beyond {_LONG_LINE:,} characters", re.compile(rf"[^\n]{{{_LONG_LINE},}}"), _any),
+)
+
+
+class Lint:
+    """Looks at one source."""
+
+    def __init__(self) -> None:
+        self.num_documents = 0
+        self._num_bytes = 0
+        self._affected = [0] * len(_CHECKS)
+        self._occurrences = [0] * len(_CHECKS)
+        self._examples: list[list[str]] = [[] for _ in _CHECKS]
+        self._duplicates = _Duplicates()
+        self._lines = _Lines()
+
+    def see(self, document: Document) -> None:
+        """One more document."""
+        content = document.text.encode()
+        self.num_documents += 1
+        self._num_bytes += len(content)
+        self._duplicates.see(text_digest(content), document.name)
+        self._lines.see(document.text)
+        for number, check in enumerate(_CHECKS):
+            found = [match.span() for match in check.pattern.finditer(document.text)]
+            covered = sum(end - begin for begin, end in found)
+            if found and check.dense(document.text, len(found), covered):
+                self._affected[number] += 1
+                self._occurrences[number] += len(found)
+                if len(self._examples[number]) < _EXAMPLES:
+                    shown = _excerpt(document.text, *found[0])
+                    self._examples[number].append(f"{document.name}: {shown}")
+
+    def result(self) -> SourceLint:
+        """What was seen so far."""
+        return SourceLint(self.num_documents, self._num_bytes, tuple(self._signs()))
+
+    def _signs(self) -> Iterator[Sign]:
+        total = max(1, self.num_documents)
+        for number, check in enumerate(_CHECKS):
+            if count := self._affected[number]:
+                yield Sign(
+                    check.kind, count, count / total, self._occurrences[number],
+                    tuple(self._examples[number]),
+                )  # fmt: skip
+        if share := self._duplicates.share():
+            count = round(share * total)
+            yield Sign("exact duplicates", count, share, count, tuple(self._duplicates.examples))
+        least = max(_FEWEST_REPEATS, _REPEATED_SHARE * total)
+        if repeated := self._lines.most_frequent(least):
+            most = repeated[0][1]
+            examples = tuple(
+                f"in {count:,} documents: {line!r}" for line, count in repeated[:_EXAMPLES]
+            )
+            times = sum(count for _, count in repeated)
+            yield Sign("lines of many documents", most, most / total, times, examples)
+
+
+class _Duplicates:
+    """The share of documents that are exact copies.
+
+    Where there are too many digests, half of all possible digests are looked at no more, and
+    so on: copies have the same digest, so what is left is a fair sample.
+    """
+
+    def __init__(self) -> None:
+        self.examples: list[str] = []
+        self._limit = 1 << 64
+        self._counts: dict[bytes, int] = {}
+
+    def see(self, digest: bytes, name: str) -> None:
+        if int.from_bytes(digest[:8], "big") >= self._limit:
+            return
+        seen = self._counts.get(digest, 0)
+        self._counts[digest] = seen + 1
+        if seen and len(self.examples) < _EXAMPLES:
+            self.examples.append(f"{name}: the text of an earlier one")
+        if len(self._counts) > _MOST_DIGESTS:
+            self._limit //= 2
+            self._counts = {
+                known: count
+                for known, count in self._counts.items()
+                if int.from_bytes(known[:8], "big") < self._limit
+            }
+
+    def share(self) -> float:
+        seen = sum(self._counts.values())
+        return (seen - len(self._counts)) / seen if seen else 0.0
+
+
+class _Lines:
+    """Lines that stand in many documents; of more lines than there is room for, the rare ones are
+    forgotten, so that counts are at least what they say.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+
+    def see(self, text: str) -> None:
+        lines = {line.strip()[:200] for line in text.split("\n")}
+        for line in lines:
+            if len(line) >= _SHORTEST_REPEATED_LINE:
+                self._counts[line] = self._counts.get(line, 0) + 1
+        least = 1
+        while len(self._counts) > _MOST_LINES:
+            self._counts = {line: n for line, n in self._counts.items() if n > least}
+            least += 1
+
+    def most_frequent(self, least: float) -> list[tuple[str, int]]:
+        found = [(line, count) for line, count in self._counts.items() if count >= least]
+        return sorted(found, key=lambda item: (-item[1], item[0]))
+
+
+def _excerpt(text: str, begin: int, end: int) -> str:
+    end = min(end, begin + _EXCERPT)
+    return repr(text[max(0, begin - _EXCERPT) : end + _EXCERPT])

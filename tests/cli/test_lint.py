@@ -1,0 +1,61 @@
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from longhaul.cli import data
+from longhaul.core.errors import DataError, RecipeError
+
+
+@pytest.fixture
+def call(tmp_path):
+    app = typer.Typer(rich_markup_mode=None)
+    app.add_typer(data.app, name="data")
+
+    def call(*arguments):
+        given = ["data", "lint", *arguments, "--prepared-dir", str(tmp_path / "prepared")]
+        result = CliRunner().invoke(app, given, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    return call
+
+
+def lines(path, *texts):
+    path.write_text("".join(json.dumps({"body": text}) + "\n" for text in texts))
+    return str(path)
+
+
+def test_files_and_recipes_are_looked_at_source_by_source(call, tmp_path):
+    leaked = lines(tmp_path / "web.jsonl", "one\\ntwo\\nthree\\nfour", "Nothing wrong with it.")
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text(
+        'extends = "quickstart"\n'
+        f'[[data.sources]]\npath = "{leaked}"\ntext_field = "body"\n'
+        '[[data.sources]]\npath = "synthetic"\n'
+    )
+    shown = call(str(recipe))
+    assert "web.jsonl: 2 documents" in shown
+    assert "escaped line ends: 1 documents (50.00%), 3 in all" in shown
+    assert "web.jsonl:1: " in shown
+    assert "synthetic: " in shown
+    (tmp_path / "clean.txt").write_text("Call me Ishmael.\n")
+    shown = call(leaked, str(tmp_path / "clean.txt"), "--text-field", "body")
+    assert "escaped line ends: 1 documents" in shown
+    assert shown.endswith("nothing suspicious\n")
+
+
+def test_text_that_cannot_be_read_is_wrong_data(call, tmp_path):
+    with pytest.raises(DataError, match="no such file"):
+        call(str(tmp_path / "none.txt"))
+    with pytest.raises(DataError, match="broken") as refused:
+        call(lines(tmp_path / "web.jsonl", "text in another field"))
+    assert refused.value.exit_code == 3
+    with pytest.raises(RecipeError):
+        call("")
+
+
+def test_tokens_have_no_text_to_look_at(call, tmp_path):
+    (tmp_path / "train.bin").write_bytes(b"\0\1" * 50)
+    assert "tokens already" in call(str(tmp_path / "train.bin"))
