@@ -1,15 +1,20 @@
+from collections import Counter
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from longhaul.config.model import ModelSection
 from longhaul.core.errors import UsageError
+from longhaul.model.block import Block
 from longhaul.model.gpt import GPT
 from longhaul.model.head import IGNORED_TARGET
 from longhaul.model.initialise import build
+from longhaul.model.tap import Tap
 
 GPT2 = {
     "positions": "learned",
@@ -270,3 +275,50 @@ def test_a_cache_that_would_outgrow_the_context_is_refused():
 def test_a_mask_of_documents_needs_a_token_that_ends_them():
     with pytest.raises(UsageError, match="this tokenizer has none"):
         build(small(document_mask=True), 21, seed=0)
+
+
+class Counted(TorchDispatchMode):
+    """Names of the operations that are run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names[func.overloadpacket.__name__] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_clamp_bounds_the_residual_stream_and_is_switched_between_two_steps() -> None:
+    model = randomised(build(small(), 23, seed=0, device=torch.device("cpu")))
+    tokens_BT = some_tokens(23)
+
+    def reached() -> float:
+        tap = Tap(Block.GAUGES, layers=2)
+        with tap.open_for_forward():
+            model(tokens_BT, tap=tap)
+        read, _ = tap.by_name(tap.drain().tolist())
+        return max(*map(abs, read["residual_max"]), *map(abs, read["residual_min"]))
+
+    free, logits = reached(), model(tokens_BT)
+    assert free > 1.0
+    model.residual_clamp = 0.5
+    assert reached() == 0.5
+    model(tokens_BT, tokens_BT).backward()
+    model.residual_clamp = 2 * free
+    assert torch.equal(model(tokens_BT), logits), "room enough changes no bit"
+    model.residual_clamp = 0.0
+    assert reached() == free
+
+
+def test_a_clamp_that_is_off_leaves_no_operation() -> None:
+    model, tokens_BT = build(small(), 23, seed=0, device=torch.device("cpu")), some_tokens(23)
+    counts = []
+    for clamp in (0.0, 1.0):
+        model.residual_clamp = clamp
+        with Counted() as counted:
+            model(tokens_BT)
+        counts.append(counted.names)
+    off, on = counts
+    assert on - off == Counter({"clamp": 2}), "one a block"
+    assert not off - on

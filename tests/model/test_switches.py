@@ -58,6 +58,7 @@ SWITCHES: dict[str, dict[str, object]] = {
     "swiglu": {"activation": "swiglu"},
     "bias": {"bias": True},
     "tied_head": {"tied_head": True},
+    "residual_clamp": {"residual_clamp": 0.3},
     "embedding_scale": {"embedding_scale": 5.0},
     "bigram_rows": {"bigram_rows": 64},
     "logit_softcap": {"logit_softcap": 5.0},

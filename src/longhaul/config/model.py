@@ -125,6 +125,11 @@ class ModelSection(Section):
     """The second half's blocks get the first half's outputs added, last to first, by learned
     factors."""
 
+    residual_clamp: float = live(0.0, ge=0)
+    """Largest magnitude of the residual stream: what a block gives beyond it is cut off, and gets
+    no gradient. 0 clamps nothing. Not a part of the architecture but a brake for a live run, on
+    for as long as somebody, or `recover`'s `clamp`, thinks that it is needed."""
+
     # Dropout and initialisation.
     dropout: float = fixed(0.0, ge=0, lt=1)
     """Dropped share of what each sub-layer adds."""

@@ -19,6 +19,7 @@ Action = Literal[
     "lower-lr",
     "raise-lr",
     "tighten-clip",
+    "clamp",
     "reset-loss-scale",
     "reset-optimizer",
     "fallback",
@@ -29,6 +30,7 @@ Action = Literal[
 `rollback`: go on from the last good state before the first sign.
 `skip-batch`, `skip`: after a rollback, pass over the batch of the first sign, or a range around it.
 `lower-lr`, `tighten-clip`: `optim.lr`, `optim.clip` times a factor.
+`clamp`: `model.residual_clamp`, at twice what the residual stream usually reaches.
 `raise-lr`: a step back to the learning rate that was asked for; by health, never by a ladder.
 `reset-loss-scale`: to its initial value. `reset-optimizer`: moments to zero, and a fresh warm-up.
 `fallback`: the next `[[fallback]]`. `stop`: exit 17, a person must look."""

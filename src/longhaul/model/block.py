@@ -88,6 +88,8 @@ class Block(nn.Module):
         x_BTD = x_BTD + transformed_BTD
         if self.norms_after:
             x_BTD = self.mlp_norm(x_BTD)
+        if carry.clamp:
+            x_BTD = x_BTD.clamp(-carry.clamp, carry.clamp)
         if carry.tap is not None and carry.tap.is_open:
             self._measure(carry.tap, x_BTD, attended_BTD, transformed_BTD)
         return x_BTD

@@ -30,5 +30,7 @@ class Carry:
     """Keys and values of positions computed before, when text is written token by token."""
     input_BTD: Tensor | None = None
     """The embedded input, for `model.input_mix`."""
+    clamp: float = 0.0
+    """Largest magnitude of the residual stream; 0 for any."""
     first_value_BTJK: Tensor | None = None
     """The first layer's values, for `model.value_residual`; set by that layer."""

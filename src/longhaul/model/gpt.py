@@ -49,6 +49,8 @@ class GPT(nn.Module):
         self.widens = False
         """The residual stream is float32 although the weights are not (`precision.to_half`)."""
         self.settings = settings
+        self.residual_clamp = settings.residual_clamp
+        """In force; a live run may change it between two steps."""
         self.vocab_size = vocab_size
         self.end_of_text = end_of_text
         if settings.embedding_dropout is None:
@@ -148,6 +150,7 @@ class GPT(nn.Module):
             tap=tap,
             cache=cache,
             input_BTD=x_BTD if self.settings.input_mix else None,
+            clamp=self.residual_clamp,
         )
         values = self.value_tables(tokens_BT) if self.value_tables is not None else {}
         kept: list[Tensor] = []

@@ -25,6 +25,9 @@ from longhaul.recover.plan import Safe, Situation
 from longhaul.recover.sizes import Sizes
 
 CLIP = "optim.clip"
+CLAMP = "model.residual_clamp"
+_CLAMP_ROOM = 2.0
+"""Times what the stream usually reaches: healthy steps are left as they are."""
 _LEAST_CLIP_SHARE = 0.1
 """OPT-175B went from 2.5 to 0.3; far below the usual norm, clipping is but a lower rate."""
 _CLIP_WITHOUT_ONE = 2.0
@@ -108,6 +111,11 @@ def _with_action(remedy: Remedy, action: Action, means: Means) -> Remedy:
             )
         case "tighten-clip":
             return _with_setting(remedy, added, CLIP, _tighter_clip(situation, means.limits))
+        case "clamp":
+            usual, now = situation.residual_max, situation.settings.model.residual_clamp
+            return _with_setting(
+                remedy, added, CLAMP, _CLAMP_ROOM * usual if usual and not now else None
+            )
         case "reset-loss-scale":
             if situation.settings.precision.half_weights != "fp16":
                 return remedy

@@ -389,6 +389,7 @@ class Trainer:
         for reset in self.ledger.resets:
             if reset.number > progress.resets_done:
                 self._told.append(do_reset(step, progress, reset))
+        step.model.residual_clamp = settings.model.residual_clamp
         rate = self._rate()
         step.apply_settings(settings.optim, rate)
         expected = step.expected_settings(settings.optim, rate)
