@@ -1,8 +1,10 @@
 """What `longhaul diagnose` prints."""
 
+from pathlib import Path
+
 import pytest
 
-from longhaul.cli.diagnose import told
+from longhaul.cli.diagnose import diagnose, told
 from longhaul.core.errors import UsageError
 from longhaul.diagnose.cause import Ladder, Verdict
 from longhaul.diagnose.symptom import Figures, Symptom
@@ -40,3 +42,14 @@ def test_a_witness_that_is_neither_file_nor_device_is_refused() -> None:
     with pytest.raises(UsageError, match="--witness banana: neither a file nor a device"):
         device_named("banana")
     assert device_named("cpu") == "cpu"
+
+
+def test_an_impossible_place_for_what_was_captured_is_the_users_mistake(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("taken")
+    for place, why in (
+        (tmp_path / "file", "no folder can be made there"),
+        (tmp_path / "file" / "below", "no folder can be made there"),
+        (tmp_path, "is not empty"),
+    ):
+        with pytest.raises(UsageError, match=why):
+            diagnose("drill", 3, save=place, runs_dir=tmp_path)

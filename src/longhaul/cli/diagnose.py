@@ -51,13 +51,12 @@ def diagnose(
     runs_dir: RunsFolder = RUNS,
 ) -> None:
     """Find what made a step go wrong: replay it with one thing changed at a time."""
-    from longhaul.core.errors import UsageError
     from longhaul.run.cause import LEAD_STEPS, Means
     from longhaul.run.cause import diagnose as find
     from longhaul.run.rerun import under_python
 
-    if save is not None and save.exists() and any(save.iterdir()):
-        raise UsageError(f"{save}: is not empty", "name a new folder")
+    if save is not None:
+        _make_empty(save)
     means = Means(
         witness=_witness(witness),
         previous=under_python(python) if python else None,
@@ -113,6 +112,20 @@ def _witness(named: str | None) -> Elsewhere | str | None:
     if named is None:
         return None
     return from_file(Path(named)) if Path(named).is_file() else device_named(named)
+
+
+def _make_empty(folder: Path) -> None:
+    """Where captured states go: seen to be possible before anything is computed."""
+    from longhaul.core.errors import UsageError
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        taken = any(folder.iterdir())
+    except OSError as error:
+        why = f"no folder can be made there ({error.strerror})"
+        raise UsageError(f"--save {folder}: {why}", "name a new folder") from error
+    if taken:
+        raise UsageError(f"--save {folder}: is not empty", "name a new folder")
 
 
 def _say(line: str) -> None:

@@ -13,19 +13,23 @@ Reason = Annotated[str, typer.Option("--reason", help="why; kept in the logbook"
 Wait = Annotated[
     float, typer.Option("--wait", help="seconds to wait for the run's answer; 0 does not")
 ]
+Force = Annotated[
+    bool, typer.Option("--force", help="ask for a learning rate that looks like a slip of the pen")
+]
 
 
 def set_setting(
     run: RunName,
     change: Annotated[str, typer.Argument(metavar="PATH=VALUE")],
     reason: Reason = "",
+    force: Force = False,
     wait: Wait = 30.0,
     runs_dir: RunsFolder = RUNS,
 ) -> None:
     """Change one setting of a run at its next step border; a restart keeps it."""
     from longhaul.run.ask import ask_set
 
-    print(ask_set(run, runs_dir, change, reason, wait))
+    print(ask_set(run, runs_dir, change, reason, wait, force=force))
 
 
 def rollback(
@@ -56,13 +60,14 @@ def fork(
         ),
     ] = [],  # noqa: B006
     reason: Reason = "",
+    force: Force = False,
     wait: Wait = 60.0,
     runs_dir: RunsFolder = RUNS,
 ) -> None:
     """Begin a new line of descent, with a major number of its own, at an earlier state."""
     from longhaul.run.ask import ask_fork
 
-    print(ask_fork(run, runs_dir, at, change, reset, reason, wait))
+    print(ask_fork(run, runs_dir, at, change, reset, reason, wait, force))
 
 
 def stop(run: RunName, reason: Reason = "", wait: Wait = 60.0, runs_dir: RunsFolder = RUNS) -> None:

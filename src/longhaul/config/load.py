@@ -145,8 +145,16 @@ def parse_override(text: str) -> tuple[str, Any]:
         return path, value.strip()
 
 
-def with_overrides(recipe: Recipe, overrides: Mapping[str, Any]) -> Recipe:
+def with_overrides(
+    recipe: Recipe, overrides: Mapping[str, Any], origins: Mapping[str, str] | None = None
+) -> Recipe:
     """Effective settings: the recipe with the ledger's overrides on top.
+
+    Args:
+        recipe: as it is without them.
+        overrides: dotted path → value.
+        origins: dotted path → where somebody has just written it, for messages; an override
+            without one is the ledger's.
 
     Raises:
         RecipeError: an override names no setting, or makes the recipe invalid.
@@ -155,10 +163,11 @@ def with_overrides(recipe: Recipe, overrides: Mapping[str, Any]) -> Recipe:
         return recipe
     layers = _Layers(recipe.model_dump(mode="json", exclude_unset=True))
     for path, value in overrides.items():
+        origin = origin_of(path, origins or {}) or "ledger"
         if change_of(path) is None:
-            raise_problems([unknown_setting(path)], recipe.name)
-        layers.set(path, value, "ledger")
-    return resolve(layers.values, layers.origins, recipe.name).recipe
+            raise_problems([unknown_setting(path, origin)], recipe.name)
+        layers.set(path, value, origin)
+    return resolve(layers.values, layers.origins | dict(origins or {}), recipe.name).recipe
 
 
 def recipe_from_values(values: Mapping[str, Any]) -> Recipe:

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from longhaul.config.load import parse_override, with_overrides
-from longhaul.config.paths import change_of
-from longhaul.config.problems import raise_problems, unknown_setting
 from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import UsageError
@@ -21,20 +19,34 @@ from longhaul.logbook.folder import RunFolder, open_run
 from longhaul.logbook.lease import live_holder, user_name
 from longhaul.logbook.reading import read_journal
 from longhaul.logbook.requests import new_request, submit
+from longhaul.run.askable import refuse_resets, refuse_senseless, refuse_unless_live
 from longhaul.run.asked import read_asked
 from longhaul.run.past import read_past
 from longhaul.store.catalogue import catalogue
 from longhaul.store.health import health_now
 
-RESETS = ("optimizer", "loss-scale", "schedule", "data")
-"""What a fork may begin anew."""
 _LOOK_EVERY_S: Seconds = 0.1
 
 
 def ask_set(
-    run: str, runs: Path, change: str, reason: str, wait_s: Seconds, from_step: int = 0
+    run: str,
+    runs: Path,
+    change: str,
+    reason: str,
+    wait_s: Seconds,
+    from_step: int = 0,
+    force: bool = False,
 ) -> str:
     """Ask for one setting to change; the answer in words.
+
+    Args:
+        run: name or path.
+        runs: folder of runs that are named.
+        change: `path=value`.
+        reason: a sentence for the logbook.
+        wait_s: seconds to wait for the answer.
+        from_step: step count from which it holds; 0 at once.
+        force: ask for a value that looks like a slip of the pen.
 
     Raises:
         RecipeError: there is no such setting, or the value is impossible.
@@ -42,9 +54,11 @@ def ask_set(
     """
     folder = open_run(run, runs)
     path, value = parse_override(change)
-    _refuse_unless_live(path, change, folder)
-    with_overrides(_effective(folder), {path: value})
-    data = {"path": path, "value": value, "from_step": from_step}
+    refuse_unless_live([path])
+    before, made = _effective(folder)
+    after = with_overrides(before, {path: value}, {path: change})
+    refuse_senseless(before, after, max(made, from_step), force=force)
+    data = {"path": path, "value": value, "from_step": from_step, "force": force}
     answer = _ask(folder, "set", data, reason, wait_s)
     if answer is None:
         return f"asked: {path} = {value!r}; it holds from the run's next start on"
@@ -82,6 +96,7 @@ def ask_fork(
     resets: Sequence[str],
     reason: str,
     wait_s: Seconds,
+    force: bool = False,
 ) -> str:
     """Ask a run to begin a new line of descent at a step; the answer in words.
 
@@ -91,8 +106,7 @@ def ask_fork(
     """
     folder = open_run(run, runs)
     _refuse_beyond(folder, at_step)
-    if unknown := [what for what in resets if what not in RESETS]:
-        raise UsageError(f"--reset {unknown[0]}: not one of {', '.join(RESETS)}")
+    refuse_resets(resets)
     if (states := _states_at_rest(folder)) is not None:
         if at_step > states[-1]:
             raise UsageError(
@@ -100,11 +114,16 @@ def ask_fork(
                 f"fork there: --at {states[-1]}",
             )
         _refuse_unkept(folder, at_step, states)
-    changed = dict(parse_override(change) for change in changes)
-    for path, value in changed.items():
-        _refuse_unless_live(path, f"{path}={value}", folder)
-    with_overrides(_effective(folder), changed)
-    data = {"at": at_step, "set": changed, "reset": list(resets)}
+    changed: dict[str, Any] = {}
+    for path, value in map(parse_override, changes):
+        if path in changed:
+            raise UsageError(f"--set {path}: given twice", "give it once")
+        changed[path] = value
+    refuse_unless_live(changed)
+    typed = {parse_override(change)[0]: f"--set {change}" for change in changes}
+    before, _ = _effective(folder)
+    refuse_senseless(before, with_overrides(before, changed, typed), at_step, force=force)
+    data = {"at": at_step, "set": changed, "reset": list(resets), "force": force}
     answer = _ask(folder, "fork", data, reason, wait_s)
     if answer is None:
         return f"asked: a fork at step {at_step}; it is made when the run is next started"
@@ -145,19 +164,11 @@ def _refuse_unkept(folder: RunFolder, step: int, states: Sequence[int]) -> None:
         )
 
 
-def _refuse_unless_live(path: str, change: str, folder: RunFolder) -> None:
-    when = change_of(path)
-    if when is None:
-        raise_problems([unknown_setting(path, change)], folder.name)
-    if when != "live":
-        hint = "restart the run with --set" if when == "restart" else "start another run with --new"
-        raise UsageError(f"{path}: cannot change while a run trains", hint)
-
-
-def _effective(folder: RunFolder) -> Recipe:
+def _effective(folder: RunFolder) -> tuple[Recipe, int]:
+    """Settings in force, and how many steps were made."""
     past = read_past(folder)
     overrides = past.ledger.overrides_at(past.steps_made)
-    return with_overrides(read_asked(folder).settings(), overrides)
+    return with_overrides(read_asked(folder).settings(), overrides), past.steps_made
 
 
 def ask_stop(run: str, runs: Path, reason: str, wait_s: Seconds) -> str:
@@ -177,7 +188,13 @@ def ask_stop(run: str, runs: Path, reason: str, wait_s: Seconds) -> str:
 
 
 def ask_note(run: str, runs: Path, text: str, wait_s: Seconds) -> str:
-    """Ask a run to write a note down; the answer in words."""
+    """Ask a run to write a note down; the answer in words.
+
+    Raises:
+        UsageError: there is nothing in it.
+    """
+    if not text.strip():
+        raise UsageError("a note without a word says nothing", "write it in quotes")
     answer = _ask(open_run(run, runs), "note", {"text": text}, "", wait_s)
     return f"noted at step {answer.step}" if answer else "asked; noted at the run's next start"
 

@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from longhaul.config.load import with_overrides
-from longhaul.config.paths import change_of
-from longhaul.config.problems import nearest_setting
 from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import Clock
 from longhaul.core.errors import LonghaulError, RecipeError
@@ -19,7 +17,7 @@ from longhaul.core.units import Seconds
 from longhaul.logbook.ledger import LedgerError
 from longhaul.logbook.requests import Request, pending, refuse, settle
 from longhaul.recover.plan import Safe
-from longhaul.run.ask import RESETS
+from longhaul.run.askable import NotAskable, refuse_resets, refuse_senseless, refuse_unless_live
 from longhaul.run.book import Book
 from longhaul.run.recovery import Keep, Recovery
 from longhaul.store.commit import NotOwner
@@ -116,11 +114,15 @@ class Desk:
             if isinstance(error.__cause__, OSError):
                 raise
             raise Refused(error.message) from error
+        except (NotAskable, RecipeError) as error:
+            raise Refused(error.message, error.remedy) from error
 
     def _grant(self, request: Request, trainer: Trainer, keep: Keep) -> None:
         step = trainer.position.step
         if request.kind == "note":
             text, who = str(request.data.get("text", "")), request.who
+            if not text.strip():
+                raise Refused("a note without a word says nothing")
             self._book.tell_durably("note", step, request=request.id, text=text, who=who)
         elif request.kind == "set":
             self._set(request, trainer)
@@ -143,12 +145,11 @@ class Desk:
         path, value = str(request.data.get("path", "")), request.data.get("value")
         from_step = int(request.data.get("from_step", 0))
         effective = trainer.settings
-        _refuse_unless_live(path)
-        try:
-            settings = with_overrides(effective, {path: value})
-        except RecipeError as error:
-            raise Refused(error.message) from error
+        refuse_unless_live([path])
+        settings = with_overrides(effective, {path: value}, {path: f"asked by {request.who}"})
         step = trainer.position.step
+        force = bool(request.data.get("force"))
+        refuse_senseless(effective, settings, max(step, from_step), force=force)
         old = value_at(effective.model_dump(mode="json"), path)
         data = {"path": path, "value": value, "old": old}
         decision = self._decide(request, step, data, from_step)
@@ -176,18 +177,14 @@ class Desk:
         to = _at_or_before(self._recovery.states(trainer), wanted) if wanted < step else None
         at = to.step if to else step
         resets = [str(what) for what in request.data.get("reset", ())]
-        if unknown := [what for what in resets if what not in RESETS]:
-            raise Refused(f"reset {unknown[0]}: not one of {', '.join(RESETS)}")
+        refuse_resets(resets)
         changed = dict(request.data.get("set", {}))
-        for path in changed:
-            _refuse_unless_live(path)
+        refuse_unless_live(changed)
         if "schedule" in resets:
             changed.setdefault("optim.schedule.from_step", at)
         before = trainer.settings
-        try:
-            after = with_overrides(before, changed)
-        except RecipeError as error:
-            raise Refused(error.message) from error
+        after = with_overrides(before, changed, dict.fromkeys(changed, f"asked by {request.who}"))
+        refuse_senseless(before, after, at, force=bool(request.data.get("force")))
         values = before.model_dump(mode="json")
         data = self._recover_data("fork", step, to, request) | {
             "set": changed,
@@ -241,23 +238,6 @@ def _rewarm_steps(resets: Sequence[str], settings: Recipe) -> int:
     if "optimizer" not in resets or "schedule" in resets:
         return 0
     return settings.optim.schedule.warmup_steps
-
-
-def _refuse_unless_live(path: str) -> None:
-    change = change_of(path)
-    if change is None:
-        near = nearest_setting(path)
-        raise Refused(f"{path}: unknown setting" + (f"; did you mean {near}?" if near else ""))
-    if change == "restart":
-        raise Refused(
-            f"{path}: takes effect only when the run is next started",
-            f"stop the run, then `longhaul train RECIPE --set {path}=…`",
-        )
-    if change == "never":
-        raise Refused(
-            f"{path}: decides what this run is and cannot change in it",
-            "start another run with --new",
-        )
 
 
 def value_at(settings: Mapping[str, Any], path: str) -> Any:

@@ -1,0 +1,77 @@
+"""What may be asked of a run that trains, and what is refused whoever asks.
+
+The command line refuses it at once; the desk refuses it again, because requests are files that
+anybody may have written.
+
+Enters: settings before and after, the step. Leaves: the reason why it cannot be granted.
+Never knows: requests, runs, or who asks.
+"""
+
+from collections.abc import Iterable
+
+from longhaul.config.paths import change_of
+from longhaul.config.problems import unknown_setting
+from longhaul.config.recipe import Recipe
+from longhaul.core.errors import UsageError
+
+RESETS = ("optimizer", "loss-scale", "schedule", "data")
+"""What a fork may begin anew."""
+_LEAP = 10_000.0
+"""Times the rate in force. People change rates by factors of two to a hundred; beyond this a minus
+or a digit is missing, as in 6e5 for 6e-5. No rate is too high by itself: it depends on the rule."""
+
+
+class NotAskable(UsageError):
+    """Nothing was changed."""
+
+
+def refuse_unless_live(paths: Iterable[str]) -> None:
+    """Settings that cannot change while a run trains.
+
+    Raises:
+        NotAskable: one of them cannot.
+    """
+    for path in paths:
+        when = change_of(path)
+        if when is None:
+            raise NotAskable(str(unknown_setting(path)))
+        if when == "restart":
+            raise NotAskable(
+                f"{path}: cannot change while a run trains",
+                f"stop the run, then `longhaul train RECIPE --set {path}=…`",
+            )
+        if when == "never":
+            raise NotAskable(
+                f"{path}: cannot change while a run trains, nor later: it decides what this run is",
+                "start another run with --new",
+            )
+
+
+def refuse_resets(resets: Iterable[str]) -> None:
+    """What no fork can begin anew.
+
+    Raises:
+        NotAskable: there is no such thing.
+    """
+    if unknown := [what for what in resets if what not in RESETS]:
+        raise NotAskable(f"--reset {unknown[0]}: not one of {', '.join(RESETS)}")
+
+
+def refuse_senseless(before: Recipe, after: Recipe, step: int, *, force: bool) -> None:
+    """Values that are possible in a recipe, and make no sense in a run that stands at `step`.
+
+    Raises:
+        NotAskable: with what was probably meant.
+    """
+    begin = after.optim.schedule.from_step
+    if begin > step and begin != before.optim.schedule.from_step:
+        raise NotAskable(
+            f"optim.schedule.from_step: {begin} lies ahead; the run will stand at step {step}",
+            "a schedule begins at a step that was made; until then nothing would be scheduled",
+        )
+    was, new = before.optim.lr, after.optim.lr
+    if not force and not was / _LEAP <= new <= was * _LEAP:
+        raise NotAskable(
+            f"optim.lr: {new:g} is {new / was:.0e} times the {was:g} in force",
+            "if it is no slip of the pen, ask again with --force",
+        )
