@@ -74,6 +74,11 @@ class RunFolder:
         return self.path / "checkpoints"
 
     @property
+    def incidents(self) -> Path:
+        """What is kept of single steps that went wrong, one folder a step."""
+        return self.path / "incidents"
+
+    @property
     def workers(self) -> Path:
         """One log a worker process."""
         return self.path / "workers"

@@ -5,6 +5,7 @@ Leaves: complaints; none if the run ended as the incident book says.
 Never knows: what was injected, but for the steps at which it may show.
 """
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -97,6 +98,8 @@ class Expected:
     """That the finding must name."""
     evidence: str = ""
     """Figure that it must give."""
+    batch_saved: bool = False
+    """The batch of the first sign must have been kept, with its tokens and documents."""
     in_time: bool = False
     """It must come to light while the loss is still where it was."""
     actions: tuple[frozenset[str], ...] = ()
@@ -152,11 +155,29 @@ def _found(story: Story, expected: Expected) -> Iterator[str]:
         yield f"found at step {finding.step}, later than {expected.found_by}"
     if expected.evidence and expected.evidence not in finding.evidence:
         yield f"the finding does not give its {expected.evidence}"
+    if expected.batch_saved:
+        yield from _saved(story, finding.first_step)
     if expected.in_time:
         before = _level(story, finding.first_step - _LEVEL_STEPS, finding.first_step)
         then = _level(story, finding.step - _LEVEL_STEPS, finding.step)
         if not then < before + _HARM:
             yield f"when it was found the loss had risen from {before:.2f} to {then:.2f}"
+
+
+def _saved(story: Story, step: int) -> Iterator[str]:
+    told = [event for event in story.events("batch-saved") if event.step == step]
+    if not told:
+        yield f"the batch of step {step} was not saved"
+        return
+    batch = json.loads((story.folder.path / told[0].data["path"]).read_bytes())
+    made = next(record for record in story.steps if record.step == step)
+    whole = batch["slots_left_out"] or len(batch["slots"]) == made.sequences
+    lengths = {len(slot["tokens"].split()) for slot in batch["slots"]}
+    named = all(slot["documents"] for slot in batch["slots"])
+    if batch["draw"] != made.draw or not whole or not named:
+        yield f"what was saved is not the batch of step {step}"
+    if lengths != {made.sequence_length + 1}:
+        yield f"what was saved of step {step} has sequences of {sorted(lengths)} tokens"
 
 
 def _level(story: Story, begin: int, end: int) -> Nats:

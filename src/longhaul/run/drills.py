@@ -83,7 +83,7 @@ def numbers() -> tuple[Drill, ...]:
         Drill(
             "N3", "one batch gives NaN",
             Expected(kinds=("non-finite",), severity="notice", first_sign=(150, 150),
-                     found_by=150, loss_below=FINE),
+                     found_by=150, batch_saved=True, loss_below=FINE),
             (), (Fault("nan-loss", draws=blocks_of(150, 1)),),
         ),
         Drill(
