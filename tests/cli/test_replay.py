@@ -38,8 +38,9 @@ def run(tmp_path):
             journal.append(
                 StepRecord(
                     attempt=1, segment="1.00", step=step, draw=step * 8 - 8, next_draw=step * 8,
-                    time=1_000_000.0 + step, loss=5.0 + 0.5 * max(step - 200, 0),
+                    time=1_000_000.0 + step, loss=6.0 - step / 200 + 0.5 * max(step - 200, 0),
                     gradient_norm=1.0, learning_rate=1e-3, sequences=8, sequence_length=64,
+                    states=tuple((at, at * 8, "disk") for at in range(0, step, 25)),
                 )
             )  # fmt: skip
         journal.append(
@@ -88,15 +89,35 @@ def test_other_detectors_are_read_from_a_file(call, tmp_path):
         ("[optim]\nlr = 1.0\n", UsageError, "no table"),
         ("[recover\n", UsageError, "TOML"),
         ("[recover]\nlr_facto = 0.5\n", RecipeError, "lr_factor"),
-        ("[recover]\nlr_factor = 1.5\n", RecipeError, "not < 1"),
+        ("[recover]\nlr_factor = 1.5\n", RecipeError, "1.5 is not < 1.0 (p.toml:2)"),
+        ('[recover]\nladder.loss_spike = [["jump"]]\n', RecipeError, "(p.toml:2)"),
+        ('\n[[fallback]]\nname = "calm"\n', RecipeError, "(p.toml:2)"),
+        ("fallback = 3\n", RecipeError, "fallback"),
+        ("recover = 3\n", UsageError, "recover is no table"),
+        ("", UsageError, "is empty"),
+        ("\udcff", UsageError, "cannot be read as TOML"),
     ],
 )
 def test_a_wrong_file_is_refused_with_the_reason(call, tmp_path, text, error, word):
     file = tmp_path / "p.toml"
-    file.write_text(text)
+    file.write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(error) as refused:
         call("--policy", str(file))
     assert word in str(refused.value)
+    assert refused.value.exit_code == 2
+
+
+def test_a_file_that_is_none_is_named_with_the_reason(call, tmp_path):
+    for option in ("--policy", "--detectors"):
+        for place, why in ((tmp_path / "no.toml", "No such file"), (tmp_path, "directory")):
+            with pytest.raises(UsageError, match=f"{place}: cannot be read .*{why}"):
+                call(option, str(place))
+
+
+def test_a_byte_order_mark_is_no_mistake(call, tmp_path):
+    file = tmp_path / "p.toml"
+    file.write_text('\ufeff[recover]\nmode = "report"\n')
+    assert "would have done" in call("--policy", str(file))
 
 
 def test_a_table_that_no_recipe_has_is_refused(call, tmp_path):

@@ -36,6 +36,10 @@ STEPS = st.builds(
     totals=st.dictionaries(st.text(min_size=1), FLOATS),
     source_losses=st.dictionaries(st.text(min_size=1), FLOATS),
     loss_scale=st.none() | FLOATS,
+    states=st.none()
+    | st.lists(st.tuples(st.integers(0), st.integers(0), st.sampled_from(["memory", "disk"]))).map(
+        tuple
+    ),
 )
 
 

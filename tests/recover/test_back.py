@@ -19,7 +19,7 @@ def test_a_rollback_keeps_its_margin_where_it_can(make):
 
 
 def test_of_two_states_of_a_step_the_one_in_memory_is_taken():
-    both = (Safe(10, 80, "memory"), Safe(10, 80, "disk", "m"))
+    both = (Safe(10, 80, "memory"), Safe(10, 80, "disk"))
     assert safe_before(both, 40, 0).where == "memory"
 
 

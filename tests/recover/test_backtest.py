@@ -2,7 +2,7 @@
 
 import math
 import random
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import pytest
 
@@ -67,26 +67,26 @@ class Live:
         self.draw = draw + self.make.blocks
         record = self.make.step(
             self.step, loss=loss_at(self.step, rate, self.noise), learning_rate=rate, draw=draw,
-            next_draw=self.draw, **self.at(),
+            next_draw=self.draw, states=tuple(map(astuple, self.safe.values())), **self.at(),
         )  # fmt: skip
         self.keep(record)
         findings = self.diagnosis.observe(record)
         for finding in findings:
             self.keep(finding)
-        if self.step % EVERY == 0:
-            self.safe[self.step] = Safe(self.step, record.next_draw, "memory")
-            self.safe = {step: self.safe[step] for step in sorted(self.safe)[-8:]}
         probation = sizes_of(LIMITS, 1000).probation
         situation = self.make.situation(
             self.step, self.ledger, self.recipe,
             good=good_states(self.safe.values(), self.course, probation),
             quiet_since=self.course.quiet_since, draw=self.draw,
         )  # fmt: skip
-        if not findings and self.step % LOOK_EVERY_STEPS:
-            return
-        plan = Policy(LIMITS).decide(situation, findings)
+        plan = None
+        if findings or self.step % LOOK_EVERY_STEPS == 0:
+            plan = Policy(LIMITS).decide(situation, findings)
         if plan is not None:
             self.carry_out(plan)
+        if self.step % EVERY == 0:
+            self.safe[self.step] = Safe(self.step, self.draw, "memory")
+            self.safe = {step: self.safe[step] for step in sorted(self.safe)[-8:]}
 
     def carry_out(self, plan):
         self.plans.append(plan)
@@ -110,8 +110,7 @@ def live(make):
 
 def judged(live, **limits):
     records = (from_line(line) for line in live.lines)
-    policy = RecoverSection(**limits)
-    return replay(records, live.recipe, live.recipe.diagnose, policy)
+    return replay(records, live.recipe.model_copy(update={"recover": RecoverSection(**limits)}))
 
 
 def test_the_same_limits_find_and_decide_what_was_found_and_decided_live(live):
@@ -153,7 +152,7 @@ def test_detectors_that_see_nothing_would_have_done_nothing(live):
         }
     )
     records = (from_line(line) for line in live.lines)
-    done = replay(records, live.recipe, blind, LIMITS)
+    done = replay(records, live.recipe.model_copy(update={"diagnose": blind}))
     assert not [
         finding for finding in done.findings if finding.kind in ("divergence", "loss-spike")
     ]
@@ -167,8 +166,7 @@ def test_what_people_decided_holds_in_the_replay_too(make):
         kind="set", attempt=1, step=39, time=2000.0, who="anna", reason="",
         data={"path": "optim.lr", "value": 1e-4, "old": 1e-3},
     )  # fmt: skip
-    recipe = make.recipe()
-    done = replay([*records, by_anna], recipe, recipe.diagnose, LIMITS)
+    done = replay([*records, by_anna], make.recipe())
     assert done.steps == 39
     assert not done.turns
 
@@ -187,15 +185,20 @@ def test_a_verdict_that_the_run_came_to_shapes_the_plan_again(live, lag):
         kind="cause", attempt=1, step=border, time=0.0,
         data={"cause": "hyper-parameter", "rung": "rate", "reason": "half of it is enough"},
     )  # fmt: skip
-    done = replay([*records[:at], *late, told], live.recipe, live.recipe.diagnose, LIMITS)
+    done = replay([*records[:at], *late, told], live.recipe)
     (turn,) = done.turns
     assert drafted.actions == ("rollback", "skip")
     assert turn.would.actions == ("rollback", "lower-lr")
     assert turn.would.verdict.sentence == "half of it is enough"
-    unlooked = replay(
-        [*records[:at], *late, told], live.recipe, live.recipe.diagnose,
-        RecoverSection(diagnose=False),
-    )  # fmt: skip
-    assert unlooked.turns[0].would == drafted
-    silent = replay([*records[:at], *late], live.recipe, live.recipe.diagnose, LIMITS)
-    assert silent.turns[0].would == drafted, "nobody had looked, and the journal ends"
+    blunt = live.recipe.model_copy(update={"recover": RecoverSection(diagnose=False)})
+    unlooked = replay([*records[:at], *late, told], blunt)
+    assert unlooked.turns[0].would.actions == drafted.actions
+    silent = replay([*records[:at], *late], live.recipe)
+    assert silent.turns[0].would.actions == drafted.actions, "nobody had looked, and it ends"
+    assert (silent.turns[0].would == drafted) is (lag == 0), "steps under way are paid for too"
+
+
+def test_a_journal_that_does_not_tell_its_states_says_so(live, make):
+    assert judged(live).tells_states
+    older = replay([replace(make.step(step), states=None) for step in range(1, 9)], make.recipe())
+    assert not older.tells_states

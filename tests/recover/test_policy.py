@@ -62,6 +62,23 @@ def test_n2_gradient_spikes_tighten_clipping_and_then_lower_the_learning_rate(ma
     assert plans[1].rollback is None
 
 
+def test_activations_are_clamped_with_room_for_what_they_usually_reach(make):
+    limits = RecoverSection(ladder={"growth": (("clamp",), ("lower-lr",))})
+    grows = make.finding("growth", 200, 150, severity="warning", subject="residual_max[1]")
+    situation = make.situation(200, residual_max=12.5)
+    plan = Policy(limits).decide(situation, [grows])
+    assert plan.actions == ("clamp",)
+    assert plan.settings == {"model.residual_clamp": 25.0}
+    assert "model.residual_clamp 0 → 25" in plan.reason
+    # Where nothing is known of it, and once it is on, the next rung is taken.
+    for known in (
+        make.situation(200),
+        make.situation(400, make.after(LedgerState(), plan, 200), residual_max=20.0, good=()),
+    ):
+        later = make.finding("growth", known.step, known.step - 20)
+        assert Policy(limits).decide(known, [later]).actions == ("lower-lr",)
+
+
 def test_n3_a_batch_that_is_not_finite_is_masked_and_training_goes_on(make):
     one = make.finding("non-finite", 200, severity="notice")
     two = make.finding("non-finite", 200, 190, severity="warning")
@@ -69,6 +86,11 @@ def test_n3_a_batch_that_is_not_finite_is_masked_and_training_goes_on(make):
     plan = POLICY.decide(make.situation(200), [two])
     assert plan.actions == ("mask",)
     assert not plan.effects
+    # It is no rung of the ladder: what is done first about an alarm is still the first rung.
+    ledger = make.after(LedgerState(), plan, 200)
+    alarm = make.finding("non-finite", 201, 190)
+    plan = POLICY.decide(make.situation(201, ledger), [alarm])
+    assert plan.actions == ("rollback", "skip")
 
 
 def test_n4_a_sinking_loss_scale_goes_back_resets_it_and_lowers_the_rate(make):

@@ -100,9 +100,14 @@ def spoil(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     honest = TrainingStep.__call__
 
     def of_kind(kind: str) -> None:
+        made: set[int] = set()
+
         def spoiled(self: TrainingStep, batch: Any, *rest: Any) -> Any:
             if batch.draw not in (NOISY_DRAWS if kind == "noise" else POISONED_DRAWS):
                 return honest(self, batch, *rest)
+            if kind == "once" and batch.draw in made:
+                return honest(self, batch, *rest)
+            made.add(batch.draw)
             if kind == "noise":
                 chance = torch.Generator().manual_seed(batch.draw)
                 tokens = torch.randint(128, 256, batch.tokens_BT.shape, generator=chance)
@@ -228,6 +233,17 @@ def test_what_cannot_be_looked_for_is_said_and_the_drafted_plan_is_carried_out(
     assert "lower-lr" in decision.data["actions"]
 
 
+def test_what_no_replay_shows_again_accuses_no_machine_and_says_what_was_not_asked(
+    room: Room, spoil: Callable[[str], None]
+) -> None:
+    spoil("once")
+    assert room.train(40, *every_ladder(SKIP)) is ExitCode.FINISHED, room.said
+    told = room.causes()[0].data
+    assert told["cause"] == "undetermined"
+    assert "a live run asks no other device" in told["reason"]
+    assert told["skipped"]["witness"] in told["reason"]
+
+
 def test_who_has_to_stop_does_not_look_for_causes(
     room: Room, spoil: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,7 +275,7 @@ def test_bytes_that_changed_in_memory_are_gone_back_behind_from_the_disk(
         return honest(self, copies)
 
     monkeypatch.setattr(Trainer, "lend", damaged)
-    back_to_15 = "recover.margin_steps=4"
+    back_to_15 = "recover.margin_steps=8"
     assert room.train(40, *every_ladder(SKIP), back_to_15) is ExitCode.FINISHED, room.said
     assert "has changed in the host's memory" in room.causes()[0].data["reason"]
     (back,) = [r for r in room.records() if isinstance(r, Event) and r.kind == "rolled-back"]
@@ -282,7 +298,7 @@ def test_a_journal_judged_again_comes_to_the_same_plans(
     spoil("nan")
     room.train(48, *every_ladder(LOWER))
     recipe = read_asked(room.folder).settings()
-    again = replay(room.records(), recipe, recipe.diagnose, recipe.recover, recipe.fallback)
+    again = replay(room.records(), recipe)
     turns = [turn for turn in again.turns if turn.live is not None and turn.would is not None]
     (turn,) = [turn for turn in turns if turn.would.effects]
     would, live = turn.would.decision_data(turn.step), turn.live.data

@@ -1,9 +1,11 @@
 """The closed loop through whole runs, within this process: trouble, finding, decision, recovery."""
 
 import errno
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from longhaul.core.errors import ExitCode, NeedsPerson
@@ -14,9 +16,12 @@ from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import load_ledger
 from longhaul.logbook.reading import read_journal
 from longhaul.logbook.segments import read_segments
+from longhaul.run import saved_batch
 from longhaul.run.asked import read_asked
+from longhaul.run.data_at import documents_at
 from longhaul.run.recovery import Recovery
 from longhaul.run.start import Start, start
+from longhaul.run.text import text_of
 from longhaul.run.view import SilentView
 from longhaul.train.step import TrainingStep
 from longhaul.train.trainer import Trainer
@@ -127,6 +132,52 @@ def test_bad_data_is_seen_gone_back_behind_and_passed_over(room: Room) -> None:
     assert decision.reason in room.said
     assert {f.kind for f in room.of(Finding)} == {"non-finite"}
     assert all(f.sentence in room.said for f in room.of(Finding))
+
+
+@pytest.mark.usefixtures("poison")
+def test_the_batch_that_was_masked_first_is_kept_with_its_documents(room: Room) -> None:
+    room.train(40, 'recover.mode="report"')
+    (told,) = room.events("batch-saved")
+    assert told.step == 24, "the masked ones after it are of the same incident"
+    assert told.data["path"] == "incidents/step-24/batch-1.00.json"
+    batch = json.loads((room.folder.path / told.data["path"]).read_bytes())
+    assert (batch["draw"], batch["next_draw"], batch["slots_left_out"]) == (92, 96, 0)
+    shown = list(documents_at("drill", room.path, 24, None))
+    named = [line.split("  tokens")[0].strip() for line in shown if line.startswith("    ")]
+    assert [name for slot in batch["slots"] for name in slot["documents"]] == named
+    dataset = text_of(room.folder)
+    for slot in batch["slots"]:
+        stream = next(s.train for s in dataset.sources if s.name == slot["source"])
+        tokens = stream.gather(np.array([slot["begin"]]), 33)[0]
+        assert slot["tokens"] == " ".join(map(str, tokens))
+    assert told.data["path"] in room.said
+
+
+@pytest.mark.usefixtures("poison")
+def test_a_batch_that_cannot_be_kept_fails_nothing(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, content: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(saved_batch, "write_bytes", full)
+    assert room.train(40, SKIP_AT_ONCE) is ExitCode.FINISHED
+    assert "the batch of step 24 could not be saved" in room.said
+    assert not room.events("batch-saved")
+
+
+@pytest.mark.usefixtures("poison")
+def test_what_is_kept_of_batches_is_bounded(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saved_batch, "_MOST_TOKENS", 70)
+    room.train(40, SKIP_AT_ONCE)
+    (told,) = room.events("batch-saved")
+    batch = json.loads((room.folder.path / told.data["path"]).read_bytes())
+    assert (len(batch["slots"]), batch["slots_left_out"]) == (2, 2)
+    kept = saved_batch.SavedBatches(room.folder, text_of(room.folder))
+    settings, steps = read_asked(room.folder).settings(), room.of(StepRecord)
+    monkeypatch.setattr(saved_batch, "_MOST_FILES", 2)
+    paths = [kept.save(record, settings, ()) for record in steps[:3]]
+    assert [path is not None for path in paths] == [True, False, False]
 
 
 @pytest.mark.usefixtures("poison")

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from safetensors import safe_open
 
+from longhaul.cli.lines import readable_line
 from longhaul.core.clocks import RealClock
-from longhaul.core.errors import ExitCode, UsageError
+from longhaul.core.errors import ExitCode, NeedsPerson, RecipeError, UsageError
 from longhaul.core.records import Decision, Event, StepRecord
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import load_ledger
@@ -16,11 +17,14 @@ from longhaul.logbook.reading import read_journal
 from longhaul.logbook.requests import new_request, pending, submit
 from longhaul.logbook.segments import read_segments
 from longhaul.run import desk
-from longhaul.run.ask import ask_fork, ask_rollback
+from longhaul.run.ask import ask_fork, ask_note, ask_rollback, ask_set
 from longhaul.run.past import read_past
+from longhaul.run.recovery import Recovery
 from longhaul.run.start import Start, start
+from longhaul.run.trained import open_trained
 from longhaul.run.view import SilentView
 from longhaul.store.catalogue import catalogue
+from longhaul.train.trainer import Trainer
 
 TINY = (
     "model.width=16", "model.layers=1", "model.context=32", "model.dropout=0.3",
@@ -137,25 +141,63 @@ def test_what_was_poisoned_is_saved_anew_at_the_same_step(room: Room) -> None:
     assert ledger.checkpoint_health[10].health == "verified"
 
 
+class Killed(BaseException):
+    """What SIGKILL would do: nothing of the run's own ending is reached."""
+
+
+def kill() -> None:
+    raise Killed
+
+
+ALONE = ("checkpoint.keep_last=1", "recover.probation_steps=100")
+"""Nothing becomes good in time, and one checkpoint is kept."""
+
+
 def test_killed_right_after_a_rollback_the_state_gone_back_to_is_still_there(room: Room) -> None:
-    class Killed(BaseException):
-        """What SIGKILL would do: nothing of the run's own ending is reached."""
-
     def back_then_die() -> None:
-        room.ask("rollback", to=6)()
-        room.at[7] = kill
-
-    def kill() -> None:
-        raise Killed
+        room.ask("rollback", to=3)()
+        room.at[4] = kill
 
     room.at = {11: back_then_die}
-    # Nothing becomes good in time, and one checkpoint is kept: the rollback poisons the only one.
-    alone = ("checkpoint.keep_last=1", "recover.probation_steps=100")
     with pytest.raises(Killed):
-        room.train(12, *alone, at=room.at)
-    assert [step for step, _ in room.recoveries()[0].data["poison"]] == [10]
-    room.train(12, *alone)
-    assert room.events("attempt-started")[-1].data["resumed_from"] == 6
+        room.train(12, *ALONE, at=room.at)
+    poisoned = [step for step, _ in room.recoveries()[0].data["poison"]]
+    assert poisoned == [5, 10], "every checkpoint there was"
+    room.train(12, *ALONE)
+    assert room.events("attempt-started")[-1].data["resumed_from"] == 3
+
+
+@pytest.mark.parametrize(("to", "resumed_from"), [(6, 5), (3, None)])
+def test_killed_before_a_rollback_could_save_anything_the_run_still_goes_on(
+    room: Room,
+    plain: Room,
+    monkeypatch: pytest.MonkeyPatch,
+    to: int,
+    resumed_from: int | None,
+) -> None:
+    """The decision holds and has poisoned what lies beyond it; the snapshot died with the
+    process."""
+    with monkeypatch.context() as then:
+        then.setattr(Trainer, "roll_back", lambda self, restore: kill())
+        with pytest.raises(Killed):
+            room.train(24, *ALONE, at={22: room.ask("rollback", to=to)})
+    oldest = catalogue(room.folder.checkpoints)[0]
+    assert oldest.step == 5, "there is none as old as the snapshots, hence the first stays"
+    room.train(24, *ALONE)
+    assert room.events("attempt-started")[-1].data["resumed_from"] == resumed_from
+    begun = resumed_from or 0
+    assert [r.step for r in room.steps()][22:] == list(range(begun + 1, 25))
+    assert ("from the beginning" in room.said) is (resumed_from is None)
+    plain.train(24, *ALONE)
+    assert room.state() == plain.state()
+
+
+def test_where_no_checkpoint_is_left_to_go_on_from_the_reason_is_said(room: Room) -> None:
+    room.train(12, at={11: room.ask("rollback", to=6)})
+    for checkpoint in catalogue(room.folder.checkpoints):
+        (checkpoint.path / "manifest.json").write_text("{")
+    with pytest.raises(NeedsPerson, match=r"none of the 3 checkpoints .* can be used: .*manifest"):
+        room.train(14)
 
 
 def test_a_run_that_rests_goes_back_when_it_is_next_started(room: Room, plain: Room) -> None:
@@ -202,7 +244,13 @@ def test_a_checkpoint_that_was_gone_back_behind_is_no_end_of_a_run(room: Room) -
         ("fork", {"at": 9}, "the run has come to step 8 only"),
         ("fork", {"at": 5, "reset": ["brain"]}, "reset brain: not one of optimizer"),
         ("fork", {"at": 5, "set": {"optim.lr": -1}}, "-1 is not > 0"),
-        ("fork", {"at": 5, "set": {"model.width": 32}}, "cannot change in it"),
+        ("fork", {"at": 5, "set": {"model.width": 32}}, "cannot change while"),
+        ("fork", {"at": 5, "set": {"optim.lr": 1e30}}, "5e+32 times the 0.002 in force"),
+        ("set", {"path": "optim.lr", "value": 1e-12}, "5e-10 times the 0.002 in force"),
+        ("set", {"path": "optim.lr", "value": -1}, "-1 is not > 0.0 (asked by anna)"),
+        ("set", {"path": "optim.schedule.from_step", "value": 9}, "9 lies ahead"),
+        ("fork", {"at": 5, "set": {"optim.schedule.from_step": 7}}, "7 lies ahead"),
+        ("note", {"text": " \n"}, "without a word"),
         ("fork", {"at": 5, "set": 7}, "makes no sense"),
     ],
 )
@@ -239,6 +287,62 @@ def test_a_fork_opens_the_next_major_with_its_settings_and_resets(room: Room) ->
     assert len(room.events("state-reset")) == 1, "a restart does not reset again"
 
 
+@pytest.mark.parametrize("killed_in", [(Trainer, "roll_back"), (Recovery, "open_segment"), None])
+def test_a_fork_that_was_killed_is_still_the_fork_that_was_asked_for(
+    room: Room, monkeypatch: pytest.MonkeyPatch, killed_in: tuple[type, str] | None
+) -> None:
+    changes, resets = {"optim.lr": 1e-4}, ["optimizer", "data"]
+
+    def fork_then_die() -> None:
+        room.ask("fork", at=6, set=changes, reset=resets)()
+        room.at[8] = kill
+
+    room.at = {11: fork_then_die}
+    with monkeypatch.context() as then:
+        if killed_in is not None:
+            then.setattr(*killed_in, lambda *given, **named: kill())
+        with pytest.raises(Killed):
+            room.train(12, at=room.at)
+    room.train(12)
+    last = read_segments(room.folder)[-1]
+    assert str(last.number) == ("2.00" if killed_in else "2.01")
+    assert last.checkpoint == 5
+    assert ("it looked hot; restart" in last.reason) is bool(killed_in)
+    again = [r for r in room.steps() if r.segment == str(last.number)]
+    assert [r.draw for r in again] == list(range(0, 28, 4)), "from step 5, the data anew"
+    assert [round(r.learning_rate / 1e-4, 3) for r in again[:4]] == [0.333, 0.667, 1.0, 1.0]
+
+
+def test_what_was_asked_for_at_one_border_is_granted_in_turn(room: Room) -> None:
+    def ask_a_lot() -> None:
+        for kind, data in (
+            ("note", {"text": "🚀\nzwei \u2028 drei"}),
+            ("set", {"path": "optim.lr", "value": 1e-3, "from_step": 13}),
+            ("rollback", {"to": 9}),
+            ("fork", {"at": 9}),
+            ("set", {"path": "optim.lr", "value": 5e-4}),
+            ("rollback", {"to": 6}),
+            ("rollback", {"to": 8}),
+        ):
+            room.ask(kind, **data)()
+
+    room.train(15, at={11: ask_a_lot})
+    (refused,) = room.events("request-refused")
+    assert "step 8: the run stands at step 6; nothing to go back to" in refused.data["reason"]
+    assert [d.data["rollback"] and d.data["rollback"]["to"] for d in room.recoveries()] == [
+        9, None, 6,
+    ]  # fmt: skip
+    numbers = [str(opening.number) for opening in read_segments(room.folder)]
+    assert numbers == ["1.00", "1.01", "2.00", "2.01", "2.02"]
+    assert [r.step for r in room.steps()] == [*range(1, 12), *range(7, 16)]
+    rates = {r.learning_rate for r in room.steps()[11:]}
+    assert rates == {5e-4}, "what is asked for at once withdraws what was to begin later"
+    (note,) = room.events("note")
+    assert note.data["text"] == "🚀\nzwei \u2028 drei"
+    assert readable_line(note).count("\n") == 0
+    assert not pending(room.folder)
+
+
 def test_a_fork_may_begin_the_schedule_anew(room: Room) -> None:
     linear = ("optim.schedule.shape=linear", "optim.schedule.final_fraction=0.0")
     room.train(12, *linear, at={8: room.ask("fork", at=6, reset=["schedule"])})
@@ -263,12 +367,37 @@ def test_what_a_resting_run_could_not_grant_is_refused_when_asked(room: Room) ->
     with pytest.raises(UsageError, match="nothing to go back to"):
         ask_rollback("drill", room.path, 12, "", 0)
     with pytest.raises(UsageError, match="has no state of that step or before left"):
-        ask_rollback("drill", room.path, 5, "", 0)
+        ask_rollback("drill", room.path, 3, "", 0)
     with pytest.raises(UsageError, match="has no state of that step or before left"):
-        ask_fork("drill", room.path, 5, [], [], "", 0)
+        ask_fork("drill", room.path, 3, [], [], "", 0)
     with pytest.raises(UsageError, match="reset brain: not one of optimizer"):
         ask_fork("drill", room.path, 12, [], ["brain"], "", 0)
     assert not pending(room.folder)
+
+
+def test_what_nobody_can_mean_is_refused_when_typed(room: Room) -> None:
+    room.train(6)
+
+    def change(path_and_value: str, force: bool = False) -> str:
+        return ask_set("drill", room.path, path_and_value, "", 0, force=force)
+
+    with pytest.raises(UsageError, match="--force"):
+        change("optim.lr=1e30")
+    with pytest.raises(UsageError, match="lies ahead"):
+        change("optim.schedule.from_step=7")
+    with pytest.raises(RecipeError, match=r"-1 is not > 0.0 \(optim.lr=-1\)"):
+        change("optim.lr=-1")
+    with pytest.raises(RecipeError, match=r"\(--set optim.lr=-1\)"):
+        ask_fork("drill", room.path, 5, ["optim.lr=-1"], [], "", 0)
+    with pytest.raises(UsageError, match=r"optim\.lr: given twice"):
+        ask_fork("drill", room.path, 5, ["optim.lr=1e-3", "optim.lr=1e-4"], [], "", 0)
+    with pytest.raises(UsageError, match="without a word"):
+        ask_note("drill", room.path, "\n ", 0)
+    assert not pending(room.folder)
+    change("optim.lr=1e-9", force=True)
+    room.train(7)
+    assert not room.events("request-refused")
+    assert room.steps()[-1].learning_rate == 1e-9
 
 
 def test_the_optimizer_is_swapped_in_a_live_run_and_a_restart_keeps_it(room: Room) -> None:
@@ -284,15 +413,30 @@ def test_the_optimizer_is_swapped_in_a_live_run_and_a_restart_keeps_it(room: Roo
     assert any(name.endswith(".exp_avg_sq") for name in room.state())
 
 
+def test_activations_are_clamped_in_a_live_run_and_stay_so(room: Room) -> None:
+    """Read at every step: from the border on, after a restart, and when the model is opened."""
+    gauged = ("monitor.gauge_interval_steps=1", 'recover.mode="report"')
+    clamp = room.ask("set", path="model.residual_clamp", value=0.03)
+
+    def reached() -> list[float]:
+        return [
+            max(*r.gauges["residual_max"], *(-low for low in r.gauges["residual_min"]))
+            for r in room.steps()
+        ]
+
+    room.train(10, *gauged, at={6: clamp})
+    before, after = reached()[:6], reached()[6:]
+    assert min(before) > 0.03
+    assert max(after) == pytest.approx(0.03)
+    assert read_segments(room.folder)[-1].difference == {"model.residual_clamp": (0.0, 0.03)}
+    room.train(12, *gauged)
+    assert max(reached()[10:]) == pytest.approx(0.03)
+    assert open_trained("drill", room.path, None).model.residual_clamp == 0.03
+
+
 def test_a_swap_before_the_next_checkpoint_is_made_again_at_the_restart(
     room: Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Killed(BaseException):
-        """What SIGKILL would do: nothing of the run's own ending is reached."""
-
-    def kill() -> None:
-        raise Killed
-
     swap = room.ask("set", path="optim.name", value="sgdw")
     with pytest.raises(Killed):
         room.train(12, at={7: swap, 9: kill})

@@ -6,6 +6,7 @@ as they were and as they would have been. Never knows: how either comes about.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,12 +15,13 @@ import typer
 from longhaul.cli.options import RUNS, RunName, RunsFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from rich.table import Table
 
     from longhaul.config.recipe import Recipe
     from longhaul.core.records import Finding
+    from longhaul.logbook.folder import RunFolder
     from longhaul.recover.backtest import Backtest, Turn
 
 
@@ -38,24 +40,45 @@ def replay(
     from rich.console import Console
 
     from longhaul.logbook.folder import open_run
-    from longhaul.logbook.reading import read_journal
-    from longhaul.recover.backtest import replay as judge_again
-    from longhaul.run.asked import read_asked
 
     folder = open_run(run, runs_dir)
-    recipe = read_asked(folder).settings()
-    for path, tables in ((policy, ("recover", "fallback")), (detectors, ("diagnose",))):
-        if path is not None:
-            recipe = _with_tables(recipe, path, tables)
-    records = read_journal(folder)
-    done = judge_again(records, recipe, recipe.diagnose, recipe.recover, recipe.fallback)
+    limits = [_Limits.read(policy, ("recover", "fallback"))] if policy else []
+    limits += [_Limits.read(detectors, ("diagnose",))] if detectors else []
+    done, damaged = judged_again(folder, limits)
     for line in told(folder.name, done):
         typer.echo(line)
     if done.turns:
         Console(highlight=False).print(_table(done.turns))
     typer.echo(balance(done))
-    if records.damaged:
-        typer.echo(f"{records.damaged} damaged journal lines were passed over")
+    if done.turns and not done.tells_states:
+        typer.echo("an older longhaul wrote this: what could be gone back to is not known")
+    if damaged:
+        typer.echo(f"{damaged} damaged journal lines were passed over")
+
+
+def judged_again(folder: RunFolder, limits: Sequence[_Limits] = ()) -> tuple[Backtest, int]:
+    """A run's journal judged by the limits that were in force, but for those given; and how many
+    damaged lines were passed over.
+    """
+    from longhaul.config.load import recipe_from_values
+    from longhaul.logbook.reading import read_journal
+    from longhaul.logbook.segments import read_segments
+    from longhaul.recover.backtest import replay as judge_again
+    from longhaul.run.asked import read_asked
+
+    def judged_by(settings: Recipe) -> Recipe:
+        for other in limits:
+            settings = other.on(settings)
+        return settings
+
+    recipe = judged_by(read_asked(folder).settings())
+    segments = {
+        str(opening.number): judged_by(recipe_from_values(opening.settings))
+        for opening in read_segments(folder)
+    }
+    records = read_journal(folder)
+    done = judge_again(records, recipe, segments)
+    return done, records.damaged
 
 
 def told(name: str, done: Backtest) -> Iterator[str]:
@@ -125,24 +148,48 @@ def _done(actions: Sequence[str], lost: int, rollback: Any) -> str:
     return ", ".join(f"rollback{back}" if a == "rollback" else a for a in actions)
 
 
-def _with_tables(recipe: Recipe, path: Path, tables: tuple[str, ...]) -> Recipe:
-    import tomllib
+@dataclass(frozen=True)
+class _Limits:
+    """Other limits, as they stand in a file."""
 
-    from longhaul.config.load import leaves, with_overrides
-    from longhaul.config.recipe import Recipe
-    from longhaul.core.errors import UsageError
+    values: Mapping[str, Any]
+    """Dotted path → value."""
+    origins: Mapping[str, str]
+    """Dotted path → `file:line`."""
 
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: cannot be read as TOML: {error}") from error
-    if unknown := [name for name in values if name not in Recipe.model_fields]:
-        raise UsageError(f"{path}: {unknown[0]} is no table of a recipe")
-    given = {name: values[name] for name in tables if name in values}
-    if not given:
-        names = " or ".join(f"[{name}]" for name in tables)
-        raise UsageError(
-            f"{path}: has no table {names}", "write the limits as they stand in a recipe"
-        )
-    entries = {"fallback": given.pop("fallback")} if "fallback" in given else {}
-    return with_overrides(recipe, dict(leaves(given)) | entries)
+    @classmethod
+    def read(cls, path: Path, tables: tuple[str, ...]) -> _Limits:
+        """The tables of these names in a TOML file."""
+        import tomllib
+
+        from longhaul.config.load import leaves
+        from longhaul.config.recipe import Recipe
+        from longhaul.config.toml_lines import lines_of_settings
+        from longhaul.core.errors import UsageError
+
+        named = " or ".join(f"[{name}]" for name in tables)
+        remedy = f"name a TOML file with {named}, as they stand in a recipe"
+        try:
+            text = path.read_bytes().decode("utf-8-sig")
+            values = tomllib.loads(text)
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be read ({error.strerror})", remedy) from error
+        except ValueError as error:
+            raise UsageError(f"{path}: cannot be read as TOML: {error}", remedy) from error
+        if unknown := [name for name in values if name not in Recipe.model_fields]:
+            raise UsageError(f"{path}: {unknown[0]} is no table of a recipe", remedy)
+        given = {name: values[name] for name in tables if name in values}
+        if not given:
+            what = f"has no table {named}" if values else "is empty"
+            raise UsageError(f"{path}: {what}", remedy)
+        lines = {at: f"{path.name}:{line}" for at, line in lines_of_settings(text).items()}
+        entries = {"fallback": given.pop("fallback")} if "fallback" in given else {}
+        if scalar := [name for name, value in given.items() if not isinstance(value, dict)]:
+            raise UsageError(f"{path}: {scalar[0]} is no table", remedy)
+        return cls(dict(leaves(given)) | entries, lines)
+
+    def on(self, recipe: Recipe) -> Recipe:
+        """A recipe with these limits."""
+        from longhaul.config.load import with_overrides
+
+        return with_overrides(recipe, self.values, self.origins)

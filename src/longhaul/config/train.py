@@ -57,7 +57,8 @@ class CheckpointSection(Section):
     interval_steps: int = live(250, ge=0)
     """Steps between checkpoints; 0 saves only at the end and on stopping."""
     keep_last: int = live(2, gt=0)
-    """Newest checkpoints to keep."""
+    """Newest checkpoints to keep. The newest good one, and one that is as old as the snapshots in
+    memory, are kept besides."""
     keep_every: int = live(0, ge=0)
     """Also keep checkpoints at multiples of this many steps; 0 keeps none."""
     snapshot_interval_steps: int = live(25, ge=0)

@@ -65,6 +65,9 @@ class StepRecord:
     gauge steps."""
     source_losses: Mapping[str, Nats] = field(default_factory=dict)
     """Mean loss of each source's tokens in this batch; empty between gauge steps."""
+    states: tuple[tuple[int, int, str], ...] | None = None
+    """Training states that the run could have gone back to at this border: step, draw to go on
+    from, and `memory` or `disk`; by rising step. None if they are those of the record before."""
 
     @property
     def tokens(self) -> int:
@@ -108,8 +111,8 @@ class Event:
     `kind` is one of: attempt-started, attempt-ended, segment-opened, evaluation-started,
     evaluation, save-started, checkpoint, checkpoint-failed, settings-differ, data-skipped,
     settings-read-back, override-begins, rolled-back, optimizer-swapped, state-reset,
-    machine-differs, cause (what replays before an action brought to light), request-refused, note,
-    warning, finished.
+    machine-differs, batch-saved (of a masked step), cause (what replays before an action brought
+    to light), request-refused, note, warning, finished.
     """
 
     KIND: ClassVar[str] = "event"
@@ -209,6 +212,10 @@ def from_line(line: str | bytes) -> Record:
                 gauge: tuple(float(item) for item in layers)
                 for gauge, layers in values["gauges"].items()
             }
+        if values.get("states") is not None:
+            values["states"] = tuple(
+                (int(s), int(d), str(where)) for s, d, where in values["states"]
+            )
         return kind(**values)
     except (ValueError, KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
         shown = line[:80].decode(errors="replace") if isinstance(line, bytes) else line[:80]

@@ -25,6 +25,7 @@ _STEP_FIELDS = {
     "evaluation_due": "BOOLEAN", "save_due": "BOOLEAN", "redone": "BOOLEAN",
     "seconds": "MAP(VARCHAR, DOUBLE)", "gauges": "MAP(VARCHAR, DOUBLE[])",
     "totals": "MAP(VARCHAR, DOUBLE)", "source_losses": "MAP(VARCHAR, DOUBLE)",
+    "states": "JSON",
 }  # fmt: skip
 _EVENT_FIELDS = {
     "record": "VARCHAR", "kind": "VARCHAR", "attempt": "BIGINT", "segment": "VARCHAR",

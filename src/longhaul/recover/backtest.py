@@ -4,38 +4,26 @@ Records are all there is: how training would have gone on after an action that w
 nobody knows. A decision is therefore compared up to the point where the two part; from there until
 the run itself takes another turn (a rollback, a change, a restart) findings are still told, and
 decisions are not. Nor can steps be computed again: the verdict on a cause is the one that the run
-came to there, if it looked for one. Good states are those that the journal tells of: checkpoints
-that were read back, and the snapshots in memory that the settings ask for.
+came to there, if it looked for one. What could be gone back to at a border, in memory and on disk,
+is in the records; settings are those of the segments. So the limits that were in force find and
+decide what was found and decided.
 
-Enters: the records of a run, its recipe, limits. Leaves: a `Backtest`.
+Enters: the records of a run, settings with limits. Leaves: a `Backtest`.
 Never knows: files, tensors.
 """
 
-from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from statistics import fmean, median
 from typing import Any, TypeGuard
 
-from longhaul.config.diagnose import DiagnoseSection
 from longhaul.config.load import with_overrides
 from longhaul.config.recipe import Recipe
-from longhaul.config.recover import FallbackSection, RecoverSection
 from longhaul.core.records import Decision, Event, Finding, Record, StepRecord
 from longhaul.diagnose.cause import Verdict
-from longhaul.diagnose.diagnosis import Diagnosis
 from longhaul.logbook.ledger import LedgerState, fold
-from longhaul.logbook.timeline import STEP_BUCKETS
-from longhaul.recover.plan import WHO, Plan, Safe, Situation
-from longhaul.recover.policy import LOOK_EVERY_STEPS, Policy
-from longhaul.recover.probation import Course, good_states
-from longhaul.recover.shape import asks_for_cause, shaped, verdict_in
-from longhaul.recover.sizes import sizes_of
-
-_SNAPSHOTS = 8
-"""As many as the trainer keeps in memory when there is room."""
-_RECENT_STEPS = 64
-"""Steps of which the usual pace and gradient norm are taken."""
+from longhaul.recover.judgement import Draft, Judgement
+from longhaul.recover.plan import WHO, Plan
+from longhaul.recover.shape import verdict_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +31,7 @@ class Turn:
     """A point at which the run changed its course, or would have."""
 
     step: int
+    """The border at which it was decided."""
     segment: str
     findings: tuple[Finding, ...]
     """That would have been told there."""
@@ -64,21 +53,6 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class _Draft:
-    """A plan whose cause was perhaps looked for: the verdict follows in the journal."""
-
-    plan: Plan
-    situation: Situation
-    record: StepRecord
-    findings: tuple[Finding, ...]
-
-    @property
-    def border(self) -> int:
-        """Step at which it was drafted live; steps up to it were under way already."""
-        return self.record.step + self.record.lag_steps
-
-
-@dataclass(frozen=True, slots=True)
 class Backtest:
     """The outcome."""
 
@@ -89,6 +63,8 @@ class Backtest:
     live_findings: tuple[Finding, ...]
     """That were told."""
     turns: tuple[Turn, ...]
+    tells_states: bool = True
+    """Its records tell what could be gone back to; those of an older longhaul do not."""
 
     @property
     def steps_saved(self) -> int:
@@ -97,113 +73,88 @@ class Backtest:
 
 
 def replay(
-    records: Iterable[Record],
-    recipe: Recipe,
-    detectors: DiagnoseSection,
-    limits: RecoverSection,
-    fallbacks: tuple[FallbackSection, ...] = (),
+    records: Iterable[Record], recipe: Recipe, segments: Mapping[str, Recipe] | None = None
 ) -> Backtest:
     """Judge and decide a whole journal again.
 
     Args:
         records: of a run, in the journal's order.
-        recipe: as asked for; what people set later is in the records.
-        detectors: limits of the judgement.
-        limits: ladders, lengths and budgets of the policy.
-        fallbacks: its plans B.
+        recipe: with the limits to judge by, where the settings of a segment are not known; what
+            was decided later is in the records.
+        segments: number of a segment → settings in force in it, with the limits to judge by.
     """
-    run = _Rerun(recipe, detectors, limits, fallbacks)
+    run = _Rerun(recipe, segments or {})
     for record in records:
         run.take(record)
     run.settle()
-    return Backtest(run.steps, tuple(run.found), tuple(run.told), tuple(run.turns))
+    found, told, turns = tuple(run.found), tuple(run.told), tuple(run.turns)
+    return Backtest(run.steps, found, told, turns, run.tells_states)
 
 
 class _Rerun:
     """Takes in records one by one."""
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        detectors: DiagnoseSection,
-        limits: RecoverSection,
-        fallbacks: tuple[FallbackSection, ...],
-    ) -> None:
+    def __init__(self, recipe: Recipe, segments: Mapping[str, Recipe]) -> None:
         self.steps = 0
         self.found: list[Finding] = []
         self.told: list[Finding] = []
         self.turns: list[Turn] = []
+        self.tells_states = False
         self._recipe = recipe
-        self._diagnosis = Diagnosis(detectors, recipe.total_steps(), recipe.optim.loss_scale.floor)
-        self._policy = Policy(limits, fallbacks)
-        self._limits = limits
+        self._segments = segments
+        self._judgement = Judgement(recipe)
         self._ledger = LedgerState()
-        self._course = Course()
         self._apart = False
         """The run did not do what would have been done, and has taken no other turn since."""
-        self._draft: _Draft | None = None
-        self._settings: tuple[dict[str, Any], Recipe] = ({}, recipe)
-        self._safe: dict[tuple[int, str], Safe] = {}
-        self._draws: dict[int, int] = {}
-        self._norms: deque[float] = deque(maxlen=_RECENT_STEPS)
-        self._seconds: deque[float] = deque(maxlen=_RECENT_STEPS)
+        self._draft: Draft | None = None
+        self._attempt = 0
+        self._segment = ""
+        self._overridden: tuple[dict[str, Any], Recipe] = ({}, recipe)
 
     def take(self, record: Record) -> None:
         """One more record."""
+        if record.attempt != self._attempt:
+            self._attempt, self._draft = record.attempt, None
+            self._judgement.forget_pending()  # who was to act on it was gone
         if self._draft is not None and _is_past(record, self._draft):
             self.settle(verdict_in(record.data) if _tells_cause(record) else None)
         if isinstance(record, Finding):
             self.told.append(record)
-            return
-        if isinstance(record, Decision):
+        elif isinstance(record, Decision):
             self._decided(record)
+        else:
+            self._happened(record)
+
+    def settle(self, verdict: Verdict | None = None) -> None:
+        """Decide as drafted, or as the verdict has it."""
+        draft, self._draft = self._draft, None
+        if draft is None:
             return
+        looked = verdict is not None and draft.asks_for_cause
+        plan = draft.shaped(verdict) if verdict is not None and looked else draft.plan
+        step, record = draft.situation.step, draft.record
+        decision = Decision(
+            kind="recover", attempt=record.attempt, segment=record.segment, step=step,
+            time=record.time, who=WHO, reason=plan.reason, data=plan.decision_data(step),
+        )  # fmt: skip
+        self._ledger = fold(self._ledger, decision)
+        self.turns.append(Turn(step, record.segment, draft.findings, plan))
+        self._apart = plan.effects or plan.stop
+
+    def _happened(self, record: StepRecord | Event) -> None:
+        if isinstance(record, Event) and record.kind == "segment-opened":
+            self._apart, self._segment = False, record.segment
         if isinstance(record, StepRecord):
-            self._stepped(record)
-        elif record.kind == "checkpoint":
-            self._saved(record)
-        elif record.kind == "segment-opened":
-            self._apart = False
-            self._back_to(record.step)
-        if findings := self._diagnosis.observe(record):
-            self.found += findings
-            for finding in findings:
-                self._course = self._course.after(finding)
-        rested = bool(self._ledger.recoveries) and record.step % LOOK_EVERY_STEPS == 0
-        if isinstance(record, StepRecord) and (findings or rested):
-            self._decide(record, findings)
-
-    def _stepped(self, record: StepRecord) -> None:
-        self.steps += 1
-        if record.step <= self._course.step:
-            self._back_to(record.step - 1)
-        self._course = self._course.after(record)
-        if not record.masked:
-            self._norms.append(record.gradient_norm)
-        self._seconds.append(sum(record.seconds.get(bucket, 0.0) for bucket in STEP_BUCKETS))
-        if record.save_due:
-            self._draws[record.step] = record.next_draw
-        every = self._recipe.checkpoint.snapshot_interval_steps
-        if every and self.steps == 1:
-            self._remember(record.step - 1, record.draw)  # the trainer begins with one
-        if every and record.step % every == 0:
-            self._remember(record.step, record.next_draw)
-
-    def _remember(self, step: int, draw: int) -> None:
-        self._safe[step, "memory"] = Safe(step, draw, "memory")
-        in_memory = sorted(key for key in self._safe if key[1] == "memory")
-        for key in in_memory[:-_SNAPSHOTS]:
-            del self._safe[key]
-
-    def _back_to(self, step: int) -> None:
-        if step < self._course.step:
-            self._course = self._course.back_to(step)
-            self._safe = {key: safe for key, safe in self._safe.items() if safe.step <= step}
-
-    def _saved(self, event: Event) -> None:
-        if event.data.get("health") == "verified" and event.step in self._draws:
-            draw, manifest = self._draws.pop(event.step), str(event.data.get("manifest", ""))
-            self._safe[event.step, "disk"] = Safe(event.step, draw, "disk", manifest)
+            self.steps += 1
+            self.tells_states |= record.states is not None
+        self._judgement.enter(self._settings(record.step))
+        self.found += self._judgement.observe(record)
+        if not isinstance(record, StepRecord) or self._draft is not None:
+            return
+        if self._apart:
+            self._judgement.forget_pending()
+        else:
+            self._draft = self._judgement.draft(self._ledger)
 
     def _decided(self, decision: Decision) -> None:
         """What people decided holds here too; what the policy decided is compared."""
@@ -223,62 +174,27 @@ class _Rerun:
             return False
         return self._apart or turn.would.cause == decision.data.get("cause")
 
-    def _decide(self, record: StepRecord, findings: tuple[Finding, ...]) -> None:
-        if self._apart or self._draft is not None:
-            return
-        situation = self._situation(record)
-        plan = self._policy.decide(situation, findings)
-        if plan is None:
-            return
-        self._draft = _Draft(plan, situation, record, findings)
-        if not asks_for_cause(plan, self._limits):
-            self.settle()
-
-    def settle(self, verdict: Verdict | None = None) -> None:
-        """Decide as drafted, or as the verdict has it."""
-        draft, self._draft = self._draft, None
-        if draft is None:
-            return
-        plan, record, findings = draft.plan, draft.record, draft.findings
-        if verdict is not None:
-            plan = shaped(plan, verdict, draft.situation, self._limits)
-        data = plan.decision_data(record.step)
-        decision = Decision(
-            kind="recover", attempt=record.attempt, segment=record.segment, step=record.step,
-            time=record.time, who=WHO, reason=plan.reason, data=data,
-        )  # fmt: skip
-        self._ledger = fold(self._ledger, decision)
-        self.turns.append(Turn(record.step, record.segment, findings, plan))
-        self._apart = plan.effects or plan.stop
-
-    def _situation(self, record: StepRecord) -> Situation:
-        overrides = self._ledger.overrides_at(record.step)
-        if overrides != self._settings[0]:
-            self._settings = overrides, with_overrides(self._recipe, overrides)
-        settings = self._settings[1]
-        batch = settings.batch_at(record.step)
-        probation = sizes_of(self._limits, settings.total_steps()).probation
-        return Situation(
-            step=record.step,
-            draw=record.next_draw,
-            blocks_per_step=batch.sequences * batch.sequence_length // settings.block_length(),
-            seconds_per_step=fmean(self._seconds),
-            settings=settings,
-            ledger=self._ledger,
-            good=good_states(self._safe.values(), self._course, probation),
-            quiet_since=self._course.quiet_since,
-            gradient_norm=median(self._norms) if self._norms else None,
-        )
+    def _settings(self, step: int) -> Recipe:
+        """In force after so many updates."""
+        known = self._segments.get(self._segment)
+        if known is not None:
+            return known
+        overrides = self._ledger.overrides_at(step)
+        if overrides != self._overridden[0]:
+            self._overridden = overrides, with_overrides(self._recipe, overrides)
+        return self._overridden[1]
 
 
 def _tells_cause(record: Record) -> TypeGuard[Event]:
     return isinstance(record, Event) and record.kind == "cause"
 
 
-def _is_past(record: Record, draft: _Draft) -> bool:
-    """Whether a draft is settled before this record, or by it."""
+def _is_past(record: Record, draft: Draft) -> bool:
+    """Whether a draft is settled before this record, or by it. Steps that were under way, and
+    checkpoints that were being written, are told before a decision.
+    """
     if isinstance(record, StepRecord):
-        return record.segment != draft.record.segment or record.step > draft.border
+        return record.segment != draft.record.segment or record.step > draft.situation.step
     if isinstance(record, Decision):
         return record.kind == "recover"
-    return isinstance(record, Event) and record.kind in ("cause", "segment-opened")
+    return isinstance(record, Event) and record.kind not in ("checkpoint", "checkpoint-failed")

@@ -28,8 +28,6 @@ class Safe:
     draw: int
     """First block of data that the next step would read."""
     where: Literal["memory", "disk"]
-    manifest: str = ""
-    """Of a checkpoint: the hash of its manifest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +51,8 @@ class Situation:
     (`probation.Course.quiet_since`)."""
     gradient_norm: float | None = None
     """Typical norm before clipping of recent healthy steps, if known."""
+    residual_max: float | None = None
+    """Largest magnitude that the residual stream usually reaches in any layer, if known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -241,9 +241,10 @@ def _earlier(
     recoveries: Sequence[Recovery], finding: Finding, situation: Situation, sizes: Sizes
 ) -> list[Recovery]:
     """Recoveries of late for the same cause. Of reports only those on the same subject count:
-    another source or role is another story.
+    another source or role is another story. An update that the gate held back is no rung.
     """
     made = recent(recoveries, finding.kind, situation.step, sizes.cooldown)
+    made = [recovery for recovery in made if recovery.actions != ("mask",)]
     if finding.kind not in SOUND_KINDS:
         return made
     return [recovery for recovery in made if recovery.subject == finding.subject]

@@ -13,7 +13,7 @@ Never knows: what is done about it.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from longhaul.config.recover import SOUND_KINDS
 from longhaul.core.records import Event, Finding, Record, StepRecord
@@ -48,7 +48,9 @@ class Course:
         if isinstance(record, Finding):
             if record.severity == "notice" or record.kind in SOUND_KINDS:
                 return self
-            return replace(self, troubles=(*self.troubles, Trouble(record.first_step, record.step)))
+            trouble = Trouble(record.first_step, record.step)
+            # Events alone tell of no steps, but they do tell how far a trouble was seen.
+            return Course(max(self.step, record.step), (*self.troubles, trouble))
         if isinstance(record, Event) and record.kind == "segment-opened":
             return self if record.step >= self.step else self.back_to(record.step)
         return self
@@ -80,7 +82,9 @@ class Course:
 
 
 def course_of(records: Iterable[Record]) -> Course:
-    """The course after all records, in the order written."""
+    """The course after all records, in the order written. Findings and events are enough: the
+    steps between them change nothing but how far it has come.
+    """
     course = Course()
     for record in records:
         course = course.after(record)

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from longhaul.core.errors import UsageError
 from longhaul.core.records import Decision, StepRecord
-from longhaul.data.batches import BatchReader, BatchRequest
 from longhaul.logbook.folder import RunFolder, open_run
 from longhaul.logbook.ledger import LedgerState, fold
 from longhaul.logbook.reading import read_journal
 from longhaul.run.asked import read_asked
+from longhaul.run.saved_batch import slots_of
 from longhaul.run.text import text_of
 
 
@@ -28,25 +28,20 @@ def documents_at(run: str, runs: Path, step: int, attempt: int | None) -> Iterat
     record, ledger = _find(folder, step, attempt)
     recipe = read_asked(folder).settings()
     dataset = text_of(folder)
-    reader = BatchReader(
-        dataset, recipe.seed, recipe.block_length(), recipe.order.cycle, recipe.data.stages
-    )
-    request = BatchRequest(record.draw, record.sequences, record.sequence_length, ledger.skips)
     yield (
         f"step {record.step}, attempt {record.attempt}, segment {record.segment}: "
         f"{record.sequences} sequences of {record.sequence_length} tokens, "
         f"draws {record.draw} to {record.next_draw - 1}, loss {record.loss:.4f}"
     )
-    for number, slot in enumerate(reader.slots(request)):
-        source = dataset.sources[slot.source]
+    for slot in slots_of(dataset, recipe, record, ledger.skips):
         end = slot.begin + record.sequence_length
-        yield f"slot {number}: {source.name}, epoch {slot.epoch}, tokens {slot.begin}–{end - 1}"
-        for document in source.train.documents_in(slot.begin, end):
+        tokens = f"tokens {slot.begin}–{end - 1}"
+        yield f"slot {slot.number}: {slot.source}, epoch {slot.epoch}, {tokens}"
+        for document in slot.documents:
             first = max(slot.begin, document.begin) - document.begin
             last = min(end, document.end) - document.begin - 1
             size = document.end - document.begin
             yield f"    {document.name}  tokens {first}–{last} of {size}"
-    reader.close()
 
 
 def _find(folder: RunFolder, step: int, attempt: int | None) -> tuple[StepRecord, LedgerState]:

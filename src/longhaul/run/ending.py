@@ -110,6 +110,7 @@ def _save(pilot: Pilot) -> None:
         for record in trainer.saved(wait=True):
             pilot.keep(record)
         refuse_unsaved(pilot.saved_step, step, str(pilot.checkpoints))
+    pilot.prune()
 
 
 def _say_where_time_went(attempt: Attempt) -> None:

@@ -16,18 +16,19 @@ from longhaul.core.fingerprint import differences, fingerprint
 from longhaul.core.records import Record
 from longhaul.data.dataset import Dataset
 from longhaul.logbook.reading import read_last
+from longhaul.recover.judgement import Judgement
 from longhaul.run.asked import changed_settings
 from longhaul.run.attempt import Attempt
 from longhaul.run.build import build_parts
 from longhaul.run.desk import Desk
 from longhaul.run.device import choose_device, settle_torch, torch_facts
 from longhaul.run.ending import end_unfinished, finish
-from longhaul.run.judgement import Judgement
 from longhaul.run.micro_batch import settle_micro_batch
-from longhaul.run.past import Past
+from longhaul.run.past import Past, is_fork
 from longhaul.run.pilot import Pilot
 from longhaul.run.recovery import Recovery
 from longhaul.run.restore import restore_newest
+from longhaul.run.saved_batch import SavedBatches
 from longhaul.run.signals import StopWish
 from longhaul.train.renew import parts_for
 from longhaul.train.state import Progress
@@ -48,7 +49,7 @@ def fly(attempt: Attempt, dataset: Dataset, wish: StopWish) -> ExitCode:
     try:
         settle_micro_batch(attempt, parts)
         trainer = _announce(attempt, parts, restored, prints)
-        pilot = _pilot(attempt, trainer, wish, prints, restored)
+        pilot = _pilot(attempt, trainer, wish, prints, dataset, restored)
         attempt.view.begin(trainer.position.step, trainer.settings.total_steps())
         pilot.fly()
         attempt.view.end()
@@ -66,6 +67,7 @@ def _pilot(
     trainer: Trainer,
     wish: StopWish,
     prints: Mapping[str, Any],
+    dataset: Dataset,
     restored: int | None,
 ) -> Pilot:
     book, clock, say = attempt.book, attempt.clock, attempt.view.say
@@ -73,10 +75,11 @@ def _pilot(
     past: list[Record] = []
     if attempt.past.begun:
         past = read_last(attempt.folder, Judgement.records_needed(trainer.settings))
-    judgement = Judgement(trainer.settings, past)
+    judgement = Judgement(trainer.settings, past, attempt.past.course)
     done = attempt.past.done_requests
     desk = Desk(book, recovery, done, clock, say, judgement.seconds_per_step)
-    return Pilot(attempt, trainer, judgement, recovery, desk, wish, restored)
+    batches = SavedBatches(attempt.folder, dataset)
+    return Pilot(attempt, trainer, judgement, recovery, desk, wish, batches, restored)
 
 
 def _announce(
@@ -95,6 +98,7 @@ def _announce(
         draw=position.draw,
         checkpoint=restored,
         fingerprint=prints,
+        fork=past.unopened is not None and is_fork(past.unopened.data),
     )
     attempt.view.say(f"segment {book.segment_name}: {reason}")
     identity = Identity(book.lease.attempt, book.segment_name, past.steps_made)
@@ -118,7 +122,8 @@ def _reason(past: Past, restored: int | None) -> str:
         return "start"
     how = past.ended or "the last attempt left no word"
     where = f"step {restored}" if restored is not None else "the beginning, no checkpoint yet"
-    return f"restart from {where} ({how})"
+    decided = f"{past.unopened.reason}; " if past.unopened else ""
+    return f"{decided}restart from {where} ({how})"
 
 
 def _say_what_differs(

@@ -42,6 +42,10 @@ _CHOICES = 2
 """Stretches of other data that are tried."""
 _COPIES = 3
 """Of the training state on the host at once: the live one, and those at two steps."""
+_NOT_LIVE = {
+    "witness": "a live run asks no other device (`longhaul diagnose RUN --step N --witness` does)",
+    "software": "a live run has no other software (`longhaul diagnose RUN --step N --python` has)",
+}
 _CUT = 8
 """Unfused attention takes more of a GPU's memory: micro-batches are cut into so many there."""
 
@@ -269,6 +273,7 @@ class _Climb:
             here_again=self._at_frames(replays[-1]),
             as_trained=tuple(f for f in replays[0] if f.step > question.set_out),
             rounding=rounding_of(self._settings),
+            skipped=_NOT_LIVE,
         )
 
     def _plain(self, ladder: Ladder) -> Ladder:

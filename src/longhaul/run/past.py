@@ -5,7 +5,9 @@ Only events and the ends of step files are read, so a long run starts as fast as
 Never knows: checkpoints or tensors.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from longhaul.core.records import Decision, Event, Record, StepRecord
 from longhaul.core.units import Seconds
@@ -15,6 +17,7 @@ from longhaul.logbook.reading import read_journal, read_last
 from longhaul.logbook.requests import done_requests
 from longhaul.logbook.segments import SegmentOpening, read_segments
 from longhaul.logbook.timeline import time_spent
+from longhaul.recover.probation import Course, course_of
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,10 @@ class Past:
     """How the last attempt ended; empty if it left no word."""
     finished: Event | None
     """The newest `finished` event."""
+    unopened: Decision | None
+    """The last recovery, if its process died before the segment that it asked for was opened."""
+    course: Course
+    """Troubles so far, however long ago: they deny states that may still be on disk."""
 
     @property
     def begun(self) -> bool:
@@ -68,6 +75,8 @@ def read_past(folder: RunFolder) -> Past:
         last_segment=segments[-1] if segments else None,
         ended=ended,
         finished=finished[-1] if finished else None,
+        unopened=_unopened(events),
+        course=course_of(events),
     )
 
 
@@ -75,6 +84,22 @@ def hours_spent(folder: RunFolder) -> float:
     """Hours of all attempts so far, idle time between them left out. Reads the whole journal."""
     spent = time_spent(read_journal(folder))
     return sum(seconds for bucket, seconds in spent.items() if bucket != "idle") / 3600
+
+
+def is_fork(data: Mapping[str, Any]) -> bool:
+    """Whether a recovery opens the next major segment: a person's fork, or a plan B."""
+    return "fork" in data["actions"] or bool(data.get("fallback"))
+
+
+def _unopened(events: list[Record]) -> Decision | None:
+    for event in reversed(events):
+        if isinstance(event, Event) and event.kind == "segment-opened":
+            return None
+        if isinstance(event, Decision) and event.kind == "recover":
+            data = event.data
+            asked = any(data.get(key) for key in ("rollback", "skip", "set", "reset"))
+            return event if asked or is_fork(data) else None
+    return None
 
 
 def _decisions(events: list[Record]) -> list[Decision]:

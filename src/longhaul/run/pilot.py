@@ -5,20 +5,21 @@ Never knows: how a step is made, or where lines are kept.
 """
 
 from contextlib import suppress
-from functools import partial
+from dataclasses import replace
 
 from longhaul.core.errors import ExitCode, NeedsPerson
-from longhaul.core.records import Event, StepRecord
+from longhaul.core.records import Event, Finding, StepRecord
 from longhaul.core.units import Seconds
 from longhaul.diagnose.cause import Verdict
 from longhaul.logbook.ledger import LedgerError
+from longhaul.recover.judgement import Judgement
 from longhaul.recover.plan import WHO, Plan
 from longhaul.run.attempt import Attempt
 from longhaul.run.desk import Desk
-from longhaul.run.judgement import Judgement
 from longhaul.run.live_cause import LiveCause
 from longhaul.run.past import hours_spent
 from longhaul.run.recovery import Recovery
+from longhaul.run.saved_batch import SavedBatches
 from longhaul.run.signals import StopWish
 from longhaul.store.catalogue import catalogue
 from longhaul.store.commit import NotOwner, checkpoint_path, remove
@@ -43,6 +44,7 @@ class Pilot:
         recovery: carries out what is decided.
         desk: what people ask for.
         wish: what signals ask for.
+        batches: keeps those that went wrong.
         restored: step of the checkpoint that the trainer goes on from; None if from none.
     """
 
@@ -54,6 +56,7 @@ class Pilot:
         recovery: Recovery,
         desk: Desk,
         wish: StopWish,
+        batches: SavedBatches,
         restored: int | None = None,
     ) -> None:
         self.trainer = trainer
@@ -67,7 +70,9 @@ class Pilot:
         self._causes = LiveCause(attempt.book, attempt.view.say, lambda: wish.exit_code is not None)
         self._desk = desk
         self._wish = wish
+        self._batches = batches
         self._saved_step = restored
+        self._prune_due = False
         self._spent: tuple[Seconds, Seconds] | None = None
 
     @property
@@ -85,8 +90,10 @@ class Pilot:
             return
         for record in self.trainer.steps():
             self.keep(record)
-            self._steer()
+            if isinstance(record, StepRecord):
+                self._steer()
             self._desk.answer(self.trainer, self.keep)
+            self.prune()
             self._watch_the_time()
             if self._stop_wanted():
                 self.trainer.stop()
@@ -97,11 +104,16 @@ class Pilot:
             self._keep_checkpoint(record)
             if record.data["health"] in ("written", "committed"):
                 return  # the ledger holds them; the journal tells when all was read back
+        if isinstance(record, StepRecord):
+            record = replace(record, states=self._recovery.states_if_changed(self.trainer))
         self._book.append(record)
+        self._judgement.enter(self.trainer.settings)
         self._view.show(record)
         for finding in self._judgement.observe(record):
             self._book.append(finding)
             self._view.say(f"step {finding.step:>6}  {finding.severity}: {finding.sentence}")
+            if isinstance(record, StepRecord) and _first_masked(finding, record):
+                self._save_batch(record)
         if isinstance(record, Event) and record.kind in _SAID:
             self._view.say(f"step {record.step:>6}  " + _SAID[record.kind].format(**record.data))
         if isinstance(record, Event) and record.kind == "override-begins":
@@ -109,6 +121,32 @@ class Pilot:
                 self.trainer, self.trainer.settings, "an override that was decided earlier begins"
             )
             self.trainer.enter(segment)
+
+    def prune(self) -> None:
+        """Remove what is kept no longer, once another checkpoint was read back.
+
+        Only between decisions: one that waits for a save in progress must still find the state
+        that it goes back to.
+        """
+        if not self._prune_due:
+            return
+        self._prune_due = False
+        keep = self.trainer.settings.checkpoint
+        there = catalogue(self.checkpoints)
+        health = health_now(there, self._book.ledger.state.checkpoint_health)
+        snapshots = self.trainer.snapshots.kept()
+        for checkpoint in to_remove(
+            there,
+            health,
+            keep_last=keep.keep_last,
+            keep_every=keep.keep_every,
+            oldest_snapshot=snapshots[0].step if snapshots else None,
+        ):
+            try:
+                remove(checkpoint.path)
+            except OSError as error:
+                self._view.say(f"WARNING: {checkpoint.path} could not be removed: {error}")
+        self._recovery.look_again()
 
     def how_it_stopped(self) -> tuple[ExitCode, str]:
         """Exit code and reason, when it was not finished."""
@@ -120,23 +158,16 @@ class Pilot:
     def _steer(self) -> None:
         """Do what the judgement asks for at this border, the decision first."""
         trainer, ledger = self.trainer, self._book.ledger.state
-        for step, manifest in self._judgement.passed_probation(trainer.settings, ledger):
+        for step, manifest in self._judgement.passed_probation(ledger):
             if checkpoint_path(self.checkpoints, step).exists():
                 reason = "training has stayed healthy for a probation after it"
                 self._record_health(step, "good", manifest, reason)
-        findings = self._judgement.take()
-        plan = self._judgement.decide(
-            findings,
-            trainer.settings,
-            trainer.position,
-            ledger,
-            partial(self._recovery.states, trainer),
-            self._cause_of,
-        )
-        if plan is None:
+        draft = self._judgement.draft(ledger)
+        if draft is None:
             return
+        plan = draft.shaped(self._cause_of(draft.plan)) if draft.asks_for_cause else draft.plan
         step = trainer.position.step
-        lag_steps = min((step - finding.step for finding in findings), default=0)
+        lag_steps = min((step - finding.step for finding in draft.findings), default=0)
         data = plan.decision_data(step) | {"lag_steps": lag_steps}
         try:
             self._recovery.carry_out(
@@ -150,7 +181,7 @@ class Pilot:
             )
         except LedgerError as error:
             self._view.say(f"WARNING: {error}")
-            self._judgement.defer(findings)  # the disk may have space later
+            self._judgement.defer(draft.findings)  # the disk may have space later
             return
         self._view.say(f"step {step:>6}  decided: {plan.reason}")
         if plan.stop:
@@ -163,6 +194,18 @@ class Pilot:
             self.keep(record)
         states = self._recovery.states(self.trainer)
         return self._causes.find(self.trainer, plan, self._judgement.line, states)
+
+    def _save_batch(self, record: StepRecord) -> None:
+        trainer = self.trainer
+        try:
+            path = self._batches.save(record, trainer.settings, trainer.ledger.skips)
+        except Exception as error:  # noqa: BLE001 (training does not fail for want of a copy)
+            self._view.say(f"WARNING: the batch of step {record.step} could not be saved: {error}")
+            return
+        if path is not None:
+            text = f"the masked batch is kept in {path}"
+            self._book.tell("batch-saved", record.step, path=path, text=text)
+            self._view.say(f"step {record.step:>6}  {text}")
 
     def _stop_wanted(self) -> bool:
         return (
@@ -195,7 +238,8 @@ class Pilot:
         self._record_health(event.step, health, manifest, str(event.data["message"]) or health)
         if health == "verified":
             self._saved_step = event.step
-            self._remove_old_checkpoints()
+            self._prune_due = True
+        self._recovery.look_again()
 
     def _record_health(self, checkpoint: int, health: str, manifest: str, reason: str) -> None:
         # A health that could not be written costs a re-reading at the next start, nothing more.
@@ -208,17 +252,10 @@ class Pilot:
                 reason=reason,
             )
 
-    def _remove_old_checkpoints(self) -> None:
-        keep = self.trainer.settings.checkpoint
-        there = catalogue(self.checkpoints)
-        health = health_now(there, self._book.ledger.state.checkpoint_health)
-        for checkpoint in to_remove(
-            there, health, keep_last=keep.keep_last, keep_every=keep.keep_every
-        ):
-            try:
-                remove(checkpoint.path)
-            except OSError as error:
-                self._view.say(f"WARNING: {checkpoint.path} could not be removed: {error}")
+
+def _first_masked(finding: Finding, record: StepRecord) -> bool:
+    """Whether an incident of masked updates begins with this one."""
+    return finding.kind == "non-finite" and record.masked and finding.first_step == record.step
 
 
 def refuse_unsaved(saved_step: int | None, step: int, folder: str) -> None:

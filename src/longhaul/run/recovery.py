@@ -51,6 +51,8 @@ class Recovery:
         self._clock = clock
         self._say = say
         self._draws: dict[str, int] = {}
+        self._on_disk: tuple[Safe, ...] | None = None
+        self._told: tuple[Safe, ...] | None = None
 
     def states(self, trainer: Trainer) -> tuple[Safe, ...]:
         """Every sound training state that can be gone back to, by rising step.
@@ -58,15 +60,28 @@ class Recovery:
         Those in memory, and the checkpoints that are not poisoned; memory first where there are
         both at one step.
         """
-        found = {
-            checkpoint.step: Safe(checkpoint.step, draw, "disk", checkpoint.manifest_sha256)
-            for checkpoint in self._checkpoints()
-            if (draw := self._draw_of(checkpoint)) is not None
-        }
+        if self._on_disk is None:
+            self._on_disk = tuple(
+                Safe(checkpoint.step, draw, "disk")
+                for checkpoint in self._checkpoints()
+                if (draw := self._draw_of(checkpoint)) is not None
+            )
+        found = {state.step: state for state in self._on_disk}
         for kept in trainer.snapshots.kept():
-            manifest = found[kept.step].manifest if kept.step in found else ""
-            found[kept.step] = Safe(kept.step, kept.draw, "memory", manifest)
+            found[kept.step] = Safe(kept.step, kept.draw, "memory")
         return tuple(found[step] for step in sorted(found))
+
+    def states_if_changed(self, trainer: Trainer) -> tuple[tuple[int, int, str], ...] | None:
+        """The same for a step's record; None if they are those that were told last."""
+        states = self.states(trainer)
+        if states == self._told:
+            return None
+        self._told = states
+        return tuple((state.step, state.draw, state.where) for state in states)
+
+    def look_again(self) -> None:
+        """Checkpoints were written, removed, or poisoned."""
+        self._on_disk = None
 
     def carry_out(
         self,
@@ -108,9 +123,11 @@ class Recovery:
             who=who,
             reason=reason,
         )
+        self.look_again()
         checkpoint = self._go_back(trainer, to) if to is not None else None
         trainer.apply(decision)
-        if to is not None or any(data.get(key) for key in ("skip", "set", "reset")):
+        changes = any(data.get(key) for key in ("skip", "set", "reset"))
+        if to is not None or changes or fork:
             trainer.enter(self.open_segment(trainer, trainer.settings, reason, checkpoint, fork))
             step = trainer.position.step
             self._book.tell("settings-read-back", step, live=trainer.live_settings())

@@ -5,7 +5,7 @@ filled from the newest sound checkpoint, and every refusal said and recorded.
 Never knows: what is in a checkpoint.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from longhaul.checkpoint.capture import PartsFor
 from longhaul.checkpoint.loader import read_facts, restore
@@ -14,6 +14,7 @@ from longhaul.run.book import Book
 from longhaul.store.catalogue import Checkpoint, catalogue, newest_usable
 from longhaul.store.commit import sweep
 from longhaul.store.health import health_now
+from longhaul.store.retention import may_begin_anew
 from longhaul.store.strict import RefusedCheckpoint
 
 
@@ -21,7 +22,7 @@ def restore_newest(book: Book, parts_for: PartsFor, say: Callable[[str], None]) 
     """Fill the parts that suit it from the newest usable checkpoint.
 
     Returns:
-        Its step; None if the run has no checkpoint yet.
+        Its step; None if the run has no checkpoint yet, or was told to go back behind its first.
 
     Raises:
         NeedsPerson: there are checkpoints, and none of them can be used.
@@ -32,7 +33,8 @@ def restore_newest(book: Book, parts_for: PartsFor, say: Callable[[str], None]) 
     there = catalogue(folder)
     recorded = book.ledger.state.checkpoint_health
     refused: list[tuple[Checkpoint, RefusedCheckpoint]] = []
-    for checkpoint in newest_usable(there, health_now(there, recorded)):
+    health = health_now(there, recorded)
+    for checkpoint in newest_usable(there, health):
         try:
             parts = parts_for(read_facts(checkpoint.path).facts)
             loaded = restore(checkpoint.path, parts)
@@ -42,12 +44,35 @@ def restore_newest(book: Book, parts_for: PartsFor, say: Callable[[str], None]) 
         else:
             _record(book, refused)
             return loaded.step
-    if there:
-        raise NeedsPerson(
-            f"none of the {len(there)} checkpoints in {folder} can be used",
-            "look at them; to train from the beginning, move them away or use --new",
+    if not there:
+        return None
+    poisoned = [c.step for c in there if health[c.step] == "poisoned"]
+    back = [r.to_step for r in book.ledger.state.recoveries if r.to_step is not None]
+    behind_all = may_begin_anew(recorded, back[-1] if back else None)
+    if behind_all and not refused and len(poisoned) == len(there):
+        say(
+            f"WARNING: the run went back to step {back[-1]} and ended before it could save; "
+            f"checkpoints {_listed(poisoned)} lie beyond it and are poisoned: from the beginning"
         )
-    return None
+        return None
+    raise NeedsPerson(
+        f"none of the {len(there)} checkpoints in {folder} can be used: {_why(poisoned, refused)}",
+        "look at them; to train from the beginning, move them away or use --new",
+    )
+
+
+def _why(poisoned: Sequence[int], refused: Sequence[tuple[Checkpoint, RefusedCheckpoint]]) -> str:
+    said = [f"{refusal.message}" for _, refusal in refused]
+    if poisoned:
+        said.append(
+            f"{_listed(poisoned)} poisoned, because the run went back behind them or they did not "
+            "read back (`longhaul log RUN --events` tells)"
+        )
+    return "; ".join(said)
+
+
+def _listed(steps: Sequence[int]) -> str:
+    return ", ".join(f"step-{step}" for step in steps)
 
 
 def _record(book: Book, refused: list[tuple[Checkpoint, RefusedCheckpoint]]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from longhaul.checkpoint.loader import load_part
+from longhaul.config.load import with_overrides
 from longhaul.config.recipe import Recipe
 from longhaul.core.errors import UsageError
 from longhaul.core.units import loss_in_words
@@ -114,6 +115,7 @@ def open_trained(run: str, runs: Path, step: int | None) -> Trained:
         which = f"checkpoint step-{step}" if step is not None else "a checkpoint"
         raise UsageError(f"run {folder.name} does not have {which}", f"it has: {known}")
     chosen = there[max(there) if step is None else step]
+    recipe = with_overrides(recipe, ledger.overrides_at(chosen.step))
     dataset = text_of(folder)
     device = choose_device(recipe.machine.device)
     settle_torch(recipe)

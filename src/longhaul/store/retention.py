@@ -1,12 +1,18 @@
 """Which checkpoints may go: never the one a run would need next.
 
-Enters: the catalogue, the health of each, and how many to keep. Leaves: those to remove.
-Never knows: how they are removed (`commit.remove`) or when.
+Going back to a snapshot in memory poisons every checkpoint beyond it, and a snapshot dies with the
+process. So a sound checkpoint that is not younger than the oldest snapshot stays: whatever is gone
+back to, something lies on disk that is not beyond it. Where no checkpoint is as old as that, the
+run has snapshots from its very beginning, or from before its first checkpoint, which stays then; a
+rollback behind that one leaves the beginning to go on from (`may_begin_anew`).
+
+Enters: the catalogue, the health of each, how many to keep, the oldest snapshot. Leaves: those to
+remove. Never knows: how they are removed (`commit.remove`) or when.
 """
 
 from collections.abc import Mapping, Sequence
 
-from longhaul.logbook.ledger import Health
+from longhaul.logbook.ledger import CheckpointHealth, Health
 from longhaul.store.catalogue import Checkpoint
 
 
@@ -16,19 +22,22 @@ def to_remove(
     *,
     keep_last: int,
     keep_every: int,
+    oldest_snapshot: int | None = None,
 ) -> list[Checkpoint]:
     """The checkpoints to remove, oldest first.
 
     Kept are the newest `keep_last`, those at multiples of `keep_every` steps, the newest
-    verified one (good ones were verified too) and the newest good one. Poisoned or damaged ones
-    count as none of these and go, unless nothing else is left: then the newest stays, because
-    throwing the last one away is for a person to decide.
+    verified one (good ones were verified too), the newest good one, and the newest verified one
+    that is not younger than the oldest snapshot, or else the oldest of all verified. Poisoned
+    or damaged ones count as none of these and go, unless nothing else is left: then the newest
+    stays, because throwing the last one away is for a person to decide.
 
     Args:
         checkpoints: in any order.
         health: step → health; a step that is absent counts as committed.
         keep_last: how many of the newest to keep, at least 1.
         keep_every: a number of steps; 0 keeps none for this reason.
+        oldest_snapshot: step of the oldest state in memory; None if there is none.
     """
     ordered = sorted(checkpoints, key=lambda checkpoint: checkpoint.step)
     sound = [
@@ -39,8 +48,29 @@ def to_remove(
     verified = [step for step in sound if health.get(step) in ("verified", "good")]
     good = [step for step in sound if health.get(step) == "good"]
     kept = {*sound[-max(keep_last, 1) :], *verified[-1:], *good[-1:]}
+    if oldest_snapshot is not None:
+        old = [step for step in verified if step <= oldest_snapshot]
+        kept.update(old[-1:] or verified[:1])
     if keep_every:
         kept.update(step for step in sound if step % keep_every == 0)
     if not sound:
         kept.update(checkpoint.step for checkpoint in ordered[-1:])
     return [checkpoint for checkpoint in ordered if checkpoint.step not in kept]
+
+
+def may_begin_anew(recorded: Mapping[int, CheckpointHealth], gone_back_to: int | None) -> bool:
+    """Whether the beginning is what is left of a run, all of whose checkpoints are poisoned.
+
+    It is if the last rollback went behind the first checkpoint there ever was: what is lost is no
+    more than the steps to there. It is not where a sound checkpoint must once have been nearer:
+    somebody removed it, or its bytes went bad, and a person must look.
+
+    Args:
+        recorded: step → health of every checkpoint the ledger ever knew, removed ones included.
+        gone_back_to: step that the last rollback went to; None if there was none.
+    """
+    if gone_back_to is None:
+        return False
+    return not any(
+        known.health != "poisoned" and step <= gone_back_to for step, known in recorded.items()
+    )
