@@ -15,6 +15,7 @@ from longhaul.config.model import ModelSection
 from longhaul.config.optim import OptimSection
 from longhaul.config.recover import FallbackSection, RecoverSection
 from longhaul.config.section import Section, fixed, live
+from longhaul.config.supervise import SuperviseSection
 from longhaul.config.train import (
     CheckpointSection,
     EvaluationSection,
@@ -54,6 +55,7 @@ class Recipe(Section):
     fallback: tuple[FallbackSection, ...] = live(())
     """Plans B, in their order."""
     machine: MachineSection = Field(default_factory=MachineSection)
+    supervise: SuperviseSection = Field(default_factory=SuperviseSection)
     sample: SampleSection = Field(default_factory=SampleSection)
 
     def batch_stages(self) -> tuple[BatchStage, ...]:
