@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from longhaul.config.batch import BatchStage
 from longhaul.config.model_combinations import Combination, model_problems
+from longhaul.config.parallel_combinations import parallel_problems
 from longhaul.config.recipe import Recipe, source_name
 
 
@@ -20,6 +21,7 @@ def combination_problems(recipe: Recipe) -> Iterator[Combination]:
     yield from _loss_scale(recipe)
     yield from _text(recipe)
     yield from _mixture(recipe)
+    yield from parallel_problems(recipe)
     yield from _deadlines(recipe)
 
 

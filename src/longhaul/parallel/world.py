@@ -47,8 +47,7 @@ class World:
     local_rank: int
     layout: Layout
     mesh: DeviceMesh
-    """Dimensions that are wider than 1, outermost first: of `pipeline`, `replicate`, `shard`,
-    `tensor`."""
+    """Dimensions `pipeline`, `replicate`, `shard`, `tensor`, outermost first; some are 1 wide."""
     device: torch.device
     control: dist.ProcessGroup
     """gloo on the CPU, for words between step borders, whatever the device's own group is."""
@@ -147,14 +146,11 @@ def form_world(
             "started",
             f"start {layout.size} processes, or change [parallel]",
         )
-    sizes = {
-        "pipeline": layout.pipeline,
-        "replicate": layout.replicate,
-        "shard": layout.shard,
-        "tensor": layout.tensor,
-    }
-    wide = {name: ways for name, ways in sizes.items() if ways > 1}
-    mesh = init_device_mesh(device.type, tuple(wide.values()), mesh_dim_names=tuple(wide))
+    mesh = init_device_mesh(
+        device.type,
+        (layout.pipeline, layout.replicate, layout.shard, layout.tensor),
+        mesh_dim_names=("pipeline", "replicate", "shard", "tensor"),
+    )
     timeout = timedelta(seconds=COLLECTIVE_TIMEOUT_S)
     saving = dist.new_group(backend="gloo", timeout=timeout)
     return World(place.rank, place.size, place.local_rank, layout, mesh, device, control, saving)
