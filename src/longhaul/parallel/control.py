@@ -1,0 +1,93 @@
+"""Words between ranks at step borders: small, on the CPU, in an order that all ranks keep.
+
+Every method is a collective: all ranks call the same ones in the same order, or all wait until
+the group's timeout.
+
+Enters: a gloo group. Leaves: words, values and verdicts that are the same on all ranks.
+Never knows: what they mean.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from longhaul.core.errors import ExitCode, LonghaulError
+
+Value = TypeVar("Value")
+
+
+class RankLost(LonghaulError):
+    """Another rank did not come to where all ranks meet: it died, or hangs."""
+
+    exit_code = ExitCode.START_AGAIN
+
+
+class Control:
+    """A channel among all ranks.
+
+    Args:
+        group: gloo; used by one thread only.
+        name: what is done over it, for people.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, name: str = "control") -> None:
+        self._group = group
+        self._name = name
+        self.rank = dist.get_rank(group)
+        self.size = dist.get_world_size(group)
+        self._word = torch.zeros(1, dtype=torch.int64)
+
+    def highest(self, word: int) -> int:
+        """The highest of all ranks' words."""
+        self._word[0] = word
+        with self._told():
+            dist.all_reduce(self._word, op=dist.ReduceOp.MAX, group=self._group)
+        return int(self._word[0])
+
+    def agree(self, fine: bool) -> bool:
+        """Whether all ranks are fine."""
+        return self.highest(0 if fine else 1) == 0
+
+    def share(self, value: Value | None = None) -> Value:
+        """Rank 0's value; what others give is not looked at."""
+        box: list[Any] = [value]
+        with self._told():
+            dist.broadcast_object_list(box, src=0, group=self._group)
+        shared: Value = box[0]
+        return shared
+
+    def gather(self, value: Value) -> list[Value]:
+        """The values of all ranks, by rank, on every rank."""
+        box: list[Any] = [None] * self.size
+        with self._told():
+            dist.all_gather_object(box, value, group=self._group)
+        return box
+
+    def total(self, figures: torch.Tensor) -> torch.Tensor:
+        """The sum over all ranks of float64 figures on the CPU."""
+        with self._told():
+            dist.all_reduce(figures, group=self._group)
+        return figures
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            raise RankLost(
+                f"rank {self.rank} of {self.size} waited for the others ({self._name}), and not "
+                f"all of them came: {str(error).splitlines()[0]}",
+                "start the same command again; the first rank that ended says why",
+            ) from error
+
+
+Agree = Callable[[bool], bool]
+"""Whether every rank is fine; a collective where there are several."""
+
+
+def alone(fine: bool) -> bool:
+    """`Agree` of a single process."""
+    return fine
