@@ -44,3 +44,18 @@ def to_remove(
     if not sound:
         kept.update(checkpoint.step for checkpoint in ordered[-1:])
     return [checkpoint for checkpoint in ordered if checkpoint.step not in kept]
+
+
+def superseded(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """Those beside a newer one of the same step, as a tier can hold that overwrites nothing.
+
+    A run that went back and came again to a step has made another state of it; the older one
+    belongs to a stretch that was left.
+
+    Args:
+        checkpoints: in any order, all readable.
+    """
+    newest: dict[int, Checkpoint] = {}
+    for checkpoint in sorted(checkpoints, key=lambda item: item.time):
+        newest[checkpoint.step] = checkpoint
+    return [checkpoint for checkpoint in checkpoints if newest[checkpoint.step] is not checkpoint]
