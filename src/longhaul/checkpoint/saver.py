@@ -8,7 +8,7 @@ import errno
 import shutil
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +18,10 @@ from longhaul.checkpoint.capture import TrainingState
 from longhaul.checkpoint.staging import Staging
 from longhaul.checkpoint.write import needed_bytes, render_facts, write_checkpoint
 from longhaul.core.clocks import Clock
+from longhaul.core.pieces import Pieces
 from longhaul.core.units import Bytes, Seconds, short_bytes
 from longhaul.logbook.reserve import RESERVE_BYTES
+from longhaul.parallel.control import Control
 from longhaul.store.catalogue import catalogue
 from longhaul.store.commit import NotOwner
 from longhaul.store.strict import RefusedCheckpoint
@@ -41,6 +43,8 @@ class CheckpointChange:
     size_bytes: Bytes = 0
     seconds: Seconds = 0.0
     """Since `save` was called."""
+    stall_s: Seconds = 0.0
+    """What `save` kept the training thread for, waiting for an earlier save left out."""
     message: str = ""
     """What went wrong, for a person; empty when nothing did."""
 
@@ -53,16 +57,26 @@ class Saver:
         attempt: of the lease; it names partial folders.
         still_owner: the fence, asked on the saver's thread right before a commit.
         clock: for how long things take and when they were done.
+        control: of the savers of all ranks, used by their threads alone; rank 0 tells what became
+            of a save.
     """
 
     def __init__(
-        self, folder: Path, *, attempt: int, still_owner: Callable[[], bool], clock: Clock
+        self,
+        folder: Path,
+        *,
+        attempt: int,
+        still_owner: Callable[[], bool],
+        clock: Clock,
+        control: Control | None = None,
     ) -> None:
         self._folder = folder
         self._attempt = attempt
         self._still_owner = still_owner
         self._clock = clock
+        self._control = control
         self._staging = Staging()
+        self._pieces: Mapping[str, Pieces] = {}
         self._changes: deque[CheckpointChange] = deque()
         self._thread: threading.Thread | None = None
 
@@ -78,10 +92,15 @@ class Saver:
         facts = render_facts(step, self._attempt, state.facts)
         waited = self.wait()
         self._staging.fill(state.tensors)
+        self._pieces = state.pieces
         # A daemon, because a process told to stop at once must not wait for a disk; what it was
         # writing is a partial folder that nobody chooses and the next attempt sweeps.
+        stall_s = self._clock.monotonic() - began - waited
         self._thread = threading.Thread(
-            target=self._write, args=(step, facts, began), name=f"save step-{step}", daemon=True
+            target=self._write,
+            args=(step, facts, began, stall_s),
+            name=f"save step-{step}",
+            daemon=True,
         )
         self._thread.start()
         return waited
@@ -107,10 +126,12 @@ class Saver:
         self.wait()
         self._staging.release()
 
-    def _write(self, step: int, facts: bytes, began: Seconds) -> None:
+    def _write(self, step: int, facts: bytes, began: Seconds, stall_s: Seconds) -> None:
         sha256, size_bytes = "", 0
 
         def report(kind: Kind, message: str = "") -> None:
+            if self._control is not None and self._control.rank != 0:
+                return
             self._changes.append(
                 CheckpointChange(
                     kind=kind,
@@ -118,6 +139,7 @@ class Saver:
                     manifest_sha256=sha256,
                     size_bytes=size_bytes,
                     seconds=self._clock.monotonic() - began,
+                    stall_s=stall_s,
                     message=message,
                 )
             )
@@ -128,9 +150,11 @@ class Saver:
                 step=step,
                 attempt=self._attempt,
                 tensors=self._staging.filled(),
+                pieces=self._pieces,
                 facts=facts,
                 still_owner=self._still_owner,
                 clock=self._clock,
+                control=self._control,
             ):
                 size_bytes = manifest.size_bytes
                 report(stage)
@@ -158,7 +182,7 @@ class Saver:
     def _reason(self, error: OSError, facts: bytes) -> str:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             return f"{error.strerror or error} ({error.filename or self._folder})"
-        needed = short_bytes(needed_bytes(self._staging.filled(), facts))
+        needed = short_bytes(needed_bytes(self._staging.filled(), facts, self._pieces))
         free = "?"
         with suppress(OSError):
             free = short_bytes(shutil.disk_usage(self._folder).free)

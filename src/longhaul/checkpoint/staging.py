@@ -3,7 +3,8 @@
 They are allocated once and used for every save, so that memory stays flat and, on a GPU,
 page-locked memory is not asked for again and again.
 
-Enters: live tensors. Leaves: CPU tensors with the same bits that training does not touch.
+Enters: live tensors. Leaves: CPU tensors with the same bits that training does not touch; of
+sharded ones this rank's shards.
 Never knows: what is done with them.
 """
 
@@ -11,6 +12,8 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor
+
+from longhaul.checkpoint.shards import local_of
 
 
 class Staging:
@@ -22,10 +25,11 @@ class Staging:
 
     def fill(self, tensors: Mapping[str, Tensor]) -> None:
         """Copy `tensors`; on a GPU the copies are only queued, ahead of all later work."""
-        self._buffers = {name: self._buffer(name, tensor) for name, tensor in tensors.items()}
+        local = {name: local_of(tensor) for name, tensor in tensors.items()}
+        self._buffers = {name: self._buffer(name, tensor) for name, tensor in local.items()}
         queued = False
-        for name, tensor in tensors.items():
-            self._buffers[name].copy_(tensor.detach(), non_blocking=tensor.is_cuda)
+        for name, tensor in local.items():
+            self._buffers[name].copy_(tensor, non_blocking=tensor.is_cuda)
             queued |= tensor.is_cuda
         self._copied = torch.cuda.current_stream().record_event() if queued else None
 

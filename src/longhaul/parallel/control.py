@@ -34,7 +34,7 @@ class Control:
     """
 
     def __init__(self, group: dist.ProcessGroup, name: str = "control") -> None:
-        self._group = group
+        self.group = group
         self._name = name
         self.rank = dist.get_rank(group)
         self.size = dist.get_world_size(group)
@@ -44,7 +44,7 @@ class Control:
         """The highest of all ranks' words."""
         self._word[0] = word
         with self._told():
-            dist.all_reduce(self._word, op=dist.ReduceOp.MAX, group=self._group)
+            dist.all_reduce(self._word, op=dist.ReduceOp.MAX, group=self.group)
         return int(self._word[0])
 
     def agree(self, fine: bool) -> bool:
@@ -55,7 +55,7 @@ class Control:
         """Rank 0's value; what others give is not looked at."""
         box: list[Any] = [value]
         with self._told():
-            dist.broadcast_object_list(box, src=0, group=self._group)
+            dist.broadcast_object_list(box, src=0, group=self.group)
         shared: Value = box[0]
         return shared
 
@@ -63,14 +63,28 @@ class Control:
         """The values of all ranks, by rank, on every rank."""
         box: list[Any] = [None] * self.size
         with self._told():
-            dist.all_gather_object(box, value, group=self._group)
+            dist.all_gather_object(box, value, group=self.group)
         return box
 
     def total(self, figures: torch.Tensor) -> torch.Tensor:
         """The sum over all ranks of float64 figures on the CPU."""
         with self._told():
-            dist.all_reduce(figures, group=self._group)
+            dist.all_reduce(figures, group=self.group)
         return figures
+
+    def first_does(self, body: Callable[[], Value]) -> Value:
+        """Rank 0 runs `body`; its result on all ranks, or its exception."""
+        result: Value | None = None
+        error: Exception | None = None
+        if self.rank == 0:
+            try:
+                result = body()
+            except Exception as raised:  # noqa: BLE001 (it is raised again below, everywhere)
+                error = raised
+        shared: tuple[Value, Exception | None] = self.share((result, error))
+        if error is not None or shared[1] is not None:
+            raise error or shared[1] or AssertionError
+        return shared[0]
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -84,10 +98,6 @@ class Control:
             ) from error
 
 
-Agree = Callable[[bool], bool]
-"""Whether every rank is fine; a collective where there are several."""
-
-
-def alone(fine: bool) -> bool:
-    """`Agree` of a single process."""
-    return fine
+def first_does(control: Control | None, body: Callable[[], Value]) -> Value:
+    """As `Control.first_does`; one process does everything first."""
+    return body() if control is None else control.first_does(body)

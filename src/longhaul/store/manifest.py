@@ -128,23 +128,27 @@ def parse_manifest(content: bytes, name: str) -> Manifest:
     return manifest
 
 
-def verify(folder: Path, past_page_cache: bool = False) -> Manifest:
+def verify(
+    folder: Path, past_page_cache: bool = False, share: tuple[int, int] = (0, 1)
+) -> Manifest:
     """Read every byte of the checkpoint in `folder` and compare it with the manifest.
 
     Args:
         folder: the checkpoint.
         past_page_cache: read from the medium where the system allows it.
+        share: (rank, size) where several processes share the reading out.
 
     Raises:
         RefusedCheckpoint: names the first file that is absent, unlisted, or differs.
     """
+    rank, size = share
     manifest, _ = read_manifest(folder)
     listed = {file.name for file in manifest.files} | {MANIFEST_NAME}
     for path in sorted(folder.iterdir()):
         # An NFS client keeps a file that was removed while open under a name like this.
         if path.name not in listed and not path.name.startswith(".nfs"):
             raise RefusedCheckpoint(f"{path}: the manifest does not list this file")
-    for file in manifest.files:
+    for file in manifest.files[rank::size]:
         _verify_file(folder / file.name, file, past_page_cache)
     return manifest
 
