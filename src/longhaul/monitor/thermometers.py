@@ -19,7 +19,7 @@ from longhaul.model.tap import Gauge, Tap
 from longhaul.monitor.noise_scale import NOISE_SCALE, noise_scale
 from longhaul.monitor.weights import ABSENT, ROLE_GAUGES, WeightGauges, tensors_norm
 from longhaul.optim.gate import Gate
-from longhaul.optim.groups import make_groups
+from longhaul.optim.groups import Group
 from longhaul.optim.optimizer import Optimizer
 
 SOURCE_LOSS = Gauge(
@@ -60,13 +60,20 @@ class Thermometers:
 
     Args:
         model: on its device.
+        groups: its weights by role.
         device: where it computes.
         sources: names of the sources of text, by number.
     """
 
-    def __init__(self, model: GPT, device: torch.device, sources: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        model: GPT,
+        groups: Sequence[Group],
+        device: torch.device,
+        sources: Sequence[str] = (),
+    ) -> None:
         self.tap = Tap(model.gauges, len(model.blocks), device)
-        self._weights = WeightGauges(make_groups(model))
+        self._weights = WeightGauges(groups)
         self._sources = tuple(sources)
         self._absent = torch.full((), ABSENT, device=device)
         self._first: tuple[Tensor, int] | None = None

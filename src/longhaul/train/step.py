@@ -9,6 +9,7 @@ Shapes: B sequences of a micro-batch, T tokens of a sequence.
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -21,6 +22,9 @@ from longhaul.model.gpt import GPT
 from longhaul.monitor.thermometers import Readings, Thermometers
 from longhaul.optim.loss_scale import LossScale
 from longhaul.optim.optimizer import LiveSettings, Optimizer
+
+if TYPE_CHECKING:  # one process alone has no use for it, and FSDP takes a second to import
+    from longhaul.parallel.parallelize import Parallel
 
 NUM_FIGURES = 3
 """Leading figures of a step: loss, gradient norm, masked."""
@@ -41,6 +45,8 @@ class TrainingStep:
         loss_scale: for fp16 weights; None otherwise.
         compiled: run the model through torch.compile.
         sources: names of the sources of text, by number, whose losses are told apart.
+        parallel: with many processes, how `model` is dealt out over them. Each is given its share
+            of the batch, and all have the same figures.
 
     Raises:
         RecipeError: `compiled`, and there is nothing to compile with.
@@ -56,16 +62,20 @@ class TrainingStep:
         loss_scale: LossScale | None = None,
         compiled: bool = False,
         sources: Sequence[str] = (),
+        parallel: "Parallel | None" = None,
     ) -> None:
         self.model = model
+        self.parallel = parallel
         self.optimizer = optimizer
         self.loss_scale = loss_scale
         self.device = device
-        self.thermometers = Thermometers(model, device, sources)
+        self.thermometers = Thermometers(model, optimizer.groups, device, sources)
         self._forward = _compiled(model, device) if compiled else model
         self._compiled_forms: set[tuple[int, int, int | None]] | None = set() if compiled else None
         self._precision = precision
         self._seed = seed
+        # What is drawn differs between ranks, as they compute different things.
+        self._own = () if parallel is None else (parallel.world.rank,)
 
     def __call__(
         self,
@@ -78,7 +88,7 @@ class TrainingStep:
         """Make one update, or hold it back if loss or gradient is not finite (DESIGN rule 4).
 
         Args:
-            batch: the global batch.
+            batch: the global batch, or this rank's share of it.
             micro_sequences: computed at once.
             learning_rate: of this step.
             read_gauges: read every gauge of `monitor/`; the update is the same to the bit.
@@ -98,13 +108,19 @@ class TrainingStep:
             strict=True,
         )
         for number, (tokens_BT, targets_BT) in enumerate(micro_batches):
-            key_generators(derive_key(self._seed, "micro-batch", batch.draw, number), self.device)
+            key = derive_key(self._seed, "micro-batch", batch.draw, number, *self._own)
+            key_generators(key, self.device)
             # The sum over the global number of targets, never a mean of means (DESIGN rule 6).
             micro_loss = self._loss(tokens_BT, targets_BT, read_gauges, window) / batch.num_targets
+            if self.parallel is not None:
+                done = (number + 1) * micro_sequences
+                self.parallel.before_backward(is_last=done >= len(batch.tokens_BT))
             self._backward(micro_loss)
             loss += micro_loss.detach()
             if read_gauges and number == 0 and len(targets_BT) < len(batch.targets_BT):
                 self.thermometers.see_first(self.optimizer, targets_BT.numel())
+        if self.parallel is not None:
+            self.parallel.sum_gradients()
         scale = self.loss_scale.scale.clone() if self.loss_scale is not None else None
         gate = self.optimizer.judge(loss, scale)
         self.optimizer.set_learning_rate(learning_rate)
@@ -115,7 +131,7 @@ class TrainingStep:
         ):
             self.optimizer.step(gate)
         self.optimizer.clear_gradients()
-        figures = [loss, gate.gradient_norm, gate.masked]
+        figures = [gate.loss, gate.gradient_norm, gate.masked]
         if self.loss_scale is not None and scale is not None:
             figures += [scale, self.loss_scale.update(gate)]
         stacked = torch.stack(figures).float()

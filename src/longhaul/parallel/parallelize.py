@@ -1,0 +1,142 @@
+"""A model dealt out over a world, and what a training step must do with it beyond the usual.
+
+Enters: a filled model, a world, `[parallel]`. Leaves: the same model with this rank's parts of its
+weights, and a `Parallel`: who holds what, and the collectives around backward passes.
+Never knows: optimizers, batches, what the layers compute.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule
+
+from longhaul.config.parallel import ParallelSection
+from longhaul.core.pieces import Cut, Pieces, pieces_of
+from longhaul.model.gpt import GPT
+from longhaul.optim.sharding import Sharding, own_part
+from longhaul.parallel.data import shard, sum_only_at_the_end
+from longhaul.parallel.tensor import split_layers
+from longhaul.parallel.world import World
+
+
+class Parallel:
+    """A model that several ranks train together, seen from one of them.
+
+    Args:
+        world: all ranks.
+        model: this rank's part.
+        sharding: who holds what.
+        unsummed: parameters whose gradients a backward pass leaves to be summed, by group.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        model: GPT,
+        sharding: Sharding,
+        unsummed: Sequence[tuple[dist.ProcessGroup, Sequence[nn.Parameter]]],
+    ) -> None:
+        self.world = world
+        self.sharding = sharding
+        self.parameters = dict(model.named_parameters())
+        """By name, this rank's parts, valid also while the model holds gathered weights."""
+        self._model = model
+        self._unsummed = unsummed
+
+    def before_backward(self, is_last: bool) -> None:
+        """Tell the model whether another micro-batch follows."""
+        sum_only_at_the_end(self._model, is_last)
+
+    @torch.no_grad()
+    def sum_gradients(self) -> None:
+        """After the last backward pass: sum what it has not; one collective for each group."""
+        for group, parameters in self._unsummed:
+            gradients = [own_part(p.grad) for p in parameters if p.grad is not None]
+            if gradients:
+                _sum_together(gradients, group)
+
+    def rest(self) -> None:
+        """Let go of gathered weights, as a forward pass without a backward pass does not."""
+        for module in self._model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+
+
+def parallelize(model: GPT, world: World, settings: ParallelSection) -> Parallel:
+    """Leave this rank's part of `model`, in place; all ranks call it together.
+
+    Args:
+        model: filled, in its number format, on the rank's device.
+        world: its mesh has all four dimensions.
+        settings: `[parallel]`.
+    """
+    layout, mesh = world.layout, world.mesh
+    whole = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    cuts: Mapping[str, Cut] = {}
+    if layout.tensor > 1:
+        cuts = split_layers(model, mesh.get_group("tensor"))
+    left_out: set[nn.Parameter] = set()
+    if layout.data_size > 1:
+        left_out = _of_another_format(model)
+        shard(model, list(model.blocks), mesh, settings, left_out)
+    parameters = dict(model.named_parameters())
+    sharding = Sharding(
+        pieces={
+            name: _pieces(world, shape, cuts.get(name), parameters[name] not in left_out)
+            for name, shape in whole.items()
+        },
+        world=dist.distributed_c10d._get_default_group(),
+        holders=_group(mesh, ("shard", "tensor")),
+        replicas=mesh.get_group("replicate"),
+        loss_copies=layout.tensor,
+    )
+    stretched = [p for name, p in parameters.items() if name not in cuts and p not in left_out]
+    unsummed = []
+    if layout.tensor > 1:
+        unsummed.append((mesh.get_group("tensor"), stretched))
+    for is_cut in (False, True):
+        odd = [p for name, p in parameters.items() if p in left_out and (name in cuts) == is_cut]
+        names = ("replicate", "shard") if is_cut else ("replicate", "shard", "tensor")
+        if odd:
+            unsummed.append((_group(mesh, names), odd))
+    return Parallel(world, model, sharding, unsummed)
+
+
+def _pieces(world: World, shape: tuple[int, ...], cut: Cut | None, is_sharded: bool) -> Pieces:
+    layout, mesh = world.layout, world.mesh
+    shards = layout.shard if is_sharded else 1
+    by_holder = pieces_of(shape, cut, shards, layout.tensor) * (layout.shard // shards)
+    tensor, at = mesh.get_local_rank("tensor"), mesh.get_local_rank("shard")
+    alike = {"replicate": True, "shard": not is_sharded, "tensor": cut is None}
+    return Pieces(
+        shape,
+        tuple(tuple(pieces) for pieces in by_holder),
+        holder=at * layout.tensor + tensor,
+        copies=math.prod(mesh[name].size() for name, same in alike.items() if same),
+        is_first_copy=all(mesh.get_local_rank(name) == 0 for name, same in alike.items() if same),
+    )
+
+
+def _of_another_format(model: GPT) -> set[nn.Parameter]:
+    """Float32 islands among half weights: FSDP sums gradients of one format only."""
+    usual = model.tokens.weight.dtype
+    return {parameter for parameter in model.parameters() if parameter.dtype != usual}
+
+
+def _group(mesh: DeviceMesh, names: tuple[str, ...]) -> dist.ProcessGroup:
+    """Ranks that differ in these dimensions alone."""
+    flat = mesh[names]._flatten("_".join(names))
+    return flat.get_group()
+
+
+def _sum_together(gradients: Sequence[Tensor], group: dist.ProcessGroup) -> None:
+    """In place, in float32, by one collective."""
+    flat = torch.cat([gradient.flatten().float() for gradient in gradients])
+    dist.all_reduce(flat, group=group)
+    sums = flat.split([gradient.numel() for gradient in gradients])
+    for gradient, total in zip(gradients, sums, strict=True):
+        gradient.copy_(total.view_as(gradient))
