@@ -11,7 +11,7 @@ SETTINGS = SuperviseSection()
 USABLE = (100, 200, 300)
 
 
-def failed(*steps: int, cause: str = "killed", remedy: str = "restart") -> list[Failure]:
+def failed(*steps: int | None, cause: str = "killed", remedy: str = "restart") -> list[Failure]:
     return [Failure(cause, remedy, step, 1000.0 * n) for n, step in enumerate(steps)]
 
 
@@ -27,8 +27,8 @@ def test_a_first_failure_is_answered_at_once() -> None:
 
 
 def test_failures_that_make_way_are_never_counted_together() -> None:
-    assert plan(failed(*range(310, 390))).restart
-    assert plan(failed(*range(310, 390))).wait_s == 0
+    assert plan(failed(*range(310, 650, 4))).restart
+    assert plan(failed(*range(310, 650, 4))).wait_s == 0
 
 
 def test_the_same_failure_at_the_same_step_goes_further_back_and_then_stops() -> None:
@@ -58,6 +58,18 @@ def test_the_last_checkpoint_is_never_poisoned() -> None:
         assert not decided.restart
         assert decided.exit_code == 17
         assert "no older checkpoint" in decided.reason
+
+
+def test_attempts_that_do_not_get_as_far_as_training_count_as_no_progress() -> None:
+    decided = plan(failed(310, None, 310))
+    assert decided.poison == 300
+    decided = plan(failed(None, None, None), ())
+    assert not decided.restart
+    assert "before any step, 3 times" in decided.reason
+
+
+def test_kills_at_random_steps_are_not_one_crash() -> None:
+    assert plan(failed(310, 305, 301)).poison is None
 
 
 def test_another_cause_in_between_is_another_story() -> None:

@@ -6,14 +6,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from longhaul.core.records import Record
-from longhaul.logbook.folder import RunFolder
+from longhaul.logbook.folder import RunFolder, list_runs
 from longhaul.logbook.reading import read_journal
+from longhaul.supervise.fence import left_over
 
 DEADLINE_S = 60.0
 
@@ -101,3 +103,7 @@ def room(tmp_path: Path, shared_prepared: Path) -> Iterator[Room]:
         process.wait()
         if process.stdout is not None:
             process.stdout.close()
+    for folder in list_runs(made.runs):
+        for worker in left_over(folder):
+            with suppress(ProcessLookupError):
+                os.killpg(worker.pid, signal.SIGKILL)

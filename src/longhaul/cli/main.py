@@ -13,7 +13,19 @@ from typing import NoReturn
 
 import typer
 
-from longhaul.cli import data, diagnose, drill, hands, look, recipes, replay, train, tree, write
+from longhaul.cli import (
+    data,
+    diagnose,
+    drill,
+    hands,
+    look,
+    recipes,
+    replay,
+    train,
+    tree,
+    worker,
+    write,
+)
 from longhaul.core.errors import ExitCode, LonghaulError
 
 app = typer.Typer(
@@ -25,6 +37,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command()(train.train)
+app.command(hidden=True)(worker.worker)
 app.command("recipes")(recipes.list_recipes)
 app.add_typer(recipes.app, name="recipe")
 app.command()(look.runs)

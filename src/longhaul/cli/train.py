@@ -1,5 +1,7 @@
 """`longhaul train`."""
 
+import os
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -22,6 +24,10 @@ def train(
     device: Annotated[
         str | None, typer.Option(help="auto, cuda, mps or cpu", show_default="auto")
     ] = None,
+    nproc: Annotated[
+        int | None,
+        typer.Option(min=1, help="worker processes, as a rule one for each GPU", show_default="1"),
+    ] = None,
     max_hours: Annotated[
         float | None, typer.Option(help="end the run after this many hours in all")
     ] = None,
@@ -37,6 +43,8 @@ def train(
     """Train RECIPE: start its run, or go on with it where it stopped.
 
     The options of a run's earlier starts stay in force; options given now are added to them.
+    Worker processes do the training, and are started again when they fail; what torchrun or srun
+    starts trains itself, and is watched by them.
     """
     options = [*(_twin(recipe, data) if small else ()), *(overrides or ())]
     if device is not None:
@@ -44,11 +52,22 @@ def train(
     if max_hours is not None:
         options.append(f"train.max_hours={float(max_hours)}")
 
-    from longhaul.cli.progress import TerminalView
-    from longhaul.run.start import Start, start
+    if nproc is not None:
+        options.append(f"machine.processes={nproc}")
+    from longhaul.run.start import Start, start, start_supervised
 
-    code = start(Start(recipe, tuple(options), data, new, runs_dir, prepared_dir), TerminalView())
-    raise typer.Exit(code)
+    typed = Start(recipe, tuple(options), data, new, runs_dir, prepared_dir)
+    if "RANK" in os.environ:
+        from longhaul.cli.progress import TerminalView
+
+        raise typer.Exit(start(typed, TerminalView()))
+    raise typer.Exit(start_supervised(typed, _say))
+
+
+def _say(text: str) -> None:
+    """Print at once: workers write to the same terminal. A reader that has left ends nothing."""
+    with suppress(OSError, ValueError):
+        print(text, flush=True)
 
 
 def _twin(recipe: str, data: str | None) -> tuple[str, ...]:

@@ -80,6 +80,8 @@ class MachineSection(Section):
 
     device: Literal["auto", "cuda", "mps", "cpu"] = changed_at_start("auto")
     """`auto` takes CUDA, then MPS, then the CPU."""
+    processes: int = changed_at_start(1, gt=0)
+    """Worker processes on this machine: one for each GPU, as a rule."""
     threads: int | None = changed_at_start(None, gt=0)
     """CPU threads of torch; the usable cores when absent. Other counts give other bits."""
     compile: bool = changed_at_start(False)

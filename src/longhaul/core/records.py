@@ -109,7 +109,7 @@ class Event:
     evaluation, save-started, checkpoint, checkpoint-failed, settings-differ, data-skipped,
     settings-read-back, override-begins, rolled-back, optimizer-swapped, state-reset,
     machine-differs, cause (what replays before an action brought to light), request-refused, note,
-    warning, finished.
+    preemption-missed, warning, finished.
     """
 
     KIND: ClassVar[str] = "event"

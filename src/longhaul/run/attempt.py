@@ -11,6 +11,7 @@ from longhaul.logbook.folder import RunFolder
 from longhaul.run.book import Book
 from longhaul.run.past import Past
 from longhaul.run.view import View
+from longhaul.supervise.progress import ProgressFile
 
 
 @dataclass(frozen=True)
@@ -24,3 +25,5 @@ class Attempt:
     book: Book
     view: View
     clock: Clock
+    progress: ProgressFile | None = None
+    """Where this process says at which step it is; None: nobody watches."""

@@ -61,6 +61,7 @@ class Pilot:
         self.checkpoints = attempt.folder.checkpoints
         self._book = attempt.book
         self._view = attempt.view
+        self._progress = attempt.progress
         self._clock = attempt.clock
         self._judgement = judgement
         self._recovery = recovery
@@ -97,6 +98,8 @@ class Pilot:
             self._keep_checkpoint(record)
             if record.data["health"] in ("written", "committed"):
                 return  # the ledger holds them; the journal tells when all was read back
+        if isinstance(record, StepRecord) and self._progress is not None:
+            self._progress.reach(record.step)
         self._book.append(record)
         self._view.show(record)
         for finding in self._judgement.observe(record):

@@ -25,6 +25,7 @@ PHASES: tuple[Phase, ...] = get_args(Phase)
 PHASE_OF: dict[Bucket, Phase] = {
     "prepare": "prepare",
     "restart": "start-up",
+    "detection": "start-up",  # replays of steps, before an action
     "compile": "compile",
     "training": "step",
     "redone": "step",

@@ -14,6 +14,7 @@ from longhaul.supervise.classify import Remedy
 
 ATTEMPTS_AT_ONE_STEP = 3
 """Failures of one cause at one step before a restart goes further back (incident M18: 44)."""
+_LAG_STEPS = 2
 _LONGEST_WAIT_S: Seconds = 60.0
 _DAY_S: Seconds = 86_400.0
 
@@ -24,8 +25,8 @@ class Failure:
 
     cause: str
     remedy: Remedy
-    step: int
-    """Furthest step that the attempt had reached."""
+    step: int | None
+    """Furthest step that the attempt had reached; None if it had not got as far as training."""
     time: Seconds
     went_back: bool = False
     """What followed was a restart from further back."""
@@ -71,13 +72,14 @@ def next_plan(
             f"{settings.restarts_per_day}",
         )
     same = _without_progress(failures)
+    place = "before any step" if last.step is None else f"at step {last.step}"
     if len(same) >= 2 and any(failure.went_back for failure in same[:-1]):
         return Plan(
             False,
-            f"{last.cause} at step {last.step}, {len(same)} times, from an older checkpoint too",
+            f"{last.cause} {place}, {len(same)} times, from an older checkpoint too",
         )
     if len(same) >= ATTEMPTS_AT_ONE_STEP:
-        where = f"{last.cause} at step {last.step}, {len(same)} times without progress"
+        where = f"{last.cause} {place}, {len(same)} times without progress"
         if len(usable) < 2:
             return Plan(False, f"{where}, and there is no older checkpoint to go back to")
         newest, older = sorted(usable)[:-3:-1]
@@ -88,11 +90,15 @@ def next_plan(
 
 
 def _without_progress(failures: Sequence[Failure]) -> Sequence[Failure]:
-    """The last failures, all of one cause, none of which had come further than the one before."""
-    count = 1
-    while count < len(failures):
-        later, earlier = failures[-count], failures[-count - 1]
-        if earlier.cause != later.cause or later.step > earlier.step:
+    """The last failures: all of one cause and at one step, or before any step."""
+    count, step = 0, None
+    for failure in reversed(failures):
+        if failure.cause != failures[-1].cause:
             break
+        if failure.step is not None:
+            step = failure.step if step is None else step
+            # What a device computes is known to be complete a step or two later (DESIGN rule 3).
+            if abs(failure.step - step) > _LAG_STEPS:
+                break
         count += 1
     return failures[-count:]
