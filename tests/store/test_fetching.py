@@ -42,7 +42,7 @@ def test_what_is_brought_here_is_a_checkpoint_like_any_other(tmp_path: Path, fil
     tier, folder = tier_of(), tmp_path / "run"
     tier.send(fill(tmp_path / "away" / "step-7", 7, a=b"a"), always)
     (copy,) = newest_of_all([], [(tier, tier.checkpoints())], {})
-    path = bring_here(copy, folder, 3, always, lambda _: None)
+    path = bring_here(copy.checkpoint, copy.tier, folder, 3, always, lambda _: None)
     assert path == folder / "step-7"
     verify(path)
     (here,) = catalogue(folder)
@@ -56,7 +56,7 @@ def test_it_takes_the_place_of_a_damaged_one(tmp_path: Path, fill, tier_of) -> N
     tier.send(here, always)
     (here / "a.bin").write_bytes(b"b")
     (copy,) = newest_of_all([], [(tier, tier.checkpoints())], {})
-    verify(bring_here(copy, folder, 3, always, lambda _: None))
+    verify(bring_here(copy.checkpoint, copy.tier, folder, 3, always, lambda _: None))
 
 
 def test_a_download_that_is_cut_off_is_gone_on_with_by_the_next_attempt(
@@ -67,13 +67,13 @@ def test_a_download_that_is_cut_off_is_gone_on_with_by_the_next_attempt(
     (copy,) = newest_of_all([], [(tier, tier.checkpoints())], {})
     store.hangs.add("z.bin")
     with pytest.raises(StoreError, match=r"z\.bin"):
-        bring_here(copy, folder, 3, always, lambda _: None)
+        bring_here(copy.checkpoint, copy.tier, folder, 3, always, lambda _: None)
     assert catalogue(folder) == []
     sweep(folder, 4)
     store.hangs.clear()
     store.released.set()
     store.read.clear()
-    verify(bring_here(copy, folder, 4, always, lambda _: None))
+    verify(bring_here(copy.checkpoint, copy.tier, folder, 4, always, lambda _: None))
     assert [name for name, _ in store.read] == ["z.bin"]
 
 
@@ -82,7 +82,7 @@ def test_an_attempt_that_was_fenced_brings_nothing(tmp_path: Path, fill, tier_of
     tier.send(fill(tmp_path / "away" / "step-7", 7), always)
     (copy,) = newest_of_all([], [(tier, tier.checkpoints())], {})
     with pytest.raises(NotOwner):
-        bring_here(copy, folder, 3, lambda: False, lambda _: None)
+        bring_here(copy.checkpoint, copy.tier, folder, 3, lambda: False, lambda _: None)
     assert catalogue(folder) == []
 
 

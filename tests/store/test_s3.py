@@ -116,7 +116,7 @@ def test_checkpoints_go_to_a_bucket_and_come_back_byte_by_byte(bucket, tmp_path,
     assert [entry.step for entry in fresh.checkpoints()] == [10, 20]
     back = tmp_path / "back"
     for copy in newest_of_all([], [(fresh, fresh.checkpoints())], {}):
-        path = bring_here(copy, back, 1, lambda: True, print)
+        path = bring_here(copy.checkpoint, copy.tier, back, 1, lambda: True, print)
         verify(path)
         original = tmp_path / "run" / path.name
         for file in original.iterdir():

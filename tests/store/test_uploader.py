@@ -167,3 +167,22 @@ def test_closing_does_not_wait_for_a_store_that_is_away(
     assert not uploader.settle(DEADLINE_S)
     uploader.close()
     assert not uploader._thread.is_alive()
+
+
+def test_what_the_tier_would_not_keep_is_not_sent_and_nothing_is_sent_twice(
+    tmp_path: Path, fill, tier_of, uploader_to, store
+) -> None:
+    folders = [fill(tmp_path / "run" / f"step-{step}", step) for step in (10, 20, 30)]
+    tier = tier_of(store)
+    tier.send(folders[2], lambda: True)
+    tier.send(folders[1], lambda: True)
+    store.written.clear()
+    fill(tmp_path / "run" / "step-40", 40)
+    uploader = uploader_to(tier_of(store), keep_last=2)  # a new attempt knows nothing
+    for _ in range(3):
+        for entry in catalogue(tmp_path / "run"):
+            uploader.offer(entry, {})
+        assert uploader.settle(DEADLINE_S)
+    uploader.close()
+    assert store.written == ["state.json", "manifest.json"]
+    assert steps(uploader.tier) == [30, 40]

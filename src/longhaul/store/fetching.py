@@ -52,7 +52,8 @@ def newest_of_all(
 
 
 def bring_here(
-    copy: Copy,
+    checkpoint: Checkpoint,
+    tier: RemoteTier,
     folder: Path,
     attempt: int,
     still_owner: Callable[[], bool],
@@ -61,7 +62,8 @@ def bring_here(
     """Fetch a checkpoint into `folder`, verified and committed; its path.
 
     Args:
-        copy: of another tier.
+        checkpoint: as the tier lists it.
+        tier: where it lies.
         folder: the run's `checkpoints/`.
         attempt: of the lease.
         still_owner: the fence.
@@ -73,11 +75,10 @@ def bring_here(
         OSError: the local medium refused.
         NotOwner: the lease went to another attempt.
     """
-    assert copy.tier is not None
-    step, sha256 = copy.checkpoint.step, copy.checkpoint.manifest_sha256
+    step, sha256 = checkpoint.step, checkpoint.manifest_sha256
     coming = folder / f".step-{step}.{sha256[:12]}{_SUFFIX}"
     folder.mkdir(parents=True, exist_ok=True)
-    copy.tier.fetch(copy.checkpoint, coming, say)
+    tier.fetch(checkpoint, coming, say)
     verify(coming, past_page_cache=True)
     partial = partial_path(folder, step, attempt)
     shutil.rmtree(partial, ignore_errors=True)

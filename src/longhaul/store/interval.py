@@ -92,7 +92,7 @@ def best_interval(measured: Measured) -> Interval:
         f"a save costs {stall_s:.3g} s of a step's {step_s:.3g} s, {seen}: one failure in "
         f"{short_seconds(mean_s)} expected"
     )
-    if count > round(wanted):
+    if saves and count > round(wanted):
         reason += f"; not sooner, because a save takes {short_seconds(statistics.median(saves))}"
     return Interval(count, reason)
 

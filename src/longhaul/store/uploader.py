@@ -14,7 +14,7 @@ from typing import Literal
 
 from longhaul.core.clocks import Clock
 from longhaul.core.units import Bytes, Seconds, short_seconds
-from longhaul.logbook.ledger import CheckpointHealth
+from longhaul.logbook.ledger import CheckpointHealth, Health
 from longhaul.store.catalogue import Checkpoint
 from longhaul.store.commit import NotOwner
 from longhaul.store.health import health_now
@@ -72,11 +72,14 @@ class Uploader:
         self._keep_every = keep_every
         self._queue: list[Checkpoint] = []
         self._recorded: Mapping[int, CheckpointHealth] = {}
-        self._held: set[str] = set()
+        self._there: list[Checkpoint] | None = None
+        """What the tier holds, once it has been asked."""
+        self._offered: set[str] = set()
         self._changes: deque[TierChange] = deque()
         self._failures = 0
         self._changed = threading.Condition()
         self._stopping = False
+        self._ended = False
         self._thread: threading.Thread | None = None
 
     @property
@@ -89,10 +92,12 @@ class Uploader:
     def held(self) -> frozenset[str]:
         """Hashes of the manifests that are known to be there."""
         with self._changed:
-            return frozenset(self._held)
+            return frozenset(checkpoint.manifest_sha256 for checkpoint in self._there or ())
 
     def offer(self, checkpoint: Checkpoint, recorded: Mapping[int, CheckpointHealth]) -> None:
         """Send a verified checkpoint when its turn comes; returns at once.
+
+        One that was offered before, that the tier holds, or that it would not keep, is not sent.
 
         Args:
             checkpoint: in the run's own folder.
@@ -100,6 +105,9 @@ class Uploader:
         """
         with self._changed:
             self._recorded = dict(recorded)
+            if checkpoint.manifest_sha256 in self._offered:
+                return
+            self._offered.add(checkpoint.manifest_sha256)
             self._queue = [item for item in self._queue if item.step != checkpoint.step]
             self._queue = sorted([*self._queue, checkpoint], key=lambda item: item.step)
             self._drop_what_would_not_be_kept()
@@ -120,7 +128,9 @@ class Uploader:
     def settle(self, most_s: Seconds) -> bool:
         """Wait until everything is sent, the store is away, or time is up; whether all is sent."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._queue or self._failures > 0, most_s)
+            self._changed.wait_for(
+                lambda: not self._queue or self._failures > 0 or self._ended, most_s
+            )
             return not self._queue
 
     def close(self) -> None:
@@ -141,6 +151,10 @@ class Uploader:
                         self._changed.notify_all()
         except (TransferStopped, NotOwner):
             pass  # the pilot learns of a lost lease from its next save
+        finally:
+            with self._changed:
+                self._ended = True
+                self._changed.notify_all()
 
     def _next(self) -> Checkpoint | None:
         with self._changed:
@@ -151,11 +165,16 @@ class Uploader:
         """Whether this checkpoint is done with, sent or dropped."""
         began = self._clock.monotonic()
         try:
+            if self._there is None:
+                self._there = self.tier.checkpoints()
+            if not self._wants(checkpoint):
+                return True
             sent = self.tier.send(checkpoint.path, self._still_owner)
             with self._changed:
-                self._held.add(checkpoint.manifest_sha256)
-            self._tell("store-back", checkpoint, if_away=True)
-            self._failures = 0
+                self._there.append(checkpoint)
+            if self._failures:
+                self._tell("store-back", checkpoint)
+                self._failures = 0
             took_s = self._clock.monotonic() - began
             self._tell("uploaded", checkpoint, size_bytes=sent.bytes_sent, seconds=took_s)
             self._tidy_up(checkpoint)
@@ -183,39 +202,42 @@ class Uploader:
             self._changed.notify_all()
         self.tier.files.throttle.wait(pause_s)
 
+    def _wants(self, checkpoint: Checkpoint) -> bool:
+        """Whether the tier lacks it, and would keep it."""
+        there = self._there or []
+        if any(item.manifest_sha256 == checkpoint.manifest_sha256 for item in there):
+            return False
+        others = [item for item in there if item.step != checkpoint.step]
+        return checkpoint not in self._to_remove([*others, checkpoint])
+
     def _tidy_up(self, newest: Checkpoint) -> None:
         """Remove there what is not to be kept; failing at it costs space only."""
         with suppress(StoreError):
             there = self.tier.checkpoints()
             with self._changed:
-                recorded = self._recorded
+                self._there = there
                 wanted = {item.manifest_sha256 for item in self._queue}
-                self._held = {checkpoint.manifest_sha256 for checkpoint in there}
             gone = superseded(there)
-            left = [checkpoint for checkpoint in there if checkpoint not in gone]
-            # Whatever has a manifest there was read back before.
-            health = {
-                step: "verified" if word == "committed" else word
-                for step, word in health_now(left, recorded).items()
-            }
-            gone += to_remove(left, health, keep_last=self._keep_last, keep_every=self._keep_every)
+            gone += self._to_remove([item for item in there if item not in gone])
             for checkpoint in gone:
                 if self._still_owner():
                     self.tier.remove(checkpoint)
                     self._tell("remote-removed", checkpoint)
                     with self._changed:
-                        self._held.discard(checkpoint.manifest_sha256)
+                        self._there = [item for item in self._there if item != checkpoint]
             self.tier.remove_unfinished(newest.step, wanted)
+
+    def _to_remove(self, there: list[Checkpoint]) -> list[Checkpoint]:
+        # Whatever has a manifest in a tier was read back before.
+        health: dict[int, Health] = {
+            step: "verified" if word == "committed" else word
+            for step, word in health_now(there, self._recorded).items()
+        }
+        return to_remove(there, health, keep_last=self._keep_last, keep_every=self._keep_every)
 
     def _drop_what_would_not_be_kept(self) -> None:
         """While a store is away for long, the backlog is what its retention would keep of it."""
-        dropped = to_remove(
-            self._queue[1:],  # the first may be under way
-            health_now(self._queue, self._recorded),
-            keep_last=self._keep_last,
-            keep_every=self._keep_every,
-        )
-        for checkpoint in dropped:
+        for checkpoint in self._to_remove(self._queue[1:]):  # the first may be under way
             self._queue.remove(checkpoint)
             why = f"newer ones wait for {self.tier.name}, and it would not be kept there"
             self._tell("upload-dropped", checkpoint, why)
@@ -228,10 +250,7 @@ class Uploader:
         *,
         size_bytes: Bytes = 0,
         seconds: Seconds = 0.0,
-        if_away: bool = False,
     ) -> None:
-        if if_away and self._failures == 0:
-            return
         self._changes.append(
             TierChange(
                 kind=kind,
