@@ -8,22 +8,24 @@ import errno
 import shutil
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from longhaul.checkpoint.capture import TrainingState
 from longhaul.checkpoint.staging import Staging
-from longhaul.checkpoint.write import needed_bytes, render_facts, write_checkpoint
+from longhaul.checkpoint.write import Stage, needed_bytes, render_facts, write_checkpoint
 from longhaul.core.clocks import Clock
 from longhaul.core.pieces import Pieces
 from longhaul.core.units import Bytes, Seconds, short_bytes
 from longhaul.logbook.reserve import RESERVE_BYTES
-from longhaul.parallel.control import Control
+from longhaul.parallel.control import Control, first_does
 from longhaul.store.catalogue import catalogue
 from longhaul.store.commit import NotOwner
+from longhaul.store.manifest import Manifest
 from longhaul.store.strict import RefusedCheckpoint
 
 Kind = Literal["written", "committed", "verified", "damaged", "failed", "fenced"]
@@ -49,6 +51,9 @@ class CheckpointChange:
     """What went wrong, for a person; empty when nothing did."""
 
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
 class Saver:
     """Writes checkpoints on a thread of its own, one at a time.
 
@@ -59,6 +64,8 @@ class Saver:
         clock: for how long things take and when they were done.
         control: of the savers of all ranks, used by their threads alone; rank 0 tells what became
             of a save.
+        make_room: asked on the saver's thread of rank 0 when the disk is full: whether older
+            checkpoints have made so many bytes of room. Then the save is tried once more.
     """
 
     def __init__(
@@ -69,12 +76,14 @@ class Saver:
         still_owner: Callable[[], bool],
         clock: Clock,
         control: Control | None = None,
+        make_room: Callable[[Bytes], bool] = lambda needed: False,
     ) -> None:
         self._folder = folder
         self._attempt = attempt
         self._still_owner = still_owner
         self._clock = clock
         self._control = control
+        self._make_room = make_room
         self._staging = Staging()
         self._pieces: Mapping[str, Pieces] = {}
         self._changes: deque[CheckpointChange] = deque()
@@ -145,17 +154,7 @@ class Saver:
             )
 
         try:
-            for stage, manifest, sha256 in write_checkpoint(  # noqa: B007 (report reads sha256)
-                self._folder,
-                step=step,
-                attempt=self._attempt,
-                tensors=self._staging.filled(),
-                pieces=self._pieces,
-                facts=facts,
-                still_owner=self._still_owner,
-                clock=self._clock,
-                control=self._control,
-            ):
+            for stage, manifest, sha256 in self._stages(step, facts):  # noqa: B007 (read above)
                 size_bytes = manifest.size_bytes
                 report(stage)
         except NotOwner as error:
@@ -166,6 +165,36 @@ class Saver:
             report("failed", self._failure(step, self._reason(error, facts)))
         except BaseException as error:  # noqa: BLE001 (a thread has nobody above it to tell)
             report("failed", self._failure(step, f"{type(error).__name__}: {error}"))
+
+    def _stages(self, step: int, facts: bytes) -> Iterator[tuple[Stage, Manifest, str]]:
+        """Write the checkpoint, a second time if the disk was full and room could be made."""
+
+        def stages() -> Iterator[tuple[Stage, Manifest, str]]:
+            return write_checkpoint(
+                self._folder,
+                step=step,
+                attempt=self._attempt,
+                tensors=self._staging.filled(),
+                pieces=self._pieces,
+                facts=facts,
+                still_owner=self._still_owner,
+                clock=self._clock,
+                control=self._control,
+            )
+
+        try:
+            yield from stages()
+        except OSError as error:
+            # All ranks have the same error, so all of them come here, or none.
+            if error.errno not in _FULL or not first_does(
+                self._control, partial(self._room, facts)
+            ):
+                raise
+            yield from stages()
+
+    def _room(self, facts: bytes) -> bool:
+        needed = needed_bytes(self._staging.filled(), facts, self._pieces) + RESERVE_BYTES
+        return self._make_room(max(1, needed - shutil.disk_usage(self._folder).free))
 
     def _failure(self, step: int, reason: str) -> str:
         newest = None
@@ -180,7 +209,7 @@ class Saver:
         )
 
     def _reason(self, error: OSError, facts: bytes) -> str:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in _FULL:
             return f"{error.strerror or error} ({error.filename or self._folder})"
         needed = short_bytes(needed_bytes(self._staging.filled(), facts, self._pieces))
         free = "?"
