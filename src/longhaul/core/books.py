@@ -51,6 +51,11 @@ class TimeBooks:
         self._since = clock.monotonic()
         self._seconds: dict[Bucket, Seconds] = {bucket: already} if already else {}
 
+    def watch(self, watcher: Callable[[Bucket], None]) -> None:
+        """Tell `watcher` from now on which bucket is opened, and now which is open."""
+        self._watcher = watcher
+        watcher(self._bucket)
+
     def switch(self, bucket: Bucket) -> Bucket:
         """Close the open bucket, open `bucket`, and return the one that was open."""
         now = self._clock.monotonic()

@@ -47,6 +47,10 @@ class Control:
             dist.all_reduce(self._word, op=dist.ReduceOp.MAX, group=self.group)
         return int(self._word[0])
 
+    def first_number(self, number: int) -> int:
+        """Rank 0's number, not below zero."""
+        return self.highest(number if self.rank == 0 else 0)
+
     def agree(self, fine: bool) -> bool:
         """Whether all ranks are fine."""
         return self.highest(0 if fine else 1) == 0
@@ -81,10 +85,11 @@ class Control:
                 result = body()
             except Exception as raised:  # noqa: BLE001 (it is raised again below, everywhere)
                 error = raised
-        shared: tuple[Value, Exception | None] = self.share((result, error))
-        if error is not None or shared[1] is not None:
-            raise error or shared[1] or AssertionError
-        return shared[0]
+        shared: tuple[Any, Exception | None] = self.share((result, error))
+        if shared[1] is not None:
+            raise error or shared[1]
+        first: Value = shared[0]
+        return first
 
     @contextmanager
     def _told(self) -> Iterator[None]:

@@ -1,41 +1,33 @@
 """The world: which processes train together, and where this one stands among them.
 
-A process learns its place from torchrun's environment (`RANK`, `WORLD_SIZE`, `LOCAL_RANK`,
-`LOCAL_WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT`), whoever set it: longhaul's own supervisor,
-torchrun or srun. Without it there is one process, and then no process group is ever made.
+Where there is one process, no process group is ever made.
 
-Enters: the environment, a layout. Leaves: process groups and a device mesh.
+Enters: a place, a layout. Leaves: process groups and a device mesh.
 Never knows: recipes, models, runs.
 """
 
-from collections.abc import Mapping
+import os
+import socket
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch.distributed import rendezvous  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from longhaul.core.errors import RecipeError, UsageError
+from longhaul.core.errors import RecipeError
 from longhaul.core.units import Seconds
 from longhaul.parallel.layout import Layout
+from longhaul.parallel.place import Place
 
 COLLECTIVE_TIMEOUT_S: Seconds = 600.0
 """Nothing that ranks do together takes as long; who waits longer waits for a dead process."""
-_PATIENCE_S: Seconds = 7 * 86_400.0
-"""For the first process, which may have a large text to prepare before it comes."""
+_LOOK_EVERY_S: Seconds = 0.1
+_CONNECT_S: Seconds = 5.0
 _READY = "longhaul/ready"
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a process stands among those that train together."""
-
-    rank: int
-    size: int
-    local_rank: int
-    """Among the processes of its host; it computes on the device of this number."""
-    local_size: int
 
 
 @dataclass(frozen=True)
@@ -45,6 +37,8 @@ class World:
     rank: int
     size: int
     local_rank: int
+    local_size: int
+    """Processes of this host."""
     layout: Layout
     mesh: DeviceMesh
     """Dimensions `pipeline`, `replicate`, `shard`, `tensor`, outermost first; some are 1 wide."""
@@ -71,35 +65,6 @@ class World:
         return self.rank == 0
 
 
-def find_place(environment: Mapping[str, str]) -> Place | None:
-    """The place that torchrun's environment names; None for one process.
-
-    Raises:
-        UsageError: the environment names half a place.
-    """
-    if "WORLD_SIZE" not in environment or "RANK" not in environment:
-        return None
-    try:
-        size, rank = int(environment["WORLD_SIZE"]), int(environment["RANK"])
-        local_rank = int(environment.get("LOCAL_RANK", rank))
-        local_size = int(environment.get("LOCAL_WORLD_SIZE", size))
-    except ValueError as error:
-        raise UsageError(f"RANK, WORLD_SIZE or LOCAL_RANK is no number: {error}") from error
-    if size == 1:
-        return None
-    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in environment]
-    if missing:
-        raise UsageError(
-            f"WORLD_SIZE is {size}, but {' and '.join(missing)} is not set",
-            "start the processes with torchrun, or set torchrun's environment for each of them",
-        )
-    if not (0 <= rank < size and 0 <= local_rank < local_size):
-        raise UsageError(
-            f"rank {rank} of {size}, local rank {local_rank} of {local_size}: no such place"
-        )
-    return Place(rank, size, local_rank, local_size)
-
-
 def meet(place: Place, timeout_s: Seconds = COLLECTIVE_TIMEOUT_S) -> dist.ProcessGroup:
     """Wait until all processes are there; the control group.
 
@@ -107,17 +72,34 @@ def meet(place: Place, timeout_s: Seconds = COLLECTIVE_TIMEOUT_S) -> dist.Proces
     need be, so it may come when it has something to say; after that `timeout_s` holds for
     everything that ranks do together.
     """
-    patience = timedelta(seconds=_PATIENCE_S)
-    store, rank, size = next(iter(dist.rendezvous("env://", timeout=patience)))
+    if place.rank != 0:
+        # Not within torch, where a process is deaf to signals.
+        address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        _wait_for(lambda: _answers(address))
+    store, rank, size = next(iter(rendezvous("env://")))
     if place.rank == 0:
         store.set(_READY, "1")
     else:
-        store.wait([_READY], patience)
+        _wait_for(lambda: store.check([_READY]))
     timeout = timedelta(seconds=timeout_s)
     store.set_timeout(timeout)
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
-    return dist.new_group(backend="gloo", timeout=timeout)
+    control: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=timeout)
+    return control
+
+
+def _wait_for(there: Callable[[], bool]) -> None:
+    while not there():
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _answers(address: tuple[str, int]) -> bool:
+    try:
+        socket.create_connection(address, timeout=_CONNECT_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def part() -> None:
@@ -153,7 +135,17 @@ def form_world(
     )
     timeout = timedelta(seconds=COLLECTIVE_TIMEOUT_S)
     saving = dist.new_group(backend="gloo", timeout=timeout)
-    return World(place.rank, place.size, place.local_rank, layout, mesh, device, control, saving)
+    return World(
+        place.rank,
+        place.size,
+        place.local_rank,
+        place.local_size,
+        layout,
+        mesh,
+        device,
+        control,
+        saving,
+    )
 
 
 def device_of(place: Place, device: torch.device) -> torch.device:

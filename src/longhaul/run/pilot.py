@@ -86,6 +86,8 @@ class Pilot:
             return
         for record in self.trainer.steps():
             self.keep(record)
+            if not self.trainer.at_border:
+                continue  # the other ranks are under way; what this asks for comes up again
             self._steer()
             self._desk.answer(self.trainer, self.keep)
             self._watch_the_time()

@@ -6,10 +6,14 @@ Never knows: what is in a checkpoint.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 from longhaul.checkpoint.capture import PartsFor
 from longhaul.checkpoint.loader import read_facts, restore
 from longhaul.core.errors import NeedsPerson
+from longhaul.parallel.control import Control
 from longhaul.run.book import Book
 from longhaul.store.catalogue import Checkpoint, catalogue, newest_usable
 from longhaul.store.commit import sweep
@@ -17,8 +21,12 @@ from longhaul.store.health import health_now
 from longhaul.store.strict import RefusedCheckpoint
 
 
-def restore_newest(book: Book, parts_for: PartsFor, say: Callable[[str], None]) -> int | None:
+def restore_newest(
+    book: Book, parts_for: PartsFor, say: Callable[[str], None], control: Control | None = None
+) -> int | None:
     """Fill the parts that suit it from the newest usable checkpoint.
+
+    Of several ranks this is the first; the others follow by `restore_told`.
 
     Returns:
         Its step; None if the run has no checkpoint yet.
@@ -34,19 +42,37 @@ def restore_newest(book: Book, parts_for: PartsFor, say: Callable[[str], None]) 
     refused: list[tuple[Checkpoint, RefusedCheckpoint]] = []
     for checkpoint in newest_usable(there, health_now(there, recorded)):
         try:
-            parts = parts_for(read_facts(checkpoint.path).facts)
-            loaded = restore(checkpoint.path, parts)
+            facts = read_facts(checkpoint.path).facts
+            if control is not None:
+                control.share((str(checkpoint.path), facts))
+            loaded = restore(checkpoint.path, parts_for(facts), control)
         except RefusedCheckpoint as refusal:
             say(f"WARNING: refused {refusal.message}; trying the one before it")
             refused.append((checkpoint, refusal))
         else:
             _record(book, refused)
             return loaded.step
+    if control is not None:
+        control.share(None)
     if there:
         raise NeedsPerson(
             f"none of the {len(there)} checkpoints in {folder} can be used",
             "look at them; to train from the beginning, move them away or use --new",
         )
+    return None
+
+
+def restore_told(parts_for: PartsFor, control: Control) -> int | None:
+    """Fill the parts from the checkpoints that rank 0 tries, until one is sound on all ranks.
+
+    Returns:
+        Its step; None if rank 0 has found none.
+    """
+    told: tuple[str, dict[str, Any]] | None
+    while (told := control.share()) is not None:
+        path, facts = told
+        with suppress(RefusedCheckpoint):  # by any rank: rank 0 tells of it, and tries another
+            return restore(Path(path), parts_for(facts), control).step
     return None
 
 

@@ -21,6 +21,7 @@ class StopWish:
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.exit_code: ExitCode | None = None
+        """Asked for, of this process or of another one of the same run."""
         self._say = say
 
     def hear(self, number: int, frame: FrameType | None) -> None:

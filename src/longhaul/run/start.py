@@ -4,8 +4,10 @@ Enters: what was typed. Leaves: a run's folder that holds all a worker needs, an
 Never knows: torch; mistakes are told before it is imported.
 """
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, count
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.lease import Lease, acquire, refuse_if_held
 from longhaul.logbook.requests import pending
 from longhaul.logbook.segments import read_segments
+from longhaul.parallel.place import find_place
 from longhaul.run.asked import (
     Asked,
     ask,
@@ -56,6 +59,11 @@ def start(typed: Start, view: View) -> ExitCode:
         RecipeError: the recipe is wrong, or would turn the run into another one.
         LeaseHeld: somebody is training this run.
     """
+    place = find_place(os.environ)
+    if place is not None and place.rank > 0:
+        from longhaul.run.follow import follow
+
+        return follow(place)
 
     def train(folder: RunFolder, asked: Asked, lease: Lease) -> ExitCode:
         from longhaul.run.worker import work
@@ -65,8 +73,15 @@ def start(typed: Start, view: View) -> ExitCode:
     return _start(typed, view.say, train)
 
 
-def start_supervised(typed: Start, say: Callable[[str], None]) -> ExitCode:
+def start_supervised(
+    typed: Start, say: Callable[[str], None], work: Callable[[RunFolder], None]
+) -> ExitCode:
     """The same in worker processes that this one watches.
+
+    Args:
+        typed: what was typed.
+        say: takes sentences for people.
+        work: what a worker does with the run; leaves by SystemExit.
 
     Raises:
         RecipeError: the recipe is wrong, or would turn the run into another one.
@@ -78,7 +93,7 @@ def start_supervised(typed: Start, say: Callable[[str], None]) -> ExitCode:
         settings = asked.settings()
         signatures = load_signatures(settings.supervise.signatures)
         processes, device = settings.machine.processes, _device_of(folder)
-        job = Job(folder, settings.supervise, processes, signatures, device)
+        job = Job(folder, settings.supervise, processes, partial(work, folder), signatures, device)
         return Supervisor(job, lease, say, began).run()
 
     return _start(typed, say, supervise)

@@ -16,6 +16,7 @@ from longhaul.core.clocks import RealClock
 from longhaul.core.errors import ExitCode
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.lease import Lease, acquire, join
+from longhaul.parallel.place import find_place
 from longhaul.run.asked import read_asked
 from longhaul.run.attempt import Attempt
 from longhaul.run.book import Book
@@ -35,6 +36,11 @@ def enter(folder: RunFolder, view: View) -> ExitCode:
     Raises:
         LeaseHeld: somebody else trains this run.
     """
+    place = find_place(os.environ)
+    if place is not None and place.rank > 0:
+        from longhaul.run.follow import follow
+
+        return follow(place, folder)
     clock = RealClock()
     if ATTEMPT in os.environ:
         return work(folder, join(folder, int(os.environ[ATTEMPT]), clock), view)

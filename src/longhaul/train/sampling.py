@@ -4,7 +4,7 @@ Enters: a model, prompt tokens, and how to draw. Leaves: tokens, one at a time.
 Never knows: tokenizers, runs, or the training generators (it draws from its own).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
@@ -22,6 +22,7 @@ def sample_tokens(
     seed: int,
     device: torch.device,
     end_of_text: int | None = None,
+    agreed: Callable[[int], int] | None = None,
 ) -> Iterator[int]:
     """Draw tokens that follow `prompt`, until `most_tokens` or the end of a text.
 
@@ -38,6 +39,7 @@ def sample_tokens(
         seed: of this sample alone.
         device: where the model lies.
         end_of_text: token that ends the sample, not yielded.
+        agreed: of several ranks that hold parts of the model: the token that all go on with.
     """
     generator = torch.Generator().manual_seed(seed)
     history = list(prompt)
@@ -54,6 +56,7 @@ def sample_tokens(
                     logits_BTV = model(torch.tensor([history[-context:]], device=device))
                 logits_V = logits_BTV[0, -1].float().cpu()
             token = _draw(logits_V, temperature, top_k, generator)
+            token = token if agreed is None else agreed(token)
             if token == end_of_text:
                 return
             history.append(token)

@@ -1,7 +1,7 @@
 import pytest
 
 from longhaul.core.errors import UsageError
-from longhaul.parallel.world import Place, find_place
+from longhaul.parallel.place import Place, find_place
 
 TORCHRUN = {
     "RANK": "5",
