@@ -50,6 +50,17 @@ class CheckpointChange:
     message: str = ""
     """What went wrong, for a person; empty when nothing did."""
 
+    def as_data(self) -> dict[str, object]:
+        """As an event carries it."""
+        return {
+            "health": self.kind,
+            "manifest": self.manifest_sha256,
+            "size_bytes": self.size_bytes,
+            "seconds_since_save": round(self.seconds, 3),
+            "stall_s": round(self.stall_s, 6),
+            "message": self.message,
+        }
+
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
