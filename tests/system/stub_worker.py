@@ -1,8 +1,7 @@
-"""A worker without torch, for tests of the supervisor: `python -m stub_worker worker RUN`.
+"""Workers without torch, and their supervisor: `python stub_worker.py RUN`.
 
-It makes steps of some milliseconds, each of which waits for all other ranks, saves a number now
-and then, and does in its first attempts what `plot.json` in the run's folder says.
-`python stub_worker.py supervise RUN` supervises such workers.
+A worker makes steps of some milliseconds, each of which waits for all other ranks, saves a number
+now and then, and does in its first attempts what `plot.json` in the run's folder says.
 """
 
 import json
@@ -12,12 +11,18 @@ import sys
 import time
 from pathlib import Path
 
+from longhaul.config.supervise import SuperviseSection
+from longhaul.core.clocks import RealClock
 from longhaul.logbook.folder import RunFolder
+from longhaul.logbook.lease import acquire
 from longhaul.store.manifest import Manifest, write_listed_file, write_manifest
+from longhaul.supervise.classify import load_signatures
+from longhaul.supervise.fence import fence, left_over
 from longhaul.supervise.history import usable_checkpoints
 from longhaul.supervise.lifeline import hold_on
 from longhaul.supervise.progress import ProgressFile, progress_path, read_progress
 from longhaul.supervise.stacks import answer_for_stacks
+from longhaul.supervise.supervisor import Job, Supervisor
 
 STEPS = 40
 SAVE_EVERY = 10
@@ -88,13 +93,6 @@ def do(what: str) -> None:
 
 
 def supervise(folder: RunFolder) -> int:
-    from longhaul.config.supervise import SuperviseSection
-    from longhaul.core.clocks import RealClock
-    from longhaul.logbook.lease import acquire
-    from longhaul.supervise.classify import load_signatures
-    from longhaul.supervise.fence import fence, left_over
-    from longhaul.supervise.supervisor import Job, Supervisor
-
     plot = json.loads((folder.path / "plot.json").read_text())
     settings = SuperviseSection(**plot["settings"])
 
@@ -104,10 +102,11 @@ def supervise(folder: RunFolder) -> int:
     if left_over(folder):
         fence(folder, settings.grace_s, say)
     with acquire(folder, RealClock()).keep() as lease:
-        job = Job(folder, settings, plot["processes"], load_signatures(), module="stub_worker")
+        job = Job(
+            folder, settings, plot["processes"], lambda: sys.exit(work(folder)), load_signatures()
+        )
         return Supervisor(job, lease, say, time.time()).run()
 
 
 if __name__ == "__main__":
-    run = RunFolder(Path(sys.argv[2]))
-    sys.exit(work(run) if sys.argv[1] == "worker" else supervise(run))
+    sys.exit(supervise(RunFolder(Path(sys.argv[1]))))

@@ -37,9 +37,9 @@ class Stubs:
 
     def start(self) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, str(HERE / "stub_worker.py"), "supervise", str(self.folder.path)],
+            [sys.executable, str(HERE / "stub_worker.py"), str(self.folder.path)],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
-            start_new_session=True, env=os.environ | {"PYTHONPATH": path_with_stubs()},
+            start_new_session=True,
         )  # fmt: skip
         self.processes.append(process)
         return process
@@ -56,10 +56,6 @@ class Stubs:
     def step(self, rank: int = 0) -> int:
         said = read_progress(progress_path(self.folder, rank))
         return said.step if said else 0
-
-
-def path_with_stubs() -> str:
-    return os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from longhaul.cli.options import (
     RecipeName,
     RunsFolder,
 )
+from longhaul.logbook.folder import RunFolder
 
 
 def train(
@@ -61,13 +62,21 @@ def train(
         from longhaul.cli.progress import TerminalView
 
         raise typer.Exit(start(typed, TerminalView()))
-    raise typer.Exit(start_supervised(typed, _say))
+    raise typer.Exit(start_supervised(typed, _say, _work))
 
 
 def _say(text: str) -> None:
     """Print at once: workers write to the same terminal. A reader that has left ends nothing."""
     with suppress(OSError, ValueError):
         print(text, flush=True)
+
+
+def _work(folder: RunFolder) -> None:
+    """What a worker's process does: the command `longhaul worker`."""
+    from longhaul.cli.ending import run_and_leave
+    from longhaul.cli.worker import worker
+
+    run_and_leave(lambda: worker(folder.path))
 
 
 def _twin(recipe: str, data: str | None) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import platform
 import signal
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from longhaul.core.units import Bytes, Seconds
@@ -18,8 +18,8 @@ from longhaul.logbook.folder import RunFolder
 from longhaul.supervise.classify import Death
 from longhaul.supervise.fence import write_down
 from longhaul.supervise.lifeline import Lifeline
-from longhaul.supervise.process import Worker
 from longhaul.supervise.progress import progress_path, read_progress
+from longhaul.supervise.rank_process import Outfit, RankProcess
 from longhaul.supervise.stacks import stacks_path, take_stacks
 from longhaul.supervise.watchdog import Rank
 
@@ -39,34 +39,40 @@ class Group:
         folder: the run.
         attempt: whose lease this process holds.
         size: how many.
-        module: the command line that they are started with.
+        work: what each of them does; leaves by SystemExit.
         began: Unix time from which they book their start.
     """
 
     def __init__(
-        self, folder: RunFolder, attempt: int, size: int, module: str, began: Seconds
+        self,
+        folder: RunFolder,
+        attempt: int,
+        size: int,
+        work: Callable[[], None],
+        began: Seconds,
     ) -> None:
         self.folder = folder
-        self.attempt = attempt
         self._closed = False
         self._lifeline = Lifeline()
         self._ended: dict[int, Seconds] = {}
-        self.workers: list[Worker] = []
+        self.workers: list[RankProcess] = []
         shared = {ATTEMPT: str(attempt), BEGAN: f"{began:.6f}", **self._lifeline.environment()}
         shared |= _world(size)
         for rank in range(size):
             for path in (progress_path(folder, rank), stacks_path(folder, rank)):
                 path.unlink(missing_ok=True)
-            own = {"RANK": str(rank), "LOCAL_RANK": str(rank)} if size > 1 else {}
-            worker = Worker(
-                folder, rank, module, environment=shared | own, on_terminal=rank == 0,
-                inherits=(self._lifeline.reading_end,),
-            )  # fmt: skip
-            self.workers.append(worker)
+            outfit = Outfit(
+                work=work,
+                environment=shared | _place(rank, size),
+                log=folder.workers / f"{rank}.log",
+                on_terminal=rank == 0,
+                closes=(self._lifeline.writing_end, *self.descriptors()),
+            )
+            self.workers.append(RankProcess(rank, outfit))
         write_down(folder, attempt, [(worker.rank, worker.pid) for worker in self.workers])
 
     @property
-    def running(self) -> list[Worker]:
+    def running(self) -> list[RankProcess]:
         """Workers that have not ended."""
         return [worker for worker in self.workers if worker.running]
 
@@ -117,21 +123,20 @@ class Group:
 
     def descriptors(self) -> list[int]:
         """What `pass_on` has to be called for when it can be read."""
-        return [worker.errors.fileno() for worker in self.workers if worker.errors]
+        return [worker.errors for worker in self.workers if worker.errors is not None]
 
     def pass_on(self) -> None:
         """Let what rank 0 wrote to its standard error reach its log and this process's own."""
         for worker in self.workers:
             if worker.errors is None:
                 continue
-            while piece := _read(worker.errors.fileno()):
-                with worker.log.open("ab") as log, suppress(OSError):
+            while piece := _read(worker.errors):
+                with suppress(OSError), worker.log.open("ab") as log:
                     log.write(piece)
                 with suppress(OSError):
                     os.write(2, piece)
             if piece == b"":  # everybody who could write has closed it
-                worker.errors.close()
-                worker.errors = None
+                worker.close()
 
     def close(self) -> None:
         """End whatever still runs, and what it may have started."""
@@ -142,9 +147,7 @@ class Group:
             worker.kill()
         self.pass_on()
         for worker in self.workers:
-            if worker.errors is not None:
-                worker.errors.close()
-                worker.errors = None
+            worker.close()
         self._lifeline.let_go()
         _show_cursor()
 
@@ -163,6 +166,10 @@ def _world(size: int) -> Mapping[str, str]:
         "MASTER_PORT": str(port),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads_each(size))),
     }
+
+
+def _place(rank: int, size: int) -> dict[str, str]:
+    return {"RANK": str(rank), "LOCAL_RANK": str(rank)} if size > 1 else {}
 
 
 def threads_each(size: int) -> int:

@@ -21,14 +21,17 @@ DESCRIPTOR = "LONGHAUL_LIFELINE"
 
 
 class Lifeline:
-    """The supervisor's end: as long as it is open, workers know that they are watched."""
+    """The supervisor's end: as long as it is open, workers know that they are watched.
+
+    A worker must close its copy of `writing_end`, or it would hold on to itself.
+    """
 
     def __init__(self) -> None:
-        self.reading_end, self._writing_end = os.pipe()
+        self.reading_end, self.writing_end = os.pipe()
         self._held = True
 
     def environment(self) -> dict[str, str]:
-        """What a worker must know, beside inheriting `reading_end`."""
+        """What a worker must know, beside having `reading_end`."""
         return {DESCRIPTOR: str(self.reading_end)}
 
     def let_go(self) -> None:
@@ -36,7 +39,7 @@ class Lifeline:
         if self._held:
             self._held = False
             os.close(self.reading_end)
-            os.close(self._writing_end)
+            os.close(self.writing_end)
 
 
 def hold_on(environment: Mapping[str, str], grace_s: Seconds, log: Path) -> None:

@@ -12,13 +12,13 @@ import faulthandler
 import re
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder
-from longhaul.supervise.process import Worker
+from longhaul.supervise.rank_process import RankProcess
 
 STACKS_SIGNAL = signal.SIGQUIT
 _LOOK_EVERY_S: Seconds = 0.02
@@ -40,7 +40,7 @@ def stacks_path(folder: RunFolder, rank: int) -> Path:
 
 
 def take_stacks(
-    folder: RunFolder, workers: Iterable[Worker], most_s: Seconds
+    folder: RunFolder, workers: Sequence[RankProcess], most_s: Seconds
 ) -> dict[int, str | None]:
     """Ask all workers for their stacks.
 

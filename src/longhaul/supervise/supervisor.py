@@ -43,11 +43,11 @@ class Job:
     settings: SuperviseSection
     processes: int
     """Workers on this machine."""
+    work: Callable[[], None]
+    """What a worker does in its process; leaves by SystemExit with its exit code."""
     signatures: Sequence[Signature]
     device: str = ""
     """The device's name, as far as it is known."""
-    module: str = "longhaul"
-    """The command line that workers are started with; a drill has its own."""
 
 
 class Supervisor:
@@ -78,7 +78,7 @@ class Supervisor:
                 started = self._clock.monotonic()
                 group = Group(
                     self._job.folder, self._lease.attempt, self._job.processes,
-                    self._job.module, self._began,
+                    self._job.work, self._began,
                 )  # fmt: skip
                 try:
                     end = self._watch(group, ears)
