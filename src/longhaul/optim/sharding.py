@@ -71,11 +71,37 @@ class Sharding:
         Returns:
             float32 [2]: square of the norm, loss.
         """
+        square = self.own_share(norms, names).square()
+        return self.sum(torch.stack((square, loss.float() / self.loss_copies)))
+
+    def own_share(self, norms: Sequence[Tensor], names: Sequence[str]) -> Tensor:
+        """A norm of which the squares of all ranks add up to that of the whole.
+
+        Args:
+            norms: of this rank's parts, float32 scalars.
+            names: of the weights that they belong to.
+        """
         shares = [1.0 / math.sqrt(self.pieces[name].copies) for name in names]
-        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_mul(list(norms), shares)))
-        sums = torch.stack((norm.square(), loss.float() / self.loss_copies))
-        dist.all_reduce(sums, group=self.world)
-        return sums
+        norm: Tensor = torch.linalg.vector_norm(
+            torch.stack(torch._foreach_mul(list(norms), shares))
+        )
+        return norm
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """Sum over all ranks, in place."""
+        dist.all_reduce(tensor, group=self.world)
+        return tensor
+
+    def largest(self, tensor: Tensor) -> Tensor:
+        """Largest of all ranks, in place; NaN if there is one."""
+        # What NCCL and gloo make of a NaN in a maximum is not written anywhere.
+        broken = tensor.isnan()
+        dist.all_reduce(
+            tensor.nan_to_num_(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf),
+            op=dist.ReduceOp.MAX,
+            group=self.world,
+        )
+        return tensor.masked_fill_(self.sum(broken.float()) > 0, torch.nan)
 
     def whole_norms(self, kinds: Sequence[Sequence[Tensor]], names: Sequence[str]) -> Tensor:
         """Norms of whole weights from those of this rank's parts.

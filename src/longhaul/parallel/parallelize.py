@@ -59,6 +59,23 @@ class Parallel:
             if gradients:
                 _sum_together(gradients, group)
 
+    @property
+    def sums_at_once(self) -> bool:
+        """Each backward pass leaves whole sums, if it is told that it is the last."""
+        return not self._unsummed
+
+    def rows_in_first(self, sequences: int, micro_sequences: int) -> int:
+        """Sequences in the first micro-batches of all ranks together.
+
+        Args:
+            sequences: of the global batch.
+            micro_sequences: computed at once on each rank.
+        """
+        size = self.world.data_size
+        each, more = divmod(sequences, size)
+        first, later = min(micro_sequences, each + 1), min(micro_sequences, each)
+        return more * first + (size - more) * later
+
     def rest(self) -> None:
         """Let go of gathered weights, as a forward pass without a backward pass does not."""
         for module in self._model.modules():

@@ -5,7 +5,7 @@ gradients, and how far two such traces are apart. Never knows: how processes are
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +18,7 @@ from longhaul.core.pieces import Piece
 from longhaul.data.batches import IGNORED, Batch, share_of
 from longhaul.model.initialise import build
 from longhaul.model.precision import to_half
+from longhaul.monitor.thermometers import Readings
 from longhaul.optim.build import build_optimizer
 from longhaul.optim.optimizer import Optimizer
 from longhaul.optim.sharding import Sharding, own_part
@@ -28,6 +29,10 @@ _HALF_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 # A weight whose gradient is below this share of the whole one is compared with that share: a
 # scalar's is the sum of as many terms as there are activations, and most of it cancels out.
 _SMALLEST_SHARE = 1e-2
+# The first micro-batches of more ranks are another sample of the noise; and which sums come out as
+# exactly zero is a matter of rounding.
+_NOT_COMPARED = ("noise_scale", "gradient_zero_share")
+_SMALLEST_READING = 1e-6  # of a gauge; nearer to zero nothing is compared
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,8 @@ class Trace:
     norms: tuple[float, ...]
     gradients: Mapping[str, Tensor]
     """Of the first step, whole, by name of the weight; empty on ranks other than 0."""
+    gauges: Mapping[str, float]
+    """Of the last step."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +58,18 @@ class Distance:
     """Norm of the difference over the norm, of the weight where that is largest."""
     weight: str
     """That weight."""
+    gauge: float
+    """Of the gauge that is furthest apart."""
+    gauge_name: str
 
 
-def trace(recipe: Recipe, vocab_size: int, steps: int, world: World | None = None) -> Trace:
+def trace(
+    recipe: Recipe,
+    vocab_size: int,
+    steps: int,
+    world: World | None = None,
+    spoil: Callable[[TrainingStep], None] | None = None,
+) -> Trace:
     """Train a few steps on random tokens; all ranks of `world` call it together.
 
     Args:
@@ -61,9 +77,12 @@ def trace(recipe: Recipe, vocab_size: int, steps: int, world: World | None = Non
         vocab_size: of the random tokens.
         steps: to make.
         world: whose ranks share the model and the batches.
+        spoil: does something wrong to the step before it is used, to see that it shows.
     """
     device = world.device if world is not None else torch.device("cpu")
     step = make_step(recipe, vocab_size, device, world)
+    if spoil is not None:
+        spoil(step)
     first: dict[str, Tensor] = {}
     figures = []
     micro_sequences = recipe.batch.micro_sequences
@@ -72,7 +91,8 @@ def trace(recipe: Recipe, vocab_size: int, steps: int, world: World | None = Non
         if not first:
             step.optimizer = _Watched(step.optimizer, first)  # type: ignore[assignment]
         sequences = micro_sequences or len(batch.tokens_BT)
-        figures.append(step(batch, sequences, recipe.optim.lr, read_gauges=False).tolist())
+        read_gauges = batch.draw == steps - 1
+        figures.append(step(batch, sequences, recipe.optim.lr, read_gauges).tolist())
         if isinstance(step.optimizer, _Watched):
             step.optimizer = step.optimizer.watched
     sharding = None if step.parallel is None else step.parallel.sharding
@@ -80,6 +100,7 @@ def trace(recipe: Recipe, vocab_size: int, steps: int, world: World | None = Non
         losses=tuple(loss for loss, *_ in figures),
         norms=tuple(norm for _, norm, *_ in figures),
         gradients=first if sharding is None else _joined(first, sharding),
+        gauges=_named(step.readings(figures[-1])),
     )
 
 
@@ -99,7 +120,15 @@ def make_step(
     optimizer = build_optimizer(
         model, recipe.optim, None if parallel is None else parallel.sharding
     )
-    return TrainingStep(model, optimizer, device, recipe.precision, recipe.seed, parallel=parallel)
+    return TrainingStep(
+        model,
+        optimizer,
+        device,
+        recipe.precision,
+        recipe.seed,
+        sources=("even", "odd"),
+        parallel=parallel,
+    )
 
 
 def random_batches(
@@ -114,6 +143,7 @@ def random_batches(
         generator = torch.Generator().manual_seed(derive_key(recipe.seed, "equality", draw))
         shape = (stage.sequences, stage.sequence_length + 1)
         window_BT = torch.randint(vocab_size, shape, generator=generator)[own]
+        source_B = torch.arange(stage.sequences)[own] % 2
         nothing_BT = torch.full((missing, shape[1]), IGNORED)
         window_BT = torch.cat((window_BT, nothing_BT))
         yield Batch(
@@ -122,6 +152,7 @@ def random_batches(
             num_targets=stage.sequences * stage.sequence_length,
             draw=draw,
             next_draw=draw + 1,
+            source_B=torch.cat((source_B, source_B.new_zeros(missing))),
         )
 
 
@@ -134,17 +165,41 @@ def distance(one: Trace, other: Trace) -> Distance:
         for name, gradient in one.gradients.items()
     }
     weight = max(apart, key=lambda name: _far(apart[name]))
+    # A reading that only one of them has is infinitely far; so is none at all of any kind.
+    names = one.gauges.keys() | other.gauges.keys()
+    read = {
+        name: _relative(one.gauges.get(name, math.nan), other.gauges.get(name, math.nan))
+        for name in sorted(names)
+    }
+    gauge = max(read, key=lambda name: read[name])
     return Distance(
         _furthest(one.losses, other.losses),
         _furthest(one.norms, other.norms),
         _far(apart[weight]),
         weight,
+        read[gauge],
+        gauge,
     )
 
 
 def _furthest(one: tuple[float, ...], other: tuple[float, ...]) -> float:
     pairs = zip(one, other, strict=True)
-    return max(_far(abs(b - a) / abs(a)) for a, b in pairs)
+    return max(_relative(a, b) for a, b in pairs)
+
+
+def _relative(a: float, b: float) -> float:
+    return 0.0 if a == b else _far(abs(b - a) / max(abs(a), _SMALLEST_READING))
+
+
+def _named(readings: Readings) -> dict[str, float]:
+    layers = {
+        f"{name}.{layer}": value
+        for name, values in readings.gauges.items()
+        for layer, value in enumerate(values)
+    }
+    losses = {f"source_losses.{name}": loss for name, loss in readings.source_losses.items()}
+    named = layers | dict(readings.totals) | losses
+    return {name: v for name, v in named.items() if not name.startswith(_NOT_COMPARED)}
 
 
 def _far(value: float) -> float:

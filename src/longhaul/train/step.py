@@ -22,6 +22,7 @@ from longhaul.model.gpt import GPT
 from longhaul.monitor.thermometers import Readings, Thermometers
 from longhaul.optim.loss_scale import LossScale
 from longhaul.optim.optimizer import LiveSettings, Optimizer
+from longhaul.parallel.padding import real_tokens
 
 if TYPE_CHECKING:  # one process alone has no use for it, and FSDP takes a second to import
     from longhaul.parallel.parallelize import Parallel
@@ -69,7 +70,8 @@ class TrainingStep:
         self.optimizer = optimizer
         self.loss_scale = loss_scale
         self.device = device
-        self.thermometers = Thermometers(model, optimizer.groups, device, sources)
+        sharding = None if parallel is None else parallel.sharding
+        self.thermometers = Thermometers(model, optimizer.groups, device, sources, sharding)
         self._forward = _compiled(model, device) if compiled else model
         self._compiled_forms: set[tuple[int, int, int | None]] | None = set() if compiled else None
         self._precision = precision
@@ -114,11 +116,11 @@ class TrainingStep:
             micro_loss = self._loss(tokens_BT, targets_BT, read_gauges, window) / batch.num_targets
             if self.parallel is not None:
                 done = (number + 1) * micro_sequences
-                self.parallel.before_backward(is_last=done >= len(batch.tokens_BT))
+                self.parallel.before_backward(read_gauges or done >= len(batch.tokens_BT))
             self._backward(micro_loss)
             loss += micro_loss.detach()
             if read_gauges and number == 0 and len(targets_BT) < len(batch.targets_BT):
-                self.thermometers.see_first(self.optimizer, targets_BT.numel())
+                self._see_first(batch, len(targets_BT))
         if self.parallel is not None:
             self.parallel.sum_gradients()
         scale = self.loss_scale.scale.clone() if self.loss_scale is not None else None
@@ -211,6 +213,15 @@ class TrainingStep:
         readings = figures[self.num_figures :]
         return self.thermometers.by_name(readings) if readings else Readings()
 
+    def _see_first(self, batch: Batch, sequences: int) -> None:
+        """Measure the gradient of the first of several micro-batches of so many sequences."""
+        length = batch.targets_BT.size(1)
+        if self.parallel is None:
+            self.thermometers.see_first(self.optimizer, sequences * length)
+        elif self.parallel.sums_at_once:
+            rows = self.parallel.rows_in_first(batch.num_targets // length, sequences)
+            self.thermometers.see_first(self.optimizer, rows * length)
+
     def _backward(self, micro_loss: torch.Tensor) -> None:
         if self.loss_scale is not None:
             micro_loss = self.loss_scale.scale_loss(micro_loss)
@@ -223,6 +234,9 @@ class TrainingStep:
         read_gauges: bool,
         window: int | None,
     ) -> torch.Tensor:
+        if self.parallel is not None and read_gauges:
+            real_BT = real_tokens(tokens_BT, targets_BT)
+            read_gauges, tokens_BT = (False, tokens_BT) if real_BT is None else (True, real_BT)
         tokens_BT = to_device(tokens_BT, self.device)
         targets_BT = to_device(targets_BT, self.device)
         with autocast(self.device, self._precision):
