@@ -1,0 +1,47 @@
+"""Layouts train as one process does, and a mistake shows; the whole table is a benchmark."""
+
+from functools import cache
+
+import pytest
+from benchmarks.equality import NUMBERS, Case, compare
+
+from longhaul.train.equality import Distance
+
+RIGHT = (
+    Case("opt", "dp2", "adamw float32"),
+    Case("opt", "tp2", "adamw float32"),
+    Case("speedrun", "fsdp2", "muon float32"),
+    Case("speedrun", "tp2", "muon float32"),
+    # A batch that the ranks do not divide, in micro-batches of which some are only padding.
+    Case("llama", "fsdp2", "adamw float32", ("batch.sequences=5", "batch.micro_sequences=1")),
+    Case("llama", "fsdp2", "muon float32", ('optim.name="lamb"',)),
+    Case("llama", "tp2", "muon float32", ('optim.name="lamb"',)),
+    Case("llama", "tp2", "adamw float32", ('optim.name="sgdw"', "optim.clip=0.1")),
+)
+WRONG = (
+    Case("llama", "dp2", "muon float32", broken="mean of ranks"),
+    Case("llama", "tp2", "muon float32", broken="norms of stretches"),
+)
+
+
+@cache
+def apart() -> dict[Case, Distance]:
+    return compare((*RIGHT, *WRONG))
+
+
+@pytest.mark.parametrize("case", RIGHT, ids=lambda case: case.name)
+def test_a_layout_trains_as_one_process_does(case: Case) -> None:
+    _, loss_bar, gradient_bar = NUMBERS[case.numbers]
+    measured = apart()[case]
+    assert measured.loss <= loss_bar
+    assert measured.gradient <= gradient_bar, measured.weight
+
+
+@pytest.mark.parametrize("case", RIGHT[2:4], ids=lambda case: case.name)
+def test_gauges_are_those_of_the_whole_model_and_batch(case: Case) -> None:
+    assert apart()[case].gauge <= 1e-3, apart()[case].gauge_name
+
+
+@pytest.mark.parametrize("case", WRONG, ids=lambda case: case.broken)
+def test_a_mistake_shows(case: Case) -> None:
+    assert apart()[case].gradient > 1e-2
