@@ -129,6 +129,9 @@ class MachineSection(Section):
     """CPU threads of torch; the usable cores when absent. Other counts give other bits."""
     compile: bool = changed_at_start(False)
     """Compile the model with torch.compile."""
+    activation_checkpointing: Literal["none", "selective", "full"] = changed_at_start("none")
+    """What a layer keeps for its backward pass: everything; products and attention, the rest being
+    computed again (arXiv 2205.05198, section 5); or its input alone (arXiv 1604.06174)."""
 
 
 class SampleSection(Section):

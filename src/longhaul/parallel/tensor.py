@@ -12,7 +12,7 @@ was cut. Never knows: shards, losses' sums over data, optimizers.
 """
 
 from collections.abc import Mapping
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -25,6 +25,7 @@ from longhaul.model.embedding import BigramTable
 from longhaul.model.gpt import GPT
 from longhaul.model.positions import LearnedPositions
 from longhaul.model.weights import Linear, Table
+from longhaul.parallel.become import become
 from longhaul.parallel.sequence import gather_sequence, own_stretch, sum_to_stretches
 from longhaul.parallel.vocabulary import VocabularyLoss, VocabularyTable
 
@@ -122,16 +123,6 @@ class _Splitter:
         own = torch.cat(spans, dim=axis).detach()
         setattr(owner, what, nn.Parameter(own, requires_grad=whole.requires_grad))
         self.cuts[f"{name}.{what}"] = cut
-
-
-Module = TypeVar("Module", bound=nn.Module)
-
-
-def become(module: nn.Module, kind: type[Module]) -> Module:
-    """Let `module` compute as a subclass of its own does; its weights and their names stay."""
-    assert issubclass(kind, type(module)), f"{kind.__name__} is no {type(module).__name__}"
-    module.__class__ = kind
-    return cast(Module, module)
 
 
 class SummedLinear(Linear):

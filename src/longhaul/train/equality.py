@@ -22,6 +22,7 @@ from longhaul.monitor.thermometers import Readings
 from longhaul.optim.build import build_optimizer
 from longhaul.optim.optimizer import Optimizer
 from longhaul.optim.sharding import Sharding, own_part
+from longhaul.parallel.recompute import checkpoint_activations
 from longhaul.parallel.world import World
 from longhaul.train.step import TrainingStep
 
@@ -113,6 +114,9 @@ def make_step(
     if half is not None:
         to_half(model, _HALF_DTYPES[half], recipe.precision.islands)
     parallel = None
+    recompute = recipe.machine.activation_checkpointing
+    if world is not None and recompute != "none":
+        checkpoint_activations(model, recompute)
     if world is not None:
         from longhaul.parallel.parallelize import parallelize
 
