@@ -8,7 +8,7 @@ Never knows: what they mean.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
 import torch
@@ -91,16 +91,27 @@ class Control:
         first: Value = shared[0]
         return first
 
-    @contextmanager
-    def _told(self) -> Iterator[None]:
-        try:
-            yield
-        except RuntimeError as error:
-            raise RankLost(
-                f"rank {self.rank} of {self.size} waited for the others ({self._name}), and not "
-                f"all of them came: {str(error).splitlines()[0]}",
-                "start the same command again; the first rank that ended says why",
-            ) from error
+    def _told(self) -> AbstractContextManager[None]:
+        return telling_who_is_lost(self.rank, self.size, self._name)
+
+
+@contextmanager
+def telling_who_is_lost(rank: int, size: int, doing: str) -> Iterator[None]:
+    """Let a collective of the body that fails be told in one sentence; other errors pass.
+
+    Raises:
+        RankLost: another rank has gone, or did not come in time.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if not isinstance(error, dist.DistError) and "gloo" not in str(error):
+            raise
+        raise RankLost(
+            f"rank {rank} of {size} waited for the others ({doing}), and not all of them came: "
+            f"{str(error).splitlines()[0]}",
+            "start the same command again; the first rank that ended says why",
+        ) from error
 
 
 def first_does(control: Control | None, body: Callable[[], Value]) -> Value:

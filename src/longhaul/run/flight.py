@@ -5,7 +5,7 @@ Never knows: how the lease was had or the text prepared (`worker.py`).
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -16,9 +16,9 @@ from longhaul.core.errors import ExitCode, LonghaulError
 from longhaul.core.fingerprint import differences, fingerprint
 from longhaul.core.records import Record
 from longhaul.data.dataset import Dataset
-from longhaul.logbook.reading import read_last
-from longhaul.parallel.control import RankLost
-from longhaul.parallel.place import find_place
+from longhaul.logbook.reading import read_journal, read_last
+from longhaul.parallel.control import RankLost, telling_who_is_lost
+from longhaul.parallel.place import Place, find_place
 from longhaul.parallel.ranks import Ranks
 from longhaul.parallel.world import part
 from longhaul.run.asked import changed_settings
@@ -34,6 +34,7 @@ from longhaul.run.past import Past
 from longhaul.run.pilot import Pilot
 from longhaul.run.recovery import Recovery
 from longhaul.run.restore import restore_newest
+from longhaul.run.save_interval import SaveInterval
 from longhaul.run.signals import StopWish
 from longhaul.train.leading import LeadingTrainer
 from longhaul.train.parts import Identity, Parts
@@ -45,8 +46,19 @@ _MOST_DIFFERENCES_SAID = 8
 
 
 def fly(attempt: Attempt, dataset: Dataset, wish: StopWish) -> ExitCode:
-    """Train from where the run stands to its end, or to where it has to stop."""
+    """Train from where the run stands to its end, or to where it has to stop.
+
+    Raises:
+        RankLost: another rank has gone.
+    """
     place = find_place(os.environ)
+    if place is None:
+        return _fly(attempt, dataset, wish, None)
+    with telling_who_is_lost(place.rank, place.size, "training"):
+        return _fly(attempt, dataset, wish, place)
+
+
+def _fly(attempt: Attempt, dataset: Dataset, wish: StopWish, place: Place | None) -> ExitCode:
     ranks = None if place is None else lead(place, briefing_of(attempt))
     device = ranks.world.device if ranks else choose_device(attempt.recipe.machine.device)
     settle_torch(attempt.recipe, place.local_size if place else 1)
@@ -56,6 +68,7 @@ def fly(attempt: Attempt, dataset: Dataset, wish: StopWish) -> ExitCode:
         partial(parts_for, parts.step, parts.progress),
         attempt.view.say,
         ranks.control if ranks else None,
+        attempt.tiers,
     )
     prints = fingerprint(torch_facts(device)) | {"data": {"identity": dataset.identity}}
     if ranks is not None:
@@ -71,6 +84,8 @@ def fly(attempt: Attempt, dataset: Dataset, wish: StopWish) -> ExitCode:
         done = trainer.finished or pilot.out_of_time
         code = finish(attempt, pilot, dataset) if done else end_unfinished(attempt, pilot)
         _end_others(trainer, code)
+        if done:
+            pilot.settle_tiers()
         return code
     except RankLost:
         raise
@@ -110,6 +125,7 @@ def site_of(attempt: Attempt, ranks: Ranks | None) -> Site:
         attempt.clock,
         attempt.view,
         ranks,
+        **({} if attempt.tiers is None else {"make_room": attempt.tiers.make_room}),
     )
 
 
@@ -128,7 +144,16 @@ def _pilot(
     judgement = Judgement(trainer.settings, past)
     done = attempt.past.done_requests
     desk = Desk(book, recovery, done, clock, say, judgement.seconds_per_step)
-    return Pilot(attempt, trainer, judgement, recovery, desk, wish, restored)
+    devices = 1 if trainer.ranks is None else trainer.ranks.world.size
+    interval = SaveInterval(partial(_before, attempt), devices, clock)
+    return Pilot(attempt, trainer, judgement, recovery, desk, wish, interval, restored)
+
+
+def _before(attempt: Attempt) -> Iterator[Record]:
+    """The events of earlier attempts."""
+    for record in read_journal(attempt.folder, steps=False):
+        if record.attempt < attempt.book.lease.attempt:
+            yield record
 
 
 def _announce(

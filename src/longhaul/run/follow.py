@@ -18,6 +18,7 @@ from longhaul.core.clocks import RealClock
 from longhaul.core.errors import ExitCode
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import LedgerState
+from longhaul.parallel.control import telling_who_is_lost
 from longhaul.parallel.place import Place
 from longhaul.parallel.ranks import Ranks
 from longhaul.parallel.world import part
@@ -50,6 +51,7 @@ def follow(place: Place, folder: RunFolder | None = None) -> ExitCode:
     clock = RealClock()
     began = time.time() - psutil.Process().create_time()
     with ExitStack() as leaving:
+        leaving.enter_context(telling_who_is_lost(place.rank, place.size, "training"))
         leaving.callback(part)
         books = TimeBooks(clock, "restart", already=max(0.0, began))
         progress = None if folder is None else _watched(folder, place, books, leaving)
