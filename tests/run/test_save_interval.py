@@ -28,13 +28,13 @@ def saved(stall_s: float, took_s: float) -> Event:
 
 
 def test_a_number_of_steps_is_left_alone() -> None:
-    interval = SaveInterval([], 1, FakeClock())
+    interval = SaveInterval(tuple, 1, FakeClock())
     interval.observe(saved(1.0, 2.0))
     assert interval.changed(FIXED) is None
 
 
 def test_it_begins_with_the_default_and_follows_what_is_measured() -> None:
-    interval = SaveInterval([], 1000, FakeClock())
+    interval = SaveInterval(tuple, 1000, FakeClock())
     first = interval.changed(AUTO)
     assert first is not None
     assert first.steps == UNMEASURED_STEPS
@@ -57,7 +57,7 @@ def test_it_begins_with_the_default_and_follows_what_is_measured() -> None:
 
 def test_attempts_that_left_no_word_make_saves_more_frequent() -> None:
     def steps_after(*past: Event) -> int:
-        interval = SaveInterval(past, 1000, FakeClock())
+        interval = SaveInterval(lambda: past, 1000, FakeClock())
         for number in range(9):
             interval.observe(step(number, 1.0))
         interval.observe(saved(1.0, 5.0))
@@ -79,7 +79,7 @@ def test_attempts_that_left_no_word_make_saves_more_frequent() -> None:
 
 
 def test_it_is_judged_anew_when_it_is_set_to_auto_again() -> None:
-    interval = SaveInterval([], 1, FakeClock())
+    interval = SaveInterval(tuple, 1, FakeClock())
     assert interval.changed(AUTO) is not None
     assert interval.changed(FIXED) is None
     assert interval.changed(AUTO) is not None

@@ -55,9 +55,10 @@ class Room:
             self.save(step)
         tiers = self.tiers()
         tiers.offer(self.recorded)
-        tiers.settle(self.said.append)
+        tiers.settle(30)
+        assert tiers.settled()
         assert not tiers.pending
-        assert not self.said
+        assert tiers.unsent() == ""
 
     def candidates(self, tiers: Tiers) -> Iterator[int]:
         def tell(kind: str, step: int, **data: Any) -> None:

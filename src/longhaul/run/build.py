@@ -64,6 +64,8 @@ class Site:
     view: View
     ranks: Ranks | None = None
     """All that build the same; None: one process."""
+    make_room: Callable[[Bytes], bool] = lambda needed: False
+    """On a full disk: whether older checkpoints have given way."""
 
 
 def build_parts(site: Site, dataset: Dataset, device: torch.device) -> Parts:
@@ -111,6 +113,7 @@ def build_parts(site: Site, dataset: Dataset, device: torch.device) -> Parts:
             still_owner=site.still_owner,
             clock=site.clock,
             control=ranks.saving if ranks else None,
+            make_room=site.make_room,
         ),
         snapshots=SnapshotRing(
             _snapshot_budget(recipe, world), control=ranks.control if ranks else None

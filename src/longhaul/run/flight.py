@@ -6,7 +6,7 @@ Never knows: how the lease was had or the text prepared (`worker.py`).
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -115,7 +115,7 @@ def briefing_of(attempt: Attempt) -> Briefing:
 def site_of(attempt: Attempt, ranks: Ranks | None) -> Site:
     """Where the holder of the lease builds."""
     book = attempt.book
-    return Site(
+    site = Site(
         attempt.recipe,
         attempt.past.ledger,
         book.folder.checkpoints,
@@ -125,8 +125,8 @@ def site_of(attempt: Attempt, ranks: Ranks | None) -> Site:
         attempt.clock,
         attempt.view,
         ranks,
-        **({} if attempt.tiers is None else {"make_room": attempt.tiers.make_room}),
     )
+    return site if attempt.tiers is None else replace(site, make_room=attempt.tiers.make_room)
 
 
 def _pilot(

@@ -19,6 +19,7 @@ from longhaul.run.judgement import Judgement
 from longhaul.run.live_cause import LiveCause
 from longhaul.run.past import hours_spent
 from longhaul.run.recovery import Recovery
+from longhaul.run.save_interval import SaveInterval
 from longhaul.run.signals import StopWish
 from longhaul.store.catalogue import catalogue
 from longhaul.store.commit import NotOwner, checkpoint_path, remove
@@ -26,6 +27,7 @@ from longhaul.store.health import health_now
 from longhaul.store.retention import to_remove
 from longhaul.train.trainer import Trainer
 
+_SETTLE_S: Seconds = 1.0
 _SAID = {
     "optimizer-swapped": "optimizer: {old} → {new}, with fresh state",
     "state-reset": "state reset: {what}, {rewarm_steps} steps of warm-up follow",
@@ -43,6 +45,7 @@ class Pilot:
         recovery: carries out what is decided.
         desk: what people ask for.
         wish: what signals ask for.
+        interval: chooses how often to save, where that is left to it.
         restored: step of the checkpoint that the trainer goes on from; None if from none.
     """
 
@@ -54,6 +57,7 @@ class Pilot:
         recovery: Recovery,
         desk: Desk,
         wish: StopWish,
+        interval: SaveInterval,
         restored: int | None = None,
     ) -> None:
         self.trainer = trainer
@@ -68,6 +72,8 @@ class Pilot:
         self._causes = LiveCause(attempt.book, attempt.view.say, lambda: wish.exit_code is not None)
         self._desk = desk
         self._wish = wish
+        self._tiers = attempt.tiers
+        self._interval = interval
         self._saved_step = restored
         self._spent: tuple[Seconds, Seconds] | None = None
 
@@ -84,12 +90,15 @@ class Pilot:
         self._watch_the_time()
         if self._stop_wanted():
             return
+        self._offer()
+        self._adjust_interval()
         for record in self.trainer.steps():
             self.keep(record)
             if not self.trainer.at_border:
                 continue  # the other ranks are under way; what this asks for comes up again
             self._steer()
             self._desk.answer(self.trainer, self.keep)
+            self._adjust_interval()
             self._watch_the_time()
             if self._stop_wanted():
                 self.trainer.stop()
@@ -104,6 +113,8 @@ class Pilot:
             self._progress.reach(record.step)
         self._book.append(record)
         self._view.show(record)
+        self._interval.observe(record)
+        self._tell_of_tiers(record)
         for finding in self._judgement.observe(record):
             self._book.append(finding)
             self._view.say(f"step {finding.step:>6}  {finding.severity}: {finding.sentence}")
@@ -114,6 +125,17 @@ class Pilot:
                 self.trainer, self.trainer.settings, "an override that was decided earlier begins"
             )
             self.trainer.enter(segment)
+
+    def settle_tiers(self) -> None:
+        """Of a finished run: wait for what is still being sent elsewhere, unless told to stop."""
+        if self._tiers is None:
+            return
+        while not self._tiers.settled() and self._wish.exit_code is None:
+            with self._book.time.booked("checkpoint_stall"):  # each one is a sign of life
+                self._tiers.settle(_SETTLE_S)
+        self._tell_of_tiers()
+        if left := self._tiers.unsent():
+            self._view.say(f"WARNING: {left}")
 
     def how_it_stopped(self) -> tuple[ExitCode, str]:
         """Exit code and reason, when it was not finished."""
@@ -200,6 +222,7 @@ class Pilot:
         self._record_health(event.step, health, manifest, str(event.data["message"]) or health)
         if health == "verified":
             self._saved_step = event.step
+            self._offer()
             self._remove_old_checkpoints()
 
     def _record_health(self, checkpoint: int, health: str, manifest: str, reason: str) -> None:
@@ -213,13 +236,40 @@ class Pilot:
                 reason=reason,
             )
 
+    def _offer(self) -> None:
+        """Let other tiers have what they lack."""
+        if self._tiers is not None:
+            self._tiers.offer(self._book.ledger.state.checkpoint_health)
+
+    def _tell_of_tiers(self, record: StepRecord | Event | None = None) -> None:
+        """Let transfers know how long steps take, and write down what became of them."""
+        if self._tiers is None:
+            return
+        if isinstance(record, StepRecord):
+            self._tiers.observe(record)
+        for kind, step, data in self._tiers.news():
+            self._book.tell(kind, step, **data)
+            if message := data.get("message"):
+                self._view.say(f"WARNING: {message}")
+
+    def _adjust_interval(self) -> None:
+        """Save as often as costs and failures suggest, if that is left to us."""
+        interval = self._interval.changed(self.trainer.settings)
+        if interval is not None:
+            self.trainer.save_every(interval.steps)
+            step = self.trainer.position.step
+            self._book.tell("save-interval", step, steps=interval.steps, reason=interval.reason)
+
     def _remove_old_checkpoints(self) -> None:
         keep = self.trainer.settings.checkpoint
         there = catalogue(self.checkpoints)
         health = health_now(there, self._book.ledger.state.checkpoint_health)
+        pending = frozenset[int]() if self._tiers is None else self._tiers.pending
         for checkpoint in to_remove(
             there, health, keep_last=keep.keep_last, keep_every=keep.keep_every
         ):
+            if checkpoint.step in pending:
+                continue  # it goes after the next save that finds it sent
             try:
                 remove(checkpoint.path)
             except OSError as error:

@@ -15,6 +15,7 @@ from longhaul.checkpoint.loader import read_facts, restore
 from longhaul.core.errors import NeedsPerson
 from longhaul.parallel.control import Control
 from longhaul.run.book import Book
+from longhaul.run.tiers import Tiers
 from longhaul.store.catalogue import Checkpoint, catalogue, newest_usable
 from longhaul.store.commit import sweep
 from longhaul.store.health import health_now
@@ -22,17 +23,23 @@ from longhaul.store.strict import RefusedCheckpoint
 
 
 def restore_newest(
-    book: Book, parts_for: PartsFor, say: Callable[[str], None], control: Control | None = None
+    book: Book,
+    parts_for: PartsFor,
+    say: Callable[[str], None],
+    control: Control | None = None,
+    tiers: Tiers | None = None,
 ) -> int | None:
     """Fill the parts that suit it from the newest usable checkpoint.
 
-    Of several ranks this is the first; the others follow by `restore_told`.
+    Of several ranks this is the first; the others follow by `restore_told`. With tiers the newest
+    of all is taken, fetched from where it is.
 
     Returns:
         Its step; None if the run has no checkpoint yet.
 
     Raises:
         NeedsPerson: there are checkpoints, and none of them can be used.
+        StoreNeeded: nothing is here, and another tier does not answer.
     """
     folder = book.folder.checkpoints
     for tidied in sweep(folder, book.lease.attempt):
@@ -40,7 +47,10 @@ def restore_newest(
     there = catalogue(folder)
     recorded = book.ledger.state.checkpoint_health
     refused: list[tuple[Checkpoint, RefusedCheckpoint]] = []
-    for checkpoint in newest_usable(there, health_now(there, recorded)):
+    candidates = newest_usable(there, health_now(there, recorded))
+    if tiers is not None:
+        candidates = tiers.candidates(recorded, say, book.tell)
+    for checkpoint in candidates:
         try:
             facts = read_facts(checkpoint.path).facts
             if control is not None:
@@ -50,10 +60,16 @@ def restore_newest(
             say(f"WARNING: refused {refusal.message}; trying the one before it")
             refused.append((checkpoint, refusal))
         else:
-            _record(book, refused)
+            # Where a copy from elsewhere has taken its place, the checkpoint itself is sound.
+            sha256 = checkpoint.manifest_sha256
+            _record(book, [item for item in refused if item[0].manifest_sha256 != sha256])
+            if tiers is not None:
+                tiers.arrived(loaded.step, recorded, say)
             return loaded.step
     if control is not None:
         control.share(None)
+    if tiers is not None:
+        tiers.refuse_to_begin_anew(recorded)
     if there:
         raise NeedsPerson(
             f"none of the {len(there)} checkpoints in {folder} can be used",

@@ -5,7 +5,7 @@ Never knows: how saves are made.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import Clock
@@ -21,12 +21,13 @@ class SaveInterval:
     """Chooses the interval of one attempt.
 
     Args:
-        past: the events of the run so far; failures are counted in them.
+        past: gives the events of the run before this attempt, in which failures are counted; it
+            is asked only if the interval is `auto`.
         devices: that train.
         clock: for how long this attempt has lasted.
     """
 
-    def __init__(self, past: Iterable[Record], devices: int, clock: Clock) -> None:
+    def __init__(self, past: Callable[[], Iterable[Record]], devices: int, clock: Clock) -> None:
         self._devices = devices
         self._clock = clock
         self._began = clock.monotonic()
@@ -35,7 +36,8 @@ class SaveInterval:
         self._steps_s: deque[Seconds] = deque(maxlen=_NEWEST_STEPS)
         self._current: int | None = None
         self._news = True
-        self._failures, self._before_s = _failures(past)
+        self._past = past
+        self._before: tuple[int, Seconds] | None = None
 
     def observe(self, record: Record) -> None:
         """Learn what a step or a save took."""
@@ -59,13 +61,16 @@ class SaveInterval:
         if not self._news:
             return None
         self._news = False
+        if self._before is None:
+            self._before = _failures(self._past())
+        failures, before_s = self._before
         best = best_interval(
             Measured(
                 stalls_s=tuple(self._stalls_s),
                 saves_s=tuple(self._saves_s),
                 steps_s=tuple(self._steps_s),
-                failures=self._failures,
-                uptime_s=self._before_s + self._clock.monotonic() - self._began,
+                failures=failures,
+                uptime_s=before_s + self._clock.monotonic() - self._began,
                 devices=self._devices,
             )
         )

@@ -31,8 +31,6 @@ from longhaul.store.throttle import Throttle
 from longhaul.store.uploader import TierChange, Uploader
 
 Say = Callable[[str], None]
-_END_MOST_S: Seconds = 3600.0
-"""A finished run waits so long for its last checkpoint to be sent, if the store takes it."""
 
 
 class StoreNeeded(LonghaulError):
@@ -218,15 +216,23 @@ class Tiers:
                 "beginning, use --new or take checkpoint.remote out",
             )
 
-    def settle(self, say: Say) -> None:
-        """At the end of a run: wait for what is still being sent, as long as it goes forward."""
+    def settled(self) -> bool:
+        """Whether waiting would change nothing: all is sent, or the stores are away."""
+        return all(uploader.settled for uploader in self._uploaders)
+
+    def settle(self, most_s: Seconds) -> None:
+        """Wait for what is being sent, so long at most for each tier."""
         for uploader in self._uploaders:
-            if uploader.pending and not uploader.settle(_END_MOST_S):
-                steps = ", ".join(f"step-{step}" for step in sorted(uploader.pending))
-                say(
-                    f"WARNING: {steps} could not be sent to {uploader.tier.name}; "
-                    "the next start of this run sends it"
-                )
+            uploader.settle(most_s)
+
+    def unsent(self) -> str:
+        """What could not be sent, in words; empty if nothing is left."""
+        return "; ".join(
+            ", ".join(f"step-{step}" for step in sorted(uploader.pending))
+            + f" could not be sent to {uploader.tier.name}; the next start of this run sends it"
+            for uploader in self._uploaders
+            if uploader.pending
+        )
 
     def close(self) -> None:
         """End all transfers; the next attempt goes on with them."""

@@ -23,6 +23,7 @@ from longhaul.run.book import Book
 from longhaul.run.past import read_past
 from longhaul.run.signals import leaving_at_once, listening, write_now
 from longhaul.run.text import text_for_training
+from longhaul.run.tiers import Tiers
 from longhaul.run.view import View
 from longhaul.supervise.group import ATTEMPT, BEGAN
 from longhaul.supervise.lifeline import hold_on
@@ -72,7 +73,9 @@ def work(folder: RunFolder, lease: Lease, view: View) -> ExitCode:
         asked = read_asked(folder)
         settings = asked.settings()
         hold_on(os.environ, settings.supervise.grace_s, folder.workers / f"{rank}.log")
-        attempt = Attempt(folder, settings, past, book, view, clock, progress)
+        tiers = Tiers.of(settings, folder, lease, clock)
+        leaving.callback(tiers.close)
+        attempt = Attempt(folder, settings, past, book, view, clock, progress, tiers)
         if past.damaged_lines:
             view.say(
                 f"WARNING: {past.damaged_lines} damaged lines in the journal; a decision may be "

@@ -125,12 +125,15 @@ class Uploader:
             while True:
                 yield self._changes.popleft()
 
+    @property
+    def settled(self) -> bool:
+        """Whether waiting would change nothing: everything is sent, or the store is away."""
+        return not self._queue or self._failures > 0 or self._ended
+
     def settle(self, most_s: Seconds) -> bool:
         """Wait until everything is sent, the store is away, or time is up; whether all is sent."""
         with self._changed:
-            self._changed.wait_for(
-                lambda: not self._queue or self._failures > 0 or self._ended, most_s
-            )
+            self._changed.wait_for(lambda: self.settled, most_s)
             return not self._queue
 
     def close(self) -> None:

@@ -117,6 +117,11 @@ class LeadingTrainer(Trainer):
         with self._ordered("roll_back_in_memory", step):
             super().roll_back_in_memory(step)
 
+    def save_every(self, steps: int) -> None:
+        """As `Trainer.save_every`, on all ranks: each saves when it is due without a word."""
+        with self._ordered("save_every", steps):
+            super().save_every(steps)
+
     def stop(self) -> None:
         """End `steps()` at the next border, on all ranks."""
         with self._ordered("stop"):
@@ -207,6 +212,7 @@ class FollowingTrainer(Trainer):
             "apply": self.apply,
             "roll_back": self._roll_back,
             "roll_back_in_memory": self._roll_back_in_memory,
+            "save_every": self.save_every,
             "stop": self.stop,
             "evaluate": lambda most_tokens: _taken(self.evaluate(most_tokens)),
             "save": lambda: _taken(self.save()),
