@@ -5,7 +5,7 @@ Never knows: checkpoints; they are restored into the parts afterwards.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -30,6 +30,7 @@ from longhaul.optim.groups import GroupRow, describe
 from longhaul.optim.loss_scale import LossScale
 from longhaul.parallel.ranks import Ranks
 from longhaul.parallel.world import World
+from longhaul.run.attempt import Attempt
 from longhaul.run.view import View
 from longhaul.train.parts import Parts
 from longhaul.train.state import Progress
@@ -66,6 +67,23 @@ class Site:
     """All that build the same; None: one process."""
     make_room: Callable[[Bytes], bool] = lambda needed: False
     """On a full disk: whether older checkpoints have given way."""
+
+
+def site_of(attempt: Attempt, ranks: Ranks | None = None) -> Site:
+    """Where the holder of the lease builds."""
+    book = attempt.book
+    site = Site(
+        attempt.recipe,
+        attempt.past.ledger,
+        book.folder.checkpoints,
+        book.lease.attempt,
+        book.lease.is_ours,
+        book.time,
+        attempt.clock,
+        attempt.view,
+        ranks,
+    )
+    return site if attempt.tiers is None else replace(site, make_room=attempt.tiers.make_room)
 
 
 def build_parts(site: Site, dataset: Dataset, device: torch.device) -> Parts:

@@ -6,7 +6,7 @@ Never knows: how the lease was had or the text prepared (`worker.py`).
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -19,11 +19,10 @@ from longhaul.data.dataset import Dataset
 from longhaul.logbook.reading import read_journal, read_last
 from longhaul.parallel.control import RankLost, telling_who_is_lost
 from longhaul.parallel.place import Place, find_place
-from longhaul.parallel.ranks import Ranks
 from longhaul.parallel.world import part
 from longhaul.run.asked import changed_settings
 from longhaul.run.attempt import Attempt
-from longhaul.run.build import Site, build_parts
+from longhaul.run.build import build_parts, site_of
 from longhaul.run.crew import Briefing, lead, wishes_of
 from longhaul.run.desk import Desk
 from longhaul.run.device import choose_device, settle_torch, torch_facts
@@ -110,23 +109,6 @@ def briefing_of(attempt: Attempt) -> Briefing:
     folder = str(attempt.folder.path.resolve())
     ledger = attempt.book.ledger.state
     return Briefing(folder, attempt.recipe, attempt.book.lease.attempt, ledger)
-
-
-def site_of(attempt: Attempt, ranks: Ranks | None) -> Site:
-    """Where the holder of the lease builds."""
-    book = attempt.book
-    site = Site(
-        attempt.recipe,
-        attempt.past.ledger,
-        book.folder.checkpoints,
-        book.lease.attempt,
-        book.lease.is_ours,
-        book.time,
-        attempt.clock,
-        attempt.view,
-        ranks,
-    )
-    return site if attempt.tiers is None else replace(site, make_room=attempt.tiers.make_room)
 
 
 def _pilot(

@@ -28,12 +28,12 @@ def settle_micro_batch(attempt: Attempt, parts: Parts) -> None:
     """
     _settle(attempt, parts)
     if parts.ranks is not None:
-        parts.ranks.control.share(False)
+        parts.ranks.control.first_number(0)
 
 
 def measure_told(recipe: Recipe, parts: Parts, ranks: Ranks) -> None:
     """Measure with rank 0, if it has to; on every other rank."""
-    while ranks.control.share(None):
+    while ranks.control.first_number(0):
         fitting_micro_sequences(parts.step, recipe, ranks)
 
 
@@ -53,7 +53,7 @@ def _find(attempt: Attempt, parts: Parts) -> None:
         value, reason = earlier.value, earlier.reason
     else:
         if parts.ranks is not None:
-            parts.ranks.control.share(True)
+            parts.ranks.control.first_number(1)
         found = fitting_micro_sequences(parts.step, attempt.recipe, parts.ranks)
         value, reason = found.sequences, found.reason
     _decide(attempt, parts, "set", reason, value=value, old="auto")
