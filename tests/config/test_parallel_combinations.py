@@ -26,6 +26,10 @@ from longhaul.core.errors import RecipeError
             ["parallel.pipeline", "model.unet_skips"],
         ),
         (
+            ["parallel.pipeline=2", "batch.micro_sequences=auto"],
+            ["parallel.pipeline", "batch.micro_sequences"],
+        ),
+        (
             ["parallel.pipeline=2", "machine.compile=true"],
             ["parallel.pipeline", "machine.compile"],
         ),

@@ -67,6 +67,11 @@ def _pipeline(recipe: Recipe) -> Iterator[Combination]:
                 ("parallel.pipeline", f"model.{name}"),
                 f"model.{name} cannot cross pipeline stages: {why}",
             )
+    if recipe.batch.micro_sequences == "auto":
+        yield (
+            ("parallel.pipeline", "batch.micro_sequences"),
+            "what fits a pipeline's stages is not measured; give batch.micro_sequences a number",
+        )
     if recipe.machine.compile:
         yield (
             ("parallel.pipeline", "machine.compile"),

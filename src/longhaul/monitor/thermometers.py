@@ -168,7 +168,8 @@ class Thermometers:
         smallest = [number for number, gauge in enumerate(gauges) if gauge.reduction == "min"]
         ends = self._sharding.largest(torch.cat((folded[largest], -folded[smallest])))
         sums = self._sharding.sum(torch.cat((folded, folded.new_full((1,), openings))))
-        folded, total = sums[:-1], sums[-1]
+        # Each stage of a pipeline writes gauges of its own, and opens the tap as often.
+        folded, total = sums[:-1], sums[-1] / self._sharding.stages
         folded[largest], folded[smallest] = ends[: len(largest)], -ends[len(largest) :]
         return folded, total
 

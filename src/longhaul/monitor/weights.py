@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from longhaul.model.tap import Gauge
+from longhaul.model.weights import Role
 from longhaul.optim.gate import Gate
 from longhaul.optim.groups import Group
 from longhaul.optim.optimizer import LiveSettings, Optimizer
@@ -53,6 +54,7 @@ ROLE_GAUGES = (
 )  # fmt: skip
 
 _SAMPLE = 1 << 16
+_SECOND_MOMENT_RATIO = 3  # its place among the gauges of a role
 
 
 class WeightGauges:
@@ -66,8 +68,18 @@ class WeightGauges:
     def __init__(self, groups: Sequence[Group], sharding: Sharding | None = None) -> None:
         self._sharding = sharding
         # Made once: a copy from the host would wait for the device.
-        self._samples = [_Sample(g.parameters, g.names, sharding) for g in groups]
-        self._names = [f"{gauge.name}.{group.role}" for group in groups for gauge in ROLE_GAUGES]
+        self._samples = [
+            _Sample(group.parameters)
+            if sharding is None
+            else _Sample(
+                group.parameters,
+                [sharding.pieces[name].copies for name in group.names],
+                sharding.roles[group.role],
+            )
+            for group in groups
+        ]
+        roles = [group.role for group in groups] if sharding is None else sharding.roles
+        self._names = [f"{gauge.name}.{role}" for role in roles for gauge in ROLE_GAUGES]
         self._readings_RG: Tensor | None = None
 
     @property
@@ -88,8 +100,8 @@ class WeightGauges:
         before = [_look(group, sample, gate, self._sharding) for group, sample in roles]
         yield
         settings, state = optimizer.live_settings(), optimizer.tensors()
-        shares = [
-            (
+        shares = {
+            group.role: (
                 look.gradient_norm,
                 look.weight_norm,
                 _moved(look, group, sample),
@@ -97,9 +109,15 @@ class WeightGauges:
                 sample.mean(look.gradient_S == 0),
             )
             for look, (group, sample) in zip(before, roles, strict=True)
-        ]
-        whole = shares if self._sharding is None else _added_up(shares, self._sharding)
-        self._readings_RG = torch.stack([_readings(of_role, scale) for of_role in whole])
+        }
+        if self._sharding is None:
+            self._readings_RG = torch.stack([_readings(own, scale) for own in shares.values()])
+            return
+        whole, ranks_R = _added_up(shares, self._sharding)
+        readings_RG = torch.stack([_readings(of_role, scale) for of_role in whole])
+        over_R = readings_RG[:, _SECOND_MOMENT_RATIO]
+        readings_RG[:, _SECOND_MOMENT_RATIO] = torch.where(ranks_R > 0, over_R, ABSENT)
+        self._readings_RG = readings_RG
 
     def drain(self) -> Tensor:
         """Readings of the last update that was watched, role by role."""
@@ -113,21 +131,24 @@ class WeightGauges:
 
 
 class _Sample:
-    """Which elements of a role's weights are compared: the same in every step."""
+    """Which elements of a role's weights are compared: the same in every step.
+
+    Args:
+        weights: of the role.
+        copies: of sharded weights, how many ranks hold each.
+        elements: of sharded weights, those of the whole role.
+    """
 
     def __init__(
         self,
         weights: Sequence[Tensor],
-        names: Sequence[str] = (),
-        sharding: Sharding | None = None,
+        copies: Sequence[int] = (),
+        elements: int = 0,
     ) -> None:
         weights = [own_part(weight) for weight in weights]
         self._strides = [_stride(weight) for weight in weights]
         sizes = [weight.numel() for weight in weights]
-        whole, copies = sum(sizes), [1] * len(sizes)
-        if sharding is not None:
-            pieces = [sharding.pieces[name] for name in names]
-            whole, copies = sum(math.prod(p.shape) for p in pieces), [p.copies for p in pieces]
+        whole, copies = elements or sum(sizes), copies or [1] * len(sizes)
         # Rounded up: the first element is always taken.
         counts = [-(-size // stride) for size, stride in zip(sizes, self._strides, strict=True)]
         shares = [
@@ -188,7 +209,7 @@ def _look(group: Group, sample: _Sample, gate: Gate, sharding: Sharding | None) 
 
 Shares = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor]
 """Of a role: norm of the gradient and of the weights; square of the update's norm; mean square of
-the gradient over the second moment, if there is one; share of zeros."""
+the gradient over the second moment (None if there is none); share of zeros."""
 
 
 @torch.no_grad()
@@ -218,17 +239,22 @@ def _over_second_moment(
 
 
 @torch.no_grad()
-def _added_up(shares: Sequence[Shares], sharding: Sharding) -> list[Shares]:
-    """The whole roles' figures from all ranks' shares, by one all-reduce."""
+def _added_up(shares: Mapping[Role, Shares], sharding: Sharding) -> tuple[list[Shares], Tensor]:
+    """The whole roles' figures from all ranks' shares, by one all-reduce; and of each role, how
+    many ranks have second moments.
+    """
+    zero = next(iter(shares.values()))[0].new_zeros(())
     flat = []
-    for gradient, weight, moved, over, zeros in shares:
-        none = torch.zeros_like(zeros)
-        flat += [gradient.square(), weight.square(), moved, none if over is None else over, zeros]
-    sums_RG = sharding.sum(torch.stack(flat)).view(len(shares), -1)
-    return [
-        (gradient.sqrt(), weight.sqrt(), moved, None if own[3] is None else over, zeros)
-        for own, (gradient, weight, moved, over, zeros) in zip(shares, sums_RG, strict=True)
+    for role in sharding.roles:
+        gradient, weight, moved, over, zeros = shares.get(role, (zero, zero, zero, None, zero))
+        counted = (zero, zero) if over is None else (over, zero + 1.0)
+        flat += [gradient.square(), weight.square(), moved, *counted, zeros]
+    sums_RG = sharding.sum(torch.stack(flat)).view(len(sharding.roles), -1)
+    whole: list[Shares] = [
+        (gradient.sqrt(), weight.sqrt(), moved, over, zeros)
+        for gradient, weight, moved, over, _, zeros in sums_RG
     ]
+    return whole, sums_RG[:, 4]
 
 
 @torch.no_grad()

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from longhaul.core.pieces import Pieces
+from longhaul.model.weights import Role
 
 
 def own_part(tensor: Tensor) -> Tensor:
@@ -50,6 +51,10 @@ class Sharding:
     """All ranks."""
     holders: dist.ProcessGroup
     replicas: dist.ProcessGroup
+    roles: Mapping[Role, int]
+    """Elements of the whole model's weights by role; a stage may lack some roles."""
+    stages: int
+    """Of the pipeline."""
     loss_copies: int
     """Ranks that compute each part of the loss."""
 

@@ -5,6 +5,8 @@ layer before it computes and sums its gradients over the ranks after. Never know
 optimizer, what the layers are.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -15,7 +17,7 @@ from longhaul.config.parallel import ParallelSection
 
 def shard(
     model: nn.Module,
-    layers: list[nn.Module],
+    layers: Sequence[nn.Module],
     mesh: DeviceMesh,
     settings: ParallelSection,
     left_out: set[nn.Parameter],
@@ -52,7 +54,7 @@ def shard(
     _prefetch(model, layers, settings.prefetch)
 
 
-def _prefetch(model: nn.Module, layers: list[nn.Module], ahead: int) -> None:
+def _prefetch(model: nn.Module, layers: Sequence[nn.Module], ahead: int) -> None:
     """Let layer n + 1 be gathered while layer n computes (YaLM-100B's largest gain)."""
     order: list[FSDPModule] = [m for m in (model, *layers) if isinstance(m, FSDPModule)]
     for number, module in enumerate(order):

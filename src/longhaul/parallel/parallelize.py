@@ -16,9 +16,12 @@ from torch.distributed.fsdp import FSDPModule
 
 from longhaul.config.parallel import ParallelSection
 from longhaul.core.pieces import Cut, Pieces, pieces_of
+from longhaul.model.block import Block
 from longhaul.model.gpt import GPT
+from longhaul.model.weights import Role, roles
 from longhaul.optim.sharding import Sharding, own_part
 from longhaul.parallel.data import shard, sum_only_at_the_end
+from longhaul.parallel.pipeline import StageGPT, take_stage
 from longhaul.parallel.tensor import split_layers
 from longhaul.parallel.world import World
 
@@ -31,6 +34,7 @@ class Parallel:
         model: this rank's part.
         sharding: who holds what.
         unsummed: parameters whose gradients a backward pass leaves to be summed, by group.
+        stage: the same model, if it is a pipeline's stage.
     """
 
     def __init__(
@@ -39,11 +43,13 @@ class Parallel:
         model: GPT,
         sharding: Sharding,
         unsummed: Sequence[tuple[dist.ProcessGroup, Sequence[nn.Parameter]]],
+        stage: StageGPT | None = None,
     ) -> None:
         self.world = world
         self.sharding = sharding
         self.parameters = dict(model.named_parameters())
         """By name, this rank's parts, valid also while the model holds gathered weights."""
+        self.stage = stage
         self._model = model
         self._unsummed = unsummed
 
@@ -92,6 +98,12 @@ def parallelize(model: GPT, world: World, settings: ParallelSection) -> Parallel
         settings: `[parallel]`.
     """
     layout, mesh = world.layout, world.mesh
+    elements: dict[Role, int] = {}
+    for _, weight, role in roles(model):
+        elements[role] = elements.get(role, 0) + weight.numel()
+    stage = None
+    if layout.pipeline > 1:
+        stage = take_stage(model, mesh.get_group("pipeline"), layout.tensor)
     whole = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     cuts: Mapping[str, Cut] = {}
     if layout.tensor > 1:
@@ -99,13 +111,19 @@ def parallelize(model: GPT, world: World, settings: ParallelSection) -> Parallel
     left_out: set[nn.Parameter] = set()
     if layout.data_size > 1:
         left_out = _of_another_format(model)
-        shard(model, list(model.blocks), mesh, settings, left_out)
+        layers = [block for block in model.blocks if isinstance(block, Block)]
+        shard(model, layers, mesh, settings, left_out)
     parameters = dict(model.named_parameters())
+    tied = "tokens.weight" if stage is not None and model.settings.tied_head else ""
     sharding = Sharding(
         pieces={
-            name: _pieces(world, shape, cuts.get(name), parameters[name] not in left_out)
+            name: _pieces(
+                world, shape, cuts.get(name), parameters[name] not in left_out, name == tied
+            )
             for name, shape in whole.items()
         },
+        roles=elements,
+        stages=layout.pipeline,
         world=dist.distributed_c10d._get_default_group(),
         holders=_group(mesh, ("shard", "tensor")),
         replicas=mesh.get_group("replicate"),
@@ -120,10 +138,31 @@ def parallelize(model: GPT, world: World, settings: ParallelSection) -> Parallel
         names = ("replicate", "shard") if is_cut else ("replicate", "shard", "tensor")
         if odd:
             unsummed.append((_group(mesh, names), odd))
-    return Parallel(world, model, sharding, unsummed)
+    if tied:
+        ends = _ends(world)
+        if ends is not None:
+            unsummed.append((ends, [parameters[tied]]))
+    return Parallel(world, model, sharding, unsummed, stage)
 
 
-def _pieces(world: World, shape: tuple[int, ...], cut: Cut | None, is_sharded: bool) -> Pieces:
+def _ends(world: World) -> dist.ProcessGroup | None:
+    """The first and the last stage of this rank's pipeline; None in a stage between them.
+
+    Collective: every rank makes the groups of all pipelines.
+    """
+    places = world.mesh.mesh.flatten(1)
+    own = None
+    for number in range(places.size(1)):
+        ranks = [int(places[0, number]), int(places[-1, number])]
+        group = dist.new_group(ranks)
+        if world.rank in ranks:
+            own = group
+    return own
+
+
+def _pieces(
+    world: World, shape: tuple[int, ...], cut: Cut | None, is_sharded: bool, is_at_ends: bool
+) -> Pieces:
     layout, mesh = world.layout, world.mesh
     shards = layout.shard if is_sharded else 1
     by_holder = pieces_of(shape, cut, shards, layout.tensor) * (layout.shard // shards)
@@ -133,15 +172,19 @@ def _pieces(world: World, shape: tuple[int, ...], cut: Cut | None, is_sharded: b
         shape,
         tuple(tuple(pieces) for pieces in by_holder),
         holder=at * layout.tensor + tensor,
-        copies=math.prod(mesh[name].size() for name, same in alike.items() if same),
-        is_first_copy=all(mesh.get_local_rank(name) == 0 for name, same in alike.items() if same),
+        copies=math.prod(mesh[name].size() for name, same in alike.items() if same)
+        * (2 if is_at_ends else 1),
+        is_first_copy=not (is_at_ends and mesh.get_local_rank("pipeline"))
+        and all(mesh.get_local_rank(name) == 0 for name, same in alike.items() if same),
     )
 
 
 def _of_another_format(model: GPT) -> set[nn.Parameter]:
     """Float32 islands among half weights: FSDP sums gradients of one format only."""
-    usual = model.tokens.weight.dtype
-    return {parameter for parameter in model.parameters() if parameter.dtype != usual}
+    formats = {parameter.dtype for parameter in model.parameters()}
+    if len(formats) == 1:
+        return set()
+    return {parameter for parameter in model.parameters() if parameter.dtype == torch.float32}
 
 
 def _group(mesh: DeviceMesh, names: tuple[str, ...]) -> dist.ProcessGroup:

@@ -34,7 +34,7 @@ def split_layers(model: GPT, group: dist.ProcessGroup) -> Mapping[str, Cut]:
     """Leave this rank's part of `model`, in place.
 
     Args:
-        model: filled; its vocabulary may be odd.
+        model: filled; its vocabulary may be odd. Of a stage, what it has.
         group: tensor ranks.
 
     Returns:
@@ -45,8 +45,8 @@ def split_layers(model: GPT, group: dist.ProcessGroup) -> Mapping[str, Cut]:
     splitter.vocabulary()
     splitter.stream()
     for number, block in enumerate(model.blocks):
-        assert isinstance(block, Block)
-        splitter.block(f"blocks.{number}", block)
+        if isinstance(block, Block):
+            splitter.block(f"blocks.{number}", block)
     return splitter.cuts
 
 
@@ -60,11 +60,13 @@ class _Splitter:
 
     def vocabulary(self) -> None:
         """Token table, head and loss."""
-        model, rows = self._model, self._model.tokens.weight.size(0)
+        model = self._model
+        rows = model.settings.padded_vocab(model.vocab_size)
         first, length = cut_parts((rows,), self._ways).spans[self._rank][0]
-        self._cut("tokens", model.tokens, "weight", (rows,))
-        tokens = become(model.tokens, VocabularyTable)
-        tokens.first, tokens.group = first, self._group
+        if getattr(model, "tokens", None) is not None:
+            self._cut("tokens", model.tokens, "weight", (rows,))
+            tokens = become(model.tokens, VocabularyTable)
+            tokens.first, tokens.group = first, self._group
         if model.head is not None:
             self._cut("head", model.head, "weight", (rows,))
         if model.padding_V is not None:
@@ -82,6 +84,7 @@ class _Splitter:
             assert isinstance(table, Table)
             self._cut(f"value_tables.{number}", table, "weight", (table.weight.size(1),), axis=1)
         last = model.project_out or model.final_norm or model.blocks[-1]
+        # In a pipeline the last stage's; in others it is none, or another stage's layer.
         last.register_forward_hook(lambda _, given, x_BSD: gather_sequence(x_BSD, group))
 
     def block(self, name: str, block: Block) -> None:

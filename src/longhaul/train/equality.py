@@ -233,22 +233,25 @@ class _Watched:
         return self.watched.judge(loss, scale)
 
 
+_Held = dict[str, tuple[tuple[int, ...], list[tuple[Piece, Tensor]]]]
+
+
 def _joined(parts: Mapping[str, Tensor], sharding: Sharding) -> dict[str, Tensor]:
     """Whole tensors at rank 0."""
-    own: dict[str, list[tuple[Piece, Tensor]]] = {}
+    own: _Held = {}
     for name, part in parts.items():
         pieces = sharding.pieces[name]
         if pieces.is_first_copy:
-            own[name] = [(piece, part[_index(piece.local, piece.size)]) for piece in pieces.mine]
-    gathered: list[dict[str, list[tuple[Piece, Tensor]]]] | None = None
+            held = [(piece, part[_index(piece.local, piece.size)]) for piece in pieces.mine]
+            own[name] = pieces.shape, held
+    gathered: list[_Held] | None = None
     if dist.get_rank() == 0:
         gathered = [{} for _ in range(dist.get_world_size())]
     dist.gather_object(own, gathered)
     whole: dict[str, Tensor] = {}
     for of_rank in gathered or ():
-        for name, given in of_rank.items():
-            empty = torch.full(sharding.pieces[name].shape, torch.nan)
-            tensor = whole.setdefault(name, empty)
+        for name, (shape, given) in of_rank.items():
+            tensor = whole.setdefault(name, torch.full(shape, torch.nan))
             for piece, part in given:
                 tensor[_index(piece.offset, piece.size)] = part
     return whole
