@@ -13,6 +13,7 @@ from longhaul.logbook.ledger import CheckpointHealth
 from longhaul.run.tiers import StoreNeeded, Tiers
 from longhaul.store.catalogue import catalogue
 from longhaul.store.manifest import Manifest, verify, write_listed_file, write_manifest
+from longhaul.store.patience import Patience
 
 CLOCK = RealClock()
 
@@ -40,6 +41,8 @@ class Room:
     def tiers(self) -> Tiers:
         """Those of a new attempt."""
         self.made.append(Tiers.of(self.recipe, self.folder, Lease(), CLOCK))
+        for uploader in self.made[-1]._uploaders:
+            uploader.tier.files.patience = Patience(first_pause_s=0.001)
         return self.made[-1]
 
     def save(self, step: int) -> Path:
@@ -162,6 +165,7 @@ def test_a_run_does_not_begin_anew_because_its_store_is_silent(room_with, monkey
         tiers.refuse_to_begin_anew(room.recorded)
     assert raised.value.exit_code == ExitCode.START_AGAIN
     assert "no checkpoint is here (step 10 was saved)" in raised.value.message
+    tiers.refuse_to_begin_anew({})  # a run that has saved nothing loses nothing
 
 
 def test_a_new_run_with_an_empty_place_begins(room_with) -> None:

@@ -109,7 +109,9 @@ class Event:
     evaluation, save-started, checkpoint, checkpoint-failed, settings-differ, data-skipped,
     settings-read-back, override-begins, rolled-back, optimizer-swapped, state-reset,
     machine-differs, cause (what replays before an action brought to light), request-refused, note,
-    preemption-missed, warning, finished.
+    preemption-missed, warning, finished; save-interval (one that is `auto`), uploaded,
+    upload-dropped, remote-removed, store-away, store-back, fetched (of other tiers of checkpoints),
+    room-made (on a full disk).
     """
 
     KIND: ClassVar[str] = "event"

@@ -202,16 +202,17 @@ class Tiers:
             forget_downloads(self._checkpoints)
 
     def refuse_to_begin_anew(self, recorded: Mapping[int, CheckpointHealth]) -> None:
-        """A run whose checkpoints are elsewhere must not begin at step 0 because that is silent.
+        """A run that has saved must not begin at step 0 because its store is silent.
+
+        A run that has not saved may begin: a store that is away stops nobody.
 
         Raises:
             StoreNeeded: nothing is here, and a tier that may have something did not answer.
         """
-        if self._silent:
-            known = max((s for s, e in recorded.items() if e.health != "poisoned"), default=None)
-            lost = "" if known is None else f" (step {known} was saved)"
+        known = [step for step, entry in recorded.items() if entry.health != "poisoned"]
+        if self._silent and known:
             raise StoreNeeded(
-                f"no checkpoint is here{lost}, and {self._silent[0]}",
+                f"no checkpoint is here (step {max(known)} was saved), and {self._silent[0]}",
                 "start the same command again when the store answers; to train from the "
                 "beginning, use --new or take checkpoint.remote out",
             )
