@@ -23,6 +23,8 @@ XID = "NVRM: Xid (PCI:0000:3b:00): {}, pid=71, Ch 00000008"
         (Death(0, -9), "killed", "restart"),
         (Death(0, -9, kernel="Out of memory: Killed process 71 (python)"),
          "out-of-host-memory", "restart"),
+        (Death(0, 16, "longhaul: rank 0 of 2 waited for the others (control), and not all of them "
+         "came: timed out"), "collective-failed", "restart"),
         (Death(0, -11), "crash", "restart"),
         (Death(0, -7), "bus-error", "restart"),
         (Death(0, 2), "recipe-wrong", "stop"),

@@ -63,6 +63,15 @@ class Room:
         self.processes.append(process)
         return process
 
+    def kill(self, process: subprocess.Popen[str]) -> None:
+        """SIGKILL a command and all workers, as where the machine goes: nobody saves anything."""
+        workers = [worker for folder in list_runs(self.runs) for worker in left_over(folder)]
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in (*(worker.pid for worker in workers), process.pid):
+                with suppress(ProcessLookupError):
+                    os.killpg(pid, number)
+        process.wait()
+
     def run(self, *arguments: str) -> tuple[int, str]:
         """Run a command to its end: exit code and all it printed."""
         process = self.start(*arguments)
@@ -98,12 +107,6 @@ def room(tmp_path: Path, shared_prepared: Path) -> Iterator[Room]:
     made = Room(tmp_path, shared_prepared)
     yield made
     for process in made.processes:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        made.kill(process)
         if process.stdout is not None:
             process.stdout.close()
-    for folder in list_runs(made.runs):
-        for worker in left_over(folder):
-            with suppress(ProcessLookupError):
-                os.killpg(worker.pid, signal.SIGKILL)

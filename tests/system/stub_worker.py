@@ -40,7 +40,7 @@ def work(folder: RunFolder) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: asked.append(number))
     step = max(usable_checkpoints(folder), default=0)
-    while step < STEPS:
+    while step < plot.get("steps", STEPS):
         for act in plot.get("acts", ()):
             mine = act["rank"] == rank and act["step"] == step
             if mine and attempt <= act.get("attempts", 1):
@@ -84,6 +84,9 @@ def do(what: str) -> None:
             time.sleep(0.01)
     elif what == "leave":  # as where a collective notices that a peer has gone
         raise RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer [::1]:9")
+    elif what == "part":  # as `parallel.control.RankLost` ends
+        sys.stderr.write("longhaul: rank 0 of 3 waited for the others, and not all of them came\n")
+        sys.exit(16)
     elif what == "raise":
         time.sleep(0.3)  # after the one who notices it
         raise ValueError("the culprit, at 0x7f00aa")

@@ -36,6 +36,8 @@ class Stubs:
         (self.folder.path / "plot.json").write_text(json.dumps(body))
 
     def start(self) -> subprocess.Popen[str]:
+        for path in self.folder.workers.glob("*.progress"):
+            path.unlink()
         process = subprocess.Popen(
             [sys.executable, str(HERE / "stub_worker.py"), str(self.folder.path)],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
@@ -91,7 +93,7 @@ def test_a_killed_rank_is_named_and_all_start_again(stubs) -> None:
     assert failure.data["exit_codes"][1] == -9
     assert failure.data["reached"] == 15
     assert failure.seconds, "the time it took to notice is booked"
-    assert "rank 1: killed" in output
+    assert "rank 1: killed (SIGKILL, " in output
     assert not left_over(stubs.folder)
     assert sorted(p.stem for p in stubs.folder.leases.iterdir()) == ["000001", "000002"]
 
@@ -131,6 +133,13 @@ def test_the_culprit_is_told_from_those_who_died_of_its_death(stubs) -> None:
     assert "rank 2 said: ValueError: the culprit" in output
 
 
+def test_ranks_that_have_lost_each_other_start_again(stubs) -> None:
+    stubs.plot(*(act(rank, "part") for rank in range(3)))
+    code, output = stubs.run()
+    assert code == 0, output
+    assert [failure.data["cause"] for failure in stubs.failures()] == ["collective-failed"]
+
+
 @pytest.mark.parametrize("code", [2, 3, 17])
 def test_a_persons_mistake_is_told_once_and_not_retried(stubs, code) -> None:
     stubs.plot(act(1, f"exit {code}", attempts=9))
@@ -165,7 +174,7 @@ def test_a_new_supervisor_remembers_the_failures_before_it(stubs) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])
 def test_a_schedulers_notice_saves_and_ends_with_16(stubs, number) -> None:
-    stubs.plot()
+    stubs.plot(steps=10**6)
     process = stubs.start()
     wait_until("step 3", lambda: stubs.step() >= 3)
     process.send_signal(number)
@@ -187,23 +196,25 @@ def test_a_missed_notice_is_loud(stubs) -> None:
 
 
 def test_one_interrupt_is_passed_on_and_a_second_one_ends_at_once(stubs) -> None:
-    stubs.plot()
+    stubs.plot(steps=10**6)
     process = stubs.start()
     wait_until("step 3", lambda: stubs.step() >= 3)
     process.send_signal(signal.SIGINT)
     assert process.wait(DEADLINE_S) == 130
-    stubs.plot(act(1, "loop", attempts=9), deaf=True, settings={"deadline_s": 30.0})
+    stubs.plot(deaf=True, steps=10**6, settings={"grace_s": 0.1})
     process = stubs.start()
-    wait_until("the loop", lambda: stubs.step() >= 16)
-    for _ in range(2):
-        process.send_signal(signal.SIGINT)
-        time.sleep(0.2)
+    wait_until("a further step", lambda: stubs.step() >= 1)
+    process.send_signal(signal.SIGINT)
+    went_on = stubs.step() + 20
+    wait_until("the deaf workers to go on", lambda: stubs.step() >= went_on)
+    process.send_signal(signal.SIGINT)
     assert process.wait(DEADLINE_S) == 130
     assert not left_over(stubs.folder)
 
 
 def test_workers_end_themselves_once_their_supervisor_is_dead(stubs) -> None:
-    stubs.plot(act(1, "loop", step=1000), grace_s=1.0)
+    stubs.plot(act(1, "loop", step=5), act(2, "loop", step=5), grace_s=1.0,
+               settings={"deadline_s": 30.0})  # fmt: skip
     process = stubs.start()
     wait_until("step 3", lambda: stubs.step() >= 3)
     os.killpg(process.pid, signal.SIGKILL)

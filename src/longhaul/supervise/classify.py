@@ -96,6 +96,8 @@ class Cause:
     """It died because another one did."""
     message: str = ""
     """The last thing it said, for people."""
+    words: str = ""
+    """How it ended: `exit code 1`, `SIGKILL`; empty for a hang."""
 
 
 def classify(death: Death, signatures: Iterable[Signature], device: str = "") -> Cause:
@@ -104,11 +106,17 @@ def classify(death: Death, signatures: Iterable[Signature], device: str = "") ->
     for known in signatures:
         if known.fits(death, device):
             return Cause(
-                known.cause, known.meaning, known.remedy, death.rank, known.consequence, message
+                known.cause,
+                known.meaning,
+                known.remedy,
+                death.rank,
+                known.consequence,
+                message,
+                death.words,
             )
     shape = shape_of(message) or death.words
-    return Cause(f"unknown: {shape}", f"it ended with {death.words}", "restart", death.rank,
-                 False, message)  # fmt: skip
+    return Cause(f"unknown: {shape}", "no signature fits", "restart", death.rank, False, message,
+                 death.words)  # fmt: skip
 
 
 def first_cause(

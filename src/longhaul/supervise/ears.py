@@ -57,9 +57,10 @@ def listening() -> Iterator[Ears]:
 
 
 def _wanted() -> list[signal.Signals]:
-    # Under nohup SIGHUP is ignored on purpose, and stays so.
-    wanted = [n for n in STOPS if signal.getsignal(n) is not signal.SIG_IGN]
-    return [*wanted, signal.SIGCHLD]
+    # Under nohup SIGHUP is ignored on purpose, and stays so. SIGINT is not: shells have it ignored
+    # by whatever they start in the background, and somebody who sends it by hand means it.
+    nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [n for n in (*STOPS, signal.SIGCHLD) if not (nohup and n == signal.SIGHUP)]
 
 
 def _nothing(number: int, frame: FrameType | None) -> None:

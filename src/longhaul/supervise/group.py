@@ -10,6 +10,7 @@ import platform
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
@@ -18,7 +19,7 @@ from longhaul.logbook.folder import RunFolder
 from longhaul.supervise.classify import Death
 from longhaul.supervise.fence import write_down
 from longhaul.supervise.lifeline import Lifeline
-from longhaul.supervise.progress import progress_path, read_progress
+from longhaul.supervise.progress import Progress, progress_path, read_progress
 from longhaul.supervise.rank_process import Outfit, RankProcess
 from longhaul.supervise.stacks import stacks_path, take_stacks
 from longhaul.supervise.watchdog import Rank
@@ -52,24 +53,30 @@ class Group:
         began: Seconds,
     ) -> None:
         self.folder = folder
+        self._began = time.monotonic(), time.time()
         self._closed = False
         self._lifeline = Lifeline()
         self._ended: dict[int, Seconds] = {}
         self.workers: list[RankProcess] = []
         shared = {ATTEMPT: str(attempt), BEGAN: f"{began:.6f}", **self._lifeline.environment()}
         shared |= _world(size)
-        for rank in range(size):
-            for path in (progress_path(folder, rank), stacks_path(folder, rank)):
-                path.unlink(missing_ok=True)
-            outfit = Outfit(
-                work=work,
-                environment=shared | _place(rank, size),
-                log=folder.workers / f"{rank}.log",
-                on_terminal=rank == 0,
-                closes=(self._lifeline.writing_end, *self.descriptors()),
-            )
-            self.workers.append(RankProcess(rank, outfit))
-        write_down(folder, attempt, [(worker.rank, worker.pid) for worker in self.workers])
+        try:
+            for rank in range(size):
+                with suppress(OSError):
+                    stacks_path(folder, rank).unlink(missing_ok=True)
+                outfit = Outfit(
+                    work=work,
+                    environment=shared | _place(rank, size),
+                    log=folder.workers / f"{rank}.log",
+                    on_terminal=rank == 0,
+                    closes=(self._lifeline.writing_end, *self.descriptors()),
+                )
+                self.workers.append(RankProcess(rank, outfit))
+        except BaseException:
+            self.close()
+            raise
+        with suppress(OSError):  # a full disk: workers that are left alone notice it all the same
+            write_down(folder, attempt, [(worker.rank, worker.pid) for worker in self.workers])
 
     @property
     def running(self) -> list[RankProcess]:
@@ -84,7 +91,7 @@ class Group:
     @property
     def step(self) -> int | None:
         """Furthest step that a rank has reached; None if none has got as far as training."""
-        said = [read_progress(progress_path(self.folder, w.rank)) for w in self.workers]
+        said = [self._progress(worker.rank) for worker in self.workers]
         trained = [p.step for p in said if p and p.phase not in ("prepare", "start-up")]
         return max(trained, default=None)
 
@@ -92,8 +99,8 @@ class Group:
         """Every rank as it looks from outside."""
         host = platform.node()
         return [
-            Rank(w.rank, host, read_progress(progress_path(self.folder, w.rank)), w.state)
-            for w in self.workers
+            Rank(worker.rank, host, self._progress(worker.rank), worker.state)
+            for worker in self.workers
         ]
 
     def deaths(self, now: Seconds, kernel: str = "") -> list[Death]:
@@ -111,6 +118,15 @@ class Group:
             for worker in self.workers
             if (code := worker.exit_code) not in (None, 0)
         ]
+
+    def _progress(self, rank: int) -> Progress | None:
+        """What a rank has said; what one of an earlier attempt has left does not count.
+
+        It is not removed before a start: on a full disk it could not be made anew.
+        """
+        said = read_progress(progress_path(self.folder, rank))
+        monotonic, wall = self._began
+        return said if said and said.monotonic >= monotonic and said.wall >= wall - 1 else None
 
     def stacks(self) -> dict[int, str | None]:
         """Take the stacks of all ranks into `workers/`; where each waits for others."""

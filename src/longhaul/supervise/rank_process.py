@@ -132,7 +132,7 @@ def _live(outfit: Outfit, writing_end: int, reading_end: int | None) -> None:
     os.setsid()
     signal.set_wakeup_fd(-1)
     for number in (*STOPS, signal.SIGCHLD):
-        if signal.getsignal(number) is not signal.SIG_IGN:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as SIGHUP under nohup
             signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)

@@ -9,6 +9,7 @@ Never knows: what the ranks were to do.
 """
 
 import faulthandler
+import os
 import re
 import signal
 import time
@@ -29,7 +30,10 @@ _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)
 
 def answer_for_stacks(folder: RunFolder, rank: int) -> IO[str]:
     """Let this process write its stacks when asked; the file must stay open."""
-    file = stacks_path(folder, rank).open("w", encoding="utf-8")
+    try:
+        file = stacks_path(folder, rank).open("w", encoding="utf-8")
+    except OSError:  # a full disk: then nobody can say where it stands
+        file = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (it stays open)
     faulthandler.register(STACKS_SIGNAL, file=file, all_threads=True, chain=False)
     return file
 

@@ -18,7 +18,7 @@ from longhaul.core.errors import ExitCode
 from longhaul.core.units import Bytes, Seconds, short_seconds
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.lease import Lease
-from longhaul.supervise.classify import Cause, Signature, first_cause, last_words
+from longhaul.supervise.classify import Cause, Signature, classify, first_cause, last_words
 from longhaul.supervise.ears import STOPS, Ears, listening
 from longhaul.supervise.ends import End, group_end
 from longhaul.supervise.group import Group
@@ -30,6 +30,7 @@ from longhaul.supervise.watchdog import Learned, Verdict, judge, learn, who_did_
 _LOOK_EVERY_S: Seconds = 0.5
 _CULPRIT_WITHIN_S: Seconds = 3.0
 """Ranks that die of another one's death may be gone before it; its end is waited for so long."""
+_CULPRIT_LOOK_S: Seconds = 0.02
 _LAST_WORDS: Bytes = 16_384
 _NOTICE_SHARE = 0.9
 """Share of the grace period after which a miss is told: later nobody may be there to tell it."""
@@ -102,7 +103,7 @@ class Supervisor:
             group.pass_on()
             self._obey(ears, group)
             now = self._clock.monotonic()
-            end = group_end(group.exit_codes, self._stop, at_once=self._at_once)
+            end = group_end(self._codes(group), self._stop, at_once=self._at_once)
             if end is not None:
                 return end
             self._tell_if_missed(group, now)
@@ -113,7 +114,7 @@ class Supervisor:
             verdict = judge(now, began, ranks, learned, self._job.settings)
             if verdict.hung:
                 # Rank 0 keeps the book: if it has ended well, whoever does not follow is ended.
-                return group_end(group.exit_codes[:1], self._stop) or End(hang=verdict)
+                return group_end(self._codes(group)[:1], self._stop) or End(hang=verdict)
 
     def _obey(self, ears: Ears, group: Group) -> None:
         """Pass a wish to stop on to the workers; a second interrupt ends them at once."""
@@ -125,6 +126,18 @@ class Supervisor:
             self._stop, self._stop_asked = STOPS[number], self._clock.monotonic()
             interrupt = number == signal.SIGINT
             group.send(signal.SIGINT if interrupt else signal.SIGTERM)
+
+    def _codes(self, group: Group) -> list[int | None]:
+        """Exit codes, as they are meant: to torchrun, a rank that has lost another one says "start
+        me again"; here that is a failure unless somebody has asked for an end.
+        """
+        codes = group.exit_codes
+        if self._stop is None and ExitCode.START_AGAIN in codes:
+            group.pass_on()
+            for death in group.deaths(self._clock.monotonic()):
+                if classify(death, self._job.signatures).name == "collective-failed":
+                    codes[death.rank] = 1
+        return codes
 
     def _tell_if_missed(self, group: Group, now: Seconds) -> None:
         """A checkpoint that a scheduler's notice asked for and that is not there yet."""
@@ -188,12 +201,12 @@ class Supervisor:
     def _find_the_cause(self, group: Group, started: Seconds) -> Cause:
         deadline = time.monotonic() + _CULPRIT_WITHIN_S
         while True:
+            group.pass_on()  # last words may still be on their way into rank 0's log
             deaths = group.deaths(self._clock.monotonic())
             cause = first_cause(deaths, self._job.signatures, self._job.device)
             if not cause.consequence or not group.running or time.monotonic() > deadline:
                 break
-            group.pass_on()
-            time.sleep(0.02)
+            time.sleep(_CULPRIT_LOOK_S)
         kernel = kernel_lines(started)
         deaths = group.deaths(self._clock.monotonic(), kernel)
         return first_cause(deaths, self._job.signatures, self._job.device)
@@ -209,16 +222,19 @@ class Supervisor:
         self._tell_last_words(group, cause.rank)
         if plan.restart:
             wait = f" in {short_seconds(plan.wait_s)}" if plan.wait_s else ""
-            self._say(f"  starting again{wait}: {plan.reason}")
+            why = f": {plan.reason}" if plan.poison is not None else ""
+            self._say(f"  starting again{wait}{why}")
         else:
             self._say(f"  stopping: {plan.reason}\n  → look into {self._job.folder.workers}")
 
     def _tell_last_words(self, group: Group, rank: int | None) -> None:
         """What rank 0 writes is seen anyway; the other ranks write into their logs."""
-        if rank:
-            worker = group.workers[rank]
-            self._say(f"  rank {rank} said: {last_words(worker.log_end(_LAST_WORDS))}")
-            self._say(f"  its log is {worker.log}")
+        if not rank:
+            return
+        worker = group.workers[rank]
+        if said := last_words(worker.log_end(_LAST_WORDS)):
+            self._say(f"  rank {rank} said: {said}")
+        self._say(f"  its log is {worker.log}")
 
     def _wait(self, seconds: Seconds, ears: Ears) -> bool:
         """Let time pass; False if somebody wants the run to stop meanwhile."""
@@ -236,4 +252,4 @@ class Supervisor:
 
 def _in_words(cause: Cause) -> str:
     who = f"rank {cause.rank}: " if cause.rank is not None else ""
-    return f"{who}{cause.name} ({cause.meaning})"
+    return f"{who}{cause.name} ({', '.join(filter(None, (cause.words, cause.meaning)))})"
