@@ -17,13 +17,14 @@ import torch
 import torch.distributed as dist
 from torch.distributed import rendezvous  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.distributed_c10d import _set_pg_timeout as set_timeout
 
 from longhaul.core.errors import RecipeError
 from longhaul.core.units import Seconds
 from longhaul.parallel.layout import Layout
 from longhaul.parallel.place import Place
 
-COLLECTIVE_TIMEOUT_S: Seconds = 600.0
+COLLECTIVE_TIMEOUT_S: Seconds = 1200.0
 """Nothing that ranks do together takes as long; who waits longer waits for a dead process."""
 _LOOK_EVERY_S: Seconds = 0.1
 _CONNECT_S: Seconds = 5.0
@@ -109,7 +110,11 @@ def part() -> None:
 
 
 def form_world(
-    place: Place, control: dist.ProcessGroup, layout: Layout, device: torch.device
+    place: Place,
+    control: dist.ProcessGroup,
+    layout: Layout,
+    device: torch.device,
+    timeout_s: Seconds = COLLECTIVE_TIMEOUT_S,
 ) -> World:
     """Lay the processes out; collective.
 
@@ -118,6 +123,7 @@ def form_world(
         control: as `meet` returned it.
         layout: the same on all ranks.
         device: as `device_of` named it.
+        timeout_s: of everything that ranks do together from now on.
 
     Raises:
         RecipeError: the layout takes another number of processes.
@@ -133,8 +139,12 @@ def form_world(
         (layout.pipeline, layout.replicate, layout.shard, layout.tensor),
         mesh_dim_names=("pipeline", "replicate", "shard", "tensor"),
     )
-    timeout = timedelta(seconds=COLLECTIVE_TIMEOUT_S)
+    timeout = timedelta(seconds=timeout_s)
     saving = dist.new_group(backend="gloo", timeout=timeout)
+    # A mesh makes its groups with the backend's own default, 10 minutes for NCCL: they would fail
+    # before the watchdog could say who did not arrive.
+    for group in (None, control, *mesh.get_all_groups()):
+        set_timeout(timeout, group)
     return World(
         place.rank,
         place.size,

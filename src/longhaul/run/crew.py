@@ -67,4 +67,5 @@ def form_ranks(place: Place, control: Control, recipe: Recipe) -> Ranks:
     """Form the world with all others, under the layout of the recipe."""
     device = device_of(place, choose_device(recipe.machine.device))
     layout = layout_for(recipe.parallel, place.size)
-    return Ranks.of(form_world(place, control.group, layout, device))
+    timeout_s = recipe.supervise.deadlines()["collective_s"]
+    return Ranks.of(form_world(place, control.group, layout, device, timeout_s))

@@ -55,7 +55,7 @@ def follow(place: Place, folder: RunFolder | None = None) -> ExitCode:
         leaving.callback(part)
         books = TimeBooks(clock, "restart", already=max(0.0, began))
         progress = None if folder is None else _watched(folder, place, books, leaving)
-        with leaving_at_once(), books.booked("prepare"):
+        with leaving_at_once():
             control, briefing = join(place)
         folder = RunFolder(Path(briefing.folder))
         if progress is None:

@@ -41,7 +41,10 @@ def enter(folder: RunFolder, view: View) -> ExitCode:
     if place is not None and place.rank > 0:
         from longhaul.run.follow import follow
 
-        return follow(place, folder)
+        with answer_for_stacks(folder, place.rank):
+            grace_s = read_asked(folder).settings().supervise.grace_s
+            hold_on(os.environ, grace_s, folder.workers / f"{place.rank}.log")
+            return follow(place, folder)
     clock = RealClock()
     if ATTEMPT in os.environ:
         return work(folder, join(folder, int(os.environ[ATTEMPT]), clock), view)
