@@ -26,6 +26,7 @@ from benchmarks.common import HERE, Bar, at_most, missing, write_results
 
 if TYPE_CHECKING:
     from longhaul.config.recipe import Recipe
+    from longhaul.optim.gate import Gate
     from longhaul.train.equality import Distance
     from longhaul.train.step import TrainingStep
 
@@ -76,6 +77,7 @@ class Case:
     overrides: tuple[str, ...] = ()
     broken: str = ""
     """What is done wrong on purpose."""
+    steps: int = STEPS
 
     @property
     def processes(self) -> int:
@@ -185,15 +187,16 @@ def work(asked: Path, result: Path) -> None:
         layout: form_world(place, control, Layout(**LAYOUTS[layout]), torch.device("cpu"))
         for layout in dict.fromkeys(case.layout for case in cases)
     }
-    alone: dict[tuple[str, str, tuple[str, ...]], Trace] = {}
+    alone: dict[object, Trace] = {}
     rows = []
     for case in cases:
         recipe = small_recipe(case)
-        key = case.model, case.numbers, case.overrides
-        if place.rank == 0 and key not in alone:
-            alone[key] = trace(recipe, VOCABULARY, STEPS)
         spoil = BREAKS[case.broken] if case.broken else None
-        together = trace(recipe, VOCABULARY, STEPS, worlds[case.layout], spoil)
+        both = spoil if spoil is _nan_at_one_rank else None
+        key = case.model, case.numbers, case.overrides, both
+        if place.rank == 0 and key not in alone:
+            alone[key] = trace(recipe, VOCABULARY, case.steps, spoil=both)
+        together = trace(recipe, VOCABULARY, case.steps, worlds[case.layout], spoil)
         if place.rank == 0:
             rows.append(asdict(distance(alone[key], together)))
             result.write_text(json.dumps(rows))
@@ -227,6 +230,24 @@ def _mean_of_ranks(step: "TrainingStep") -> None:
             module.set_gradient_divide_factor(2.0)
 
 
+def _nan_at_one_rank(step: "TrainingStep") -> None:
+    import torch
+
+    from longhaul.optim.sharding import own_part
+
+    optimizer, judged = step.optimizer, step.optimizer.judge
+    is_last_rank = step.parallel is None or step.parallel.world.rank == step.parallel.world.size - 1
+    weight = optimizer.groups[0].parameters[0]
+
+    def judge(loss: torch.Tensor, scale: torch.Tensor | None = None) -> "Gate":
+        del optimizer.judge
+        if is_last_rank and weight.grad is not None:
+            own_part(weight.grad).view(-1)[0] = torch.nan
+        return judged(loss, scale)
+
+    optimizer.judge = judge  # type: ignore[method-assign]
+
+
 def _left_unsummed(step: "TrainingStep") -> None:
     assert step.parallel is not None
     step.parallel._unsummed = ()
@@ -236,10 +257,12 @@ BREAKS: "dict[str, Callable[[TrainingStep], None]]" = {
     "mean of ranks": _mean_of_ranks,
     "norms of stretches": _left_unsummed,
     "two token tables": _left_unsummed,
+    "a NaN at one rank": _nan_at_one_rank,
 }
 """Mistakes that the table must show: gradients averaged instead of summed over ranks; norms'
 gradients left as each tensor rank's stretch has them; a tied head's, as each end of the pipeline
-has them."""
+has them. A NaN is put into one process's first gradient too: all ranks must hold that update back
+as it does."""
 
 
 if __name__ == "__main__":

@@ -10,23 +10,26 @@ Shape suffixes: B batch, T time, S a rank's stretch of it.
 
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed._functional_collectives import (
-    all_gather_tensor_autograd,
-    reduce_scatter_tensor_autograd,
-)
+from torch.distributed import _functional_collectives as collectives
 
 _TIME = 1
+# Renamed in torch 2.13; the same collectives as DTensor's own, which a compiler can trace.
+_renamed = hasattr(collectives, "all_gather_single_autograd")
+_all_gather = getattr(collectives, f"all_gather_{'single' if _renamed else 'tensor'}_autograd")
+_reduce_scatter = getattr(
+    collectives, f"reduce_scatter_{'single' if _renamed else 'tensor'}_autograd"
+)
 
 
 def gather_sequence(x_BSD: Tensor, group: dist.ProcessGroup) -> Tensor:
     """[B, T, …] on every rank from each rank's stretch; gradients of all ranks are summed."""
-    x_BTD: Tensor = all_gather_tensor_autograd(x_BSD, _TIME, group)
+    x_BTD: Tensor = _all_gather(x_BSD, _TIME, group)
     return x_BTD
 
 
 def sum_to_stretches(x_BTD: Tensor, group: dist.ProcessGroup) -> Tensor:
     """A rank's stretch [B, S, …] of the sum over ranks of what each has computed."""
-    x_BSD: Tensor = reduce_scatter_tensor_autograd(x_BTD, "sum", _TIME, group)
+    x_BSD: Tensor = _reduce_scatter(x_BTD, "sum", _TIME, group)
     return x_BSD
 
 

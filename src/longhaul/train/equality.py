@@ -130,6 +130,7 @@ def make_step(
         device,
         recipe.precision,
         recipe.seed,
+        compiled=recipe.machine.compile and world is not None,
         sources=("even", "odd"),
         parallel=parallel,
     )
