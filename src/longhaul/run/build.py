@@ -91,6 +91,11 @@ def build_parts(site: Site, dataset: Dataset, device: torch.device) -> Parts:
     recipe, ranks = site.recipe, site.ranks
     settings = with_overrides(recipe, site.ledger.overrides_at(0))
     model = build_model(recipe, dataset, device)
+    recompute = recipe.machine.activation_checkpointing
+    if recompute != "none":
+        from longhaul.parallel.recompute import checkpoint_activations
+
+        checkpoint_activations(model, recompute)
     parallel = None
     if ranks is not None:
         # It imports FSDP, which takes longer than everything else here.
