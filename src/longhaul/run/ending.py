@@ -80,7 +80,7 @@ def write_sample(trainer: Trainer, dataset: Dataset) -> str:
 
     All ranks write it together: each holds only a part of the model.
     """
-    settings, step, ranks = trainer.settings, trainer.training_step, trainer.ranks
+    settings, step = trainer.settings, trainer.training_step
     if settings.sample.tokens == 0:
         return ""
     if isinstance(trainer, LeadingTrainer):
@@ -95,7 +95,7 @@ def write_sample(trainer: Trainer, dataset: Dataset) -> str:
         seed=settings.seed,
         device=step.device,
         end_of_text=dataset.tokenizer.end_of_text,
-        agreed=None if ranks is None else ranks.control.first_number,
+        ranks=trainer.ranks,
     )
     return settings.sample.prompt + dataset.tokenizer.decode(list(tokens))
 
