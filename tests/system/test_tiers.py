@@ -1,5 +1,6 @@
 """Real runs whose checkpoints also lie elsewhere: in S3, in a folder that is away for a while."""
 
+import os
 import shutil
 import signal
 import socket
@@ -8,11 +9,12 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from longhaul.core.records import Event
+from longhaul.core.records import Event, StepRecord
 from longhaul.store.catalogue import catalogue
 
 OPTIONS = (
@@ -156,3 +158,47 @@ def test_a_finished_run_has_its_last_checkpoint_elsewhere(room, tmp_path: Path) 
     assert [p.name[:8] for p in (place / "drill").iterdir()] == ["step-12-"]
     assert events(room, "uploaded")[-1].step == 12
     assert [p.name for p in room.folder().checkpoints.iterdir()] == ["step-12"]
+
+
+def test_a_full_disk_makes_room_then_pauses_and_goes_on_by_itself(room, tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=24m", "longhaul-test", str(small)],
+        capture_output=True,
+        check=False,
+    )
+    if mounted.returncode != 0:
+        pytest.skip("mounting a small tmpfs needs root")
+    try:
+        room.runs.symlink_to(small)
+        process = room.start("train", "drill", *OPTIONS, "--set", "checkpoint.keep_last=1000",
+                             "--set", "checkpoint.interval_steps=5")  # fmt: skip
+        made = room.wait_for("an older checkpoint that gives way", is_event("room-made"))
+        room.wait_for("the save it gave way for", is_event("checkpoint", made.step + 5))
+        assert not events(room, "checkpoint-failed")
+        ballast = small / "ballast"
+        deadline = time.monotonic() + DEADLINE_S
+        while not events(room, "paused"):
+            assert time.monotonic() < deadline, "it never paused"
+            # Whatever gives way is taken again; a save may take some of it first.
+            with suppress(OSError), ballast.open("ab") as file:
+                free = shutil.disk_usage(small).free
+                if free > 1 << 20:
+                    os.posix_fallocate(file.fileno(), file.tell(), free - (1 << 19))
+            time.sleep(0.05)
+        paused = events(room, "paused")[0]
+        ballast.unlink()
+        room.wait_for("training to go on", lambda r: r.step >= paused.step + 20)
+        output = stopped(process)
+        assert f"PAUSED at step {paused.step}: the disk of " in output
+        assert "training then goes on by itself" in output
+        (resumed,) = events(room, "resumed")
+        assert resumed.step == paused.step, "no step was made meanwhile"
+        steps = [r.step for r in room.records() if isinstance(r, StepRecord)]
+        assert steps == list(range(1, steps[-1] + 1)), "the journal lost no step"
+    finally:
+        for started in room.processes:
+            started.kill()
+            started.wait()
+        subprocess.run(["umount", "-l", str(small)], check=False)

@@ -49,6 +49,8 @@ class CheckpointChange:
     """What `save` kept the training thread for, waiting for an earlier save left out."""
     message: str = ""
     """What went wrong, for a person; empty when nothing did."""
+    full: bool = False
+    """It failed because the disk is full, and nothing could make room."""
 
     def as_data(self) -> dict[str, object]:
         """As an event carries it."""
@@ -59,7 +61,7 @@ class CheckpointChange:
             "seconds_since_save": round(self.seconds, 3),
             "stall_s": round(self.stall_s, 6),
             "message": self.message,
-        }
+        } | ({"full": True} if self.full else {})
 
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -149,7 +151,7 @@ class Saver:
     def _write(self, step: int, facts: bytes, began: Seconds, stall_s: Seconds) -> None:
         sha256, size_bytes = "", 0
 
-        def report(kind: Kind, message: str = "") -> None:
+        def report(kind: Kind, message: str = "", full: bool = False) -> None:
             if self._control is not None and self._control.rank != 0:
                 return
             self._changes.append(
@@ -161,6 +163,7 @@ class Saver:
                     seconds=self._clock.monotonic() - began,
                     stall_s=stall_s,
                     message=message,
+                    full=full,
                 )
             )
 
@@ -173,7 +176,8 @@ class Saver:
         except RefusedCheckpoint as error:
             report("damaged", f"checkpoint step-{step} does not read back: {error}")
         except OSError as error:
-            report("failed", self._failure(step, self._reason(error, facts)))
+            reason = self._reason(error, facts)
+            report("failed", self._failure(step, reason), full=error.errno in _FULL)
         except BaseException as error:  # noqa: BLE001 (a thread has nobody above it to tell)
             report("failed", self._failure(step, f"{type(error).__name__}: {error}"))
 

@@ -111,7 +111,7 @@ class Event:
     machine-differs, cause (what replays before an action brought to light), request-refused, note,
     preemption-missed, warning, finished; save-interval (one that is `auto`), uploaded,
     upload-dropped, remote-removed, store-away, store-back, fetched (of other tiers of checkpoints),
-    room-made (on a full disk).
+    room-made, paused, resumed (on a full disk).
     """
 
     KIND: ClassVar[str] = "event"

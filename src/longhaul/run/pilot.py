@@ -4,6 +4,7 @@ Enters: a trainer, the logbook, the desk, signals. Leaves: how the training ende
 Never knows: how a step is made, or where lines are kept.
 """
 
+import time
 from contextlib import suppress
 from functools import partial
 
@@ -28,6 +29,9 @@ from longhaul.store.retention import to_remove
 from longhaul.train.trainer import Trainer
 
 _SETTLE_S: Seconds = 1.0
+_FULL_BEFORE_PAUSE = 2
+"""One save that fails costs an interval at most; the second in a row is no accident."""
+_RETRY_FULL_S: Seconds = 5.0
 _SAID = {
     "optimizer-swapped": "optimizer: {old} → {new}, with fresh state",
     "state-reset": "state reset: {what}, {rewarm_steps} steps of warm-up follow",
@@ -75,6 +79,8 @@ class Pilot:
         self._tiers = attempt.tiers
         self._interval = interval
         self._saved_step = restored
+        self._found_full = 0
+        """Saves in a row that failed because the disk is full."""
         self._spent: tuple[Seconds, Seconds] | None = None
 
     @property
@@ -98,6 +104,7 @@ class Pilot:
                 continue  # the other ranks are under way; what this asks for comes up again
             self._steer()
             self._desk.answer(self.trainer, self.keep)
+            self._pause_while_full()
             self._adjust_interval()
             self._watch_the_time()
             if self._stop_wanted():
@@ -109,6 +116,8 @@ class Pilot:
             self._keep_checkpoint(record)
             if record.data["health"] in ("written", "committed"):
                 return  # the ledger holds them; the journal tells when all was read back
+        if isinstance(record, Event) and record.kind == "checkpoint-failed":
+            self._found_full = self._found_full + 1 if record.data.get("full") else 0
         if isinstance(record, StepRecord) and self._progress is not None:
             self._progress.reach(record.step)
         self._book.append(record)
@@ -221,7 +230,7 @@ class Pilot:
             self._view.say(f"WARNING: {event.data['message']}; it will not be used")
         self._record_health(event.step, health, manifest, str(event.data["message"]) or health)
         if health == "verified":
-            self._saved_step = event.step
+            self._saved_step, self._found_full = event.step, 0
             self._offer()
             self._remove_old_checkpoints()
 
@@ -251,6 +260,30 @@ class Pilot:
             self._book.tell(kind, step, **data)
             if message := data.get("message"):
                 self._view.say(f"WARNING: {message}")
+
+    def _pause_while_full(self) -> None:
+        """Where nothing can be saved any more, wait for space rather than train into the void."""
+        if self._found_full < _FULL_BEFORE_PAUSE:
+            return
+        trainer, step = self.trainer, self.trainer.position.step
+        saved = "none" if self._saved_step is None else f"step {self._saved_step}"
+        why = (
+            f"the disk of {self.checkpoints} is full and nothing on it can be done without; the "
+            f"newest checkpoint is {saved}"
+        )
+        self._book.tell("paused", step, reason=why)
+        self._view.say(
+            f"PAUSED at step {step}: {why}\n  → free space there: training then goes on by itself"
+        )
+        while self._found_full and not self._stop_wanted():
+            with self._book.time.booked("checkpoint_stall"):
+                time.sleep(_RETRY_FULL_S)
+            for record in (*trainer.save(), *trainer.saved(wait=True)):
+                self.keep(record)
+            self._desk.answer(trainer, self.keep)
+        if not self._found_full:
+            self._book.tell("resumed", step, reason="there is space again")
+            self._view.say(f"there is space again: training goes on from step {step}")
 
     def _adjust_interval(self) -> None:
         """Save as often as costs and failures suggest, if that is left to us."""
