@@ -1,6 +1,5 @@
 """The closed loop in real processes: decisions outlive the process that made them."""
 
-
 from longhaul.core.records import Decision, Event, Finding, StepRecord
 from longhaul.logbook.ledger import load_ledger
 

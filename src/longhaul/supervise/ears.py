@@ -21,6 +21,8 @@ STOPS: dict[signal.Signals, ExitCode] = {
 }
 """What asks for an end, and the exit code it asks for. Schedulers give notice by SIGTERM, SIGUSR1
 or SIGUSR2; a terminal that closes says SIGHUP."""
+PAUSE = signal.SIGTSTP
+"""Ctrl-Z. The workers, in sessions of their own, do not hear it from the terminal."""
 
 
 class Ears:
@@ -30,12 +32,12 @@ class Ears:
         self.descriptor = descriptor
 
     def heard(self) -> list[signal.Signals]:
-        """Stop signals since the last call."""
+        """Stop signals and pauses since the last call."""
         came = b""
         with suppress(BlockingIOError):
             while piece := os.read(self.descriptor, 512):
                 came += piece
-        return [signal.Signals(number) for number in came if number in STOPS]
+        return [signal.Signals(number) for number in came if number in (*STOPS, PAUSE)]
 
 
 @contextmanager
@@ -60,7 +62,7 @@ def _wanted() -> list[signal.Signals]:
     # Under nohup SIGHUP is ignored on purpose, and stays so. SIGINT is not: shells have it ignored
     # by whatever they start in the background, and somebody who sends it by hand means it.
     nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    return [n for n in (*STOPS, signal.SIGCHLD) if not (nohup and n == signal.SIGHUP)]
+    return [n for n in (*STOPS, PAUSE, signal.SIGCHLD) if not (nohup and n == signal.SIGHUP)]
 
 
 def _nothing(number: int, frame: FrameType | None) -> None:

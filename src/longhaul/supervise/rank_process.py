@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 
 from longhaul.core.units import Bytes
-from longhaul.supervise.ears import STOPS
+from longhaul.supervise.ears import PAUSE, STOPS
 from longhaul.supervise.watchdog import ProcessState
 
 _FORKING = multiprocessing.get_context("fork")
@@ -131,7 +131,7 @@ def _live(outfit: Outfit, writing_end: int, reading_end: int | None) -> None:
     """The life of a rank's process."""
     os.setsid()
     signal.set_wakeup_fd(-1)
-    for number in (*STOPS, signal.SIGCHLD):
+    for number in (*STOPS, PAUSE, signal.SIGCHLD):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as SIGHUP under nohup
             signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -5,6 +5,7 @@ failure in the logbook.
 Never knows: torch, or what is being trained.
 """
 
+import os
 import select
 import signal
 import time
@@ -19,7 +20,7 @@ from longhaul.core.units import Bytes, Seconds, short_seconds
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.lease import Lease
 from longhaul.supervise.classify import Cause, Signature, classify, first_cause, last_words
-from longhaul.supervise.ears import STOPS, Ears, listening
+from longhaul.supervise.ears import PAUSE, STOPS, Ears, listening
 from longhaul.supervise.ends import End, group_end
 from longhaul.supervise.group import Group
 from longhaul.supervise.history import Chronicle, failures, unbooked, usable_checkpoints
@@ -101,8 +102,11 @@ class Supervisor:
         while True:
             select.select([ears.descriptor, *group.descriptors()], [], [], _LOOK_EVERY_S)
             group.pass_on()
+            before = self._clock.monotonic()
             self._obey(ears, group)
             now = self._clock.monotonic()
+            if now - before > _LOOK_EVERY_S:  # a pause: nobody could give a sign of life
+                learned, began = Learned(), now
             end = group_end(self._codes(group), self._stop, at_once=self._at_once)
             if end is not None:
                 return end
@@ -119,6 +123,11 @@ class Supervisor:
     def _obey(self, ears: Ears, group: Group) -> None:
         """Pass a wish to stop on to the workers; a second interrupt ends them at once."""
         for number in ears.heard():
+            if number == PAUSE:
+                group.send(signal.SIGSTOP)
+                os.kill(os.getpid(), signal.SIGSTOP)  # until the shell's `fg` or `bg`
+                group.send(signal.SIGCONT)
+                continue
             if number == signal.SIGINT and self._stop == ExitCode.INTERRUPTED:
                 self._at_once = True
                 group.close()
@@ -241,8 +250,11 @@ class Supervisor:
         deadline = self._clock.monotonic() + seconds
         while True:
             for number in ears.heard():
-                self._stop = STOPS[number]
-                return False
+                if number == PAUSE:
+                    os.kill(os.getpid(), signal.SIGSTOP)
+                else:
+                    self._stop = STOPS[number]
+                    return False
             left = deadline - self._clock.monotonic()
             if left <= 0:
                 return True
