@@ -113,7 +113,7 @@ def test_a_stage_keeps_the_names_of_its_weights() -> None:
         model = build(settings, 131, 1)
         pipe = ThreadPipe(stage, 2, [], [])
         with mock.patch.object(pipeline, "Pipe", lambda *_, pipe=pipe: pipe):
-            pipeline.take_stage(model, None, 1)  # type: ignore[arg-type]
+            pipeline.take_stage(model, None, 1, torch.device("cpu"))  # type: ignore[arg-type]
         found.append({name for name, _ in model.named_parameters()})
     assert found[0] | found[1] == whole
     assert found[0] & found[1] == {"tokens.weight"}, "a tied head needs its table at both ends"

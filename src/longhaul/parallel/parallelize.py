@@ -1,12 +1,12 @@
 """A model dealt out over a world, and what a training step must do with it beyond the usual.
 
-Enters: a filled model, a world, `[parallel]`. Leaves: the same model with this rank's parts of its
+Enters: a model, a world, `[parallel]`. Leaves: the same model with this rank's parts of its
 weights, and a `Parallel`: who holds what, and the collectives around backward passes.
 Never knows: optimizers, batches, what the layers compute.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 import torch.distributed as dist
@@ -18,11 +18,13 @@ from longhaul.config.parallel import ParallelSection
 from longhaul.core.pieces import Cut, Pieces, pieces_of
 from longhaul.model.block import Block
 from longhaul.model.gpt import GPT
+from longhaul.model.initialise import fill_buffers, fill_weight
 from longhaul.model.weights import Role, roles
 from longhaul.optim.sharding import Sharding, own_part
 from longhaul.parallel.data import shard, sum_only_at_the_end
 from longhaul.parallel.pipeline import StageGPT, take_stage
 from longhaul.parallel.tensor import split_layers
+from longhaul.parallel.vocabulary import VocabularyLoss
 from longhaul.parallel.world import World
 
 
@@ -89,13 +91,15 @@ class Parallel:
                 module.reshard()
 
 
-def parallelize(model: GPT, world: World, settings: ParallelSection) -> Parallel:
+def parallelize(model: GPT, world: World, settings: ParallelSection, seed: int) -> Parallel:
     """Leave this rank's part of `model`, in place; all ranks call it together.
 
     Args:
-        model: filled, in its number format, on the rank's device.
+        model: in its number format; filled and on the rank's device, or on `meta`: then each rank
+            allocates and fills its own parts alone, and none ever has the whole model.
         world: its mesh has all four dimensions.
         settings: `[parallel]`.
+        seed: the run's; what it fills with is what one process would have.
     """
     layout, mesh = world.layout, world.mesh
     elements: dict[Role, int] = {}
@@ -103,23 +107,25 @@ def parallelize(model: GPT, world: World, settings: ParallelSection) -> Parallel
         elements[role] = elements.get(role, 0) + weight.numel()
     stage = None
     if layout.pipeline > 1:
-        stage = take_stage(model, mesh.get_group("pipeline"), layout.tensor)
+        stage = take_stage(model, mesh.get_group("pipeline"), layout.tensor, world.device)
     whole = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     cuts: Mapping[str, Cut] = {}
     if layout.tensor > 1:
         cuts = split_layers(model, mesh.get_group("tensor"))
-    left_out: set[nn.Parameter] = set()
+    left_out: set[str] = set()
     if layout.data_size > 1:
         left_out = _of_another_format(model)
         layers = [block for block in model.blocks if isinstance(block, Block)]
-        shard(model, layers, mesh, settings, left_out)
+        odd = {p for name, p in model.named_parameters() if name in left_out}
+        shard(model, layers, mesh, settings, odd)
+    is_empty = any(parameter.is_meta for parameter in model.parameters())
+    if is_empty:
+        model.to_empty(device=world.device)
     parameters = dict(model.named_parameters())
     tied = "tokens.weight" if stage is not None and model.settings.tied_head else ""
     sharding = Sharding(
         pieces={
-            name: _pieces(
-                world, shape, cuts.get(name), parameters[name] not in left_out, name == tied
-            )
+            name: _pieces(world, shape, cuts.get(name), name not in left_out, name == tied)
             for name, shape in whole.items()
         },
         roles=elements,
@@ -129,20 +135,56 @@ def parallelize(model: GPT, world: World, settings: ParallelSection) -> Parallel
         replicas=mesh.get_group("replicate"),
         loss_copies=layout.tensor,
     )
-    stretched = [p for name, p in parameters.items() if name not in cuts and p not in left_out]
-    unsummed = []
-    if layout.tensor > 1:
-        unsummed.append((mesh.get_group("tensor"), stretched))
-    for is_cut in (False, True):
-        odd = [p for name, p in parameters.items() if p in left_out and (name in cuts) == is_cut]
-        names = ("replicate", "shard") if is_cut else ("replicate", "shard", "tensor")
-        if odd:
-            unsummed.append((_group(mesh, names), odd))
+    if is_empty:
+        _fill_parts(model, parameters, sharding.pieces, seed)
+    unsummed = list(_unsummed(world, parameters, set(cuts), left_out, tied))
+    return Parallel(world, model, sharding, unsummed, stage)
+
+
+@torch.no_grad()
+def _fill_parts(
+    model: GPT, parameters: Mapping[str, nn.Parameter], pieces: Mapping[str, Pieces], seed: int
+) -> None:
+    """Fill this rank's parts as parts of the whole weights, of which one at a time is made."""
+    owners = dict(model.named_modules())
+    for name, parameter in parameters.items():
+        whole = torch.empty(pieces[name].shape)
+        fill_weight(whole, name, owners[name.rpartition(".")[0]], model.settings, seed)
+        own = own_part(parameter)
+        for piece in pieces[name].mine:
+            here, there = (
+                tuple(slice(b, b + n) for b, n in zip(begin, piece.size, strict=True))
+                for begin in (piece.local, piece.offset)
+            )
+            own[here] = whole[there].to(own.device, own.dtype)
+    first = model.loss.first if isinstance(model.loss, VocabularyLoss) else 0
+    fill_buffers(model, first)
+
+
+def _unsummed(
+    world: World,
+    parameters: Mapping[str, nn.Parameter],
+    cut: set[str],
+    left_out: set[str],
+    tied: str,
+) -> Iterator[tuple[dist.ProcessGroup, list[nn.Parameter]]]:
+    """Parameters whose gradients no backward pass sums as far as it must, by group of ranks."""
+    mesh = world.mesh
+    if world.layout.tensor > 1:
+        # Each tensor rank saw its own stretches of the sequences.
+        names = parameters.keys() - cut - left_out
+        yield mesh.get_group("tensor"), [p for name, p in parameters.items() if name in names]
+    for kinds, names in (
+        (("replicate", "shard", "tensor"), left_out - cut),
+        (("replicate", "shard"), left_out & cut),
+    ):
+        if names:
+            group = _group(mesh, kinds)
+            yield group, [p for name, p in parameters.items() if name in names]
     if tied:
         ends = _ends(world)
         if ends is not None:
-            unsummed.append((ends, [parameters[tied]]))
-    return Parallel(world, model, sharding, unsummed, stage)
+            yield ends, [parameters[tied]]
 
 
 def _ends(world: World) -> dist.ProcessGroup | None:
@@ -179,12 +221,12 @@ def _pieces(
     )
 
 
-def _of_another_format(model: GPT) -> set[nn.Parameter]:
+def _of_another_format(model: GPT) -> set[str]:
     """Float32 islands among half weights: FSDP sums gradients of one format only."""
     formats = {parameter.dtype for parameter in model.parameters()}
     if len(formats) == 1:
         return set()
-    return {parameter for parameter in model.parameters() if parameter.dtype == torch.float32}
+    return {name for name, p in model.named_parameters() if p.dtype == torch.float32}
 
 
 def _group(mesh: DeviceMesh, names: tuple[str, ...]) -> dist.ProcessGroup:

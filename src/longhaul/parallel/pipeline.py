@@ -188,17 +188,19 @@ class StageGPT(GPT):
         return batch, length // self.stretches, self.settings.width
 
 
-def take_stage(model: GPT, group: dist.ProcessGroup, stretches: int) -> StageGPT:
+def take_stage(
+    model: GPT, group: dist.ProcessGroup, stretches: int, device: torch.device
+) -> StageGPT:
     """Leave this rank's stretch of `model`, in place; names of weights stay.
 
     Args:
-        model: filled. With a tied head the first and the last stage both have the token table.
+        model: whole. With a tied head the first and the last stage both have the token table.
         group: ranks of the pipeline.
         stretches: tensor ranks.
+        device: of activations.
     """
-    weight = model.tokens.weight
-    dtype = torch.float32 if model.widens else weight.dtype
-    pipe = Pipe(group, weight.device, dtype)
+    dtype = torch.float32 if model.widens else model.tokens.weight.dtype
+    pipe = Pipe(group, device, dtype)
     begin, length = cut_evenly(len(model.blocks), pipe.stages)[pipe.stage]
     for layer in range(len(model.blocks)):
         if not begin <= layer < begin + length:

@@ -46,7 +46,7 @@ class VocabularyLoss(SummedLoss):
 
     def __init__(self, first: int, group: dist.ProcessGroup) -> None:
         super().__init__()
-        self._first, self._group = first, group
+        self.first, self._group = first, group
 
     def forward(
         self, logits_BTV: Tensor, targets_BT: Tensor, z_loss: float = 0.0, tap: Tap | None = None
@@ -55,7 +55,7 @@ class VocabularyLoss(SummedLoss):
         logits_NV, targets_N = logits_BTV.float().flatten(0, 1), targets_BT.flatten()
         counted_N = targets_N != IGNORED_TARGET
         loss_N, log_normaliser_N = _Losses.apply(  # type: ignore[no-untyped-call]
-            logits_NV, targets_N - self._first, self._group
+            logits_NV, targets_N - self.first, self._group
         )
         loss_N = loss_N.where(counted_N, 0.0)
         if tap is not None and tap.is_open:

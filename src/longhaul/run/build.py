@@ -23,7 +23,7 @@ from longhaul.data.batches import BatchReader
 from longhaul.data.dataset import Dataset
 from longhaul.logbook.ledger import LedgerState
 from longhaul.model.gpt import GPT
-from longhaul.model.initialise import build
+from longhaul.model.initialise import allocate, build
 from longhaul.model.precision import to_half
 from longhaul.optim.build import build_optimizer
 from longhaul.optim.groups import GroupRow, describe
@@ -40,9 +40,12 @@ _HALF_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def build_model(recipe: Recipe, dataset: Dataset, device: torch.device) -> GPT:
-    """The recipe's model, filled, in its number format."""
+    """The recipe's model in its number format, filled, unless the device is `meta`."""
     end_of_text = dataset.tokenizer.end_of_text
-    model = build(recipe.model, dataset.vocab_size, recipe.seed, device, end_of_text)
+    if device.type == "meta":
+        model = allocate(recipe.model, dataset.vocab_size, device, end_of_text)
+    else:
+        model = build(recipe.model, dataset.vocab_size, recipe.seed, device, end_of_text)
     half = recipe.precision.half_weights
     if half is not None:
         to_half(model, _HALF_DTYPES[half], recipe.precision.islands)
@@ -90,7 +93,8 @@ def build_parts(site: Site, dataset: Dataset, device: torch.device) -> Parts:
     """Everything of a trainer but its position."""
     recipe, ranks = site.recipe, site.ranks
     settings = with_overrides(recipe, site.ledger.overrides_at(0))
-    model = build_model(recipe, dataset, device)
+    # Of many processes none has the whole model at any time.
+    model = build_model(recipe, dataset, device if ranks is None else torch.device("meta"))
     recompute = recipe.machine.activation_checkpointing
     if recompute != "none":
         from longhaul.parallel.recompute import checkpoint_activations
@@ -101,7 +105,7 @@ def build_parts(site: Site, dataset: Dataset, device: torch.device) -> Parts:
         # It imports FSDP, which takes longer than everything else here.
         from longhaul.parallel.parallelize import parallelize
 
-        parallel = parallelize(model, ranks.world, recipe.parallel)
+        parallel = parallelize(model, ranks.world, recipe.parallel, recipe.seed)
     optimizer = build_optimizer(model, settings.optim, parallel.sharding if parallel else None)
     _say_what_was_built(site, dataset, device, describe(optimizer.groups, settings.optim))
     world = None if ranks is None else ranks.world

@@ -16,7 +16,7 @@ from longhaul.config.recipe import Recipe
 from longhaul.core.keys import derive_key
 from longhaul.core.pieces import Piece
 from longhaul.data.batches import IGNORED, Batch, share_of
-from longhaul.model.initialise import build
+from longhaul.model.initialise import allocate, build
 from longhaul.model.precision import to_half
 from longhaul.monitor.thermometers import Readings
 from longhaul.optim.build import build_optimizer
@@ -109,7 +109,10 @@ def make_step(
     recipe: Recipe, vocab_size: int, device: torch.device, world: World | None
 ) -> TrainingStep:
     """The recipe's step on one device, or this rank's part of it."""
-    model = build(recipe.model, vocab_size, recipe.seed, device, end_of_text=0)
+    if world is None:
+        model = build(recipe.model, vocab_size, recipe.seed, device, end_of_text=0)
+    else:
+        model = allocate(recipe.model, vocab_size, "meta", end_of_text=0)
     half = recipe.precision.half_weights
     if half is not None:
         to_half(model, _HALF_DTYPES[half], recipe.precision.islands)
@@ -120,7 +123,7 @@ def make_step(
     if world is not None:
         from longhaul.parallel.parallelize import parallelize
 
-        parallel = parallelize(model, world, recipe.parallel)
+        parallel = parallelize(model, world, recipe.parallel, recipe.seed)
     optimizer = build_optimizer(
         model, recipe.optim, None if parallel is None else parallel.sharding
     )
