@@ -191,7 +191,7 @@ def test_all_ranks_go_back_and_change_settings_together(
 ) -> None:
     long = (
         "--set", "train.steps=4000",
-        "--set", "checkpoint.interval_steps=1000",
+        "--set", "checkpoint.interval_steps=auto",
         "--set", "checkpoint.snapshot_interval_steps=4",
         "--set", "optim.schedule.shape=constant",
     )  # fmt: skip

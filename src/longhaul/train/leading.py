@@ -122,6 +122,11 @@ class LeadingTrainer(Trainer):
         with self._ordered("save_every", steps):
             super().save_every(steps)
 
+    def save_every(self, steps: int) -> None:
+        """As `Trainer.save_every`, on all ranks: what is due must be due everywhere."""
+        with self._ordered("save_every", steps):
+            super().save_every(steps)
+
     def stop(self) -> None:
         """End `steps()` at the next border, on all ranks."""
         with self._ordered("stop"):
@@ -212,6 +217,7 @@ class FollowingTrainer(Trainer):
             "apply": self.apply,
             "roll_back": self._roll_back,
             "roll_back_in_memory": self._roll_back_in_memory,
+            "save_every": self.save_every,
             "save_every": self.save_every,
             "stop": self.stop,
             "evaluate": lambda most_tokens: _taken(self.evaluate(most_tokens)),
