@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from longhaul.config.load import load_recipe
+from longhaul.core.books import TimeBooks
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import ExitCode, RecipeError
 from longhaul.logbook.folder import RunFolder
@@ -37,6 +38,7 @@ class Room:
         options = [f"checkpoint.remote={[str(remote) for remote in self.remotes]}"]
         self.recipe = load_recipe("quickstart", options if remotes else []).recipe
         self.made: list[Tiers] = []
+        self.books = TimeBooks(CLOCK)
 
     def tiers(self) -> Tiers:
         """Those of a new attempt."""
@@ -67,7 +69,7 @@ class Room:
         def tell(kind: str, step: int, **data: Any) -> None:
             self.told.append((kind, step, data))
 
-        for checkpoint in tiers.candidates(self.recorded, self.said.append, tell):
+        for checkpoint in tiers.candidates(self.recorded, self.said.append, tell, self.books):
             assert checkpoint.path.parent == self.folder.checkpoints
             yield checkpoint.step
 

@@ -49,7 +49,7 @@ def restore_newest(
     refused: list[tuple[Checkpoint, RefusedCheckpoint]] = []
     candidates = newest_usable(there, health_now(there, recorded))
     if tiers is not None:
-        candidates = tiers.candidates(recorded, say, book.tell)
+        candidates = tiers.candidates(recorded, say, book.tell, book.time)
     for checkpoint in candidates:
         try:
             facts = read_facts(checkpoint.path).facts

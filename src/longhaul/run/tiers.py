@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from longhaul.config.recipe import Recipe
+from longhaul.core.books import TimeBooks
 from longhaul.core.clocks import Clock
 from longhaul.core.errors import ExitCode, LonghaulError
 from longhaul.core.records import StepRecord
@@ -149,6 +150,7 @@ class Tiers:
         recorded: Mapping[int, CheckpointHealth],
         say: Say,
         tell: Callable[..., object],
+        books: TimeBooks,
     ) -> Iterator[Checkpoint]:
         """Checkpoints in the run's own folder to go on from, best first.
 
@@ -159,6 +161,7 @@ class Tiers:
             recorded: healths from the ledger.
             say: tells a person.
             tell: keeps an event, as `Book.tell`.
+            books: of the attempt; fetching takes as long as preparing text may.
         """
         local = catalogue(self._checkpoints)
         health = health_now(local, recorded)
@@ -175,7 +178,7 @@ class Tiers:
             copy = next((copy for copy in copies if copy not in tried), None)
             if copy is not None:
                 tried.append(copy)
-                checkpoint = self._here(copy, say, tell)
+                checkpoint = self._here(copy, say, tell, books)
                 if checkpoint is None:
                     continue
                 yield checkpoint
@@ -251,7 +254,9 @@ class Tiers:
                 self._silent.append(f"{uploader.tier.name} does not answer: {error.message}")
         return found
 
-    def _here(self, copy: Copy, say: Say, tell: Callable[..., object]) -> Checkpoint | None:
+    def _here(
+        self, copy: Copy, say: Say, tell: Callable[..., object], books: TimeBooks
+    ) -> Checkpoint | None:
         """The copy in the run's own folder; None if it cannot be brought here."""
         checkpoint, tier = copy.checkpoint, copy.tier
         if tier is None:
@@ -261,7 +266,9 @@ class Tiers:
         say(f"fetching step-{checkpoint.step} ({size}) from {tier.name}")
         try:
             attempt, ours = self._lease.attempt, self._lease.is_ours
-            path = bring_here(checkpoint, tier, self._checkpoints, attempt, ours, say)
+            # Its files have deadlines of their own; the watchdog gives no other to this phase.
+            with books.booked("prepare"):
+                path = bring_here(checkpoint, tier, self._checkpoints, attempt, ours, say)
         except NotOwner:
             raise
         except (StoreError, RefusedCheckpoint, OSError) as error:
