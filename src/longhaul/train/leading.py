@@ -4,7 +4,8 @@ What follows from settings and position alone (steps, evaluations, saves, snapsh
 all ranks do without a word. For the rest the others listen at every border: rank 0 gives its
 orders, each of which all ranks carry out, and then the word to go on. That word is reduced over
 all ranks, so that rank 0 also learns what signals asked of any of them. With nothing to be ordered
-it is the only collective of a border: eight bytes on the CPU, 0.1 to 0.5 ms on one host.
+it is the only collective of a border: eight bytes on the CPU, 0.3 ms for 2 ranks on 2 cores and
+1.1 ms for 4.
 
 Enters: the decisions of the pilot in rank 0. Leaves: the same calls of the same trainer, in the
 same order, on all ranks. Never knows: why anything is decided.
@@ -122,11 +123,6 @@ class LeadingTrainer(Trainer):
         with self._ordered("save_every", steps):
             super().save_every(steps)
 
-    def save_every(self, steps: int) -> None:
-        """As `Trainer.save_every`, on all ranks: what is due must be due everywhere."""
-        with self._ordered("save_every", steps):
-            super().save_every(steps)
-
     def stop(self) -> None:
         """End `steps()` at the next border, on all ranks."""
         with self._ordered("stop"):
@@ -217,7 +213,6 @@ class FollowingTrainer(Trainer):
             "apply": self.apply,
             "roll_back": self._roll_back,
             "roll_back_in_memory": self._roll_back_in_memory,
-            "save_every": self.save_every,
             "save_every": self.save_every,
             "stop": self.stop,
             "evaluate": lambda most_tokens: _taken(self.evaluate(most_tokens)),
