@@ -97,7 +97,7 @@ class Dealing:
         own_Mrc = back_Nrc.new_zeros(most, *back_Nrc.shape[1:])
         own_Mrc[: len(row)] = back_Nrc[row]
         all_Mrc = back_Nrc.new_empty(len(rows) * most, *back_Nrc.shape[1:])
-        dist.all_gather_into_tensor(all_Mrc, own_Mrc, group=self._sharding.replicas)
+        dist.all_gather(list(all_Mrc.split(most)), own_Mrc, group=self._sharding.replicas)
         for row, made_Mrc in zip(rows, all_Mrc.split(most), strict=True):
             back_Nrc[row] = made_Mrc[: len(row)]
         return back_Nrc
