@@ -84,6 +84,8 @@ def do(what: str) -> None:
             time.sleep(0.01)
     elif what == "leave":  # as where a collective notices that a peer has gone
         raise RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer [::1]:9")
+    elif what == "leave-well":
+        sys.exit(16)
     elif what == "part":  # as `parallel.control.RankLost` ends
         sys.stderr.write("longhaul: rank 0 of 3 waited for the others, and not all of them came\n")
         sys.exit(16)

@@ -185,6 +185,17 @@ def test_a_schedulers_notice_saves_and_ends_with_16(stubs, number) -> None:
     assert not stubs.failures()
 
 
+def test_a_notice_before_the_first_step_ends_ranks_that_are_deaf(stubs) -> None:
+    stubs.plot(act(0, "loop", step=0), act(1, "leave-well", step=0), processes=2,
+               settings={"deadline_s": 30.0})  # fmt: skip
+    process = stubs.start()
+    wait_until("the end of rank 1", lambda: [w.rank for w in left_over(stubs.folder)] == [0])
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 16, output
+    assert not stubs.failures()
+
+
 def test_a_missed_notice_is_loud(stubs) -> None:
     stubs.plot(deaf=True, settings={"grace_s": 0.2}, processes=1)
     process = stubs.start()

@@ -52,17 +52,19 @@ def train(
         options.append(f'machine.device="{device}"')
     if max_hours is not None:
         options.append(f"train.max_hours={float(max_hours)}")
-
     if nproc is not None:
         options.append(f"machine.processes={nproc}")
-    from longhaul.run.start import Start, start, start_supervised
+    from longhaul.run.signals import leaving_at_once
 
-    typed = Start(recipe, tuple(options), data, new, runs_dir, prepared_dir)
-    if "RANK" in os.environ:
-        from longhaul.cli.progress import TerminalView
+    with leaving_at_once():  # a notice that comes before anything was begun
+        from longhaul.run.start import Start, start, start_supervised
 
-        raise typer.Exit(start(typed, TerminalView()))
-    raise typer.Exit(start_supervised(typed, _say, _work))
+        typed = Start(recipe, tuple(options), data, new, runs_dir, prepared_dir)
+        if "RANK" in os.environ:
+            from longhaul.cli.progress import TerminalView
+
+            raise typer.Exit(start(typed, TerminalView()))
+        raise typer.Exit(start_supervised(typed, _say, _work))
 
 
 def _say(text: str) -> None:

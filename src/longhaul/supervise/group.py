@@ -95,6 +95,12 @@ class Group:
         trained = [p.step for p in said if p and p.phase not in ("prepare", "start-up")]
         return max(trained, default=None)
 
+    @property
+    def steps_made(self) -> bool:
+        """A rank has made a step in this attempt."""
+        said = [self._progress(worker.rank) for worker in self.workers]
+        return any(progress.step > 0 for progress in said if progress)
+
     def look(self) -> list[Rank]:
         """Every rank as it looks from outside."""
         host = platform.node()

@@ -33,6 +33,8 @@ _CULPRIT_WITHIN_S: Seconds = 3.0
 """Ranks that die of another one's death may be gone before it; its end is waited for so long."""
 _CULPRIT_LOOK_S: Seconds = 0.02
 _LAST_WORDS: Bytes = 16_384
+_TIDY_WITHIN_S: Seconds = 2.0
+"""What workers get that have made no step yet when they are asked to end."""
 _NOTICE_SHARE = 0.9
 """Share of the grace period after which a miss is told: later nobody may be there to tell it."""
 
@@ -110,6 +112,8 @@ class Supervisor:
             end = group_end(self._codes(group), self._stop, at_once=self._at_once)
             if end is not None:
                 return end
+            if self._nothing_to_save(group, now):
+                return End(self._stop)
             self._tell_if_missed(group, now)
             if now - looked < _LOOK_EVERY_S:
                 continue
@@ -147,6 +151,13 @@ class Supervisor:
                 if classify(death, self._job.signatures).name == "collective-failed":
                     codes[death.rank] = 1
         return codes
+
+    def _nothing_to_save(self, group: Group, now: Seconds) -> bool:
+        """An end was asked for before the first step of this attempt. Ranks that wait for each
+        other then are deaf, and one that has left would keep the rest waiting.
+        """
+        asked = self._stop is not None and now - self._stop_asked > _TIDY_WITHIN_S
+        return asked and not group.steps_made
 
     def _tell_if_missed(self, group: Group, now: Seconds) -> None:
         """A checkpoint that a scheduler's notice asked for and that is not there yet."""
