@@ -17,7 +17,7 @@ def watched(ranks: int, steps: int, factor=lambda step, rank: 1.0, jitter=0.02, 
     return told
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 @given(
     ranks=st.sampled_from([2, 3, 4, 8, 33]), seed=st.integers(0, 10**6),
     onset=st.integers(1, 150), jitter=st.sampled_from([0.0, 0.01, 0.05, 0.1]),
@@ -36,7 +36,7 @@ def test_a_rank_that_is_20_percent_slower_is_named_within_100_steps(
     assert named[1].slower == pytest.approx(0.2, abs=0.1)
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 @given(
     ranks=st.sampled_from([2, 4, 16]), seed=st.integers(0, 10**6),
     jitter=st.sampled_from([0.01, 0.1, 0.3, 0.8]),
@@ -45,7 +45,7 @@ def test_jitter_names_nobody(ranks: int, seed: int, jitter: float) -> None:
     assert watched(ranks, 400, jitter=jitter, seed=seed) == []
 
 
-@settings(max_examples=10)
+@settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_nor_do_rare_long_steps_of_single_ranks(seed: int) -> None:
     chance = random.Random(seed)

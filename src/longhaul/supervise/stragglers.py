@@ -88,7 +88,8 @@ class StragglerWatch:
             return ()
         now = self._judge()
         new = tuple(item for item in now if item.rank not in self._named)
-        self._named = frozenset(item.rank for item in now)
+        still = {rank for rank in self._named if not self._has_recovered(rank)}
+        self._named = frozenset(still.union(item.rank for item in now))
         return new
 
     def forget(self) -> None:
@@ -97,14 +98,27 @@ class StragglerWatch:
         self._named = frozenset()
 
     def _judge(self) -> list[Straggler]:
-        by_rank = list(zip(*(seconds for _, seconds in self._window), strict=True))
+        by_rank = self._by_rank()
         groups: dict[int, list[int]] = {}
         for rank in range(len(by_rank)):
-            groups.setdefault(0 if self._peers is None else self._peers[rank], []).append(rank)
+            groups.setdefault(self._group(rank), []).append(rank)
         found = [
             item for ranks in groups.values() if len(ranks) > 1 for item in self._of(ranks, by_rank)
         ]
         return sorted(found, key=lambda item: -item.lost_s)
+
+    def _has_recovered(self, rank: int) -> bool:
+        """Well below the line in the whole window: one at the line is not named again and again."""
+        by_rank = self._by_rank()
+        peers = [own for own in range(len(by_rank)) if self._group(own) == self._group(rank)]
+        medians = {own: statistics.median(by_rank[own]) for own in peers}
+        return medians[rank] < (1 + SLOWER / 2) * _lower_median(medians.values())
+
+    def _by_rank(self) -> list[tuple[Seconds, ...]]:
+        return list(zip(*(seconds for _, seconds in self._window), strict=True))
+
+    def _group(self, rank: int) -> int:
+        return 0 if self._peers is None else self._peers[rank]
 
     def _of(self, ranks: list[int], by_rank: list[tuple[Seconds, ...]]) -> list[Straggler]:
         half = WINDOW_STEPS // 2
