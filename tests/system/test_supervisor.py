@@ -232,7 +232,8 @@ def test_a_pause_stops_the_workers_and_is_no_hang(stubs) -> None:
     wait_until("the pause", lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
     paused_at = time.monotonic()
     workers = [psutil.Process(worker.pid) for worker in left_over(stubs.folder)]
-    assert {worker.status() for worker in workers} == {psutil.STATUS_STOPPED}
+    stopped = {psutil.STATUS_STOPPED}
+    wait_until("a pause of all", lambda: {worker.status() for worker in workers} == stopped)
     wait_until("the deadline to pass", lambda: time.monotonic() - paused_at > 1.5)
     process.send_signal(signal.SIGCONT)
     output, _ = process.communicate(timeout=DEADLINE_S)
