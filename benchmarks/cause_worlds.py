@@ -31,7 +31,7 @@ from longhaul.optim import adamw as adamw_file
 from longhaul.run.asked import ask, read_asked, write_asked
 from longhaul.run.attempt import Attempt
 from longhaul.run.book import Book
-from longhaul.run.build import build_parts
+from longhaul.run.build import build_parts, site_of
 from longhaul.run.bundle import load_bundle
 from longhaul.run.device import settle_torch, torch_facts
 from longhaul.run.past import read_past
@@ -233,7 +233,7 @@ def train(room: Path, name: str, options: tuple[str, ...], happens: Happening) -
         dataset = text_for_training(folder, asked, view.say)
         settle_torch(attempt.recipe)
         worlds.enter_context(living_in(happens.begins))
-        parts = build_parts(attempt, dataset, device)
+        parts = build_parts(site_of(attempt), dataset, device)
         book.open_segment(
             "start", attempt.recipe, step=0, draw=0, checkpoint=None,
             fingerprint=fingerprint(torch_facts(device)),

@@ -11,6 +11,7 @@ from longhaul.checkpoint.capture import (
     capture,
     check_same,
     describe,
+    descriptions,
     hand_back,
 )
 
@@ -55,7 +56,7 @@ def saved(**shapes: list[int]) -> dict[str, str]:
 def test_every_difference_is_named_with_the_nearest_name() -> None:
     live = {"blocks_0_weight": torch.zeros(2), "head": torch.zeros(3), "norm": torch.zeros(1)}
     with pytest.raises(StateMismatch) as mismatch:
-        check_same(saved(block_0_weight=[2], head=[4], norm=[1]), live)
+        check_same(saved(block_0_weight=[2], head=[4], norm=[1]), descriptions(live))
     message = mismatch.value.message
     assert "lacks blocks_0_weight (nearest: block_0_weight)" in message
     assert "nothing here takes block_0_weight" in message
@@ -65,11 +66,11 @@ def test_every_difference_is_named_with_the_nearest_name() -> None:
 
 def test_another_dtype_is_a_difference() -> None:
     with pytest.raises(StateMismatch, match=r"float32 \[2\] in the checkpoint and bfloat16 \[2\]"):
-        check_same(saved(w=[2]), {"w": torch.zeros(2, dtype=torch.bfloat16)})
+        check_same(saved(w=[2]), descriptions({"w": torch.zeros(2, dtype=torch.bfloat16)}))
 
 
 def test_a_hundred_differences_stay_readable() -> None:
     live = {f"layer{number}": torch.zeros(1) for number in range(100)}
     with pytest.raises(StateMismatch, match="and 92 more") as mismatch:
-        check_same({}, live)
+        check_same({}, descriptions(live))
     assert len(mismatch.value.message) < 300

@@ -19,6 +19,7 @@ from longhaul.core import files
 from longhaul.core.clocks import FakeClock
 from longhaul.core.units import short_bytes
 from longhaul.store.catalogue import catalogue
+from longhaul.store.commit import remove
 from longhaul.store.manifest import verify
 
 DEADLINE_S = 30
@@ -220,6 +221,39 @@ def test_a_full_disk_costs_one_checkpoint_and_nothing_else(
 
     shutil.rmtree(small_disk / "step-100")
     assert saved(writer, 300, state(2.0, 400_000))[-1].kind == "verified"
+
+
+@pytest.mark.parametrize("noticed", ["beforehand", "in the middle"])
+def test_on_a_full_disk_an_older_checkpoint_gives_way_and_the_save_is_tried_again(
+    small_disk: Path, monkeypatch: pytest.MonkeyPatch, noticed: str
+) -> None:
+    if noticed == "in the middle":
+        monkeypatch.setattr("longhaul.checkpoint.write._require_room", lambda *_: None)
+        (small_disk.parent / "ballast").write_bytes(bytes(4 << 20))
+    asked: list[int] = []
+
+    def make_room(needed: int) -> bool:
+        asked.append(needed)
+        older = small_disk / "step-100"
+        if older.exists():
+            remove(older)
+            return True
+        return False
+
+    clock = FakeClock()
+    writer = Saver(
+        small_disk, attempt=2, still_owner=always, clock=clock, make_room=make_room
+    )  # fmt: skip
+    assert saved(writer, 100, state(1.0, 400_000))[-1].kind == "verified"
+    assert asked == []
+    changes = saved(writer, 200, state(2.0, 400_000))
+    assert [change.kind for change in changes] == ["written", "committed", "verified"]
+    assert [path.name for path in small_disk.iterdir()] == ["step-200"]
+    # Nothing is left that could give way: the newest one stays.
+    assert saved(writer, 300, state(3.0, 400_000))[-1].kind == "failed"
+    assert len(asked) == 2
+    assert [path.name for path in small_disk.iterdir()] == ["step-200"]
+    verify(small_disk / "step-200")
 
 
 def test_a_write_that_stops_in_the_middle_is_a_failed_save(tmp_path: Path) -> None:

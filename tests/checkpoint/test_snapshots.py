@@ -160,3 +160,32 @@ def test_on_a_gpu_copies_are_queued_ahead_of_later_work():
     assert owner.held["weight"].equal(before)
     ring.hand_back(3, lambda _: {"part": owner})
     assert owner.held["weight"].equal(before + 2)
+
+
+class Ranks:
+    """The control of a world whose other rank answers as it is told."""
+
+    def __init__(self, other: bool) -> None:
+        self.other = other
+
+    def agree(self, fine: bool) -> bool:
+        return fine and self.other
+
+
+def test_a_snapshot_is_taken_and_handed_back_by_all_ranks_or_by_none() -> None:
+    ranks, owner = Ranks(other=False), filled_with(1)
+    ring = SnapshotRing(1 << 20, control=ranks)
+    assert not ring.take(1, 10, capture({"part": owner}))
+    assert ring.kept() == ()
+
+    ranks.other = True
+    ring = SnapshotRing(1 << 20, control=ranks)
+    assert ring.take(1, 10, capture({"part": owner}))
+    ranks.other = False
+    live = filled_with(2)
+    with pytest.raises(DamagedSnapshot, match="another rank's memory"):
+        ring.hand_back(1, lambda facts: {"part": live})
+    assert ring.kept() == ()
+    same = capture({"part": filled_with(2)}).tensors
+    for name, tensor in capture({"part": live}).tensors.items():
+        assert torch.equal(tensor, same[name])

@@ -48,3 +48,24 @@ def test_a_copy_from_a_gpu_is_ahead_of_later_work() -> None:
     live.zero_()
     assert torch.equal(staging.filled()["w"], torch.arange(1 << 22))
     assert staging.filled()["w"].is_pinned()
+
+
+def test_large_tensors_of_any_layout_and_dtype_are_copied_bit_by_bit() -> None:
+    many = torch.randint(0, 1 << 30, (3, 1 << 20), dtype=torch.int32)
+    live = {
+        "slices": many,
+        "turned": many.t(),
+        "half": torch.randn(1 << 22).bfloat16(),
+        "none": torch.empty(0),
+        "one": torch.tensor(float("nan")),
+    }
+    staging = Staging()
+    for _ in range(2):
+        many.add_(1)
+        staging.fill(live)
+        expected = {name: tensor.clone() for name, tensor in live.items()}
+        many.zero_()
+        for name, tensor in staging.filled().items():
+            assert torch.equal(tensor, expected[name]) or name == "one", name
+        assert staging.filled()["one"].isnan()
+    staging.release()

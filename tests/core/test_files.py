@@ -1,4 +1,7 @@
+import ctypes
 import hashlib
+import mmap
+import os
 import threading
 from pathlib import Path
 from typing import BinaryIO
@@ -51,3 +54,42 @@ def test_the_hash_is_that_of_the_bytes(tmp_path: Path, past_page_cache: bool) ->
     path = tmp_path / "file"
     path.write_bytes(content)
     assert sha256_of(path, past_page_cache) == hashlib.sha256(content).hexdigest()
+
+
+def cached_pages(path: Path) -> int:
+    """How many of a file's pages the kernel holds in memory, as mincore(2) tells."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    size = path.stat().st_size
+    pages = -(-size // mmap.PAGESIZE)
+    told = (ctypes.c_ubyte * pages)()
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), size) as mapped:
+        start = ctypes.c_ubyte.from_buffer(mapped)
+        try:
+            if libc.mincore(ctypes.byref(start), ctypes.c_size_t(size), told) != 0:
+                pytest.skip(f"mincore: {os.strerror(ctypes.get_errno())}")
+        finally:
+            del start
+    return sum(page & 1 for page in told)
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="the system has no posix_fadvise")
+def test_past_the_page_cache_the_bytes_come_from_the_medium(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    write_json(path, list(range(200_000)))  # fsynced: a page that is not cannot be dropped
+    path.read_bytes()
+    advise, held = os.posix_fadvise, []
+
+    def watched(*arguments: int) -> None:
+        held.append(cached_pages(path))
+        advise(*arguments)
+        held.append(cached_pages(path))
+
+    monkeypatch.setattr(os, "posix_fadvise", watched)
+    sha256_of(path, past_page_cache=True)
+    before, after = held
+    if before and after == before:
+        pytest.skip("this file system keeps its files in memory")
+    assert before > 300
+    assert after == 0

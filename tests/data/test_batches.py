@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch")
 
+import torch
+
 from longhaul.config.data import MixtureStage
 from longhaul.data.batches import IGNORED, BatchReader, BatchRequest, evaluation_batches
 
@@ -160,3 +162,87 @@ def test_a_stage_of_the_mixture_changes_what_is_read_from_its_draw_on() -> None:
     assert not earlier & {slot.begin for slot in staged.slots(after)}
     plain.close()
     staged.close()
+
+
+def shared_out(size: int) -> list[BatchReader]:
+    kwargs = {"seed": 3, "block_length": BLOCK, "cycle": 12, "stages": ()}
+    return [BatchReader(CORPUS, **kwargs, rank=rank, size=size) for rank in range(size)]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    size=st.integers(1, 7),
+    sequences=st.integers(1, 12),
+    draw=st.integers(0, 300),
+    skips=st.sampled_from(((), ((3, 9),))),
+)
+def test_the_ranks_shares_joined_are_the_batch_of_one_process(
+    size: int, sequences: int, draw: int, skips: tuple
+) -> None:
+    (whole,) = shared_out(1)
+    wanted = whole.read(request(draw, sequences, skips=skips))
+    shares = []
+    for reader in shared_out(size):
+        shares.append(reader.read(request(draw, sequences, skips=skips)))
+        reader.close()
+    whole.close()
+    # The same number of rows each, so that all make the same micro-batches.
+    assert {share.tokens_BT.shape for share in shares} == {(-(-sequences // size), BLOCK)}
+    rows = [
+        (tokens, targets, int(source))
+        for share in shares
+        for tokens, targets, source in zip(
+            share.tokens_BT, share.targets_BT, share.source_B, strict=True
+        )
+        if (targets != IGNORED).any()
+    ]
+    assert torch.equal(torch.stack([row[0] for row in rows]), wanted.tokens_BT)
+    assert torch.equal(torch.stack([row[1] for row in rows]), wanted.targets_BT)
+    assert [row[2] for row in rows] == wanted.source_B.tolist()
+    for share in shares:
+        assert (share.num_targets, share.draw, share.next_draw) == (
+            wanted.num_targets,
+            wanted.draw,
+            wanted.next_draw,
+        )
+        assert (
+            share.tokens_BT.min() >= 0
+        )  # what is ignored is looked up in the embedding all the same
+
+
+def test_a_rank_reads_its_own_share_alone() -> None:
+    class Counted(Line):
+        rows = 0
+
+        def gather(self, begins: np.ndarray, length: int) -> np.ndarray:
+            Counted.rows += len(begins)
+            return super().gather(begins, length)
+
+    corpus = Corpus((Source("a", 1.0, Counted(3000)),))
+    reader = BatchReader(corpus, 3, BLOCK, 12, (), rank=1, size=4)
+    reader.read(request(sequences=12))
+    reader.close()
+    assert Counted.rows == 3
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    size=st.integers(1, 5),
+    num_tokens=st.integers(2, 200),
+    sequences=st.integers(1, 4),
+    most=st.sampled_from((None, 40, 100)),
+)
+def test_ranks_share_out_an_evaluation_and_make_as_many_passes(
+    size: int, num_tokens: int, sequences: int, most: int | None
+) -> None:
+    def targets_of(rank: int, ranks: int) -> tuple[list[int], int, int]:
+        passes = list(evaluation_batches(Line(num_tokens), BLOCK, sequences, most, rank, ranks))
+        seen = [int(t) for _, targets_BT, _ in passes for t in targets_BT.flatten() if t != IGNORED]
+        assert all(tokens_BT.min() >= 0 for tokens_BT, _, _ in passes)
+        return seen, sum(number for _, _, number in passes), len(passes)
+
+    whole, number, _ = targets_of(0, 1)
+    shares = [targets_of(rank, size) for rank in range(size)]
+    assert [target for seen, _, _ in shares for target in seen] == whole
+    assert sum(own for _, own, _ in shares) == number
+    assert len({passes for _, _, passes in shares}) == 1

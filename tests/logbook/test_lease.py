@@ -8,7 +8,7 @@ from longhaul.core.clocks import FakeClock
 from longhaul.logbook import lease as lease_module
 from longhaul.logbook.holder import here
 from longhaul.logbook.journal import Journal
-from longhaul.logbook.lease import LeaseHeld, acquire, live_holder, newest_holder
+from longhaul.logbook.lease import LeaseHeld, acquire, join, live_holder, newest_holder
 
 
 @pytest.fixture
@@ -129,3 +129,30 @@ def test_other_files_in_the_folder_are_no_leases(folder, clock):
     (folder.leases / ".000009.json.1-ab.tmp").write_text("{}")
     assert newest_holder(folder) is None
     assert acquire(folder, clock).attempt == 1
+
+
+def test_a_renewed_lease_fences_what_was_begun_under_the_old_number(folder, clock):
+    held = acquire(folder, clock)
+    worker = join(folder, held.attempt, clock)
+    assert worker.is_ours()
+    since = held.since
+    clock.advance(9)
+    held.renew()
+    assert held.attempt == worker.attempt + 1
+    assert held.is_ours()
+    assert not worker.is_ours()
+    assert held.since == since, "it is the same owner as before"
+    assert live_holder(folder, clock).attempt == held.attempt
+    held.heartbeat()
+    assert newest_holder(folder).attempt == held.attempt
+
+
+def test_who_was_taken_over_cannot_renew_and_nobody_joins_an_old_attempt(folder, clock):
+    lost = acquire(folder, clock)
+    rewrite(folder, started="long ago")
+    taken = acquire(folder, clock)
+    with pytest.raises(LeaseHeld, match="another attempt has begun"):
+        lost.renew()
+    with pytest.raises(LeaseHeld, match="not the newest"):
+        join(folder, lost.attempt, clock)
+    assert taken.is_ours()

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from longhaul.config.model import ModelSection
-from longhaul.model.positions import LearnedPositions, RotaryPositions, rotate
+from longhaul.model.positions import LearnedPositions, RotaryPositions, fill_sinusoidal, rotate
 
 
 def rotary(
@@ -132,7 +132,7 @@ def test_llama3_leaves_fast_pairs_alone_and_stretches_slow_ones_in_full():
 def test_sinusoidal_positions_are_those_of_the_paper_at_the_size_asked_for(width):
     settings = ModelSection(layers=1, heads=1, width=width, context=40, positions="learned")
     positions = LearnedPositions(settings)
-    positions.fill_sinusoidal(0.02)
+    fill_sinusoidal(positions.weight, 0.02)
     for position in (0, 1, 39):
         for channel in range(width):
             angle = position / 10_000 ** (channel // 2 * 2 / width)

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 from hypothesis import given, settings
@@ -5,7 +6,7 @@ from hypothesis import strategies as st
 
 from longhaul.logbook.ledger import CheckpointHealth, Health
 from longhaul.store.catalogue import Checkpoint
-from longhaul.store.retention import may_begin_anew, to_remove
+from longhaul.store.retention import may_begin_anew, superseded, to_remove
 
 
 def entry(step: int, damaged: bool = False) -> Checkpoint:
@@ -95,6 +96,14 @@ def test_what_a_run_needs_next_is_never_removed(
     assert len(left) <= keep_last + 2 + sum(
         bool(keep_every) and step % keep_every == 0 for step in sound
     )
+
+
+def test_of_two_states_of_a_step_the_older_one_is_superseded() -> None:
+    old, new, other = (
+        replace(entry(step), time=time) for step, time in ((10, 1.0), (10, 2.0), (20, 0.5))
+    )
+    assert superseded([new, other, old]) == [old]
+    assert superseded([]) == []
 
 
 class Story:

@@ -6,14 +6,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from longhaul.core.records import Record
-from longhaul.logbook.folder import RunFolder
+from longhaul.logbook.folder import RunFolder, list_runs
 from longhaul.logbook.reading import read_journal
+from longhaul.supervise.fence import left_over
 
 DEADLINE_S = 60.0
 
@@ -61,6 +63,15 @@ class Room:
         self.processes.append(process)
         return process
 
+    def kill(self, process: subprocess.Popen[str]) -> None:
+        """SIGKILL a command and all workers, as where the machine goes: nobody saves anything."""
+        workers = [worker for folder in list_runs(self.runs) for worker in left_over(folder)]
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in (*(worker.pid for worker in workers), process.pid):
+                with suppress(ProcessLookupError):
+                    os.killpg(pid, number)
+        process.wait()
+
     def run(self, *arguments: str) -> tuple[int, str]:
         """Run a command to its end: exit code and all it printed."""
         process = self.start(*arguments)
@@ -96,8 +107,6 @@ def room(tmp_path: Path, shared_prepared: Path) -> Iterator[Room]:
     made = Room(tmp_path, shared_prepared)
     yield made
     for process in made.processes:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        made.kill(process)
         if process.stdout is not None:
             process.stdout.close()

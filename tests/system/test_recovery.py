@@ -1,8 +1,5 @@
 """The closed loop in real processes: decisions outlive the process that made them."""
 
-import os
-import signal
-
 from longhaul.core.records import Decision, Event, Finding, StepRecord
 from longhaul.logbook.ledger import load_ledger
 
@@ -36,8 +33,7 @@ def test_a_decision_and_its_budget_outlive_sigkill(room) -> None:
     code, output = room.run("set", "drill", "optim.lr=10.0", "--reason", "far too high")
     assert code == 0, output
     decision = room.wait_for("a rollback", is_rollback)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    room.kill(process)
     assert "optim.lr" in decision.data["set"], decision.data
     lowered = decision.data["set"]["optim.lr"]
     assert decision.who == "policy"

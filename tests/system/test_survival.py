@@ -93,8 +93,7 @@ def test_a_lowered_rate_stays_lowered_after_sigkill(room) -> None:
         "a step at the new rate", lambda r: isinstance(r, StepRecord) and r.learning_rate == 1e-5
     )
     assert lowered.segment == "1.01"
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    room.kill(process)
     before = len(room.records())
 
     process = room.start("train", "drill")
@@ -134,8 +133,7 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_chosen(room) -> None
     room.wait_for(
         "a second checkpoint", lambda r: is_verified(r) and isinstance(r, Event) and r.step >= 30
     )
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    room.kill(process)
     newest = max(room.folder().checkpoints.glob("step-*"), key=lambda p: int(p.name[5:]))
     victim = next(newest.glob("*.safetensors"))
     content = bytearray(victim.read_bytes())
@@ -145,7 +143,7 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_chosen(room) -> None
     process = room.start("train", "drill")
     started = room.wait_for("the restart", is_event("attempt-started"), after=before)
     assert started.data["resumed_from"] < int(newest.name[5:])
-    process.kill()
+    room.kill(process)
     output, _ = process.communicate()
     assert "refused" in output
     assert newest.name in output
@@ -201,6 +199,5 @@ def test_a_full_disk_loses_a_save_and_nothing_else(room, tmp_path: Path) -> None
         assert steps == list(range(1, steps[-1] + 1)), "the journal lost no step"
     finally:
         for process in room.processes:
-            process.kill()
-            process.wait()
+            room.kill(process)
         subprocess.run(["umount", str(small)], check=False)

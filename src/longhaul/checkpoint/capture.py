@@ -6,13 +6,15 @@ handed back to the parts. Never knows: files, or what the tensors mean.
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from longhaul.checkpoint.shards import whole_shape
 from longhaul.core.errors import LonghaulError
+from longhaul.core.pieces import Pieces
 
 _MOST_NAMES_SHOWN = 8
 
@@ -37,6 +39,15 @@ class Stateful(Protocol):
         ...
 
 
+@runtime_checkable
+class Sharded(Stateful, Protocol):
+    """A part whose tensors are pieces of whole ones."""
+
+    def pieces(self) -> Mapping[str, Pieces]:
+        """By name of a tensor that is cut; the others lie here whole."""
+        ...
+
+
 PartsFor = Callable[[Mapping[str, Any]], Mapping[str, Stateful]]
 """The parts to restore a state into, from the facts of that state."""
 
@@ -49,6 +60,8 @@ class TrainingState:
     """`part.name` → tensor; strided, of any device and a dtype in `tensor_file.DTYPES`."""
     facts: Mapping[str, Any]
     """part → JSON facts."""
+    pieces: Mapping[str, Pieces] = field(default_factory=dict)
+    """`part.name` → which pieces of the whole lie here, of tensors that are cut."""
 
 
 def capture(parts: Mapping[str, Stateful]) -> TrainingState:
@@ -58,7 +71,13 @@ def capture(parts: Mapping[str, Stateful]) -> TrainingState:
         for part, owner in parts.items()
         for name, tensor in owner.tensors().items()
     }
-    return TrainingState(tensors, {part: owner.facts() for part, owner in parts.items()})
+    pieces = {
+        f"{part}.{name}": held
+        for part, owner in parts.items()
+        if isinstance(owner, Sharded)
+        for name, held in owner.pieces().items()
+    }
+    return TrainingState(tensors, {part: owner.facts() for part, owner in parts.items()}, pieces)
 
 
 def hand_back(parts: Mapping[str, Stateful], state: TrainingState) -> None:
@@ -80,12 +99,12 @@ def hand_back(parts: Mapping[str, Stateful], state: TrainingState) -> None:
         owner.take_back(share, state.facts[part])
 
 
-def check_same(saved: Mapping[str, str], live: Mapping[str, Tensor]) -> None:
+def check_same(saved: Mapping[str, str], live: Mapping[str, str]) -> None:
     """Compare what a checkpoint holds with the tensors it shall fill.
 
     Args:
-        saved: name → `describe`d dtype and global shape.
-        live: name → tensor.
+        saved: name → `describe`d dtype and whole shape.
+        live: the same of the tensors.
 
     Raises:
         StateMismatch: lists missing and unexpected names, with the nearest ones, and tensors of
@@ -94,15 +113,27 @@ def check_same(saved: Mapping[str, str], live: Mapping[str, Tensor]) -> None:
     problems = []
     if names := _name_differences(saved, live):
         problems.append(names)
-    for name in sorted(saved.keys() & live.keys()):
-        here = describe(live[name].dtype, live[name].shape)
-        if saved[name] != here:
-            problems.append(f"{name} is {saved[name]} in the checkpoint and {here} here")
+    problems += [
+        f"{name} is {saved[name]} in the checkpoint and {live[name]} here"
+        for name in sorted(saved.keys() & live.keys())
+        if saved[name] != live[name]
+    ]
     if problems:
         raise StateMismatch(
             "the checkpoint holds another training state: " + _shortened(problems, "; "),
             "train this recipe as a new run (--new), or restore the recipe the run began with",
         )
+
+
+def descriptions(
+    tensors: Mapping[str, Tensor], pieces: Mapping[str, Pieces] | None = None
+) -> dict[str, str]:
+    """Name → `describe`d dtype and shape, of the whole where `pieces` tell it."""
+    known = pieces or {}
+    return {
+        name: describe(tensor.dtype, whole_shape(tensor, known.get(name)))
+        for name, tensor in tensors.items()
+    }
 
 
 def describe(dtype: torch.dtype, shape: Iterable[int]) -> str:

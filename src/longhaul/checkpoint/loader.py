@@ -5,12 +5,10 @@ the facts, or a refusal with nothing touched. Never knows: which checkpoint to t
 the facts mean. Loading runs no code from the checkpoint: tensors and JSON only.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from torch import Tensor
 
 from longhaul.checkpoint.capture import (
     Stateful,
@@ -18,11 +16,14 @@ from longhaul.checkpoint.capture import (
     capture,
     check_same,
     describe,
+    descriptions,
     hand_back,
 )
 from longhaul.checkpoint.unsharded import METADATA_NAME
-from longhaul.checkpoint.write import FACTS_NAME, FACTS_VERSION
-from longhaul.store.manifest import verify
+from longhaul.checkpoint.write import FACTS_NAME, FACTS_VERSION, read_back
+from longhaul.core.errors import LonghaulError
+from longhaul.parallel.control import Control
+from longhaul.store.manifest import Manifest
 from longhaul.store.strict import RefusedCheckpoint, read_json, table, whole
 
 
@@ -44,17 +45,20 @@ def load(path: Path, state: TrainingState) -> Loaded:
             says; record it as poisoned and try the one before.
         StateMismatch: the checkpoint is sound but holds other tensors than `state`.
     """
-    return _fill(path, state.tensors, prefix="")
+    return _fill(path, state, prefix="")
 
 
-def restore(path: Path, parts: Mapping[str, Stateful]) -> Loaded:
+def restore(path: Path, parts: Mapping[str, Stateful], control: Control | None = None) -> Loaded:
     """Load the checkpoint at `path` into `parts`, which must be all the parts it holds.
+
+    Several ranks call it together, each with its own shards of the tensors, in whatever way those
+    are cut now.
 
     Raises:
         RefusedCheckpoint, StateMismatch: as `load`.
     """
     state = capture(parts)
-    loaded = load(path, state)
+    loaded = _fill(path, state, "", control)
     hand_back(parts, TrainingState(state.tensors, loaded.facts))
     return loaded
 
@@ -66,18 +70,45 @@ def load_part(path: Path, part: str, owner: Stateful) -> Loaded:
         RefusedCheckpoint, StateMismatch: as `load`; all files are compared all the same.
     """
     state = capture({part: owner})
-    loaded = _fill(path, state.tensors, prefix=f"{part}.")
+    loaded = _fill(path, state, prefix=f"{part}.")
     facts = {name: fact for name, fact in loaded.facts.items() if name == part}
     hand_back({part: owner}, TrainingState(state.tensors, facts))
     return loaded
 
 
-def _fill(path: Path, tensors: Mapping[str, Tensor], prefix: str) -> Loaded:
-    """Fill `tensors`, which must be all those of the checkpoint whose names begin so."""
+def _fill(path: Path, state: TrainingState, prefix: str, control: Control | None = None) -> Loaded:
+    """Fill the tensors of `state`, which must be all those of the checkpoint whose names begin so.
+
+    No rank takes a bit before all of them know that they can.
+    """
+    live = descriptions(state.tensors, state.pieces)
+    if control is not None:
+        # Of a pipeline each rank has some layers only; together they must be all.
+        live = {name: kind for own in control.gather(live) for name, kind in own.items()}
+    manifest = read_back(path, control)
+    try:
+        loaded, fill = _plan(path, manifest, state, live, prefix)
+    except LonghaulError:
+        if control is not None:
+            control.agree(False)
+        raise
+    if control is not None and not control.agree(True):
+        raise RefusedCheckpoint(f"{path}: another rank refused it")
+    fill()
+    return loaded
+
+
+def _plan(
+    path: Path,
+    manifest: Manifest,
+    state: TrainingState,
+    live: Mapping[str, str],
+    prefix: str,
+) -> tuple[Loaded, Callable[[], None]]:
+    """What the checkpoint says, and the call that fills the tensors of `state`."""
     # It imports DCP, which takes long, and a run that starts from nothing does not need it.
     from longhaul.checkpoint import layout, storage
 
-    manifest = verify(path)
     sizes = {file.name: file.size_bytes for file in manifest.files}
     loaded = read_facts(path)
     if loaded.step != manifest.step:
@@ -90,9 +121,8 @@ def _fill(path: Path, tensors: Mapping[str, Tensor], prefix: str) -> Loaded:
         for name, kind in layout.described(metadata).items()
         if name.startswith(prefix)
     }
-    check_same(saved, tensors)
-    storage.load_tensors(path, metadata, tensors)
-    return loaded
+    check_same(saved, live)
+    return loaded, storage.plan_load(path, metadata, state.tensors, state.pieces)
 
 
 def read_facts(path: Path) -> Loaded:

@@ -8,20 +8,24 @@ import errno
 import shutil
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from longhaul.checkpoint.capture import TrainingState
 from longhaul.checkpoint.staging import Staging
-from longhaul.checkpoint.write import needed_bytes, render_facts, write_checkpoint
+from longhaul.checkpoint.write import Stage, needed_bytes, render_facts, write_checkpoint
 from longhaul.core.clocks import Clock
+from longhaul.core.pieces import Pieces
 from longhaul.core.units import Bytes, Seconds, short_bytes
 from longhaul.logbook.reserve import RESERVE_BYTES
+from longhaul.parallel.control import Control, first_does
 from longhaul.store.catalogue import catalogue
 from longhaul.store.commit import NotOwner
+from longhaul.store.manifest import Manifest
 from longhaul.store.strict import RefusedCheckpoint
 
 Kind = Literal["written", "committed", "verified", "damaged", "failed", "fenced"]
@@ -41,8 +45,26 @@ class CheckpointChange:
     size_bytes: Bytes = 0
     seconds: Seconds = 0.0
     """Since `save` was called."""
+    stall_s: Seconds = 0.0
+    """What `save` kept the training thread for, waiting for an earlier save left out."""
     message: str = ""
     """What went wrong, for a person; empty when nothing did."""
+    full: bool = False
+    """It failed because the disk is full, and nothing could make room."""
+
+    def as_data(self) -> dict[str, object]:
+        """As an event carries it."""
+        return {
+            "health": self.kind,
+            "manifest": self.manifest_sha256,
+            "size_bytes": self.size_bytes,
+            "seconds_since_save": round(self.seconds, 3),
+            "stall_s": round(self.stall_s, 6),
+            "message": self.message,
+        } | ({"full": True} if self.full else {})
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Saver:
@@ -53,16 +75,30 @@ class Saver:
         attempt: of the lease; it names partial folders.
         still_owner: the fence, asked on the saver's thread right before a commit.
         clock: for how long things take and when they were done.
+        control: of the savers of all ranks, used by their threads alone; rank 0 tells what became
+            of a save.
+        make_room: asked on the saver's thread of rank 0 when the disk is full: whether older
+            checkpoints have made so many bytes of room. Then the save is tried once more.
     """
 
     def __init__(
-        self, folder: Path, *, attempt: int, still_owner: Callable[[], bool], clock: Clock
+        self,
+        folder: Path,
+        *,
+        attempt: int,
+        still_owner: Callable[[], bool],
+        clock: Clock,
+        control: Control | None = None,
+        make_room: Callable[[Bytes], bool] = lambda needed: False,
     ) -> None:
         self._folder = folder
         self._attempt = attempt
         self._still_owner = still_owner
         self._clock = clock
+        self._control = control
+        self._make_room = make_room
         self._staging = Staging()
+        self._pieces: Mapping[str, Pieces] = {}
         self._changes: deque[CheckpointChange] = deque()
         self._thread: threading.Thread | None = None
 
@@ -78,10 +114,15 @@ class Saver:
         facts = render_facts(step, self._attempt, state.facts)
         waited = self.wait()
         self._staging.fill(state.tensors)
+        self._pieces = state.pieces
         # A daemon, because a process told to stop at once must not wait for a disk; what it was
         # writing is a partial folder that nobody chooses and the next attempt sweeps.
+        stall_s = self._clock.monotonic() - began - waited
         self._thread = threading.Thread(
-            target=self._write, args=(step, facts, began), name=f"save step-{step}", daemon=True
+            target=self._write,
+            args=(step, facts, began, stall_s),
+            name=f"save step-{step}",
+            daemon=True,
         )
         self._thread.start()
         return waited
@@ -107,10 +148,12 @@ class Saver:
         self.wait()
         self._staging.release()
 
-    def _write(self, step: int, facts: bytes, began: Seconds) -> None:
+    def _write(self, step: int, facts: bytes, began: Seconds, stall_s: Seconds) -> None:
         sha256, size_bytes = "", 0
 
-        def report(kind: Kind, message: str = "") -> None:
+        def report(kind: Kind, message: str = "", full: bool = False) -> None:
+            if self._control is not None and self._control.rank != 0:
+                return
             self._changes.append(
                 CheckpointChange(
                     kind=kind,
@@ -118,20 +161,14 @@ class Saver:
                     manifest_sha256=sha256,
                     size_bytes=size_bytes,
                     seconds=self._clock.monotonic() - began,
+                    stall_s=stall_s,
                     message=message,
+                    full=full,
                 )
             )
 
         try:
-            for stage, manifest, sha256 in write_checkpoint(  # noqa: B007 (report reads sha256)
-                self._folder,
-                step=step,
-                attempt=self._attempt,
-                tensors=self._staging.filled(),
-                facts=facts,
-                still_owner=self._still_owner,
-                clock=self._clock,
-            ):
+            for stage, manifest, sha256 in self._stages(step, facts):  # noqa: B007 (read above)
                 size_bytes = manifest.size_bytes
                 report(stage)
         except NotOwner as error:
@@ -139,9 +176,40 @@ class Saver:
         except RefusedCheckpoint as error:
             report("damaged", f"checkpoint step-{step} does not read back: {error}")
         except OSError as error:
-            report("failed", self._failure(step, self._reason(error, facts)))
+            reason = self._reason(error, facts)
+            report("failed", self._failure(step, reason), full=error.errno in _FULL)
         except BaseException as error:  # noqa: BLE001 (a thread has nobody above it to tell)
             report("failed", self._failure(step, f"{type(error).__name__}: {error}"))
+
+    def _stages(self, step: int, facts: bytes) -> Iterator[tuple[Stage, Manifest, str]]:
+        """Write the checkpoint, a second time if the disk was full and room could be made."""
+
+        def stages() -> Iterator[tuple[Stage, Manifest, str]]:
+            return write_checkpoint(
+                self._folder,
+                step=step,
+                attempt=self._attempt,
+                tensors=self._staging.filled(),
+                pieces=self._pieces,
+                facts=facts,
+                still_owner=self._still_owner,
+                clock=self._clock,
+                control=self._control,
+            )
+
+        try:
+            yield from stages()
+        except OSError as error:
+            # All ranks have the same error, so all of them come here, or none.
+            if error.errno not in _FULL or not first_does(
+                self._control, partial(self._room, facts)
+            ):
+                raise
+            yield from stages()
+
+    def _room(self, facts: bytes) -> bool:
+        needed = needed_bytes(self._staging.filled(), facts, self._pieces) + RESERVE_BYTES
+        return self._make_room(max(1, needed - shutil.disk_usage(self._folder).free))
 
     def _failure(self, step: int, reason: str) -> str:
         newest = None
@@ -156,9 +224,9 @@ class Saver:
         )
 
     def _reason(self, error: OSError, facts: bytes) -> str:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in _FULL:
             return f"{error.strerror or error} ({error.filename or self._folder})"
-        needed = short_bytes(needed_bytes(self._staging.filled(), facts))
+        needed = short_bytes(needed_bytes(self._staging.filled(), facts, self._pieces))
         free = "?"
         with suppress(OSError):
             free = short_bytes(shutil.disk_usage(self._folder).free)

@@ -11,6 +11,7 @@ Never knows: whether a state is a good one, or why somebody goes back.
 import json
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -22,10 +23,13 @@ from longhaul.checkpoint.capture import (
     capture,
     check_same,
     describe,
+    descriptions,
 )
 from longhaul.checkpoint.capture import hand_back as hand_back_to
+from longhaul.checkpoint.shards import local_of
 from longhaul.core.errors import LonghaulError
 from longhaul.core.units import Bytes
+from longhaul.parallel.control import Control
 
 _ALIGNED: Bytes = 64
 """Every tensor begins at a multiple of this, so that copies run at full width."""
@@ -87,11 +91,14 @@ class SnapshotRing:
     Args:
         budget: bytes that all snapshots together may take.
         most: snapshots to keep at most.
+        control: of all ranks, each of which keeps its own shards: a snapshot is taken and handed
+            back by all of them or by none.
     """
 
-    def __init__(self, budget: Bytes, most: int = _MOST) -> None:
+    def __init__(self, budget: Bytes, most: int = _MOST, control: Control | None = None) -> None:
         self._budget = budget
         self._most = most
+        self._control = control
         self._held: list[_Held] = []
 
     def take(self, step: int, draw: int, state: TrainingState) -> bool:
@@ -107,22 +114,25 @@ class SnapshotRing:
             ValueError, TypeError: a fact is no JSON value, or a number that is not finite.
         """
         facts = json.dumps(state.facts, allow_nan=False)
-        places, size = _lay_out(state.tensors)
-        pinned = any(tensor.is_cuda for tensor in state.tensors.values())
-        if min(self._budget // max(1, _taken(size, pinned)), self._most) < _FEWEST:
+        tensors = {name: local_of(tensor) for name, tensor in state.tensors.items()}
+        places, size = _lay_out(tensors)
+        pinned = any(tensor.is_cuda for tensor in tensors.values())
+        fit = min(self._budget // max(1, _taken(size, pinned)), self._most)
+        if not self._agreed(fit >= _FEWEST):
             self.clear()
             return False
         self.drop(lambda kept: kept.step == step)
-        try:
+        buffer: Tensor | None = None
+        with suppress(RuntimeError, MemoryError):
             buffer = self._buffer(size, pinned)
-        except (RuntimeError, MemoryError):
+        if not self._agreed(buffer is not None) or buffer is None:
             # The host has less than it seemed to have. Training goes on; checkpoints must do.
             self._budget = 0
             self.clear()
             return False
-        for name, tensor in state.tensors.items():
+        for name, tensor in tensors.items():
             # What lies on the host is copied before this returns, and may change at once.
-            places[name].view(buffer).copy_(tensor.detach(), non_blocking=tensor.is_cuda)
+            places[name].view(buffer).copy_(tensor, non_blocking=tensor.is_cuda)
         copied = torch.cuda.current_stream().record_event() if pinned else None
         for held in self._held:
             held.settle()  # their copies arrived long ago
@@ -147,19 +157,22 @@ class SnapshotRing:
         """
         held = self._of(step)
         held.settle()
-        if _checksum(held.buffer) != held.checksum:
+        sound = _checksum(held.buffer) == held.checksum
+        if not self._agreed(sound):
             self._held.remove(held)
+            where = "another rank's" if sound else "the host's"
             raise DamagedSnapshot(
-                f"the snapshot of step {step} has changed in the host's memory",
+                f"the snapshot of step {step} has changed in {where} memory",
                 "go back to a checkpoint, and have this machine's memory tested",
             )
         facts = json.loads(held.facts)
         parts = parts_for(facts)
         live = capture(parts)
+        local = {name: local_of(tensor) for name, tensor in live.tensors.items()}
         saved = {name: describe(place.dtype, place.shape) for name, place in held.places.items()}
-        check_same(saved, live.tensors)
+        check_same(saved, descriptions(local))
         with torch.no_grad():
-            for name, tensor in live.tensors.items():
+            for name, tensor in local.items():
                 view = held.places[name].view(held.buffer)
                 tensor.copy_(view, non_blocking=tensor.is_cuda)
         hand_back_to(parts, TrainingState(live.tensors, facts))
@@ -178,11 +191,15 @@ class SnapshotRing:
                 return held
         raise KeyError(f"there is no snapshot of step {step}")
 
+    def _agreed(self, fine: bool) -> bool:
+        return fine if self._control is None else self._control.agree(fine)
+
     def _buffer(self, size: Bytes, pinned: bool) -> Tensor:
         """A buffer of the oldest snapshot if there must be no more of them, or else a new one."""
         while self._held:
             taken = sum(_taken(held.buffer.nbytes, pinned) for held in self._held)
-            if len(self._held) < self._most and taken + _taken(size, pinned) <= self._budget:
+            fits = taken + _taken(size, pinned) <= self._budget
+            if self._agreed(len(self._held) < self._most and fits):
                 break
             oldest = self._held.pop(0).buffer
             if oldest.nbytes == size and oldest.is_pinned() == pinned:

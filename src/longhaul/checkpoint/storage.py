@@ -10,19 +10,16 @@ filled in place. Never knows: manifests, steps, when to save. Importing this fil
 """
 
 import dataclasses
-import io
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NoReturn
 
-import torch.distributed as dist
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
     Metadata,
@@ -36,26 +33,22 @@ from torch.distributed.checkpoint.planner import (
     SavePlan,
     SavePlanner,
     WriteItem,
-    WriteItemType,
 )
-from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
 from longhaul.checkpoint.layout import StoredChunk, to_json
+from longhaul.checkpoint.planners import PiecesLoadPlanner, PiecesSavePlanner
 from longhaul.checkpoint.tensor_file import DTYPES, SUFFIX, write_tensor_file
 from longhaul.checkpoint.unsharded import METADATA_NAME
-from longhaul.core.errors import LonghaulError
+from longhaul.core.pieces import Pieces
+from longhaul.parallel.control import Control
 from longhaul.store.manifest import FileEntry, write_listed_json
 from longhaul.store.strict import RefusedCheckpoint
 
 # One process without a process group is what most people run, not something to warn about.
 warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninit")
-
-
-class NotATensor(LonghaulError):
-    """Training state held something a checkpoint does not take."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,22 +72,7 @@ class CheckpointWriter(StorageWriter):
         """On the coordinator, once `finish` has run: all files of all ranks."""
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """The plan as it is.
-
-        Raises:
-            NotATensor: an entry is no tensor, or of a dtype that has no name in the format.
-        """
-        for item in plan.items:
-            if item.type == WriteItemType.BYTE_IO or item.tensor_data is None:
-                raise NotATensor(
-                    f"training state: {item.index.fqn} is not a tensor",
-                    "give it as a fact (JSON) instead",
-                )
-            if item.tensor_data.properties.dtype not in DTYPES:
-                raise NotATensor(
-                    f"training state: {item.index.fqn} is {item.tensor_data.properties.dtype}, "
-                    "which no checkpoint holds"
-                )
+        """The plan as it is."""
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
@@ -235,43 +213,72 @@ class CheckpointReader(StorageReader):
             )
 
 
-class _TensorsOnly(DefaultLoadPlanner):
-    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> NoReturn:
-        raise RefusedCheckpoint(f"{read_item.dest_index.fqn} is not a tensor")
-
-
-def save_tensors(folder: Path, tensors: Mapping[str, Tensor]) -> tuple[FileEntry, ...]:
+def save_tensors(
+    folder: Path,
+    tensors: Mapping[str, Tensor],
+    pieces: Mapping[str, Pieces] | None = None,
+    control: Control | None = None,
+) -> tuple[FileEntry, ...]:
     """Write `tensors` into `folder`, all files on the medium; what was written.
 
+    Several ranks save together, each its own pieces; what more than one of them holds is dealt
+    out. What was written is told to rank 0.
+
     Raises:
-        OSError: the medium refused.
+        OSError: the medium refused, on whichever rank.
         NotATensor: an entry is no tensor.
     """
     writer = CheckpointWriter(folder)
-    planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     try:
         save(
-            dict(tensors), storage_writer=writer, planner=planner, no_dist=not dist.is_initialized()
+            dict(tensors),
+            storage_writer=writer,
+            planner=PiecesSavePlanner(pieces or {}),
+            process_group=None if control is None else control.group,
+            no_dist=control is None,
         )
     except CheckpointException as failure:
         _raise_cause(failure)
     return writer.files
 
 
-def load_tensors(folder: Path, metadata: Metadata, tensors: Mapping[str, Tensor]) -> None:
+def load_tensors(
+    folder: Path,
+    metadata: Metadata,
+    tensors: Mapping[str, Tensor],
+    pieces: Mapping[str, Pieces] | None = None,
+) -> None:
     """Fill `tensors` in place from the files in `folder`.
 
     Raises:
         RefusedCheckpoint: files and metadata contradict each other; no tensor was touched.
     """
-    planner = _TensorsOnly(flatten_state_dict=False, flatten_sharded_tensors=False)
+    plan_load(folder, metadata, tensors, pieces)()
+
+
+def plan_load(
+    folder: Path,
+    metadata: Metadata,
+    tensors: Mapping[str, Tensor],
+    pieces: Mapping[str, Pieces] | None = None,
+) -> Callable[[], None]:
+    """Find out what is to be read from where; the call that fills `tensors` in place.
+
+    Without DCP's collectives: every rank knows the whole metadata and reads what it needs, so the
+    ranks have nothing to tell each other.
+
+    Raises:
+        RefusedCheckpoint: files and metadata contradict each other; no tensor was touched.
+    """
+    planner = PiecesLoadPlanner(pieces or {})
     reader = CheckpointReader(folder, metadata)
-    try:
-        load(
-            dict(tensors), storage_reader=reader, planner=planner, no_dist=not dist.is_initialized()
-        )
-    except CheckpointException as failure:
-        _raise_cause(failure)
+    planner.set_up_planner(dict(tensors), metadata, is_coordinator=True)
+    plan = planner.finish_plan(reader.prepare_local_plan(planner.create_local_plan()))
+
+    def fill() -> None:
+        reader.read_data(plan, planner).wait()
+
+    return fill
 
 
 def _raise_cause(failure: CheckpointException) -> NoReturn:

@@ -1,5 +1,8 @@
 """One checkpoint written, committed and read back: the whole way to disk, in order.
 
+Several ranks go it together: each writes its own chunks, rank 0 all the rest, and the reading
+back is dealt out.
+
 Enters: a step, tensors that nobody changes meanwhile, facts, and the fence. Leaves: a
 committed folder, and word of each stage as it is reached. Never knows: threads, or training.
 """
@@ -14,13 +17,17 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from longhaul.checkpoint.shards import whole_bytes
 from longhaul.checkpoint.unsharded import is_unsharded, save_unsharded
 from longhaul.core.clocks import Clock
 from longhaul.core.files import fsync_folder
+from longhaul.core.pieces import Pieces
 from longhaul.core.units import Bytes
 from longhaul.logbook.reserve import RESERVE_BYTES
+from longhaul.parallel.control import Control, first_does
 from longhaul.store.commit import checkpoint_path, commit, partial_path
 from longhaul.store.manifest import FileEntry, Manifest, verify, write_listed_file, write_manifest
+from longhaul.store.strict import RefusedCheckpoint
 
 Stage = Literal["written", "committed", "verified"]
 FACTS_NAME = "state.json"
@@ -45,9 +52,12 @@ def render_facts(step: int, attempt: int, facts: Mapping[str, Any]) -> bytes:
     return (json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
-def needed_bytes(tensors: Mapping[str, Tensor], facts: bytes) -> Bytes:
+def needed_bytes(
+    tensors: Mapping[str, Tensor], facts: bytes, pieces: Mapping[str, Pieces] | None = None
+) -> Bytes:
     """Room that a checkpoint takes at most."""
-    data = sum(tensor.nbytes for tensor in tensors.values())
+    cut = pieces or {}
+    data = sum(whole_bytes(tensor, cut.get(name)) for name, tensor in tensors.items())
     return data + len(facts) + _DESCRIPTION_BYTES_PER_TENSOR * (len(tensors) + 4)
 
 
@@ -60,6 +70,8 @@ def write_checkpoint(
     facts: bytes,
     still_owner: Callable[[], bool],
     clock: Clock,
+    pieces: Mapping[str, Pieces] | None = None,
+    control: Control | None = None,
 ) -> Iterator[tuple[Stage, Manifest, str]]:
     """Write the checkpoint of `step` into `folder`; a generator, to be run to its end.
 
@@ -68,39 +80,76 @@ def write_checkpoint(
         of `Stage`, whose words are healths too; the hash is "" while there is no manifest.
 
     Raises:
-        OSError: the medium refused, such as a full disk. Nothing of this checkpoint is left, and
-            an older one of the same step is as it was.
+        OSError: the medium refused, such as a full disk, on whichever rank. Nothing of this
+            checkpoint is left, and an older one of the same step is as it was.
         NotOwner: the lease went to another attempt; nothing is left either.
         RefusedCheckpoint: it was committed, but the medium gives back other bytes.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     partial, final = partial_path(folder, step, attempt), checkpoint_path(folder, step)
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
-        _require_room(folder, needed_bytes(tensors, facts))
+
+    def begin() -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(partial, ignore_errors=True)
+        _require_room(folder, needed_bytes(tensors, facts, pieces))
         partial.mkdir()
-        entries = _save(partial, tensors)
-        entries = (*entries, write_listed_file(partial / FACTS_NAME, [facts]))
+
+    def complete() -> Manifest:
+        files = (*entries, write_listed_file(partial / FACTS_NAME, [facts]))
         fsync_folder(partial)
-        manifest = Manifest(step=step, time=clock.wall(), files=entries)
-        yield "written", manifest, ""
+        return Manifest(step=step, time=clock.wall(), files=files)
+
+    def seal() -> str:
         sha256 = write_manifest(partial, manifest)
         commit(partial, final, still_owner)
+        return sha256
+
+    try:
+        first_does(control, begin)
+        entries = _save(partial, tensors, pieces or {}, control)
+        manifest = first_does(control, complete)
+        yield "written", manifest, ""
+        sha256 = first_does(control, seal)
     except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
+        if control is None or control.rank == 0:
+            shutil.rmtree(partial, ignore_errors=True)
         raise
     yield "committed", manifest, sha256
-    verify(final, past_page_cache=True)
+    read_back(final, control, past_page_cache=True)
     yield "verified", manifest, sha256
 
 
-def _save(folder: Path, tensors: Mapping[str, Tensor]) -> tuple[FileEntry, ...]:
-    if is_unsharded(tensors):
+def read_back(path: Path, control: Control | None, past_page_cache: bool = False) -> Manifest:
+    """Compare every byte of a checkpoint with its manifest, each rank its share of the files.
+
+    Raises:
+        RefusedCheckpoint: on all ranks, whichever of them found the first file that differs.
+    """
+    if control is None:
+        return verify(path, past_page_cache)
+    manifest: Manifest | None = None
+    refusal = ""
+    try:
+        manifest = verify(path, past_page_cache, (control.rank, control.size))
+    except RefusedCheckpoint as error:
+        refusal = error.message
+    refusals = [found for found in control.gather(refusal) if found]
+    if refusals or manifest is None:
+        raise RefusedCheckpoint(refusals[0])
+    return manifest
+
+
+def _save(
+    folder: Path,
+    tensors: Mapping[str, Tensor],
+    pieces: Mapping[str, Pieces],
+    control: Control | None,
+) -> tuple[FileEntry, ...]:
+    if control is None and is_unsharded(tensors):
         return save_unsharded(folder, tensors)
     # It imports DCP, which takes longer than everything else here.
     from longhaul.checkpoint.storage import save_tensors
 
-    return save_tensors(folder, tensors)
+    return save_tensors(folder, tensors, pieces, control)
 
 
 def _require_room(folder: Path, needed: Bytes) -> None:

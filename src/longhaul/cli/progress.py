@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from longhaul.core.records import Event, StepRecord
@@ -17,9 +18,13 @@ _PIPE_INTERVAL_S = 5.0
 
 
 class TerminalView:
-    """Prints what a run says; implements `run.view.View`."""
+    """Prints what a run says; implements `run.view.View`.
 
-    def __init__(self) -> None:
+    Args:
+        log: takes the same as plain lines.
+    """
+
+    def __init__(self, log: Path | None = None) -> None:
         from rich.console import Console
 
         class Patient(Console):
@@ -29,6 +34,7 @@ class TerminalView:
                 raise BrokenPipeError
 
         self._console = Patient(highlight=False, soft_wrap=True)
+        self._log = log
         self._live: Any = None
         self._total: int | None = None
         self._printed = 0.0
@@ -36,6 +42,7 @@ class TerminalView:
 
     def say(self, text: str) -> None:
         """One sentence, above the live line."""
+        self._write_down(text)
         with _whoever_listens():
             self._console.print(text, markup=False)
 
@@ -89,10 +96,17 @@ class TerminalView:
         if self._live is not None:
             with _whoever_listens():
                 self._live.update(line)
-        elif (now := time.monotonic()) - self._printed >= _PIPE_INTERVAL_S:
+        if (now := time.monotonic()) - self._printed >= _PIPE_INTERVAL_S:
             self._printed = now
-            with _whoever_listens():
-                print(line, flush=True)
+            self._write_down(line)
+            if self._live is None:
+                with _whoever_listens():
+                    print(line, flush=True)
+
+    def _write_down(self, text: str) -> None:
+        if self._log is not None:
+            with suppress(OSError), self._log.open("a", encoding="utf-8") as log:
+                log.write(f"{text}\n")
 
     def _line(self, record: StepRecord) -> str:
         rate = self._throughput.tokens_per_second

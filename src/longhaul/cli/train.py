@@ -1,5 +1,7 @@
 """`longhaul train`."""
 
+import os
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -13,6 +15,7 @@ from longhaul.cli.options import (
     RecipeName,
     RunsFolder,
 )
+from longhaul.logbook.folder import RunFolder
 
 
 def train(
@@ -21,6 +24,10 @@ def train(
     overrides: Overrides = None,
     device: Annotated[
         str | None, typer.Option(help="auto, cuda, mps or cpu", show_default="auto")
+    ] = None,
+    nproc: Annotated[
+        int | None,
+        typer.Option(min=1, help="worker processes, as a rule one for each GPU", show_default="1"),
     ] = None,
     max_hours: Annotated[
         float | None, typer.Option(help="end the run after this many hours in all")
@@ -37,18 +44,41 @@ def train(
     """Train RECIPE: start its run, or go on with it where it stopped.
 
     The options of a run's earlier starts stay in force; options given now are added to them.
+    Worker processes do the training, and are started again when they fail; what torchrun or srun
+    starts trains itself, and is watched by them.
     """
     options = [*(_twin(recipe, data) if small else ()), *(overrides or ())]
     if device is not None:
         options.append(f'machine.device="{device}"')
     if max_hours is not None:
         options.append(f"train.max_hours={float(max_hours)}")
+    if nproc is not None:
+        options.append(f"machine.processes={nproc}")
+    from longhaul.run.signals import leaving_at_once
 
-    from longhaul.cli.progress import TerminalView
-    from longhaul.run.start import Start, start
+    with leaving_at_once():  # a notice that comes before anything was begun
+        from longhaul.run.start import Start, start, start_supervised
 
-    code = start(Start(recipe, tuple(options), data, new, runs_dir, prepared_dir), TerminalView())
-    raise typer.Exit(code)
+        typed = Start(recipe, tuple(options), data, new, runs_dir, prepared_dir)
+        if "RANK" in os.environ:
+            from longhaul.cli.progress import TerminalView
+
+            raise typer.Exit(start(typed, TerminalView()))
+        raise typer.Exit(start_supervised(typed, _say, _work))
+
+
+def _say(text: str) -> None:
+    """Print at once: workers write to the same terminal. A reader that has left ends nothing."""
+    with suppress(OSError, ValueError):
+        print(text, flush=True)
+
+
+def _work(folder: RunFolder) -> None:
+    """What a worker's process does: the command `longhaul worker`."""
+    from longhaul.cli.ending import run_and_leave
+    from longhaul.cli.worker import worker
+
+    run_and_leave(lambda: worker(folder.path))
 
 
 def _twin(recipe: str, data: str | None) -> tuple[str, ...]:

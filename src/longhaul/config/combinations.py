@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from longhaul.config.batch import BatchStage
 from longhaul.config.model_combinations import Combination, model_problems
+from longhaul.config.parallel_combinations import parallel_problems
 from longhaul.config.recipe import Recipe, source_name
 
 
@@ -20,6 +21,8 @@ def combination_problems(recipe: Recipe) -> Iterator[Combination]:
     yield from _loss_scale(recipe)
     yield from _text(recipe)
     yield from _mixture(recipe)
+    yield from parallel_problems(recipe)
+    yield from _deadlines(recipe)
 
 
 def _batch(recipe: Recipe, stage: BatchStage, where: str) -> Iterator[Combination]:
@@ -136,3 +139,21 @@ def _mixture(recipe: Recipe) -> Iterator[Combination]:
                 yield where, f"no source is called {name}; there are {', '.join(names)}"
         if not any(stage.weights.get(name, 1) for name in names):
             yield where, "every source has weight 0"
+
+
+def _deadlines(recipe: Recipe) -> Iterator[Combination]:
+    """A deadline that strikes before a shorter thing's own would name the wrong culprit."""
+    deadlines = recipe.supervise.deadlines()
+    step, collective = deadlines.pop("deadline_s"), deadlines.pop("collective_s")
+    for name, seconds in deadlines.items():
+        if seconds < step:
+            yield (
+                (f"supervise.{name}", "supervise.deadline_s"),
+                f"{seconds:g} is below the {step:g} of a step",
+            )
+        if collective <= seconds:
+            yield (
+                ("supervise.collective_s", f"supervise.{name}"),
+                f"{collective:g} is not beyond supervise.{name} {seconds:g}: collectives would "
+                "fail before the watchdog could say who did not arrive",
+            )

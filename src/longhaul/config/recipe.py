@@ -13,8 +13,10 @@ from longhaul.config.data import DataSection, TokenizerSection
 from longhaul.config.diagnose import DiagnoseSection
 from longhaul.config.model import ModelSection
 from longhaul.config.optim import OptimSection
+from longhaul.config.parallel import ParallelSection
 from longhaul.config.recover import FallbackSection, RecoverSection
 from longhaul.config.section import Section, fixed, live
+from longhaul.config.supervise import SuperviseSection
 from longhaul.config.train import (
     CheckpointSection,
     EvaluationSection,
@@ -54,6 +56,8 @@ class Recipe(Section):
     fallback: tuple[FallbackSection, ...] = live(())
     """Plans B, in their order."""
     machine: MachineSection = Field(default_factory=MachineSection)
+    parallel: ParallelSection = Field(default_factory=ParallelSection)
+    supervise: SuperviseSection = Field(default_factory=SuperviseSection)
     sample: SampleSection = Field(default_factory=SampleSection)
 
     def batch_stages(self) -> tuple[BatchStage, ...]:

@@ -1,8 +1,32 @@
 """How long to train, how precisely, on what, and what to measure and keep on the way."""
 
-from typing import Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, PlainValidator
+from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from longhaul.config.section import Section, changed_at_start, fixed, live
+
+_StepsOrAuto = Annotated[int, Field(ge=0)] | Literal["auto"]
+
+
+def _steps_or_auto(value: Any) -> Any:
+    """By hand: pydantic would tell a mistake once for every member of a union."""
+    if value == "auto":
+        return value
+    if type(value) is not int:
+        raise PydanticCustomError("steps_or_auto", "neither a whole number nor auto")
+    if value < 0:
+        raise PydanticKnownError("greater_than_equal", {"ge": 0})
+    return value
+
+
+def _addresses(value: Any) -> tuple[str, ...]:
+    """One address or several; none when empty."""
+    several = [value] if isinstance(value, str) else value
+    if not isinstance(several, list | tuple) or not all(isinstance(one, str) for one in several):
+        raise PydanticCustomError("addresses", "neither an address nor a list of addresses")
+    return tuple(one for one in several if one)
 
 
 class TrainSection(Section):
@@ -54,13 +78,32 @@ class EvaluationSection(Section):
 class CheckpointSection(Section):
     """When training state is saved and what is kept."""
 
-    interval_steps: int = live(250, ge=0)
-    """Steps between checkpoints; 0 saves only at the end and on stopping."""
+    interval_steps: Annotated[
+        int | Literal["auto"],
+        PlainValidator(_steps_or_auto, json_schema_input_type=_StepsOrAuto),
+    ] = live(250)
+    """Steps between checkpoints; 0 saves only at the end and on stopping. `auto` follows Young's
+    and Daly's formula, from what saves cost the training thread, what steps take, and how often
+    attempts have failed; until a save has been timed it is 250."""
     keep_last: int = live(2, gt=0)
     """Newest checkpoints to keep. The newest good one, and one that is as old as the snapshots in
     memory, are kept besides."""
     keep_every: int = live(0, ge=0)
     """Also keep checkpoints at multiples of this many steps; 0 keeps none."""
+    remote: Annotated[
+        tuple[str, ...],
+        BeforeValidator(_addresses, json_schema_input_type=str | tuple[str, ...]),
+    ] = changed_at_start(())
+    """Where copies of verified checkpoints go beside training: a folder, or any fsspec address such
+    as `s3://bucket/runs`; the run's name is added. Several are sent to one by one, and each can
+    stand in for the others. None when empty."""
+    remote_keep_last: int = changed_at_start(2, gt=0)
+    """Newest checkpoints to keep in each remote place."""
+    remote_keep_every: int = changed_at_start(0, ge=0)
+    """There also keep checkpoints at multiples of this many steps; 0 keeps none."""
+    remote_mb_per_s: float | None = changed_at_start(None, gt=0)
+    """Most megabytes a second to and from remote places; whatever the network gives when absent.
+    In any case transfers yield when they slow the step down."""
     snapshot_interval_steps: int = live(25, ge=0)
     """Steps between snapshots of the training state in the host's memory, to roll back to without
     a disk; 0 takes none."""
@@ -81,10 +124,15 @@ class MachineSection(Section):
 
     device: Literal["auto", "cuda", "mps", "cpu"] = changed_at_start("auto")
     """`auto` takes CUDA, then MPS, then the CPU."""
+    processes: int = changed_at_start(1, gt=0)
+    """Worker processes on this machine: one for each GPU, as a rule."""
     threads: int | None = changed_at_start(None, gt=0)
     """CPU threads of torch; the usable cores when absent. Other counts give other bits."""
     compile: bool = changed_at_start(False)
     """Compile the model with torch.compile."""
+    activation_checkpointing: Literal["none", "selective", "full"] = changed_at_start("none")
+    """What a layer keeps for its backward pass: everything; products and attention, the rest being
+    computed again (arXiv 2205.05198, section 5); or its input alone (arXiv 1604.06174)."""
 
 
 class SampleSection(Section):

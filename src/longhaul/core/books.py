@@ -5,7 +5,7 @@ by construction, because exactly one bucket is open at any moment.
 Never knows: what the buckets are good for; goodput is computed by who reads them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Literal, get_args
 
@@ -35,19 +35,34 @@ class TimeBooks:
         bucket: the bucket open at the start.
         already: seconds to book to that bucket at once, such as the time a process
             spent importing before these books were opened.
+        watcher: told each bucket that is opened in place of another one.
     """
 
-    def __init__(self, clock: Clock, bucket: Bucket = "restart", already: Seconds = 0.0) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        bucket: Bucket = "restart",
+        already: Seconds = 0.0,
+        watcher: Callable[[Bucket], None] | None = None,
+    ) -> None:
         self._clock = clock
+        self._watcher = watcher
         self._bucket: Bucket = bucket
         self._since = clock.monotonic()
         self._seconds: dict[Bucket, Seconds] = {bucket: already} if already else {}
+
+    def watch(self, watcher: Callable[[Bucket], None]) -> None:
+        """Tell `watcher` from now on which bucket is opened, and now which is open."""
+        self._watcher = watcher
+        watcher(self._bucket)
 
     def switch(self, bucket: Bucket) -> Bucket:
         """Close the open bucket, open `bucket`, and return the one that was open."""
         now = self._clock.monotonic()
         self._seconds[self._bucket] = self._seconds.get(self._bucket, 0.0) + now - self._since
         previous, self._bucket, self._since = self._bucket, bucket, now
+        if self._watcher is not None and bucket != previous:
+            self._watcher(bucket)
         return previous
 
     @contextmanager

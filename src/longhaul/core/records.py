@@ -112,7 +112,9 @@ class Event:
     evaluation, save-started, checkpoint, checkpoint-failed, settings-differ, data-skipped,
     settings-read-back, override-begins, rolled-back, optimizer-swapped, state-reset,
     machine-differs, batch-saved (of a masked step), cause (what replays before an action brought
-    to light), request-refused, note, warning, finished.
+    to light), request-refused, note, preemption-missed, warning, finished; save-interval (one that
+    is `auto`), uploaded, upload-dropped, remote-removed, store-away, store-back, fetched (of other
+    tiers of checkpoints), room-made, paused, resumed (on a full disk).
     """
 
     KIND: ClassVar[str] = "event"

@@ -34,13 +34,15 @@ class BatchRequest:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One global batch."""
+    """One global batch, or a rank's share of it."""
 
     tokens_BT: torch.Tensor
     """int64 on the host."""
     targets_BT: torch.Tensor
-    """int64 on the host; the token that follows each token."""
+    """int64 on the host; the token that follows each token. Rows that only make a share as long
+    as the others are all `IGNORED`."""
     num_targets: int
+    """Of the global batch, whatever the share."""
     draw: int
     """The first draw that was used, after skips."""
     next_draw: int
@@ -67,6 +69,8 @@ class BatchReader:
         block_length: longest sequence length of the run, in tokens.
         cycle: draws after which every source has had exactly its share.
         stages: of the mixture (`data.stages`); before the first, the sources' own weights hold.
+        rank: of those that read different sequences; it reads its share of each batch alone.
+        size: how many ranks read different sequences.
     """
 
     def __init__(
@@ -76,9 +80,12 @@ class BatchReader:
         block_length: int,
         cycle: int,
         stages: Sequence[MixtureStage],
+        rank: int = 0,
+        size: int = 1,
     ) -> None:
         self._streams = [source.train for source in dataset.sources]
         self._block_length = block_length
+        self._rank, self._size = rank, size
         self.order = Order(
             seed,
             [source.name for source in dataset.sources],
@@ -111,16 +118,25 @@ class BatchReader:
     def _read(self, request: BatchRequest) -> Batch:
         source, _, begin, first, following = self._locate(request)
         length = request.sequence_length
-        windows = np.empty((request.sequences, length + 1), dtype=np.int64)
+        own = share_of(request.sequences, self._rank, self._size)
+        source, begin = source[own], begin[own]
+        windows = np.empty((len(begin), length + 1), dtype=np.int64)
         for number, stream in enumerate(self._streams):
             here = source == number
-            if here.all():
+            if len(begin) and here.all():
                 windows = stream.gather(begin, length + 1)
             elif here.any():
                 windows[here] = stream.gather(begin[here], length + 1)
+        # All shares are as long as the first, so that ranks make the same number of micro-batches
+        # and of collectives; rows of no weight make up for what is not there.
+        missing = -(-request.sequences // self._size) - len(begin)
+        if missing:
+            windows = np.pad(windows, ((0, missing), (0, 0)), constant_values=IGNORED)
+            source = np.pad(source, (0, missing))
         window_BT = torch.from_numpy(windows)
         return Batch(
-            tokens_BT=window_BT[:, :-1],
+            # The embedding needs a valid number where the target is ignored.
+            tokens_BT=window_BT[:, :-1].clamp(min=0) if missing else window_BT[:, :-1],
             targets_BT=window_BT[:, 1:],
             num_targets=request.sequences * length,
             draw=first,
@@ -145,6 +161,13 @@ class BatchReader:
         return source, epoch, begin, int(draws[0]), following
 
 
+def share_of(count: int, rank: int, size: int) -> slice:
+    """The contiguous share of `rank` in `count` things; the first ranks have one more each."""
+    each, rest = divmod(count, size)
+    begin = rank * each + min(rank, rest)
+    return slice(begin, begin + each + (rank < rest))
+
+
 def _stages(dataset: Dataset, stages: Sequence[MixtureStage]) -> list[Stage]:
     first = Stage(0, tuple(source.weight for source in dataset.sources))
     later = (
@@ -158,14 +181,22 @@ def _stages(dataset: Dataset, stages: Sequence[MixtureStage]) -> list[Stage]:
 
 
 def evaluation_batches(
-    stream: TokenStream, sequence_length: int, sequences: int, most_tokens: int | None
+    stream: TokenStream,
+    sequence_length: int,
+    sequences: int,
+    most_tokens: int | None,
+    rank: int = 0,
+    size: int = 1,
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, int]]:
-    """(tokens_BT, targets_BT, number of targets) over a held-out stream.
+    """(tokens_BT, targets_BT, number of targets) over a held-out stream, or a rank's share of it.
 
     Every token but the first is a target exactly once; the ragged end is padded with `IGNORED`.
-    With `most_tokens`, whole windows spread evenly over the stream instead.
+    With `most_tokens`, whole windows spread evenly over the stream instead. All ranks make the
+    same number of passes; a rank with fewer windows ends with passes of no weight.
     """
     begins = _window_begins(stream.num_tokens, sequence_length, most_tokens)
+    most = -(-len(begins) // size)
+    begins = begins[share_of(len(begins), rank, size)]
     for group in range(0, len(begins), sequences):
         begin = begins[group : group + sequences]
         lengths = np.minimum(sequence_length, stream.num_tokens - 1 - begin)
@@ -179,6 +210,9 @@ def evaluation_batches(
         window_BT = torch.from_numpy(windows)
         # The embedding needs a valid number where the target is ignored.
         yield window_BT[:, :-1].clamp(min=0), window_BT[:, 1:], int(lengths.sum())
+    for _ in range(-(-most // sequences) - -(-len(begins) // sequences)):
+        nothing_BT = torch.full((1, sequence_length), IGNORED)
+        yield nothing_BT.clamp(min=0), nothing_BT, 0
 
 
 def _window_begins(num_tokens: int, length: int, most_tokens: int | None) -> Int64s:

@@ -28,6 +28,7 @@ from longhaul.data.readers import (
     taken_from_folder,
 )
 from longhaul.data.sources import Say
+from longhaul.store.filesystems import install_command
 
 Wanted = Literal["text", "tokens", "any"]
 
@@ -36,8 +37,6 @@ _CONNECT_S = 30
 _SILENCE_S = 120
 _VERSION_KEYS = ("ETag", "etag", "blob_id", "Last-Modified", "LastModified")
 _GLOB = frozenset("*?[")
-_EXTRAS = {"s3": "s3", "s3a": "s3", "hf": "hf"}
-_PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +112,7 @@ def _list(url: str, shown: str, wanted: Wanted) -> tuple[Any, dict[str, str]]:
     try:
         system, root = fsspec.core.url_to_fs(url, **_options(scheme))
     except ImportError as error:
-        extra, package = _EXTRAS.get(scheme), _PACKAGES.get(scheme, str(error))
-        way = f"pip install 'longhaul[{extra}]'" if extra else f"pip install {package}"
+        way = install_command(scheme, error)
         raise DataError(f"{shown}: {scheme}:// needs a package that is not here", way) from None
     except ValueError as error:
         raise DataError(f"{shown}: {error}", "use https://, hf://, s3://, gs:// or az://") from None

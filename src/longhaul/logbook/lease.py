@@ -71,6 +71,22 @@ class Lease:
                 now = self._clock.wall()
                 self._write(replace(self._holder, heartbeat=now, released=now))
 
+    def renew(self) -> None:
+        """Go on under the next attempt number: what was begun under the old one is fenced.
+
+        Raises:
+            LeaseHeld: somebody else has taken the run over.
+        """
+        with self._lock:
+            new = replace(self._holder, attempt=self.attempt + 1, heartbeat=self._clock.wall())
+            content = json.dumps(_body(new), indent=2) + "\n"
+            if not create_exclusively(_path(self._folder, new.attempt), content.encode()):
+                raise LeaseHeld(
+                    f"run {self._folder.name}: another attempt has begun, number {new.attempt}",
+                    f"`longhaul log {self._folder.name}` shows who trains it",
+                )
+            self._holder = new
+
     @contextmanager
     def keep(self, every_s: Seconds = _BEAT_S) -> Iterator["Lease"]:
         """Beat in a thread while the body runs, then release."""
@@ -116,6 +132,21 @@ def acquire(folder: RunFolder, clock: Clock) -> Lease:
         content = json.dumps(_body(own), indent=2) + "\n"
         if create_exclusively(_path(folder, attempt), content.encode()):
             return Lease(folder, own, clock)
+
+
+def join(folder: RunFolder, attempt: int, clock: Clock) -> Lease:
+    """The lease of an attempt that another process, its supervisor, has taken and keeps.
+
+    Raises:
+        LeaseHeld: a later attempt has begun.
+    """
+    holder = newest_holder(folder)
+    if holder is None or holder.attempt != attempt:
+        raise LeaseHeld(
+            f"run {folder.name}: attempt {attempt} is not the newest one",
+            f"`longhaul train {folder.path}` goes on with the run",
+        )
+    return Lease(folder, holder, clock)
 
 
 def refuse_if_held(folder: RunFolder, clock: Clock) -> int:

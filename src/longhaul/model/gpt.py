@@ -18,7 +18,7 @@ from longhaul.model.block import Block
 from longhaul.model.cache import KeyValueCache
 from longhaul.model.carry import Carry
 from longhaul.model.embedding import BigramTable, ValueTables
-from longhaul.model.head import OUTPUT_GAUGES, softcapped, summed_loss
+from longhaul.model.head import OUTPUT_GAUGES, SummedLoss, softcapped
 from longhaul.model.masks import make_sight
 from longhaul.model.mixing import Skips
 from longhaul.model.norms import make_norm
@@ -64,6 +64,7 @@ class GPT(nn.Module):
         # Post-norm blocks end with a norm of their own.
         self.final_norm = make_norm(settings) if settings.norm_placement == "pre" else None
         self._make_head(settings, rows)
+        self.loss = SummedLoss()
 
     def _make_embedding(self, settings: ModelSection, rows: int) -> None:
         narrow, width = settings.table_width, settings.width
@@ -125,7 +126,8 @@ class GPT(nn.Module):
         if targets_BT is None:
             return logits_BTV[..., : self.vocab_size]
         z_loss = self.settings.z_loss if self.training else 0.0
-        return summed_loss(logits_BTV, targets_BT, z_loss, tap)
+        loss: Tensor = self.loss(logits_BTV, targets_BT, z_loss, tap)
+        return loss
 
     def _transformed(
         self,

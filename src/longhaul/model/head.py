@@ -10,7 +10,7 @@ Shape suffixes: B batch, T time, V vocabulary (padded), N targets (B·T), R some
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
@@ -61,6 +61,16 @@ def summed_loss(
         counted_N = targets_N != IGNORED_TARGET
         loss = loss + z_loss * (log_normaliser_N.square() * counted_N).sum()
     return loss
+
+
+class SummedLoss(nn.Module):
+    """`summed_loss` as a part of the model that may be exchanged."""
+
+    def forward(
+        self, logits_BTV: Tensor, targets_BT: Tensor, z_loss: float = 0.0, tap: Tap | None = None
+    ) -> Tensor:
+        """See `summed_loss`."""
+        return summed_loss(logits_BTV, targets_BT, z_loss, tap)
 
 
 def _losses(logits_NV: Tensor, targets_N: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from longhaul.config.model import ModelSection
 from longhaul.core.errors import UsageError
 from longhaul.core.keys import derive_key
 from longhaul.model.gpt import GPT
-from longhaul.model.positions import LearnedPositions, RotaryPositions
+from longhaul.model.positions import LearnedPositions, RotaryPositions, fill_sinusoidal
 from longhaul.model.weights import Linear, Scalars, Table
 
 
@@ -41,6 +41,18 @@ def build(
     Raises:
         UsageError: documents are to be told apart, and the tokenizer has no end-of-text token.
     """
+    model = allocate(settings, vocab_size, device, end_of_text)
+    initialise(model, settings, seed)
+    return model
+
+
+def allocate(
+    settings: ModelSection,
+    vocab_size: int,
+    device: torch.device | str,
+    end_of_text: int | None = None,
+) -> GPT:
+    """A model on `device` (which may be `meta`) that is not filled; see `build`."""
     if settings.document_mask and end_of_text is None:
         raise UsageError(
             "model.document_mask tells documents apart by the end-of-text token, and this "
@@ -48,9 +60,7 @@ def build(
             "switch model.document_mask off, or take a tokenizer with an end-of-text token",
         )
     with torch.device(device):
-        model = GPT(settings, vocab_size, end_of_text)
-    initialise(model, settings, seed)
-    return model
+        return GPT(settings, vocab_size, end_of_text)
 
 
 @torch.no_grad()
@@ -58,25 +68,40 @@ def initialise(model: GPT, settings: ModelSection, seed: int) -> None:
     """Fill weights and constant buffers in place, wherever they are (not on `meta`)."""
     owners = dict(model.named_modules())
     for name, parameter in model.named_parameters():
-        owner = owners[name.rpartition(".")[0]]
-        match owner:
-            case Scalars():
-                parameter.copy_(torch.tensor(owner.start))
-            case Linear(zero=True) | Table(zero=True):
-                parameter.zero_()
-            case LearnedPositions() if settings.position_init == "sinusoidal":
-                owner.fill_sinusoidal(settings.init_std)
-            case _ if parameter.ndim < 2:
-                parameter.fill_(1.0 if name.endswith("weight") else 0.0)
-            case _:
-                std = settings.init_std
-                if isinstance(owner, Linear) and owner.writes_residual:
-                    std /= (2 * settings.layers) ** 0.5
-                _fill_normal(parameter, std, derive_key(seed, "initialise", name))
-    _fill_buffers(model)
+        fill_weight(parameter, name, owners[name.rpartition(".")[0]], settings, seed)
+    fill_buffers(model)
 
 
-def _fill_normal(parameter: nn.Parameter, std: float, key: int) -> None:
+@torch.no_grad()
+def fill_weight(
+    weight: Tensor, name: str, owner: nn.Module, settings: ModelSection, seed: int
+) -> None:
+    """Fill one whole weight in place.
+
+    Args:
+        weight: to fill; the owner's, or one of its shape.
+        name: in the model.
+        owner: the module that has it.
+        settings: of the model.
+        seed: the run's.
+    """
+    match owner:
+        case Scalars():
+            weight.copy_(torch.tensor(owner.start))
+        case Linear(zero=True) | Table(zero=True):
+            weight.zero_()
+        case LearnedPositions() if settings.position_init == "sinusoidal":
+            fill_sinusoidal(weight, settings.init_std)
+        case _ if weight.ndim < 2:
+            weight.fill_(1.0 if name.endswith("weight") else 0.0)
+        case _:
+            std = settings.init_std
+            if isinstance(owner, Linear) and owner.writes_residual:
+                std /= (2 * settings.layers) ** 0.5
+            _fill_normal(weight, std, derive_key(seed, "initialise", name))
+
+
+def _fill_normal(parameter: Tensor, std: float, key: int) -> None:
     generator = torch.Generator("cpu").manual_seed(key)
     if parameter.device.type == "cpu":
         parameter.normal_(0.0, std, generator=generator)
@@ -86,10 +111,17 @@ def _fill_normal(parameter: nn.Parameter, std: float, key: int) -> None:
     parameter.copy_(drawn)
 
 
-def _fill_buffers(model: GPT) -> None:
+@torch.no_grad()
+def fill_buffers(model: GPT, first_token: int = 0) -> None:
+    """Fill constant buffers in place.
+
+    Args:
+        model: whole, or a part of one.
+        first_token: of the part of the vocabulary that it has.
+    """
     for module in model.modules():
         if isinstance(module, RotaryPositions):
             module.fill()
     if model.padding_V is not None:
         model.padding_V.zero_()
-        model.padding_V[model.vocab_size :] = float("-inf")
+        model.padding_V[max(0, model.vocab_size - first_token) :] = float("-inf")

@@ -38,17 +38,6 @@ class LearnedPositions(Table):
         """
         return x_BTD + self.weight[past : past + x_BTD.size(1)]
 
-    @torch.no_grad()
-    def fill_sinusoidal(self, std: float) -> None:
-        """Start as the sinusoids of arXiv 1706.03762, section 3.5, with root mean square `std`.
-
-        Channels 2i and 2i+1 hold sine and cosine of one angle; their mean square is 1/2.
-        """
-        context, width = self.weight.shape
-        angles = _angles(context, _frequencies(width, _SINUSOID_BASE))
-        waves = torch.stack((angles.sin(), angles.cos()), dim=2).flatten(1)[:, :width]
-        self.weight.copy_(waves * (math.sqrt(2) * std))
-
 
 class RotaryPositions(nn.Module):
     """Rotates pairs of query and key channels by an angle that grows with position.
@@ -90,6 +79,19 @@ class RotaryPositions(nn.Module):
     def forward(self, length: int, past: int = 0) -> Rotation:
         """The angles of positions past … past+length-1, computed once for all layers."""
         return self.cos_TK[past : past + length], self.sin_TK[past : past + length]
+
+
+@torch.no_grad()
+def fill_sinusoidal(weight: Tensor, std: float) -> None:
+    """Fill a position table with the sinusoids of arXiv 1706.03762, section 3.5, with root mean
+    square `std`.
+
+    Channels 2i and 2i+1 hold sine and cosine of one angle; their mean square is 1/2.
+    """
+    context, width = weight.shape
+    angles = _angles(context, _frequencies(width, _SINUSOID_BASE))
+    waves = torch.stack((angles.sin(), angles.cos()), dim=2).flatten(1)[:, :width]
+    weight.copy_(waves * (math.sqrt(2) * std))
 
 
 def _frequencies(width: int, base: float) -> Tensor:

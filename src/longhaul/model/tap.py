@@ -11,7 +11,7 @@ device. Never knows: what a figure means for the run's health.
 Shape suffixes: L layers, G gauges of a layer, M gauges of the model, B sequences, T tokens.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -37,6 +37,9 @@ class Gauge:
     """What has a reading of its own: each block, the whole model, each role of weights, or each
     source of text."""
     meaning: str = ""
+
+
+Combine = Callable[[Tensor, Sequence[Gauge], int], tuple[Tensor, Tensor]]
 
 
 class Tap:
@@ -100,14 +103,25 @@ class Tap:
         if self.is_open:
             self._losses.append(torch.stack((losses_BT.sum(dim=1), counted_BT.sum(dim=1))))
 
-    def drain(self) -> Tensor:
+    def drain(self, combine: Combine | None = None) -> Tensor:
         """The readings since the last call, on the device; the tap starts afresh.
 
         Layer by layer its gauges, then those of the model. Without meaning if it was never opened.
+
+        Args:
+            combine: takes what was folded of each reading, its gauge, and how often the tap was
+                opened, and gives them for several taps together.
         """
-        openings = max(self._openings, 1)
-        readings_LG = _reduced(self._buffer_LG.clone(), self.gauges, openings)
-        readings_M = _reduced(self._buffer_M.clone(), self.totals, openings)
+        folded_LG, folded_M = self._buffer_LG.clone(), self._buffer_M.clone()
+        openings: float | Tensor = max(self._openings, 1)
+        if combine is not None:
+            gauges = (*self.gauges * self._layers, *self.totals)
+            folded = torch.cat((folded_LG.flatten(), folded_M))
+            folded, openings = combine(folded, gauges, self._openings)
+            of_layers, folded_M = folded.split((folded_LG.numel(), folded_M.numel()))
+            folded_LG = of_layers.view_as(folded_LG)
+        readings_LG = _reduced(folded_LG, self.gauges, openings)
+        readings_M = _reduced(folded_M, self.totals, openings)
         self._start_afresh()
         return torch.cat((readings_LG.flatten(), readings_M))
 
@@ -156,7 +170,7 @@ def _fold(slot: Tensor, gauge: Gauge, value: Tensor) -> None:
             raise ValueError(f"{gauge.name} is {gauge.reduction}, which no forward pass reads")
 
 
-def _reduced(sums: Tensor, gauges: Sequence[Gauge], openings: int) -> Tensor:
+def _reduced(sums: Tensor, gauges: Sequence[Gauge], openings: float | Tensor) -> Tensor:
     for place, gauge in enumerate(gauges):
         if gauge.reduction in ("mean", "rms"):
             sums[..., place] /= openings

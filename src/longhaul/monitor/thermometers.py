@@ -19,8 +19,9 @@ from longhaul.model.tap import Gauge, Tap
 from longhaul.monitor.noise_scale import NOISE_SCALE, noise_scale
 from longhaul.monitor.weights import ABSENT, ROLE_GAUGES, WeightGauges, tensors_norm
 from longhaul.optim.gate import Gate
-from longhaul.optim.groups import make_groups
+from longhaul.optim.groups import Group
 from longhaul.optim.optimizer import Optimizer
+from longhaul.optim.sharding import Sharding, own_part
 
 SOURCE_LOSS = Gauge(
     "source_losses",
@@ -60,13 +61,24 @@ class Thermometers:
 
     Args:
         model: on its device.
+        groups: its weights by role.
         device: where it computes.
         sources: names of the sources of text, by number.
+        sharding: with many processes, what this one has of the weights; readings are reduced over
+            all of them.
     """
 
-    def __init__(self, model: GPT, device: torch.device, sources: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        model: GPT,
+        groups: Sequence[Group],
+        device: torch.device,
+        sources: Sequence[str] = (),
+        sharding: Sharding | None = None,
+    ) -> None:
+        self._sharding = sharding
         self.tap = Tap(model.gauges, len(model.blocks), device)
-        self._weights = WeightGauges(make_groups(model))
+        self._weights = WeightGauges(groups, sharding)
         self._sources = tuple(sources)
         self._absent = torch.full((), ABSENT, device=device)
         self._first: tuple[Tensor, int] | None = None
@@ -76,9 +88,17 @@ class Thermometers:
         """Measure the gradient of the first of several micro-batches, which has that many targets,
         while no other is added to it.
         """
-        weights = (weight for group in optimizer.groups for weight in group.parameters)
-        gradients = [weight.grad for weight in weights if weight.grad is not None]
-        self._first = tensors_norm(gradients), tokens
+        given = [
+            (name, own_part(weight.grad))
+            for group in optimizer.groups
+            for name, weight in zip(group.names, group.parameters, strict=True)
+            if weight.grad is not None
+        ]
+        names, gradients = zip(*given, strict=True)
+        norm = tensors_norm(gradients, names, self._sharding)
+        if self._sharding is not None:
+            norm = self._sharding.sum(norm.square()).sqrt()
+        self._first = norm, tokens
 
     @contextmanager
     def watch(
@@ -110,7 +130,7 @@ class Thermometers:
         """
         readings = torch.cat(
             (
-                self.tap.drain(),
+                self.tap.drain(None if self._sharding is None else self._combined),
                 self._noise_scale.view(1),
                 self._weights.drain(),
                 self._losses_by_source(self.tap.drain_losses(), source_B),
@@ -139,10 +159,27 @@ class Thermometers:
             source_losses={name: loss for name, loss in losses if loss != ABSENT},
         )
 
+    def _combined(
+        self, folded: Tensor, gauges: Sequence[Gauge], openings: int
+    ) -> tuple[Tensor, Tensor]:
+        """What the taps of all ranks have folded, and how often they were opened."""
+        assert self._sharding is not None
+        largest = [number for number, gauge in enumerate(gauges) if gauge.reduction == "max"]
+        smallest = [number for number, gauge in enumerate(gauges) if gauge.reduction == "min"]
+        ends = self._sharding.largest(torch.cat((folded[largest], -folded[smallest])))
+        sums = self._sharding.sum(torch.cat((folded, folded.new_full((1,), openings))))
+        # Each stage of a pipeline writes gauges of its own, and opens the tap as often.
+        folded, total = sums[:-1], sums[-1] / self._sharding.stages
+        folded[largest], folded[smallest] = ends[: len(largest)], -ends[len(largest) :]
+        return folded, total
+
     def _losses_by_source(self, losses_2B: Tensor, source_B: Tensor | None) -> Tensor:
         """Mean loss [N], `ABSENT` for sources that are not in the batch."""
         if source_B is None:
             return self._absent.expand(len(self._sources))
         sums_2N = losses_2B.new_zeros(2, len(self._sources))
-        sums_2N.index_add_(1, source_B, losses_2B)
+        # Sequences that are only padding, at the end of a share, were not seen.
+        sums_2N.index_add_(1, source_B[: losses_2B.size(1)], losses_2B)
+        if self._sharding is not None:
+            self._sharding.sum(sums_2N)
         return torch.where(sums_2N[1] > 0, sums_2N[0] / sums_2N[1], ABSENT)

@@ -19,9 +19,11 @@ import torch
 from torch import Tensor
 
 from longhaul.model.tap import Gauge
+from longhaul.model.weights import Role
 from longhaul.optim.gate import Gate
 from longhaul.optim.groups import Group
 from longhaul.optim.optimizer import LiveSettings, Optimizer
+from longhaul.optim.sharding import Sharding, own_part
 
 ABSENT = -1.0
 """Stands for a reading that there is none of; no gauge of a role is ever negative."""
@@ -52,6 +54,7 @@ ROLE_GAUGES = (
 )  # fmt: skip
 
 _SAMPLE = 1 << 16
+_SECOND_MOMENT_RATIO = 3  # its place among the gauges of a role
 
 
 class WeightGauges:
@@ -59,12 +62,24 @@ class WeightGauges:
 
     Args:
         groups: the model's weights by role.
+        sharding: they are parts of whole ones; readings are of those, the same on all ranks.
     """
 
-    def __init__(self, groups: Sequence[Group]) -> None:
+    def __init__(self, groups: Sequence[Group], sharding: Sharding | None = None) -> None:
+        self._sharding = sharding
         # Made once: a copy from the host would wait for the device.
-        self._samples = [_Sample(group.parameters) for group in groups]
-        self._names = [f"{gauge.name}.{group.role}" for group in groups for gauge in ROLE_GAUGES]
+        self._samples = [
+            _Sample(group.parameters)
+            if sharding is None
+            else _Sample(
+                group.parameters,
+                [sharding.pieces[name].copies for name in group.names],
+                sharding.roles[group.role],
+            )
+            for group in groups
+        ]
+        roles = [group.role for group in groups] if sharding is None else sharding.roles
+        self._names = [f"{gauge.name}.{role}" for role in roles for gauge in ROLE_GAUGES]
         self._readings_RG: Tensor | None = None
 
     @property
@@ -82,19 +97,27 @@ class WeightGauges:
             scale: what the loss was multiplied by, if anything.
         """
         roles = list(zip(optimizer.groups, self._samples, strict=True))
-        before = [_look(group, sample, gate) for group, sample in roles]
+        before = [_look(group, sample, gate, self._sharding) for group, sample in roles]
         yield
         settings, state = optimizer.live_settings(), optimizer.tensors()
-        readings = []
-        for look, (group, sample) in zip(before, roles, strict=True):
-            gradient_norm = look.gradient_norm if scale is None else look.gradient_norm / scale
-            ratios = (
-                _update_ratio(look, group, sample),
-                _second_moment_ratio(look, group, sample, settings, state),
+        shares = {
+            group.role: (
+                look.gradient_norm,
+                look.weight_norm,
+                _moved(look, group, sample),
+                _over_second_moment(look, group, sample, settings, state),
                 sample.mean(look.gradient_S == 0),
             )
-            readings.append(torch.stack((gradient_norm, look.weight_norm, *ratios)))
-        self._readings_RG = torch.stack(readings)
+            for look, (group, sample) in zip(before, roles, strict=True)
+        }
+        if self._sharding is None:
+            self._readings_RG = torch.stack([_readings(own, scale) for own in shares.values()])
+            return
+        whole, ranks_R = _added_up(shares, self._sharding)
+        readings_RG = torch.stack([_readings(of_role, scale) for of_role in whole])
+        over_R = readings_RG[:, _SECOND_MOMENT_RATIO]
+        readings_RG[:, _SECOND_MOMENT_RATIO] = torch.where(ranks_R > 0, over_R, ABSENT)
+        self._readings_RG = readings_RG
 
     def drain(self) -> Tensor:
         """Readings of the last update that was watched, role by role."""
@@ -108,24 +131,40 @@ class WeightGauges:
 
 
 class _Sample:
-    """Which elements of a role's weights are compared: the same in every step."""
+    """Which elements of a role's weights are compared: the same in every step.
 
-    def __init__(self, weights: Sequence[Tensor]) -> None:
+    Args:
+        weights: of the role.
+        copies: of sharded weights, how many ranks hold each.
+        elements: of sharded weights, those of the whole role.
+    """
+
+    def __init__(
+        self,
+        weights: Sequence[Tensor],
+        copies: Sequence[int] = (),
+        elements: int = 0,
+    ) -> None:
+        weights = [own_part(weight) for weight in weights]
         self._strides = [_stride(weight) for weight in weights]
         sizes = [weight.numel() for weight in weights]
+        whole, copies = elements or sum(sizes), copies or [1] * len(sizes)
         # Rounded up: the first element is always taken.
         counts = [-(-size // stride) for size, stride in zip(sizes, self._strides, strict=True)]
-        shares = [size / count / sum(sizes) for size, count in zip(sizes, counts, strict=True)]
+        shares = [
+            size / max(count, 1) / (whole * times)
+            for size, count, times in zip(sizes, counts, copies, strict=True)
+        ]
         device = weights[0].device
         self._size = sum(counts)
         self._counts_W = torch.tensor(counts, device=device)
         self._shares_W = torch.tensor(shares, device=device)
-        self.elements = sum(sizes)
+        self.elements = whole
         """Of the role, sampled or not."""
 
     def of(self, tensors: Sequence[Tensor]) -> Tensor:
         """Elements [S] of the weights, or of tensors that are shaped like them; a float32 copy."""
-        taken = zip(tensors, self._strides, strict=True)
+        taken = zip(map(own_part, tensors), self._strides, strict=True)
         return torch.cat([tensor.flatten()[::stride] for tensor, stride in taken]).float()
 
     def spread(self, value_W: Tensor) -> Tensor:
@@ -133,7 +172,9 @@ class _Sample:
         return value_W.repeat_interleave(self._counts_W, output_size=self._size)
 
     def mean(self, value_S: Tensor) -> Tensor:
-        """Estimate of the mean over all elements of the role; exact if all are taken."""
+        """Estimate of the mean over all elements of the role; exact if all are taken. Of sharded
+        weights, this rank's share of it.
+        """
         return (value_S * self.spread(self._shares_W)).sum()
 
 
@@ -150,51 +191,102 @@ class _Look:
 
 
 @torch.no_grad()
-def _look(group: Group, sample: _Sample, gate: Gate) -> _Look:
+def _look(group: Group, sample: _Sample, gate: Gate, sharding: Sharding | None) -> _Look:
     # The update rule leaves a weight without a gradient alone, as it does one with zeros.
     gradients = [
-        torch.zeros_like(weight) if weight.grad is None else weight.grad
+        torch.zeros_like(own_part(weight)) if weight.grad is None else own_part(weight.grad)
         for weight in group.parameters
     ]
+    weights = [own_part(weight) for weight in group.parameters]
     gradient_S = sample.of(gradients)
     return _Look(
-        gradient_norm=tensors_norm(gradients),
-        weight_norm=tensors_norm(group.parameters),
+        gradient_norm=tensors_norm(gradients, group.names, sharding),
+        weight_norm=tensors_norm(weights, group.names, sharding),
         gradient_S=gradient_S if gate.divisor is None else gradient_S / gate.divisor,
         weight_S=sample.of(group.parameters),
     )
 
 
+Shares = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor]
+"""Of a role: norm of the gradient and of the weights; square of the update's norm; mean square of
+the gradient over the second moment (None if there is none); share of zeros."""
+
+
 @torch.no_grad()
-def _update_ratio(look: _Look, group: Group, sample: _Sample) -> Tensor:
+def _moved(look: _Look, group: Group, sample: _Sample) -> Tensor:
+    """Square of the update's norm."""
     moved_S = sample.of(group.parameters) - look.weight_S
-    ratio = (sample.mean(moved_S.square()) * sample.elements).sqrt() / look.weight_norm
-    return ratio.masked_fill(look.weight_norm == 0, 0.0)
+    return sample.mean(moved_S.square()) * sample.elements
 
 
 @torch.no_grad()
-def _second_moment_ratio(
+def _over_second_moment(
     look: _Look,
     group: Group,
     sample: _Sample,
     settings: LiveSettings,
     state: Mapping[str, Tensor],
-) -> Tensor:
+) -> Tensor | None:
     if f"{group.names[0]}.exp_avg_sq" not in state:
-        return look.weight_norm.new_full((), ABSENT)
+        return None
     beta2, eps = (float(settings[f"{group.role}.{name}"]) for name in ("beta2", "eps"))
     steps_W = torch.stack([state[f"{name}.step"] for name in group.names])
     # Where no update was made yet the moment is 0 whatever it is divided by.
     bias_W = torch.where(steps_W > 0, 1.0 - beta2**steps_W, 1.0).to(look.weight_S.device)
     moment_S = sample.of([state[f"{name}.exp_avg_sq"] for name in group.names])
     moment_S /= sample.spread(bias_W)
-    return sample.mean(look.gradient_S.square() / moment_S.clamp_min_(eps * eps)).sqrt()
+    return sample.mean(look.gradient_S.square() / moment_S.clamp_min_(eps * eps))
 
 
 @torch.no_grad()
-def tensors_norm(tensors: Sequence[Tensor]) -> Tensor:
-    """Root of the summed squares over all of them, in float32 whatever they are."""
+def _added_up(shares: Mapping[Role, Shares], sharding: Sharding) -> tuple[list[Shares], Tensor]:
+    """The whole roles' figures from all ranks' shares, by one all-reduce; and of each role, how
+    many ranks have second moments.
+    """
+    zero = next(iter(shares.values()))[0].new_zeros(())
+    flat = []
+    for role in sharding.roles:
+        gradient, weight, moved, over, zeros = shares.get(role, (zero, zero, zero, None, zero))
+        counted = (zero, zero) if over is None else (over, zero + 1.0)
+        flat += [gradient.square(), weight.square(), moved, *counted, zeros]
+    sums_RG = sharding.sum(torch.stack(flat)).view(len(sharding.roles), -1)
+    whole: list[Shares] = [
+        (gradient.sqrt(), weight.sqrt(), moved, over, zeros)
+        for gradient, weight, moved, over, _, zeros in sums_RG
+    ]
+    return whole, sums_RG[:, 4]
+
+
+@torch.no_grad()
+def _readings(shares: Shares, scale: Tensor | None) -> Tensor:
+    """In the order of `ROLE_GAUGES`."""
+    gradient_norm, weight_norm, moved, over, zeros = shares
+    update_ratio = (moved.sqrt() / weight_norm).masked_fill(weight_norm == 0, 0.0)
+    return torch.stack(
+        (
+            gradient_norm if scale is None else gradient_norm / scale,
+            weight_norm,
+            update_ratio,
+            weight_norm.new_full((), ABSENT) if over is None else over.sqrt(),
+            zeros,
+        )
+    )
+
+
+@torch.no_grad()
+def tensors_norm(
+    tensors: Sequence[Tensor], names: Sequence[str] = (), sharding: Sharding | None = None
+) -> Tensor:
+    """Root of the summed squares over all of them, in float32 whatever they are.
+
+    Args:
+        tensors: to measure.
+        names: with `sharding`, of the weights that they belong to.
+        sharding: they are this rank's parts: the squares of all ranks add up.
+    """
     norms = torch._foreach_norm(list(tensors), 2, torch.float32)
+    if sharding is not None:
+        return sharding.own_share(norms, names)
     norm: Tensor = torch.linalg.vector_norm(torch.stack(norms))
     return norm
 

@@ -16,21 +16,32 @@ from longhaul.optim.muon import MuonRule
 from longhaul.optim.optimizer import Optimizer
 from longhaul.optim.rules import Rule, RuledOptimizer
 from longhaul.optim.sgdw import SgdwRule
+from longhaul.optim.sharding import Sharding
+
+RuleFor = Callable[[Group, OptimSection, Sharding | None], Rule]
 
 
-def _muon(group: Group, settings: OptimSection) -> Rule:
-    return MuonRule(group) if group.role == "matrix" else AdamRule(group)
+def _muon(group: Group, settings: OptimSection, sharding: Sharding | None) -> Rule:
+    return MuonRule(group, sharding) if group.role == "matrix" else AdamRule(group)
 
 
-OPTIMIZERS: dict[str, Callable[[Group, OptimSection], Rule]] = {
-    "adamw": lambda group, settings: AdamRule(group),
+OPTIMIZERS: dict[str, RuleFor] = {
+    "adamw": lambda group, settings, sharding: AdamRule(group),
     "muon": _muon,
-    "lamb": lambda group, settings: LambRule(group),
-    "sgdw": lambda group, settings: SgdwRule(group, settings.sgdw.momentum),
+    "lamb": lambda group, settings, sharding: LambRule(group, sharding),
+    "sgdw": lambda group, settings, sharding: SgdwRule(group, settings.sgdw.momentum),
 }
 """Value of `optim.name` → the update rule of a role's weights."""
 
 
-def build_optimizer(model: nn.Module, settings: OptimSection) -> Optimizer:
-    """The optimizer that the settings ask for, over all trainable weights of `model`."""
-    return RuledOptimizer(settings.name, model, settings, OPTIMIZERS[settings.name])
+def build_optimizer(
+    model: nn.Module, settings: OptimSection, sharding: Sharding | None = None
+) -> Optimizer:
+    """The optimizer that the settings ask for, over all trainable weights of `model`.
+
+    Args:
+        model: whose weights are updated.
+        settings: of the optimizer.
+        sharding: its weights are parts of whole ones.
+    """
+    return RuledOptimizer(settings.name, model, settings, OPTIMIZERS[settings.name], sharding)

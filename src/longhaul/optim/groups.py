@@ -4,13 +4,14 @@ Enters: a model and the optimizer's settings. Leaves: groups by role in a fixed 
 for the table printed at start. Never knows: the update rule.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import nn
 
 from longhaul.config.optim import OptimSection
 from longhaul.core.errors import LonghaulError
+from longhaul.core.pieces import Pieces
 from longhaul.model.weights import ROLES, Role, roles
 
 
@@ -37,8 +38,13 @@ class GroupRow:
     weight_decay: float
 
 
-def make_groups(model: nn.Module) -> tuple[Group, ...]:
-    """The model's trainable weights by role; roles that do not occur are left out."""
+def make_groups(model: nn.Module, pieces: Mapping[str, Pieces] | None = None) -> tuple[Group, ...]:
+    """The model's trainable weights by role; roles that do not occur are left out.
+
+    Args:
+        model: whole, or this process's part of one.
+        pieces: with a part, the whole weights by name.
+    """
     trainable = [item for item in roles(model) if item[1].requires_grad]
     owners = dict(model.named_modules())
     groups = []
@@ -46,7 +52,11 @@ def make_groups(model: nn.Module) -> tuple[Group, ...]:
         of_role = [(name, weight) for name, weight, its_role in trainable if its_role == role]
         if of_role:
             names, weights = zip(*of_role, strict=True)
-            parts = tuple(_parts(owners[n.rpartition(".")[0]], n, w) for n, w in of_role)
+            shapes = [w.shape if pieces is None else pieces[n].shape for n, w in of_role]
+            parts = tuple(
+                _parts(owners[name.rpartition(".")[0]], name, shape)
+                for name, shape in zip(names, shapes, strict=True)
+            )
             groups.append(Group(role, names, weights, parts))
     return tuple(groups)
 
@@ -82,11 +92,11 @@ def describe(groups: Sequence[Group], settings: OptimSection) -> list[GroupRow]:
     ]
 
 
-def _parts(owner: nn.Module, name: str, weight: nn.Parameter) -> tuple[int, ...]:
+def _parts(owner: nn.Module, name: str, shape: Sequence[int]) -> tuple[int, ...]:
     parts: int | Sequence[int] = getattr(owner, "parts", 1)
-    if weight.ndim < 2:
-        return (weight.numel(),)
-    rows = weight.size(0)
+    rows = shape[0] if shape else 1
+    if len(shape) < 2:
+        return (rows,)
     each = (rows // parts,) * parts if isinstance(parts, int) else tuple(parts)
     if sum(each) != rows:
         raise LonghaulError(

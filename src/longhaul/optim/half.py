@@ -14,35 +14,41 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from longhaul.optim.sharding import own_part
+
 _HALVES = (torch.bfloat16, torch.float16)
 # Elements that are copied at once, which bounds the memory that an update borrows.
 _MOST_AT_ONCE = 1 << 25
 
 
 def state_like(weight: nn.Parameter) -> Tensor:
-    """Zeros for the state of a weight: of its shape, in float32 if it is a half."""
+    """Zeros for the state of a weight: of the shape of this process's part of it, in float32 if it
+    is a half.
+    """
     dtype = torch.float32 if weight.dtype in _HALVES else weight.dtype
-    return torch.zeros_like(weight, dtype=dtype, memory_format=torch.preserve_format).detach()
+    own = own_part(weight)
+    return torch.zeros_like(own, dtype=dtype, memory_format=torch.preserve_format).detach()
 
 
 def gradients_of(weights: Sequence[nn.Parameter]) -> list[Tensor]:
-    """Their gradients: halves as new float32 tensors, others the very tensors."""
-    return [
-        gradient.float() if gradient.dtype in _HALVES else gradient
-        for weight in weights
-        if (gradient := weight.grad) is not None
-    ]
+    """Own parts of their gradients: halves as new float32 tensors, others the very
+    tensors.
+    """
+    gradients = (own_part(weight.grad) for weight in weights if weight.grad is not None)
+    return [g.float() if g.dtype in _HALVES else g for g in gradients]
 
 
 @contextmanager
 def in_float32(weights: Sequence[nn.Parameter]) -> Iterator[list[Tensor]]:
-    """The weights to update in place: halves as float32 copies, which are rounded back after.
+    """Own parts of weights, to update in place: halves as float32 copies, which are
+    rounded back after.
 
     A copy that was not changed rounds back to the same bytes.
     """
-    given = [weight.float() if weight.dtype in _HALVES else weight for weight in weights]
+    parts = [own_part(weight) for weight in weights]
+    given = [part.float() if part.dtype in _HALVES else part for part in parts]
     yield given
-    changed = [(w, copy) for w, copy in zip(weights, given, strict=True) if copy is not w]
+    changed = [(part, copy) for part, copy in zip(parts, given, strict=True) if copy is not part]
     if changed:
         halves, copies = zip(*changed, strict=True)
         torch._foreach_copy_(halves, copies)
@@ -59,8 +65,9 @@ def portions(weights: Sequence[nn.Parameter], copies: bool = False) -> list[rang
         return [range(len(weights))]
     portions, first, elements = [], 0, 0
     for number, weight in enumerate(weights):
-        if elements and elements + weight.numel() > _MOST_AT_ONCE:
+        own = own_part(weight).numel()
+        if elements and elements + own > _MOST_AT_ONCE:
             portions.append(range(first, number))
             first, elements = number, 0
-        elements += weight.numel()
+        elements += own
     return [*portions, range(first, len(weights))]

@@ -12,6 +12,7 @@ from longhaul.optim.groups import Group
 from longhaul.optim.half import gradients_of, in_float32
 from longhaul.optim.moments import MomentsRule
 from longhaul.optim.rules import divide, hush
+from longhaul.optim.sharding import Sharding
 
 
 class LambRule(MomentsRule):
@@ -22,8 +23,8 @@ class LambRule(MomentsRule):
     weight with a zero gradient shrinks by exactly lr, whatever its decay.
     """
 
-    def __init__(self, group: Group) -> None:
-        super().__init__(group, group.parameters[0].device, copies=True)
+    def __init__(self, group: Group, sharding: Sharding | None = None) -> None:
+        super().__init__(group, group.parameters[0].device, copies=True, sharding=sharding)
 
     def update(self, gate: Gate) -> None:
         """See `Rule.update`."""
@@ -60,8 +61,12 @@ class LambRule(MomentsRule):
         torch._foreach_div_(directions, roots)
         if self.numbers["weight_decay"]:
             torch._foreach_add_(directions, weights, alpha=self.numbers["weight_decay"])
-        weight_norms_W = torch.stack(torch._foreach_norm(weights))
-        norms_W = torch.stack(torch._foreach_norm(directions))
+        weight_norms, norms = torch._foreach_norm(weights), torch._foreach_norm(directions)
+        if self.sharding is None:
+            weight_norms_W, norms_W = torch.stack(weight_norms), torch.stack(norms)
+        else:
+            names = [self.group.names[n] for n in given]
+            weight_norms_W, norms_W = self.sharding.whole_norms((weight_norms, norms), names)
         both = (weight_norms_W > 0) & (norms_W > 0)
         lengths_W = torch.where(both, weight_norms_W / norms_W, 1.0) * -self.numbers["lr"]
         torch._foreach_mul_(directions, list(lengths_W.unbind()))

@@ -11,6 +11,7 @@ from longhaul.config.optim import OptimSection
 from longhaul.optim.groups import Group
 from longhaul.optim.half import portions, state_like
 from longhaul.optim.rules import Rule
+from longhaul.optim.sharding import Sharding, cut_alike
 
 _STATE = ("step", "exp_avg", "exp_avg_sq")
 
@@ -22,10 +23,17 @@ class MomentsRule(Rule):
         group: the weights.
         steps_on: where the counters of updates live.
         copies: an update copies float32 weights too, so they are taken in portions.
+        sharding: the weights are parts of whole ones.
     """
 
-    def __init__(self, group: Group, steps_on: torch.device, copies: bool = False) -> None:
-        super().__init__(group)
+    def __init__(
+        self,
+        group: Group,
+        steps_on: torch.device,
+        copies: bool = False,
+        sharding: Sharding | None = None,
+    ) -> None:
+        super().__init__(group, sharding)
         self.steps = [torch.zeros((), device=steps_on) for _ in group.parameters]
         self.exp_avgs = [state_like(parameter) for parameter in group.parameters]
         self.exp_avg_sqs = [state_like(parameter) for parameter in group.parameters]
@@ -46,9 +54,9 @@ class MomentsRule(Rule):
 
     def tensors(self) -> dict[str, Tensor]:
         """Moments and step counters by name, `<weight>.<what>`."""
-        owned = zip(self.steps, self.exp_avgs, self.exp_avg_sqs, strict=True)
+        owned = zip(self.group.parameters, self.steps, self.exp_avgs, self.exp_avg_sqs, strict=True)
         return {
-            f"{name}.{what}": tensor
-            for name, state in zip(self.group.names, owned, strict=True)
+            f"{name}.{what}": tensor if what == "step" else cut_alike(weight, tensor)
+            for name, (weight, *state) in zip(self.group.names, owned, strict=True)
             for what, tensor in zip(_STATE, state, strict=True)
         }

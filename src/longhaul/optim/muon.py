@@ -9,16 +9,19 @@ Shape suffixes: N matrices of one shape, R rows, C columns.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from longhaul.config.optim import OptimSection
+from longhaul.optim.dealing import Dealing
 from longhaul.optim.gate import Gate
 from longhaul.optim.groups import Group
 from longhaul.optim.half import in_float32
 from longhaul.optim.newton_schulz import bf16_is_fast, newton_schulz
 from longhaul.optim.rules import Rule, hush, shrink_by
+from longhaul.optim.sharding import Sharding, cut_alike, own_part
 
 _FIRST_MOMENTUM = 0.85  # Where the warm-up begins (modded-nanogpt).
 # Matrices are stacked up to this many elements: more would only borrow more memory.
@@ -34,7 +37,9 @@ class _Stack:
     parts: tuple[int, ...]
     """Rows of each fused map."""
     momentum_NRC: Tensor
-    """float32."""
+    """float32; of sharded weights, this process's parts."""
+    dealing: Dealing | None
+    """How whole matrices come out of parts; None where the weights are whole."""
 
 
 class MuonRule(Rule):
@@ -45,10 +50,10 @@ class MuonRule(Rule):
     back; here equal shapes are stacked into fewer, bigger calls.
     """
 
-    def __init__(self, group: Group) -> None:
-        super().__init__(group)
+    def __init__(self, group: Group, sharding: Sharding | None = None) -> None:
+        super().__init__(group, sharding)
         self._step = torch.zeros((), device=self.device)
-        self._stacks = list(_stacks(group))
+        self._stacks = list(_stacks(group, sharding))
 
     def wanted(self, settings: OptimSection, lr: float) -> dict[str, float]:
         """Rate, decay and `optim.muon`; switches as 1 or 0."""
@@ -101,9 +106,11 @@ class MuonRule(Rule):
         ahead_NRC = momentum_NRC
         if self.numbers["nesterov"]:
             ahead_NRC = torch.lerp(gradient_NRC, momentum_NRC, momentum)
-        whole = (ahead_NRC.size(1),)
-        parts = stack.parts if self.numbers["separate_parts"] else whole
-        step_NRC = self._steps_of_parts(ahead_NRC, parts)
+        parts = stack.parts if self.numbers["separate_parts"] else (sum(stack.parts),)
+        if stack.dealing is None:
+            step_NRC = self._steps_of_parts(ahead_NRC, parts)
+        else:
+            step_NRC = stack.dealing(ahead_NRC, partial(self._steps_of_parts, parts=parts))
         hush([step_NRC], gate)
         return step_NRC
 
@@ -128,28 +135,42 @@ class MuonRule(Rule):
         """Momentum of each matrix, `<weight>.momentum`, and the count of updates."""
         state = {f"{self.group.role}.step": self._step}
         for stack in self._stacks:
-            for name, momentum_RC in zip(stack.names, stack.momentum_NRC, strict=True):
-                state[f"{name}.momentum"] = momentum_RC
+            owned = zip(stack.names, stack.parameters, stack.momentum_NRC, strict=True)
+            for name, weight, momentum_RC in owned:
+                state[f"{name}.momentum"] = cut_alike(weight, momentum_RC)
         return state
 
 
-def _stacks(group: Group) -> Iterator[_Stack]:
+def _stacks(group: Group, sharding: Sharding | None) -> Iterator[_Stack]:
     alike: dict[tuple[object, ...], list[int]] = {}
     for number, weight in enumerate(group.parameters):
-        key = (weight.shape, weight.dtype, group.parts[number])
+        # Equal shapes may be cut in different ways.
+        held = None if sharding is None else sharding.pieces[group.names[number]].by_holder
+        key = (weight.shape, weight.dtype, group.parts[number], held)
         alike.setdefault(key, []).append(number)
+    dealt = 0
     for numbers in alike.values():
         first = group.parameters[numbers[0]]
-        most = max(1, _MOST_IN_STACK // first.numel())
+        pieces = None if sharding is None else sharding.pieces[group.names[numbers[0]]]
+        whole = first.numel() if pieces is None else math.prod(pieces.shape)
+        # What is dealt out is stacked at each rank.
+        most = max(1, _MOST_IN_STACK // whole) * (1 if sharding is None else sharding.size)
         for begin in range(0, len(numbers), most):
             taken = numbers[begin : begin + most]
+            shape = own_part(first).shape
             yield _Stack(
                 names=tuple(group.names[number] for number in taken),
                 parameters=tuple(group.parameters[number] for number in taken),
                 parts=group.parts[taken[0]],
-                momentum_NRC=torch.zeros(len(taken), *first.shape, device=first.device),
+                momentum_NRC=torch.zeros(len(taken), *shape, device=first.device),
+                dealing=Dealing(sharding, pieces, len(taken), dealt)
+                if sharding is not None and pieces is not None
+                else None,
             )
+            dealt += len(taken)
 
 
 def _gradient(weight: nn.Parameter) -> Tensor:
-    return torch.zeros_like(weight) if weight.grad is None else weight.grad
+    if weight.grad is None:
+        return torch.zeros_like(own_part(weight))
+    return own_part(weight.grad)

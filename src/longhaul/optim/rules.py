@@ -20,6 +20,7 @@ from longhaul.core.errors import NeedsPerson
 from longhaul.optim.gate import Gate, judge
 from longhaul.optim.groups import Group, learning_rate, make_groups, weight_decay
 from longhaul.optim.optimizer import LiveSettings
+from longhaul.optim.sharding import Sharding, own_part
 
 # Devices whose fused kernels obey `found_inf` and `grad_scale`: one pass over the memory clips,
 # updates and masks, about four times as fast on a CPU as a loop over tensors after a clipping
@@ -33,10 +34,12 @@ class Rule(ABC):
     Args:
         group: the weights. State for them is allocated before the first step, so that a
             checkpoint can be copied in and memory is known before the first batch.
+        sharding: they are parts of whole weights.
     """
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Group, sharding: Sharding | None = None) -> None:
         self.group = group
+        self.sharding = sharding
         self.device = group.parameters[0].device
         self.fused = self.device.type in FUSED_DEVICES
         self.numbers: dict[str, float] = {}
@@ -75,6 +78,7 @@ class RuledOptimizer:
         model: whose trainable weights are updated.
         settings: in force at first.
         rule_for: makes the rule of a group.
+        sharding: the model's weights are parts of whole ones.
     """
 
     def __init__(
@@ -82,18 +86,26 @@ class RuledOptimizer:
         name: str,
         model: nn.Module,
         settings: OptimSection,
-        rule_for: Callable[[Group, OptimSection], Rule],
+        rule_for: Callable[[Group, OptimSection, Sharding | None], Rule],
+        sharding: Sharding | None = None,
     ) -> None:
         self.name = name
-        self.groups = make_groups(model)
-        self.rules = [rule_for(group, settings) for group in self.groups]
+        self.sharding = sharding
+        self.groups = make_groups(model, sharding.pieces if sharding is not None else None)
+        self.rules = [rule_for(group, settings, sharding) for group in self.groups]
         self._parameters = [p for group in self.groups for p in group.parameters]
+        self._names = [name for group in self.groups for name in group.names]
         self.apply_settings(settings)
 
     def judge(self, loss: Tensor, scale: Tensor | None = None) -> Gate:
         """Measure all gradients; see `gate.judge`."""
-        gradients = [p.grad for p in self._parameters if p.grad is not None]
-        return judge(gradients, loss, self._clip, scale)
+        if self.sharding is None:
+            gradients = [p.grad for p in self._parameters if p.grad is not None]
+            return judge(gradients, loss, self._clip, scale)
+        named = zip(self._names, self._parameters, strict=True)
+        given = [(name, own_part(p.grad)) for name, p in named if p.grad is not None]
+        names, parts = zip(*given, strict=True)
+        return judge(parts, loss, self._clip, scale, self.sharding, names)
 
     @torch.no_grad()
     def step(self, gate: Gate) -> None:

@@ -15,6 +15,7 @@ from longhaul.optim.gate import Gate
 from longhaul.optim.groups import Group
 from longhaul.optim.half import gradients_of, in_float32, portions, state_like
 from longhaul.optim.rules import Rule, divide, shrink_by
+from longhaul.optim.sharding import cut_alike
 
 
 class SgdwRule(Rule):
@@ -89,5 +90,5 @@ class SgdwRule(Rule):
 
     def tensors(self) -> dict[str, Tensor]:
         """Momentum by name, `<weight>.momentum`; empty without momentum."""
-        named = zip(self.group.names, self._buffers, strict=False)
-        return {f"{name}.momentum": buffer for name, buffer in named}
+        named = zip(self.group.names, self.group.parameters, self._buffers, strict=False)
+        return {f"{name}.momentum": cut_alike(weight, buffer) for name, weight, buffer in named}

@@ -10,7 +10,9 @@ from longhaul.core.clocks import Clock
 from longhaul.logbook.folder import RunFolder
 from longhaul.run.book import Book
 from longhaul.run.past import Past
+from longhaul.run.tiers import Tiers
 from longhaul.run.view import View
+from longhaul.supervise.progress import ProgressFile
 
 
 @dataclass(frozen=True)
@@ -24,3 +26,7 @@ class Attempt:
     book: Book
     view: View
     clock: Clock
+    progress: ProgressFile | None = None
+    """Where this process says at which step it is; None: nobody watches."""
+    tiers: Tiers | None = None
+    """Where else its checkpoints are; None: nowhere."""

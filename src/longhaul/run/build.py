@@ -1,8 +1,12 @@
-"""Building what a trainer works with, on one device.
+"""Building what a trainer works with, on the device of one process.
 
-Enters: an attempt, prepared text, a device. Leaves: the trainer's parts, weights fresh.
+Enters: a site, prepared text, a device. Leaves: the trainer's parts, weights fresh.
 Never knows: checkpoints; they are restored into the parts afterwards.
 """
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 
@@ -11,59 +15,100 @@ from longhaul.checkpoint.snapshots import SnapshotRing
 from longhaul.config.load import with_overrides
 from longhaul.config.recipe import Recipe
 from longhaul.config.size import model_size
+from longhaul.core.books import TimeBooks
+from longhaul.core.clocks import Clock
 from longhaul.core.memory import available_memory
 from longhaul.core.units import Bytes, short_count
 from longhaul.data.batches import BatchReader
 from longhaul.data.dataset import Dataset
+from longhaul.logbook.ledger import LedgerState
 from longhaul.model.gpt import GPT
-from longhaul.model.initialise import build
+from longhaul.model.initialise import allocate, build
 from longhaul.model.precision import to_half
 from longhaul.optim.build import build_optimizer
-from longhaul.optim.groups import describe
+from longhaul.optim.groups import GroupRow, describe
 from longhaul.optim.loss_scale import LossScale
+from longhaul.parallel.ranks import Ranks
+from longhaul.parallel.world import World
 from longhaul.run.attempt import Attempt
+from longhaul.run.view import View
+from longhaul.train.parts import Parts
 from longhaul.train.state import Progress
 from longhaul.train.step import TrainingStep
-from longhaul.train.trainer import Parts
 
 _HALF_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def build_model(recipe: Recipe, dataset: Dataset, device: torch.device) -> GPT:
-    """The recipe's model, filled, in its number format."""
+    """The recipe's model in its number format, filled, unless the device is `meta`."""
     end_of_text = dataset.tokenizer.end_of_text
-    model = build(recipe.model, dataset.vocab_size, recipe.seed, device, end_of_text)
+    if device.type == "meta":
+        model = allocate(recipe.model, dataset.vocab_size, device, end_of_text)
+    else:
+        model = build(recipe.model, dataset.vocab_size, recipe.seed, device, end_of_text)
     half = recipe.precision.half_weights
     if half is not None:
         to_half(model, _HALF_DTYPES[half], recipe.precision.islands)
     return model
 
 
-def build_parts(attempt: Attempt, dataset: Dataset, device: torch.device) -> Parts:
+@dataclass(frozen=True)
+class Site:
+    """Where and under whom an attempt builds."""
+
+    recipe: Recipe
+    """As asked for."""
+    ledger: LedgerState
+    checkpoints: Path
+    attempt: int
+    still_owner: Callable[[], bool]
+    """Asked before a checkpoint is committed."""
+    books: TimeBooks
+    clock: Clock
+    view: View
+    ranks: Ranks | None = None
+    """All that build the same; None: one process."""
+    make_room: Callable[[Bytes], bool] = lambda needed: False
+    """On a full disk: whether older checkpoints have given way."""
+
+
+def site_of(attempt: Attempt, ranks: Ranks | None = None) -> Site:
+    """Where the holder of the lease builds."""
+    book = attempt.book
+    site = Site(
+        attempt.recipe,
+        attempt.past.ledger,
+        book.folder.checkpoints,
+        book.lease.attempt,
+        book.lease.is_ours,
+        book.time,
+        attempt.clock,
+        attempt.view,
+        ranks,
+    )
+    return site if attempt.tiers is None else replace(site, make_room=attempt.tiers.make_room)
+
+
+def build_parts(site: Site, dataset: Dataset, device: torch.device) -> Parts:
     """Everything of a trainer but its position."""
-    recipe, book = attempt.recipe, attempt.book
-    settings = with_overrides(recipe, attempt.past.ledger.overrides_at(0))
-    model = build_model(recipe, dataset, device)
-    optimizer = build_optimizer(model, settings.optim)
-    size = model_size(recipe.model, dataset.vocab_size)
-    attempt.view.say(
-        f"model: {short_count(size.total)} parameters, {short_count(size.non_embedding)} outside "
-        f"embeddings, on {device.type} in {recipe.precision.compute}"
-    )
-    attempt.view.table(
-        "optimizer groups",
-        ("role", "tensors", "parameters", "lr", "decay"),
-        [
-            (
-                row.role,
-                str(row.tensors),
-                f"{row.parameters:,}",
-                f"{row.learning_rate:g}",
-                f"{row.weight_decay:g}",
-            )
-            for row in describe(optimizer.groups, settings.optim)
-        ],
-    )
+    recipe, ranks = site.recipe, site.ranks
+    settings = with_overrides(recipe, site.ledger.overrides_at(0))
+    # Of many processes none has the whole model at any time.
+    model = build_model(recipe, dataset, device if ranks is None else torch.device("meta"))
+    recompute = recipe.machine.activation_checkpointing
+    if recompute != "none":
+        from longhaul.parallel.recompute import checkpoint_activations
+
+        checkpoint_activations(model, recompute)
+    parallel = None
+    if ranks is not None:
+        # It imports FSDP, which takes longer than everything else here.
+        from longhaul.parallel.parallelize import parallelize
+
+        parallel = parallelize(model, ranks.world, recipe.parallel, recipe.seed)
+    optimizer = build_optimizer(model, settings.optim, parallel.sharding if parallel else None)
+    _say_what_was_built(site, dataset, device, describe(optimizer.groups, settings.optim))
+    world = None if ranks is None else ranks.world
     return Parts(
         step=TrainingStep(
             model,
@@ -76,25 +121,64 @@ def build_parts(attempt: Attempt, dataset: Dataset, device: torch.device) -> Par
             else None,
             compiled=recipe.machine.compile,
             sources=[source.name for source in dataset.sources],
+            parallel=parallel,
         ),
         progress=Progress(settings, dataset.identity),
         batches=BatchReader(
-            dataset, recipe.seed, recipe.block_length(), recipe.order.cycle, recipe.data.stages
+            dataset,
+            recipe.seed,
+            recipe.block_length(),
+            recipe.order.cycle,
+            recipe.data.stages,
+            rank=world.data_rank if world else 0,
+            size=world.data_size if world else 1,
         ),
         dataset=dataset,
         saver=Saver(
-            book.folder.checkpoints,
-            attempt=book.lease.attempt,
-            still_owner=book.lease.is_ours,
-            clock=attempt.clock,
+            site.checkpoints,
+            attempt=site.attempt,
+            still_owner=site.still_owner,
+            clock=site.clock,
+            control=ranks.saving if ranks else None,
+            make_room=site.make_room,
         ),
-        snapshots=SnapshotRing(_snapshot_budget(recipe)),
-        books=book.time,
-        clock=attempt.clock,
+        snapshots=SnapshotRing(
+            _snapshot_budget(recipe, world), control=ranks.control if ranks else None
+        ),
+        books=site.books,
+        clock=site.clock,
+        ranks=ranks,
     )
 
 
-def _snapshot_budget(recipe: Recipe) -> Bytes:
-    """Bytes of the host's memory for snapshots of the training state."""
+def _say_what_was_built(
+    site: Site, dataset: Dataset, device: torch.device, groups: Sequence[GroupRow]
+) -> None:
+    recipe, view = site.recipe, site.view
+    size = model_size(recipe.model, dataset.vocab_size)
+    many = f", {site.ranks.world.layout}" if site.ranks else ""
+    view.say(
+        f"model: {short_count(size.total)} parameters, {short_count(size.non_embedding)} outside "
+        f"embeddings, on {device.type} in {recipe.precision.compute}{many}"
+    )
+    view.table(
+        "optimizer groups",
+        ("role", "tensors", "parameters", "lr", "decay"),
+        [
+            (
+                row.role,
+                str(row.tensors),
+                f"{row.parameters:,}",
+                f"{row.learning_rate:g}",
+                f"{row.weight_decay:g}",
+            )
+            for row in groups
+        ],
+    )
+
+
+def _snapshot_budget(recipe: Recipe, world: World | None) -> Bytes:
+    """Bytes of the host's memory for this process's snapshots of the training state."""
     asked = recipe.checkpoint.snapshot_mb
-    return int(asked * 1e6) if asked is not None else available_memory() // 10
+    on_host = int(asked * 1e6) if asked is not None else available_memory() // 10
+    return on_host // (world.local_size if world else 1)

@@ -42,9 +42,14 @@ def choose_device(wanted: str) -> torch.device:
     return torch.device(wanted)
 
 
-def settle_torch(recipe: Recipe) -> None:
-    """Put thread counts and precision flags in force, once, before any tensor is made."""
-    torch.set_num_threads(recipe.machine.threads or usable_cores())
+def settle_torch(recipe: Recipe, processes: int = 1) -> None:
+    """Put thread counts and precision flags in force, once, before any tensor is made.
+
+    Args:
+        recipe: says how many threads; left out, the cores are shared out.
+        processes: of this run on this host.
+    """
+    torch.set_num_threads(recipe.machine.threads or max(1, usable_cores() // processes))
     torch.backends.cuda.matmul.allow_tf32 = recipe.precision.tf32
     torch.backends.cudnn.allow_tf32 = recipe.precision.tf32
     # Flushing denormals changes bits and speeds up nothing measurable here; left off, and said

@@ -17,7 +17,9 @@ from longhaul.logbook.timeline import time_spent
 from longhaul.run.attempt import Attempt
 from longhaul.run.pilot import Pilot, refuse_unsaved
 from longhaul.run.view import time_rows
+from longhaul.train.leading import LeadingTrainer
 from longhaul.train.sampling import sample_tokens
+from longhaul.train.trainer import Trainer
 
 
 def finish(attempt: Attempt, pilot: Pilot, dataset: Dataset) -> ExitCode:
@@ -31,7 +33,7 @@ def finish(attempt: Attempt, pilot: Pilot, dataset: Dataset) -> ExitCode:
             loss = dict(record.data)
     with book.time.booked("evaluation"):
         try:
-            text = write_sample(pilot, dataset)
+            text = write_sample(trainer, dataset)
         except LonghaulError as error:  # a prompt must not keep a trained run from its end
             text = ""
             view.say(f"WARNING: no sample: {error}")
@@ -73,11 +75,16 @@ def end_unfinished(attempt: Attempt, pilot: Pilot) -> ExitCode:
     return code
 
 
-def write_sample(pilot: Pilot, dataset: Dataset) -> str:
-    """The text that the recipe asks for at the end; empty if it asks for none."""
-    settings, step = pilot.trainer.settings, pilot.trainer.training_step
+def write_sample(trainer: Trainer, dataset: Dataset) -> str:
+    """The text that the recipe asks for at the end; empty if it asks for none.
+
+    All ranks write it together: each holds only a part of the model.
+    """
+    settings, step = trainer.settings, trainer.training_step
     if settings.sample.tokens == 0:
         return ""
+    if isinstance(trainer, LeadingTrainer):
+        trainer.together("sample")
     tokens = sample_tokens(
         step.model,
         prompt_tokens(dataset.tokenizer, settings.sample.prompt),
@@ -88,6 +95,7 @@ def write_sample(pilot: Pilot, dataset: Dataset) -> str:
         seed=settings.seed,
         device=step.device,
         end_of_text=dataset.tokenizer.end_of_text,
+        ranks=trainer.ranks,
     )
     return settings.sample.prompt + dataset.tokenizer.decode(list(tokens))
 
@@ -104,13 +112,13 @@ def _save(pilot: Pilot) -> None:
     step = trainer.position.step
     for record in trainer.saved(wait=True):
         pilot.keep(record)
-    if pilot.saved_step != step:
+    if pilot.keeper.saved_step != step:
         for item in trainer.save():
             pilot.keep(item)
         for record in trainer.saved(wait=True):
             pilot.keep(record)
-        refuse_unsaved(pilot.saved_step, step, str(pilot.checkpoints))
-    pilot.prune()
+        refuse_unsaved(pilot.keeper.saved_step, step, str(pilot.keeper.folder))
+    pilot.keeper.prune()
 
 
 def _say_where_time_went(attempt: Attempt) -> None:

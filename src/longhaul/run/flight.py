@@ -5,61 +5,112 @@ Never knows: how the lease was had or the text prepared (`worker.py`).
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 from longhaul.config.load import recipe_from_values, with_overrides
 from longhaul.config.recipe import Recipe
-from longhaul.core.errors import ExitCode
+from longhaul.core.errors import ExitCode, LonghaulError
 from longhaul.core.fingerprint import differences, fingerprint
 from longhaul.core.records import Record
 from longhaul.data.dataset import Dataset
-from longhaul.logbook.reading import read_last
+from longhaul.logbook.reading import read_journal, read_last
+from longhaul.parallel.control import RankLost, telling_who_is_lost
+from longhaul.parallel.place import Place, find_place
+from longhaul.parallel.world import part
 from longhaul.recover.judgement import Judgement
 from longhaul.run.asked import changed_settings
 from longhaul.run.attempt import Attempt
-from longhaul.run.build import build_parts
+from longhaul.run.build import build_parts, site_of
+from longhaul.run.crew import Briefing, lead, wishes_of
 from longhaul.run.desk import Desk
 from longhaul.run.device import choose_device, settle_torch, torch_facts
 from longhaul.run.ending import end_unfinished, finish
+from longhaul.run.keeper import Keeper
 from longhaul.run.micro_batch import settle_micro_batch
 from longhaul.run.past import Past, is_fork
 from longhaul.run.pilot import Pilot
 from longhaul.run.recovery import Recovery
 from longhaul.run.restore import restore_newest
+from longhaul.run.save_interval import SaveInterval
 from longhaul.run.saved_batch import SavedBatches
 from longhaul.run.signals import StopWish
+from longhaul.train.leading import LeadingTrainer
+from longhaul.train.parts import Identity, Parts
 from longhaul.train.renew import parts_for
 from longhaul.train.state import Progress
-from longhaul.train.trainer import Identity, Parts, Trainer
+from longhaul.train.trainer import Trainer
 
 _MOST_DIFFERENCES_SAID = 8
 
 
 def fly(attempt: Attempt, dataset: Dataset, wish: StopWish) -> ExitCode:
-    """Train from where the run stands to its end, or to where it has to stop."""
-    device = choose_device(attempt.recipe.machine.device)
-    settle_torch(attempt.recipe)
-    parts = build_parts(attempt, dataset, device)
+    """Train from where the run stands to its end, or to where it has to stop.
+
+    Raises:
+        RankLost: another rank has gone.
+    """
+    place = find_place(os.environ)
+    if place is None:
+        return _fly(attempt, dataset, wish, None)
+    with telling_who_is_lost(place.rank, place.size, "training"):
+        return _fly(attempt, dataset, wish, place)
+
+
+def _fly(attempt: Attempt, dataset: Dataset, wish: StopWish, place: Place | None) -> ExitCode:
+    ranks = None if place is None else lead(place, briefing_of(attempt))
+    device = ranks.world.device if ranks else choose_device(attempt.recipe.machine.device)
+    settle_torch(attempt.recipe, place.local_size if place else 1)
+    parts = build_parts(site_of(attempt, ranks), dataset, device)
     restored = restore_newest(
-        attempt.book, partial(parts_for, parts.step, parts.progress), attempt.view.say
+        attempt.book,
+        partial(parts_for, parts.step, parts.progress),
+        attempt.view.say,
+        ranks.control if ranks else None,
+        attempt.tiers,
     )
     prints = fingerprint(torch_facts(device)) | {"data": {"identity": dataset.identity}}
+    if ranks is not None:
+        prints["ranks"] = {"size": ranks.world.size, **asdict(ranks.world.layout)}
+    trainer: Trainer | None = None
     try:
         settle_micro_batch(attempt, parts)
-        trainer = _announce(attempt, parts, restored, prints)
+        trainer = _announce(attempt, parts, restored, prints, wish)
         pilot = _pilot(attempt, trainer, wish, prints, dataset, restored)
         attempt.view.begin(trainer.position.step, trainer.settings.total_steps())
         pilot.fly()
         attempt.view.end()
-        if trainer.finished or pilot.out_of_time:
-            return finish(attempt, pilot, dataset)
-        return end_unfinished(attempt, pilot)
+        done = trainer.finished or pilot.out_of_time
+        code = finish(attempt, pilot, dataset) if done else end_unfinished(attempt, pilot)
+        _end_others(trainer, code)
+        if done:
+            pilot.keeper.settle(lambda: wish.exit_code is not None)
+        return code
+    except RankLost:
+        raise
+    except LonghaulError as error:
+        _end_others(trainer, error.exit_code)
+        raise
     finally:
         attempt.view.end()
         parts.batches.close()
         parts.saver.close()
+        if ranks is not None:
+            part()
+
+
+def _end_others(trainer: Trainer | None, code: ExitCode) -> None:
+    if isinstance(trainer, LeadingTrainer) and trainer.at_border:
+        trainer.end(int(code))
+
+
+def briefing_of(attempt: Attempt) -> Briefing:
+    """What the other ranks are told of an attempt."""
+    folder = str(attempt.folder.path.resolve())
+    ledger = attempt.book.ledger.state
+    return Briefing(folder, attempt.recipe, attempt.book.lease.attempt, ledger)
 
 
 def _pilot(
@@ -78,12 +129,26 @@ def _pilot(
     judgement = Judgement(trainer.settings, past, attempt.past.course)
     done = attempt.past.done_requests
     desk = Desk(book, recovery, done, clock, say, judgement.seconds_per_step)
+    devices = 1 if trainer.ranks is None else trainer.ranks.world.size
+    interval = SaveInterval(partial(_before, attempt), devices, clock)
     batches = SavedBatches(attempt.folder, dataset)
-    return Pilot(attempt, trainer, judgement, recovery, desk, wish, batches, restored)
+    keeper = Keeper(attempt, trainer, recovery, interval, restored)
+    return Pilot(attempt, trainer, judgement, recovery, desk, wish, keeper, batches)
+
+
+def _before(attempt: Attempt) -> Iterator[Record]:
+    """The events of earlier attempts."""
+    for record in read_journal(attempt.folder, steps=False):
+        if record.attempt < attempt.book.lease.attempt:
+            yield record
 
 
 def _announce(
-    attempt: Attempt, parts: Parts, restored: int | None, prints: Mapping[str, Any]
+    attempt: Attempt,
+    parts: Parts,
+    restored: int | None,
+    prints: Mapping[str, Any],
+    wish: StopWish,
 ) -> Trainer:
     """Open a segment, say what differs from before, and make the trainer."""
     book, past, position = attempt.book, attempt.past, parts.progress.position
@@ -102,7 +167,13 @@ def _announce(
     )
     attempt.view.say(f"segment {book.segment_name}: {reason}")
     identity = Identity(book.lease.attempt, book.segment_name, past.steps_made)
-    trainer = Trainer(attempt.recipe, ledger, parts, identity)
+    if parts.ranks is None:
+        trainer = Trainer(attempt.recipe, ledger, parts, identity)
+    else:
+        parts.ranks.control.share((ledger, identity))
+        trainer = LeadingTrainer(
+            attempt.recipe, ledger, parts, identity, parts.ranks, wishes_of(wish)
+        )
     book.tell(
         "attempt-started",
         position.step,

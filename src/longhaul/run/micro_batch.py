@@ -4,9 +4,11 @@ Enters: an attempt that is about to train. Leaves: a decision in the ledger wher
 Never knows: how memory is measured.
 """
 
+from longhaul.config.recipe import Recipe
+from longhaul.parallel.ranks import Ranks
 from longhaul.run.attempt import Attempt
 from longhaul.train.memory import fitting_micro_sequences
-from longhaul.train.trainer import Parts
+from longhaul.train.parts import Parts
 
 PATH = "batch.micro_sequences"
 _WHO = "longhaul"
@@ -24,6 +26,18 @@ def settle_micro_batch(attempt: Attempt, parts: Parts) -> None:
         NeedsPerson: not even one sequence fits.
         LedgerError: the decision could not be written.
     """
+    _settle(attempt, parts)
+    if parts.ranks is not None:
+        parts.ranks.control.first_number(0)
+
+
+def measure_told(recipe: Recipe, parts: Parts, ranks: Ranks) -> None:
+    """Measure with rank 0, if it has to; on every other rank."""
+    while ranks.control.first_number(0):
+        fitting_micro_sequences(parts.step, recipe, ranks)
+
+
+def _settle(attempt: Attempt, parts: Parts) -> None:
     asked, ledger = attempt.recipe.batch.micro_sequences, attempt.book.ledger.state
     in_force = ledger.override_at(PATH, parts.progress.position.step)
     if asked == "auto" and in_force is None:
@@ -38,7 +52,9 @@ def _find(attempt: Attempt, parts: Parts) -> None:
     if earlier is not None and earlier.who == _WHO:
         value, reason = earlier.value, earlier.reason
     else:
-        found = fitting_micro_sequences(parts.step, attempt.recipe)
+        if parts.ranks is not None:
+            parts.ranks.control.first_number(1)
+        found = fitting_micro_sequences(parts.step, attempt.recipe, parts.ranks)
         value, reason = found.sequences, found.reason
     _decide(attempt, parts, "set", reason, value=value, old="auto")
     attempt.view.say(f"micro-batch: {value} sequences of {_sizes(attempt)} at once; {reason}")

@@ -4,7 +4,6 @@ Enters: a trainer, the logbook, the desk, signals. Leaves: how the training ende
 Never knows: how a step is made, or where lines are kept.
 """
 
-from contextlib import suppress
 from dataclasses import replace
 
 from longhaul.core.errors import ExitCode, NeedsPerson
@@ -16,15 +15,12 @@ from longhaul.recover.judgement import Judgement
 from longhaul.recover.plan import WHO, Plan
 from longhaul.run.attempt import Attempt
 from longhaul.run.desk import Desk
+from longhaul.run.keeper import Keeper
 from longhaul.run.live_cause import LiveCause
 from longhaul.run.past import hours_spent
 from longhaul.run.recovery import Recovery
 from longhaul.run.saved_batch import SavedBatches
 from longhaul.run.signals import StopWish
-from longhaul.store.catalogue import catalogue
-from longhaul.store.commit import NotOwner, checkpoint_path, remove
-from longhaul.store.health import health_now
-from longhaul.store.retention import to_remove
 from longhaul.train.trainer import Trainer
 
 _SAID = {
@@ -44,8 +40,8 @@ class Pilot:
         recovery: carries out what is decided.
         desk: what people ask for.
         wish: what signals ask for.
+        keeper: of the checkpoints.
         batches: keeps those that went wrong.
-        restored: step of the checkpoint that the trainer goes on from; None if from none.
     """
 
     def __init__(
@@ -56,14 +52,15 @@ class Pilot:
         recovery: Recovery,
         desk: Desk,
         wish: StopWish,
+        keeper: Keeper,
         batches: SavedBatches,
-        restored: int | None = None,
     ) -> None:
         self.trainer = trainer
         self.out_of_time = False
-        self.checkpoints = attempt.folder.checkpoints
+        self.keeper = keeper
         self._book = attempt.book
         self._view = attempt.view
+        self._progress = attempt.progress
         self._clock = attempt.clock
         self._judgement = judgement
         self._recovery = recovery
@@ -71,16 +68,7 @@ class Pilot:
         self._desk = desk
         self._wish = wish
         self._batches = batches
-        self._saved_step = restored
-        self._prune_due = False
         self._spent: tuple[Seconds, Seconds] | None = None
-
-    @property
-    def saved_step(self) -> int | None:
-        """Newest step whose checkpoint was read back; None if it was gone back behind since."""
-        health = self._book.ledger.state.checkpoint_health.get(self._saved_step or -1)
-        poisoned = health is not None and health.health == "poisoned"
-        return None if poisoned else self._saved_step
 
     def fly(self) -> None:
         """Train until the run is finished, somebody wants it to stop, or its time is up."""
@@ -88,27 +76,34 @@ class Pilot:
         self._watch_the_time()
         if self._stop_wanted():
             return
+        self.keeper.offer()
+        self.keeper.adjust_interval()
         for record in self.trainer.steps():
             self.keep(record)
+            if not self.trainer.at_border:
+                continue  # the other ranks are under way; what this asks for comes up again
             if isinstance(record, StepRecord):
                 self._steer()
             self._desk.answer(self.trainer, self.keep)
-            self.prune()
+            self.keeper.prune()
+            self.keeper.pause_while_full(self.keep, self._asked_to_stop)
+            self.keeper.adjust_interval()
             self._watch_the_time()
             if self._stop_wanted():
                 self.trainer.stop()
 
     def keep(self, record: StepRecord | Event) -> None:
         """Write a record down, show it, and do what it entails for checkpoints."""
-        if isinstance(record, Event) and record.kind == "checkpoint":
-            self._keep_checkpoint(record)
-            if record.data["health"] in ("written", "committed"):
-                return  # the ledger holds them; the journal tells when all was read back
+        if isinstance(record, Event) and not self.keeper.take(record):
+            return
         if isinstance(record, StepRecord):
+            if self._progress is not None:
+                self._progress.reach(record.step)
             record = replace(record, states=self._recovery.states_if_changed(self.trainer))
         self._book.append(record)
         self._judgement.enter(self.trainer.settings)
         self._view.show(record)
+        self.keeper.watch(record)
         for finding in self._judgement.observe(record):
             self._book.append(finding)
             self._view.say(f"step {finding.step:>6}  {finding.severity}: {finding.sentence}")
@@ -122,32 +117,6 @@ class Pilot:
             )
             self.trainer.enter(segment)
 
-    def prune(self) -> None:
-        """Remove what is kept no longer, once another checkpoint was read back.
-
-        Only between decisions: one that waits for a save in progress must still find the state
-        that it goes back to.
-        """
-        if not self._prune_due:
-            return
-        self._prune_due = False
-        keep = self.trainer.settings.checkpoint
-        there = catalogue(self.checkpoints)
-        health = health_now(there, self._book.ledger.state.checkpoint_health)
-        snapshots = self.trainer.snapshots.kept()
-        for checkpoint in to_remove(
-            there,
-            health,
-            keep_last=keep.keep_last,
-            keep_every=keep.keep_every,
-            oldest_snapshot=snapshots[0].step if snapshots else None,
-        ):
-            try:
-                remove(checkpoint.path)
-            except OSError as error:
-                self._view.say(f"WARNING: {checkpoint.path} could not be removed: {error}")
-        self._recovery.look_again()
-
     def how_it_stopped(self) -> tuple[ExitCode, str]:
         """Exit code and reason, when it was not finished."""
         if self._wish.exit_code is not None:
@@ -159,9 +128,7 @@ class Pilot:
         """Do what the judgement asks for at this border, the decision first."""
         trainer, ledger = self.trainer, self._book.ledger.state
         for step, manifest in self._judgement.passed_probation(ledger):
-            if checkpoint_path(self.checkpoints, step).exists():
-                reason = "training has stayed healthy for a probation after it"
-                self._record_health(step, "good", manifest, reason)
+            self.keeper.pass_probation(step, manifest)
         draft = self._judgement.draft(ledger)
         if draft is None:
             return
@@ -207,6 +174,11 @@ class Pilot:
             self._book.tell("batch-saved", record.step, path=path, text=text)
             self._view.say(f"step {record.step:>6}  {text}")
 
+    def _asked_to_stop(self) -> bool:
+        """Answer what people ask for, while no steps are made; whether that is to stop."""
+        self._desk.answer(self.trainer, self.keep)
+        return self._stop_wanted()
+
     def _stop_wanted(self) -> bool:
         return (
             self._wish.exit_code is not None
@@ -224,33 +196,6 @@ class Pilot:
             self._spent = hours_spent(self._book.folder) * 3600, now
         spent, then = self._spent
         self.out_of_time = spent + now - then >= hours * 3600
-
-    def _keep_checkpoint(self, event: Event) -> None:
-        health, manifest = event.data["health"], event.data["manifest"]
-        if health == "fenced":
-            raise NotOwner(
-                "another attempt has taken this run over; this one ends without touching it",
-                f"`longhaul log {self._book.folder.name}` shows who trains it",
-            )
-        if health == "damaged":
-            health = "poisoned"
-            self._view.say(f"WARNING: {event.data['message']}; it will not be used")
-        self._record_health(event.step, health, manifest, str(event.data["message"]) or health)
-        if health == "verified":
-            self._saved_step = event.step
-            self._prune_due = True
-        self._recovery.look_again()
-
-    def _record_health(self, checkpoint: int, health: str, manifest: str, reason: str) -> None:
-        # A health that could not be written costs a re-reading at the next start, nothing more.
-        with suppress(LedgerError):
-            self._book.decide(
-                "checkpoint-health",
-                self.trainer.position.step,
-                {"checkpoint": checkpoint, "health": health, "manifest": manifest},
-                who="pilot",
-                reason=reason,
-            )
 
 
 def _first_masked(finding: Finding, record: StepRecord) -> bool:

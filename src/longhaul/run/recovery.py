@@ -6,7 +6,6 @@ Never knows: whether it was wise.
 """
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 from longhaul.checkpoint.capture import PartsFor
@@ -172,7 +171,7 @@ class Recovery:
         try:
             there = any(kept.step == to.step for kept in trainer.snapshots.kept())
             if to.where == "memory" and there:
-                trainer.roll_back(partial(trainer.snapshots.hand_back, to.step))
+                trainer.roll_back_in_memory(to.step)
             else:
                 restored = self._from_disk(trainer)
         except DamagedSnapshot as damage:
@@ -193,7 +192,9 @@ class Recovery:
         """The newest checkpoint that can be read: all those beyond the target are poisoned."""
 
         def restore(parts: PartsFor) -> None:
-            if restore_newest(self._book, parts, self._say) is None:
+            ranks = trainer.ranks
+            control = None if ranks is None else ranks.control
+            if restore_newest(self._book, parts, self._say, control) is None:
                 raise NeedsPerson(
                     f"there is no checkpoint in {self._book.folder.checkpoints} to go back to",
                     "put one back, or start another run with --new",

@@ -6,11 +6,16 @@ Never knows: what is in a checkpoint.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 from longhaul.checkpoint.capture import PartsFor
 from longhaul.checkpoint.loader import read_facts, restore
 from longhaul.core.errors import NeedsPerson
+from longhaul.parallel.control import Control
 from longhaul.run.book import Book
+from longhaul.run.tiers import Tiers
 from longhaul.store.catalogue import Checkpoint, catalogue, newest_usable
 from longhaul.store.commit import sweep
 from longhaul.store.health import health_now
@@ -18,14 +23,24 @@ from longhaul.store.retention import may_begin_anew
 from longhaul.store.strict import RefusedCheckpoint
 
 
-def restore_newest(book: Book, parts_for: PartsFor, say: Callable[[str], None]) -> int | None:
+def restore_newest(
+    book: Book,
+    parts_for: PartsFor,
+    say: Callable[[str], None],
+    control: Control | None = None,
+    tiers: Tiers | None = None,
+) -> int | None:
     """Fill the parts that suit it from the newest usable checkpoint.
+
+    Of several ranks this is the first; the others follow by `restore_told`. With tiers the newest
+    of all is taken, fetched from where it is.
 
     Returns:
         Its step; None if the run has no checkpoint yet, or was told to go back behind its first.
 
     Raises:
         NeedsPerson: there are checkpoints, and none of them can be used.
+        StoreNeeded: nothing is here, and another tier does not answer.
     """
     folder = book.folder.checkpoints
     for tidied in sweep(folder, book.lease.attempt):
@@ -34,16 +49,29 @@ def restore_newest(book: Book, parts_for: PartsFor, say: Callable[[str], None]) 
     recorded = book.ledger.state.checkpoint_health
     refused: list[tuple[Checkpoint, RefusedCheckpoint]] = []
     health = health_now(there, recorded)
-    for checkpoint in newest_usable(there, health):
+    candidates = newest_usable(there, health)
+    if tiers is not None:
+        candidates = tiers.candidates(recorded, say, book.tell, book.time)
+    for checkpoint in candidates:
         try:
-            parts = parts_for(read_facts(checkpoint.path).facts)
-            loaded = restore(checkpoint.path, parts)
+            facts = read_facts(checkpoint.path).facts
+            if control is not None:
+                control.share((str(checkpoint.path), facts))
+            loaded = restore(checkpoint.path, parts_for(facts), control)
         except RefusedCheckpoint as refusal:
             say(f"WARNING: refused {refusal.message}; trying the one before it")
             refused.append((checkpoint, refusal))
         else:
-            _record(book, refused)
+            # Where a copy from elsewhere has taken its place, the checkpoint itself is sound.
+            sha256 = checkpoint.manifest_sha256
+            _record(book, [item for item in refused if item[0].manifest_sha256 != sha256])
+            if tiers is not None:
+                tiers.arrived(loaded.step, recorded, say)
             return loaded.step
+    if control is not None:
+        control.share(None)
+    if tiers is not None:
+        tiers.refuse_to_begin_anew(recorded)
     if not there:
         return None
     poisoned = [c.step for c in there if health[c.step] == "poisoned"]
@@ -73,6 +101,20 @@ def _why(poisoned: Sequence[int], refused: Sequence[tuple[Checkpoint, RefusedChe
 
 def _listed(steps: Sequence[int]) -> str:
     return ", ".join(f"step-{step}" for step in steps)
+
+
+def restore_told(parts_for: PartsFor, control: Control) -> int | None:
+    """Fill the parts from the checkpoints that rank 0 tries, until one is sound on all ranks.
+
+    Returns:
+        Its step; None if rank 0 has found none.
+    """
+    told: tuple[str, dict[str, Any]] | None
+    while (told := control.share()) is not None:
+        path, facts = told
+        with suppress(RefusedCheckpoint):  # by any rank: rank 0 tells of it, and tries another
+            return restore(Path(path), parts_for(facts), control).step
+    return None
 
 
 def _record(book: Book, refused: list[tuple[Checkpoint, RefusedCheckpoint]]) -> None:

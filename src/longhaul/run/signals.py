@@ -1,19 +1,22 @@
 """Signals, turned into a wish that is granted at a step border.
 
-Enters: SIGINT, SIGTERM. Leaves: which exit code was asked for. The first SIGINT asks for a save
-and exit 130, SIGTERM (a scheduler's notice) for a save and exit 16; a second SIGINT ends the
-process at once, which is safe because nothing on disk is ever half there.
+Enters: SIGINT, SIGTERM, SIGUSR1, SIGUSR2. Leaves: which exit code was asked for. The first SIGINT
+asks for a save and exit 130, the others (a scheduler's notice) for a save and exit 16; a second
+SIGINT ends the process at once, which is safe because nothing on disk is ever half there.
 Never knows: the trainer.
 """
 
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 
 from longhaul.core.errors import ExitCode
+
+_NOTICES = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+"""Schedulers differ in which of them they send; the supervisor passes all on as SIGTERM."""
 
 
 class StopWish:
@@ -21,6 +24,7 @@ class StopWish:
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.exit_code: ExitCode | None = None
+        """Asked for, of this process or of another one of the same run."""
         self._say = say
 
     def hear(self, number: int, frame: FrameType | None) -> None:
@@ -47,21 +51,25 @@ def leaving_at_once() -> Iterator[None]:
     def leave(number: int, frame: FrameType | None) -> None:
         sys.exit(ExitCode.START_AGAIN)
 
-    previous = signal.signal(signal.SIGTERM, leave)
-    try:
+    with _handled(_NOTICES, leave):
         yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 @contextmanager
 def listening(say: Callable[[str], None]) -> Iterator[StopWish]:
     """Listen for the body's duration, then put the previous handlers back."""
     wish = StopWish(say)
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    previous = {number: signal.signal(number, wish.hear) for number in numbers}
-    try:
+    with _handled((signal.SIGINT, *_NOTICES), wish.hear):
         yield wish
+
+
+@contextmanager
+def _handled(
+    numbers: Sequence[signal.Signals], handler: Callable[[int, FrameType | None], None]
+) -> Iterator[None]:
+    previous = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
     finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+        for number, former in previous.items():
+            signal.signal(number, former)

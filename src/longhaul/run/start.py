@@ -4,9 +4,14 @@ Enters: what was typed. Leaves: a run's folder that holds all a worker needs, an
 Never knows: torch; mistakes are told before it is imported.
 """
 
+import os
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, count
 from pathlib import Path
+
+import psutil
 
 from longhaul.config.load import load_recipe, shipped_recipes, with_overrides
 from longhaul.core.clocks import RealClock
@@ -14,8 +19,10 @@ from longhaul.core.errors import ExitCode
 from longhaul.core.records import Event
 from longhaul.core.units import loss_in_words
 from longhaul.logbook.folder import RunFolder, create_run
-from longhaul.logbook.lease import acquire, refuse_if_held
+from longhaul.logbook.lease import Lease, acquire, refuse_if_held
 from longhaul.logbook.requests import pending
+from longhaul.logbook.segments import read_segments
+from longhaul.parallel.place import find_place
 from longhaul.run.asked import (
     Asked,
     ask,
@@ -28,7 +35,9 @@ from longhaul.run.asked import (
 )
 from longhaul.run.past import Past, read_past
 from longhaul.run.view import View
-from longhaul.run.worker import work
+from longhaul.supervise.classify import load_signatures
+from longhaul.supervise.fence import fence, left_over
+from longhaul.supervise.supervisor import Job, Supervisor
 
 
 @dataclass(frozen=True)
@@ -44,19 +53,66 @@ class Start:
 
 
 def start(typed: Start, view: View) -> ExitCode:
-    """Start or go on with the run of a recipe, or with a run named itself.
+    """Start or go on with the run of a recipe, or with a run named itself, in this process.
 
     Raises:
         RecipeError: the recipe is wrong, or would turn the run into another one.
         LeaseHeld: somebody is training this run.
     """
+    place = find_place(os.environ)
+    if place is not None and place.rank > 0:
+        from longhaul.run.follow import follow
+
+        return follow(place)
+
+    def train(folder: RunFolder, asked: Asked, lease: Lease) -> ExitCode:
+        from longhaul.run.worker import work
+
+        return work(folder, lease, view)
+
+    return _start(typed, view.say, train)
+
+
+def start_supervised(
+    typed: Start, say: Callable[[str], None], work: Callable[[RunFolder], None]
+) -> ExitCode:
+    """The same in worker processes that this one watches.
+
+    Args:
+        typed: what was typed.
+        say: takes sentences for people.
+        work: what a worker does with the run; leaves by SystemExit.
+
+    Raises:
+        RecipeError: the recipe is wrong, or would turn the run into another one.
+        LeaseHeld: somebody is training this run.
+    """
+    began = psutil.Process().create_time()
+
+    def supervise(folder: RunFolder, asked: Asked, lease: Lease) -> ExitCode:
+        settings = asked.settings()
+        signatures = load_signatures(settings.supervise.signatures)
+        processes, device = settings.machine.processes, _device_of(folder)
+        job = Job(folder, settings.supervise, processes, partial(work, folder), signatures, device)
+        return Supervisor(job, lease, say, began).run()
+
+    return _start(typed, say, supervise)
+
+
+def _start(
+    typed: Start,
+    say: Callable[[str], None],
+    train: Callable[[RunFolder, Asked, Lease], ExitCode],
+) -> ExitCode:
     clock = RealClock()
     folder, asked = _what_is_meant(typed)
     if folder.exists:
         refuse_if_held(folder, clock)
+        if left_over(folder):
+            fence(folder, asked.settings().supervise.grace_s, say)
         past = read_past(folder)
         if past.finished is not None and not _wants_more(folder, past, asked):
-            _say_finished(folder, past.finished, view)
+            _say_finished(folder, past.finished, say)
             return ExitCode.FINISHED
     create_run(folder.path, clock)
     # Only the holder of the lease writes what the run is asked to do.
@@ -64,10 +120,10 @@ def start(typed: Start, view: View) -> ExitCode:
         if has_asked(folder) and read_past(folder).begun:
             changed = changed_settings(read_asked(folder).settings(), asked.settings())
             for setting, (old, new) in changed.items():
-                view.say(f"recipe changed: {setting} {old!r} → {new!r}")
+                say(f"recipe changed: {setting} {old!r} → {new!r}")
         write_asked(folder, asked)
-        view.say(f"run: {folder.path}")
-        return work(folder, lease, view)
+        say(f"run: {folder.path}")
+        return train(folder, asked, lease)
 
 
 def _what_is_meant(typed: Start) -> tuple[RunFolder, Asked]:
@@ -102,11 +158,11 @@ def _wants_more(folder: RunFolder, past: Past, asked: Asked) -> bool:
     return total is None or total > step
 
 
-def _say_finished(folder: RunFolder, finished: Event, view: View) -> None:
+def _say_finished(folder: RunFolder, finished: Event, say: Callable[[str], None]) -> None:
     # Read from the journal, where what is not a finite number is a text.
     loss = loss_in_words(float(finished.data["loss"]), float(finished.data["bits_per_byte"]))
     limit = " at its time limit" if finished.data.get("out_of_time") else ""
-    view.say(
+    say(
         f"run {folder.name} is finished{limit}: {finished.step:,} steps, validation loss "
         f"{loss}\n"
         f"  → --new starts another one beside it; --set train.steps=… goes on with this one\n"
@@ -117,3 +173,10 @@ def _say_finished(folder: RunFolder, finished: Event, view: View) -> None:
 def _free_path(path: Path) -> Path:
     candidates = (path.with_name(f"{path.name}-{number}") for number in count(2))
     return next(p for p in chain([path], candidates) if not RunFolder(p).exists)
+
+
+def _device_of(folder: RunFolder) -> str:
+    """The name of the device that the run last computed on; empty if it is not known."""
+    segments = read_segments(folder)
+    facts = segments[-1].fingerprint.get("torch", {}) if segments else {}
+    return str(facts.get("gpu") or facts.get("device") or "")

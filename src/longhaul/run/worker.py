@@ -2,7 +2,7 @@
 
 Enters: a run's folder and its lease. Leaves: a trained model or a state to go on from, and an
 exit code.
-Never knows: how it was started.
+Never knows: who started it; only whether somebody supervises it.
 """
 
 import os
@@ -15,14 +15,41 @@ from longhaul.core.books import TimeBooks
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import ExitCode
 from longhaul.logbook.folder import RunFolder
-from longhaul.logbook.lease import Lease
+from longhaul.logbook.lease import Lease, acquire, join
+from longhaul.parallel.place import find_place
 from longhaul.run.asked import read_asked
 from longhaul.run.attempt import Attempt
 from longhaul.run.book import Book
 from longhaul.run.past import read_past
 from longhaul.run.signals import leaving_at_once, listening, write_now
 from longhaul.run.text import text_for_training
+from longhaul.run.tiers import Tiers
 from longhaul.run.view import View
+from longhaul.supervise.group import ATTEMPT, BEGAN
+from longhaul.supervise.lifeline import hold_on
+from longhaul.supervise.progress import ProgressFile, progress_path
+from longhaul.supervise.stacks import answer_for_stacks
+
+
+def enter(folder: RunFolder, view: View) -> ExitCode:
+    """Work under the lease of the supervisor that started this process, or else under its own.
+
+    Raises:
+        LeaseHeld: somebody else trains this run.
+    """
+    place = find_place(os.environ)
+    if place is not None and place.rank > 0:
+        from longhaul.run.follow import follow
+
+        with answer_for_stacks(folder, place.rank):
+            grace_s = read_asked(folder).settings().supervise.grace_s
+            hold_on(os.environ, grace_s, folder.workers / f"{place.rank}.log")
+            return follow(place, folder)
+    clock = RealClock()
+    if ATTEMPT in os.environ:
+        return work(folder, join(folder, int(os.environ[ATTEMPT]), clock), view)
+    with acquire(folder, clock).keep() as lease:
+        return work(folder, lease, view)
 
 
 def work(folder: RunFolder, lease: Lease, view: View) -> ExitCode:
@@ -33,16 +60,25 @@ def work(folder: RunFolder, lease: Lease, view: View) -> ExitCode:
         NeedsPerson: going on would do harm.
     """
     clock = RealClock()
-    began = psutil.Process().create_time()
-    books = TimeBooks(clock, "restart", already=max(0.0, time.time() - began))
+    rank = int(os.environ.get("RANK", "0"))
+    began = float(os.environ.get(BEGAN) or psutil.Process().create_time())
     with ExitStack() as leaving:
+        leaving.enter_context(answer_for_stacks(folder, rank))
+        progress = ProgressFile(progress_path(folder, rank))
+        leaving.callback(progress.close)
+        already = max(0.0, time.time() - began)
+        books = TimeBooks(clock, "restart", already=already, watcher=progress.booked)
         past = read_past(folder)
         if past.last_seen is not None:
             books.add("idle", max(0.0, began - past.last_seen))
         book = Book(folder, lease, past, clock, books)
         leaving.callback(book.close)
         asked = read_asked(folder)
-        attempt = Attempt(folder, asked.settings(), past, book, view, clock)
+        settings = asked.settings()
+        hold_on(os.environ, settings.supervise.grace_s, folder.workers / f"{rank}.log")
+        tiers = Tiers.of(settings, folder, lease, clock)
+        leaving.callback(tiers.close)
+        attempt = Attempt(folder, settings, past, book, view, clock, progress, tiers)
         if past.damaged_lines:
             view.say(
                 f"WARNING: {past.damaged_lines} damaged lines in the journal; a decision may be "

@@ -106,36 +106,49 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
         content = path.read_bytes()
     except OSError as error:
         raise RefusedCheckpoint(f"{path}: cannot be read ({error.strerror})") from error
-    value = parse_json(content, str(path))
+    return parse_manifest(content, str(path)), hashlib.sha256(content).hexdigest()
+
+
+def parse_manifest(content: bytes, name: str) -> Manifest:
+    """The manifest with these bytes; `name` is what an error calls it.
+
+    Raises:
+        RefusedCheckpoint: it is damaged in any byte, or of a newer format.
+    """
+    value = parse_json(content, name)
     version = value.get("format_version") if isinstance(value, dict) else None
     if version != FORMAT_VERSION:
         raise RefusedCheckpoint(
-            f"{path}: format version {version!r}; this longhaul reads {FORMAT_VERSION}"
+            f"{name}: format version {version!r}; this longhaul reads {FORMAT_VERSION}"
         )
-    manifest = _parse(value, str(path))
+    manifest = _parse(value, name)
     # A manifest has one rendering only: whatever else parses to the same value was altered.
     if content != _render(manifest):
-        raise RefusedCheckpoint(f"{path}: does not match its own hash; it was altered or damaged")
-    return manifest, hashlib.sha256(content).hexdigest()
+        raise RefusedCheckpoint(f"{name}: does not match its own hash; it was altered or damaged")
+    return manifest
 
 
-def verify(folder: Path, past_page_cache: bool = False) -> Manifest:
+def verify(
+    folder: Path, past_page_cache: bool = False, share: tuple[int, int] = (0, 1)
+) -> Manifest:
     """Read every byte of the checkpoint in `folder` and compare it with the manifest.
 
     Args:
         folder: the checkpoint.
         past_page_cache: read from the medium where the system allows it.
+        share: (rank, size) where several processes share the reading out.
 
     Raises:
         RefusedCheckpoint: names the first file that is absent, unlisted, or differs.
     """
+    rank, size = share
     manifest, _ = read_manifest(folder)
     listed = {file.name for file in manifest.files} | {MANIFEST_NAME}
     for path in sorted(folder.iterdir()):
         # An NFS client keeps a file that was removed while open under a name like this.
         if path.name not in listed and not path.name.startswith(".nfs"):
             raise RefusedCheckpoint(f"{path}: the manifest does not list this file")
-    for file in manifest.files:
+    for file in manifest.files[rank::size]:
         _verify_file(folder / file.name, file, past_page_cache)
     return manifest
 

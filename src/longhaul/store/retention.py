@@ -58,6 +58,21 @@ def to_remove(
     return [checkpoint for checkpoint in ordered if checkpoint.step not in kept]
 
 
+def superseded(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """Those beside a newer one of the same step, as a tier can hold that overwrites nothing.
+
+    A run that went back and came again to a step has made another state of it; the older one
+    belongs to a stretch that was left.
+
+    Args:
+        checkpoints: in any order, all readable.
+    """
+    newest: dict[int, Checkpoint] = {}
+    for checkpoint in sorted(checkpoints, key=lambda item: item.time):
+        newest[checkpoint.step] = checkpoint
+    return [checkpoint for checkpoint in checkpoints if newest[checkpoint.step] is not checkpoint]
+
+
 def may_begin_anew(recorded: Mapping[int, CheckpointHealth], gone_back_to: int | None) -> bool:
     """Whether the beginning is what is left of a run, all of whose checkpoints are poisoned.
 

@@ -32,7 +32,7 @@ class Worker:
         folder: RunFolder,
         rank: int = 0,
         module: str = "longhaul",
-        command: Sequence[str] = ("train",),
+        command: Sequence[str] = ("worker",),
         environment: Mapping[str, str] | None = None,
     ) -> None:
         folder.workers.mkdir(parents=True, exist_ok=True)

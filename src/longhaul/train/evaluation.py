@@ -17,6 +17,7 @@ from longhaul.core.units import Nats, bits_per_byte
 from longhaul.data.batches import evaluation_batches
 from longhaul.data.dataset import Dataset, TokenStream
 from longhaul.model.gpt import GPT
+from longhaul.parallel.ranks import Ranks
 from longhaul.train.step import autocast, to_device
 
 
@@ -77,6 +78,7 @@ def evaluate(
     sequence_length: int,
     sequences: int,
     most_tokens: int | None,
+    ranks: Ranks | None = None,
 ) -> Evaluation:
     """Evaluate every source's held-out stream.
 
@@ -88,6 +90,7 @@ def evaluate(
         sequence_length: tokens of context at most.
         sequences: computed at once.
         most_tokens: per source; None reads the whole split.
+        ranks: among which the windows are dealt out; the figures are those of all.
     """
     was_training = model.training
     model.eval()
@@ -96,7 +99,13 @@ def evaluate(
             return Evaluation(
                 {
                     source.name: _split_loss(
-                        model, source.held_out, device, sequence_length, sequences, most_tokens
+                        model,
+                        source.held_out,
+                        device,
+                        sequence_length,
+                        sequences,
+                        most_tokens,
+                        ranks,
                     )
                     for source in dataset.sources
                 }
@@ -112,14 +121,20 @@ def _split_loss(
     sequence_length: int,
     sequences: int,
     most_tokens: int | None,
+    ranks: Ranks | None,
 ) -> SplitLoss:
     total = torch.zeros((), dtype=torch.float64, device="cpu" if device.type == "mps" else device)
     tokens = 0
+    place = (0, 1) if ranks is None else (ranks.world.data_rank, ranks.world.data_size)
     for tokens_BT, targets_BT, num_targets in evaluation_batches(
-        stream, sequence_length, sequences, most_tokens
+        stream, sequence_length, sequences, most_tokens, *place
     ):
         loss = model(to_device(tokens_BT, device), to_device(targets_BT, device))
         total += loss.to(total.device, total.dtype)
         tokens += num_targets
+    if ranks is not None:
+        own = torch.tensor([float(total), tokens], dtype=torch.float64) * ranks.counts
+        nats, read = ranks.control.total(own).tolist()
+        total, tokens = torch.tensor(nats, dtype=torch.float64), int(read)
     bytes_per_token = stream.num_bytes / stream.num_tokens if stream.num_tokens else 0.0
     return SplitLoss(float(total), tokens, tokens * bytes_per_token)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from longhaul.checkpoint.capture import TrainingState, capture, check_same, describe, hand_back
+from longhaul.checkpoint.capture import TrainingState, capture, check_same, descriptions, hand_back
 from longhaul.core.books import Bucket, TimeBooks
 from longhaul.core.memory import available_memory
 from longhaul.core.units import short_bytes
@@ -73,9 +73,7 @@ def take_back(loan: Loan, progress: Progress, books: TimeBooks) -> None:
     settings, reached = progress.settings, progress.settings_of_checkpoint
     parts = parts_for(loan.step, progress, loan.state.facts)
     live = capture(parts)
-    check_same(
-        {name: describe(t.dtype, t.shape) for name, t in loan.state.tensors.items()}, live.tensors
-    )
+    check_same(descriptions(loan.state.tensors), descriptions(live.tensors))
     with torch.no_grad():
         for name, tensor in live.tensors.items():
             tensor.copy_(loan.state.tensors[name])

@@ -7,6 +7,7 @@ Never knows: runs, or where the choice is kept.
 
 import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 from longhaul.config.recipe import Recipe
 from longhaul.core.memory import available_memory
 from longhaul.core.units import Bytes, short_bytes
+from longhaul.parallel.ranks import Ranks
 from longhaul.train.micro_batch import Budget, Found, find_micro_sequences
 from longhaul.train.step import TrainingStep
 
@@ -26,14 +28,18 @@ _SHARE_OF_GPU = 0.9
 # A CPU does not compute a larger micro-batch faster, its caches hold less of it, and the memory
 # is somebody's laptop.
 _SHARE_OF_HOST = 0.25
+_TOO_MUCH: Bytes = 1 << 62
+"""Of what a device ran out of memory with."""
 
 
-def fitting_micro_sequences(step: TrainingStep, recipe: Recipe) -> Found:
+def fitting_micro_sequences(
+    step: TrainingStep, recipe: Recipe, ranks: Ranks | None = None
+) -> Found:
     """The largest micro-batch that this device computes within its memory.
 
     Measured by real forward and backward passes at the longest sequence length of the run,
     uncompiled, as gauge steps are. A device whose memory is not told apart from the host's counts
-    as the host.
+    as the host. Several ranks measure together, and the one that has the least room decides.
 
     Raises:
         NeedsPerson: not even one sequence fits.
@@ -44,14 +50,21 @@ def fitting_micro_sequences(step: TrainingStep, recipe: Recipe) -> Found:
 
     def measure(sequences: int) -> Bytes | None:
         try:
-            return peak(lambda: step.rehearse(sequences, length), step.device)
+            taken = peak(lambda: step.rehearse(sequences, length), step.device)
         except torch.OutOfMemoryError:
-            return None
+            taken = _TOO_MUCH
+        taken = taken if ranks is None else ranks.control.highest(taken)
+        return None if taken == _TOO_MUCH else taken
 
     if on_gpu:
         measure(1)  # libraries take their workspaces at the first pass, and keep them
     budget = _budget_on_gpu(step.device) if on_gpu else _budget_on_host()
-    sizes = [stage.sequences for stage in recipe.batch_stages()]
+    share = 1 if ranks is None else ranks.world.data_size
+    sizes = [-(-stage.sequences // share) for stage in recipe.batch_stages()]
+    if ranks is not None:
+        if not on_gpu:  # the processes of a host have one memory
+            budget = replace(budget, limit=budget.limit // ranks.world.local_size)
+        budget = replace(budget, limit=-ranks.control.highest(-budget.limit))
     try:
         return find_micro_sequences(sizes, measure, budget)
     finally:

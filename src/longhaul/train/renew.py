@@ -25,7 +25,8 @@ def fit_optimizer(step: TrainingStep, settings: OptimSection) -> Told | None:
     if old == settings.name:
         return None
     del step.optimizer  # its memory is wanted for the new one
-    step.optimizer = build_optimizer(step.model, settings)
+    sharding = None if step.parallel is None else step.parallel.sharding
+    step.optimizer = build_optimizer(step.model, settings, sharding)
     return "optimizer-swapped", {"old": old, "new": settings.name, "state": "fresh"}
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from longhaul.model.gpt import GPT
+from longhaul.parallel.ranks import Ranks
 
 
 def sample_tokens(
@@ -22,6 +23,7 @@ def sample_tokens(
     seed: int,
     device: torch.device,
     end_of_text: int | None = None,
+    ranks: Ranks | None = None,
 ) -> Iterator[int]:
     """Draw tokens that follow `prompt`, until `most_tokens` or the end of a text.
 
@@ -38,22 +40,32 @@ def sample_tokens(
         seed: of this sample alone.
         device: where the model lies.
         end_of_text: token that ends the sample, not yielded.
+        ranks: that hold parts of the model and all draw together, with rank 0's luck. They read
+            the whole text for each token: a single position cannot be dealt out over a layer's
+            ranks, so a cache is of no use.
     """
     generator = torch.Generator().manual_seed(seed)
     history = list(prompt)
     was_training = model.training
     model.eval()
     try:
-        cache = model.new_cache(batch=1)
+        cache = None if ranks is not None else model.new_cache(batch=1)
         for _ in range(most_tokens):
             with torch.inference_mode():
-                if len(history) <= context:
+                if ranks is not None:
+                    seen = history[-context:]
+                    padding = [0] * (-len(seen) % ranks.world.layout.tensor)
+                    padded_BT = torch.tensor([seen + padding], device=device)
+                    own_V = model(padded_BT)[0, len(seen) - 1]
+                    logits_BTV = ranks.whole_logits(own_V, model.vocab_size)[None, None]
+                elif cache is not None and len(history) <= context:
                     fresh_BT = torch.tensor([history[cache.length :]], device=device)
                     logits_BTV = model(fresh_BT, cache=cache)
                 else:
                     logits_BTV = model(torch.tensor([history[-context:]], device=device))
                 logits_V = logits_BTV[0, -1].float().cpu()
             token = _draw(logits_V, temperature, top_k, generator)
+            token = token if ranks is None else ranks.control.first_number(token)
             if token == end_of_text:
                 return
             history.append(token)

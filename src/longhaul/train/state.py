@@ -12,8 +12,10 @@ from typing import Any
 import torch
 
 from longhaul.checkpoint.capture import Stateful
+from longhaul.checkpoint.shards import local_of
 from longhaul.config.recipe import Recipe
 from longhaul.core.errors import NeedsPerson
+from longhaul.core.pieces import Pieces
 from longhaul.model.gpt import GPT
 from longhaul.train.step import TrainingStep
 
@@ -97,14 +99,21 @@ class Progress:
 
 
 class ModelState:
-    """The model's parameters and persistent buffers."""
+    """The model's parameters.
 
-    def __init__(self, model: GPT) -> None:
+    Args:
+        model: its own.
+        parameters: this rank's parts of them, where a pass may leave whole ones in their place.
+    """
+
+    def __init__(self, model: GPT, parameters: Mapping[str, torch.Tensor] | None = None) -> None:
         self._model = model
+        self._parameters = parameters
 
     def tensors(self) -> Mapping[str, torch.Tensor]:
         """The live tensors; a tied head appears once."""
-        return {name: tensor.detach() for name, tensor in self._model.named_parameters()}
+        live = self._parameters or dict(self._model.named_parameters())
+        return {name: tensor.detach() for name, tensor in live.items()}
 
     def facts(self) -> Mapping[str, Any]:
         """None: a model is tensors."""
@@ -133,6 +142,41 @@ class Generators:
         torch.set_rng_state(tensors["cpu"])
 
 
+class CutState:
+    """A part whose tensors are cut as the weights that they are or belong to.
+
+    Args:
+        owner: of the tensors; they are named after a weight, or `<weight>.<what>`.
+        pieces: which pieces of each weight lie here.
+    """
+
+    def __init__(self, owner: Stateful, pieces: Mapping[str, Pieces]) -> None:
+        self._owner = owner
+        self._pieces = pieces
+
+    def tensors(self) -> Mapping[str, torch.Tensor]:
+        """The owner's."""
+        return self._owner.tensors()
+
+    def facts(self) -> Mapping[str, Any]:
+        """The owner's."""
+        return self._owner.facts()
+
+    def take_back(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
+        """To the owner."""
+        self._owner.take_back(tensors, facts)
+
+    def pieces(self) -> Mapping[str, Pieces]:
+        """Of what has the shape of its weight's own part; a counter of updates has not."""
+        found = {}
+        for name, tensor in self.tensors().items():
+            weight = name if name in self._pieces else name.rpartition(".")[0]
+            held = self._pieces.get(weight)
+            if held is not None and tuple(local_of(tensor).shape) == held.local_shape(held.holder):
+                found[name] = held
+        return found
+
+
 def training_state(step: TrainingStep, progress: Progress) -> dict[str, Stateful]:
     """Everything a checkpoint holds, by part."""
     state: dict[str, Stateful] = {
@@ -143,4 +187,8 @@ def training_state(step: TrainingStep, progress: Progress) -> dict[str, Stateful
     }
     if step.loss_scale is not None:
         state["loss_scale"] = step.loss_scale
+    if step.parallel is not None:
+        pieces = step.parallel.sharding.pieces
+        state["model"] = CutState(ModelState(step.model, step.parallel.parameters), pieces)
+        state["optim"] = CutState(step.optimizer, pieces)
     return state

@@ -9,6 +9,7 @@ Shapes: B sequences of a micro-batch, T tokens of a sequence.
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -21,6 +22,11 @@ from longhaul.model.gpt import GPT
 from longhaul.monitor.thermometers import Readings, Thermometers
 from longhaul.optim.loss_scale import LossScale
 from longhaul.optim.optimizer import LiveSettings, Optimizer
+from longhaul.parallel.padding import real_tokens
+
+if TYPE_CHECKING:  # one process alone has no use for it, and FSDP takes a second to import
+    from longhaul.parallel.parallelize import Parallel
+    from longhaul.parallel.pipeline import StageGPT
 
 NUM_FIGURES = 3
 """Leading figures of a step: loss, gradient norm, masked."""
@@ -41,6 +47,8 @@ class TrainingStep:
         loss_scale: for fp16 weights; None otherwise.
         compiled: run the model through torch.compile.
         sources: names of the sources of text, by number, whose losses are told apart.
+        parallel: with many processes, how `model` is dealt out over them. Each is given its share
+            of the batch, and all have the same figures.
 
     Raises:
         RecipeError: `compiled`, and there is nothing to compile with.
@@ -56,16 +64,21 @@ class TrainingStep:
         loss_scale: LossScale | None = None,
         compiled: bool = False,
         sources: Sequence[str] = (),
+        parallel: "Parallel | None" = None,
     ) -> None:
         self.model = model
+        self.parallel = parallel
         self.optimizer = optimizer
         self.loss_scale = loss_scale
         self.device = device
-        self.thermometers = Thermometers(model, device, sources)
+        sharding = None if parallel is None else parallel.sharding
+        self.thermometers = Thermometers(model, optimizer.groups, device, sources, sharding)
         self._forward = _compiled(model, device) if compiled else model
         self._compiled_forms: set[tuple[int, int, int | None]] | None = set() if compiled else None
         self._precision = precision
         self._seed = seed
+        # What is drawn differs between ranks, as they compute different things.
+        self._own = () if parallel is None else (parallel.world.rank,)
 
     def __call__(
         self,
@@ -78,7 +91,7 @@ class TrainingStep:
         """Make one update, or hold it back if loss or gradient is not finite (DESIGN rule 4).
 
         Args:
-            batch: the global batch.
+            batch: the global batch, or this rank's share of it.
             micro_sequences: computed at once.
             learning_rate: of this step.
             read_gauges: read every gauge of `monitor/`; the update is the same to the bit.
@@ -91,20 +104,14 @@ class TrainingStep:
         """
         if not self.model.training:  # walking through all modules costs 0.1 ms
             self.model.train()
-        loss = torch.zeros((), device=self.device)
-        micro_batches = zip(
-            batch.tokens_BT.split(micro_sequences),
-            batch.targets_BT.split(micro_sequences),
-            strict=True,
-        )
-        for number, (tokens_BT, targets_BT) in enumerate(micro_batches):
-            key_generators(derive_key(self._seed, "micro-batch", batch.draw, number), self.device)
-            # The sum over the global number of targets, never a mean of means (DESIGN rule 6).
-            micro_loss = self._loss(tokens_BT, targets_BT, read_gauges, window) / batch.num_targets
-            self._backward(micro_loss)
-            loss += micro_loss.detach()
-            if read_gauges and number == 0 and len(targets_BT) < len(batch.targets_BT):
-                self.thermometers.see_first(self.optimizer, targets_BT.numel())
+        if self.parallel is not None and self.parallel.stage is not None:
+            loss = self._through_stages(
+                self.parallel, self.parallel.stage, batch, micro_sequences, read_gauges, window
+            )
+        else:
+            loss = self._accumulated(batch, micro_sequences, read_gauges, window)
+        if self.parallel is not None:
+            self.parallel.sum_gradients()
         scale = self.loss_scale.scale.clone() if self.loss_scale is not None else None
         gate = self.optimizer.judge(loss, scale)
         self.optimizer.set_learning_rate(learning_rate)
@@ -115,7 +122,7 @@ class TrainingStep:
         ):
             self.optimizer.step(gate)
         self.optimizer.clear_gradients()
-        figures = [loss, gate.gradient_norm, gate.masked]
+        figures = [gate.loss, gate.gradient_norm, gate.masked]
         if self.loss_scale is not None and scale is not None:
             figures += [scale, self.loss_scale.update(gate)]
         stacked = torch.stack(figures).float()
@@ -123,6 +130,63 @@ class TrainingStep:
             return stacked
         source_B = None if batch.source_B is None else to_device(batch.source_B, self.device)
         return torch.cat((stacked, self.thermometers.drain(source_B)))
+
+    def _accumulated(
+        self, batch: Batch, micro_sequences: int, read_gauges: bool, window: int | None
+    ) -> torch.Tensor:
+        """Add up the gradients of all micro-batches; the loss, on the device."""
+        loss = torch.zeros((), device=self.device)
+        micro_batches = zip(
+            batch.tokens_BT.split(micro_sequences),
+            batch.targets_BT.split(micro_sequences),
+            strict=True,
+        )
+        for number, (tokens_BT, targets_BT) in enumerate(micro_batches):
+            self._key_generators(batch, number)
+            # The sum over the global number of targets, never a mean of means (DESIGN rule 6).
+            micro_loss = self._loss(tokens_BT, targets_BT, read_gauges, window) / batch.num_targets
+            if self.parallel is not None:
+                done = (number + 1) * micro_sequences
+                self.parallel.before_backward(read_gauges or done >= len(batch.tokens_BT))
+            self._backward(micro_loss)
+            loss += micro_loss.detach()
+            if read_gauges and number == 0 and len(targets_BT) < len(batch.targets_BT):
+                self._see_first(batch, len(targets_BT))
+        return loss
+
+    def _through_stages(
+        self,
+        parallel: "Parallel",
+        stage: "StageGPT",
+        batch: Batch,
+        micro_sequences: int,
+        read_gauges: bool,
+        window: int | None,
+    ) -> torch.Tensor:
+        """The same in a pipeline; the loss is 0 in all stages but the last."""
+        tokens = batch.tokens_BT.split(micro_sequences)
+        targets = batch.targets_BT.split(micro_sequences)
+        losses = torch.zeros((), device=self.device)
+
+        def forward(number: int, given: torch.Tensor | None) -> torch.Tensor:
+            self._key_generators(batch, number)
+            made = self._loss(tokens[number], targets[number], read_gauges, window, given)
+            return made / batch.num_targets if stage.pipe.is_last else made
+
+        def backward(number: int, made: torch.Tensor, gradient: torch.Tensor | None) -> None:
+            parallel.before_backward(number == len(tokens) - 1)
+            if gradient is None:
+                self._backward(made)
+                losses.add_(made.detach())
+            else:
+                made.backward(gradient.to(made.dtype))
+
+        stage.pipe.run([stage.shape_of(of_one) for of_one in tokens], forward, backward)
+        return losses
+
+    def _key_generators(self, batch: Batch, number: int) -> None:
+        key = derive_key(self._seed, "micro-batch", batch.draw, number, *self._own)
+        key_generators(key, self.device)
 
     def rehearse(self, sequences: int, length: int) -> None:
         """Compute two micro-batches of a step whose update is never made, to see what it takes.
@@ -195,6 +259,15 @@ class TrainingStep:
         readings = figures[self.num_figures :]
         return self.thermometers.by_name(readings) if readings else Readings()
 
+    def _see_first(self, batch: Batch, sequences: int) -> None:
+        """Measure the gradient of the first of several micro-batches of so many sequences."""
+        length = batch.targets_BT.size(1)
+        if self.parallel is None:
+            self.thermometers.see_first(self.optimizer, sequences * length)
+        elif self.parallel.sums_at_once:
+            rows = self.parallel.rows_in_first(batch.num_targets // length, sequences)
+            self.thermometers.see_first(self.optimizer, rows * length)
+
     def _backward(self, micro_loss: torch.Tensor) -> None:
         if self.loss_scale is not None:
             micro_loss = self.loss_scale.scale_loss(micro_loss)
@@ -206,19 +279,25 @@ class TrainingStep:
         targets_BT: torch.Tensor,
         read_gauges: bool,
         window: int | None,
+        given: torch.Tensor | None = None,
     ) -> torch.Tensor:
+        if self.parallel is not None and read_gauges:
+            real_BT = real_tokens(tokens_BT, targets_BT)
+            read_gauges, tokens_BT = (False, tokens_BT) if real_BT is None else (True, real_BT)
         tokens_BT = to_device(tokens_BT, self.device)
         targets_BT = to_device(targets_BT, self.device)
+        # Of a pipeline's stage, what the stage before gave; the model alone knows no such thing.
+        more = {} if given is None else {"given_BTD": given}
         with autocast(self.device, self._precision):
             loss: torch.Tensor
             if not read_gauges:
-                loss = self._forward(tokens_BT, targets_BT, window=window)
+                loss = self._forward(tokens_BT, targets_BT, window=window, **more)
                 if self._compiled_forms is not None:
                     self._compiled_forms.add((*tokens_BT.shape, window))
                 return loss
             # Gauge steps run uncompiled: a second compiled form would cost more than it saves.
             with self.thermometers.tap.open_for_forward() as tap:
-                loss = self.model(tokens_BT, targets_BT, tap=tap, window=window)
+                loss = self.model(tokens_BT, targets_BT, tap=tap, window=window, **more)
             return loss
 
 

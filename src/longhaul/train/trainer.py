@@ -6,22 +6,22 @@ Never knows: why a decision was made, or who reads the records.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 
 from longhaul.checkpoint.capture import PartsFor, capture
-from longhaul.checkpoint.saver import CheckpointChange, Saver
+from longhaul.checkpoint.saver import CheckpointChange
 from longhaul.checkpoint.snapshots import SnapshotRing
 from longhaul.config.batch import BatchStage
 from longhaul.config.recipe import Recipe
-from longhaul.core.books import TimeBooks
-from longhaul.core.clocks import Clock
 from longhaul.core.records import Decision, Event, StepRecord
-from longhaul.data.batches import BatchReader, BatchRequest
-from longhaul.data.dataset import Dataset
+from longhaul.data.batches import BatchRequest
 from longhaul.logbook.ledger import LedgerState, fold
 from longhaul.optim.optimizer import LiveSettings
+from longhaul.parallel.ranks import Ranks
+from longhaul.store.interval import UNMEASURED_STEPS
 from longhaul.train.drain import Drain
 from longhaul.train.effective import (
     EffectiveSettings,
@@ -31,33 +31,10 @@ from longhaul.train.effective import (
 )
 from longhaul.train.evaluation import Evaluation, evaluate
 from longhaul.train.loan import Loan, lend, take_back
+from longhaul.train.parts import Identity, Parts
 from longhaul.train.renew import Told, do_reset, fit_optimizer, parts_for
-from longhaul.train.state import Position, Progress, training_state
+from longhaul.train.state import Position, training_state
 from longhaul.train.step import TrainingStep
-
-
-@dataclass(frozen=True)
-class Parts:
-    """What a trainer works with; made by `run/`, owned by it."""
-
-    step: TrainingStep
-    progress: Progress
-    batches: BatchReader
-    dataset: Dataset
-    saver: Saver
-    snapshots: SnapshotRing
-    books: TimeBooks
-    clock: Clock
-
-
-@dataclass(frozen=True)
-class Identity:
-    """Under which name records are written."""
-
-    attempt: int
-    segment: str
-    done_before: int
-    """Steps that were made before and lost; making them again is booked as redone."""
 
 
 class Trainer:
@@ -86,6 +63,7 @@ class Trainer:
         self._told: deque[Told] = deque()
         self._stopping = False
         self._went_back = False
+        self._save_every = UNMEASURED_STEPS
         self._obey()
 
     @property
@@ -99,6 +77,11 @@ class Trainer:
         return self._parts.step
 
     @property
+    def ranks(self) -> Ranks | None:
+        """All that train together; None: one process."""
+        return self._parts.ranks
+
+    @property
     def snapshots(self) -> SnapshotRing:
         """Training states in memory that can be gone back to."""
         return self._parts.snapshots
@@ -107,6 +90,12 @@ class Trainer:
     def settings(self) -> Recipe:
         """Effective settings of the next step."""
         return self._effective.at(self.position.step)
+
+    @property
+    def save_interval(self) -> int:
+        """Steps between saves."""
+        asked = self.settings.checkpoint.interval_steps
+        return self._save_every if asked == "auto" else asked
 
     @property
     def finished(self) -> bool:
@@ -124,16 +113,25 @@ class Trainer:
             settings = self.settings
             evaluation, checkpoint = settings.evaluation, settings.checkpoint
             # What is due is done after all records are taken: they may be a reason to go back.
-            due = self._due(evaluation.interval_steps) or self._due(checkpoint.interval_steps)
-            yield from self._completed(wait=due or self.finished)
+            due = self._due(evaluation.interval_steps) or self._due(self.save_interval)
+            yield from self.border(self._completed(wait=due or self.finished))
             if self._due(evaluation.interval_steps) and not self._stopping:
                 yield from self.evaluate(evaluation.tokens)
-            if self._due(checkpoint.interval_steps) and not self._stopping:
+            if self._due(self.save_interval) and not self._stopping:
                 yield from self.save()
             if self._due(checkpoint.snapshot_interval_steps):
                 self.snapshot()
             yield from self.saved()
         yield from self.completed()
+
+    def border(self, records: Iterable[StepRecord | Event]) -> Iterator[StepRecord | Event]:
+        """Records between which decisions may be applied, because no step is under way anywhere."""
+        yield from records
+
+    @property
+    def at_border(self) -> bool:
+        """Whether decisions may be applied now: always, where there is one process."""
+        return True
 
     def completed(self) -> Iterator[StepRecord]:
         """Wait for the steps that the device still works on; their records."""
@@ -180,6 +178,14 @@ class Trainer:
         self.identity = replace(self.identity, done_before=done_before)
         self._went_back = True  # what was due at the border that was left is due no more
 
+    def roll_back_in_memory(self, step: int) -> None:
+        """Go back to the snapshot of `step`, as `roll_back`.
+
+        Raises:
+            DamagedSnapshot: its bytes have changed; nothing was touched.
+        """
+        self.roll_back(partial(self._parts.snapshots.hand_back, step))
+
     def lend(self, copies: int) -> Loan:
         """The live step, to make other steps with; nothing else is done before `take_back`.
 
@@ -205,6 +211,10 @@ class Trainer:
         """Write records under another segment from now on."""
         self.identity = replace(self.identity, segment=segment)
 
+    def save_every(self, steps: int) -> None:
+        """What an interval between saves that is `auto` shall be from now on."""
+        self._save_every = steps
+
     def stop(self) -> None:
         """End `steps()` at the next border."""
         self._stopping = True
@@ -223,13 +233,16 @@ class Trainer:
                 settings.model.context,
                 settings.evaluation.sequences,
                 most_tokens,
+                parts.ranks,
             )
+        if parts.step.parallel is not None:
+            parts.step.parallel.rest()
         told = {
             **evaluation.as_data(),
             "whole_split": most_tokens is None,
             "epoch": round(parts.batches.order.epoch(self.position.draw), 4),
         }
-        yield self._event("evaluation", **told)
+        yield from self.border([self._event("evaluation", **told)])
 
     def save(self) -> Iterator[StepRecord | Event]:
         """Hand the training state to the saver, which writes it while training goes on."""
@@ -292,7 +305,7 @@ class Trainer:
             warmup=warming_up(settings, position.step)
             or parts.progress.rewarm.factor(position.step) < 1,
             evaluation_due=self._due(settings.evaluation.interval_steps),
-            save_due=self._due(settings.checkpoint.interval_steps),
+            save_due=self._due(self.save_interval),
             redone=redone,
         )
         self._drain.push(record, figures)
@@ -344,19 +357,9 @@ class Trainer:
     def _checkpoint_event(self, change: CheckpointChange) -> Event:
         kind = "checkpoint-failed" if change.kind == "failed" else "checkpoint"
         return Event(
-            kind=kind,
-            attempt=self.identity.attempt,
-            segment=self.identity.segment,
-            step=change.step,
-            time=self._parts.clock.wall(),
-            data={
-                "health": change.kind,
-                "manifest": change.manifest_sha256,
-                "size_bytes": change.size_bytes,
-                "seconds_since_save": round(change.seconds, 3),
-                "message": change.message,
-            },
-        )
+            kind=kind, attempt=self.identity.attempt, segment=self.identity.segment,
+            step=change.step, time=self._parts.clock.wall(), data=change.as_data(),
+        )  # fmt: skip
 
     def live_settings(self) -> LiveSettings:
         """Settings read back from where the update rule itself reads them."""

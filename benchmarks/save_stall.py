@@ -1,0 +1,113 @@
+"""What a save costs the training thread: beside training, and in the foreground.
+
+    python benchmarks/save_stall.py [--rounds 6]
+
+The two take turns in one process, on the whole training state of a recipe (weights and AdamW's
+moments), into a folder beside this one. In the foreground a save is written, hashed, fsynced and
+committed while training stands still; beside training the thread pays for one copy into buffers
+that are used again, and a thread of its own does the rest. Both end with a committed checkpoint;
+reading it back is in neither. The first save, for which the buffers are made, is told apart.
+"""
+
+import argparse
+import resource
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from common import HERE, Bar, at_most, figure, interleaved, missing, paired_ratio, write_results
+
+BAR_PERCENT = 6.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=6)
+    given = parser.parse_args()
+    import torch
+
+    bars = []
+    for recipe in ("quickstart", "gpt2-124m"):
+        bars += stall(f"{recipe}, CPU", recipe, "cpu", given.rounds)
+    gpu = "gpt2-124m, GPU"
+    if torch.cuda.is_available():
+        bars += stall(gpu, "gpt2-124m", "cuda", given.rounds)
+    else:
+        bars.append(missing(f"{gpu}: stall", "there is no GPU on this machine", bar=BAR_PERCENT))
+    write_results("save_stall", bars, "python benchmarks/save_stall.py")
+
+
+def stall(name: str, recipe: str, device: str, rounds: int) -> list[Bar]:
+    from longhaul.checkpoint.saver import Saver
+    from longhaul.checkpoint.write import render_facts, write_checkpoint
+    from longhaul.core.clocks import RealClock
+
+    state = state_of(recipe, device)
+    size = sum(tensor.nbytes for tensor in state.tensors.values())
+    print(f"{name}: {size / 1e6:.0f} MB", flush=True)
+    with tempfile.TemporaryDirectory(prefix=".save-stall-", dir=HERE) as folder:
+        clock = RealClock()
+        saver = Saver(Path(folder), attempt=1, still_owner=lambda: True, clock=clock)
+
+        def beside() -> float:
+            began = time.perf_counter()
+            saver.save(1, state)
+            if device == "cuda":
+                import torch
+
+                torch.cuda.synchronize()  # the copies are queued ahead of the next step's work
+            stalled = time.perf_counter() - began
+            saver.wait()
+            assert [change.kind for change in saver.poll()][-1] == "verified"
+            return stalled
+
+        def foreground() -> float:
+            began = time.perf_counter()
+            tensors = {name: tensor.detach().cpu() for name, tensor in state.tensors.items()}
+            stages = write_checkpoint(
+                Path(folder), step=1, attempt=1, tensors=tensors, pieces={},
+                facts=render_facts(1, 1, state.facts), still_owner=lambda: True, clock=clock,
+            )  # fmt: skip
+            for stage, _, _ in stages:
+                if stage == "committed":
+                    return time.perf_counter() - began
+            raise AssertionError("it was not committed")
+
+        first = beside()
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        times = interleaved(rounds, {"foreground": foreground, "beside": beside})
+        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak
+        saver.close()
+    share = paired_ratio(times["beside"], times["foreground"])
+    return [
+        at_most(f"{name}: stall of a save", 100 * share.mean, "%", BAR_PERCENT,
+                f"of one in the foreground; {share:.3f}"),
+        figure(f"{name}: a save in the foreground", statistics.median(times["foreground"]), "s",
+               f"{size / 1e6:.0f} MB through hash, fsync, commit"),
+        figure(f"{name}: the training thread blocks", 1e3 * statistics.median(times["beside"]),
+               "ms", f"the first time, with the buffers made, {1e3 * first:.1f} ms"),
+        figure(f"{name}: memory grown after the first save", grown / 1e3, "MB"),
+    ]  # fmt: skip
+
+
+def state_of(name: str, device: str):  # type: ignore[no-untyped-def]
+    """The tensors of a recipe's training state: weights and two moments each."""
+    import torch
+
+    from longhaul.checkpoint.capture import TrainingState
+    from longhaul.config.load import load_recipe
+    from longhaul.model.initialise import build
+
+    recipe = load_recipe(name).recipe
+    vocabulary = recipe.tokenizer.vocab_size or 50_257
+    model = build(recipe.model, vocabulary, recipe.seed, torch.device(device), 0)
+    tensors = {}
+    for key, weight in model.named_parameters():
+        for part in ("model", "optimizer.exp_avg", "optimizer.exp_avg_sq"):
+            tensors[f"{part}.{key}"] = weight.detach().clone()
+    return TrainingState(tensors, {"progress": {"position": {"step": 1}}})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+"""`longhaul worker`: one rank of a run, as the supervisor, torchrun or srun starts it."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def worker(run: Annotated[Path, typer.Argument(metavar="RUN", help="the run's folder")]) -> None:
+    """Train a run that has been set up, as one of its processes; its folder says all."""
+    from longhaul.cli.progress import TerminalView
+    from longhaul.logbook.folder import open_run
+    from longhaul.run.worker import enter
+    from longhaul.supervise.group import ATTEMPT
+
+    folder = open_run(run)
+    # Supervised, rank 0 writes to the terminal of a person, and into its log as well; the output
+    # of the others is their log.
+    to_terminal = ATTEMPT in os.environ and os.environ.get("RANK", "0") == "0"
+    log = folder.workers / "0.log" if to_terminal else None
+    raise typer.Exit(enter(folder, TerminalView(log)))

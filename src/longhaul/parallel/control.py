@@ -1,0 +1,119 @@
+"""Words between ranks at step borders: small, on the CPU, in an order that all ranks keep.
+
+Every method is a collective: all ranks call the same ones in the same order, or all wait until
+the group's timeout.
+
+Enters: a gloo group. Leaves: words, values and verdicts that are the same on all ranks.
+Never knows: what they mean.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from longhaul.core.errors import ExitCode, LonghaulError
+
+Value = TypeVar("Value")
+
+
+class RankLost(LonghaulError):
+    """Another rank did not come to where all ranks meet: it died, or hangs."""
+
+    exit_code = ExitCode.START_AGAIN
+
+
+class Control:
+    """A channel among all ranks.
+
+    Args:
+        group: gloo; used by one thread only.
+        name: what is done over it, for people.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, name: str = "control") -> None:
+        self.group = group
+        self._name = name
+        self.rank = dist.get_rank(group)
+        self.size = dist.get_world_size(group)
+        self._word = torch.zeros(1, dtype=torch.int64)
+
+    def highest(self, word: int) -> int:
+        """The highest of all ranks' words."""
+        self._word[0] = word
+        with self._told():
+            dist.all_reduce(self._word, op=dist.ReduceOp.MAX, group=self.group)
+        return int(self._word[0])
+
+    def first_number(self, number: int) -> int:
+        """Rank 0's number, not below zero."""
+        return self.highest(number if self.rank == 0 else 0)
+
+    def agree(self, fine: bool) -> bool:
+        """Whether all ranks are fine."""
+        return self.highest(0 if fine else 1) == 0
+
+    def share(self, value: Value | None = None) -> Value:
+        """Rank 0's value; what others give is not looked at."""
+        box: list[Any] = [value]
+        with self._told():
+            dist.broadcast_object_list(box, src=0, group=self.group)
+        shared: Value = box[0]
+        return shared
+
+    def gather(self, value: Value) -> list[Value]:
+        """The values of all ranks, by rank, on every rank."""
+        box: list[Any] = [None] * self.size
+        with self._told():
+            dist.all_gather_object(box, value, group=self.group)
+        return box
+
+    def total(self, figures: torch.Tensor) -> torch.Tensor:
+        """The sum over all ranks of float64 figures on the CPU."""
+        with self._told():
+            dist.all_reduce(figures, group=self.group)
+        return figures
+
+    def first_does(self, body: Callable[[], Value]) -> Value:
+        """Rank 0 runs `body`; its result on all ranks, or its exception."""
+        result: Value | None = None
+        error: Exception | None = None
+        if self.rank == 0:
+            try:
+                result = body()
+            except Exception as raised:  # noqa: BLE001 (it is raised again below, everywhere)
+                error = raised
+        shared: tuple[Any, Exception | None] = self.share((result, error))
+        if shared[1] is not None:
+            raise error or shared[1]
+        first: Value = shared[0]
+        return first
+
+    def _told(self) -> AbstractContextManager[None]:
+        return telling_who_is_lost(self.rank, self.size, self._name)
+
+
+@contextmanager
+def telling_who_is_lost(rank: int, size: int, doing: str) -> Iterator[None]:
+    """Let a collective of the body that fails be told in one sentence; other errors pass.
+
+    Raises:
+        RankLost: another rank has gone, or did not come in time.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if not isinstance(error, dist.DistError) and "gloo" not in str(error):
+            raise
+        raise RankLost(
+            f"rank {rank} of {size} waited for the others ({doing}), and not all of them came: "
+            f"{str(error).splitlines()[0]}",
+            "start the same command again; the first rank that ended says why",
+        ) from error
+
+
+def first_does(control: Control | None, body: Callable[[], Value]) -> Value:
+    """As `Control.first_does`; one process does everything first."""
+    return body() if control is None else control.first_does(body)

@@ -1,0 +1,67 @@
+"""How many ways a model and its data are dealt out.
+
+Enters: `[parallel]` and a number of processes. Leaves: a layout, and where each rank stands in it.
+Never knows: torch.
+"""
+
+from dataclasses import dataclass
+
+from longhaul.config.parallel import ParallelSection
+from longhaul.core.errors import RecipeError
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Ways of each dimension of the mesh; their product is the world's size."""
+
+    replicate: int = 1
+    shard: int = 1
+    tensor: int = 1
+    pipeline: int = 1
+
+    @property
+    def size(self) -> int:
+        """Processes that it takes."""
+        return self.replicate * self.shard * self.tensor * self.pipeline
+
+    @property
+    def data_size(self) -> int:
+        """Ranks that read different data."""
+        return self.replicate * self.shard
+
+    def data_rank(self, rank: int) -> int:
+        """Position of `rank` among the ranks that read different data.
+
+        Dimensions are nested in the order pipeline, replicate, shard, tensor: ranks that differ
+        in the last one are neighbours.
+        """
+        return rank // self.tensor % self.data_size
+
+
+def layout_for(settings: ParallelSection, processes: int) -> Layout:
+    """The layout of so many processes under `[parallel]`.
+
+    Raises:
+        RecipeError: no layout takes exactly as many.
+    """
+    inner = settings.tensor * settings.pipeline
+    data, rest = divmod(processes, inner)
+    if rest or not data:
+        raise RecipeError(
+            f"parallel.tensor × parallel.pipeline: {settings.tensor} × {settings.pipeline} do not "
+            f"divide {processes} processes",
+            f"start a multiple of {inner} processes, or change the two settings",
+        )
+    shard, replicate = settings.shard, settings.replicate
+    if shard is None:
+        shard = data // (replicate or 1)
+    if replicate is None:
+        replicate = data // shard
+    if replicate * shard != data:
+        raise RecipeError(
+            f"parallel.replicate × parallel.shard: {replicate} × {shard} are not the {data} data "
+            f"ranks that {processes} processes leave",
+            f"start {replicate * shard * inner} processes, or leave one of the two settings out, "
+            "which then takes what is left",
+        )
+    return Layout(replicate, shard, settings.tensor, settings.pipeline)

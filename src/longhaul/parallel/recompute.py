@@ -1,0 +1,76 @@
+"""Activation checkpointing: what a layer computed is thrown away and computed again when needed.
+
+Enters: a model. Leaves: the same model, whose layers keep less for their backward passes.
+Never knows: losses, ranks.
+"""
+
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+    noop_context_fn,
+)
+
+from longhaul.model.block import Block
+from longhaul.model.carry import Carry
+from longhaul.model.gpt import GPT
+from longhaul.parallel.become import become
+
+_aten, _collectives = torch.ops.aten, torch.ops._c10d_functional
+# Results that cost more to compute than to keep: products, attention, what came over a network.
+_KEPT = {
+    _aten.mm.default,
+    _aten.addmm.default,
+    _aten.bmm.default,
+    _aten._scaled_dot_product_flash_attention.default,
+    _aten._scaled_dot_product_flash_attention_for_cpu.default,
+    _aten._scaled_dot_product_efficient_attention.default,
+    _aten._scaled_dot_product_cudnn_attention.default,
+    _collectives.all_gather_into_tensor.default,
+    _collectives.reduce_scatter_tensor.default,
+}
+
+
+def checkpoint_activations(model: GPT, how: Literal["full", "selective"]) -> None:
+    """Let every layer of `model` compute again in its backward pass (arXiv 1604.06174).
+
+    Args:
+        model: changed in place, before its layers are sharded.
+        how: `full` keeps a layer's input alone; `selective` keeps products and attention too and
+            computes the rest again (arXiv 2205.05198, section 5).
+    """
+    for block in model.blocks:
+        assert isinstance(block, Block)
+        become(block, RecomputedBlock).selective = how == "selective"
+
+
+class RecomputedBlock(Block):
+    """A block that keeps little of its forward pass."""
+
+    selective: bool
+
+    def forward(self, x_BTD: Tensor, carry: Carry, extra_value_BTD: Tensor | None = None) -> Tensor:
+        """See `Block.forward`; the tap is closed when this is computed again."""
+        out_BTD: Tensor = checkpoint(
+            super().forward,
+            x_BTD,
+            carry,
+            extra_value_BTD,
+            use_reentrant=False,
+            preserve_rng_state=bool(self.dropout or self.attention.dropout),
+            context_fn=_selective if self.selective else noop_context_fn,
+        )
+        return out_BTD
+
+
+def _policy(context: Any, operation: Any, *given: Any, **named: Any) -> CheckpointPolicy:
+    kept = operation in _KEPT
+    return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+_selective = partial(create_selective_checkpoint_contexts, _policy)

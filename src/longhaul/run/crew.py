@@ -1,0 +1,71 @@
+"""The crew of a run: how rank 0 and the others find each other and begin the same attempt.
+
+Rank 0 has the lease, the journal and the text; the others are told everything they need, and open
+the text that rank 0 has prepared.
+
+Enters: a place among many processes. Leaves: the ranks, and what rank 0 says of the attempt.
+Never knows: training.
+"""
+
+from dataclasses import dataclass
+
+from longhaul.config.recipe import Recipe
+from longhaul.core.errors import ExitCode
+from longhaul.logbook.ledger import LedgerState
+from longhaul.parallel.control import Control
+from longhaul.parallel.layout import layout_for
+from longhaul.parallel.place import Place
+from longhaul.parallel.ranks import Ranks
+from longhaul.parallel.world import device_of, form_world, meet
+from longhaul.run.device import choose_device
+from longhaul.run.signals import StopWish
+from longhaul.train.leading import Wishes
+
+
+@dataclass(frozen=True)
+class Briefing:
+    """What the other ranks must know before they can build anything."""
+
+    folder: str
+    """The run's, absolute; on a file system that all ranks see."""
+    recipe: Recipe
+    """As asked for."""
+    attempt: int
+    ledger: LedgerState
+
+
+def lead(place: Place, briefing: Briefing) -> Ranks:
+    """Meet the others and tell them; on rank 0.
+
+    Raises:
+        RecipeError: so many processes cannot train this recipe; nobody was met.
+    """
+    layout_for(briefing.recipe.parallel, place.size)
+    control = Control(meet(place))
+    control.share(briefing)
+    return form_ranks(place, control, briefing.recipe)
+
+
+def join(place: Place) -> tuple[Control, Briefing]:
+    """Meet rank 0, which may take its time, and be told; on every other rank."""
+    control = Control(meet(place))
+    briefing: Briefing = control.share()
+    return control, briefing
+
+
+def wishes_of(wish: StopWish) -> Wishes:
+    """What signals ask of this process, as a number among ranks."""
+
+    def hear(word: int) -> None:
+        if word and wish.exit_code is None:
+            wish.exit_code = ExitCode(word)
+
+    return Wishes(lambda: int(wish.exit_code or 0), hear)
+
+
+def form_ranks(place: Place, control: Control, recipe: Recipe) -> Ranks:
+    """Form the world with all others, under the layout of the recipe."""
+    device = device_of(place, choose_device(recipe.machine.device))
+    layout = layout_for(recipe.parallel, place.size)
+    timeout_s = recipe.supervise.deadlines()["collective_s"]
+    return Ranks.of(form_world(place, control.group, layout, device, timeout_s))

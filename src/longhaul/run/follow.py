@@ -1,0 +1,107 @@
+"""Every rank but the first: the same trainer, which does what rank 0 says.
+
+Enters: a place among many processes; the rest is told by rank 0. Leaves: this rank's part of each
+step and of each checkpoint, and rank 0's exit code. It writes no logbook and shows nothing.
+Never knows: how the run was started, or why anything is decided.
+"""
+
+import time
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import psutil
+
+from longhaul.checkpoint.capture import PartsFor
+from longhaul.core.books import TimeBooks
+from longhaul.core.clocks import RealClock
+from longhaul.core.errors import ExitCode
+from longhaul.logbook.folder import RunFolder
+from longhaul.logbook.ledger import LedgerState
+from longhaul.parallel.control import telling_who_is_lost
+from longhaul.parallel.place import Place
+from longhaul.parallel.ranks import Ranks
+from longhaul.parallel.world import part
+from longhaul.run.asked import read_asked
+from longhaul.run.build import Site, build_parts
+from longhaul.run.crew import form_ranks, join, wishes_of
+from longhaul.run.device import settle_torch
+from longhaul.run.ending import write_sample
+from longhaul.run.micro_batch import measure_told
+from longhaul.run.restore import restore_told
+from longhaul.run.signals import leaving_at_once, listening
+from longhaul.run.text import text_for_training
+from longhaul.run.view import SilentView
+from longhaul.supervise.progress import ProgressFile, progress_path
+from longhaul.train.leading import FollowingTrainer
+from longhaul.train.parts import Identity
+from longhaul.train.renew import parts_for
+
+
+def follow(place: Place, folder: RunFolder | None = None) -> ExitCode:
+    """Train with rank 0 until it ends.
+
+    Args:
+        place: not the first.
+        folder: the run's, where it is known before rank 0 tells it.
+
+    Raises:
+        RankLost: another rank has died, or hangs.
+    """
+    clock = RealClock()
+    began = time.time() - psutil.Process().create_time()
+    with ExitStack() as leaving:
+        leaving.enter_context(telling_who_is_lost(place.rank, place.size, "training"))
+        leaving.callback(part)
+        books = TimeBooks(clock, "restart", already=max(0.0, began))
+        progress = None if folder is None else _watched(folder, place, books, leaving)
+        with leaving_at_once():
+            control, briefing = join(place)
+        folder = RunFolder(Path(briefing.folder))
+        if progress is None:
+            progress = _watched(folder, place, books, leaving)
+        wish = leaving.enter_context(listening(lambda _: None))  # rank 0 tells of signals
+        settle_torch(briefing.recipe, place.local_size)
+        ranks = form_ranks(place, control, briefing.recipe)
+        dataset = text_for_training(folder, read_asked(folder), lambda _: None)
+        site = Site(
+            briefing.recipe,
+            briefing.ledger,
+            folder.checkpoints,
+            briefing.attempt,
+            still_owner=lambda: True,  # rank 0 asks, and it alone commits
+            books=books,
+            clock=clock,
+            view=SilentView(),
+            ranks=ranks,
+        )
+        parts = build_parts(site, dataset, ranks.world.device)
+        leaving.callback(parts.saver.close)
+        leaving.callback(parts.batches.close)
+        restore_told(partial(parts_for, parts.step, parts.progress), ranks.control)
+        measure_told(briefing.recipe, parts, ranks)
+        told: tuple[LedgerState, Identity] = ranks.control.share()
+        ledger, identity = told
+        trainer = FollowingTrainer(
+            briefing.recipe,
+            ledger,
+            parts,
+            identity,
+            ranks,
+            wishes_of(wish),
+            restore=partial(_restore, ranks),
+            others={"sample": lambda: write_sample(trainer, dataset)},
+            reached=progress.reach,
+        )
+        return ExitCode(trainer.follow())
+
+
+def _restore(ranks: Ranks, parts: PartsFor) -> None:
+    restore_told(parts, ranks.control)
+
+
+def _watched(folder: RunFolder, place: Place, books: TimeBooks, leaving: ExitStack) -> ProgressFile:
+    progress = ProgressFile(progress_path(folder, place.rank))
+    leaving.callback(progress.close)
+    books.watch(progress.booked)
+    return progress

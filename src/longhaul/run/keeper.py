@@ -1,0 +1,208 @@
+"""The keeper of checkpoints: which of them are sound, how many stay, where else copies lie.
+
+Enters: events of the saver, what the ledger knows, step times. Leaves: healths in the ledger,
+folders removed or sent to other tiers, a run that waits while its disk is full.
+Never knows: what is in a checkpoint, or whether to go back to one.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from longhaul.core.records import Event, StepRecord
+from longhaul.core.units import Seconds
+from longhaul.logbook.ledger import LedgerError
+from longhaul.run.attempt import Attempt
+from longhaul.run.recovery import Recovery
+from longhaul.run.save_interval import SaveInterval
+from longhaul.store.catalogue import catalogue
+from longhaul.store.commit import NotOwner, checkpoint_path, remove
+from longhaul.store.health import health_now
+from longhaul.store.retention import to_remove
+from longhaul.train.trainer import Trainer
+
+_SETTLE_S: Seconds = 1.0
+_FULL_BEFORE_PAUSE = 2
+"""One save that fails costs an interval at most; the second in a row is no accident."""
+_RETRY_FULL_S: Seconds = 5.0
+
+
+class Keeper:
+    """Keeps the checkpoints of one attempt.
+
+    Args:
+        attempt: its book, its folder, its tiers.
+        trainer: that saves.
+        recovery: is told when what can be gone back to has changed.
+        interval: chooses how often to save, where that is left to it.
+        restored: step of the checkpoint that the trainer goes on from; None if from none.
+    """
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        trainer: Trainer,
+        recovery: Recovery,
+        interval: SaveInterval,
+        restored: int | None = None,
+    ) -> None:
+        self.folder = attempt.folder.checkpoints
+        self._book = attempt.book
+        self._say = attempt.view.say
+        self._tiers = attempt.tiers
+        self._trainer = trainer
+        self._recovery = recovery
+        self._interval = interval
+        self._saved_step = restored
+        self._prune_due = False
+        self._found_full = 0
+        """Saves in a row that failed because the disk is full."""
+
+    @property
+    def saved_step(self) -> int | None:
+        """Newest step whose checkpoint was read back; None if it was gone back behind since."""
+        health = self._book.ledger.state.checkpoint_health.get(self._saved_step or -1)
+        poisoned = health is not None and health.health == "poisoned"
+        return None if poisoned else self._saved_step
+
+    def take(self, event: Event) -> bool:
+        """Heed what the saver says of a checkpoint; whether the journal should tell of it too.
+
+        Raises:
+            NotOwner: another attempt owns the run.
+        """
+        if event.kind == "checkpoint-failed":
+            self._found_full = self._found_full + 1 if event.data.get("full") else 0
+        if event.kind != "checkpoint":
+            return True
+        health, manifest = event.data["health"], event.data["manifest"]
+        if health == "fenced":
+            raise NotOwner(
+                "another attempt has taken this run over; this one ends without touching it",
+                f"`longhaul log {self._book.folder.name}` shows who trains it",
+            )
+        if health == "damaged":
+            health = "poisoned"
+            self._say(f"WARNING: {event.data['message']}; it will not be used")
+        self._record(event.step, health, manifest, str(event.data["message"]) or health)
+        if health == "verified":
+            self._saved_step, self._found_full, self._prune_due = event.step, 0, True
+            self.offer()
+        self._recovery.look_again()
+        # The ledger holds the first two healths; the journal tells when all was read back.
+        return health not in ("written", "committed")
+
+    def pass_probation(self, step: int, manifest: str) -> None:
+        """Training has stayed healthy after the checkpoint of a step."""
+        if checkpoint_path(self.folder, step).exists():
+            reason = "training has stayed healthy for a probation after it"
+            self._record(step, "good", manifest, reason)
+
+    def prune(self) -> None:
+        """Remove what is kept no longer, once another checkpoint was read back.
+
+        Only between decisions: one that waits for a save in progress must still find the state
+        that it goes back to.
+        """
+        if not self._prune_due:
+            return
+        self._prune_due = False
+        keep = self._trainer.settings.checkpoint
+        there = catalogue(self.folder)
+        health = health_now(there, self._book.ledger.state.checkpoint_health)
+        pending = frozenset[int]() if self._tiers is None else self._tiers.pending
+        snapshots = self._trainer.snapshots.kept()
+        for checkpoint in to_remove(
+            there,
+            health,
+            keep_last=keep.keep_last,
+            keep_every=keep.keep_every,
+            oldest_snapshot=snapshots[0].step if snapshots else None,
+        ):
+            if checkpoint.step in pending:
+                continue  # it goes after the next save that finds it sent
+            try:
+                remove(checkpoint.path)
+            except OSError as error:
+                self._say(f"WARNING: {checkpoint.path} could not be removed: {error}")
+        self._recovery.look_again()
+
+    def offer(self) -> None:
+        """Let other tiers have what they lack."""
+        if self._tiers is not None:
+            self._tiers.offer(self._book.ledger.state.checkpoint_health)
+
+    def watch(self, record: StepRecord | Event) -> None:
+        """Learn what saves and steps cost, and write down what became of transfers."""
+        self._interval.observe(record)
+        if self._tiers is not None and isinstance(record, StepRecord):
+            self._tiers.observe(record)
+        self._tell_of_tiers()
+
+    def adjust_interval(self) -> None:
+        """Save as often as costs and failures suggest, if that is left to us."""
+        interval = self._interval.changed(self._trainer.settings)
+        if interval is not None:
+            self._trainer.save_every(interval.steps)
+            step = self._trainer.position.step
+            self._book.tell("save-interval", step, steps=interval.steps, reason=interval.reason)
+
+    def pause_while_full(
+        self, keep: Callable[[StepRecord | Event], None], stop_wanted: Callable[[], bool]
+    ) -> None:
+        """Where nothing can be saved any more, wait for space rather than train into the void.
+
+        Args:
+            keep: takes the records of further saves.
+            stop_wanted: asked between two of them; it may take its time.
+        """
+        if self._found_full < _FULL_BEFORE_PAUSE:
+            return
+        trainer, step = self._trainer, self._trainer.position.step
+        saved = "none" if self._saved_step is None else f"step {self._saved_step}"
+        why = (
+            f"the disk of {self.folder} is full and nothing on it can be done without; the "
+            f"newest checkpoint is {saved}"
+        )
+        self._book.tell("paused", step, reason=why)
+        self._say(
+            f"PAUSED at step {step}: {why}\n  → free space there: training then goes on by itself"
+        )
+        while self._found_full and not stop_wanted():
+            with self._book.time.booked("checkpoint_stall"):
+                time.sleep(_RETRY_FULL_S)
+            for record in (*trainer.save(), *trainer.saved(wait=True)):
+                keep(record)
+        if not self._found_full:
+            self._book.tell("resumed", step, reason="there is space again")
+            self._say(f"there is space again: training goes on from step {step}")
+
+    def settle(self, stop_wanted: Callable[[], bool]) -> None:
+        """Of a finished run: wait for what is still being sent elsewhere, unless told to stop."""
+        if self._tiers is None:
+            return
+        while not self._tiers.settled() and not stop_wanted():
+            with self._book.time.booked("checkpoint_stall"):  # each one is a sign of life
+                self._tiers.settle(_SETTLE_S)
+        self._tell_of_tiers()
+        if left := self._tiers.unsent():
+            self._say(f"WARNING: {left}")
+
+    def _tell_of_tiers(self) -> None:
+        if self._tiers is None:
+            return
+        for kind, step, data in self._tiers.news():
+            self._book.tell(kind, step, **data)
+            if message := data.get("message"):
+                self._say(f"WARNING: {message}")
+
+    def _record(self, checkpoint: int, health: str, manifest: str, reason: str) -> None:
+        # A health that could not be written costs a re-reading at the next start, nothing more.
+        with suppress(LedgerError):
+            self._book.decide(
+                "checkpoint-health",
+                self._trainer.position.step,
+                {"checkpoint": checkpoint, "health": health, "manifest": manifest},
+                who="pilot",
+                reason=reason,
+            )

@@ -1,0 +1,299 @@
+"""The tiers of a run's checkpoints: sent to beside training, gone back to, relied on for room.
+
+Enters: what is verified, step times, what the ledger knows. Leaves: copies elsewhere, checkpoints
+brought back from there, and events for the journal. Nothing here ever stops training.
+Never knows: how bytes travel (`store/`), or what is in a checkpoint.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from longhaul.config.recipe import Recipe
+from longhaul.core.books import TimeBooks
+from longhaul.core.clocks import Clock
+from longhaul.core.errors import ExitCode, LonghaulError
+from longhaul.core.records import StepRecord
+from longhaul.core.units import Bytes, Seconds, short_bytes, short_seconds
+from longhaul.logbook.folder import RunFolder
+from longhaul.logbook.lease import Lease
+from longhaul.logbook.ledger import CheckpointHealth
+from longhaul.store.catalogue import Checkpoint, catalogue
+from longhaul.store.commit import NotOwner, remove
+from longhaul.store.fetching import Copy, bring_here, forget_downloads, newest_of_all
+from longhaul.store.health import health_now
+from longhaul.store.pace import Pace
+from longhaul.store.patience import StoreError
+from longhaul.store.relief import to_make_room
+from longhaul.store.remote import RemoteTier
+from longhaul.store.store_files import StoreFiles
+from longhaul.store.strict import RefusedCheckpoint
+from longhaul.store.throttle import Throttle
+from longhaul.store.uploader import TierChange, Uploader
+
+Say = Callable[[str], None]
+
+
+class StoreNeeded(LonghaulError):
+    """Every checkpoint of this run is elsewhere, and that place does not answer."""
+
+    exit_code = ExitCode.START_AGAIN
+
+
+class Tiers:
+    """The remote tiers of one attempt; without any, everything here does nothing.
+
+    Args:
+        folder: the run's `checkpoints/`.
+        lease: the fence.
+        uploaders: one a tier, in the order of the recipe.
+        throttle: the pace that they share.
+        clock: for how long things take.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        lease: Lease,
+        uploaders: Sequence[Uploader],
+        throttle: Throttle,
+        clock: Clock,
+    ) -> None:
+        self._checkpoints = folder.checkpoints
+        self._lease = lease
+        self._uploaders = tuple(uploaders)
+        self._throttle = throttle
+        self._clock = clock
+        self._silent: list[str] = []
+        self._recorded: Mapping[int, CheckpointHealth] = {}
+        self._given_up: deque[Checkpoint] = deque()
+
+    @classmethod
+    def of(cls, recipe: Recipe, folder: RunFolder, lease: Lease, clock: Clock) -> "Tiers":
+        """The tiers that a recipe asks for.
+
+        Raises:
+            RecipeError: an address cannot be understood, or its package is not installed.
+        """
+        asked = recipe.checkpoint
+        limit = asked.remote_mb_per_s
+        throttle = Throttle(Pace(None if limit is None else limit * 1e6))
+        uploaders = [
+            Uploader(
+                RemoteTier(
+                    StoreFiles(
+                        f"{address.rstrip('/')}/{folder.name}", clock=clock, throttle=throttle
+                    )
+                ),
+                still_owner=lease.is_ours,
+                clock=clock,
+                keep_last=asked.remote_keep_last,
+                keep_every=asked.remote_keep_every,
+            )
+            for address in asked.remote
+        ]
+        return cls(folder, lease, uploaders, throttle, clock)
+
+    @property
+    def pending(self) -> frozenset[int]:
+        """Steps whose folders must stay, because a tier has not got them yet."""
+        return frozenset().union(*(uploader.pending for uploader in self._uploaders))
+
+    def offer(self, recorded: Mapping[int, CheckpointHealth]) -> None:
+        """Send every sound checkpoint that a tier may lack; returns at once.
+
+        Args:
+            recorded: healths from the ledger.
+        """
+        self._recorded = dict(recorded)
+        if not self._uploaders:
+            return
+        there = catalogue(self._checkpoints)
+        health = health_now(there, recorded)
+        for checkpoint in there:
+            if not checkpoint.damage and health[checkpoint.step] in ("verified", "good"):
+                for uploader in self._uploaders:
+                    if checkpoint.manifest_sha256 not in uploader.held:
+                        uploader.offer(checkpoint, recorded)
+
+    def observe(self, record: StepRecord) -> None:
+        """Let transfers yield when the step slows down."""
+        if self._uploaders and record.tokens:
+            self._throttle.observe(record.seconds.get("training", 0.0) / record.tokens)
+
+    def news(self) -> Iterator[tuple[str, int, dict[str, Any]]]:
+        """What happened since the last call, as kind, step and data of events; never waits."""
+        while self._given_up:
+            checkpoint = self._given_up.popleft()
+            yield "room-made", checkpoint.step, {"size_bytes": checkpoint.size_bytes}
+        for uploader in self._uploaders:
+            for change in uploader.poll():
+                yield change.kind, change.step, _data(change)
+
+    def make_room(self, needed: Bytes) -> bool:
+        """On a full disk: remove what can be done without; whether that freed so many bytes.
+
+        Called on the saver's thread.
+        """
+        there = catalogue(self._checkpoints)
+        held = frozenset().union(*(uploader.held for uploader in self._uploaders))
+        gone = to_make_room(there, health_now(there, self._recorded), held, needed)
+        for checkpoint in gone:
+            if not self._lease.is_ours():
+                return False
+            remove(checkpoint.path)
+            self._given_up.append(checkpoint)
+        return bool(gone)
+
+    def candidates(
+        self,
+        recorded: Mapping[int, CheckpointHealth],
+        say: Say,
+        tell: Callable[..., object],
+        books: TimeBooks,
+    ) -> Iterator[Checkpoint]:
+        """Checkpoints in the run's own folder to go on from, best first.
+
+        The newest of all tiers comes first: one that is not here is fetched when its turn comes.
+        Other tiers are not even asked while the newest one that the ledger knows is here.
+
+        Args:
+            recorded: healths from the ledger.
+            say: tells a person.
+            tell: keeps an event, as `Book.tell`.
+            books: of the attempt; fetching takes as long as preparing text may.
+        """
+        local = catalogue(self._checkpoints)
+        health = health_now(local, recorded)
+        words = {entry.manifest: entry.health for entry in recorded.values() if entry.manifest} | {
+            c.manifest_sha256: health[c.step] for c in local if c.manifest_sha256
+        }
+        usable = [c.step for c in local if not c.damage and health[c.step] != "poisoned"]
+        known = [s for s, entry in recorded.items() if entry.health in ("verified", "good")]
+        asked = not usable or max(usable) < max(known, default=0)
+        elsewhere = self._elsewhere(say) if asked else []
+        tried: list[Copy] = []
+        while True:
+            copies = newest_of_all(local, elsewhere, words)
+            copy = next((copy for copy in copies if copy not in tried), None)
+            if copy is not None:
+                tried.append(copy)
+                checkpoint = self._here(copy, say, tell, books)
+                if checkpoint is None:
+                    continue
+                yield checkpoint
+            elif asked:
+                return
+            if not asked:  # what was given was refused, or there was nothing to give
+                asked, elsewhere = True, self._elsewhere(say)
+
+    def arrived(self, step: int, recorded: Mapping[int, CheckpointHealth], say: Say) -> None:
+        """Training goes on from the checkpoint of `step`: tell what is lost (incident S7).
+
+        Args:
+            step: that was restored.
+            recorded: healths from the ledger.
+            say: tells a person.
+        """
+        newer = [s for s, entry in recorded.items() if entry.health in ("verified", "good")]
+        if newer and max(newer) > step:
+            say(
+                f"WARNING: step {max(newer)} was saved, and no copy of it can be had; going on "
+                f"from step {step}: {max(newer) - step} steps are made again, on the same data"
+            )
+        if self._uploaders:
+            forget_downloads(self._checkpoints)
+
+    def refuse_to_begin_anew(self, recorded: Mapping[int, CheckpointHealth]) -> None:
+        """A run that has saved must not begin at step 0 because its store is silent.
+
+        A run that has not saved may begin: a store that is away stops nobody.
+
+        Raises:
+            StoreNeeded: nothing is here, and a tier that may have something did not answer.
+        """
+        known = [step for step, entry in recorded.items() if entry.health != "poisoned"]
+        if self._silent and known:
+            raise StoreNeeded(
+                f"no checkpoint is here (step {max(known)} was saved), and {self._silent[0]}",
+                "start the same command again when the store answers; to train from the "
+                "beginning, use --new or take checkpoint.remote out",
+            )
+
+    def settled(self) -> bool:
+        """Whether waiting would change nothing: all is sent, or the stores are away."""
+        return all(uploader.settled for uploader in self._uploaders)
+
+    def settle(self, most_s: Seconds) -> None:
+        """Wait for what is being sent, so long at most for each tier."""
+        for uploader in self._uploaders:
+            uploader.settle(most_s)
+
+    def unsent(self) -> str:
+        """What could not be sent, in words; empty if nothing is left."""
+        return "; ".join(
+            ", ".join(f"step-{step}" for step in sorted(uploader.pending))
+            + f" could not be sent to {uploader.tier.name}; the next start of this run sends it"
+            for uploader in self._uploaders
+            if uploader.pending
+        )
+
+    def close(self) -> None:
+        """End all transfers; the next attempt goes on with them."""
+        self._throttle.stop()
+        for uploader in self._uploaders:
+            uploader.close()
+
+    def _elsewhere(self, say: Say) -> list[tuple[RemoteTier, list[Checkpoint]]]:
+        found = []
+        for uploader in self._uploaders:
+            try:
+                found.append((uploader.tier, uploader.tier.checkpoints()))
+            except StoreError as error:
+                say(f"WARNING: {error.message}")
+                self._silent.append(f"{uploader.tier.name} does not answer: {error.message}")
+        return found
+
+    def _here(
+        self, copy: Copy, say: Say, tell: Callable[..., object], books: TimeBooks
+    ) -> Checkpoint | None:
+        """The copy in the run's own folder; None if it cannot be brought here."""
+        checkpoint, tier = copy.checkpoint, copy.tier
+        if tier is None:
+            return checkpoint
+        began = self._clock.monotonic()
+        size = short_bytes(checkpoint.size_bytes)
+        say(f"fetching step-{checkpoint.step} ({size}) from {tier.name}")
+        try:
+            attempt, ours = self._lease.attempt, self._lease.is_ours
+            # Its files have deadlines of their own; the watchdog gives no other to this phase.
+            with books.booked("prepare"):
+                path = bring_here(checkpoint, tier, self._checkpoints, attempt, ours, say)
+        except NotOwner:
+            raise
+        except (StoreError, RefusedCheckpoint, OSError) as error:
+            reason = error.message if isinstance(error, LonghaulError) else str(error)
+            say(f"WARNING: {reason}; trying the next copy")
+            self._silent.append(reason)
+            return None
+        took_s = self._clock.monotonic() - began
+        tell(
+            "fetched",
+            checkpoint.step,
+            tier=tier.name,
+            manifest=checkpoint.manifest_sha256,
+            size_bytes=checkpoint.size_bytes,
+            took_s=round(took_s, 3),
+        )
+        say(f"fetched step-{checkpoint.step} from {tier.name} in {short_seconds(took_s)}")
+        return next(c for c in catalogue(self._checkpoints) if c.path == path)
+
+
+def _data(change: TierChange) -> dict[str, Any]:
+    return {
+        "tier": change.tier,
+        "manifest": change.manifest_sha256,
+        "size_bytes": change.size_bytes,
+        "took_s": round(change.seconds, 3),
+        "message": change.message,
+    }

@@ -1,0 +1,289 @@
+"""Single files of a store: sent, read back, fetched and listed, each under a deadline.
+
+Enters: paths below the store's root, and what their bytes shall be. Leaves: the same bytes on the
+other side, or `StoreError`. Never knows: what a checkpoint is.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from longhaul.core.clocks import Clock, RealClock
+from longhaul.core.errors import LonghaulError
+from longhaul.core.units import Bytes
+from longhaul.store.filesystems import is_local, locate, makes_folders, without_secrets
+from longhaul.store.manifest import FileEntry
+from longhaul.store.patience import Calls, Deadline, Patience, StoreError
+from longhaul.store.strict import RefusedCheckpoint
+from longhaul.store.throttle import Throttle, TransferStopped
+
+T = TypeVar("T")
+
+_PIECE_BYTES = 4 << 20
+_SMALLEST_PART_BYTES = 8 << 20
+_MOST_PARTS = 9_000
+"""S3 takes 10,000 parts of one upload."""
+_ATTEMPTS = 3
+"""To fetch a file before the next copy is taken: a run stands still meanwhile."""
+_GIVING_UP_S = 1.0
+
+
+class StoreFiles:
+    """The files below one address.
+
+    Args:
+        address: a folder or an fsspec address.
+        clock: for deadlines.
+        patience: how long the store may take.
+        throttle: the pace of transfers.
+        system: fsspec's file system and the path in it; by default found from the address.
+
+    Raises:
+        RecipeError: there is no file system for the address.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        clock: Clock | None = None,
+        patience: Patience | None = None,
+        throttle: Throttle | None = None,
+        system: tuple[Any, str] | None = None,
+    ) -> None:
+        self.name = without_secrets(address).rstrip("/")
+        self.patience = patience or Patience()
+        self.throttle = throttle or Throttle()
+        self._clock: Clock = clock or RealClock()
+        self._system, self._root = system or locate(address)
+        self._calls = Calls()
+
+    def names(self) -> list[str]:
+        """Names of what lies directly below the address; empty if nothing does.
+
+        Raises:
+            StoreError: the store does not say.
+        """
+
+        def listed() -> list[str]:
+            return [str(path) for path in self._system.ls(self._root, detail=False)]
+
+        with self._explained("listing"):
+            try:
+                paths = self._answer("listing", listed)
+            except FileNotFoundError:
+                return []
+        return sorted(path.rstrip("/").rpartition("/")[2] for path in paths)
+
+    def read_small(self, path: str) -> bytes | None:
+        """The bytes of a file that fits memory; None if there is none.
+
+        Raises:
+            StoreError: it cannot be read.
+        """
+        with self._explained(path):
+            try:
+                return bytes(self._answer(path, lambda: self._system.cat_file(self._path(path))))
+            except FileNotFoundError:
+                return None
+
+    def holds(self, path: str, file: FileEntry) -> bool:
+        """Whether a file is there with these very bytes; they are read back to know it.
+
+        Raises:
+            StoreError: the store does not say.
+        """
+        with self._explained(path):
+            deadline = self._deadline(file.size_bytes, path)
+            if self._size(path, deadline) != file.size_bytes:
+                return False
+            digest = hashlib.sha256()
+            for piece in self._pieces_of(path, 0, file.size_bytes, deadline):
+                digest.update(piece)
+            return digest.hexdigest() == file.sha256
+
+    def send(self, source: Path, path: str, file: FileEntry) -> None:
+        """Bring a local file there and read it back.
+
+        Raises:
+            StoreError: the store refused, hung, or gives back other bytes.
+            RefusedCheckpoint: the local file is gone, or is not what `file` says.
+            TransferStopped: the run ends.
+        """
+        with self._explained(path):
+            self._write(source, path, file)
+            if not self.holds(path, file):
+                raise StoreError(f"{self.name}/{path}: the store gives back other bytes")
+
+    def fetch(self, path: str, target: Path, file: FileEntry, say: Callable[[str], None]) -> None:
+        """Bring a file here, going on where an earlier attempt was cut off.
+
+        Raises:
+            StoreError: the store refused, hung, or gives other bytes, several times in a row.
+            OSError: the local medium refused.
+            TransferStopped: the run ends.
+        """
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                self._read(path, target, file)
+                return
+            except StoreError as error:
+                if attempt == _ATTEMPTS:
+                    raise
+                say(f"{error.message}; trying again")
+                self.throttle.wait(self.patience.pause_s(attempt))
+
+    def remove(self, path: str) -> None:
+        """Delete a file or a folder; it may be gone already.
+
+        Raises:
+            StoreError: the store refused or hung.
+        """
+        with self._explained(path), suppress(FileNotFoundError):
+            self._answer(path, lambda: self._system.rm(self._path(path), recursive=True))
+
+    def _write(self, source: Path, path: str, file: FileEntry) -> None:
+        deadline = self._deadline(file.size_bytes, path)
+        digest = hashlib.sha256()
+        target = deadline.call(lambda: self._open_to_write(path, file.size_bytes))
+        try:
+            for piece in _local_pieces(source):
+                digest.update(piece)
+                self._timed(deadline, len(piece), partial(target.write, piece))
+            if digest.hexdigest() != file.sha256:
+                raise RefusedCheckpoint(f"{source}: differs from its manifest; it was not sent")
+            deadline.call(lambda: _close(target, fsync=is_local(self._system)))
+        except BaseException:
+            with suppress(Exception):
+                self._calls.within(_GIVING_UP_S, path, lambda: _give_up(target))
+            raise
+
+    def _read(self, path: str, target: Path, file: FileEntry) -> None:
+        digest, there = _hash_so_far(target, file.size_bytes)
+        deadline = self._deadline(file.size_bytes - there, path)
+        with target.open("ab") as local:
+            pieces = self._pieces_of(path, there, file.size_bytes, deadline)
+            while True:
+                with self._explained(path):  # errors of the local disk are no fault of the store
+                    piece = next(pieces, None)
+                if piece is None:
+                    break
+                digest.update(piece)
+                local.write(piece)
+            local.flush()
+            os.fsync(local.fileno())
+        if digest.hexdigest() != file.sha256:
+            target.unlink()  # going on from a wrong beginning would never end well
+            raise StoreError(f"{self.name}/{path}: its bytes differ from its manifest")
+
+    def _pieces_of(
+        self, path: str, begin: Bytes, end: Bytes, deadline: Deadline
+    ) -> Iterator[bytes]:
+        """The bytes begin ≤ position < end of a file of the store."""
+        if begin == end:
+            return
+        stream = deadline.call(lambda: self._open_to_read(path, begin))
+        try:
+            while begin < end:
+                length = min(_PIECE_BYTES, end - begin)
+                piece = self._timed(deadline, length, partial(stream.read, length))
+                if not piece:
+                    raise StoreError(f"{self.name}/{path}: ended after {begin} of {end} bytes")
+                begin += len(piece)
+                yield piece
+        finally:
+            with suppress(Exception):
+                self._calls.within(_GIVING_UP_S, path, stream.close)
+
+    def _size(self, path: str, deadline: Deadline) -> Bytes | None:
+        try:
+            return int(deadline.call(lambda: self._system.info(self._path(path)))["size"])
+        except FileNotFoundError:
+            return None
+
+    def _open_to_write(self, path: str, size: Bytes) -> Any:
+        if makes_folders(self._system):
+            self._system.makedirs(self._path(path).rpartition("/")[0], exist_ok=True)
+        part = max(_SMALLEST_PART_BYTES, size // _MOST_PARTS)
+        return self._system.open(self._path(path), "wb", block_size=part)
+
+    def _open_to_read(self, path: str, begin: Bytes) -> Any:
+        stream = self._system.open(self._path(path), "rb", block_size=_PIECE_BYTES)
+        if begin:
+            stream.seek(begin)
+        return stream
+
+    def _timed(self, deadline: Deadline, size: Bytes, call: Callable[[], T]) -> T:
+        """The result of transferring one piece, and a rest after it."""
+        began = self._clock.monotonic()
+        result = deadline.call(call)
+        self.throttle.rest(size, self._clock.monotonic() - began)
+        return result
+
+    def _answer(self, path: str, call: Callable[[], T]) -> T:
+        return self._calls.within(self.patience.answer_s, f"{self.name}/{path}", call)
+
+    def _deadline(self, size: Bytes, path: str) -> Deadline:
+        most_s = self.patience.deadline_s(size)
+        return Deadline(self._calls, most_s, f"{self.name}/{path}", self._clock)
+
+    def _path(self, path: str) -> str:
+        return f"{self._root}/{path}"
+
+    @contextmanager
+    def _explained(self, path: str) -> Iterator[None]:
+        """Turn what a store raises into an error that names the file.
+
+        Every fsspec back-end brings its own family of exceptions, hence the wide net.
+        """
+        try:
+            yield
+        except (LonghaulError, TransferStopped):
+            raise
+        except Exception as error:
+            first_line = str(error).partition("\n")[0]
+            raise StoreError(f"{self.name}/{path}: {type(error).__name__}: {first_line}") from error
+
+
+def _local_pieces(source: Path) -> Iterator[bytes]:
+    try:
+        with source.open("rb") as file:
+            while piece := file.read(_PIECE_BYTES):
+                yield piece
+    except OSError as error:
+        raise RefusedCheckpoint(f"{source}: cannot be read ({error.strerror})") from error
+
+
+def _hash_so_far(target: Path, most: Bytes) -> tuple[Any, Bytes]:
+    """The hash of what has come of a file, and how much that is; too much is thrown away."""
+    digest, size = hashlib.sha256(), 0
+    if target.exists():
+        if target.stat().st_size > most:
+            target.unlink()
+            return digest, 0
+        for piece in _local_pieces(target):
+            digest.update(piece)
+            size += len(piece)
+    return digest, size
+
+
+def _close(target: Any, fsync: bool) -> None:
+    if fsync:
+        target.flush()
+        os.fsync(target.fileno())
+    target.close()
+
+
+def _give_up(target: Any) -> None:
+    """End an upload without committing it, or its parts would be kept and charged for."""
+    from fsspec.spec import AbstractBufferedFile
+
+    if isinstance(target, AbstractBufferedFile):
+        target.discard()
+        target.closed = True  # else it commits what it holds when it is collected
+    else:
+        target.close()

@@ -1,0 +1,267 @@
+"""Checkpoints brought to another tier beside training, in order, however long its store is away.
+
+Enters: verified checkpoints, from the training thread. Leaves: the same in the tier, and changes
+to be polled at step borders. Never stops training. Never knows: the ledger itself, or what its
+owner does with a change.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Literal
+
+from longhaul.core.clocks import Clock
+from longhaul.core.units import Bytes, Seconds, short_seconds
+from longhaul.logbook.ledger import CheckpointHealth, Health
+from longhaul.store.catalogue import Checkpoint
+from longhaul.store.commit import NotOwner
+from longhaul.store.health import health_now
+from longhaul.store.patience import StoreError
+from longhaul.store.remote import RemoteTier
+from longhaul.store.retention import superseded, to_remove
+from longhaul.store.strict import RefusedCheckpoint
+from longhaul.store.throttle import TransferStopped
+
+Kind = Literal["uploaded", "store-away", "store-back", "upload-dropped", "remote-removed"]
+_END_S = 5.0
+"""For a piece under way when the run ends; a hanging call is not waited for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierChange:
+    """Something that happened between this run and a tier since the last poll."""
+
+    kind: Kind
+    """`store-away`: told once, when the first attempt fails; it is tried again and again.
+    `upload-dropped`: a checkpoint that will not be sent, and why."""
+    tier: str
+    step: int
+    manifest_sha256: str = ""
+    size_bytes: Bytes = 0
+    """Sent now; files that were there already are not counted."""
+    seconds: Seconds = 0.0
+    message: str = ""
+
+
+class Uploader:
+    """Sends checkpoints on a thread of its own, one at a time.
+
+    Args:
+        tier: where to.
+        still_owner: the fence.
+        clock: for how long things take.
+        keep_last: newest checkpoints to keep there.
+        keep_every: also keep those at multiples of this many steps; 0 for none.
+    """
+
+    def __init__(
+        self,
+        tier: RemoteTier,
+        *,
+        still_owner: Callable[[], bool],
+        clock: Clock,
+        keep_last: int,
+        keep_every: int,
+    ) -> None:
+        self.tier = tier
+        self._still_owner = still_owner
+        self._clock = clock
+        self._keep_last = keep_last
+        self._keep_every = keep_every
+        self._queue: list[Checkpoint] = []
+        self._recorded: Mapping[int, CheckpointHealth] = {}
+        self._there: list[Checkpoint] | None = None
+        """What the tier holds, once it has been asked."""
+        self._offered: set[str] = set()
+        self._changes: deque[TierChange] = deque()
+        self._failures = 0
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._ended = False
+        self._thread: threading.Thread | None = None
+
+    @property
+    def pending(self) -> frozenset[int]:
+        """Steps that are still to be sent; their folders must stay."""
+        with self._changed:
+            return frozenset(checkpoint.step for checkpoint in self._queue)
+
+    @property
+    def held(self) -> frozenset[str]:
+        """Hashes of the manifests that are known to be there."""
+        with self._changed:
+            return frozenset(checkpoint.manifest_sha256 for checkpoint in self._there or ())
+
+    def offer(self, checkpoint: Checkpoint, recorded: Mapping[int, CheckpointHealth]) -> None:
+        """Send a verified checkpoint when its turn comes; returns at once.
+
+        One that was offered before, that the tier holds, or that it would not keep, is not sent.
+
+        Args:
+            checkpoint: in the run's own folder.
+            recorded: healths by step, by which the tier's retention judges.
+        """
+        with self._changed:
+            self._recorded = dict(recorded)
+            if checkpoint.manifest_sha256 in self._offered:
+                return
+            self._offered.add(checkpoint.manifest_sha256)
+            self._queue = [item for item in self._queue if item.step != checkpoint.step]
+            self._queue = sorted([*self._queue, checkpoint], key=lambda item: item.step)
+            self._drop_what_would_not_be_kept()
+            if self._thread is None:
+                # A daemon: a process told to stop must not wait for a store. What it was sending
+                # has no manifest, and the next attempt goes on with it.
+                name = f"upload to {self.tier.name}"
+                self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def poll(self) -> Iterator[TierChange]:
+        """What happened since the last call, in order; never waits."""
+        with suppress(IndexError):
+            while True:
+                yield self._changes.popleft()
+
+    @property
+    def settled(self) -> bool:
+        """Whether waiting would change nothing: everything is sent, or the store is away."""
+        return not self._queue or self._failures > 0 or self._ended
+
+    def settle(self, most_s: Seconds) -> bool:
+        """Wait until everything is sent, the store is away, or time is up; whether all is sent."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.settled, most_s)
+            return not self._queue
+
+    def close(self) -> None:
+        """End the thread; what is left is sent by the next attempt."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        self.tier.files.throttle.stop()
+        if self._thread is not None:
+            self._thread.join(_END_S)
+
+    def _run(self) -> None:
+        try:
+            while (checkpoint := self._next()) is not None:
+                if self._send(checkpoint):
+                    with self._changed:
+                        self._queue = [item for item in self._queue if item is not checkpoint]
+                        self._changed.notify_all()
+        except (TransferStopped, NotOwner):
+            pass  # the pilot learns of a lost lease from its next save
+        finally:
+            with self._changed:
+                self._ended = True
+                self._changed.notify_all()
+
+    def _next(self) -> Checkpoint | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._queue or self._stopping)
+            return None if self._stopping else self._queue[0]
+
+    def _send(self, checkpoint: Checkpoint) -> bool:
+        """Whether this checkpoint is done with, sent or dropped."""
+        began = self._clock.monotonic()
+        try:
+            if self._there is None:
+                self._there = self.tier.checkpoints()
+            if not self._wants(checkpoint):
+                return True
+            sent = self.tier.send(checkpoint.path, self._still_owner)
+            with self._changed:
+                self._there.append(checkpoint)
+            if self._failures:
+                self._tell("store-back", checkpoint)
+                self._failures = 0
+            took_s = self._clock.monotonic() - began
+            self._tell("uploaded", checkpoint, size_bytes=sent.bytes_sent, seconds=took_s)
+            self._tidy_up(checkpoint)
+        except RefusedCheckpoint as refusal:
+            self._tell("upload-dropped", checkpoint, str(refusal))
+        except (TransferStopped, NotOwner):
+            raise
+        except Exception as error:  # noqa: BLE001 (nothing of a tier may stop training)
+            self._wait_after(error, checkpoint)
+            return False
+        return True
+
+    def _wait_after(self, error: Exception, checkpoint: Checkpoint) -> None:
+        reason = error.message if isinstance(error, StoreError) else repr(error)
+        pause_s = self.tier.files.patience.pause_s(self._failures + 1)
+        if self._failures == 0:
+            self._tell(
+                "store-away",
+                checkpoint,
+                f"step-{checkpoint.step} is not in {self.tier.name} yet: {reason}; it stays here "
+                f"and is sent later, in order (next attempt in {short_seconds(pause_s)})",
+            )
+        with self._changed:
+            self._failures += 1
+            self._changed.notify_all()
+        self.tier.files.throttle.wait(pause_s)
+
+    def _wants(self, checkpoint: Checkpoint) -> bool:
+        """Whether the tier lacks it, and would keep it."""
+        there = self._there or []
+        if any(item.manifest_sha256 == checkpoint.manifest_sha256 for item in there):
+            return False
+        others = [item for item in there if item.step != checkpoint.step]
+        return checkpoint not in self._to_remove([*others, checkpoint])
+
+    def _tidy_up(self, newest: Checkpoint) -> None:
+        """Remove there what is not to be kept; failing at it costs space only."""
+        with suppress(StoreError):
+            there = self.tier.checkpoints()
+            with self._changed:
+                self._there = there
+                wanted = {item.manifest_sha256 for item in self._queue}
+            gone = superseded(there)
+            gone += self._to_remove([item for item in there if item not in gone])
+            for checkpoint in gone:
+                if self._still_owner():
+                    self.tier.remove(checkpoint)
+                    self._tell("remote-removed", checkpoint)
+                    with self._changed:
+                        self._there = [item for item in self._there if item != checkpoint]
+            self.tier.remove_unfinished(newest.step, wanted)
+
+    def _to_remove(self, there: list[Checkpoint]) -> list[Checkpoint]:
+        # Whatever has a manifest in a tier was read back before.
+        health: dict[int, Health] = {
+            step: "verified" if word == "committed" else word
+            for step, word in health_now(there, self._recorded).items()
+        }
+        return to_remove(there, health, keep_last=self._keep_last, keep_every=self._keep_every)
+
+    def _drop_what_would_not_be_kept(self) -> None:
+        """While a store is away for long, the backlog is what its retention would keep of it."""
+        for checkpoint in self._to_remove(self._queue[1:]):  # the first may be under way
+            self._queue.remove(checkpoint)
+            why = f"newer ones wait for {self.tier.name}, and it would not be kept there"
+            self._tell("upload-dropped", checkpoint, why)
+
+    def _tell(
+        self,
+        kind: Kind,
+        checkpoint: Checkpoint,
+        message: str = "",
+        *,
+        size_bytes: Bytes = 0,
+        seconds: Seconds = 0.0,
+    ) -> None:
+        self._changes.append(
+            TierChange(
+                kind=kind,
+                tier=self.tier.name,
+                step=checkpoint.step,
+                manifest_sha256=checkpoint.manifest_sha256,
+                size_bytes=size_bytes,
+                seconds=seconds,
+                message=message,
+            )
+        )

@@ -1,0 +1,184 @@
+"""Silent corruption: which rank computes wrong numbers (incident M13).
+
+Two signs, both exact because the same program on the same numbers gives the same bits. Ranks that
+hold the same weights hash them: a rank whose hash differs has changed its own. But an all-reduce
+spreads a wrong gradient evenly, and then all replicas agree on wrong weights; so one slot of data
+is computed by two ranks, and their losses and gradients are compared.
+
+Enters: hashes and compared values. Leaves: the odd one out, or that it cannot be told and what
+to compare next. Never knows: tensors, or how the values were come by.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What comparisons say."""
+
+    kind: Literal["sound", "odd", "undecided"]
+    reason: str
+    ranks: tuple[int, ...] = ()
+    """`odd`: those to blame. `undecided`: those among which the one to blame is."""
+    sound_step: int | None = None
+    """Newest step at which everybody still agreed: a state of that step or before can be gone
+    back to. None if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One slot computed by two ranks."""
+
+    step: int
+    first: int
+    second: int
+    first_values: tuple[float, ...]
+    """Such as loss and gradient norms, or the numbers of a hash."""
+    second_values: tuple[float, ...]
+
+    def same(self, tolerance: float = 0.0) -> bool:
+        """Whether they agree; NaN agrees with NaN."""
+        return len(self.first_values) == len(self.second_values) and all(
+            _same(a, b, tolerance)
+            for a, b in zip(self.first_values, self.second_values, strict=True)
+        )
+
+
+def judge_hashes(
+    step: int,
+    hashes: Mapping[int, str],
+    groups: Mapping[int, int] | None = None,
+    sound_step: int | None = None,
+) -> Verdict:
+    """Compare the weight hashes of replicas.
+
+    Args:
+        step: at which they were taken.
+        hashes: rank → hash of the weights it holds.
+        groups: rank → number of its group; the ranks of a group hold the same weights (the same
+            shard of the same stage). By default all do.
+        sound_step: of the newest verdict that was `sound`.
+    """
+    by_group: dict[int, dict[int, str]] = {}
+    for rank, value in hashes.items():
+        by_group.setdefault(0 if groups is None else groups[rank], {})[rank] = value
+    odd: list[int] = []
+    unclear: list[int] = []
+    for group in by_group.values():
+        counts = Counter(group.values())
+        if len(counts) == 1:
+            continue
+        value, count = counts.most_common(1)[0]
+        if 2 * count > len(group):
+            odd += [rank for rank in group if group[rank] != value]
+        else:
+            unclear += group
+    if odd:
+        return Verdict(
+            "odd",
+            f"step {step}: the weights of {_ranks(odd)} differ from those of the other replicas",
+            tuple(sorted(odd)),
+            sound_step,
+        )
+    if unclear:
+        return Verdict(
+            "undecided",
+            f"step {step}: the weights of {_ranks(unclear)} differ, and no majority of "
+            "replicas tells which are right",
+            tuple(sorted(unclear)),
+            sound_step,
+        )
+    return Verdict("sound", f"step {step}: all replicas hold the same weights", (), step)
+
+
+def judge_slots(comparisons: Sequence[Comparison], tolerance: float = 0.0) -> Verdict:
+    """Name the rank that computes wrong numbers, from comparisons of pairs.
+
+    Two ranks that differ cannot tell which of them is wrong; a third that agrees with one of
+    them on the same slot, or that differs from one of them as well, can. A fault comes and goes,
+    so an agreement at another step acquits nobody: only what accuses is counted over time.
+
+    Args:
+        comparisons: by rising step; those of one step are of the same slot.
+        tolerance: relative difference that is none, for kernels that do not give the same bits
+            twice; 0 asks for equality.
+    """
+    differing = [c for c in comparisons if not c.same(tolerance)]
+    steps = sorted({c.step for c in comparisons})
+    if not differing:
+        return Verdict("sound", "all slots computed twice agree", (), steps[-1] if steps else None)
+    earliest = min(c.step for c in differing)
+    sound_step = max((step for step in steps if step < earliest), default=None)
+    accused = {c.first for c in differing} | {c.second for c in differing}
+    # Whoever agrees with anybody on a slot is not the odd one of that slot.
+    acquitted_at = {
+        (c.step, rank) for c in comparisons if c.same(tolerance) for rank in (c.first, c.second)
+    }
+    explains = {
+        rank
+        for rank in accused
+        if all(
+            rank in (c.first, c.second) and (c.step, rank) not in acquitted_at for c in differing
+        )
+    }
+    partners = {c.second if c.first == rank else c.first for rank in explains for c in differing}
+    if len(explains) == 1:
+        (odd,) = explains
+        others = _ranks(sorted(partners - {odd}))
+        return Verdict(
+            "odd",
+            f"step {differing[-1].step}: rank {odd} computes other numbers than {others} from the "
+            "same data",
+            (odd,),
+            sound_step,
+        )
+    if explains:
+        return Verdict(
+            "undecided",
+            f"step {differing[-1].step}: {_ranks(sorted(explains))} compute different numbers "
+            "from the same data; two cannot tell which is wrong",
+            tuple(sorted(explains)),
+            sound_step,
+        )
+    return Verdict(
+        "undecided",
+        f"step {differing[-1].step}: {_ranks(sorted(accused))} differ, and no single rank "
+        "explains it",
+        tuple(sorted(accused)),
+        sound_step,
+    )
+
+
+def next_pair(turn: int, ranks: Sequence[int]) -> tuple[int, int]:
+    """Who computes a slot twice at the so-manyth comparison: in time, every rank with every other.
+
+    Args:
+        turn: counts comparisons from 0.
+        ranks: at least two.
+    """
+    count = len(ranks)
+    distance = 1 + turn // count % (count - 1)
+    first = turn % count
+    return ranks[first], ranks[(first + distance) % count]
+
+
+def arbiter(verdict: Verdict, ranks: Sequence[int]) -> int | None:
+    """Who shall compute a slot a third time, so that the next verdict is none of two; or None."""
+    return next((rank for rank in ranks if rank not in verdict.ranks), None)
+
+
+def _same(a: float, b: float, tolerance: float) -> bool:
+    if math.isnan(a) or math.isnan(b):
+        return math.isnan(a) and math.isnan(b)
+    if a == b:
+        return True
+    return tolerance > 0 and math.isclose(a, b, rel_tol=tolerance)
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    words = [str(rank) for rank in sorted(ranks)]
+    return f"rank {words[0]}" if len(words) == 1 else f"ranks {', '.join(words)}"

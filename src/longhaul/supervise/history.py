@@ -1,0 +1,111 @@
+"""The failures of a run, in its journal: written by the supervisor, read by the next one.
+
+Enters: a failure and what follows. Leaves: a line in the supervisor's own journal file, durably,
+before anything is done; all failures so far, whoever watched.
+Never knows: how failures are judged.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from longhaul.core.clocks import Clock
+from longhaul.core.records import Decision, Event
+from longhaul.core.units import Seconds
+from longhaul.logbook.folder import RunFolder
+from longhaul.logbook.journal import Journal
+from longhaul.logbook.ledger import load_ledger
+from longhaul.logbook.reading import read_journal, read_last
+from longhaul.store.catalogue import catalogue
+from longhaul.store.health import health_now
+from longhaul.supervise.restart import Failure
+
+WHO = "supervisor"
+
+
+def failures(folder: RunFolder) -> list[Failure]:
+    """Every failure of the run so far, in order."""
+    return [
+        Failure(
+            cause=str(event.data["cause"]),
+            remedy=event.data["remedy"],
+            step=event.data["reached"],
+            time=event.time,
+            went_back=event.data["poisoned"] is not None,
+        )
+        for event in read_journal(folder, steps=False)
+        if isinstance(event, Event) and event.kind == "attempt-ended" and "cause" in event.data
+    ]
+
+
+def usable_checkpoints(folder: RunFolder) -> dict[int, str]:
+    """Step → manifest hash of the checkpoints that a restart might go on from."""
+    there = catalogue(folder.checkpoints)
+    health = health_now(there, load_ledger(folder)[0].checkpoint_health)
+    return {
+        checkpoint.step: checkpoint.manifest_sha256
+        for checkpoint in there
+        if health[checkpoint.step] != "poisoned" and not checkpoint.damage
+    }
+
+
+def unbooked(folder: RunFolder, attempt: int, began: Seconds, now: Seconds) -> dict[str, Seconds]:
+    """Bucket → seconds of an attempt that none of its records has booked.
+
+    What follows the last record went into noticing that nothing follows; an attempt that left
+    no record spent its time on starting.
+    """
+    last = [record for record in read_last(folder, 1) if record.attempt == attempt]
+    bucket, since = ("detection", last[0].time) if last else ("restart", began)
+    return {bucket: round(max(now - since, 0.0), 6)}
+
+
+class Chronicle:
+    """What the supervisor writes of one attempt.
+
+    Args:
+        folder: the run.
+        attempt: whose lease this process holds.
+        clock: stamps records.
+    """
+
+    def __init__(self, folder: RunFolder, attempt: int, clock: Clock) -> None:
+        self._attempt = attempt
+        self._clock = clock
+        self._journal = Journal(folder, attempt, author=WHO)
+
+    def tell(
+        self, kind: str, step: int, data: Mapping[str, Any], seconds: Mapping[str, Seconds]
+    ) -> Event:
+        """Write an event, durably where the disk lets it; a run must not end for want of that."""
+        event = Event(
+            kind=kind, attempt=self._attempt, step=step, time=self._clock.wall(),
+            seconds=seconds, data=data,
+        )  # fmt: skip
+        try:
+            self._journal.append_durably(event)
+        except OSError:
+            self._journal.append(event)
+        return event
+
+    def poison(self, checkpoint: int, manifest: str, step: int, reason: str) -> None:
+        """Decide that a checkpoint is not to be used again.
+
+        Raises:
+            OSError: it could not be written; then it is not so.
+        """
+        data = {"checkpoint": checkpoint, "health": "poisoned", "manifest": manifest}
+        self._journal.append_durably(
+            Decision(
+                kind="checkpoint-health",
+                attempt=self._attempt,
+                step=step,
+                time=self._clock.wall(),
+                who=WHO,
+                reason=reason,
+                data=data,
+            )
+        )
+
+    def close(self) -> None:
+        """Close the file."""
+        self._journal.close()

@@ -1,0 +1,121 @@
+"""A rank's progress file: what it is doing, at which step, since when. The watchdog reads it.
+
+`workers/RANK.progress` is one line of fixed width, written over in place by a single `pwrite`: five
+microseconds, no fsync, no lock. It is not telemetry of the run (the journal is), only a sign of
+life to who watches from the same machine.
+
+Enters: phases and steps of a rank. Leaves: the line, and it read back.
+Never knows: torch, or how long a phase may take (`watchdog.py`).
+"""
+
+import os
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from longhaul.core.books import Bucket
+from longhaul.core.units import Seconds
+from longhaul.logbook.folder import RunFolder
+
+Phase = Literal["prepare", "start-up", "compile", "step", "evaluation", "save"]
+"""`prepare`: text is made ready, which takes a second or a day. All else has a deadline."""
+PHASES: tuple[Phase, ...] = get_args(Phase)
+PHASE_OF: dict[Bucket, Phase] = {
+    "prepare": "prepare",
+    "restart": "start-up",
+    "detection": "start-up",  # replays of steps, before an action
+    "compile": "compile",
+    "training": "step",
+    "redone": "step",
+    "data_wait": "step",
+    "evaluation": "evaluation",
+    "checkpoint_stall": "save",
+}
+"""Where the books of time (`core.books`) have a rank's seconds go, its phase is known."""
+_WIDTH_BYTES = 96
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What one rank last said."""
+
+    phase: Phase
+    step: int
+    """Updates made."""
+    sign: int
+    """Counts what was written: another number is another sign of life."""
+    monotonic: Seconds
+    """When it was written; comparable between the processes of one machine since its boot."""
+    wall: Seconds
+    """The same in Unix time."""
+
+
+class ProgressFile:
+    """The writer; one a rank, in its main thread.
+
+    Nothing is raised: a full disk or a folder that has gone must not end a training run.
+
+    Args:
+        path: see `progress_path`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._phase: Phase = "start-up"
+        self._step = 0
+        self._sign = 0
+        self._descriptor = -1
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+            self._descriptor = os.open(path, flags, 0o644)
+        self.enter("start-up", 0)
+
+    def enter(self, phase: Phase, step: int | None = None) -> None:
+        """Say that `phase` begins or goes on; call it at every change and at every step.
+
+        Args:
+            phase: what the rank does from now on.
+            step: updates made; as before when absent.
+        """
+        self._phase = phase
+        self._step = self._step if step is None else step
+        self._sign += 1
+        line = (
+            f"{phase} {self._step} {self._sign} {time.monotonic():.6f} {time.time():.6f}"
+        ).ljust(_WIDTH_BYTES - 1)
+        with suppress(OSError):
+            os.pwrite(self._descriptor, f"{line}\n".encode(), 0)
+
+    def reach(self, step: int) -> None:
+        """Say how many updates are made."""
+        self.enter(self._phase, step)
+
+    def booked(self, bucket: Bucket) -> None:
+        """Say it where the books change to `bucket`, if that begins another phase."""
+        phase = PHASE_OF.get(bucket, self._phase)
+        if phase != self._phase:
+            self.enter(phase)
+
+    def close(self) -> None:
+        """Close the file; nothing is written afterwards."""
+        with suppress(OSError):
+            os.close(self._descriptor)
+        self._descriptor = -1
+
+
+def progress_path(folder: RunFolder, rank: int) -> Path:
+    """Where rank `rank` of a run writes."""
+    return folder.workers / f"{rank}.progress"
+
+
+def read_progress(path: Path) -> Progress | None:
+    """What a rank last said; None if it has said nothing yet, or is just writing."""
+    try:
+        phase, step, sign, monotonic, wall = path.read_text(encoding="ascii").split()
+        if phase not in PHASES:
+            return None
+        return Progress(phase, int(step), int(sign), float(monotonic), float(wall))
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,104 @@
+"""What follows a failure: start again, from where, after how long, or stop. Pure policy.
+
+Enters: the failures so far, the checkpoints there are, budgets. Leaves: a plan with its reason.
+Never knows: processes, journals, or how a plan is carried out.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from longhaul.config.supervise import SuperviseSection
+from longhaul.core.errors import ExitCode
+from longhaul.core.units import Seconds
+from longhaul.supervise.classify import Remedy
+
+ATTEMPTS_AT_ONE_STEP = 3
+"""Failures of one cause at one step before a restart goes further back (incident M18: 44)."""
+_LAG_STEPS = 2
+_LONGEST_WAIT_S: Seconds = 60.0
+_DAY_S: Seconds = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One attempt that failed."""
+
+    cause: str
+    remedy: Remedy
+    step: int | None
+    """Furthest step that the attempt had reached; None if it had not got as far as training."""
+    time: Seconds
+    went_back: bool = False
+    """What followed was a restart from further back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do."""
+
+    restart: bool
+    reason: str
+    wait_s: Seconds = 0.0
+    """Before the restart."""
+    poison: int | None = None
+    """Step of the newest checkpoint, which is not to be used again."""
+    exit_code: ExitCode = ExitCode.NEEDS_PERSON
+    """Where there is no restart."""
+
+
+def next_plan(
+    failures: Sequence[Failure], usable: Sequence[int], exit_code: int, settings: SuperviseSection
+) -> Plan:
+    """What follows the last of `failures`.
+
+    Args:
+        failures: of the whole run, in their order.
+        usable: steps of the checkpoints that a restart might use, in any order.
+        exit_code: of the rank to blame; a stop passes it on where it is one of longhaul's.
+        settings: `[supervise]`.
+    """
+    last = failures[-1]
+    if last.remedy == "stop":
+        known = exit_code in tuple(ExitCode) and exit_code != ExitCode.FINISHED
+        code = ExitCode(exit_code) if known else ExitCode.NEEDS_PERSON
+        return Plan(False, f"{last.cause}: starting again would change nothing", exit_code=code)
+    if last.remedy == "cordon":
+        return Plan(False, f"{last.cause}: this machine must not be used, and there is no other")
+    lately = [failure for failure in failures if last.time - failure.time <= _DAY_S]
+    if len(lately) > settings.restarts_per_day:
+        return Plan(
+            False,
+            f"{len(lately)} failures within 24 hours, and supervise.restarts_per_day is "
+            f"{settings.restarts_per_day}",
+        )
+    same = _without_progress(failures)
+    place = "before any step" if last.step is None else f"at step {last.step}"
+    if len(same) >= 2 and any(failure.went_back for failure in same[:-1]):
+        return Plan(
+            False,
+            f"{last.cause} {place}, {len(same)} times, from an older checkpoint too",
+        )
+    if len(same) >= ATTEMPTS_AT_ONE_STEP:
+        where = f"{last.cause} {place}, {len(same)} times without progress"
+        if len(usable) < 2:
+            return Plan(False, f"{where}, and there is no older checkpoint to go back to")
+        newest, older = sorted(usable)[:-3:-1]
+        return Plan(True, f"{where}: going back to step {older}", poison=newest)
+    # A first failure is answered at once; what fails again and again may need the time.
+    wait_s = 0.0 if len(same) == 1 else min(2.0 ** (len(same) - 1), _LONGEST_WAIT_S)
+    return Plan(True, f"{last.cause}", wait_s)
+
+
+def _without_progress(failures: Sequence[Failure]) -> Sequence[Failure]:
+    """The last failures: all of one cause and at one step, or before any step."""
+    count, step = 0, None
+    for failure in reversed(failures):
+        if failure.cause != failures[-1].cause:
+            break
+        if failure.step is not None:
+            step = failure.step if step is None else step
+            # What a device computes is known to be complete a step or two later (DESIGN rule 3).
+            if abs(failure.step - step) > _LAG_STEPS:
+                break
+        count += 1
+    return failures[-count:]

@@ -1,0 +1,173 @@
+"""Which rank is slower than its peers: judged from what each computed before the collective.
+
+After a collective all ranks have taken equally long, because the fast ones wait for the slow one;
+so what counts is each rank's own time before it (incident M5).
+
+Enters: per step, the compute seconds of every rank. Leaves: who is slower, since when, at what
+price. Never knows: how the seconds were measured, or what is done about it.
+"""
+
+import math
+import statistics
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from longhaul.core.units import Seconds
+
+WINDOW_STEPS = 64
+"""A rank is judged by the medians of both halves of this window. One that becomes slower is named
+when the older half has seen it too: within 80 steps."""
+_EVERY_STEPS = 8
+"""Medians of a thousand ranks take a few milliseconds; nobody needs them at every step."""
+SLOWER = 0.1
+"""Share by which both halves must be slower than the peers' median; a 20 % slower rank is well
+above it, a rank that runs 3 % warmer than others well below."""
+_SIGMAS = 5.0
+"""And the difference must stand out of the ranks' own jitter: at 5 standard errors one false name
+in a hundred thousand judgements of a thousand ranks, were jitter normal."""
+_TO_SIGMA = 1.4826
+"""A normal distribution's standard deviation in median absolute deviations;"""
+_MEDIAN_ERROR = 1.2533
+"""and the standard error of its median, times the root of the count, in standard deviations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Straggler:
+    """A rank that keeps the others waiting."""
+
+    rank: int
+    slower: float
+    """Share by which its median exceeds the median of its peers: 0.2 is 20 %."""
+    lost_s: Seconds
+    """What all ranks lose at each step because of it."""
+    lost_share: float
+    """The same as a share of the slowest rank's compute time."""
+    since_step: int
+    """First step of the window that it was seen in."""
+
+    @property
+    def sentence(self) -> str:
+        """For a tired person."""
+        return (
+            f"rank {self.rank} computes {self.slower:.0%} slower than its peers since step "
+            f"{self.since_step} or before: every step waits {self.lost_s:.3g} s for it, "
+            f"{self.lost_share:.0%} of what all devices could do"
+        )
+
+
+class StragglerWatch:
+    """Watches the ranks of one world.
+
+    Args:
+        peers: a group for each rank; only ranks of one group have equal work. Stages of a
+            pipeline do not. By default all ranks are peers.
+    """
+
+    def __init__(self, peers: Sequence[int] | None = None) -> None:
+        self._peers = None if peers is None else tuple(peers)
+        self._window: deque[tuple[int, tuple[Seconds, ...]]] = deque(maxlen=WINDOW_STEPS)
+        self._seen = 0
+        self._named: frozenset[int] = frozenset()
+
+    def observe(self, step: int, seconds: Sequence[Seconds]) -> tuple[Straggler, ...]:
+        """Stragglers that were not named before; each is named once until it has recovered.
+
+        Args:
+            step: that was made.
+            seconds: of each rank, in the order of ranks. A step with a time that is none, or in
+                which all ranks did something else (compiled, read gauges), is better left out.
+        """
+        if not all(math.isfinite(s) and s > 0 for s in seconds):
+            return ()
+        if self._window and len(self._window[-1][1]) != len(seconds):
+            self.forget()
+        self._window.append((step, tuple(seconds)))
+        self._seen += 1
+        if len(self._window) < WINDOW_STEPS or self._seen % _EVERY_STEPS:
+            return ()
+        now = self._judge()
+        new = tuple(item for item in now if item.rank not in self._named)
+        still = {rank for rank in self._named if not self._has_recovered(rank)}
+        self._named = frozenset(still.union(item.rank for item in now))
+        return new
+
+    def forget(self) -> None:
+        """Begin anew: the world has changed, or the work of a step has."""
+        self._window.clear()
+        self._named = frozenset()
+
+    def _judge(self) -> list[Straggler]:
+        by_rank = self._by_rank()
+        groups: dict[int, list[int]] = {}
+        for rank in range(len(by_rank)):
+            groups.setdefault(self._group(rank), []).append(rank)
+        found = [
+            item for ranks in groups.values() if len(ranks) > 1 for item in self._of(ranks, by_rank)
+        ]
+        return sorted(found, key=lambda item: -item.lost_s)
+
+    def _has_recovered(self, rank: int) -> bool:
+        """Well below the line in the whole window: one at the line is not named again and again."""
+        by_rank = self._by_rank()
+        peers = [own for own in range(len(by_rank)) if self._group(own) == self._group(rank)]
+        medians = {own: statistics.median(by_rank[own]) for own in peers}
+        return medians[rank] < (1 + SLOWER / 2) * _lower_median(medians.values())
+
+    def _by_rank(self) -> list[tuple[Seconds, ...]]:
+        return list(zip(*(seconds for _, seconds in self._window), strict=True))
+
+    def _group(self, rank: int) -> int:
+        return 0 if self._peers is None else self._peers[rank]
+
+    def _of(self, ranks: list[int], by_rank: list[tuple[Seconds, ...]]) -> list[Straggler]:
+        half = WINDOW_STEPS // 2
+        whole = {rank: statistics.median(by_rank[rank]) for rank in ranks}
+        usual, usual_error = _reference(whole, by_rank)
+        early = {rank: statistics.median(by_rank[rank][:half]) for rank in ranks}
+        late = {rank: statistics.median(by_rank[rank][half:]) for rank in ranks}
+        least_early, least_late = ((1 + SLOWER) * _lower_median(x.values()) for x in (early, late))
+        slow = [
+            rank
+            for rank in ranks
+            if early[rank] >= least_early
+            and late[rank] >= least_late
+            and whole[rank] - usual
+            >= _SIGMAS * math.hypot(usual_error, _error(by_rank[rank], whole[rank]))
+        ]
+        if not slow:
+            return []
+        # Removing one straggler helps only as far as the next slowest rank.
+        others = max((whole[rank] for rank in ranks if rank not in slow), default=usual)
+        first = self._window[0][0]
+        return [
+            Straggler(
+                rank=rank,
+                slower=whole[rank] / usual - 1,
+                lost_s=whole[rank] - others,
+                lost_share=(whole[rank] - others) / whole[rank],
+                since_step=first,
+            )
+            for rank in slow
+        ]
+
+
+def _reference(
+    medians: dict[int, Seconds], by_rank: list[tuple[Seconds, ...]]
+) -> tuple[Seconds, Seconds]:
+    """What a usual peer takes, and the standard error of that."""
+    usual = _lower_median(medians.values())
+    rank = min(rank for rank, median in medians.items() if median == usual)
+    return usual, _error(by_rank[rank], usual)
+
+
+def _lower_median(values: Iterable[float]) -> float:
+    """Of an even number the lower one, so that of two ranks the faster is the measure."""
+    ordered = sorted(values)
+    return ordered[(len(ordered) - 1) // 2]
+
+
+def _error(seconds: Sequence[Seconds], median: Seconds) -> Seconds:
+    """Standard error of a rank's median, from its own jitter."""
+    deviation = statistics.median(abs(s - median) for s in seconds)
+    return _MEDIAN_ERROR * _TO_SIGMA * deviation / math.sqrt(len(seconds))

@@ -1,0 +1,265 @@
+"""Whether a layout trains as one process does: the same few steps, compared.
+
+Enters: a small recipe, a world or none. Leaves: losses, gradient norms and the first step's whole
+gradients, and how far two such traces are apart. Never knows: how processes are started.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from longhaul.config.recipe import Recipe
+from longhaul.core.keys import derive_key
+from longhaul.core.pieces import Piece
+from longhaul.data.batches import IGNORED, Batch, share_of
+from longhaul.model.initialise import allocate, build
+from longhaul.model.precision import to_half
+from longhaul.monitor.thermometers import Readings
+from longhaul.optim.build import build_optimizer
+from longhaul.optim.optimizer import Optimizer
+from longhaul.optim.sharding import Sharding, own_part
+from longhaul.parallel.recompute import checkpoint_activations
+from longhaul.parallel.world import World
+from longhaul.train.step import TrainingStep
+
+_HALF_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+# A weight whose gradient is below this share of the whole one is compared with that share: a
+# scalar's is the sum of as many terms as there are activations, and most of it cancels out.
+_SMALLEST_SHARE = 1e-2
+# The first micro-batches of more ranks are another sample of the noise; and which sums come out as
+# exactly zero is a matter of rounding.
+_NOT_COMPARED = ("noise_scale", "gradient_zero_share")
+_SMALLEST_READING = 1e-6  # of a gauge; nearer to zero nothing is compared
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A few steps."""
+
+    losses: tuple[float, ...]
+    norms: tuple[float, ...]
+    gradients: Mapping[str, Tensor]
+    """Of the first step, whole, by name of the weight; empty on ranks other than 0."""
+    gauges: Mapping[str, float]
+    """Of the last step."""
+
+
+@dataclass(frozen=True)
+class Distance:
+    """Between two traces, relative."""
+
+    loss: float
+    """Of the step whose losses are furthest apart."""
+    norm: float
+    gradient: float
+    """Norm of the difference over the norm, of the weight where that is largest."""
+    weight: str
+    """That weight."""
+    gauge: float
+    """Of the gauge that is furthest apart."""
+    gauge_name: str
+
+
+def trace(
+    recipe: Recipe,
+    vocab_size: int,
+    steps: int,
+    world: World | None = None,
+    spoil: Callable[[TrainingStep], None] | None = None,
+) -> Trace:
+    """Train a few steps on random tokens; all ranks of `world` call it together.
+
+    Args:
+        recipe: dropout off, or traces differ.
+        vocab_size: of the random tokens.
+        steps: to make.
+        world: whose ranks share the model and the batches.
+        spoil: does something wrong to the step before it is used, to see that it shows.
+    """
+    device = world.device if world is not None else torch.device("cpu")
+    step = make_step(recipe, vocab_size, device, world)
+    if spoil is not None:
+        spoil(step)
+    first: dict[str, Tensor] = {}
+    figures = []
+    micro_sequences = recipe.batch.micro_sequences
+    assert micro_sequences is None or isinstance(micro_sequences, int)
+    for batch in random_batches(recipe, vocab_size, steps, world):
+        if not first:
+            step.optimizer = _Watched(step.optimizer, first)  # type: ignore[assignment]
+        sequences = micro_sequences or len(batch.tokens_BT)
+        read_gauges = batch.draw == steps - 1
+        figures.append(step(batch, sequences, recipe.optim.lr, read_gauges).tolist())
+        if isinstance(step.optimizer, _Watched):
+            step.optimizer = step.optimizer.watched
+    sharding = None if step.parallel is None else step.parallel.sharding
+    return Trace(
+        losses=tuple(loss for loss, *_ in figures),
+        norms=tuple(norm for _, norm, *_ in figures),
+        gradients=first if sharding is None else _joined(first, sharding),
+        gauges=_named(step.readings(figures[-1])),
+    )
+
+
+def make_step(
+    recipe: Recipe, vocab_size: int, device: torch.device, world: World | None
+) -> TrainingStep:
+    """The recipe's step on one device, or this rank's part of it."""
+    if world is None:
+        model = build(recipe.model, vocab_size, recipe.seed, device, end_of_text=0)
+    else:
+        model = allocate(recipe.model, vocab_size, "meta", end_of_text=0)
+    half = recipe.precision.half_weights
+    if half is not None:
+        to_half(model, _HALF_DTYPES[half], recipe.precision.islands)
+    parallel = None
+    recompute = recipe.machine.activation_checkpointing
+    if world is not None and recompute != "none":
+        checkpoint_activations(model, recompute)
+    if world is not None:
+        from longhaul.parallel.parallelize import parallelize
+
+        parallel = parallelize(model, world, recipe.parallel, recipe.seed)
+    optimizer = build_optimizer(
+        model, recipe.optim, None if parallel is None else parallel.sharding
+    )
+    return TrainingStep(
+        model,
+        optimizer,
+        device,
+        recipe.precision,
+        recipe.seed,
+        compiled=recipe.machine.compile and world is not None,
+        sources=("even", "odd"),
+        parallel=parallel,
+    )
+
+
+def random_batches(
+    recipe: Recipe, vocab_size: int, steps: int, world: World | None
+) -> Iterator[Batch]:
+    """The same global batches for every world; each rank is given its share."""
+    stage = recipe.batch_at(0)
+    rank, size = (0, 1) if world is None else (world.data_rank, world.data_size)
+    own = share_of(stage.sequences, rank, size)
+    missing = -(-stage.sequences // size) - (own.stop - own.start)
+    for draw in range(steps):
+        generator = torch.Generator().manual_seed(derive_key(recipe.seed, "equality", draw))
+        shape = (stage.sequences, stage.sequence_length + 1)
+        window_BT = torch.randint(vocab_size, shape, generator=generator)[own]
+        source_B = torch.arange(stage.sequences)[own] % 2
+        nothing_BT = torch.full((missing, shape[1]), IGNORED)
+        window_BT = torch.cat((window_BT, nothing_BT))
+        yield Batch(
+            tokens_BT=window_BT[:, :-1].clamp(min=0),
+            targets_BT=window_BT[:, 1:],
+            num_targets=stage.sequences * stage.sequence_length,
+            draw=draw,
+            next_draw=draw + 1,
+            source_B=torch.cat((source_B, source_B.new_zeros(missing))),
+        )
+
+
+def distance(one: Trace, other: Trace) -> Distance:
+    """How far `other` is from `one`; NaN anywhere is infinitely far."""
+    whole = math.sqrt(sum(float(g.square().sum()) for g in one.gradients.values()))
+    apart = {
+        name: float((other.gradients[name].float() - gradient).norm())
+        / max(float(gradient.norm()), _SMALLEST_SHARE * whole)
+        for name, gradient in one.gradients.items()
+    }
+    weight = max(apart, key=lambda name: _far(apart[name]))
+    # A reading that only one of them has is infinitely far; so is none at all of any kind.
+    names = one.gauges.keys() | other.gauges.keys()
+    read = {
+        name: _relative(one.gauges.get(name, math.nan), other.gauges.get(name, math.nan))
+        for name in sorted(names)
+    }
+    gauge = max(read, key=lambda name: read[name])
+    return Distance(
+        _furthest(one.losses, other.losses),
+        _furthest(one.norms, other.norms),
+        _far(apart[weight]),
+        weight,
+        read[gauge],
+        gauge,
+    )
+
+
+def _furthest(one: tuple[float, ...], other: tuple[float, ...]) -> float:
+    pairs = zip(one, other, strict=True)
+    return max(_relative(a, b) for a, b in pairs)
+
+
+def _relative(a: float, b: float) -> float:
+    return 0.0 if a == b else _far(abs(b - a) / max(abs(a), _SMALLEST_READING))
+
+
+def _named(readings: Readings) -> dict[str, float]:
+    layers = {
+        f"{name}.{layer}": value
+        for name, values in readings.gauges.items()
+        for layer, value in enumerate(values)
+    }
+    losses = {f"source_losses.{name}": loss for name, loss in readings.source_losses.items()}
+    named = layers | dict(readings.totals) | losses
+    return {name: v for name, v in named.items() if not name.startswith(_NOT_COMPARED)}
+
+
+def _far(value: float) -> float:
+    return math.inf if math.isnan(value) else value
+
+
+class _Watched:
+    """An optimizer whose gradients are copied before they are used.
+
+    Args:
+        watched: the optimizer.
+        kept: filled with this rank's parts, by name.
+    """
+
+    def __init__(self, watched: Optimizer, kept: dict[str, Tensor]) -> None:
+        self.watched, self._kept = watched, kept
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.watched, name)
+
+    def judge(self, loss: Tensor, scale: Tensor | None = None) -> object:
+        """Copy, then judge."""
+        for group in self.watched.groups:
+            for name, weight in zip(group.names, group.parameters, strict=True):
+                assert weight.grad is not None
+                self._kept[name] = own_part(weight.grad).detach().float().clone()
+        return self.watched.judge(loss, scale)
+
+
+_Held = dict[str, tuple[tuple[int, ...], list[tuple[Piece, Tensor]]]]
+
+
+def _joined(parts: Mapping[str, Tensor], sharding: Sharding) -> dict[str, Tensor]:
+    """Whole tensors at rank 0."""
+    own: _Held = {}
+    for name, part in parts.items():
+        pieces = sharding.pieces[name]
+        if pieces.is_first_copy:
+            held = [(piece, part[_index(piece.local, piece.size)]) for piece in pieces.mine]
+            own[name] = pieces.shape, held
+    gathered: list[_Held] | None = None
+    if dist.get_rank() == 0:
+        gathered = [{} for _ in range(dist.get_world_size())]
+    dist.gather_object(own, gathered)
+    whole: dict[str, Tensor] = {}
+    for of_rank in gathered or ():
+        for name, (shape, given) in of_rank.items():
+            tensor = whole.setdefault(name, torch.full(shape, torch.nan))
+            for piece, part in given:
+                tensor[_index(piece.offset, piece.size)] = part
+    return whole
+
+
+def _index(begin: tuple[int, ...], size: tuple[int, ...]) -> tuple[slice, ...]:
+    return tuple(slice(b, b + s) for b, s in zip(begin, size, strict=True))

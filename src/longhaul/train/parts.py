@@ -1,0 +1,42 @@
+"""What a trainer works with, and under which name it writes.
+
+Enters: everything that `run/` built. Leaves: two frozen values. Never knows: how it is used.
+"""
+
+from dataclasses import dataclass
+
+from longhaul.checkpoint.saver import Saver
+from longhaul.checkpoint.snapshots import SnapshotRing
+from longhaul.core.books import TimeBooks
+from longhaul.core.clocks import Clock
+from longhaul.data.batches import BatchReader
+from longhaul.data.dataset import Dataset
+from longhaul.parallel.ranks import Ranks
+from longhaul.train.state import Progress
+from longhaul.train.step import TrainingStep
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a trainer works with; made by `run/`, owned by it."""
+
+    step: TrainingStep
+    progress: Progress
+    batches: BatchReader
+    dataset: Dataset
+    saver: Saver
+    snapshots: SnapshotRing
+    books: TimeBooks
+    clock: Clock
+    ranks: Ranks | None = None
+    """All that train together; None: one process."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Under which name records are written."""
+
+    attempt: int
+    segment: str
+    done_before: int
+    """Steps that were made before and lost; making them again is booked as redone."""

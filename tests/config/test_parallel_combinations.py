@@ -1,0 +1,47 @@
+import pytest
+
+from longhaul.config.load import load_recipe
+from longhaul.core.errors import RecipeError
+
+
+@pytest.mark.parametrize(
+    ("overrides", "both"),
+    [
+        (["parallel.tensor=3"], ["parallel.tensor", "model.heads"]),
+        (
+            ["parallel.tensor=4", "model.heads=4", "model.kv_heads=2"],
+            ["parallel.tensor", "model.kv_heads"],
+        ),
+        (
+            ["parallel.tensor=2", "batch.sequence_length=63", "model.context=63"],
+            ["parallel.tensor", "batch.sequence_length"],
+        ),
+        (
+            ["parallel.tensor=2", "model.mlp_inner_norm=true"],
+            ["parallel.tensor", "model.mlp_inner_norm"],
+        ),
+        (["parallel.pipeline=99"], ["parallel.pipeline", "model.layers"]),
+        (
+            ["parallel.pipeline=2", "model.unet_skips=true"],
+            ["parallel.pipeline", "model.unet_skips"],
+        ),
+        (
+            ["parallel.pipeline=2", "batch.micro_sequences=auto"],
+            ["parallel.pipeline", "batch.micro_sequences"],
+        ),
+        (
+            ["parallel.pipeline=2", "machine.compile=true"],
+            ["parallel.pipeline", "machine.compile"],
+        ),
+    ],
+)
+def test_what_cannot_be_dealt_out_is_refused_with_both_names(
+    overrides: list[str], both: list[str]
+) -> None:
+    with pytest.raises(RecipeError) as refused:
+        load_recipe("quickstart", overrides)
+    assert all(name in str(refused.value) for name in both)
+
+
+def test_layouts_that_fit_are_taken() -> None:
+    load_recipe("quickstart", ["parallel.tensor=2", "parallel.pipeline=2"])

@@ -1,0 +1,188 @@
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from longhaul.core.clocks import RealClock
+from longhaul.logbook.ledger import CheckpointHealth
+from longhaul.store.catalogue import catalogue
+from longhaul.store.remote import RemoteTier
+from longhaul.store.uploader import TierChange, Uploader
+
+DEADLINE_S = 30
+
+
+@pytest.fixture
+def uploader_to() -> Iterator[Callable[..., Uploader]]:
+    made: list[Uploader] = []
+
+    def uploader_to(tier: RemoteTier, keep_last: int = 9, keep_every: int = 0, owner=lambda: True):
+        made.append(
+            Uploader(
+                tier,
+                still_owner=owner,
+                clock=RealClock(),
+                keep_last=keep_last,
+                keep_every=keep_every,
+            )
+        )
+        return made[-1]
+
+    yield uploader_to
+    for uploader in made:
+        uploader.close()
+
+
+def steps(tier: RemoteTier) -> list[int]:
+    return [entry.step for entry in tier.checkpoints()]
+
+
+def told(uploader: Uploader, until: Callable[[TierChange], bool]) -> list[TierChange]:
+    """Changes up to the first for which `until` holds."""
+    seen: list[TierChange] = []
+    clock = RealClock()
+    began = clock.monotonic()
+    while not (seen and until(seen[-1])):
+        seen.extend(uploader.poll())
+        assert clock.monotonic() - began < DEADLINE_S, f"it never came; told: {seen}"
+    return seen
+
+
+def test_checkpoints_are_sent_in_order_and_told(tmp_path: Path, fill, tier_of, uploader_to) -> None:
+    for step in (10, 20, 30):
+        fill(tmp_path / "run" / f"step-{step}", step)
+    uploader = uploader_to(tier_of())
+    for checkpoint in reversed(catalogue(tmp_path / "run")):
+        uploader.offer(checkpoint, {})
+    assert uploader.settle(DEADLINE_S)
+    uploads = [change for change in uploader.poll() if change.kind == "uploaded"]
+    assert sorted(change.step for change in uploads) == [10, 20, 30]
+    assert uploads[0].size_bytes > 0
+    assert steps(uploader.tier) == [10, 20, 30]
+    assert len(uploader.held) == 3
+    assert uploader.pending == frozenset()
+
+
+def test_a_store_that_is_away_is_told_once_and_sent_to_later_in_order(
+    tmp_path: Path, fill, tier_of, uploader_to, store
+) -> None:
+    store.away = True
+    uploader = uploader_to(tier_of(store))
+    for step in (10, 20, 30):
+        fill(tmp_path / "run" / f"step-{step}", step)
+        uploader.offer(catalogue(tmp_path / "run")[-1], {})
+    assert not uploader.settle(DEADLINE_S)
+    assert uploader.pending == {10, 20, 30}
+    store.away = False
+    seen = told(uploader, lambda change: change.kind == "uploaded" and change.step == 30)
+    assert [(change.kind, change.step) for change in seen] == [
+        ("store-away", 10), ("store-back", 10), ("uploaded", 10), ("uploaded", 20),
+        ("uploaded", 30),
+    ]  # fmt: skip
+    assert "503 Slow Down; it stays here and is sent later, in order" in seen[0].message
+    assert [name for name in store.written if name == "manifest.json"] == ["manifest.json"] * 3
+
+
+def test_a_backlog_is_what_the_tier_would_keep_of_it(
+    tmp_path: Path, fill, tier_of, uploader_to, store
+) -> None:
+    store.away = True
+    uploader = uploader_to(tier_of(store), keep_last=2, keep_every=40)
+    for step in range(10, 90, 10):
+        fill(tmp_path / "run" / f"step-{step}", step)
+        uploader.offer(catalogue(tmp_path / "run")[-1], {})
+    assert uploader.pending == {10, 40, 70, 80}  # the first may be under way
+    dropped = [c.step for c in uploader.poll() if c.kind == "upload-dropped"]
+    assert dropped == [20, 30, 50, 60]
+
+
+def test_old_ones_are_removed_there_but_never_the_newest_good_one(
+    tmp_path: Path, fill, tier_of, uploader_to
+) -> None:
+    uploader = uploader_to(tier_of(), keep_last=1, keep_every=40)
+    for step in range(10, 90, 10):
+        fill(tmp_path / "run" / f"step-{step}", step)
+        entry = catalogue(tmp_path / "run")[-1]
+        manifests = {e.step: e.manifest_sha256 for e in catalogue(tmp_path / "run")}
+        healths = {30: CheckpointHealth("good", manifests.get(30, ""))}
+        uploader.offer(entry, healths)
+        assert uploader.settle(DEADLINE_S)
+    uploader.close()
+    assert steps(uploader.tier) == [30, 40, 80]
+    gone = [change.step for change in uploader.poll() if change.kind == "remote-removed"]
+    assert gone == [10, 20, 50, 60, 70]
+
+
+def test_of_two_states_of_one_step_the_newer_one_stays(
+    tmp_path: Path, fill, tier_of, uploader_to
+) -> None:
+    uploader = uploader_to(tier_of())
+    for time, content in enumerate((b"before the rollback", b"after it"), 1):
+        shutil.rmtree(tmp_path / "run", ignore_errors=True)
+        folder = fill(tmp_path / "run" / "step-10", 10, content, float(time))
+        uploader.offer(catalogue(tmp_path / "run")[0], {})
+        assert uploader.settle(DEADLINE_S)
+    uploader.close()
+    (left,) = uploader.tier.checkpoints()
+    assert left.manifest_sha256 == catalogue(folder.parent)[0].manifest_sha256
+
+
+def test_a_checkpoint_that_is_gone_or_damaged_does_not_hold_up_the_next(
+    tmp_path: Path, fill, tier_of, uploader_to
+) -> None:
+    for step in (10, 20, 30):
+        fill(tmp_path / "run" / f"step-{step}", step)
+    entries = catalogue(tmp_path / "run")
+    shutil.rmtree(entries[0].path)
+    (entries[1].path / "state.json").write_bytes(b"stale")
+    uploader = uploader_to(tier_of())
+    for entry in entries:
+        uploader.offer(entry, {})
+    assert uploader.settle(DEADLINE_S)
+    kinds = [(change.kind, change.step) for change in uploader.poll()]
+    assert kinds == [("upload-dropped", 10), ("upload-dropped", 20), ("uploaded", 30)]
+
+
+def test_an_attempt_that_was_fenced_commits_nothing(
+    tmp_path: Path, fill, tier_of, uploader_to, store
+) -> None:
+    fill(tmp_path / "run" / "step-10", 10)
+    uploader = uploader_to(tier_of(store), owner=lambda: False)
+    uploader.offer(catalogue(tmp_path / "run")[0], {})
+    uploader._thread.join(DEADLINE_S)
+    assert store.written == ["state.json"]
+    assert steps(uploader.tier) == []
+
+
+def test_closing_does_not_wait_for_a_store_that_is_away(
+    tmp_path: Path, fill, tier_of, uploader_to, store
+) -> None:
+    store.away = True
+    tier = tier_of(store)
+    tier.files.patience = type(tier.files.patience)(first_pause_s=3600.0)
+    uploader = uploader_to(tier)
+    fill(tmp_path / "run" / "step-10", 10)
+    uploader.offer(catalogue(tmp_path / "run")[0], {})
+    assert not uploader.settle(DEADLINE_S)
+    uploader.close()
+    assert not uploader._thread.is_alive()
+
+
+def test_what_the_tier_would_not_keep_is_not_sent_and_nothing_is_sent_twice(
+    tmp_path: Path, fill, tier_of, uploader_to, store
+) -> None:
+    folders = [fill(tmp_path / "run" / f"step-{step}", step) for step in (10, 20, 30)]
+    tier = tier_of(store)
+    tier.send(folders[2], lambda: True)
+    tier.send(folders[1], lambda: True)
+    store.written.clear()
+    fill(tmp_path / "run" / "step-40", 40)
+    uploader = uploader_to(tier_of(store), keep_last=2)  # a new attempt knows nothing
+    for _ in range(3):
+        for entry in catalogue(tmp_path / "run"):
+            uploader.offer(entry, {})
+        assert uploader.settle(DEADLINE_S)
+    uploader.close()
+    assert store.written == ["state.json", "manifest.json"]
+    assert steps(uploader.tier) == [30, 40]

@@ -1,0 +1,47 @@
+from pathlib import Path
+
+import pytest
+
+from longhaul.core.clocks import FakeClock
+from longhaul.core.records import Event
+from longhaul.logbook.folder import RunFolder, create_run
+from longhaul.logbook.journal import Journal
+from longhaul.logbook.ledger import load_ledger
+from longhaul.supervise.history import Chronicle, failures, unbooked
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return create_run(tmp_path / "run", FakeClock())
+
+
+def failed(step: int | None, poisoned: int | None = None) -> dict:
+    return {"cause": "killed", "remedy": "restart", "reached": step, "poisoned": poisoned}
+
+
+def test_failures_are_remembered_by_whoever_watches_next(folder) -> None:
+    clock = FakeClock()
+    for attempt, data in enumerate([failed(7), failed(None, 20)], start=1):
+        chronicle = Chronicle(folder, attempt, clock)
+        chronicle.tell("attempt-ended", 7, data, {"detection": 1.0})
+        chronicle.close()
+    pilot = Journal(folder, 3)
+    pilot.append(Event(kind="attempt-ended", attempt=3, time=clock.wall(), data={"reason": "x"}))
+    pilot.close()
+    assert [(f.step, f.went_back) for f in failures(folder)] == [(7, False), (None, True)]
+
+
+def test_a_checkpoint_that_is_given_up_is_so_for_every_reader(folder) -> None:
+    chronicle = Chronicle(folder, 1, FakeClock())
+    chronicle.poison(20, "abc", 25, "the same crash")
+    chronicle.close()
+    assert load_ledger(folder)[0].checkpoint_health[20].health == "poisoned"
+
+
+def test_what_no_record_booked_is_detection_or_a_start(folder) -> None:
+    assert unbooked(folder, 1, began=100.0, now=103.0) == {"restart": 3.0}
+    pilot = Journal(folder, 1)
+    pilot.append(Event(kind="note", attempt=1, time=110.0))
+    pilot.close()
+    assert unbooked(folder, 1, began=100.0, now=142.0) == {"detection": 32.0}
+    assert unbooked(folder, 2, began=150.0, now=151.0) == {"restart": 1.0}, "another attempt"

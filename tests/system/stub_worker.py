@@ -1,0 +1,117 @@
+"""Workers without torch, and their supervisor: `python stub_worker.py RUN`.
+
+A worker makes steps of some milliseconds, each of which waits for all other ranks, saves a number
+now and then, and does in its first attempts what `plot.json` in the run's folder says.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from longhaul.config.supervise import SuperviseSection
+from longhaul.core.clocks import RealClock
+from longhaul.logbook.folder import RunFolder
+from longhaul.logbook.lease import acquire
+from longhaul.store.manifest import Manifest, write_listed_file, write_manifest
+from longhaul.supervise.classify import load_signatures
+from longhaul.supervise.fence import fence, left_over
+from longhaul.supervise.history import usable_checkpoints
+from longhaul.supervise.lifeline import hold_on
+from longhaul.supervise.progress import ProgressFile, progress_path, read_progress
+from longhaul.supervise.stacks import answer_for_stacks
+from longhaul.supervise.supervisor import Job, Supervisor
+
+STEPS = 40
+SAVE_EVERY = 10
+STEP_S = 0.02
+
+
+def work(folder: RunFolder) -> int:
+    rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    attempt = int(os.environ["LONGHAUL_ATTEMPT"])
+    plot = json.loads((folder.path / "plot.json").read_text())
+    stacks = answer_for_stacks(folder, rank)
+    progress = ProgressFile(progress_path(folder, rank))
+    hold_on(os.environ, plot.get("grace_s", 5.0), folder.workers / f"{rank}.log")
+    asked: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _: asked.append(number))
+    step = max(usable_checkpoints(folder), default=0)
+    while step < plot.get("steps", STEPS):
+        for act in plot.get("acts", ()):
+            mine = act["rank"] == rank and act["step"] == step
+            if mine and attempt <= act.get("attempts", 1):
+                do(act["do"])
+        time.sleep(STEP_S)
+        step += 1
+        progress.enter("step", step)
+        wait_for_others(folder, rank, size, step, asked)
+        if rank == 0 and (asked or step % SAVE_EVERY == 0):
+            save(folder, step)
+        if asked and not plot.get("deaf"):
+            return 130 if asked[0] == signal.SIGINT else 16
+    stacks.close()
+    return 0
+
+
+def save(folder: RunFolder, step: int) -> None:
+    path = folder.checkpoints / f"step-{step}"
+    if not path.exists():
+        path.mkdir(parents=True)
+        state = write_listed_file(path / "state.json", [b"state"])
+        write_manifest(path, Manifest(step=step, time=time.time(), files=(state,)))
+
+
+def wait_for_others(folder: RunFolder, rank: int, size: int, step: int, asked: list[int]) -> None:
+    for other in range(size):
+        while other != rank and not asked:
+            said = read_progress(progress_path(folder, other))
+            if said is not None and said.step >= step:
+                break
+            time.sleep(0.002)
+
+
+def do(what: str) -> None:
+    if what == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif what == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif what == "loop":
+        while True:
+            time.sleep(0.01)
+    elif what == "leave":  # as where a collective notices that a peer has gone
+        raise RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer [::1]:9")
+    elif what == "leave-well":
+        sys.exit(16)
+    elif what == "part":  # as `parallel.control.RankLost` ends
+        sys.stderr.write("longhaul: rank 0 of 3 waited for the others, and not all of them came\n")
+        sys.exit(16)
+    elif what == "raise":
+        time.sleep(0.3)  # after the one who notices it
+        raise ValueError("the culprit, at 0x7f00aa")
+    else:
+        sys.stderr.write(f"longhaul: {what} is wrong\n")
+        sys.exit(int(what.removeprefix("exit ")))
+
+
+def supervise(folder: RunFolder) -> int:
+    plot = json.loads((folder.path / "plot.json").read_text())
+    settings = SuperviseSection(**plot["settings"])
+
+    def say(text: str) -> None:
+        print(text, flush=True)
+
+    if left_over(folder):
+        fence(folder, settings.grace_s, say)
+    with acquire(folder, RealClock()).keep() as lease:
+        job = Job(
+            folder, settings, plot["processes"], lambda: sys.exit(work(folder)), load_signatures()
+        )
+        return Supervisor(job, lease, say, time.time()).run()
+
+
+if __name__ == "__main__":
+    sys.exit(supervise(RunFolder(Path(sys.argv[1]))))

@@ -1,0 +1,79 @@
+"""One process pays nothing for what many need."""
+
+import subprocess
+import sys
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from longhaul.config.load import load_recipe
+from longhaul.config.shrink import shrunken
+from longhaul.data.batches import Batch
+from longhaul.model.initialise import build
+from longhaul.optim.build import build_optimizer
+from longhaul.train.step import TrainingStep
+
+# Operations of the second step, without gauges and with them, on a CPU under torch 2.13, counted
+# before longhaul knew of more than one process. Another torch splits them differently.
+BEFORE = {
+    ("opt-125m", "adamw"): (767, 1485),
+    ("opt-125m", "muon"): (940, 1629),
+    ("opt-125m", "lamb"): (974, 1692),
+    ("opt-125m", "sgdw"): (771, 1375),
+    ("llama-1b", "adamw"): (668, 1269),
+    ("llama-1b", "muon"): (894, 1466),
+    ("llama-1b", "lamb"): (809, 1410),
+    ("llama-1b", "sgdw"): (670, 1193),
+}
+
+
+class Count(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.of: Counter[str] = Counter()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        self.of[str(func)] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def counted(name: str, optimizer: str) -> tuple[Count, Count]:
+    twin = shrunken(load_recipe(name).recipe)
+    overrides = ("model.layers=2", f'optim.name="{optimizer}"', 'precision.compute="float32"')
+    recipe = load_recipe(name, [*twin, *overrides]).recipe
+    model = build(recipe.model, 131, 1, end_of_text=0)
+    optim = build_optimizer(model, recipe.optim)
+    step = TrainingStep(model, optim, torch.device("cpu"), recipe.precision, 1)
+    window = torch.randint(131, (4, 33), generator=torch.Generator().manual_seed(0))
+    batch = Batch(window[:, :-1], window[:, 1:], 128, 0, 1)
+    step(batch, 2, 1e-3, False)
+    counts = Count(), Count()
+    for count, read_gauges in zip(counts, (False, True), strict=True):
+        with count:
+            step(batch, 2, 1e-3, read_gauges)
+    return counts
+
+
+@pytest.mark.parametrize(("name", "optimizer"), list(BEFORE))
+def test_a_step_of_one_process_does_what_it_did_before_there_were_many(
+    name: str, optimizer: str
+) -> None:
+    plain, with_gauges = counted(name, optimizer)
+    assert not [op for op in plain.of | with_gauges.of if "c10d" in op]
+    assert not torch.distributed.is_initialized()
+    if torch.__version__.startswith("2.13"):
+        totals = plain.of.total(), with_gauges.of.total()
+        assert totals == BEFORE[name, optimizer]
+    if optimizer != "lamb":  # whose counters of steps are host scalars on a CPU
+        assert not plain.of["aten._local_scalar_dense.default"]
+
+
+def test_one_process_does_not_import_what_shards() -> None:
+    code = "import sys, longhaul.train.trainer; print('torch.distributed.fsdp' in sys.modules)"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "False"
