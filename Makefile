@@ -2,7 +2,7 @@
 # make test    sets everything up and runs the tests
 .PHONY: help setup setup-dev train test test-slow check format \
   bench bench-nanogpt bench-quickstart bench-step bench-monitor bench-cause \
-  lab lab-prevention drills-numbers clean
+  bench-equality bench-reshape bench-save lab lab-prevention drills-numbers clean
 
 # The first Python on this machine that answers and is new enough.
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13; do \
@@ -19,6 +19,9 @@ help:
 	@echo "make bench-step RECIPE=NAME   measure a recipe's bare step on this device"
 	@echo "make bench-monitor   measure what thermometers cost"
 	@echo "make bench-cause     inject causes, count how many are named right"
+	@echo "make bench-equality  every layout of 2 and 4 processes against one process"
+	@echo "make bench-reshape   stop, and resume under other layouts and numbers of processes"
+	@echo "make bench-save      measure how long a save keeps training waiting"
 	@echo "make drills-numbers  inject what happened to others, and see that the run ends well"
 	@echo "make lab             judge the detectors on hundreds of small runs"
 	@echo "make lab-prevention  which stabilisers would have prevented what"
@@ -82,7 +85,16 @@ drills-numbers: setup
 	$(BIN)/longhaul drill numbers
 	$(BIN)/longhaul drill recovery
 
-# The lab trains 610 small runs, half an hour; once trained they are kept in prepared/.
+bench-equality: setup
+	$(BIN)/python -m benchmarks.equality
+
+bench-reshape: setup
+	$(BIN)/python -m benchmarks.reshape
+
+bench-save: setup
+	$(BIN)/python benchmarks/save_stall.py
+
+# The lab trains 610 small runs, an hour; once trained they are kept in prepared/.
 lab: setup-dev
 	$(BIN)/python -m benchmarks.divergence_lab --processes 2
 
