@@ -116,7 +116,7 @@ def test_a_lowered_rate_stays_lowered_after_sigkill(room) -> None:
         ("optim.lrr=1", "did you mean optim.lr?"),
         ("optim.lr=-1", "-1 is not > 0"),
         ("model.width=8", "cannot change while a run trains"),
-        ("machine.threads=1", "restart the run with --set"),
+        ("machine.threads=1", "longhaul train RECIPE --set machine.threads"),
     ],
 )
 def test_an_impossible_request_changes_nothing(room, change, told) -> None:
