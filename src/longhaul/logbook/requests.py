@@ -44,7 +44,7 @@ def new_request(
 ) -> Request:
     """A request of now, with an id of its own."""
     now = clock.wall()
-    # To the microsecond: of two requests that a script makes in a row the first is dealt with first.
+    # To the microsecond: of two requests that a script makes in a row the first comes first.
     request_id = f"{round(now * 1e6):017d}-{secrets.token_hex(4)}"
     return Request(id=request_id, kind=kind, data=data, who=who, reason=reason, time=now)
 
