@@ -6,6 +6,8 @@ Enters: nothing. Leaves: seconds. Never knows: who asks.
 import time
 from typing import Protocol
 
+import psutil
+
 from longhaul.core.units import Seconds
 
 
@@ -50,3 +52,16 @@ class FakeClock:
     def advance(self, seconds: Seconds) -> None:
         """Let `seconds` pass."""
         self._now += seconds
+
+
+def process_start() -> Seconds:
+    """When this process was started, in seconds since 1970, by the clock that records are timed by.
+
+    Linux tells the start in ticks since boot. psutil adds them to a time of boot that is a whole
+    number of seconds, so that a process would seem up to a second older than it is.
+    """
+    created: Seconds = psutil.Process().create_time()
+    if not hasattr(time, "CLOCK_BOOTTIME"):
+        return created
+    since_boot: Seconds = created - psutil.boot_time()
+    return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot)

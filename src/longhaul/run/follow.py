@@ -10,11 +10,9 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-import psutil
-
 from longhaul.checkpoint.capture import PartsFor
 from longhaul.core.books import TimeBooks
-from longhaul.core.clocks import RealClock
+from longhaul.core.clocks import RealClock, process_start
 from longhaul.core.errors import ExitCode
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import LedgerState
@@ -49,7 +47,7 @@ def follow(place: Place, folder: RunFolder | None = None) -> ExitCode:
         RankLost: another rank has died, or hangs.
     """
     clock = RealClock()
-    began = time.time() - psutil.Process().create_time()
+    began = time.time() - process_start()
     with ExitStack() as leaving:
         leaving.enter_context(telling_who_is_lost(place.rank, place.size, "training"))
         leaving.callback(part)
