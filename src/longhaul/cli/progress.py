@@ -66,8 +66,16 @@ class TerminalView:
         if self._console.is_terminal:
             from rich.live import Live
 
-            self._live = Live(console=self._console, refresh_per_second=8, transient=True)
-            self._live.start()
+            class PatientLive(Live):
+                """Its thread must not die of a terminal that has been closed."""
+
+                def refresh(self) -> None:
+                    with _whoever_listens():
+                        super().refresh()
+
+            self._live = PatientLive(console=self._console, refresh_per_second=8, transient=True)
+            with _whoever_listens():
+                self._live.start()
 
     def show(self, record: StepRecord | Event) -> None:
         """A record that was just journalled."""
@@ -85,7 +93,8 @@ class TerminalView:
     def end(self) -> None:
         """Close the live line."""
         if self._live is not None:
-            self._live.stop()
+            with _whoever_listens():
+                self._live.stop()
             self._live = None
 
     def _show_step(self, record: StepRecord) -> None:

@@ -1,6 +1,7 @@
 """`longhaul train`."""
 
 import os
+import sys
 from contextlib import suppress
 from typing import Annotated
 
@@ -47,6 +48,7 @@ def train(
     Worker processes do the training, and are started again when they fail; what torchrun or srun
     starts trains itself, and is watched by them.
     """
+    _open_standard_files()
     options = [*(_twin(recipe, data) if small else ()), *(overrides or ())]
     if device is not None:
         options.append(f'machine.device="{device}"')
@@ -65,6 +67,16 @@ def train(
 
             raise typer.Exit(start(typed, TerminalView()))
         raise typer.Exit(start_supervised(typed, _say, _work))
+
+
+def _open_standard_files() -> None:
+    """A daemon may start us with standard files closed; pipes would then take their numbers."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) < 3:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r"))
 
 
 def _say(text: str) -> None:

@@ -11,10 +11,8 @@ from functools import partial
 from itertools import chain, count
 from pathlib import Path
 
-import psutil
-
 from longhaul.config.load import load_recipe, shipped_recipes, with_overrides
-from longhaul.core.clocks import RealClock
+from longhaul.core.clocks import RealClock, process_start
 from longhaul.core.errors import ExitCode
 from longhaul.core.records import Event
 from longhaul.core.units import loss_in_words
@@ -87,7 +85,7 @@ def start_supervised(
         RecipeError: the recipe is wrong, or would turn the run into another one.
         LeaseHeld: somebody is training this run.
     """
-    began = psutil.Process().create_time()
+    began = process_start()
 
     def supervise(folder: RunFolder, asked: Asked, lease: Lease) -> ExitCode:
         settings = asked.settings()
@@ -161,11 +159,13 @@ def _wants_more(folder: RunFolder, past: Past, asked: Asked) -> bool:
 def _say_finished(folder: RunFolder, finished: Event, say: Callable[[str], None]) -> None:
     # Read from the journal, where what is not a finite number is a text.
     loss = loss_in_words(float(finished.data["loss"]), float(finished.data["bits_per_byte"]))
-    limit = " at its time limit" if finished.data.get("out_of_time") else ""
+    out_of_time = finished.data.get("out_of_time")
+    limit = " at its time limit" if out_of_time else ""
+    more = "a longer --max-hours" if out_of_time else "--set train.steps=…"
     say(
         f"run {folder.name} is finished{limit}: {finished.step:,} steps, validation loss "
         f"{loss}\n"
-        f"  → --new starts another one beside it; --set train.steps=… goes on with this one\n"
+        f"  → --new starts another one beside it; {more} goes on with this one\n"
         f"run: {folder.path}"
     )
 
