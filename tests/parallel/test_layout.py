@@ -24,7 +24,7 @@ def test_the_absent_one_of_shard_and_replicate_takes_what_is_left() -> None:
     [
         (ParallelSection(tensor=3), "parallel.tensor × parallel.pipeline"),
         (ParallelSection(replicate=2, shard=4), "parallel.replicate × parallel.shard"),
-        (ParallelSection(shard=3), "parallel.replicate × parallel.shard"),
+        (ParallelSection(shard=3), "parallel.shard: 3 does not fit"),
         (ParallelSection(tensor=2, pipeline=4), "parallel.tensor × parallel.pipeline"),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 from longhaul.config.load import load_recipe
 from longhaul.core.books import TimeBooks
 from longhaul.core.clocks import RealClock
-from longhaul.core.errors import ExitCode, RecipeError
+from longhaul.core.errors import ExitCode, NeedsPerson, RecipeError
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import CheckpointHealth
 from longhaul.run.tiers import StoreNeeded, Tiers
@@ -168,6 +168,18 @@ def test_a_run_does_not_begin_anew_because_its_store_is_silent(room_with, monkey
     assert raised.value.exit_code == ExitCode.START_AGAIN
     assert "no checkpoint is here (step 10 was saved)" in raised.value.message
     tiers.refuse_to_begin_anew({})  # a run that has saved nothing loses nothing
+
+
+def test_a_run_does_not_begin_anew_because_its_place_looks_empty(room_with) -> None:
+    room = room_with("remote")
+    room.send(10)
+    room.lose()
+    shutil.rmtree(room.remotes[0])
+    tiers = room.tiers()
+    assert list(room.candidates(tiers)) == []
+    with pytest.raises(NeedsPerson, match=r"step 10 was saved.*has none"):
+        tiers.refuse_to_begin_anew(room.recorded)
+    tiers.refuse_to_begin_anew(room.recorded, nothing_here=False)
 
 
 def test_a_new_run_with_an_empty_place_begins(room_with) -> None:

@@ -4,6 +4,7 @@ Enters: `[parallel]` and a number of processes. Leaves: a layout, and where each
 Never knows: torch.
 """
 
+import math
 from dataclasses import dataclass
 
 from longhaul.config.parallel import ParallelSection
@@ -23,6 +24,12 @@ class Layout:
     def size(self) -> int:
         """Processes that it takes."""
         return self.replicate * self.shard * self.tensor * self.pipeline
+
+    def __str__(self) -> str:
+        """As people write it: `shard 2 × tensor 2`."""
+        ways = {"pipeline": self.pipeline, "replicate": self.replicate,
+                "shard": self.shard, "tensor": self.tensor}  # fmt: skip
+        return " × ".join(f"{name} {count}" for name, count in ways.items() if count > 1) or "1"
 
     @property
     def data_size(self) -> int:
@@ -58,10 +65,13 @@ def layout_for(settings: ParallelSection, processes: int) -> Layout:
     if replicate is None:
         replicate = data // shard
     if replicate * shard != data:
+        asked = {"replicate": settings.replicate, "shard": settings.shard}
+        given = {f"parallel.{name}": ways for name, ways in asked.items() if ways is not None}
+        wanted = math.prod(given.values())
         raise RecipeError(
-            f"parallel.replicate × parallel.shard: {replicate} × {shard} are not the {data} data "
-            f"ranks that {processes} processes leave",
-            f"start {replicate * shard * inner} processes, or leave one of the two settings out, "
-            "which then takes what is left",
+            f"{' × '.join(given)}: {' × '.join(map(str, given.values()))} "
+            f"{'do' if len(given) > 1 else 'does'} not fit the {data} data ranks that {processes} "
+            "processes leave",
+            f"start {wanted * inner} processes, or change or leave out {' or '.join(given)}",
         )
     return Layout(replicate, shard, settings.tensor, settings.pipeline)

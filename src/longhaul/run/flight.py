@@ -192,7 +192,7 @@ def _reason(past: Past, restored: int | None) -> str:
     if not past.begun:
         return "start"
     how = past.ended or "the last attempt left no word"
-    where = f"step {restored}" if restored is not None else "the beginning, no checkpoint yet"
+    where = f"step {restored}" if restored is not None else "the beginning, there is no checkpoint"
     decided = f"{past.unopened.reason}; " if past.unopened else ""
     return f"{decided}restart from {where} ({how})"
 

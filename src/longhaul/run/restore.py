@@ -71,8 +71,13 @@ def restore_newest(
     if control is not None:
         control.share(None)
     if tiers is not None:
-        tiers.refuse_to_begin_anew(recorded)
+        tiers.refuse_to_begin_anew(recorded, nothing_here=not there)
     if not there:
+        if saved := [step for step, known in recorded.items() if known.health != "poisoned"]:
+            say(
+                f"WARNING: step {max(saved)} was saved, and no checkpoint is left in {folder}: "
+                "from the beginning"
+            )
         return None
     poisoned = [c.step for c in there if health[c.step] == "poisoned"]
     back = [r.to_step for r in book.ledger.state.recoveries if r.to_step is not None]

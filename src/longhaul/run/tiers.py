@@ -12,7 +12,7 @@ from typing import Any
 from longhaul.config.recipe import Recipe
 from longhaul.core.books import TimeBooks
 from longhaul.core.clocks import Clock
-from longhaul.core.errors import ExitCode, LonghaulError
+from longhaul.core.errors import ExitCode, LonghaulError, NeedsPerson
 from longhaul.core.records import StepRecord
 from longhaul.core.units import Bytes, Seconds, short_bytes, short_seconds
 from longhaul.logbook.folder import RunFolder
@@ -204,21 +204,38 @@ class Tiers:
         if self._uploaders:
             forget_downloads(self._checkpoints)
 
-    def refuse_to_begin_anew(self, recorded: Mapping[int, CheckpointHealth]) -> None:
-        """A run that has saved must not begin at step 0 because its store is silent.
+    def refuse_to_begin_anew(
+        self, recorded: Mapping[int, CheckpointHealth], nothing_here: bool = True
+    ) -> None:
+        """A run that has saved must not begin at step 0 because its store is silent, or is not
+        where it was: a folder that is not mounted looks empty.
 
         A run that has not saved may begin: a store that is away stops nobody.
 
+        Args:
+            recorded: healths from the ledger.
+            nothing_here: no checkpoint lies in the run's own folder, not even an unusable one.
+
         Raises:
             StoreNeeded: nothing is here, and a tier that may have something did not answer.
+            NeedsPerson: nothing is here, and the tiers say that they have nothing.
         """
         known = [step for step, entry in recorded.items() if entry.health != "poisoned"]
-        if self._silent and known:
+        if not (self._uploaders and known):
+            return
+        gone = f"no checkpoint is here (step {max(known)} was saved), and"
+        anew = "to train from the beginning, use --new or take checkpoint.remote out"
+        if self._silent:
             raise StoreNeeded(
-                f"no checkpoint is here (step {max(known)} was saved), and {self._silent[0]}",
-                "start the same command again when the store answers; to train from the "
-                "beginning, use --new or take checkpoint.remote out",
+                f"{gone} {self._silent[0]}",
+                f"start the same command again when the store answers; {anew}",
             )
+        if not nothing_here:
+            return
+        names = ", ".join(uploader.tier.name for uploader in self._uploaders)
+        raise NeedsPerson(
+            f"{gone} {names} has none", f"mount it, or mend checkpoint.remote; {anew}"
+        )
 
     def settled(self) -> bool:
         """Whether waiting would change nothing: all is sent, or the stores are away."""

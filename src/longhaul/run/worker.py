@@ -9,13 +9,12 @@ import os
 import time
 from contextlib import ExitStack
 
-import psutil
-
 from longhaul.core.books import TimeBooks
-from longhaul.core.clocks import RealClock
+from longhaul.core.clocks import RealClock, process_start
 from longhaul.core.errors import ExitCode
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.lease import Lease, acquire, join
+from longhaul.parallel.layout import layout_for
 from longhaul.parallel.place import find_place
 from longhaul.run.asked import read_asked
 from longhaul.run.attempt import Attempt
@@ -61,7 +60,7 @@ def work(folder: RunFolder, lease: Lease, view: View) -> ExitCode:
     """
     clock = RealClock()
     rank = int(os.environ.get("RANK", "0"))
-    began = float(os.environ.get(BEGAN) or psutil.Process().create_time())
+    began = float(os.environ.get(BEGAN) or process_start())
     with ExitStack() as leaving:
         leaving.enter_context(answer_for_stacks(folder, rank))
         progress = ProgressFile(progress_path(folder, rank))
@@ -75,6 +74,8 @@ def work(folder: RunFolder, lease: Lease, view: View) -> ExitCode:
         leaving.callback(book.close)
         asked = read_asked(folder)
         settings = asked.settings()
+        place = find_place(os.environ)
+        layout_for(settings.parallel, place.size if place else 1)  # told before torch is imported
         hold_on(os.environ, settings.supervise.grace_s, folder.workers / f"{rank}.log")
         tiers = Tiers.of(settings, folder, lease, clock)
         leaving.callback(tiers.close)
