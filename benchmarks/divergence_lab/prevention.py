@@ -1,6 +1,6 @@
 """Would the switches of `yalm-stable` have kept a run from harm, and what do they cost.
 
-    python -m benchmarks.divergence_lab.prevention [--sample 2] [--made-only] [--no-costs]
+    python -m benchmarks.divergence_lab.prevention [--sample 30] [--made-only] [--no-costs]
 
 Every recipe of the lab that came to harm by its numbers is trained again, with none of the
 switches and with all of them; the first so many of each way to go wrong (`--sample`) also with one
@@ -52,7 +52,8 @@ NOT_BY_NUMBERS = ("frozen-group", "escape-leak", "lr-too-low")
 RECIPES_BELOW = 214
 """Those numbered from here on were added to tune detectors, many at the border of harm; this study
 is not made longer for them."""
-_SAMPLE = 2
+_SAMPLE = 30
+"""As many as the largest way has: all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +200,14 @@ def show(reruns: Sequence[Rerun], sample: Collection[str], markdown: bool) -> No
     print(f"\nAll {recipes} recipes that came to harm: how many do again, of those that can be "
           "judged\n")  # fmt: skip
     print(tables.as_text(by_way(reruns), markdown))
-    print(f"\nA sample of {len(sample)} of them, the first of each way to go wrong, the same in "
-          "every form (but what emulates float16 is not tried in bfloat16 weights)\n")  # fmt: skip
+    whole = len(sample) == recipes
+    which = (
+        "All of them"
+        if whole
+        else f"A sample of {len(sample)} of them, the first of each way to go wrong"
+    )
+    print(f"\n{which}, the same in every form (but what emulates float16 is not tried in bfloat16 "
+          "weights)\n")  # fmt: skip
     print(tables.as_text(by_form([r for r in reruns if r.recipe in sample]), markdown))
 
 
