@@ -32,14 +32,22 @@ if TYPE_CHECKING:
 
 VOCABULARY = 131
 STEPS = 20
-DEADLINE_S = 600.0
+DEADLINE_S = 300.0
+CASE_S = 10.0
 
+PLAIN = "plain speedrun"
 MODELS = {
     "opt": ("opt-125m",),
     "llama": ("llama-1b", "model.kv_heads=2"),
     # Zeros would hide whatever comes before them from the first gradient.
     "speedrun": (
         "speedrun-124m", "model.value_embeddings=1", "model.zero_projections=false",
+        "model.zero_head=false",
+    ),
+    # What a pipeline can have of it.
+    PLAIN: (
+        "speedrun-124m", "model.unet_skips=false", "model.value_residual=false",
+        "model.value_embeddings=0", "model.input_mix=false", "model.zero_projections=false",
         "model.zero_head=false",
     ),
 }  # fmt: skip
@@ -53,7 +61,22 @@ LAYOUTS = {
     "pp2": {"pipeline": 2},
     "pp2xtp2": {"pipeline": 2, "tensor": 2},
     "fsdp2xpp2": {"shard": 2, "pipeline": 2},
+    "interleaved pp2": {"pipeline": 2},
+    "interleaved pp2xtp2": {"pipeline": 2, "tensor": 2},
+    "fsdp2xinterleaved pp2": {"shard": 2, "pipeline": 2},
+    "hsdp2x2 offloaded": {"replicate": 2, "shard": 2},
 }
+_INTERLEAVED = (
+    "parallel.pipeline=2", "parallel.stages_per_rank=2", "model.layers=4",
+    "batch.micro_sequences=1",
+)  # fmt: skip
+SETTINGS: dict[str, tuple[str, ...]] = {
+    "interleaved pp2": _INTERLEAVED,
+    "interleaved pp2xtp2": _INTERLEAVED,
+    "fsdp2xinterleaved pp2": _INTERLEAVED,
+    "hsdp2x2 offloaded": ("optim.offload=true",),
+}
+"""What else makes a layout."""
 NUMBERS = {
     # Overrides; bar of the losses; bar of the first gradient.
     "adamw float32": (('optim.name="adamw"',), 1e-5, 1e-5),
@@ -84,6 +107,11 @@ class Case:
         return math.prod(LAYOUTS[self.layout].values())
 
     @property
+    def settings(self) -> tuple[str, ...]:
+        """Overrides of the model's small twin."""
+        return (*SETTINGS.get(self.layout, ()), *NUMBERS[self.numbers][0], *self.overrides)
+
+    @property
     def refused(self) -> str:
         """Why there is no such case."""
         if self.model == "speedrun" and "pipeline" in LAYOUTS[self.layout]:
@@ -98,14 +126,22 @@ class Case:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--worker", nargs=2, metavar=("CASES", "RESULT"), help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.worker:
-        work(Path(given.worker[0]), Path(given.worker[1]))
+    parser.add_argument("--layout", default="", help="only layouts with this in their names")
+    asked = parser.parse_args()
+    if asked.worker:
+        work(Path(asked.worker[0]), Path(asked.worker[1]))
         return
-    cases = [Case(m, layout, n) for n in NUMBERS for m in MODELS for layout in LAYOUTS]
+    cases = [
+        Case(model, layout, numbers)
+        for numbers in NUMBERS
+        for model in MODELS
+        for layout in LAYOUTS
+        if asked.layout in layout and (model != PLAIN or "pipeline" in LAYOUTS[layout])
+    ]
     possible = [case for case in cases if not case.refused]
     refused = [missing(case.name, case.refused) for case in cases if case.refused]
-    write_results("equality", [*bars(possible), *refused], "python -m benchmarks.equality")
+    name = "equality" if not asked.layout else "equality-part"
+    write_results(name, [*bars(possible), *refused], "python -m benchmarks.equality")
 
 
 def bars(cases: Sequence[Case]) -> Iterator[Bar]:
@@ -134,18 +170,20 @@ def compare(cases: Sequence[Case]) -> "dict[Case, Distance]":
         with tempfile.TemporaryDirectory() as folder:
             asked, result = Path(folder, "cases.json"), Path(folder, "result.json")
             asked.write_text(json.dumps([asdict(case) for case in these]))
-            start(processes, asked, result)
+            deadline_s = DEADLINE_S + CASE_S * len(these)
+            words = ("--worker", str(asked), str(result))
+            start(processes, "benchmarks.equality", *words, deadline_s=deadline_s)
             told = json.loads(result.read_text()) if result.exists() else []
         measured |= {case: Distance(**row) for case, row in zip(these, told, strict=False)}
     return measured
 
 
-def start(processes: int, asked: Path, result: Path) -> None:
-    """Run the workers to their end, and end them all if one fails or none ends."""
+def start(processes: int, module: str, *words: str, deadline_s: float) -> None:
+    """Run a module in every rank to its end, and end them all if one fails or none ends."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "benchmarks.equality", "--worker", str(asked), str(result)]
+    command = [sys.executable, "-m", module, *words]
     started = []
     for rank in range(processes):
         place = {
@@ -157,9 +195,9 @@ def start(processes: int, asked: Path, result: Path) -> None:
         started.append(subprocess.Popen(command, env=environment, cwd=HERE.parent))
     try:
         for process in started:
-            process.wait(DEADLINE_S)
+            process.wait(deadline_s)
     except subprocess.TimeoutExpired:
-        print(f"no end after {DEADLINE_S:.0f} s", file=sys.stderr)
+        print(f"no end after {deadline_s:.0f} s", file=sys.stderr)
     finally:
         for process in started:
             process.kill()
@@ -193,7 +231,7 @@ def work(asked: Path, result: Path) -> None:
         recipe = small_recipe(case)
         spoil = BREAKS[case.broken] if case.broken else None
         both = spoil if spoil is _nan_at_one_rank else None
-        key = case.model, case.numbers, case.overrides, both
+        key = case.model, case.settings, both
         if place.rank == 0 and key not in alone:
             alone[key] = trace(recipe, VOCABULARY, case.steps, spoil=both)
         together = trace(recipe, VOCABULARY, case.steps, worlds[case.layout], spoil)
@@ -218,8 +256,7 @@ def small_recipe(case: Case) -> "Recipe":
         "model.layers=2", "model.dropout=0.0", "batch.sequences=6", "batch.sequence_length=32",
         'precision.compute="float32"', "optim.lr=1e-3",
     )  # fmt: skip
-    overrides, *_ = NUMBERS[case.numbers]
-    return load_recipe(name, [*twin, *settings, *own, *overrides, *case.overrides]).recipe
+    return load_recipe(name, [*twin, *settings, *own, *case.settings]).recipe
 
 
 def _mean_of_ranks(step: "TrainingStep") -> None:

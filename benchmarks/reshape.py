@@ -32,16 +32,20 @@ LAYOUTS: Mapping[str, Mapping[str, int]] = {
     "tp2": {"tensor": 2},
     "fsdp2xtp2": {"shard": 2, "tensor": 2},
     "pp2": {"pipeline": 2},
+    "interleaved pp2": {"pipeline": 2, "stages_per_rank": 2},
+    "offloaded fsdp2": {"shard": 2},
 }
 CHAINS = (
     ("fsdp4", "fsdp2", "fsdp3", "1"),
     ("1", "tp2", "fsdp2xtp2", "hsdp2x2", "dp2", "1"),
     ("fsdp2", "pp2", "1"),
+    ("1", "interleaved pp2", "offloaded fsdp2", "pp2", "interleaved pp2", "1"),
 )
 RECIPE = (
     "model.dropout=0", "batch.sequences=8", "batch.micro_sequences=2", "batch.stages=[]",
     "optim.schedule.warmup_steps=2", "optim.schedule.decay_steps=24", "checkpoint.interval_steps=0",
     "evaluation.interval_steps=0", "evaluation.tokens=1024",
+    "model.layers=4",
 )  # fmt: skip
 
 
@@ -51,12 +55,14 @@ class Failed(Exception):
 
 def train(folder: Path, layout: str, steps: int, *more: str) -> None:
     """Start the run, or go on with it, to so many steps in all."""
-    ways = {"replicate": 1, "shard": 1, "tensor": 1, "pipeline": 1} | dict(LAYOUTS[layout])
+    alone = {"replicate": 1, "shard": 1, "tensor": 1, "pipeline": 1, "stages_per_rank": 1}
+    ways = alone | dict(LAYOUTS[layout])
     size = ways["replicate"] * ways["shard"] * ways["tensor"] * ways["pipeline"]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     options = [*RECIPE, f"train.steps={steps}", *(f"parallel.{k}={v}" for k, v in ways.items())]
+    options.append(f"optim.offload={'true' if 'offloaded' in layout else 'false'}")
     command = [sys.executable, "-m", "longhaul", "train", "drill", "--runs-dir", str(folder)]
     command += ["--prepared-dir", str(folder.parent / "prepared")]
     command += [word for option in (*options, *more) for word in ("--set", option)]
@@ -133,7 +139,7 @@ def measure_bits(room: Path, layout: str) -> Bar:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--chains", type=int, default=len(CHAINS), help="measure only the first")
+    parser.add_argument("--chain", default="", help="only chains with this in a layout's name")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="longhaul-reshape-") as name:
         room = Path(name)
@@ -141,10 +147,10 @@ def main() -> None:
         train(room / "alone", "1", STEPS * longest)
         alone = losses(room / "alone")
         bars = [figure("steps of one process", len(alone), "steps")]
-        for chain in CHAINS[: asked.chains]:
+        for chain in (c for c in CHAINS if any(asked.chain in layout for layout in c)):
             bars += measure_chain(room, chain, alone)
         bars.append(measure_bits(room, "fsdp2"))
-    write_results("reshape", bars, "python -m benchmarks.reshape")
+    write_results("reshape" + "-part" * bool(asked.chain), bars, "python -m benchmarks.reshape")
 
 
 if __name__ == "__main__":

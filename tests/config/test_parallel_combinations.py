@@ -16,11 +16,17 @@ from longhaul.core.errors import RecipeError
             ["parallel.tensor=2", "batch.sequence_length=63", "model.context=63"],
             ["parallel.tensor", "batch.sequence_length"],
         ),
-        (
-            ["parallel.tensor=2", "model.mlp_inner_norm=true"],
-            ["parallel.tensor", "model.mlp_inner_norm"],
-        ),
         (["parallel.pipeline=99"], ["parallel.pipeline", "model.layers"]),
+        (["parallel.elastic=true"], ["parallel.elastic", "machine.processes"]),
+        (
+            ["parallel.elastic=true", "machine.processes=4", "parallel.shard=2"],
+            ["parallel.elastic", "parallel.shard"],
+        ),
+        (["parallel.stages_per_rank=2"], ["parallel.stages_per_rank", "parallel.pipeline"]),
+        (
+            ["parallel.pipeline=2", "parallel.stages_per_rank=2", "model.layers=6"],
+            ["parallel.stages_per_rank", "parallel.pipeline", "model.layers"],
+        ),
         (
             ["parallel.pipeline=2", "model.unet_skips=true"],
             ["parallel.pipeline", "model.unet_skips"],
@@ -45,3 +51,6 @@ def test_what_cannot_be_dealt_out_is_refused_with_both_names(
 
 def test_layouts_that_fit_are_taken() -> None:
     load_recipe("quickstart", ["parallel.tensor=2", "parallel.pipeline=2"])
+    load_recipe(
+        "quickstart", ["parallel.pipeline=2", "parallel.stages_per_rank=2", "model.layers=8"]
+    )

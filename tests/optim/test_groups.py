@@ -6,6 +6,7 @@ from longhaul.config.optim import OptimSection
 from longhaul.model.initialise import build
 from longhaul.model.weights import Linear
 from longhaul.optim.groups import describe, learning_rate, make_groups, weight_decay
+from longhaul.optim.sharding import Sharding
 
 
 def test_every_weight_is_in_exactly_one_group_under_its_own_name(model):
@@ -30,6 +31,19 @@ def test_the_table_adds_up_and_says_rate_and_decay(model, settings):
     assert {row.learning_rate for row in rows.values()} == {settings.lr}
     assert rows["matrix"].weight_decay == settings.weight_decay
     assert rows["vector"].weight_decay == 0.0
+
+
+def test_of_a_part_of_a_model_the_table_tells_the_whole(model, settings):
+    whole = {"position": 7_000, "matrix": 9_000_000}
+    sharding = Sharding(
+        pieces={}, world=None, holders=None, replicas=None, roles=whole,
+        weights={"position": 1, "matrix": 48}, stages=2, loss_copies=1,
+    )  # fmt: skip
+    rows = describe(make_groups(model), settings, sharding)
+    assert [(row.role, row.tensors, row.parameters) for row in rows] == [
+        ("matrix", 48, 9_000_000),
+        ("position", 1, 7_000),
+    ]
 
 
 @pytest.mark.parametrize("decay_embeddings", [False, True])

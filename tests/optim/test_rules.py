@@ -19,17 +19,20 @@ PRECISIONS = pytest.mark.parametrize(
 )
 
 
-@pytest.fixture(params=["fused", "loop"], autouse=True)
+@pytest.fixture(params=["fused", "loop", "offloaded"], autouse=True)
 def path(request, monkeypatch):
-    """Every property holds on both paths: torch's fused kernels, and loops inside the guard."""
+    """Every property holds on all paths: torch's fused kernels, loops inside the guard, and state
+    that is lent from the host."""
     if request.param == "loop":
         monkeypatch.setattr(rules, "FUSED_DEVICES", ())
+    return request.param
 
 
 @pytest.fixture
-def make(model, settings):
+def make(model, settings, path):
     def make(name, dtype=torch.float32, **changes):
-        changed = OptimSection(**{**settings.model_dump(), "name": name, **changes})
+        changes |= {"name": name, "offload": path == "offloaded"}
+        changed = OptimSection(**{**settings.model_dump(), **changes})
         return build_optimizer(model.to(dtype), changed), changed
 
     return make

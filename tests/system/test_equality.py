@@ -15,11 +15,14 @@ RIGHT = (
     Case("speedrun", "tp2", "muon float32"),
     # A tied head at both ends of a pipeline; more micro-batches than stages.
     Case("opt", "pp2", "muon float32", ("batch.micro_sequences=2",)),
+    # The same with two stages a rank, and an odd number of micro-batches.
+    Case("opt", "interleaved pp2", "muon float32", ("batch.sequences=5",)),
     # A batch that the ranks do not divide, in micro-batches of which some are only padding.
     Case("llama", "fsdp2", "adamw float32", ("batch.sequences=5", "batch.micro_sequences=1")),
     Case("llama", "fsdp2", "muon float32", ('optim.name="lamb"',)),
-    Case("llama", "tp2", "muon float32", ('optim.name="lamb"',)),
+    Case("llama", "tp2", "muon float32", ('optim.name="lamb"', "model.mlp_inner_norm=true")),
     Case("llama", "tp2", "adamw float32", ('optim.name="sgdw"', "optim.clip=0.1")),
+    Case("llama", "fsdp2", "adamw float32", ("optim.offload=true",)),
 )
 MASKED = tuple(
     Case("llama", layout, numbers, broken="a NaN at one rank")
@@ -48,7 +51,7 @@ def test_a_layout_trains_as_one_process_does(case: Case) -> None:
     assert measured.gradient <= gradient_bar, measured.weight
 
 
-@pytest.mark.parametrize("case", RIGHT[2:5], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", RIGHT[2:6], ids=lambda case: case.name)
 def test_gauges_are_those_of_the_whole_model_and_batch(case: Case) -> None:
     assert apart()[case].gauge <= 1e-3, apart()[case].gauge_name
 

@@ -23,6 +23,7 @@ def combination_problems(recipe: Recipe) -> Iterator[Combination]:
     yield from _mixture(recipe)
     yield from parallel_problems(recipe)
     yield from _deadlines(recipe)
+    yield from _nodes(recipe)
 
 
 def _batch(recipe: Recipe, stage: BatchStage, where: str) -> Iterator[Combination]:
@@ -157,3 +158,21 @@ def _deadlines(recipe: Recipe) -> Iterator[Combination]:
                 f"{collective:g} is not beyond supervise.{name} {seconds:g}: collectives would "
                 "fail before the watchdog could say who did not arrive",
             )
+
+
+def _nodes(recipe: Recipe) -> Iterator[Combination]:
+    nodes = recipe.supervise.node
+    names = [node.name for node in nodes]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield ("supervise.node",), f"two nodes are called {name}; give each a name of its own"
+    if len({node.slots for node in nodes}) > 1:
+        yield ("supervise.node",), "nodes have different numbers of slots; give each the same"
+    if nodes and all(node.spare for node in nodes):
+        yield ("supervise.node",), "every node is a spare; at least one must not be"
+    slots, processes = sum(node.slots for node in nodes if not node.spare), recipe.machine.processes
+    if nodes and processes not in (1, slots):
+        yield (
+            ("machine.processes", "supervise.node"),
+            f"{processes} processes are not the {slots} slots of the nodes that are no spares; "
+            "leave machine.processes (--nproc) out",
+        )

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from longhaul.config.section import Section, fixed, live
+from longhaul.config.section import Section, changed_at_start, fixed, live
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
@@ -119,6 +119,10 @@ class OptimSection(Section):
     """Decay token and position tables too, as GPT-2 did."""
     clip: float = live(1.0, ge=0)
     """Largest total gradient norm; 0 does not clip."""
+    offload: bool = changed_at_start(False)
+    """Keep the optimizer's state in the host's memory and lend it to the device at each update,
+    portion by portion: two thirds of what float32 weights and AdamW's moments take, for its way
+    there and back."""
     muon: MuonSection = Field(default_factory=MuonSection)
     """Of Muon alone."""
     sgdw: SgdwSection = Field(default_factory=SgdwSection)

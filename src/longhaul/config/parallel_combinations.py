@@ -21,6 +21,25 @@ def parallel_problems(recipe: Recipe) -> Iterator[Combination]:
     """Every impossible combination."""
     yield from _tensor(recipe)
     yield from _pipeline(recipe)
+    yield from _elastic(recipe)
+
+
+def _elastic(recipe: Recipe) -> Iterator[Combination]:
+    if not recipe.parallel.elastic:
+        return
+    if recipe.machine.processes == 1:
+        yield (
+            ("parallel.elastic", "machine.processes"),
+            "one replica alone has no peer to come back to: machine.processes is 1",
+        )
+    if recipe.supervise.node:
+        yield ("parallel.elastic", "supervise.node"), "replicas are processes of one machine so far"
+    for name in ("replicate", "shard", "tensor", "pipeline"):
+        if getattr(recipe.parallel, name) not in (None, 1):
+            yield (
+                ("parallel.elastic", f"parallel.{name}"),
+                f"a replica is one process so far, and parallel.{name} asks for more",
+            )
 
 
 def _tensor(recipe: Recipe) -> Iterator[Combination]:
@@ -45,18 +64,25 @@ def _tensor(recipe: Recipe) -> Iterator[Combination]:
                 f"{ways} tensor ranks cannot share {where}.sequence_length {stage.sequence_length} "
                 "evenly",
             )
-    if model.mlp_inner_norm:
-        yield (
-            ("parallel.tensor", "model.mlp_inner_norm"),
-            "the inner width that model.mlp_inner_norm normalises over is cut by tensor ranks",
-        )
 
 
 def _pipeline(recipe: Recipe) -> Iterator[Combination]:
-    stages, model = recipe.parallel.pipeline, recipe.model
+    stages, each, model = recipe.parallel.pipeline, recipe.parallel.stages_per_rank, recipe.model
     if stages == 1:
+        if each > 1:
+            yield (
+                ("parallel.stages_per_rank", "parallel.pipeline"),
+                f"{each} stages of each rank need a pipeline of several ranks: parallel.pipeline "
+                "is 1",
+            )
         return
-    if stages > model.layers:
+    if each > 1 and model.layers % (stages * each):
+        yield (
+            ("parallel.stages_per_rank", "parallel.pipeline", "model.layers"),
+            f"parallel.pipeline × parallel.stages_per_rank: {stages} × {each} stages cannot have "
+            f"equally many of model.layers {model.layers}",
+        )
+    elif stages > model.layers:
         yield (
             ("parallel.pipeline", "model.layers"),
             f"{stages} stages cannot have a layer each: model.layers is {model.layers}",

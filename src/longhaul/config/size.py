@@ -7,6 +7,7 @@ Never knows: tensors.
 from dataclasses import dataclass
 
 from longhaul.config.model import ModelSection
+from longhaul.config.recipe import Recipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,20 @@ class ModelSize:
         windows = [window and (stage_window or window) for window in self.windows]
         attended = sum(_attended(span, window, causal) for window in windows)
         return 6 * self.active + round(12 * self.width * attended)
+
+
+def known_vocabulary(recipe: Recipe) -> tuple[int, bool]:
+    """Tokens of the vocabulary, and whether the recipe alone decides them."""
+    tokenizer = recipe.tokenizer
+    if tokenizer.kind == "bpe":
+        return tokenizer.vocab_size or 8192, True
+    if tokenizer.kind == "numbers" and tokenizer.vocab_size is not None:
+        return tokenizer.vocab_size, True
+    if tokenizer.kind == "bytes":
+        return 256 + tokenizer.end_of_text, True
+    if tokenizer.kind == "characters":
+        return 65, False
+    return 50_257, False
 
 
 def _attended(span: int, window: int | None, causal: bool) -> float:

@@ -17,11 +17,11 @@ from torch import Tensor
 from longhaul.model.gpt import GPT
 from longhaul.model.tap import Gauge, Tap
 from longhaul.monitor.noise_scale import NOISE_SCALE, noise_scale
-from longhaul.monitor.weights import ABSENT, ROLE_GAUGES, WeightGauges, tensors_norm
+from longhaul.monitor.weights import ABSENT, ROLE_GAUGES, WeightGauges
 from longhaul.optim.gate import Gate
 from longhaul.optim.groups import Group
 from longhaul.optim.optimizer import Optimizer
-from longhaul.optim.sharding import Sharding, own_part
+from longhaul.optim.sharding import Sharding
 
 SOURCE_LOSS = Gauge(
     "source_losses",
@@ -55,7 +55,7 @@ class Thermometers:
     Those steps that are asked for go in this order:
 
         with thermometers.tap.open_for_forward(): …   each micro-batch
-        thermometers.see_first(optimizer, tokens)     after the first one's backward pass
+        thermometers.see_first(norm, tokens)          if there are several
         with thermometers.watch(optimizer, …): optimizer.step(gate)
         tensor = thermometers.drain(source_B)
 
@@ -84,20 +84,13 @@ class Thermometers:
         self._first: tuple[Tensor, int] | None = None
         self._noise_scale = self._absent
 
-    def see_first(self, optimizer: Optimizer, tokens: int) -> None:
-        """Measure the gradient of the first of several micro-batches, which has that many targets,
-        while no other is added to it.
+    def see_first(self, norm: Tensor, tokens: int) -> None:
+        """Take the norm of the gradient of the first of several micro-batches.
+
+        Args:
+            norm: on the device, of the loss as it is scaled.
+            tokens: targets in that micro-batch, on all ranks.
         """
-        given = [
-            (name, own_part(weight.grad))
-            for group in optimizer.groups
-            for name, weight in zip(group.names, group.parameters, strict=True)
-            if weight.grad is not None
-        ]
-        names, gradients = zip(*given, strict=True)
-        norm = tensors_norm(gradients, names, self._sharding)
-        if self._sharding is not None:
-            norm = self._sharding.sum(norm.square()).sqrt()
         self._first = norm, tokens
 
     @contextmanager

@@ -234,6 +234,7 @@ def _over_second_moment(
     # Where no update was made yet the moment is 0 whatever it is divided by.
     bias_W = torch.where(steps_W > 0, 1.0 - beta2**steps_W, 1.0).to(look.weight_S.device)
     moment_S = sample.of([state[f"{name}.exp_avg_sq"] for name in group.names])
+    moment_S = moment_S.to(look.weight_S.device)  # it may live on the host
     moment_S /= sample.spread(bias_W)
     return sample.mean(look.gradient_S.square() / moment_S.clamp_min_(eps * eps))
 

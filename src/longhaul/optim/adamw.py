@@ -21,29 +21,31 @@ class AdamRule(MomentsRule):
     Torch's function does the arithmetic, in float32 whatever the weights are.
     """
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Group, offloaded: bool = False) -> None:
         device = group.parameters[0].device
         # Torch's fused kernel wants its counters beside the weights, its loop on the host.
-        super().__init__(group, device if device.type in FUSED_DEVICES else torch.device("cpu"))
+        steps_on = device if device.type in FUSED_DEVICES else torch.device("cpu")
+        super().__init__(group, steps_on, offloaded=offloaded)
 
     def update(self, gate: Gate) -> None:
         """See `Rule.update`."""
         for portion in self.portions:
             if given := self.with_gradient(portion):
-                with in_float32([self.group.parameters[n] for n in given]) as weights:
-                    self._update(weights, given, gate)
+                self._update(given, gate)
 
-    def _update(self, weights: list[Tensor], given: list[int], gate: Gate) -> None:
-        gradients = gradients_of([self.group.parameters[n] for n in given])
-        state = self.state_of(given)
-        if self.fused:
-            # The kernel divides by one and returns early on the other; its step counters are
-            # raised before and lowered again after it, exactly, in float32.
-            self._call(weights, gradients, state, gate.divisor, gate.found_inf)
-            return
-        divide(gradients, gate.divisor)
-        with gate.guard([*weights, *(tensor for tensors in state for tensor in tensors)]):
-            self._call(weights, gradients, state, None, None)
+    def _update(self, given: list[int], gate: Gate) -> None:
+        """A portion; its copies are let go of before the next one's are made."""
+        parameters = [self.group.parameters[n] for n in given]
+        with in_float32(parameters) as weights, self.state_of(given) as state:
+            gradients = gradients_of(parameters)
+            if self.fused:
+                # The kernel divides by one and returns early on the other; its step counters are
+                # raised before and lowered again after it, exactly, in float32.
+                self._call(weights, gradients, state, gate.divisor, gate.found_inf)
+                return
+            divide(gradients, gate.divisor)
+            with gate.guard([*weights, *(tensor for tensors in state for tensor in tensors)]):
+                self._call(weights, gradients, state, None, None)
 
     def _call(
         self,

@@ -22,14 +22,18 @@ RuleFor = Callable[[Group, OptimSection, Sharding | None], Rule]
 
 
 def _muon(group: Group, settings: OptimSection, sharding: Sharding | None) -> Rule:
-    return MuonRule(group, sharding) if group.role == "matrix" else AdamRule(group)
+    if group.role == "matrix":
+        return MuonRule(group, sharding, settings.offload)
+    return AdamRule(group, settings.offload)
 
 
 OPTIMIZERS: dict[str, RuleFor] = {
-    "adamw": lambda group, settings, sharding: AdamRule(group),
+    "adamw": lambda group, settings, sharding: AdamRule(group, settings.offload),
     "muon": _muon,
-    "lamb": lambda group, settings, sharding: LambRule(group, sharding),
-    "sgdw": lambda group, settings, sharding: SgdwRule(group, settings.sgdw.momentum),
+    "lamb": lambda group, settings, sharding: LambRule(group, sharding, settings.offload),
+    "sgdw": lambda group, settings, sharding: SgdwRule(
+        group, settings.sgdw.momentum, settings.offload
+    ),
 }
 """Value of `optim.name` → the update rule of a role's weights."""
 

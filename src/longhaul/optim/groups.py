@@ -13,6 +13,7 @@ from longhaul.config.optim import OptimSection
 from longhaul.core.errors import LonghaulError
 from longhaul.core.pieces import Pieces
 from longhaul.model.weights import ROLES, Role, roles
+from longhaul.optim.sharding import Sharding
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +79,34 @@ def weight_decay(role: Role, settings: OptimSection) -> float:
     return settings.weight_decay
 
 
-def describe(groups: Sequence[Group], settings: OptimSection) -> list[GroupRow]:
-    """A row per group, with the peak learning rate."""
+def describe(
+    groups: Sequence[Group], settings: OptimSection, whole: Sharding | None = None
+) -> list[GroupRow]:
+    """A row per role, with the peak learning rate.
+
+    Args:
+        groups: of this process.
+        settings: in force.
+        whole: the groups are parts of a model that many processes train; its rows are told.
+    """
+    if whole is None:
+        sizes = {
+            group.role: (len(group.parameters), sum(p.numel() for p in group.parameters))
+            for group in groups
+        }
+    else:
+        sizes = {
+            role: (whole.weights[role], whole.roles[role]) for role in ROLES if role in whole.roles
+        }
     return [
         GroupRow(
-            role=group.role,
-            tensors=len(group.parameters),
-            parameters=sum(parameter.numel() for parameter in group.parameters),
-            learning_rate=learning_rate(group.role, settings, settings.lr),
-            weight_decay=weight_decay(group.role, settings),
+            role=role,
+            tensors=tensors,
+            parameters=parameters,
+            learning_rate=learning_rate(role, settings, settings.lr),
+            weight_decay=weight_decay(role, settings),
         )
-        for group in groups
+        for role, (tensors, parameters) in sizes.items()
     ]
 
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from longhaul.optim.offload import host_zeros
 from longhaul.optim.sharding import own_part
 
 _HALVES = (torch.bfloat16, torch.float16)
@@ -21,12 +22,14 @@ _HALVES = (torch.bfloat16, torch.float16)
 _MOST_AT_ONCE = 1 << 25
 
 
-def state_like(weight: nn.Parameter) -> Tensor:
+def state_like(weight: nn.Parameter, on_host: bool = False) -> Tensor:
     """Zeros for the state of a weight: of the shape of this process's part of it, in float32 if it
     is a half.
     """
     dtype = torch.float32 if weight.dtype in _HALVES else weight.dtype
     own = own_part(weight)
+    if on_host:
+        return host_zeros(own.shape, dtype, own.device)
     return torch.zeros_like(own, dtype=dtype, memory_format=torch.preserve_format).detach()
 
 
@@ -59,7 +62,7 @@ def portions(weights: Sequence[nn.Parameter], copies: bool = False) -> list[rang
 
     Args:
         weights: of one group.
-        copies: the update copies float32 weights too.
+        copies: the update copies float32 weights or their state, too.
     """
     if not copies and not any(weight.dtype in _HALVES for weight in weights):
         return [range(len(weights))]

@@ -23,28 +23,39 @@ class LambRule(MomentsRule):
     weight with a zero gradient shrinks by exactly lr, whatever its decay.
     """
 
-    def __init__(self, group: Group, sharding: Sharding | None = None) -> None:
-        super().__init__(group, group.parameters[0].device, copies=True, sharding=sharding)
+    def __init__(
+        self, group: Group, sharding: Sharding | None = None, offloaded: bool = False
+    ) -> None:
+        device = group.parameters[0].device
+        super().__init__(group, device, copies=True, sharding=sharding, offloaded=offloaded)
 
     def update(self, gate: Gate) -> None:
         """See `Rule.update`."""
         for portion in self.portions:
-            given = self.with_gradient(portion)
-            if not given:
-                continue
-            parameters = [self.group.parameters[n] for n in given]
-            with in_float32(parameters) as weights:
-                gradients = gradients_of(parameters)
-                divide(gradients, gate.divisor)
-                directions = self._directions(weights, gradients, given, gate)
-                hush(directions, gate)
-                torch._foreach_add_(weights, directions)
+            if given := self.with_gradient(portion):
+                self._update(given, gate)
+
+    def _update(self, given: list[int], gate: Gate) -> None:
+        """A portion; its copies are let go of before the next one's are made."""
+        parameters = [self.group.parameters[n] for n in given]
+        with in_float32(parameters) as weights, self.state_of(given) as state:
+            gradients = gradients_of(parameters)
+            divide(gradients, gate.divisor)
+            names = [self.group.names[n] for n in given]
+            directions = self._directions(weights, gradients, state, names, gate)
+            hush(directions, gate)
+            torch._foreach_add_(weights, directions)
 
     def _directions(
-        self, weights: list[Tensor], gradients: list[Tensor], given: list[int], gate: Gate
+        self,
+        weights: list[Tensor],
+        gradients: list[Tensor],
+        state: tuple[list[Tensor], list[Tensor], list[Tensor]],
+        names: list[str],
+        gate: Gate,
     ) -> list[Tensor]:
         """What the weights move by; anything at all if masked. The moments are updated."""
-        steps, first, second = self.state_of(given)
+        steps, first, second = state
         beta1, beta2 = self.numbers["beta1"], self.numbers["beta2"]
         hush(gradients, gate)
         torch._foreach_add_(steps, 1.0 - gate.found_inf)
@@ -65,7 +76,6 @@ class LambRule(MomentsRule):
         if self.sharding is None:
             weight_norms_W, norms_W = torch.stack(weight_norms), torch.stack(norms)
         else:
-            names = [self.group.names[n] for n in given]
             weight_norms_W, norms_W = self.sharding.whole_norms((weight_norms, norms), names)
         both = (weight_norms_W > 0) & (norms_W > 0)
         lengths_W = torch.where(both, weight_norms_W / norms_W, 1.0) * -self.numbers["lr"]

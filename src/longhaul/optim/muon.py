@@ -20,6 +20,7 @@ from longhaul.optim.gate import Gate
 from longhaul.optim.groups import Group
 from longhaul.optim.half import in_float32
 from longhaul.optim.newton_schulz import bf16_is_fast, newton_schulz
+from longhaul.optim.offload import host_zeros, lent
 from longhaul.optim.rules import Rule, hush, shrink_by
 from longhaul.optim.sharding import Sharding, cut_alike, own_part
 
@@ -37,7 +38,7 @@ class _Stack:
     parts: tuple[int, ...]
     """Rows of each fused map."""
     momentum_NRC: Tensor
-    """float32; of sharded weights, this process's parts."""
+    """float32, on the host if offloaded; of sharded weights, this process's parts."""
     dealing: Dealing | None
     """How whole matrices come out of parts; None where the weights are whole."""
 
@@ -50,10 +51,12 @@ class MuonRule(Rule):
     back; here equal shapes are stacked into fewer, bigger calls.
     """
 
-    def __init__(self, group: Group, sharding: Sharding | None = None) -> None:
-        super().__init__(group, sharding)
+    def __init__(
+        self, group: Group, sharding: Sharding | None = None, offloaded: bool = False
+    ) -> None:
+        super().__init__(group, sharding, offloaded)
         self._step = torch.zeros((), device=self.device)
-        self._stacks = list(_stacks(group, sharding))
+        self._stacks = list(_stacks(group, sharding, offloaded))
 
     def wanted(self, settings: OptimSection, lr: float) -> dict[str, float]:
         """Rate, decay and `optim.muon`; switches as 1 or 0."""
@@ -75,16 +78,22 @@ class MuonRule(Rule):
 
         Held back without a copy of anything: see `rules.hush`.
         """
-        lr, decay = self.numbers["lr"], self.numbers["weight_decay"]
         momentum = self._momentum()
-        shrinking = shrink_by(gate, lr * decay)
+        shrinking = shrink_by(gate, self.numbers["lr"] * self.numbers["weight_decay"])
         for stack in self._stacks:
-            step_NRC = self._step_of(stack, gate, momentum)
-            with in_float32(stack.parameters) as weights:
-                if decay:
-                    torch._foreach_mul_(weights, shrinking)
-                torch._foreach_add_(weights, list(step_NRC.unbind()))
+            self._update(stack, gate, momentum, shrinking)
         self._step.add_(1.0 - gate.found_inf)
+
+    def _update(
+        self, stack: _Stack, gate: Gate, momentum: float | Tensor, shrinking: Tensor
+    ) -> None:
+        """A stack; its copies are let go of before the next one's are made."""
+        with lent([stack.momentum_NRC], self.device, self.offloaded) as (momentum_NRC,):
+            step_NRC = self._step_of(stack, momentum_NRC, gate, momentum)
+        with in_float32(stack.parameters) as weights:
+            if self.numbers["weight_decay"]:
+                torch._foreach_mul_(weights, shrinking)
+            torch._foreach_add_(weights, list(step_NRC.unbind()))
 
     def _momentum(self) -> float | Tensor:
         """Of this step: a pure function of the updates made, on the device."""
@@ -94,13 +103,14 @@ class MuonRule(Rule):
             return last
         return first + (last - first) * (self._step / over).clamp_max(1.0)
 
-    def _step_of(self, stack: _Stack, gate: Gate, momentum: float | Tensor) -> Tensor:
-        """What is added to the weights, -0 if masked; the momentum of `stack` is updated."""
+    def _step_of(
+        self, stack: _Stack, momentum_NRC: Tensor, gate: Gate, momentum: float | Tensor
+    ) -> Tensor:
+        """What is added to the weights, -0 if masked; the stack's momentum is updated."""
         gradient_NRC = torch.stack([_gradient(weight) for weight in stack.parameters]).float()
         if gate.divisor is not None:
             gradient_NRC.div_(gate.divisor)
         hush([gradient_NRC], gate)
-        momentum_NRC = stack.momentum_NRC
         momentum_NRC.mul_(torch.where(gate.masked, 1.0, momentum))
         momentum_NRC.add_(gradient_NRC * (1.0 - momentum))
         ahead_NRC = momentum_NRC
@@ -141,7 +151,7 @@ class MuonRule(Rule):
         return state
 
 
-def _stacks(group: Group, sharding: Sharding | None) -> Iterator[_Stack]:
+def _stacks(group: Group, sharding: Sharding | None, offloaded: bool) -> Iterator[_Stack]:
     alike: dict[tuple[object, ...], list[int]] = {}
     for number, weight in enumerate(group.parameters):
         # Equal shapes may be cut in different ways.
@@ -157,12 +167,14 @@ def _stacks(group: Group, sharding: Sharding | None) -> Iterator[_Stack]:
         most = max(1, _MOST_IN_STACK // whole) * (1 if sharding is None else sharding.size)
         for begin in range(0, len(numbers), most):
             taken = numbers[begin : begin + most]
-            shape = own_part(first).shape
+            shape = len(taken), *own_part(first).shape
             yield _Stack(
                 names=tuple(group.names[number] for number in taken),
                 parameters=tuple(group.parameters[number] for number in taken),
                 parts=group.parts[taken[0]],
-                momentum_NRC=torch.zeros(len(taken), *shape, device=first.device),
+                momentum_NRC=host_zeros(shape, torch.float32, first.device)
+                if offloaded
+                else torch.zeros(shape, device=first.device),
                 dealing=Dealing(sharding, pieces, len(taken), dealt)
                 if sharding is not None and pieces is not None
                 else None,

@@ -19,6 +19,7 @@ from longhaul.config.optim import OptimSection
 from longhaul.core.errors import NeedsPerson
 from longhaul.optim.gate import Gate, judge
 from longhaul.optim.groups import Group, learning_rate, make_groups, weight_decay
+from longhaul.optim.offload import wait_for_loans
 from longhaul.optim.optimizer import LiveSettings
 from longhaul.optim.sharding import Sharding, own_part
 
@@ -35,11 +36,15 @@ class Rule(ABC):
         group: the weights. State for them is allocated before the first step, so that a
             checkpoint can be copied in and memory is known before the first batch.
         sharding: they are parts of whole weights.
+        offloaded: its state lives on the host.
     """
 
-    def __init__(self, group: Group, sharding: Sharding | None = None) -> None:
+    def __init__(
+        self, group: Group, sharding: Sharding | None = None, offloaded: bool = False
+    ) -> None:
         self.group = group
         self.sharding = sharding
+        self.offloaded = offloaded
         self.device = group.parameters[0].device
         self.fused = self.device.type in FUSED_DEVICES
         self.numbers: dict[str, float] = {}
@@ -151,7 +156,13 @@ class RuledOptimizer:
         return expected
 
     def tensors(self) -> dict[str, Tensor]:
-        """State of all rules by name, `<weight>.<what>`, or `<role>.<what>` if it is the role's."""
+        """State of all rules by name, `<weight>.<what>`, or `<role>.<what>` if it is the role's.
+
+        Of an offloaded one the host waits until it is all back.
+        """
+        for rule in self.rules:
+            if rule.offloaded:
+                wait_for_loans(rule.device)
         return {name: state for rule in self.rules for name, state in rule.tensors().items()}
 
     def facts(self) -> Mapping[str, Any]:

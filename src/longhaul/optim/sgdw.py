@@ -14,6 +14,7 @@ from longhaul.config.optim import OptimSection
 from longhaul.optim.gate import Gate
 from longhaul.optim.groups import Group
 from longhaul.optim.half import gradients_of, in_float32, portions, state_like
+from longhaul.optim.offload import lent
 from longhaul.optim.rules import Rule, divide, shrink_by
 from longhaul.optim.sharding import cut_alike
 
@@ -29,12 +30,13 @@ class SgdwRule(Rule):
     Args:
         group: the weights.
         momentum: 0 allocates no buffer at all.
+        offloaded: the buffers live on the host.
     """
 
-    def __init__(self, group: Group, momentum: float) -> None:
-        super().__init__(group)
-        self._buffers = [state_like(parameter) for parameter in group.parameters if momentum]
-        self._portions = portions(group.parameters)
+    def __init__(self, group: Group, momentum: float, offloaded: bool = False) -> None:
+        super().__init__(group, offloaded=offloaded)
+        self._buffers = [state_like(weight, offloaded) for weight in group.parameters if momentum]
+        self._portions = portions(group.parameters, offloaded)
 
     def wanted(self, settings: OptimSection, lr: float) -> dict[str, float]:
         """Rate, momentum, decay; nesterov as 1 or 0."""
@@ -46,22 +48,24 @@ class SgdwRule(Rule):
     def update(self, gate: Gate) -> None:
         """See `Rule.update`."""
         for portion in self._portions:
-            given = self.with_gradient(portion)
-            if not given:
-                continue
-            parameters = [self.group.parameters[n] for n in given]
-            buffers = [self._buffers[n] for n in given] if self._buffers else []
-            with in_float32(parameters) as weights:
-                gradients = gradients_of(parameters)
-                if self.numbers["weight_decay"]:
-                    share = self.numbers["lr"] * self.numbers["weight_decay"]
-                    torch._foreach_mul_(weights, shrink_by(gate, share))
-                if self.fused:
-                    self._call(weights, gradients, buffers, gate.divisor, gate.found_inf)
-                    continue
-                divide(gradients, gate.divisor)
-                with gate.guard([*weights, *buffers]):
-                    self._call(weights, gradients, buffers, None, None)
+            if given := self.with_gradient(portion):
+                self._update(given, gate)
+
+    def _update(self, given: list[int], gate: Gate) -> None:
+        """A portion; its copies are let go of before the next one's are made."""
+        parameters = [self.group.parameters[n] for n in given]
+        own = [self._buffers[n] for n in given] if self._buffers else []
+        with in_float32(parameters) as weights, lent(own, self.device, self.offloaded) as buffers:
+            gradients = gradients_of(parameters)
+            if self.numbers["weight_decay"]:
+                share = self.numbers["lr"] * self.numbers["weight_decay"]
+                torch._foreach_mul_(weights, shrink_by(gate, share))
+            if self.fused:
+                self._call(weights, gradients, buffers, gate.divisor, gate.found_inf)
+                return
+            divide(gradients, gate.divisor)
+            with gate.guard([*weights, *buffers]):
+                self._call(weights, gradients, buffers, None, None)
 
     def _call(
         self,

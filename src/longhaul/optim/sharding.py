@@ -53,8 +53,10 @@ class Sharding:
     replicas: dist.ProcessGroup
     roles: Mapping[Role, int]
     """Elements of the whole model's weights by role; a stage may lack some roles."""
+    weights: Mapping[Role, int]
+    """How many weights those are."""
     stages: int
-    """Of the pipeline."""
+    """Of the pipeline, all ranks' together."""
     loss_copies: int
     """Ranks that compute each part of the loss."""
 

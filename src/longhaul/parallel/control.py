@@ -70,6 +70,18 @@ class Control:
             dist.all_gather_object(box, value, group=self.group)
         return box
 
+    def rows(self, figures: torch.Tensor) -> list[list[float]]:
+        """The float64 figures of all ranks, by rank, on rank 0; nothing on the others.
+
+        Rank 0 waits for the others, they wait for nobody.
+        """
+        rows = None
+        if self.rank == 0:
+            rows = [torch.empty_like(figures) for _ in range(self.size)]
+        with self._told():
+            dist.gather(figures, rows, dst=0, group=self.group)
+        return [row.tolist() for row in rows or ()]
+
     def total(self, figures: torch.Tensor) -> torch.Tensor:
         """The sum over all ranks of float64 figures on the CPU."""
         with self._told():

@@ -17,16 +17,17 @@ from longhaul.config.parallel import ParallelSection
 
 def shard(
     model: nn.Module,
-    layers: Sequence[nn.Module],
+    stretches: Sequence[Sequence[nn.Module]],
     mesh: DeviceMesh,
     settings: ParallelSection,
     left_out: set[nn.Parameter],
 ) -> None:
-    """Cut `model` in place; each of `layers` is gathered by itself, the rest as one.
+    """Cut `model` in place; each of its layers is gathered by itself, the rest as one.
 
     Args:
         model: its parameters become DTensors.
-        layers: children in the order in which they compute.
+        stretches: of layers, each in the order in which they compute; of a pipeline there may be
+            several, between which others compute.
         mesh: with dimensions `replicate` and `shard`, of which either may be 1 wide.
         settings: `[parallel]`.
         left_out: parameters that stay whole on every rank; their gradients are not summed here.
@@ -37,7 +38,7 @@ def shard(
     )
     # A sum over ranks that only copy would still be a gathering; let go of nothing then.
     reshard = settings.reshard_after_forward and mesh["shard"].size() > 1
-    for module in (*layers, model):
+    for module in (*(layer for layers in stretches for layer in layers), model):
         fully_shard(
             module,
             mesh=data,
@@ -51,19 +52,42 @@ def shard(
             # gloo knows no other sum than the plain one.
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
-    _prefetch(model, layers, settings.prefetch)
+            if data.device_type == "cpu":
+                # Without streams a gathering would block, and whatever is prefetched with it.
+                module._set_unshard_async_op(True)
+    _prefetch(model, stretches, settings.prefetch)
 
 
-def _prefetch(model: nn.Module, layers: Sequence[nn.Module], ahead: int) -> None:
-    """Let layer n + 1 be gathered while layer n computes (YaLM-100B's largest gain)."""
-    order: list[FSDPModule] = [m for m in (model, *layers) if isinstance(m, FSDPModule)]
-    for number, module in enumerate(order):
-        module.set_modules_to_forward_prefetch(order[number + 1 : number + 1 + ahead])
-        module.set_modules_to_backward_prefetch(order[max(1, number - ahead) : number][::-1])
+def _prefetch(model: nn.Module, stretches: Sequence[Sequence[nn.Module]], ahead: int) -> None:
+    """Let layer n + 1 be gathered while layer n computes (YaLM-100B's largest gain).
+
+    In the backward pass FSDP prefetches one layer by itself where it is told of none; told of the
+    layer that computes, which is there already, it prefetches nothing.
+    """
+    orders: list[list[FSDPModule]] = [
+        [layer for layer in layers if isinstance(layer, FSDPModule)] for layers in stretches
+    ]
+    if isinstance(model, FSDPModule):
+        # What comes before the first and after the last layer; with several stretches it cannot
+        # tell which of them is next.
+        one = orders[0] if len(orders) == 1 else []
+        model.set_modules_to_forward_prefetch(one[:ahead])
+        model.set_modules_to_backward_prefetch(one[::-1][:ahead] or [model])
+    for order in orders:
+        for number, module in enumerate(order):
+            before = order[max(0, number - ahead) : number][::-1]
+            module.set_modules_to_forward_prefetch(order[number + 1 : number + 1 + ahead])
+            module.set_modules_to_backward_prefetch(before or [module])
 
 
-def sum_only_at_the_end(model: nn.Module, is_last: bool) -> None:
-    """Before a backward pass: replicas sum their gradients after the last micro-batch alone."""
+def sum_only_at_the_end(model: nn.Module, is_last: bool, is_last_of_all: bool) -> None:
+    """Before a backward pass: replicas sum their gradients after the last micro-batch alone.
+
+    Args:
+        model: or this rank's stages of one.
+        is_last: no other backward pass of the same stage follows, or the sums are needed now.
+        is_last_of_all: nor one of another stage.
+    """
     if isinstance(model, FSDPModule):
         model.set_requires_all_reduce(is_last)
-        model.set_is_last_backward(is_last)
+        model.set_is_last_backward(is_last_of_all)

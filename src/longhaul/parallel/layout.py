@@ -44,6 +44,17 @@ class Layout:
         """
         return rank // self.tensor % self.data_size
 
+    def model_place(self, rank: int) -> int:
+        """Which part of the model `rank` computes, by stage of the pipeline and tensor rank.
+
+        Ranks of one place compute the same where they are given the same data.
+        """
+        return self.stage(rank) * self.tensor + rank % self.tensor
+
+    def stage(self, rank: int) -> int:
+        """Position of `rank` in its pipeline."""
+        return rank // (self.data_size * self.tensor)
+
 
 def layout_for(settings: ParallelSection, processes: int) -> Layout:
     """The layout of so many processes under `[parallel]`.

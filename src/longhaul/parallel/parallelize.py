@@ -6,23 +6,23 @@ Never knows: optimizers, batches, what the layers compute.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 
 from longhaul.config.parallel import ParallelSection
 from longhaul.core.pieces import Cut, Pieces, pieces_of
-from longhaul.model.block import Block
 from longhaul.model.gpt import GPT
 from longhaul.model.initialise import fill_buffers, fill_weight
 from longhaul.model.weights import Role, roles
 from longhaul.optim.sharding import Sharding, own_part
 from longhaul.parallel.data import shard, sum_only_at_the_end
-from longhaul.parallel.pipeline import StageGPT, take_stage
+from longhaul.parallel.first_gradient import FirstGradient, Unsummed, sum_together
+from longhaul.parallel.pipeline import Pipe, StageGPT, activations_dtype, take_stages
 from longhaul.parallel.tensor import split_layers
 from longhaul.parallel.vocabulary import VocabularyLoss
 from longhaul.parallel.world import World
@@ -35,8 +35,8 @@ class Parallel:
         world: all ranks.
         model: this rank's part.
         sharding: who holds what.
-        unsummed: parameters whose gradients a backward pass leaves to be summed, by group.
-        stage: the same model, if it is a pipeline's stage.
+        unsummed: names of those whose gradients a backward pass leaves to be summed, by group.
+        staged: the same model, if it has stages of a pipeline.
     """
 
     def __init__(
@@ -44,33 +44,44 @@ class Parallel:
         world: World,
         model: GPT,
         sharding: Sharding,
-        unsummed: Sequence[tuple[dist.ProcessGroup, Sequence[nn.Parameter]]],
-        stage: StageGPT | None = None,
+        unsummed: Unsummed,
+        staged: StageGPT | None = None,
     ) -> None:
         self.world = world
         self.sharding = sharding
         self.parameters = dict(model.named_parameters())
         """By name, this rank's parts, valid also while the model holds gathered weights."""
-        self.stage = stage
+        self.staged = staged
         self._model = model
         self._unsummed = unsummed
 
-    def before_backward(self, is_last: bool) -> None:
-        """Tell the model whether another micro-batch follows."""
-        sum_only_at_the_end(self._model, is_last)
+    def before_backward(self, is_last: bool, is_last_of_all: bool = True) -> None:
+        """Tell the model whether another micro-batch follows.
+
+        Args:
+            is_last: none does, or the gradient must be summed now; of a pipeline's stage.
+            is_last_of_all: no backward pass of another stage of this rank follows either.
+        """
+        sum_only_at_the_end(self._model, is_last, is_last and is_last_of_all)
 
     @torch.no_grad()
     def sum_gradients(self) -> None:
         """After the last backward pass: sum what it has not; one collective for each group."""
-        for group, parameters in self._unsummed:
-            gradients = [own_part(p.grad) for p in parameters if p.grad is not None]
+        for group, names in self._unsummed:
+            given = [self.parameters[name].grad for name in names]
+            gradients = [own_part(gradient) for gradient in given if gradient is not None]
             if gradients:
-                _sum_together(gradients, group)
+                sum_together(gradients, group)
 
-    @property
-    def sums_at_once(self) -> bool:
-        """Each backward pass leaves whole sums, if it is told that it is the last."""
-        return not self._unsummed
+    def first_gradient(self) -> FirstGradient:
+        """To be shown the gradients of a step's first micro-batch."""
+        return FirstGradient(self.parameters, self._unsummed, self.sharding)
+
+    def layers_elsewhere(self, stage: int) -> tuple[str, ...]:
+        """Beginnings of the names of weights in this rank's other stages of the pipeline."""
+        assert self.staged is not None
+        spans = zip(self.staged.pipe.own_stages, self.staged.layers, strict=True)
+        return tuple(f"blocks.{layer}." for own, span in spans if own != stage for layer in span)
 
     def rows_in_first(self, sequences: int, micro_sequences: int) -> int:
         """Sequences in the first micro-batches of all ranks together.
@@ -83,6 +94,20 @@ class Parallel:
         each, more = divmod(sequences, size)
         first, later = min(micro_sequences, each + 1), min(micro_sequences, each)
         return more * first + (size - more) * later
+
+    def accumulating(self) -> list[nn.Parameter]:
+        """The parameters in which backward passes leave gradients, in an order of all ranks.
+
+        Where weights are gathered these are others than `parameters`; what they are left with is
+        this rank's own, before it is summed.
+        """
+        found: dict[int, nn.Parameter] = {}
+        for module in self._model.modules():
+            if isinstance(module, FSDPModule):
+                module.unshard()
+                found |= {id(p): p for p in module.parameters() if own_part(p) is p}
+                module.reshard()
+        return list(found.values())
 
     def rest(self) -> None:
         """Let go of gathered weights, as a forward pass without a backward pass does not."""
@@ -103,11 +128,17 @@ def parallelize(model: GPT, world: World, settings: ParallelSection, seed: int) 
     """
     layout, mesh = world.layout, world.mesh
     elements: dict[Role, int] = {}
+    weights: dict[Role, int] = {}
     for _, weight, role in roles(model):
         elements[role] = elements.get(role, 0) + weight.numel()
-    stage = None
+        weights[role] = weights.get(role, 0) + 1
+    staged = None
+    stretches: tuple[range, ...] = (range(len(model.blocks)),)
     if layout.pipeline > 1:
-        stage = take_stage(model, mesh.get_group("pipeline"), layout.tensor, world.device)
+        group, dtype = mesh.get_group("pipeline"), activations_dtype(model)
+        pipe = Pipe(group, world.device, dtype, settings.stages_per_rank)
+        staged = take_stages(model, pipe, layout.tensor)
+        stretches = staged.layers
     whole = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     cuts: Mapping[str, Cut] = {}
     if layout.tensor > 1:
@@ -115,21 +146,22 @@ def parallelize(model: GPT, world: World, settings: ParallelSection, seed: int) 
     left_out: set[str] = set()
     if layout.data_size > 1:
         left_out = _of_another_format(model)
-        layers = [block for block in model.blocks if isinstance(block, Block)]
+        layers = [[model.blocks[layer] for layer in stretch] for stretch in stretches]
         odd = {p for name, p in model.named_parameters() if name in left_out}
         shard(model, layers, mesh, settings, odd)
     is_empty = any(parameter.is_meta for parameter in model.parameters())
     if is_empty:
         model.to_empty(device=world.device)
     parameters = dict(model.named_parameters())
-    tied = "tokens.weight" if stage is not None and model.settings.tied_head else ""
+    tied = "tokens.weight" if staged is not None and model.settings.tied_head else ""
     sharding = Sharding(
         pieces={
             name: _pieces(world, shape, cuts.get(name), name not in left_out, name == tied)
             for name, shape in whole.items()
         },
         roles=elements,
-        stages=layout.pipeline,
+        weights=weights,
+        stages=layout.pipeline * settings.stages_per_rank,
         world=dist.distributed_c10d._get_default_group(),
         holders=_group(mesh, ("shard", "tensor")),
         replicas=mesh.get_group("replicate"),
@@ -138,7 +170,7 @@ def parallelize(model: GPT, world: World, settings: ParallelSection, seed: int) 
     if is_empty:
         _fill_parts(model, parameters, sharding.pieces, seed)
     unsummed = list(_unsummed(world, parameters, set(cuts), left_out, tied))
-    return Parallel(world, model, sharding, unsummed, stage)
+    return Parallel(world, model, sharding, unsummed, staged)
 
 
 @torch.no_grad()
@@ -167,24 +199,24 @@ def _unsummed(
     cut: set[str],
     left_out: set[str],
     tied: str,
-) -> Iterator[tuple[dist.ProcessGroup, list[nn.Parameter]]]:
-    """Parameters whose gradients no backward pass sums as far as it must, by group of ranks."""
+) -> Iterator[tuple[dist.ProcessGroup, list[str]]]:
+    """Names of parameters whose gradients no backward pass sums as far as it must, by group."""
     mesh = world.mesh
     if world.layout.tensor > 1:
         # Each tensor rank saw its own stretches of the sequences.
         names = parameters.keys() - cut - left_out
-        yield mesh.get_group("tensor"), [p for name, p in parameters.items() if name in names]
+        yield mesh.get_group("tensor"), [name for name in parameters if name in names]
     for kinds, names in (
         (("replicate", "shard", "tensor"), left_out - cut),
         (("replicate", "shard"), left_out & cut),
     ):
         if names:
             group = _group(mesh, kinds)
-            yield group, [p for name, p in parameters.items() if name in names]
+            yield group, [name for name in parameters if name in names]
     if tied:
         ends = _ends(world)
         if ends is not None:
-            yield ends, [parameters[tied]]
+            yield ends, [tied]
 
 
 def _ends(world: World) -> dist.ProcessGroup | None:
@@ -233,12 +265,3 @@ def _group(mesh: DeviceMesh, names: tuple[str, ...]) -> dist.ProcessGroup:
     """Ranks that differ in these dimensions alone."""
     flat = mesh[names]._flatten("_".join(names))
     return flat.get_group()
-
-
-def _sum_together(gradients: Sequence[Tensor], group: dist.ProcessGroup) -> None:
-    """In place, in float32, by one collective."""
-    flat = torch.cat([gradient.flatten().float() for gradient in gradients])
-    dist.all_reduce(flat, group=group)
-    sums = flat.split([gradient.numel() for gradient in gradients])
-    for gradient, total in zip(gradients, sums, strict=True):
-        gradient.copy_(total.view_as(gradient))

@@ -1,12 +1,12 @@
 """Pipeline parallelism: stretches of layers, one after another, micro-batch by micro-batch.
 
-The order is 1F1B (PipeDream-Flush, arXiv 2006.09503, figure 3): after a warm-up each stage makes a
-forward and a backward pass in turn, so that it never holds more micro-batches than there are
-stages after it. Activations go from stage to stage by send and receive; their shape is known from
-the batch, so nothing has to be inferred.
+Each rank has one stretch or several (`schedule.timetable` says who does what when). Activations go
+from stage to stage by send and receive; their shape is known from the batch, so nothing has to be
+inferred. What is sent in one tick is one group of sends and receives, the same on both sides, and
+is waited for when it is read: it travels while other passes compute.
 
-Enters: a model, the pipeline's ranks; micro-batches. Leaves: this rank's stretch of the model; the
-passes over it, in order. Never knows: losses' sums, shards, optimizers.
+Enters: a model, the pipeline's ranks; micro-batches. Leaves: this rank's stretches of the model;
+the passes over them, in order. Never knows: losses' sums, shards, optimizers.
 """
 
 from collections import deque
@@ -16,133 +16,173 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from longhaul.core.pieces import cut_evenly
 from longhaul.model.cache import KeyValueCache
 from longhaul.model.carry import Carry
 from longhaul.model.gpt import GPT
 from longhaul.model.masks import make_sight
 from longhaul.model.tap import Tap
 from longhaul.parallel.become import become
+from longhaul.parallel.schedule import Pass, layers_of, timetable
 
-Forward = Callable[[int, Tensor | None], Tensor]
-"""(number of the micro-batch, what the stage before gave) → activations; in the last stage, a
-loss."""
-Backward = Callable[[int, Tensor, Tensor | None], None]
-"""(number, what `Forward` gave, its gradient from the stage after; None for a loss)."""
+Forward = Callable[[Pass, Tensor | None], Tensor]
+"""(the pass, what the stage before gave) → activations; in the last stage, a loss."""
+Backward = Callable[[Pass, Tensor, Tensor | None], None]
+"""(the pass, what `Forward` gave, its gradient from the stage after; None for a loss)."""
+Wait = Callable[[], object]
 
 
 class Pipe:
-    """Neighbours in a pipeline.
+    """The ranks of a pipeline, seen from one of them.
 
     Args:
-        group: ranks of the pipeline, stage by stage.
+        group: ranks of the pipeline, in their order.
         device: of activations.
         dtype: of activations on their way.
+        stages_per_rank: stretches of layers that each rank has.
     """
 
-    def __init__(self, group: dist.ProcessGroup, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        group: dist.ProcessGroup,
+        device: torch.device,
+        dtype: torch.dtype,
+        stages_per_rank: int = 1,
+    ) -> None:
         self._group, self._device, self._dtype = group, device, dtype
-        self.stage, self.stages = dist.get_rank(group), dist.get_world_size(group)
+        self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
+        self.stages_per_rank = stages_per_rank
+        # NCCL wants all ranks of a group at its first call, and a pipeline begins with two.
+        dist.all_reduce(torch.zeros((), device=device), group=group)
 
     @property
-    def is_first(self) -> bool:
-        """It reads tokens."""
-        return self.stage == 0
+    def stages(self) -> int:
+        """Of the whole pipeline."""
+        return self.ranks * self.stages_per_rank
 
     @property
-    def is_last(self) -> bool:
-        """It computes the loss."""
-        return self.stage == self.stages - 1
+    def own_stages(self) -> range:
+        """Of this rank, in the order in which they compute."""
+        return range(self.rank, self.stages, self.ranks)
 
     def run(self, shapes: Sequence[Sequence[int]], forward: Forward, backward: Backward) -> None:
-        """Make the passes of all micro-batches; all stages call it together.
+        """Make the passes of all micro-batches; all ranks call it together.
 
         Args:
             shapes: of each micro-batch's activations.
-            forward: a forward pass of this stage.
+            forward: a forward pass of one of this rank's stages.
             backward: a backward pass; it fills the gradient of what the stage before gave.
         """
-        waiting: deque[tuple[int, Tensor | None, Tensor]] = deque()
-        ahead = min(self.stages - self.stage - 1, len(shapes))
+        kept: dict[tuple[int, int], tuple[Tensor | None, Tensor]] = {}
+        coming: dict[Pass, tuple[Tensor, Wait]] = {}
+        sent: deque[Wait] = deque()
 
-        def go_forward(number: int, given: Tensor | None) -> Tensor:
-            made = forward(number, given)
-            waiting.append((number, given, made))
-            return made
+        def arrived(one: Pass) -> Tensor | None:
+            if one not in coming:
+                return None
+            tensor, wait = coming.pop(one)
+            wait()
+            return tensor
 
-        def go_backward(gradient: Tensor | None) -> Tensor | None:
-            number, given, made = waiting.popleft()
-            backward(number, made, gradient)
+        def compute(one: Pass) -> Tensor | None:
+            if one.is_forward:
+                given = arrived(one)
+                if given is not None:
+                    given.requires_grad_()
+                made = forward(one, given)
+                kept[one.stage, one.number] = given, made
+                return made
+            gradient = arrived(one)
+            given, made = kept.pop((one.stage, one.number))
+            backward(one, made, gradient)
             return None if given is None else given.grad
 
-        for number in range(ahead):
-            given, _ = self.exchange(take=shapes[number])
-            self.exchange(give=go_forward(number, given))
-        given = self.exchange(take=shapes[ahead])[0] if ahead < len(shapes) else None
-        for number in range(ahead, len(shapes)):
-            made = go_forward(number, given)
-            _, gradient = self.exchange(give=made, take_back=shapes[waiting[0][0]])
-            following = shapes[number + 1] if number + 1 < len(shapes) else None
-            given, _ = self.exchange(give_back=go_backward(gradient), take=following)
-        while waiting:
-            _, gradient = self.exchange(take_back=shapes[waiting[0][0]])
-            self.exchange(give_back=go_backward(gradient))
+        for tick in timetable(self.ranks, self.stages_per_rank, len(shapes)):
+            own = tick[self.rank]
+            made = None if own is None else compute(own)
+            give = None if own is None or own.follows(self.stages) is None else made
+            takes = [
+                (rank, taker)
+                for rank, one in enumerate(tick)
+                if one is not None
+                and (taker := one.follows(self.stages)) is not None
+                and taker.stage % self.ranks == self.rank
+            ]
+            empty = [(rank, self._empty(shapes[taker.number])) for rank, taker in takes]
+            to = None if own is None else self._neighbour(1 if own.is_forward else -1)
+            given = None if give is None or to is None else (to, give)
+            waits, wait_for_sent = self.post(given, empty)
+            for (_, taker), (_, tensor), wait in zip(takes, empty, waits, strict=True):
+                coming[taker] = tensor, wait
+            sent.append(wait_for_sent)
+            # By now the neighbour has long taken them; what was sent is let go of.
+            if len(sent) > 2 * self.ranks:
+                sent.popleft()()
+        while sent:
+            sent.popleft()()
 
-    def exchange(
-        self,
-        give: Tensor | None = None,
-        give_back: Tensor | None = None,
-        take: Sequence[int] | None = None,
-        take_back: Sequence[int] | None = None,
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """Send to the neighbours and receive from them, all at once.
-
-        At an end of the pipeline what has no neighbour is left out.
+    def post(
+        self, give: tuple[int, Tensor] | None, takes: Sequence[tuple[int, Tensor]]
+    ) -> tuple[list[Wait], Wait]:
+        """Begin to send and to receive, all at once.
 
         Args:
-            give: activations for the stage after.
-            give_back: a gradient for the stage before.
-            take: shape of the activations to receive.
-            take_back: shape of the gradient to receive.
+            give: a rank of the pipeline, and what is for it.
+            takes: ranks of the pipeline, and what is filled from them.
 
         Returns:
-            The activations, ready for a gradient of their own; the gradient.
+            How to wait for each of `takes`, and for what is given.
         """
-        operations: list[dist.P2POp] = []
-        taken: list[Tensor | None] = [None, None]
-        for tensor, shape, step, place in (
-            (give_back, take, -1, 0),
-            (give, take_back, 1, 1),
-        ):
-            if not 0 <= self.stage + step < self.stages:
-                continue
-            peer = dist.get_global_rank(self._group, self.stage + step)
-            if tensor is not None:
-                sent = tensor.detach().to(self._dtype).contiguous()
-                operations.append(dist.P2POp(dist.isend, sent, peer, self._group))
-            if shape is not None:
-                empty = torch.empty(tuple(shape), dtype=self._dtype, device=self._device)
-                taken[place] = empty
-                operations.append(dist.P2POp(dist.irecv, empty, peer, self._group))
-        if operations:
-            for work in dist.batch_isend_irecv(operations):
-                work.wait()
-        if taken[0] is not None and torch.is_grad_enabled():
-            taken[0].requires_grad_()
-        return taken[0], taken[1]
+        operations = [
+            dist.P2POp(dist.irecv, tensor, dist.get_global_rank(self._group, rank), self._group)
+            for rank, tensor in takes
+        ]
+        if give is not None:
+            rank, tensor = give
+            tensor = tensor.detach().to(self._dtype).contiguous()
+            peer = dist.get_global_rank(self._group, rank)
+            operations.append(dist.P2POp(dist.isend, tensor, peer, self._group))
+        if not operations:
+            return [], _nothing
+        works = dist.batch_isend_irecv(operations)
+        # NCCL has one for all of them.
+        works = works if len(works) == len(operations) else works * len(operations)
+        waits: list[Wait] = [work.wait for work in works]
+        return waits[: len(takes)], waits[-1] if give is not None else _nothing
+
+    def take(self, shape: Sequence[int]) -> Tensor:
+        """What the stage before a stage of this rank gives, outside of `run`."""
+        taken = self._empty(shape)
+        waits, _ = self.post(None, [(self._neighbour(-1), taken)])
+        waits[0]()
+        return taken
+
+    def give(self, tensor: Tensor) -> None:
+        """Give it to the stage after a stage of this rank, outside of `run`."""
+        self.post((self._neighbour(1), tensor), [])[1]()
+
+    def _neighbour(self, step: int) -> int:
+        return (self.rank + step) % self.ranks
+
+    def _empty(self, shape: Sequence[int]) -> Tensor:
+        return torch.empty(tuple(shape), dtype=self._dtype, device=self._device)
 
     def tell_loss(self, loss: Tensor | None) -> Tensor:
-        """The last stage's loss, at all stages."""
+        """The last stage's loss, at all ranks."""
         told = torch.zeros((), device=self._device) if loss is None else loss.float()
-        dist.broadcast(told, dist.get_global_rank(self._group, self.stages - 1), self._group)
+        dist.broadcast(told, dist.get_global_rank(self._group, self.ranks - 1), self._group)
         return told
 
 
+def _nothing() -> None:
+    """There is nothing to wait for."""
+
+
 class StageGPT(GPT):
-    """A model of which this rank has some layers."""
+    """A model of which this rank has some layers: one stage of a pipeline, or several."""
 
     pipe: Pipe
-    layers: range
+    layers: tuple[range, ...]
+    """Of each of its stages, in the order in which they compute."""
     stretches: int
     """Tensor ranks, each of which has its stretch of a sequence between layers."""
 
@@ -154,33 +194,62 @@ class StageGPT(GPT):
         tap: Tap | None = None,
         window: int | None = None,
         cache: KeyValueCache | None = None,
+        stage: int | None = None,
         given_BTD: Tensor | None = None,
     ) -> Tensor:
         """Activations for the next stage, or the last stage's loss.
 
-        Without gradients the stages pass activations on by themselves, and all have the loss.
+        Args:
+            tokens_BT: as for a whole model; every stage is given them.
+            targets_BT: read by the last stage.
+            tap: see `GPT.forward`.
+            window: see `GPT.forward`.
+            cache: none; stages write no text.
+            stage: of this rank. None: all stages pass activations on by themselves, without
+                gradients, and all ranks have the loss.
+            given_BTD: what the stage before gave; None in the first.
         """
         assert cache is None, "a stage writes no text"
-        alone = not torch.is_grad_enabled()
-        if alone:
-            given_BTD, _ = self.pipe.exchange(take=self.shape_of(tokens_BT))
-        x_BTD = self._embedded(tokens_BT, None, 0) if given_BTD is None else given_BTD
         carry = Carry(
             sight=make_sight(self.settings, tokens_BT, window, 0, self.end_of_text),
             rotation=self.rotary(tokens_BT.size(1), 0) if self.rotary is not None else None,
             tap=tap,
+            clamp=self.residual_clamp,
         )
-        for layer in self.layers:
+        if stage is not None:
+            return self._stage(stage, tokens_BT, targets_BT, carry, given_BTD)
+        assert not torch.is_grad_enabled(), "a backward pass needs to know the stage"
+        loss = None
+        for own in self.pipe.own_stages:
+            given_BTD = self.pipe.take(self.shape_of(tokens_BT)) if own else None
+            made = self._stage(own, tokens_BT, targets_BT, carry, given_BTD)
+            if self.makes_loss(own):
+                loss = made
+            else:
+                self.pipe.give(made)
+        return self.pipe.tell_loss(loss)
+
+    def _stage(
+        self,
+        stage: int,
+        tokens_BT: Tensor,
+        targets_BT: Tensor | None,
+        carry: Carry,
+        given_BTD: Tensor | None,
+    ) -> Tensor:
+        x_BTD = self._embedded(tokens_BT, None, 0) if given_BTD is None else given_BTD
+        for layer in self.layers[stage // self.pipe.ranks]:
             x_BTD = self.blocks[layer](x_BTD, carry, None)
-        loss_BTD = x_BTD
-        if self.pipe.is_last:
-            assert targets_BT is not None
-            z_loss = self.settings.z_loss if self.training else 0.0
-            loss_BTD = self.loss(self._logits(x_BTD), targets_BT, z_loss, tap)
-        if not alone:
-            return loss_BTD
-        self.pipe.exchange(give=x_BTD)
-        return self.pipe.tell_loss(loss_BTD if self.pipe.is_last else None)
+        if not self.makes_loss(stage):
+            return x_BTD
+        assert targets_BT is not None
+        z_loss = self.settings.z_loss if self.training else 0.0
+        loss: Tensor = self.loss(self._logits(x_BTD), targets_BT, z_loss, carry.tap)
+        return loss
+
+    def makes_loss(self, stage: int) -> bool:
+        """Whether it is the last of all."""
+        return stage == self.pipe.stages - 1
 
     def shape_of(self, tokens_BT: Tensor) -> tuple[int, int, int]:
         """Of the activations between stages."""
@@ -188,30 +257,32 @@ class StageGPT(GPT):
         return batch, length // self.stretches, self.settings.width
 
 
-def take_stage(
-    model: GPT, group: dist.ProcessGroup, stretches: int, device: torch.device
-) -> StageGPT:
-    """Leave this rank's stretch of `model`, in place; names of weights stay.
+def take_stages(model: GPT, pipe: Pipe, stretches: int) -> StageGPT:
+    """Leave this rank's stretches of `model`, in place; names of weights stay.
 
     Args:
-        model: whole. With a tied head the first and the last stage both have the token table.
-        group: ranks of the pipeline.
+        model: whole. With a tied head the first and the last rank both have the token table.
+        pipe: its ranks.
         stretches: tensor ranks.
-        device: of activations.
     """
-    dtype = torch.float32 if model.widens else model.tokens.weight.dtype
-    pipe = Pipe(group, device, dtype)
-    begin, length = cut_evenly(len(model.blocks), pipe.stages)[pipe.stage]
+    layers = layers_of(len(model.blocks), pipe.rank, pipe.ranks, pipe.stages_per_rank)
+    own = {layer for span in layers for layer in span}
     for layer in range(len(model.blocks)):
-        if not begin <= layer < begin + length:
+        if layer not in own:
             model.blocks[layer] = nn.Identity()
-    unused = [] if pipe.is_first else ["bigrams", "project_in", "positions", "embedding_norm"]
-    if not pipe.is_first and not (pipe.is_last and model.head is None):
+    is_first, is_last = pipe.rank == 0, pipe.rank == pipe.ranks - 1
+    unused = [] if is_first else ["bigrams", "project_in", "positions", "embedding_norm"]
+    if not is_first and not (is_last and model.head is None):
         unused.append("tokens")
-    if not pipe.is_last:
+    if not is_last:
         unused += ["head", "final_norm", "project_out"]
     for name in unused:
         setattr(model, name, None)
-    stage = become(model, StageGPT)
-    stage.pipe, stage.layers, stage.stretches = pipe, range(begin, begin + length), stretches
-    return stage
+    staged = become(model, StageGPT)
+    staged.pipe, staged.layers, staged.stretches = pipe, layers, stretches
+    return staged
+
+
+def activations_dtype(model: GPT) -> torch.dtype:
+    """Of what a stage gives to the next."""
+    return torch.float32 if model.widens else model.tokens.weight.dtype

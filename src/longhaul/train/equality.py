@@ -18,8 +18,10 @@ from longhaul.core.pieces import Piece
 from longhaul.data.batches import IGNORED, Batch, share_of
 from longhaul.model.initialise import allocate, build
 from longhaul.model.precision import to_half
+from longhaul.monitor.noise_scale import NOISE_SCALE
 from longhaul.monitor.thermometers import Readings
 from longhaul.optim.build import build_optimizer
+from longhaul.optim.loss_scale import LossScale
 from longhaul.optim.optimizer import Optimizer
 from longhaul.optim.sharding import Sharding, own_part
 from longhaul.parallel.recompute import checkpoint_activations
@@ -30,9 +32,8 @@ _HALF_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 # A weight whose gradient is below this share of the whole one is compared with that share: a
 # scalar's is the sum of as many terms as there are activations, and most of it cancels out.
 _SMALLEST_SHARE = 1e-2
-# The first micro-batches of more ranks are another sample of the noise; and which sums come out as
-# exactly zero is a matter of rounding.
-_NOT_COMPARED = ("noise_scale", "gradient_zero_share")
+# Which sums come out as exactly zero is a matter of rounding.
+_NOT_COMPARED = ("gradient_zero_share",)
 _SMALLEST_READING = 1e-6  # of a gauge; nearer to zero nothing is compared
 
 
@@ -46,6 +47,8 @@ class Trace:
     """Of the first step, whole, by name of the weight; empty on ranks other than 0."""
     gauges: Mapping[str, float]
     """Of the last step."""
+    data_size: int = 1
+    """Ranks that read different sequences."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,7 @@ def trace(
         norms=tuple(norm for _, norm, *_ in figures),
         gradients=first if sharding is None else _joined(first, sharding),
         gauges=_named(step.readings(figures[-1])),
+        data_size=1 if world is None else world.data_size,
     )
 
 
@@ -133,6 +137,7 @@ def make_step(
         device,
         recipe.precision,
         recipe.seed,
+        loss_scale=LossScale(recipe.optim.loss_scale, device) if half == "fp16" else None,
         compiled=recipe.machine.compile and world is not None,
         sources=("even", "odd"),
         parallel=parallel,
@@ -175,6 +180,9 @@ def distance(one: Trace, other: Trace) -> Distance:
     weight = max(apart, key=lambda name: _far(apart[name]))
     # A reading that only one of them has is infinitely far; so is none at all of any kind.
     names = one.gauges.keys() | other.gauges.keys()
+    if one.data_size != other.data_size:
+        # The first micro-batches of more ranks are another sample of the noise.
+        names -= {NOISE_SCALE.name}
     read = {
         name: _relative(one.gauges.get(name, math.nan), other.gauges.get(name, math.nan))
         for name in sorted(names)
