@@ -4,9 +4,15 @@
 
 The two take turns in one process, on the whole training state of a recipe (weights and AdamW's
 moments), into a folder beside this one. In the foreground a save is written, hashed, fsynced and
-committed while training stands still; beside training the thread pays for one copy into buffers
-that are used again, and a thread of its own does the rest. Both end with a committed checkpoint;
-reading it back is in neither. The first save, for which the buffers are made, is told apart.
+committed while training stands still. Beside training the thread hands the state over, computes
+forward and backward passes of the recipe's own model on one sequence, as the next step would, and
+then waits for the copy if it is not through, because the update must not change what is still being
+read; what it blocked is both together. Both end with a committed checkpoint; reading it back is in
+neither. The first save, for which the buffers are made, is told apart. On a GPU the copies are
+queued ahead of the next step's work, and waited for at once: the longest they could keep it.
+
+What the copy takes from the passes beside it is not a stall of the thread; it is told as a figure:
+the same passes with the save, over those without.
 """
 
 import argparse
@@ -43,14 +49,22 @@ def stall(name: str, recipe: str, device: str, rounds: int) -> list[Bar]:
     from longhaul.checkpoint.write import render_facts, write_checkpoint
     from longhaul.core.clocks import RealClock
 
-    state = state_of(recipe, device)
+    state, passes = state_of(recipe, device)
     size = sum(tensor.nbytes for tensor in state.tensors.values())
     print(f"{name}: {size / 1e6:.0f} MB", flush=True)
     with tempfile.TemporaryDirectory(prefix=".save-stall-", dir=HERE) as folder:
         clock = RealClock()
-        saver = Saver(Path(folder), attempt=1, still_owner=lambda: True, clock=clock)
+        saver = Saver(Path(folder), attempt=1, still_owner=lambda: True, clock=clock, settled=True)
+        computed: list[float] = []
+        alone: list[float] = []
+
+        def timed(body) -> float:  # type: ignore[no-untyped-def]
+            began = time.perf_counter()
+            body()
+            return time.perf_counter() - began
 
         def beside() -> float:
+            alone.append(timed(passes))
             began = time.perf_counter()
             saver.save(1, state)
             if device == "cuda":
@@ -58,6 +72,8 @@ def stall(name: str, recipe: str, device: str, rounds: int) -> list[Bar]:
 
                 torch.cuda.synchronize()  # the copies are queued ahead of the next step's work
             stalled = time.perf_counter() - began
+            computed.append(timed(passes))
+            stalled += timed(saver.settle)
             saver.wait()
             assert [change.kind for change in saver.poll()][-1] == "verified"
             return stalled
@@ -80,6 +96,7 @@ def stall(name: str, recipe: str, device: str, rounds: int) -> list[Bar]:
         grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak
         saver.close()
     share = paired_ratio(times["beside"], times["foreground"])
+    slower = paired_ratio(computed[1:], alone[1:])
     return [
         at_most(f"{name}: stall of a save", 100 * share.mean, "%", BAR_PERCENT,
                 f"of one in the foreground; {share:.3f}"),
@@ -87,12 +104,14 @@ def stall(name: str, recipe: str, device: str, rounds: int) -> list[Bar]:
                f"{size / 1e6:.0f} MB through hash, fsync, commit"),
         figure(f"{name}: the training thread blocks", 1e3 * statistics.median(times["beside"]),
                "ms", f"the first time, with the buffers made, {1e3 * first:.1f} ms"),
+        figure(f"{name}: passes beside the copy and the writing", slower.mean, "x",
+               f"of the same passes before; {slower:.3f}"),
         figure(f"{name}: memory grown after the first save", grown / 1e3, "MB"),
     ]  # fmt: skip
 
 
 def state_of(name: str, device: str):  # type: ignore[no-untyped-def]
-    """The tensors of a recipe's training state: weights and two moments each."""
+    """A recipe's training state, weights and two moments each; and the passes of one sequence."""
     import torch
 
     from longhaul.checkpoint.capture import TrainingState
@@ -106,7 +125,16 @@ def state_of(name: str, device: str):  # type: ignore[no-untyped-def]
     for key, weight in model.named_parameters():
         for part in ("model", "optimizer.exp_avg", "optimizer.exp_avg_sq"):
             tensors[f"{part}.{key}"] = weight.detach().clone()
-    return TrainingState(tensors, {"progress": {"position": {"step": 1}}})
+    tokens_BT = torch.arange(recipe.model.context, device=device).view(1, -1) % vocabulary
+
+    def passes() -> None:
+        model(tokens_BT, tokens_BT).backward()
+        model.zero_grad(set_to_none=True)
+        if device == "cuda":
+            torch.cuda.synchronize()
+
+    passes()
+    return TrainingState(tensors, {"progress": {"position": {"step": 1}}}), passes
 
 
 if __name__ == "__main__":

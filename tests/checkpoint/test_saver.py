@@ -15,6 +15,7 @@ import torch
 from longhaul.checkpoint.capture import TrainingState
 from longhaul.checkpoint.loader import load
 from longhaul.checkpoint.saver import CheckpointChange, Saver
+from longhaul.checkpoint.staging import Staging
 from longhaul.core import files
 from longhaul.core.clocks import FakeClock
 from longhaul.core.units import short_bytes
@@ -51,6 +52,47 @@ def test_a_save_is_reported_stage_by_stage(tmp_path: Path) -> None:
     assert changes[-1].manifest_sha256 == entry.manifest_sha256 != changes[0].manifest_sha256
     assert changes[-1].size_bytes == entry.size_bytes
     assert not any(change.message for change in changes)
+
+
+def test_a_copy_beside_training_is_waited_for_only_where_the_state_is_to_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_copy, copy = threading.Event(), Staging.copy
+
+    def held_up(staging: Staging) -> None:
+        assert may_copy.wait(DEADLINE_S)
+        copy(staging)
+
+    monkeypatch.setattr(Staging, "copy", held_up)
+    writer = Saver(tmp_path, attempt=2, still_owner=always, clock=FakeClock(), settled=True)
+    live = state(1.5)
+    writer.save(7, live)
+    assert writer.copying
+    assert writer.poll() == []
+    may_copy.set()
+    writer.settle()
+    assert not writer.copying
+    live.tensors["model.w"].fill_(9.0)
+    writer.wait()
+    fresh = state(0.0)
+    load(tmp_path / "step-7", fresh)
+    assert fresh.tensors["model.w"].eq(1.5).all()
+
+
+def test_a_copy_that_fails_is_told_to_whoever_changes_the_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(staging: Staging) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(Staging, "copy", fails)
+    writer = Saver(tmp_path, attempt=2, still_owner=always, clock=FakeClock(), settled=True)
+    writer.save(7, state())
+    with pytest.raises(MemoryError, match="no room"):
+        writer.settle()
+    writer.settle()
+    assert catalogue(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_is_saved_is_the_state_at_the_call_whatever_training_does_next(tmp_path: Path) -> None:

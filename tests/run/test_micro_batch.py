@@ -39,7 +39,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def found(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """What a search finds from now on, one value a search."""
     values: list[int] = []
-    search = lambda step, recipe, ranks: Found(values.pop(0), "measured 1 GB")  # noqa: E731
+    search = lambda step, recipe, ranks, below: Found(values.pop(0), "measured 1 GB")  # noqa: E731
     monkeypatch.setattr(micro_batch, "fitting_micro_sequences", search)
     return values
 

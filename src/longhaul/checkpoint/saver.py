@@ -1,4 +1,8 @@
-"""Saving beside training: the training thread pays for one copy, the rest is done meanwhile.
+"""Saving beside training: the training thread hands the state over, the rest is done meanwhile.
+
+Training may not change the state before it is copied. It does so once a step, at its end, so the
+copy too is made beside the passes of the next step: a thread reads what nobody writes, and only an
+update that comes before its end waits (`settle`).
 
 Enters: a step and the live training state. Leaves: committed checkpoints, and changes to be
 polled at step borders. Never knows: the ledger, or which checkpoints are kept.
@@ -46,7 +50,7 @@ class CheckpointChange:
     seconds: Seconds = 0.0
     """Since `save` was called."""
     stall_s: Seconds = 0.0
-    """What `save` kept the training thread for, waiting for an earlier save left out."""
+    """What this save has kept the training thread for, waiting for an earlier one left out."""
     message: str = ""
     """What went wrong, for a person; empty when nothing did."""
     full: bool = False
@@ -79,6 +83,8 @@ class Saver:
             of a save.
         make_room: asked on the saver's thread of rank 0 when the disk is full: whether older
             checkpoints have made so many bytes of room. Then the save is tried once more.
+        settled: whoever changes the state calls `settle` before. Else it is copied before `save`
+            returns.
     """
 
     def __init__(
@@ -90,6 +96,7 @@ class Saver:
         clock: Clock,
         control: Control | None = None,
         make_room: Callable[[Bytes], bool] = lambda needed: False,
+        settled: bool = False,
     ) -> None:
         self._folder = folder
         self._attempt = attempt
@@ -97,15 +104,25 @@ class Saver:
         self._clock = clock
         self._control = control
         self._make_room = make_room
+        self._settled = settled
         self._staging = Staging()
+        self._copied = threading.Event()
+        self._copied.set()
+        self._not_copied: BaseException | None = None
+        self._stall_s: Seconds = 0.0
         self._pieces: Mapping[str, Pieces] = {}
         self._changes: deque[CheckpointChange] = deque()
         self._thread: threading.Thread | None = None
 
+    @property
+    def held_bytes(self) -> Bytes:
+        """What the buffers of the copy take."""
+        return self._staging.held_bytes
+
     def save(self, step: int, state: TrainingState) -> Seconds:
         """Copy `state` and start to write it; seconds waited for the save before this one.
 
-        Returns as soon as the copy is made, so training may go on and change its tensors.
+        Training may go on, and change its tensors after `settle`.
 
         Raises:
             ValueError, TypeError: a fact is no JSON value, or a number that is not finite.
@@ -113,19 +130,39 @@ class Saver:
         began = self._clock.monotonic()
         facts = render_facts(step, self._attempt, state.facts)
         waited = self.wait()
-        self._staging.fill(state.tensors)
+        self._staging.begin(state.tensors)
         self._pieces = state.pieces
+        self._copied.clear()
         # A daemon, because a process told to stop at once must not wait for a disk; what it was
         # writing is a partial folder that nobody chooses and the next attempt sweeps.
-        stall_s = self._clock.monotonic() - began - waited
         self._thread = threading.Thread(
-            target=self._write,
-            args=(step, facts, began, stall_s),
-            name=f"save step-{step}",
+            target=self._copy_and_write, args=(step, facts, began), name=f"save step-{step}",
             daemon=True,
-        )
+        )  # fmt: skip
         self._thread.start()
+        self._stall_s = self._clock.monotonic() - began - waited
+        if not self._settled:
+            self.settle()
         return waited
+
+    @property
+    def copying(self) -> bool:
+        """The state is still being read, or could not be: `settle` before it changes."""
+        return self._not_copied is not None or not self._copied.is_set()
+
+    def settle(self) -> None:
+        """Wait until the state may change.
+
+        Raises:
+            BaseException: whatever kept the copy from being made, once.
+        """
+        if self.copying:
+            began = self._clock.monotonic()
+            self._copied.wait()
+            self._stall_s += self._clock.monotonic() - began
+        error, self._not_copied = self._not_copied, None
+        if error is not None:
+            raise error
 
     def poll(self) -> list[CheckpointChange]:
         """What happened since the last call, in order; never waits."""
@@ -139,6 +176,7 @@ class Saver:
         """Wait for the save in progress, read-back included; the seconds it took."""
         began = self._clock.monotonic()
         if self._thread is not None:
+            self.settle()
             self._thread.join()
             self._thread = None
         return self._clock.monotonic() - began
@@ -148,7 +186,17 @@ class Saver:
         self.wait()
         self._staging.release()
 
-    def _write(self, step: int, facts: bytes, began: Seconds, stall_s: Seconds) -> None:
+    def _copy_and_write(self, step: int, facts: bytes, began: Seconds) -> None:
+        try:
+            self._staging.copy()
+        except BaseException as error:  # noqa: BLE001 (raised where the state is to change)
+            self._not_copied = error
+            return
+        finally:
+            self._copied.set()
+        self._write(step, facts, began)
+
+    def _write(self, step: int, facts: bytes, began: Seconds) -> None:
         sha256, size_bytes = "", 0
 
         def report(kind: Kind, message: str = "", full: bool = False) -> None:
@@ -161,7 +209,7 @@ class Saver:
                     manifest_sha256=sha256,
                     size_bytes=size_bytes,
                     seconds=self._clock.monotonic() - began,
-                    stall_s=stall_s,
+                    stall_s=self._stall_s,
                     message=message,
                     full=full,
                 )

@@ -2,17 +2,18 @@
 
 A snapshot is one flat buffer that holds all tensors, and the facts as JSON: the same capture as a
 checkpoint's, no pickle. Buffers are allocated once and used again; when the next one would not
-fit the budget, the oldest snapshot gives up its own.
+fit the budget, the oldest snapshot gives up its own. Where a supervisor has shared memory, they lie
+there (`shared_buffers.py`), and outlive this process.
 
 Enters: the live training state, at step borders. Leaves: the same bits, in the live tensors.
 Never knows: whether a state is a good one, or why somebody goes back.
 """
 
 import json
-import math
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -26,13 +27,13 @@ from longhaul.checkpoint.capture import (
     descriptions,
 )
 from longhaul.checkpoint.capture import hand_back as hand_back_to
+from longhaul.checkpoint.flat import Place, lay_out, taken_bytes
 from longhaul.checkpoint.shards import local_of
+from longhaul.checkpoint.shared_buffers import SharedBuffer, SharedBuffers, Survivor
 from longhaul.core.errors import LonghaulError
 from longhaul.core.units import Bytes
 from longhaul.parallel.control import Control
 
-_ALIGNED: Bytes = 64
-"""Every tensor begins at a multiple of this, so that copies run at full width."""
 _FEWEST = 2
 """With a single snapshot, the one that is taken next would be the only one to go back to."""
 _MOST = 8
@@ -52,37 +53,38 @@ class Snapshot:
     """Next position in the order of data."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a tensor lies in a buffer."""
-
-    begin: Bytes
-    dtype: torch.dtype
-    shape: torch.Size
-
-    def view(self, buffer: Tensor) -> Tensor:
-        end = self.begin + math.prod(self.shape) * self.dtype.itemsize
-        return buffer[self.begin : end].view(self.dtype).view(self.shape)
-
-
 @dataclass(slots=True)
 class _Held:
     """A snapshot with its bytes."""
 
     snapshot: Snapshot
     buffer: Tensor
-    places: Mapping[str, _Place]
+    places: Mapping[str, Place]
     facts: str
     copied: torch.cuda.Event | None
+    shared: SharedBuffer | None = None
+    """Where the buffer lies, if this process shares it."""
     checksum: int | None = None
     """Of the buffer; None until all copies have arrived."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def settle(self) -> None:
         """Wait for the copies, and from then on know the bytes."""
-        if self.checksum is None:
+        with self.lock:
+            if self.checksum is not None:
+                return
             if self.copied is not None:
                 self.copied.synchronize()
             self.checksum = _checksum(self.buffer)
+            if self.shared is not None:
+                at = {"step": self.snapshot.step, "draw": self.snapshot.draw}
+                self.shared.seal(self.checksum, at, self.places, self.facts)
+
+    def release(self) -> None:
+        """Give its memory back."""
+        with self.lock:
+            if self.shared is not None:
+                self.shared.release()
 
 
 class SnapshotRing:
@@ -93,13 +95,26 @@ class SnapshotRing:
         most: snapshots to keep at most.
         control: of all ranks, each of which keeps its own shards: a snapshot is taken and handed
             back by all of them or by none.
+        shared: memory that outlives this process; None: its own.
     """
 
-    def __init__(self, budget: Bytes, most: int = _MOST, control: Control | None = None) -> None:
+    def __init__(
+        self,
+        budget: Bytes,
+        most: int = _MOST,
+        control: Control | None = None,
+        shared: SharedBuffers | None = None,
+    ) -> None:
         self._budget = budget
         self._most = most
         self._control = control
+        self._shared = shared
         self._held: list[_Held] = []
+
+    @property
+    def held_bytes(self) -> Bytes:
+        """What all snapshots take."""
+        return sum(held.buffer.nbytes for held in self._held)
 
     def take(self, step: int, draw: int, state: TrainingState) -> bool:
         """Copy `state`, in place of the oldest snapshot if the budget asks for it.
@@ -115,16 +130,17 @@ class SnapshotRing:
         """
         facts = json.dumps(state.facts, allow_nan=False)
         tensors = {name: local_of(tensor) for name, tensor in state.tensors.items()}
-        places, size = _lay_out(tensors)
+        places, size = lay_out(tensors)
         pinned = any(tensor.is_cuda for tensor in tensors.values())
-        fit = min(self._budget // max(1, _taken(size, pinned)), self._most)
+        fit = min(self._budget // max(1, taken_bytes(size, pinned)), self._most)
         if not self._agreed(fit >= _FEWEST):
             self.clear()
             return False
         self.drop(lambda kept: kept.step == step)
         buffer: Tensor | None = None
-        with suppress(RuntimeError, MemoryError):
-            buffer = self._buffer(size, pinned)
+        shared: SharedBuffer | None = None
+        with suppress(RuntimeError, MemoryError, OSError):
+            buffer, shared = self._buffer(size, pinned)
         if not self._agreed(buffer is not None) or buffer is None:
             # The host has less than it seemed to have. Training goes on; checkpoints must do.
             self._budget = 0
@@ -136,9 +152,11 @@ class SnapshotRing:
         copied = torch.cuda.current_stream().record_event() if pinned else None
         for held in self._held:
             held.settle()  # their copies arrived long ago
-        new = _Held(Snapshot(step, draw), buffer, places, facts, copied)
+        new = _Held(Snapshot(step, draw), buffer, places, facts, copied, shared)
         if copied is None:
             new.settle()
+        elif shared is not None:  # a death before the next one would leave it unsealed
+            threading.Thread(target=new.settle, name="seal", daemon=True).start()
         self._held.append(new)
         self._held.sort(key=lambda held: held.snapshot.step)
         return True
@@ -159,7 +177,7 @@ class SnapshotRing:
         held.settle()
         sound = _checksum(held.buffer) == held.checksum
         if not self._agreed(sound):
-            self._held.remove(held)
+            self.drop(lambda kept: kept.step == step)
             where = "another rank's" if sound else "the host's"
             raise DamagedSnapshot(
                 f"the snapshot of step {step} has changed in {where} memory",
@@ -179,11 +197,30 @@ class SnapshotRing:
 
     def drop(self, unwanted: Callable[[Snapshot], bool]) -> None:
         """Forget snapshots, such as those of a stretch that was gone back behind."""
-        self._held = [held for held in self._held if not unwanted(held.snapshot)]
+        for held in [held for held in self._held if unwanted(held.snapshot)]:
+            self._held.remove(held)
+            held.release()
 
     def clear(self) -> None:
         """Forget all snapshots and give the memory back."""
+        self.drop(lambda _: True)
+
+    def survivors(self) -> list[Survivor]:
+        """What an earlier process of this rank has left, by rising step; before `adopt`."""
+        return [] if self._shared is None else self._shared.survivors()
+
+    def adopt(self, wanted: Sequence[Survivor]) -> None:
+        """Hold these as if this process had taken them, and give back the memory of the others.
+
+        Their bytes are compared with their checksums when they are handed back.
+        """
         self._held = []
+        if self._shared is not None:
+            for survivor, buffer, shared, places, facts in self._shared.adopt(wanted):
+                found = Snapshot(survivor.step, survivor.draw)
+                self._held.append(
+                    _Held(found, buffer, places, facts, None, shared, survivor.checksum)
+                )
 
     def _of(self, step: int) -> _Held:
         for held in self._held:
@@ -194,30 +231,22 @@ class SnapshotRing:
     def _agreed(self, fine: bool) -> bool:
         return fine if self._control is None else self._control.agree(fine)
 
-    def _buffer(self, size: Bytes, pinned: bool) -> Tensor:
+    def _buffer(self, size: Bytes, pinned: bool) -> tuple[Tensor, SharedBuffer | None]:
         """A buffer of the oldest snapshot if there must be no more of them, or else a new one."""
         while self._held:
-            taken = sum(_taken(held.buffer.nbytes, pinned) for held in self._held)
-            fits = taken + _taken(size, pinned) <= self._budget
+            taken = sum(taken_bytes(held.buffer.nbytes, pinned) for held in self._held)
+            fits = taken + taken_bytes(size, pinned) <= self._budget
             if self._agreed(len(self._held) < self._most and fits):
                 break
-            oldest = self._held.pop(0).buffer
-            if oldest.nbytes == size and oldest.is_pinned() == pinned:
-                return oldest
-        return torch.zeros(size, dtype=torch.uint8, pin_memory=pinned)
-
-
-def _lay_out(tensors: Mapping[str, Tensor]) -> tuple[dict[str, _Place], Bytes]:
-    places, end = {}, 0
-    for name, tensor in tensors.items():
-        places[name] = _Place(end, tensor.dtype, tensor.shape)
-        end += -(-tensor.nbytes // _ALIGNED) * _ALIGNED
-    return places, end
-
-
-def _taken(size: Bytes, pinned: bool) -> Bytes:
-    """Bytes that a buffer takes: torch gives out page-locked memory in powers of two."""
-    return 1 << max(0, size - 1).bit_length() if pinned else size
+            oldest = self._held.pop(0)
+            if oldest.buffer.nbytes == size and oldest.buffer.is_pinned() == pinned:
+                if oldest.shared is not None:
+                    oldest.shared.break_seal()
+                return oldest.buffer, oldest.shared
+            oldest.release()
+        if self._shared is not None and (new := self._shared.new(size, pinned)) is not None:
+            return new
+        return torch.zeros(size, dtype=torch.uint8, pin_memory=pinned), None
 
 
 def _checksum(buffer: Tensor) -> int:

@@ -15,6 +15,7 @@ from longhaul.checkpoint.loader import read_facts, restore
 from longhaul.core.errors import NeedsPerson
 from longhaul.parallel.control import Control
 from longhaul.run.book import Book
+from longhaul.run.patience import patiently, told
 from longhaul.run.tiers import Tiers
 from longhaul.store.catalogue import Checkpoint, catalogue, newest_usable
 from longhaul.store.commit import sweep
@@ -52,7 +53,7 @@ def restore_newest(
     candidates = newest_usable(there, health)
     if tiers is not None:
         candidates = tiers.candidates(recorded, say, book.tell, book.time)
-    for checkpoint in candidates:
+    for checkpoint in patiently(candidates, control if tiers is not None else None):
         try:
             facts = read_facts(checkpoint.path).facts
             if control is not None:
@@ -114,9 +115,9 @@ def restore_told(parts_for: PartsFor, control: Control) -> int | None:
     Returns:
         Its step; None if rank 0 has found none.
     """
-    told: tuple[str, dict[str, Any]] | None
-    while (told := control.share()) is not None:
-        path, facts = told
+    shared: tuple[str, dict[str, Any]] | None
+    while (shared := told(control)) is not None:
+        path, facts = shared
         with suppress(RefusedCheckpoint):  # by any rank: rank 0 tells of it, and tries another
             return restore(Path(path), parts_for(facts), control).step
     return None

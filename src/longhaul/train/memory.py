@@ -20,6 +20,7 @@ from longhaul.core.memory import available_memory
 from longhaul.core.units import Bytes, short_bytes
 from longhaul.parallel.ranks import Ranks
 from longhaul.train.micro_batch import Budget, Found, find_micro_sequences
+from longhaul.train.out_of_memory import TooMuchMeasured, is_out_of_memory
 from longhaul.train.step import TrainingStep
 
 # Of the free memory of a GPU: the rest is for the update's own tensors, evaluation, libraries'
@@ -30,10 +31,12 @@ _SHARE_OF_GPU = 0.9
 _SHARE_OF_HOST = 0.25
 _TOO_MUCH: Bytes = 1 << 62
 """Of what a device ran out of memory with."""
+NO_LIMIT = 1 << 40
+"""No number of sequences is known to be too many."""
 
 
 def fitting_micro_sequences(
-    step: TrainingStep, recipe: Recipe, ranks: Ranks | None = None
+    step: TrainingStep, recipe: Recipe, ranks: Ranks | None = None, below: int = NO_LIMIT
 ) -> Found:
     """The largest micro-batch that this device computes within its memory.
 
@@ -41,17 +44,31 @@ def fitting_micro_sequences(
     uncompiled, as gauge steps are. A device whose memory is not told apart from the host's counts
     as the host. Several ranks measure together, and the one that has the least room decides.
 
+    Args:
+        step: of this rank.
+        recipe: of the run.
+        ranks: all that measure together; None: one process.
+        below: so many sequences are known to be too many, and are not tried again.
+
     Raises:
         NeedsPerson: not even one sequence fits.
+        TooMuchMeasured: this rank ran out of memory, of several. The others stand in the middle of
+            the same pass and wait for it, so all must begin again, with `below`.
     """
     length = recipe.block_length()
     on_gpu = step.device.type == "cuda"
     peak = _peak_on_gpu if on_gpu else _peak_on_host
 
     def measure(sequences: int) -> Bytes | None:
+        if sequences >= below:
+            return None
         try:
             taken = peak(lambda: step.rehearse(sequences, length), step.device)
-        except torch.OutOfMemoryError:
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            if ranks is not None:
+                raise TooMuchMeasured(sequences) from error
             taken = _TOO_MUCH
         taken = taken if ranks is None else ranks.control.highest(taken)
         return None if taken == _TOO_MUCH else taken
@@ -86,7 +103,12 @@ def _budget_on_host() -> Budget:
     return Budget(int(_SHARE_OF_HOST * free), said, tried_out=False)
 
 
-def _peak_on_gpu(body: Callable[[], None], device: torch.device) -> Bytes:
+def peak_of(body: Callable[[], object], device: torch.device) -> Bytes:
+    """Most bytes that the body holds at once, beyond those that were held before it."""
+    return (_peak_on_gpu if device.type == "cuda" else _peak_on_host)(body, device)
+
+
+def _peak_on_gpu(body: Callable[[], object], device: torch.device) -> Bytes:
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
@@ -95,7 +117,7 @@ def _peak_on_gpu(body: Callable[[], None], device: torch.device) -> Bytes:
     return torch.cuda.max_memory_allocated(device) - before
 
 
-def _peak_on_host(body: Callable[[], None], device: torch.device) -> Bytes:
+def _peak_on_host(body: Callable[[], object], device: torch.device) -> Bytes:
     live = LiveBytes()
     with live:
         body()

@@ -1,0 +1,157 @@
+"""Buffers of snapshots in memory that the supervisor owns, and what an earlier process left there.
+
+Enters: the slots of this rank, under which layout it trains. Leaves: flat buffers to copy into,
+sealed once they are complete; those of the same layout that were sealed before.
+Never knows: which snapshots there are to be, or whether one is good.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from longhaul.checkpoint.flat import Place, as_rows, from_rows
+from longhaul.checkpoint.shared_memory import Slot
+from longhaul.core.units import Bytes, Seconds
+
+_WORD = 1 << 64
+
+
+@dataclass(frozen=True, slots=True)
+class Survivor:
+    """A snapshot that outlived the process that took it."""
+
+    step: int
+    draw: int
+    attempt: int
+    """That took it."""
+    time: Seconds
+    """When it was sealed; Unix time."""
+    checksum: int
+    """Of this rank's bytes."""
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """The same on all ranks."""
+        return self.step, self.draw, self.attempt
+
+
+@dataclass(slots=True)
+class SharedBuffer:
+    """A buffer in a slot."""
+
+    slot: Slot
+    buffer: Tensor
+    stamp: Callable[[], dict[str, Any]]
+    free: list[Slot]
+    """Takes the slot when it is released."""
+    registered: bool = False
+    """Page-locked, for copies of a GPU."""
+
+    def seal(
+        self, checksum: int, at: Mapping[str, int], places: Mapping[str, Place], facts: str
+    ) -> None:
+        """All of the snapshot is there."""
+        label = {**self.stamp(), **at, "places": as_rows(places), "facts": facts}
+        self.slot.seal(self.buffer.nbytes, checksum % _WORD, label)
+
+    def break_seal(self) -> None:
+        """Something else will be copied into it."""
+        self.slot.break_seal()
+
+    def release(self) -> None:
+        """Give the memory back; the buffer is not touched any more."""
+        self.slot.break_seal()
+        if self.registered:
+            torch.cuda.cudart().cudaHostUnregister(self.buffer.data_ptr())
+        self.slot.free()
+        self.free.append(self.slot)
+
+
+class SharedBuffers:
+    """What one rank has of the supervisor's memory.
+
+    Args:
+        slots: of this rank.
+        attempt: of this process.
+        layout: which rank of which layout this is; others' bytes are no use to it.
+        wall: Unix time.
+    """
+
+    def __init__(
+        self, slots: Sequence[Slot], attempt: int, layout: str, wall: Callable[[], Seconds]
+    ) -> None:
+        self._all = tuple(slots)
+        self._free = list(slots)
+        self._attempt = attempt
+        self._layout = layout
+        self._wall = wall
+
+    @property
+    def held_bytes(self) -> Bytes:
+        """Memory that all slots take, whoever has filled them."""
+        return sum(slot.held_bytes for slot in self._all)
+
+    def new(self, size: Bytes, pinned: bool) -> tuple[Tensor, SharedBuffer] | None:
+        """A buffer that is not sealed; None if no slot is left, or it cannot be page-locked.
+
+        Raises:
+            OSError: the system refuses so much memory.
+        """
+        if not self._free or size == 0:
+            return None
+        slot = self._free.pop()
+        slot.break_seal()
+        try:
+            shared = self._mapped(slot, size, pinned)
+        except OSError:
+            self._free.append(slot)
+            raise
+        if shared.registered != pinned:
+            shared.release()
+            return None
+        return shared.buffer, shared
+
+    def survivors(self) -> list[Survivor]:
+        """What was left under this layout, by rising step."""
+        found = [survivor for survivor, _, _ in self._sealed()]
+        return sorted(found, key=lambda survivor: (survivor.step, survivor.attempt))
+
+    def adopt(
+        self, wanted: Sequence[Survivor]
+    ) -> Iterator[tuple[Survivor, Tensor, SharedBuffer, dict[str, Place], str]]:
+        """The buffers of `wanted`, by rising step; all others give their memory back."""
+        found = {survivor: (slot, label) for survivor, slot, label in self._sealed()}
+        kept = {id(found[survivor][0]) for survivor in wanted}
+        self._free[:] = [slot for slot in self._all if id(slot) not in kept]
+        for slot in self._free:
+            slot.break_seal()
+            slot.free()
+        for survivor in sorted(wanted, key=lambda one: one.step):
+            slot, label = found[survivor]
+            shared = self._mapped(slot, label["size"], torch.cuda.is_available())
+            places = from_rows(label["places"])
+            yield survivor, shared.buffer, shared, places, label["facts"]
+
+    def _sealed(self) -> Iterator[tuple[Survivor, Slot, Mapping[str, Any]]]:
+        for slot in self._all:
+            sealed = slot.sealed()
+            if sealed is None or sealed.label["layout"] != self._layout:
+                continue
+            told = sealed.label
+            # As torch sums: a signed word.
+            checksum = sealed.checksum - _WORD * (sealed.checksum >= _WORD // 2)
+            found = Survivor(told["step"], told["draw"], told["attempt"], told["time"], checksum)
+            yield found, slot, {**told, "size": sealed.size}
+
+    def _mapped(self, slot: Slot, size: Bytes, pinned: bool) -> SharedBuffer:
+        buffer = torch.frombuffer(slot.data(size), dtype=torch.uint8)
+        if pinned:
+            failed = int(torch.cuda.cudart().cudaHostRegister(buffer.data_ptr(), size, 0))
+            pinned = failed == 0
+        return SharedBuffer(slot, buffer, self._stamp, self._free, registered=pinned)
+
+    def _stamp(self) -> dict[str, Any]:
+        return {"attempt": self._attempt, "time": self._wall(), "layout": self._layout}

@@ -1,0 +1,157 @@
+"""Memory that outlives a worker: the supervisor makes it, the ranks it forks keep snapshots there.
+
+Each slot is a nameless file in memory (`memfd_create`), handed on by the fork. Nothing of it has
+a path, so whoever dies of whatever, the kernel takes it back with the last process that holds it.
+
+    0       header: magic, size of the data, its checksum, length of the label, CRCs
+    4096    data, mapped by the rank
+    …       label: JSON; behind the data
+
+The header is written last and wiped first, so that a snapshot whose process died in the middle of
+it has none, and is never chosen.
+
+Enters: bytes and a label. Leaves: the same, in the next process, or nothing.
+Never knows: torch, or what the bytes are.
+"""
+
+import json
+import mmap
+import os
+import struct
+import zlib
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from longhaul.core.units import Bytes
+
+DESCRIPTORS = "LONGHAUL_SNAPSHOTS"
+"""Environment variable of a worker: descriptors of its slots, with commas between them."""
+SLOTS = 8
+"""Of one rank: as many snapshots as a ring keeps at most."""
+_NAME = "longhaul-snapshot"
+_MAGIC = b"lhsnap01"
+_HEADER = struct.Struct("<8sQQQI")
+_CRC = struct.Struct("<I")
+_PAGE: Bytes = 4096
+
+
+class SharedMemory:
+    """The supervisor's side: slots for the ranks of a run, kept while workers come and go.
+
+    A slot takes no memory until a rank puts something in. Where the system has no such files, the
+    ranks keep their snapshots to themselves.
+    """
+
+    def __init__(self) -> None:
+        self._descriptors: dict[int, list[int]] = {}
+
+    def environment(self, rank: int) -> dict[str, str]:
+        """What a forked worker must know to find the slots of its rank."""
+        if not hasattr(os, "memfd_create"):
+            return {}
+        if rank not in self._descriptors:
+            try:
+                made = [os.memfd_create(f"{_NAME}-{rank}") for _ in range(SLOTS)]
+            except OSError:  # too many open files: a run must not end for want of a convenience
+                return {}
+            self._descriptors[rank] = made
+        return {DESCRIPTORS: ",".join(map(str, self._descriptors[rank]))}
+
+    def keep_only(self, ranks: Collection[int]) -> None:
+        """Give back the memory of all other ranks, which have gone elsewhere; none may be alive."""
+        for rank, descriptors in self._descriptors.items():
+            if rank not in ranks:
+                for descriptor in descriptors:
+                    os.ftruncate(descriptor, 0)
+
+    def close(self) -> None:
+        """Let go of it."""
+        for descriptor in self._all():
+            os.close(descriptor)
+        self._descriptors = {}
+
+    def _all(self) -> list[int]:
+        return [one for descriptors in self._descriptors.values() for one in descriptors]
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """What a slot holds."""
+
+    size: Bytes
+    checksum: int
+    """Of the data, as whoever put it there has computed it."""
+    label: Mapping[str, Any]
+
+
+class Slot:
+    """A rank's side of one slot.
+
+    Args:
+        descriptor: of the file.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    @property
+    def held_bytes(self) -> Bytes:
+        """Memory that it takes."""
+        return os.fstat(self._descriptor).st_size
+
+    def data(self, size: Bytes) -> memoryview:
+        """Its data, `size` bytes of it, to read and to write; the seal stays as it is.
+
+        Raises:
+            OSError: the system refuses so much.
+        """
+        if self.held_bytes < _PAGE + size:
+            os.ftruncate(self._descriptor, _PAGE + size)
+        return memoryview(mmap.mmap(self._descriptor, _PAGE + size))[_PAGE:]
+
+    def seal(self, size: Bytes, checksum: int, label: Mapping[str, Any]) -> None:
+        """Say what the data are, now that all of them are there."""
+        text = json.dumps(label, allow_nan=False).encode()
+        os.ftruncate(self._descriptor, _PAGE + size + len(text))
+        os.pwrite(self._descriptor, text, _PAGE + size)
+        header = _HEADER.pack(_MAGIC, size, checksum, len(text), zlib.crc32(text))
+        os.pwrite(self._descriptor, header + _CRC.pack(zlib.crc32(header)), 0)
+
+    def break_seal(self) -> None:
+        """The data are about to change, or must not be gone back to."""
+        if self.held_bytes:
+            os.pwrite(self._descriptor, bytes(len(_MAGIC)), 0)
+
+    def free(self) -> None:
+        """Give its memory back; nobody may touch what `data` gave any more."""
+        os.ftruncate(self._descriptor, 0)
+
+    def sealed(self) -> Sealed | None:
+        """What it holds; None if nothing, or only a part of something."""
+        header = os.pread(self._descriptor, _HEADER.size + _CRC.size, 0)
+        if len(header) < _HEADER.size + _CRC.size or not header.startswith(_MAGIC):
+            return None
+        packed = header[: _HEADER.size]
+        if _CRC.pack(zlib.crc32(packed)) != header[_HEADER.size :]:
+            return None
+        _, size, checksum, length, crc = _HEADER.unpack(packed)
+        text = os.pread(self._descriptor, length, _PAGE + size)
+        if len(text) < length or zlib.crc32(text) != crc:
+            return None
+        return Sealed(size, checksum, json.loads(text))
+
+
+def slots(environment: Mapping[str, str]) -> tuple[Slot, ...]:
+    """The slots of this worker; none where it was not forked by a supervisor that has some."""
+    numbers = [int(number) for number in environment.get(DESCRIPTORS, "").split(",") if number]
+    # A program that was started by a worker has its environment, but not its files.
+    return tuple(Slot(number) for number in numbers if _is_slot(number))
+
+
+def _is_slot(descriptor: int) -> bool:
+    with suppress(OSError):
+        return _NAME in str(Path(f"/proc/self/fd/{descriptor}").readlink())
+    return False

@@ -1,0 +1,80 @@
+"""Which snapshots of an earlier process may be gone on from, by what the journal says."""
+
+import pytest
+
+from longhaul.checkpoint.shared_buffers import Survivor
+from longhaul.core.records import Decision, Event
+from longhaul.run.surviving import Origin, denied, repeats
+
+TAKEN = Survivor(step=50, draw=500, attempt=1, time=100.0, checksum=0)
+
+
+def decision(
+    kind: str, who: str = "supervisor", time: float = 101.0, /, **data: object
+) -> Decision:
+    return Decision(kind=kind, attempt=1, step=60, time=time, who=who, reason="", data=data)
+
+
+def event(kind: str, time: float = 101.0, /, **data: object) -> Event:
+    return Event(kind=kind, attempt=1, step=60, time=time, data=data)
+
+
+def recover(to: int | None, time: float = 101.0, poison: tuple = ()) -> Decision:
+    back = None if to is None else {"from": 60, "to": to, "draw": to}
+    return decision("recover", "pilot", time, rollback=back, poison=poison)
+
+
+def poisoned(step: int, who: str = "supervisor", time: float = 101.0) -> Decision:
+    return decision("checkpoint-health", who, time, checkpoint=step, health="poisoned")
+
+
+def corrupt(sound_step: int | None, time: float = 101.0, kind: str = "corrupt") -> Event:
+    return event("machine-verdict", time, kind=kind, sound_step=sound_step)
+
+
+@pytest.mark.parametrize("record", [
+    recover(40),                        # gone back behind it, and killed before it was dropped
+    recover(None, poison=((45, "a"),)),
+    poisoned(40),                       # the same crash again and again: go further back
+    corrupt(40),
+    corrupt(None),
+])  # fmt: skip
+def test_a_state_that_was_given_up_since_is_not_gone_on_from(record) -> None:
+    assert denied(TAKEN, [event("attempt-started"), record])
+
+
+@pytest.mark.parametrize("record", [
+    recover(50),
+    recover(40, time=99.0),             # it was taken on the way up again
+    poisoned(60),
+    poisoned(40, time=99.0),
+    poisoned(40, who="pilot"),          # the medium gave back other bytes
+    corrupt(50),
+    corrupt(40, time=99.0),
+    corrupt(None, kind="straggler"),
+    decision("checkpoint-health", "pilot", checkpoint=40, health="verified"),
+    decision("set", "alice", path="optim.lr", value=0.1),
+])  # fmt: skip
+def test_anything_else_leaves_it_as_good_as_it_was(record) -> None:
+    assert denied(TAKEN, [record]) == ""
+
+
+def failed(cause: str, reached: int | None) -> Event:
+    return event("attempt-ended", cause=cause, reached=reached)
+
+
+def test_memory_is_trusted_once_and_not_when_the_same_failure_comes_again() -> None:
+    assert not repeats([])
+    assert not repeats([failed("killed", 52)])
+    assert not repeats([failed("killed", 52), failed("hang", 52)])
+    assert not repeats([failed("killed", 52), failed("killed", 70)])
+    assert not repeats([failed("killed", None), failed("killed", 70)])
+    assert not repeats([event("attempt-ended", reason="preempted"), failed("killed", 52)])
+    assert repeats([failed("killed", 52), failed("killed", 53)])
+    assert repeats([failed("killed", None), failed("killed", None)])
+
+
+def test_what_lay_in_memory_is_no_checkpoint() -> None:
+    assert Origin(7, "memory").checkpoint is None
+    assert Origin(7, "disk").checkpoint == 7
+    assert "no checkpoint" in str(Origin(None, "disk"))
