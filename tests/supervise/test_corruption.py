@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from longhaul.supervise.corruption import (
     Comparison,
     Verdict,
-    arbiter,
     judge_hashes,
     judge_slots,
+    judge_together,
     next_pair,
 )
 
@@ -60,8 +60,6 @@ def test_a_pair_that_differs_cannot_tell_and_a_third_can() -> None:
     verdict = judge_slots(seen)
     assert (verdict.kind, verdict.ranks, verdict.sound_step) == ("undecided", (2, 3), 20)
     assert "two cannot tell which is wrong" in verdict.reason
-    third = arbiter(verdict, range(4))
-    assert third == 0
     decided = judge_slots([*seen, pair(30, 0, 2), pair(30, 0, 3, same=False)])
     assert (decided.kind, decided.ranks, decided.sound_step) == ("odd", (3,), 20)
     assert decided.reason == (
@@ -69,10 +67,9 @@ def test_a_pair_that_differs_cannot_tell_and_a_third_can() -> None:
     )
 
 
-def test_with_two_ranks_there_is_no_third() -> None:
+def test_with_two_ranks_nobody_is_accused() -> None:
     verdict = judge_slots([pair(1, 0, 1, same=False), pair(2, 0, 1), pair(3, 0, 1, same=False)])
     assert (verdict.kind, verdict.ranks) == ("undecided", (0, 1))
-    assert arbiter(verdict, [0, 1]) is None
 
 
 def test_a_fault_that_comes_and_goes_is_named_by_its_partners_over_time() -> None:
@@ -122,3 +119,23 @@ def test_a_rank_that_is_always_wrong_is_found_and_no_other_is_blamed(
 
 def test_nothing_compared_is_nothing_found() -> None:
     assert judge_slots([]).sound_step is None
+
+
+@given(st.integers(3, 12), st.data())
+def test_neighbours_compared_in_a_ring_name_the_odd_one(count: int, data: st.DataObject) -> None:
+    bad = data.draw(st.integers(0, count - 1))
+    ring = [next_pair(turn, range(count)) for turn in range(count)]
+    verdict = judge_slots([pair(7, a, b, same=bad not in (a, b)) for a, b in ring])
+    assert (verdict.kind, verdict.ranks) == ("odd", (bad,))
+
+
+def test_a_group_that_names_somebody_speaks_for_those_that_cannot() -> None:
+    sound = judge_hashes(9, {0: "a", 1: "a"})
+    odd = judge_hashes(9, {0: "a", 1: "a", 2: "b"})
+    two = judge_hashes(9, {4: "a", 5: "b"})
+    assert judge_together([sound, two, odd], 9).ranks == (2,)
+    assert judge_together([sound, two, odd], 9).kind == "odd"
+    assert judge_together([sound, two], 9).kind == "undecided"
+    assert judge_together([two, judge_hashes(9, {6: "a", 7: "b"})], 9).ranks == (4, 5, 6, 7)
+    assert judge_together([sound, sound], 9).sound_step == 9
+    assert judge_together([], 9).kind == "sound"

@@ -113,10 +113,16 @@ class CheckpointSection(Section):
 
 
 class MonitorSection(Section):
-    """Thermometers."""
+    """Thermometers, and what ranks compare to find one that computes wrong numbers."""
 
     gauge_interval_steps: int = live(25, ge=0)
     """Steps between gauge readings; 0 reads none."""
+    hash_every: int = live(100, ge=0)
+    """Many processes: steps between two comparisons of the weights that several ranks hold alike,
+    by exact hashes; 0 compares none."""
+    witness_every: int = live(100, ge=0)
+    """Many processes: steps between two passes in which all data ranks compute the same micro-batch
+    and compare loss and gradients; costs one micro-batch without an update. 0 makes none."""
 
 
 class MachineSection(Section):

@@ -154,7 +154,7 @@ def judge_slots(comparisons: Sequence[Comparison], tolerance: float = 0.0) -> Ve
 
 
 def next_pair(turn: int, ranks: Sequence[int]) -> tuple[int, int]:
-    """Who computes a slot twice at the so-manyth comparison: in time, every rank with every other.
+    """Whom to compare: each with its neighbour at first; in time, every rank with every other.
 
     Args:
         turn: counts comparisons from 0.
@@ -166,9 +166,20 @@ def next_pair(turn: int, ranks: Sequence[int]) -> tuple[int, int]:
     return ranks[first], ranks[(first + distance) % count]
 
 
-def arbiter(verdict: Verdict, ranks: Sequence[int]) -> int | None:
-    """Who shall compute a slot a third time, so that the next verdict is none of two; or None."""
-    return next((rank for rank in ranks if rank not in verdict.ranks), None)
+def judge_together(verdicts: Sequence[Verdict], step: int) -> Verdict:
+    """One verdict from those on several groups of ranks at one step.
+
+    Where some group names the odd one out, ranks that no group can tell apart are left alone: what
+    they hold or compute may have come from it.
+    """
+    for kind in ("odd", "undecided"):
+        found = [verdict for verdict in verdicts if verdict.kind == kind]
+        if found:
+            ranks = sorted({rank for verdict in found for rank in verdict.ranks})
+            # Groups of the same ranks mostly say the same.
+            reasons = dict.fromkeys(verdict.reason for verdict in found)
+            return Verdict(found[0].kind, "; ".join(reasons), tuple(ranks))
+    return Verdict("sound", f"step {step}: all ranks that were compared agree", (), step)
 
 
 def _same(a: float, b: float, tolerance: float) -> bool:

@@ -8,6 +8,7 @@ sources; bits per byte is that sum in bits over the UTF-8 bytes of the text. Whe
 split is read, its bytes are taken as the split's bytes per token times the tokens read.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -79,6 +80,7 @@ def evaluate(
     sequences: int,
     most_tokens: int | None,
     ranks: Ranks | None = None,
+    alive: Callable[[], None] = lambda: None,
 ) -> Evaluation:
     """Evaluate every source's held-out stream.
 
@@ -91,6 +93,7 @@ def evaluate(
         sequences: computed at once.
         most_tokens: per source; None reads the whole split.
         ranks: among which the windows are dealt out; the figures are those of all.
+        alive: called before every batch.
     """
     was_training = model.training
     model.eval()
@@ -106,6 +109,7 @@ def evaluate(
                         sequences,
                         most_tokens,
                         ranks,
+                        alive,
                     )
                     for source in dataset.sources
                 }
@@ -122,6 +126,7 @@ def _split_loss(
     sequences: int,
     most_tokens: int | None,
     ranks: Ranks | None,
+    alive: Callable[[], None],
 ) -> SplitLoss:
     total = torch.zeros((), dtype=torch.float64, device="cpu" if device.type == "mps" else device)
     tokens = 0
@@ -129,6 +134,7 @@ def _split_loss(
     for tokens_BT, targets_BT, num_targets in evaluation_batches(
         stream, sequence_length, sequences, most_tokens, *place
     ):
+        alive()
         loss = model(to_device(tokens_BT, device), to_device(targets_BT, device))
         total += loss.to(total.device, total.dtype)
         tokens += num_targets

@@ -14,7 +14,7 @@ same order, on all ranks. Never knows: why anything is decided.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from longhaul.checkpoint.capture import PartsFor
 from longhaul.checkpoint.snapshots import DamagedSnapshot
@@ -25,7 +25,7 @@ from longhaul.logbook.ledger import LedgerState
 from longhaul.parallel.ranks import Ranks
 from longhaul.train.loan import Loan
 from longhaul.train.parts import Identity, Parts
-from longhaul.train.trainer import Trainer
+from longhaul.train.watched import SilentCorruption, WatchedTrainer
 
 NO_WISH = 0
 _ORDER = 1 << 20
@@ -58,7 +58,7 @@ class Wishes:
     """Takes what any process was asked."""
 
 
-class LeadingTrainer(Trainer):
+class LeadingTrainer(WatchedTrainer):
     """The trainer of rank 0: what it is told at a border, all ranks do.
 
     Args:
@@ -76,11 +76,10 @@ class LeadingTrainer(Trainer):
         ranks: Ranks,
         wishes: Wishes,
     ) -> None:
-        self._ranks = ranks
         self._wishes = wishes
         self._listened_to = 1  # until the first step, and again after the last one
         self._ordering = False
-        super().__init__(recipe, ledger, parts, identity)
+        super().__init__(recipe, ledger, parts, identity, ranks)
 
     @property
     def at_border(self) -> bool:
@@ -140,9 +139,19 @@ class LeadingTrainer(Trainer):
             self._order("save")
         yield from super().save()
 
+    def compare(self, what: Literal["weights", "slot"]) -> Iterator[StepRecord | Event]:
+        """As `WatchedTrainer.compare`."""
+        if self.at_border:
+            self._order("compare", what)
+        yield from super().compare(what)
+
     def together(self, name: str, *arguments: Any) -> None:
         """Let the others do something that this rank is about to do, by its name."""
         self._order(name, *arguments)
+
+    def accuse(self, sentence: str) -> None:
+        """Let the others end of silent corruption, with the same last words."""
+        self._order("accuse", sentence)
 
     def end(self, exit_code: int) -> None:
         """Let the others end too."""
@@ -181,7 +190,7 @@ class LeadingTrainer(Trainer):
         self._ranks.control.share(_Order(name, arguments))
 
 
-class FollowingTrainer(Trainer):
+class FollowingTrainer(WatchedTrainer):
     """The trainer of every other rank; its records are nobody's.
 
     Args:
@@ -205,7 +214,6 @@ class FollowingTrainer(Trainer):
         others: Mapping[str, Callable[..., object]],
         reached: Callable[[int], None] = lambda step: None,
     ) -> None:
-        self._ranks = ranks
         self._wishes = wishes
         self._restore = restore
         self._reached = reached
@@ -217,10 +225,12 @@ class FollowingTrainer(Trainer):
             "stop": self.stop,
             "evaluate": lambda most_tokens: _taken(self.evaluate(most_tokens)),
             "save": lambda: _taken(self.save()),
+            "compare": lambda what: _taken(self.compare(what)),
+            "accuse": _accuse,
             "end": self._end,
             **others,
         }
-        super().__init__(recipe, ledger, parts, identity)
+        super().__init__(recipe, ledger, parts, identity, ranks)
 
     def follow(self) -> int:
         """Do what rank 0 does until it ends; its exit code."""
@@ -256,6 +266,10 @@ class FollowingTrainer(Trainer):
 
     def _end(self, exit_code: int) -> None:
         raise _Ended(exit_code)
+
+
+def _accuse(sentence: str) -> None:
+    raise SilentCorruption(sentence)
 
 
 def _taken(records: Iterable[object]) -> None:

@@ -24,6 +24,7 @@ def fit_optimizer(step: TrainingStep, settings: OptimSection) -> Told | None:
     old = step.optimizer.name
     if old == settings.name:
         return None
+    step.before_change()
     del step.optimizer  # its memory is wanted for the new one
     sharding = None if step.parallel is None else step.parallel.sharding
     step.optimizer = build_optimizer(step.model, settings, sharding)
@@ -38,6 +39,7 @@ def parts_for(
     The update rule must be the one whose state it is, even if the settings in force name another:
     the trainer swaps them when it begins, and says so.
     """
+    step.before_change()
     of_optimizer = facts.get("optim")
     name = of_optimizer.get("name") if isinstance(of_optimizer, Mapping) else None
     if isinstance(name, str) and name in OPTIMIZERS:
@@ -49,6 +51,7 @@ def do_reset(step: TrainingStep, progress: Progress, reset: Reset) -> Told:
     """Throw away what `reset` names. A training state remembers it, so that one that is restored
     from before does it again, and one from after does not (DESIGN rule 1).
     """
+    step.before_change()
     if "optimizer" in reset.what:
         step.optimizer.reset()
     if "loss-scale" in reset.what and step.loss_scale is not None:

@@ -7,9 +7,9 @@ Shapes: B sequences of a micro-batch, T tokens of a sequence.
 """
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -20,13 +20,17 @@ from longhaul.core.keys import derive_key
 from longhaul.data.batches import Batch
 from longhaul.model.gpt import GPT
 from longhaul.monitor.thermometers import Readings, Thermometers
+from longhaul.monitor.weights import tensors_norm
 from longhaul.optim.loss_scale import LossScale
 from longhaul.optim.optimizer import LiveSettings, Optimizer
 from longhaul.parallel.padding import real_tokens
+from longhaul.train.generators import generator_states, key_generators, put_back
+from longhaul.train.pulse import Pulse
 
 if TYPE_CHECKING:  # one process alone has no use for it, and FSDP takes a second to import
     from longhaul.parallel.parallelize import Parallel
     from longhaul.parallel.pipeline import StageGPT
+    from longhaul.parallel.schedule import Pass
 
 NUM_FIGURES = 3
 """Leading figures of a step: loss, gradient norm, masked."""
@@ -78,7 +82,11 @@ class TrainingStep:
         self._precision = precision
         self._seed = seed
         # What is drawn differs between ranks, as they compute different things.
-        self._own = () if parallel is None else (parallel.world.rank,)
+        self._own: tuple[int, ...] = () if parallel is None else (parallel.world.rank,)
+        self.before_change: Callable[[], None] = lambda: None
+        """Called before weights or the optimizer's state change: a save may still read them."""
+        self.pulse: Pulse | None = None
+        """Times this rank's own computing, among many."""
 
     def __call__(
         self,
@@ -104,15 +112,12 @@ class TrainingStep:
         """
         if not self.model.training:  # walking through all modules costs 0.1 ms
             self.model.train()
-        if self.parallel is not None and self.parallel.stage is not None:
-            loss = self._through_stages(
-                self.parallel, self.parallel.stage, batch, micro_sequences, read_gauges, window
-            )
-        else:
-            loss = self._accumulated(batch, micro_sequences, read_gauges, window)
+        with self.pulse.computing() if self.pulse is not None else nullcontext():
+            loss = self.compute(batch, micro_sequences, read_gauges, window)
         if self.parallel is not None:
             self.parallel.sum_gradients()
         scale = self.loss_scale.scale.clone() if self.loss_scale is not None else None
+        self.before_change()
         gate = self.optimizer.judge(loss, scale)
         self.optimizer.set_learning_rate(learning_rate)
         with (
@@ -130,6 +135,20 @@ class TrainingStep:
             return stacked
         source_B = None if batch.source_B is None else to_device(batch.source_B, self.device)
         return torch.cat((stacked, self.thermometers.drain(source_B)))
+
+    def compute(
+        self,
+        batch: Batch,
+        micro_sequences: int,
+        read_gauges: bool = False,
+        window: int | None = None,
+    ) -> torch.Tensor:
+        """Forward and backward passes of `__call__`; this rank's share of the loss."""
+        if self.parallel is not None and self.parallel.staged is not None:
+            return self._through_stages(
+                self.parallel, self.parallel.staged, batch, micro_sequences, read_gauges, window
+            )
+        return self._accumulated(batch, micro_sequences, read_gauges, window)
 
     def _accumulated(
         self, batch: Batch, micro_sequences: int, read_gauges: bool, window: int | None
@@ -151,13 +170,13 @@ class TrainingStep:
             self._backward(micro_loss)
             loss += micro_loss.detach()
             if read_gauges and number == 0 and len(targets_BT) < len(batch.targets_BT):
-                self._see_first(batch, len(targets_BT))
+                self._see_first(batch, len(targets_BT), self._first_norm())
         return loss
 
     def _through_stages(
         self,
         parallel: "Parallel",
-        stage: "StageGPT",
+        staged: "StageGPT",
         batch: Batch,
         micro_sequences: int,
         read_gauges: bool,
@@ -168,24 +187,36 @@ class TrainingStep:
         targets = batch.targets_BT.split(micro_sequences)
         losses = torch.zeros((), device=self.device)
 
-        def forward(number: int, given: torch.Tensor | None) -> torch.Tensor:
-            self._key_generators(batch, number)
-            made = self._loss(tokens[number], targets[number], read_gauges, window, given)
-            return made / batch.num_targets if stage.pipe.is_last else made
+        first_stage = staged.pipe.own_stages[0]
+        first = parallel.first_gradient() if read_gauges and len(tokens) > 1 else None
 
-        def backward(number: int, made: torch.Tensor, gradient: torch.Tensor | None) -> None:
-            parallel.before_backward(number == len(tokens) - 1)
+        def forward(one: "Pass", given: torch.Tensor | None) -> torch.Tensor:
+            # Stages of one rank draw different numbers too.
+            turn = (one.stage,) if one.stage > first_stage else ()
+            self._key_generators(batch, one.number, *turn)
+            more = {"stage": one.stage, "given_BTD": given}
+            made = self._loss(tokens[one.number], targets[one.number], read_gauges, window, more)
+            return made / batch.num_targets if staged.makes_loss(one.stage) else made
+
+        def backward(one: "Pass", made: torch.Tensor, gradient: torch.Tensor | None) -> None:
+            looks = first is not None and one.number == 0
+            is_last = one.number == len(tokens) - 1
+            parallel.before_backward(looks or is_last, looks or one.stage == first_stage)
             if gradient is None:
                 self._backward(made)
                 losses.add_(made.detach())
             else:
                 made.backward(gradient.to(made.dtype))
+            if first is not None and looks:
+                first.see(parallel.layers_elsewhere(one.stage))
 
-        stage.pipe.run([stage.shape_of(of_one) for of_one in tokens], forward, backward)
+        staged.pipe.run([staged.shape_of(of_one) for of_one in tokens], forward, backward)
+        if first is not None:
+            self._see_first(batch, len(targets[0]), first.norm())
         return losses
 
-    def _key_generators(self, batch: Batch, number: int) -> None:
-        key = derive_key(self._seed, "micro-batch", batch.draw, number, *self._own)
+    def _key_generators(self, batch: Batch, number: int, *turn: int) -> None:
+        key = derive_key(self._seed, "micro-batch", batch.draw, number, *self._own, *turn)
         key_generators(key, self.device)
 
     def rehearse(self, sequences: int, length: int) -> None:
@@ -195,21 +226,33 @@ class TrainingStep:
         Weights, optimizer, gauges, generators and the compiled model stay as they were: a run
         that began with a rehearsal has the bits of one that did not.
         """
-        generators = _generator_states(self.device)
-        was_training = self.model.training
         tokens_BT = torch.arange(sequences * length).view(sequences, length)
         tokens_BT %= self.model.vocab_size
-        self.model.train()
-        try:
+        with self.aside():
             for _ in range(2):
                 # With gauges, as those steps take the most memory; they run uncompiled.
                 loss = self._loss(tokens_BT, tokens_BT, read_gauges=True, window=None)
                 self._backward(loss / tokens_BT.numel())
+
+    @contextmanager
+    def aside(self, draws_as: tuple[int, ...] | None = None) -> Iterator[None]:
+        """Passes in the body lead to no update, and leave nothing behind.
+
+        Args:
+            draws_as: ranks of one value drop out the same; by default each its own.
+        """
+        generators, own = generator_states(self.device), self._own
+        was_training = self.model.training
+        self._own = own if draws_as is None else draws_as
+        self.model.train()
+        try:
+            yield
         finally:
+            self._own = own
             self.optimizer.clear_gradients()
             self.thermometers.discard()
             self.model.train(was_training)
-            _put_back(generators, self.device)
+            put_back(generators, self.device)
 
     @contextmanager
     def plainly(self) -> Iterator[None]:
@@ -233,6 +276,7 @@ class TrainingStep:
 
     def apply_settings(self, settings: OptimSection, learning_rate: float) -> None:
         """Take changed settings into the optimizer and the loss scale; all state is kept."""
+        self.before_change()
         self.optimizer.apply_settings(settings)
         self.optimizer.set_learning_rate(learning_rate)
         if self.loss_scale is not None:
@@ -259,14 +303,21 @@ class TrainingStep:
         readings = figures[self.num_figures :]
         return self.thermometers.by_name(readings) if readings else Readings()
 
-    def _see_first(self, batch: Batch, sequences: int) -> None:
-        """Measure the gradient of the first of several micro-batches of so many sequences."""
+    def _see_first(self, batch: Batch, sequences: int, norm: torch.Tensor) -> None:
+        """Have the gradient of the first of several micro-batches of so many sequences read."""
         length = batch.targets_BT.size(1)
-        if self.parallel is None:
-            self.thermometers.see_first(self.optimizer, sequences * length)
-        elif self.parallel.sums_at_once:
-            rows = self.parallel.rows_in_first(batch.num_targets // length, sequences)
-            self.thermometers.see_first(self.optimizer, rows * length)
+        if self.parallel is not None:
+            sequences = self.parallel.rows_in_first(batch.num_targets // length, sequences)
+        self.thermometers.see_first(norm, sequences * length)
+
+    def _first_norm(self) -> torch.Tensor:
+        """Norm of the gradients that are there."""
+        if self.parallel is not None:
+            first = self.parallel.first_gradient()
+            first.see()
+            return first.norm()
+        weights = (weight for group in self.optimizer.groups for weight in group.parameters)
+        return tensors_norm([weight.grad for weight in weights if weight.grad is not None])
 
     def _backward(self, micro_loss: torch.Tensor) -> None:
         if self.loss_scale is not None:
@@ -279,15 +330,15 @@ class TrainingStep:
         targets_BT: torch.Tensor,
         read_gauges: bool,
         window: int | None,
-        given: torch.Tensor | None = None,
+        of_stage: Mapping[str, Any] | None = None,
     ) -> torch.Tensor:
         if self.parallel is not None and read_gauges:
             real_BT = real_tokens(tokens_BT, targets_BT)
             read_gauges, tokens_BT = (False, tokens_BT) if real_BT is None else (True, real_BT)
         tokens_BT = to_device(tokens_BT, self.device)
         targets_BT = to_device(targets_BT, self.device)
-        # Of a pipeline's stage, what the stage before gave; the model alone knows no such thing.
-        more = {} if given is None else {"given_BTD": given}
+        # Which stage of a pipeline, and what the one before gave: a whole model knows neither.
+        more = of_stage or {}
         with autocast(self.device, self._precision):
             loss: torch.Tensor
             if not read_gauges:
@@ -322,31 +373,6 @@ def _compiled(model: GPT, device: torch.device) -> Callable[..., torch.Tensor]:
     limits.recompile_limit = limits.accumulated_recompile_limit
     compiled: Callable[..., torch.Tensor] = torch.compile(model, dynamic=False)
     return compiled
-
-
-def key_generators(key: int, device: torch.device) -> None:
-    """Seed the host's generator and the device's, as `torch.manual_seed` would.
-
-    That function also leaves word for accelerators that are not there, with a stack trace each
-    time: 0.1 ms, at every micro-batch.
-    """
-    torch.default_generator.manual_seed(key)
-    if device.type != "cpu":
-        torch.get_device_module(device).manual_seed(key)
-
-
-def _generator_states(device: torch.device) -> list[torch.Tensor]:
-    """The host's, and the device's if it has its own."""
-    states = [torch.default_generator.get_state()]
-    if device.type != "cpu":
-        states.append(torch.get_device_module(device).get_rng_state())
-    return states
-
-
-def _put_back(states: list[torch.Tensor], device: torch.device) -> None:
-    torch.default_generator.set_state(states[0])
-    if device.type != "cpu":
-        torch.get_device_module(device).set_rng_state(states[1])
 
 
 def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -12,7 +12,6 @@ from dataclasses import replace
 from functools import partial
 
 from longhaul.checkpoint.capture import PartsFor, capture
-from longhaul.checkpoint.saver import CheckpointChange
 from longhaul.checkpoint.snapshots import SnapshotRing
 from longhaul.config.batch import BatchStage
 from longhaul.config.recipe import Recipe
@@ -115,6 +114,7 @@ class Trainer:
             # What is due is done after all records are taken: they may be a reason to go back.
             due = self._due(evaluation.interval_steps) or self._due(self.save_interval)
             yield from self.border(self._completed(wait=due or self.finished))
+            yield from self.compared()  # before a save, which would keep what is wrong
             if self._due(evaluation.interval_steps) and not self._stopping:
                 yield from self.evaluate(evaluation.tokens)
             if self._due(self.save_interval) and not self._stopping:
@@ -127,6 +127,10 @@ class Trainer:
     def border(self, records: Iterable[StepRecord | Event]) -> Iterator[StepRecord | Event]:
         """Records between which decisions may be applied, because no step is under way anywhere."""
         yield from records
+
+    def compared(self) -> Iterator[StepRecord | Event]:
+        """What ranks that should have the same were compared in; one process has no other."""
+        yield from ()
 
     @property
     def at_border(self) -> bool:
@@ -234,6 +238,7 @@ class Trainer:
                 settings.evaluation.sequences,
                 most_tokens,
                 parts.ranks,
+                parts.books.alive,
             )
         if parts.step.parallel is not None:
             parts.step.parallel.rest()
@@ -260,7 +265,9 @@ class Trainer:
             with self._parts.books.booked("checkpoint_stall"):
                 self._parts.saver.wait()
         for change in self._parts.saver.poll():
-            yield self._checkpoint_event(change)
+            kind = "checkpoint-failed" if change.kind == "failed" else "checkpoint"
+            # Without seconds: not every one of these is kept, and what it carried would be lost.
+            yield replace(self._event(kind, False, **change.as_data()), step=change.step)
 
     def _step(self) -> None:
         self._went_back = False
@@ -343,23 +350,16 @@ class Trainer:
         due = interval > 0 and self.position.step % interval == 0 and not self.finished
         return due and not self._went_back
 
-    def _event(self, kind: str, **data: object) -> Event:
+    def _event(self, kind: str, booked: bool = True, /, **data: object) -> Event:
         return Event(
             kind=kind,
             attempt=self.identity.attempt,
             segment=self.identity.segment,
             step=self.position.step,
             time=self._parts.clock.wall(),
-            seconds=self._parts.books.drain(),
+            seconds=self._parts.books.drain() if booked else {},
             data=data,
         )
-
-    def _checkpoint_event(self, change: CheckpointChange) -> Event:
-        kind = "checkpoint-failed" if change.kind == "failed" else "checkpoint"
-        return Event(
-            kind=kind, attempt=self.identity.attempt, segment=self.identity.segment,
-            step=change.step, time=self._parts.clock.wall(), data=change.as_data(),
-        )  # fmt: skip
 
     def live_settings(self) -> LiveSettings:
         """Settings read back from where the update rule itself reads them."""

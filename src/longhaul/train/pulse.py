@@ -1,0 +1,106 @@
+"""How long a rank computes by itself, however long it waits for the others (incident M5).
+
+After a step all ranks have taken equally long, and within it too they wait: for weights that are
+gathered, for the sums of a tensor-parallel layer, for the stage before. So the wall time of a pass
+says nothing of a rank.
+
+On the CPU a rank that waits for another sleeps, in every collective of every layout: its own time
+is the processor time of the thread that makes the step. A slower chip, a throttled one, slower
+memory take more of it. A stranger that keeps the rank from its core does not: on a shared machine
+that would accuse somebody all the time.
+
+On CUDA the forward passes of layers are timed, between events that lie behind the gathering of a
+layer's weights and before anything that follows it; they are read when they have long passed.
+Tensor-parallel layers wait for each other inside, so there the ranks of one layer look alike.
+
+Enters: a step's passes, its number. Leaves: seconds of several steps at once.
+Never knows: other ranks, or who is slow.
+"""
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from longhaul.core.units import Seconds
+
+EVERY_STEPS = 8
+"""The figures of so many steps are told at once: eight numbers."""
+_LATE_STEPS = 24
+"""On a device they are told so much later: the host runs 17 steps ahead of it at most."""
+_MILLISECOND = 1e-3
+
+
+class Pulse:
+    """The clock of one rank.
+
+    Args:
+        device: that computes.
+        layers: of this rank's part of the model; looked at on CUDA alone.
+    """
+
+    def __init__(self, device: torch.device, layers: Sequence[nn.Module]) -> None:
+        self._on_cuda = device.type == "cuda"
+        self._late = _LATE_STEPS if self._on_cuda else 0
+        self._times: dict[int, Seconds | list[torch.cuda.Event]] = {}
+        self._took: Seconds = math.nan
+        self._events: list[torch.cuda.Event] | None = None
+        if self._on_cuda:
+            # Here, as it imports the compiler, and that FSDP.
+            mark = torch.compiler.disable(self._mark)
+            for layer in layers:
+                layer.register_forward_pre_hook(mark)
+                # Before FSDP's own, which may let weights go and wait.
+                layer.register_forward_hook(mark, prepend=True)
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """The body makes the passes of a step."""
+        self._events = [] if self._on_cuda else None
+        before = time.thread_time()
+        try:
+            yield
+        finally:
+            self._took = time.thread_time() - before
+
+    def reach(self, step: int) -> Tensor | None:
+        """Keep what the step took that has just been made.
+
+        Returns:
+            At every eighth step float64 [8]: seconds of the steps `told_at(step)`, NaN where they
+            are not known; else nothing.
+        """
+        self._times[step] = self._took if self._events is None else self._events
+        self._events = None
+        if step % EVERY_STEPS:
+            return None
+        told = self.told_at(step)
+        seconds = [_seconds(self._times.get(earlier, math.nan)) for earlier in told]
+        # Steps that a rollback has left behind are made again, and must not be kept for ever.
+        self._times = {n: kept for n, kept in self._times.items() if told[-1] < n <= step}
+        return torch.tensor(seconds, dtype=torch.float64)
+
+    def told_at(self, step: int) -> range:
+        """The steps whose seconds are told at `step`."""
+        last = step - self._late
+        return range(last - EVERY_STEPS + 1, last + 1)
+
+    def _mark(self, layer: nn.Module, *given: Any) -> None:
+        if self._events is not None:
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            self._events.append(event)
+
+
+def _seconds(kept: Seconds | list[torch.cuda.Event]) -> Seconds:
+    """Seconds between pairs of events; NaN where the device is not so far yet."""
+    if not isinstance(kept, list):
+        return kept
+    if not kept or not kept[-1].query():
+        return math.nan
+    pairs = zip(kept[::2], kept[1::2], strict=True)
+    return float(sum(begin.elapsed_time(end) for begin, end in pairs)) * _MILLISECOND

@@ -1,0 +1,224 @@
+"""Trainers of several ranks, of which one may do something wrong; what the first one has seen.
+
+    python watched_ranks.py CASES RESULT PREPARED
+
+The ranks are forked from one process, so that torch is imported once. All cases of one number of
+ranks are run by the same processes.
+"""
+
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from longhaul.checkpoint.saver import Saver
+from longhaul.checkpoint.snapshots import SnapshotRing
+from longhaul.config.load import load_recipe
+from longhaul.config.recipe import Recipe
+from longhaul.core.books import TimeBooks
+from longhaul.core.clocks import RealClock
+from longhaul.data.batches import BatchReader
+from longhaul.data.dataset import Dataset
+from longhaul.data.prepare import prepare
+from longhaul.logbook.ledger import LedgerState
+from longhaul.model.initialise import allocate
+from longhaul.optim.build import build_optimizer
+from longhaul.optim.sharding import own_part
+from longhaul.parallel.control import Control
+from longhaul.parallel.layout import Layout
+from longhaul.parallel.parallelize import parallelize
+from longhaul.parallel.place import Place, find_place
+from longhaul.parallel.ranks import Ranks
+from longhaul.parallel.world import form_world, meet, part
+from longhaul.run.machine_watch import judge
+from longhaul.supervise.stragglers import StragglerWatch
+from longhaul.train.leading import FollowingTrainer, LeadingTrainer, Wishes
+from longhaul.train.parts import Identity, Parts
+from longhaul.train.state import Progress
+from longhaul.train.step import TrainingStep
+from longhaul.train.witness import hash_of
+
+SETS = (
+    "model.width=32", "model.layers=2", "model.context=32", "model.dropout=0.1",
+    "batch.sequence_length=32", "batch.sequences=12", "batch.micro_sequences=3", "batch.stages=[]",
+    "optim.schedule.warmup_steps=2", "evaluation.interval_steps=0",
+    "checkpoint.interval_steps=0", "checkpoint.snapshot_interval_steps=0",
+    "monitor.gauge_interval_steps=7", "data.sources.0.weight=1",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    """One short training."""
+
+    name: str
+    layout: dict[str, int]
+    sets: tuple[str, ...]
+    wrong: str = ""
+    """Rank, kind, strength, first step."""
+
+    @property
+    def size(self) -> int:
+        return Layout(**self.layout).size
+
+
+def main(cases: list[Case], result: Path, prepared: Path) -> None:
+    torch.set_num_threads(1)
+    dataset = prepare(load_recipe("drill", SETS).recipe, prepared, lambda _: None)
+    for size in sorted({case.size for case in cases}):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        children = []
+        for rank in range(size):
+            child = os.fork()
+            if child == 0:
+                os.environ |= {
+                    "RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank),
+                    "LOCAL_WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1",
+                    "MASTER_PORT": str(port), "LONGHAUL_NODE": f"node{rank}",
+                }  # fmt: skip
+                code = 1
+                try:
+                    work([case for case in cases if case.size == size], dataset, result)
+                    code = 0
+                finally:
+                    sys.stderr.flush()
+                    os._exit(code)
+            children.append(child)
+        for child in children:
+            if os.waitpid(child, 0)[1]:
+                raise SystemExit(f"a rank of {size} failed")
+
+
+def work(cases: list[Case], dataset: Dataset, result: Path) -> None:
+    place = find_place(os.environ)
+    assert place is not None
+    control = meet(place)
+    for case in cases:
+        seen = run(case, place, control, dataset)
+        if place.rank == 0:
+            with result.open("a") as file:
+                file.write(json.dumps({"name": case.name, **seen}) + "\n")
+    part()
+
+
+def run(case: Case, place: Place, control: Any, dataset: Dataset) -> dict[str, Any]:
+    recipe = load_recipe("drill", [*SETS, *case.sets]).recipe
+    world = form_world(place, control, Layout(**case.layout), torch.device("cpu"))
+    ranks = Ranks.of(world)
+    model = allocate(recipe.model, dataset.vocab_size, "meta", dataset.tokenizer.end_of_text)
+    parallel = parallelize(model, world, recipe.parallel, recipe.seed)
+    optimizer = build_optimizer(model, recipe.optim, parallel.sharding)
+    step = TrainingStep(
+        model, optimizer, world.device, recipe.precision, recipe.seed,
+        sources=[source.name for source in dataset.sources], parallel=parallel,
+    )  # fmt: skip
+    clock = RealClock()
+    parts = Parts(
+        step=step,
+        progress=Progress(recipe, dataset.identity),
+        batches=BatchReader(
+            dataset, recipe.seed, recipe.block_length(), recipe.order.cycle, recipe.data.stages,
+            rank=world.data_rank, size=world.data_size,
+        ),
+        dataset=dataset,
+        saver=Saver(Path("nowhere"), attempt=1, still_owner=lambda: True, clock=clock),
+        snapshots=SnapshotRing(0),
+        books=TimeBooks(clock),
+        clock=clock,
+        ranks=ranks,
+    )  # fmt: skip
+    wishes = Wishes(lambda: 0, lambda _: None)
+    given = (recipe, LedgerState(), parts, Identity(1, "1.00", 0), ranks, wishes)
+    if place.rank == 0:
+        leading = LeadingTrainer(*given)
+        spoil(case, place.rank, leading)
+        seen = lead(leading, recipe)
+        leading.end(0)
+    else:
+        following = FollowingTrainer(*given, restore=lambda _: None, others={})
+        spoil(case, place.rank, following)
+        following.follow()
+        seen = {}
+    own = [str(int(hash_of(own_part(p)))) for p in parallel.parameters.values()]
+    parts.batches.close()
+    return seen | {"weights": Control(control).gather(own)}
+
+
+def lead(trainer: LeadingTrainer, recipe: Recipe) -> dict[str, Any]:
+    losses, verdicts, named = [], [], []
+    world = trainer.world
+    watch = StragglerWatch([world.layout.stage(rank) for rank in range(world.size)])
+    for record in trainer.steps():
+        losses += [record.loss] if hasattr(record, "loss") else []
+        for compared in trainer.comparisons():
+            verdict = judge(compared, None)
+            verdicts.append([compared.step, compared.what, verdict.kind, verdict.ranks])
+        for made, seconds in trainer.paces():
+            named += [[made, s.rank, s.slower] for s in watch.observe(made, seconds)]
+    return {"losses": losses, "verdicts": verdicts, "named": named, "nodes": trainer.nodes}
+
+
+def spoil(case: Case, rank: int, trainer: LeadingTrainer | FollowingTrainer) -> None:
+    """Do something wrong on one rank, from a step on."""
+    if not case.wrong:
+        return
+    who, kind, strength, first = case.wrong.split()
+    if rank != int(who):
+        return
+    step, by, begins = trainer.training_step, float(strength), int(first)
+    backward: Callable[[torch.Tensor], None] = step._backward
+
+    def acting() -> bool:
+        return trainer.position.step + 1 >= begins
+
+    def scaled(loss: torch.Tensor) -> None:
+        backward(loss * by if acting() else loss)
+
+    if kind == "gradient":
+        step._backward = scaled  # type: ignore[method-assign]
+    elif kind in ("weight", "norm"):
+        assert step.parallel is not None
+        names = [name for name in step.parallel.parameters if kind in name]
+        weight = own_part(step.parallel.parameters[names[0]])
+        make = partial(_turned, trainer._step, trainer, begins, weight, int(by))
+        trainer._step = make  # type: ignore[method-assign]
+    else:
+        step._loss = partial(_longer, step._loss, acting, by)  # type: ignore[method-assign]
+        step._backward = partial(_longer, backward, acting, by)  # type: ignore[method-assign]
+
+
+def _longer(compute: Any, acting: Callable[[], bool], by: float, *given: Any, **named: Any) -> Any:
+    """Compute, and take so many times the processor time."""
+    began = time.thread_time()
+    made = compute(*given, **named)
+    until = began + (time.thread_time() - began) * (by if acting() else 1.0)
+    while time.thread_time() < until:
+        pass
+    return made
+
+
+def _turned(
+    make: Callable[[], None], trainer: Any, begins: int, weight: torch.Tensor, bit: int
+) -> None:
+    if trainer.position.step + 1 == begins:
+        with torch.no_grad():
+            weight.view(torch.int32).view(-1)[5] ^= 1 << bit
+    make()
+
+
+if __name__ == "__main__":
+    asked = [
+        Case(row["name"], row["layout"], tuple(row["sets"]), row["wrong"])
+        for row in json.loads(Path(sys.argv[1]).read_text())
+    ]
+    main(asked, Path(sys.argv[2]), Path(sys.argv[3]))
