@@ -1,0 +1,122 @@
+"""Replicas of a run: how its pilot joins the others, and what every other one does.
+
+Enters: a replica's environment, an attempt or a run's folder. Leaves: a pilot that has what the
+others made of the run while it was away; or steps made together with it.
+Never knows: how replicas are started, or how they agree.
+"""
+
+import os
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+
+import torch
+
+from longhaul.core.books import TimeBooks
+from longhaul.core.clocks import RealClock
+from longhaul.core.errors import ExitCode, RecipeError
+from longhaul.core.records import StepRecord
+from longhaul.logbook.folder import RunFolder
+from longhaul.logbook.ledger import load_ledger
+from longhaul.run.asked import read_asked
+from longhaul.run.attempt import Attempt
+from longhaul.run.build import Site, build_parts
+from longhaul.run.device import choose_device, settle_torch
+from longhaul.run.signals import leaving_at_once
+from longhaul.run.surviving import Origin
+from longhaul.run.text import text_for_training
+from longhaul.run.view import SilentView
+from longhaul.supervise.elastic import LIGHTHOUSE, REPLICA, pilot_is_there
+from longhaul.supervise.lifeline import hold_on
+from longhaul.supervise.progress import ProgressFile, progress_path
+from longhaul.train.elastic import CompanionTrainer, ElasticStep, Outrun, Place
+from longhaul.train.parts import Identity, Parts
+
+_LOOK_EVERY_S = 0.1
+
+
+def join_as_pilot(
+    attempt: Attempt, parts: Parts, origin: Origin
+) -> tuple[Origin, list[StepRecord]]:
+    """Take the pilot's place among the replicas, if this process is one.
+
+    Args:
+        attempt: of the pilot.
+        parts: as they were restored.
+        origin: from where.
+
+    Returns:
+        Where this attempt goes on from, and the records of steps that the others have made and
+        that the journal lacks.
+    """
+    if REPLICA not in os.environ:
+        return origin, []
+    place = _place(parts, 0, attempt.recipe.supervise.deadlines()["collective_s"])
+    healed = place.join()
+    pilot_is_there(attempt.folder).touch()
+    if not healed:
+        return origin, []
+    step, since = parts.progress.position.step, attempt.past.steps_made
+    missed = place.missed(since)
+    text = f"the other replicas have come to step {step} meanwhile, and gave their state"
+    if len(missed) < step - since:
+        text += f", and the records of {step - since - len(missed)} steps are lost"
+    attempt.view.say(text)
+    attempt.book.tell("healed", step, restored=origin.step, text=text)
+    number = attempt.book.lease.attempt
+    return Origin(step, "replica"), [replace(record, attempt=number) for record in missed]
+
+
+def follow_pilot(folder: RunFolder) -> ExitCode:
+    """Make steps with the pilot until the run is finished.
+
+    Raises:
+        Apart: the replicas could not agree.
+    """
+    number, clock = int(os.environ[REPLICA]), RealClock()
+    asked = read_asked(folder)
+    recipe = asked.settings()
+    with ExitStack() as leaving:
+        progress = ProgressFile(progress_path(folder, number))
+        leaving.callback(progress.close)
+        books = TimeBooks(clock, "restart", watcher=progress.booked)
+        leaving.enter_context(leaving_at_once())
+        hold_on(os.environ, recipe.supervise.grace_s, folder.workers / f"{number}.log")
+        settle_torch(recipe, recipe.machine.processes)
+        while not pilot_is_there(folder).exists():
+            time.sleep(_LOOK_EVERY_S)
+        dataset = text_for_training(folder, asked, lambda _: None)
+        ledger = load_ledger(folder)[0]
+        site = Site(
+            recipe, ledger, folder.checkpoints, attempt=0, still_owner=lambda: False,
+            books=books, clock=clock, view=SilentView(),
+        )  # fmt: skip
+        parts = build_parts(site, dataset, _device(number, recipe.machine.device))
+        leaving.callback(parts.saver.close)
+        leaving.callback(parts.batches.close)
+        place = _place(parts, number, recipe.supervise.deadlines()["collective_s"])
+        leaving.callback(place.close)
+        place.join()
+        while True:
+            identity = Identity(attempt=0, segment="", done_before=0)
+            trainer = CompanionTrainer(recipe, load_ledger(folder)[0], parts, identity)
+            try:
+                for record in trainer.steps():
+                    if isinstance(record, StepRecord):
+                        progress.reach(record.step)
+                        place.remember(record)
+            except Outrun:
+                continue  # with the state that the others have, and what is decided by now
+            return ExitCode.FINISHED
+
+
+def _place(parts: Parts, number: int, most_s: float) -> Place:
+    step = parts.step
+    if not isinstance(step, ElasticStep):
+        raise RecipeError("parallel.elastic: changed while replicas train", "start the run again")
+    return Place(number, os.environ[LIGHTHOUSE], step, parts.progress, most_s)
+
+
+def _device(number: int, asked: str) -> torch.device:
+    device = choose_device(asked)
+    return torch.device("cuda", number) if device.type == "cuda" else device

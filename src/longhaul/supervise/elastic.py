@@ -1,0 +1,284 @@
+"""The supervisor of replicas: one that dies is started again while the others train on.
+
+Replica 0 is the pilot: it keeps the book, evaluates, saves, and its end is the run's end. The
+others only make steps with it. A pilot that comes back goes on from what the others have made of
+the run meanwhile; each of its lives is an attempt of the run.
+
+Enters: what is to be supervised, the run's lease. Leaves: the run's exit code, every death in the
+logbook, no process. Never knows: torch, or how replicas agree (`parallel/replicas.py`).
+"""
+
+import os
+import platform
+import select
+import signal
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from longhaul.core.clocks import RealClock
+from longhaul.core.errors import ExitCode
+from longhaul.core.units import Bytes, Seconds, short_seconds
+from longhaul.logbook.folder import RunFolder
+from longhaul.logbook.lease import Lease
+from longhaul.supervise.classify import Death, classify, last_words
+from longhaul.supervise.ears import PAUSE, STOPS, Ears, listening
+from longhaul.supervise.ends import group_end
+from longhaul.supervise.fence import write_down
+from longhaul.supervise.group import ATTEMPT, BEGAN
+from longhaul.supervise.history import Chronicle, failures, unbooked, usable_checkpoints
+from longhaul.supervise.inquest import in_words
+from longhaul.supervise.lifeline import Lifeline
+from longhaul.supervise.lighthouse import Lighthouse
+from longhaul.supervise.placement import threads_each
+from longhaul.supervise.progress import Progress, progress_path, read_progress
+from longhaul.supervise.rank_process import Outfit, RankProcess
+from longhaul.supervise.restart import Failure, Plan, next_plan
+from longhaul.supervise.supervisor import Job
+from longhaul.supervise.watchdog import Learned, Rank, judge, learn
+
+REPLICA = "LONGHAUL_REPLICA"
+"""Environment variable of a worker: its number among replicas."""
+LIGHTHOUSE = "LONGHAUL_LIGHTHOUSE"
+"""The address at which replicas meet."""
+SILENCE_S: Seconds = 2.0
+"""A replica whose heartbeat, ten a second, stops for so long counts as dead."""
+_PILOT = 0
+_LOOK_EVERY_S: Seconds = 0.5
+_LOG_END: Bytes = 16_384
+_TIDY_WITHIN_S: Seconds = 2.0
+"""What a pilot gets that has not begun to train when it is asked to end."""
+
+
+def pilot_is_there(folder: RunFolder) -> Path:
+    """A file that a pilot makes once others may join it; until then they wait."""
+    return folder.workers / "pilot-is-there"
+
+
+class ElasticSupervisor:
+    """Supervises the replicas of one run, from a start to its end.
+
+    Args:
+        job: what is to be supervised; each of its processes is a replica.
+        lease: held by this process.
+        say: takes sentences for people.
+        began: Unix time at which this process began; the first attempt books from there.
+    """
+
+    def __init__(self, job: Job, lease: Lease, say: Callable[[str], None], began: Seconds) -> None:
+        self._job, self._lease, self._say, self._began = job, lease, say, began
+        self._clock = RealClock()
+        self._lifeline = Lifeline()
+        self._workers: dict[int, RankProcess] = {}
+        self._started: dict[int, Seconds] = {}
+        self._due: dict[int, Seconds] = {}
+        """When those that have died are started again."""
+        self._lost: list[Failure] = []
+        """Deaths of other replicas than the pilot."""
+        self._learned = Learned()
+        self._looked: Seconds = 0.0
+        self._stop: ExitCode | None = None
+        self._stop_asked: Seconds = 0.0
+        self._passed_on = False
+
+    def run(self) -> ExitCode:
+        """Until the run is finished, somebody wants it to stop, or a person must look."""
+        folder, settings = self._job.folder, self._job.settings
+        folder.workers.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as leaving:
+            ears = leaving.enter_context(listening())
+            join_s, log = settings.deadlines()["collective_s"], folder.workers / "lighthouse.log"
+            lighthouse = Lighthouse(join_s, SILENCE_S, settings.grace_s, log)
+            leaving.callback(lighthouse.close)
+            leaving.callback(self._end_all)
+            pilot_is_there(folder).unlink(missing_ok=True)
+            self._due = dict.fromkeys(range(self._job.processes), 0.0)
+            while True:
+                self._start_those_due(lighthouse)
+                errors = [w.errors for w in self._workers.values() if w.errors is not None]
+                select.select([ears.descriptor, *errors], [], [], _LOOK_EVERY_S)
+                self._pass_on()
+                if self._obey(ears):
+                    return ExitCode.INTERRUPTED
+                for number in [n for n, worker in self._workers.items() if not worker.running]:
+                    code = self._answer(number)
+                    if code is not None:
+                        return code
+                if (code := self._stop_the_pilot()) is not None:
+                    return code
+                self._watch()
+
+    def _start_those_due(self, lighthouse: Lighthouse) -> None:
+        now, size = self._clock.monotonic(), self._job.processes
+        for number in sorted(number for number, due in self._due.items() if due <= now):
+            del self._due[number]
+            environment = {
+                ATTEMPT: str(self._lease.attempt),
+                BEGAN: f"{self._began:.6f}",
+                REPLICA: str(number),
+                LIGHTHOUSE: lighthouse.address,
+                "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads_each(size))),
+                **lighthouse.environment(),
+                **self._lifeline.environment(),
+            }
+            errors = [w.errors for w in self._workers.values() if w.errors is not None]
+            outfit = Outfit(
+                work=self._job.work,
+                environment=environment,
+                log=self._job.folder.workers / f"{number}.log",
+                on_terminal=number == _PILOT,
+                closes=(self._lifeline.writing_end, *errors, *lighthouse.descriptors()),
+            )
+            self._started[number] = now
+            self._workers[number] = RankProcess(number, outfit)
+            with suppress(OSError):
+                pids = [(worker.rank, worker.pid) for worker in self._workers.values()]
+                write_down(self._job.folder, self._lease.attempt, pids)
+
+    def _answer(self, number: int) -> ExitCode | None:
+        """What follows a replica's end; the run's exit code, if that is the run's end too."""
+        worker = self._workers.pop(number)
+        code = worker.exit_code
+        assert code is not None
+        worker.kill()  # and what it may have started
+        end = group_end([code], self._stop) if number == _PILOT or code != 0 else None
+        if end is None:  # a companion that has come to the end; the pilot follows
+            return None
+        if number == _PILOT and end.exit_code is not None:
+            worker.close()
+            return end.exit_code
+        plan = self._tell(number, worker, code)
+        worker.close()
+        if number != _PILOT:
+            if plan.restart and self._stop is None:
+                self._due[number] = self._clock.monotonic() + plan.wait_s
+            return None
+        if not plan.restart:
+            return self._stop or plan.exit_code
+        self._passed_on = False  # the others still have what it was to save
+        self._lease.renew()
+        self._due[number] = self._clock.monotonic() + plan.wait_s
+        return None
+
+    def _tell(self, number: int, worker: RankProcess, code: int) -> Plan:
+        """Find the cause of a death, decide what follows, and write both down."""
+        folder, step, now = self._job.folder, self._step(number), self._clock.wall()
+        death = Death(number, code, worker.log_end(_LOG_END), "", self._clock.monotonic())
+        cause = classify(death, self._job.signatures, self._job.device)
+        failure = Failure(cause.name, cause.remedy, step, now)
+        is_pilot = number == _PILOT
+        usable = usable_checkpoints(folder) if is_pilot else {}
+        before = failures(folder) if is_pilot else self._lost
+        plan = next_plan([*before, failure], list(usable), code, self._job.settings)
+        chronicle = Chronicle(folder, self._lease.attempt, self._clock)
+        if plan.poison is not None:
+            chronicle.poison(plan.poison, usable[plan.poison], step or 0, plan.reason)
+        told = {
+            "reason": in_words(cause), "cause": cause.name, "remedy": cause.remedy, "rank": number,
+            "exit_codes": [code], "said": cause.message, "reached": step, "poisoned": plan.poison,
+            "follows": plan.reason,
+        }  # fmt: skip
+        seconds = unbooked(folder, self._lease.attempt, self._began, now) if is_pilot else {}
+        kind = "attempt-ended" if is_pilot else "replica-lost"
+        event = chronicle.tell(kind, step or 0, told, seconds)
+        chronicle.close()
+        if is_pilot:
+            self._began = event.time
+        else:
+            self._lost.append(failure)
+        others = len([w for w in self._workers.values() if w.running])
+        what = f"it comes back in {short_seconds(plan.wait_s)}" if plan.wait_s else "it comes back"
+        follows = what if plan.restart else f"it stays away: {plan.reason}"
+        self._say(f"WARNING: replica {number}: {in_words(cause)}; {others} train on, {follows}")
+        if said := last_words(worker.log_end(_LOG_END)):
+            self._say(f"  replica {number} said: {said}")
+        return plan
+
+    def _obey(self, ears: Ears) -> bool:
+        """Hear what people and schedulers want; True if all is to end at once."""
+        for number in ears.heard():
+            if number == PAUSE:
+                for worker in self._workers.values():
+                    worker.send(signal.SIGSTOP)
+                os.kill(os.getpid(), signal.SIGSTOP)  # until the shell's `fg` or `bg`
+                for worker in self._workers.values():
+                    worker.send(signal.SIGCONT)
+                self._learned = Learned()
+                continue
+            if number == signal.SIGINT and self._stop == ExitCode.INTERRUPTED:
+                saved = max(usable_checkpoints(self._job.folder), default=0)
+                self._say(f"SIGINT again: all replicas end at once; step {saved} is saved")
+                return True
+            self._stop, self._stop_asked = STOPS[number], self._clock.monotonic()
+        return False
+
+    def _stop_the_pilot(self) -> ExitCode | None:
+        """Let the pilot save and end, once it trains: one that is coming back must be healed
+        first, or what the others have made would be lost. An exit code, if there is nothing to
+        save.
+        """
+        if self._stop is None or self._passed_on:
+            return None
+        asked_s = self._clock.monotonic() - self._stop_asked
+        nobody = all(self._step(number) is None for number in self._workers)
+        if nobody and asked_s > _TIDY_WITHIN_S:
+            return self._stop
+        pilot = self._workers.get(_PILOT)
+        if pilot is not None and self._step(_PILOT) is not None:
+            interrupt = self._stop == ExitCode.INTERRUPTED
+            pilot.send(signal.SIGINT if interrupt else signal.SIGTERM)
+            self._passed_on = True
+        elif asked_s > self._job.settings.grace_s:
+            self._say("WARNING: the pilot did not come back in time; the last steps are lost")
+            return self._stop
+        return None
+
+    def _watch(self) -> None:
+        """End replicas that hang; what follows is as after any other death."""
+        now = self._clock.monotonic()
+        if now - self._looked < _LOOK_EVERY_S or not self._workers:
+            return
+        self._looked = now
+        host = platform.node()
+        ranks = [
+            Rank(n, host, self._progress(n), worker.state) for n, worker in self._workers.items()
+        ]
+        self._learned = learn(self._learned, ranks)
+        began = max(self._started.values())
+        verdict = judge(now, began, ranks, self._learned, self._job.settings)
+        if verdict.hung:
+            for number in verdict.missing or tuple(self._workers):
+                self._say(f"WARNING: replica {number} hangs: {verdict.reason}")
+                self._workers[number].kill()
+
+    def _step(self, number: int) -> int | None:
+        """Step that a replica has reached in its present life; None if it does not train yet."""
+        said = self._progress(number)
+        return said.step if said and said.phase not in ("prepare", "start-up") else None
+
+    def _progress(self, number: int) -> Progress | None:
+        said = read_progress(progress_path(self._job.folder, number))
+        return said if said and said.monotonic >= self._started[number] else None
+
+    def _pass_on(self) -> None:
+        """Let what the pilot wrote to its standard error reach its log and this process's own."""
+        for worker in self._workers.values():
+            while worker.errors is not None:
+                try:
+                    piece = os.read(worker.errors, 65_536)
+                except BlockingIOError:
+                    break
+                with suppress(OSError), worker.log.open("ab") as log:
+                    log.write(piece)
+                with suppress(OSError):
+                    os.write(2, piece)
+                if piece == b"":
+                    worker.close()
+
+    def _end_all(self) -> None:
+        for worker in self._workers.values():
+            worker.kill()
+        self._pass_on()
+        for worker in self._workers.values():
+            worker.close()
+        self._lifeline.let_go()

@@ -1,0 +1,276 @@
+"""Training by replicas that come and go: a step that all who are there make together.
+
+The sequences of every batch are dealt out anew among those who make the step, so the global batch,
+its number of targets, and with them the loss and the gradient are the same however many there are;
+a step in which somebody is lost is made again from the same batch by the rest. Numbers differ from
+an undisturbed run's only as sums in another order do. Whoever comes back, or falls behind, is given
+a peer's whole training state.
+
+Enters: a live step, its position, a place among replicas. Leaves: the same figures of each step on
+all of them. Never knows: how replicas are started, or how they meet (`parallel/replicas.py`).
+
+Shapes: B sequences of a batch, T tokens of a sequence.
+"""
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+
+from longhaul.checkpoint.capture import (
+    TrainingState,
+    capture,
+    check_same,
+    descriptions,
+    hand_back,
+)
+from longhaul.core.errors import ExitCode, LonghaulError
+from longhaul.core.records import Decision, Event, StepRecord, from_line, to_line
+from longhaul.core.units import Seconds
+from longhaul.data.batches import IGNORED, Batch, share_of
+from longhaul.parallel.replicas import Deal, Replicas, State
+from longhaul.train.leading import OneProcessOnly
+from longhaul.train.loan import Loan
+from longhaul.train.renew import parts_for
+from longhaul.train.state import Progress, training_state
+from longhaul.train.step import TrainingStep
+from longhaul.train.trainer import Trainer
+
+_REMEMBERED = 4096
+"""Records of late steps that each replica keeps, for a pilot that was away while they were made."""
+_TENSOR = "tensor."
+
+
+class Outrun(LonghaulError):
+    """The others went on from another state, which this replica now has."""
+
+    exit_code = ExitCode.FAILED
+
+
+class _Void(Exception):
+    """Somebody was lost in this step: it was not made."""
+
+
+class ElasticStep(TrainingStep):
+    """A step made by all replicas that are there; alone until it is given a `place`."""
+
+    place: "Place | None" = None
+
+    def __call__(
+        self,
+        batch: Batch,
+        micro_sequences: int,
+        learning_rate: float,
+        read_gauges: bool,
+        window: int | None = None,
+    ) -> torch.Tensor:
+        """As `TrainingStep`, of the whole batch: what this replica computes of it is found out.
+
+        Raises:
+            Outrun: the others went on from another state.
+        """
+        if self.place is None:
+            return super().__call__(batch, micro_sequences, learning_rate, read_gauges, window)
+        while True:
+            deal = self.place.meet()
+            if deal is None:
+                return self.place.figures.to(self.device)
+            self._own = (deal.rank,)
+            own = own_share(batch, deal)
+            try:
+                made = super().__call__(own, micro_sequences, learning_rate, read_gauges, window)
+            except _Void:
+                self.optimizer.clear_gradients()
+                self.thermometers.discard()
+            else:
+                self.place.figures = made[: self.num_figures]
+                return made
+
+    def compute(
+        self,
+        batch: Batch,
+        micro_sequences: int,
+        read_gauges: bool = False,
+        window: int | None = None,
+    ) -> torch.Tensor:
+        """As `TrainingStep`, and the sums over all who make this step."""
+        loss = super().compute(batch, micro_sequences, read_gauges, window)
+        if self.place is not None:
+            weights = [p for p in self.model.parameters() if p.requires_grad]
+            gradients = [p.grad for p in weights if p.grad is not None]
+            self.place.replicas.sum([*gradients, loss])
+            if not self.place.replicas.commit():
+                raise _Void
+        return loss
+
+
+def own_share(batch: Batch, deal: Deal) -> Batch:
+    """One replica's sequences of a global batch; one of no weight where there are none for it."""
+    own = share_of(len(batch.tokens_BT), deal.rank, deal.size)
+    tokens_BT, targets_BT = batch.tokens_BT[own], batch.targets_BT[own]
+    source_B = None if batch.source_B is None else batch.source_B[own]
+    if len(tokens_BT) == 0:
+        tokens_BT = batch.tokens_BT[:1]
+        targets_BT = torch.full_like(tokens_BT, IGNORED)
+        source_B = None if batch.source_B is None else batch.source_B[:1]
+    return replace(batch, tokens_BT=tokens_BT, targets_BT=targets_BT, source_B=source_B)
+
+
+class Place:
+    """A live step's place among the replicas.
+
+    Args:
+        number: of this replica; the pilot's is 0.
+        lighthouse: address at which replicas meet.
+        step: live; takes part from now on.
+        progress: its position.
+        most_s: that a replica waits for others that are alive.
+    """
+
+    def __init__(
+        self, number: int, lighthouse: str, step: ElasticStep, progress: Progress, most_s: Seconds
+    ) -> None:
+        self.figures = torch.zeros(step.num_figures)
+        """Of the last step: loss, gradient norm, masked, and those of a loss scale."""
+        self._step, self._progress = step, progress
+        self._recent: deque[str] = deque(maxlen=_REMEMBERED)
+        self._orders = 0
+        self._met: Deal | None = None
+        # Whoever is new wants a pilot's state, be it of step 0; only a pilot has one of its own.
+        generation = progress.position.step + 1 if number == 0 else 0
+        self.replicas = Replicas(number, lighthouse, generation, self._give, self._take, most_s)
+        step.place = self
+
+    def join(self) -> bool:
+        """Meet the others for the first time; whether they were ahead, and gave their state."""
+        self._met, healed = self.replicas.begin()
+        return healed
+
+    def meet(self) -> Deal | None:
+        """Who makes the next step; None if the others have made it, and gave the result.
+
+        Raises:
+            Outrun: what the others gave is no result of this step; the next step goes on from it.
+        """
+        if self._met is not None:
+            deal, self._met = self._met, None
+            return deal
+        before, orders = self._progress.position.step, self._orders
+        deal, healed = self.replicas.begin()
+        if not healed:
+            return deal
+        self._met = deal
+        now = self._progress.position.step
+        if now == before + 1 and self._orders == orders:
+            return None
+        raise Outrun(f"this replica stood at step {before}, the others at step {now}")
+
+    def lead(self) -> None:
+        """A decision has changed this replica's state: all others are to have it."""
+        self._orders += 1
+        self.replicas.lead()
+
+    def remember(self, record: StepRecord) -> None:
+        """Keep a record for a pilot that is away."""
+        self._recent.append(to_line(record))
+
+    def missed(self, since: int) -> list[StepRecord]:
+        """Records of steps after `since` that the others have made, as far as they keep them."""
+        records = [from_line(line) for line in self._recent]
+        return [r for r in records if isinstance(r, StepRecord) and r.step > since]
+
+    def close(self) -> None:
+        """Leave; the others go on."""
+        self._step.place = None
+        self.replicas.close()
+
+    def _give(self) -> State:
+        state = capture(training_state(self._step, self._progress))
+        told = {
+            "facts": state.facts,
+            "figures": self.figures.tolist(),
+            "recent": list(self._recent),
+            "orders": self._orders,
+        }
+        tensors = {f"{_TENSOR}{name}": tensor for name, tensor in state.tensors.items()}
+        return {**tensors, "told": json.dumps(told)}
+
+    @torch.no_grad()
+    def _take(self, given: State) -> None:
+        told = json.loads(str(given["told"]))
+        parts = parts_for(self._step, self._progress, told["facts"])
+        live = capture(parts)
+        tensors = {
+            name.removeprefix(_TENSOR): tensor
+            for name, tensor in given.items()
+            if isinstance(tensor, torch.Tensor)
+        }
+        check_same(descriptions(tensors), descriptions(live.tensors))
+        for name, tensor in live.tensors.items():
+            tensor.copy_(tensors[name])
+        hand_back(parts, TrainingState(live.tensors, told["facts"]))
+        self.figures = torch.tensor(told["figures"])
+        self._recent.clear()
+        self._recent.extend(told["recent"])
+        self._orders = told["orders"]
+
+
+class ElasticTrainer(Trainer):
+    """The pilot's trainer: what it is told at a border, the others have by its state."""
+
+    @property
+    def _place(self) -> Place:
+        step = self.training_step
+        assert isinstance(step, ElasticStep)
+        assert step.place is not None
+        return step.place
+
+    def steps(self) -> Iterator[StepRecord | Event]:
+        """As `Trainer.steps`; a pilot that was away has the others go on from its ledger."""
+        self._place.lead()
+        for record in super().steps():
+            if isinstance(record, StepRecord):
+                self._place.remember(record)
+            yield record
+
+    def apply(self, decision: Decision, segment: str | None = None) -> None:
+        """As `Trainer.apply`, for all."""
+        super().apply(decision, segment)
+        self._place.lead()
+
+    def roll_back(self, restore: Callable[..., object]) -> None:
+        """As `Trainer.roll_back`, for all."""
+        super().roll_back(restore)
+        self._place.lead()
+
+    def lend(self, copies: int) -> Loan:
+        """Refused: the others would wait for steps that are replayed.
+
+        Raises:
+            OneProcessOnly: always.
+        """
+        raise OneProcessOnly("steps are replayed by one process alone, and this run has replicas")
+
+
+class CompanionTrainer(Trainer):
+    """The trainer of every other replica: it makes steps, and nothing else."""
+
+    def evaluate(self, most_tokens: int | None) -> Iterator[StepRecord | Event]:
+        """Done by the pilot."""
+        yield from ()
+
+    def save(self) -> Iterator[StepRecord | Event]:
+        """Done by the pilot."""
+        yield from ()
+
+    def snapshot(self) -> bool:
+        """Kept by the pilot."""
+        return False
+
+
+def trainer_of(step: TrainingStep) -> type[Trainer]:
+    """The trainer that suits a step of a process that keeps a run's book."""
+    joined = isinstance(step, ElasticStep) and step.place is not None
+    return ElasticTrainer if joined else Trainer

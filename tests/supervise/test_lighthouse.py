@@ -1,0 +1,45 @@
+import importlib.util
+import time
+from pathlib import Path
+
+import pytest
+
+from longhaul.core.errors import RecipeError
+from longhaul.supervise.lighthouse import Lighthouse, refuse_without_torchft
+
+needs_torchft = pytest.mark.skipif(
+    importlib.util.find_spec("torchft") is None,
+    reason="torchft is not installed: a lighthouse needs the extra `ft`",
+)
+DEADLINE_S = 60.0
+
+
+def test_who_lacks_torchft_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(RecipeError, match=r"longhaul\[ft\]"):
+        refuse_without_torchft()
+
+
+@needs_torchft
+def test_a_lighthouse_outlives_its_supervisor_by_the_grace_period_and_no_longer(
+    tmp_path: Path,
+) -> None:
+    with Lighthouse(10.0, 2.0, 0.2, tmp_path / "log") as lighthouse:
+        assert lighthouse.address.startswith("http://127.0.0.1:")
+        assert lighthouse.running
+        assert len(lighthouse.descriptors()) == 2
+        assert lighthouse._process.stdin is not None
+        lighthouse._process.stdin.close()  # as the death of this process would
+        deadline = time.monotonic() + DEADLINE_S
+        while lighthouse.running:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert len(lighthouse.descriptors()) == 1
+
+
+@needs_torchft
+def test_a_lighthouse_that_is_closed_is_gone(tmp_path: Path) -> None:
+    with Lighthouse(10.0, 2.0, 60.0, tmp_path / "log") as lighthouse:
+        pass
+    assert not lighthouse.running
+    assert lighthouse.descriptors() == ()

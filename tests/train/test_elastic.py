@@ -1,0 +1,250 @@
+"""A step that replicas make together, with a stand-in for those who agree on it."""
+
+import random
+
+import pytest
+import torch
+
+import longhaul.train.elastic
+from longhaul.core.records import Decision, StepRecord
+from longhaul.data.batches import IGNORED, Batch, BatchRequest
+from longhaul.parallel.replicas import Deal
+from longhaul.train.elastic import (
+    ElasticStep,
+    ElasticTrainer,
+    Outrun,
+    Place,
+    own_share,
+    trainer_of,
+)
+from longhaul.train.leading import OneProcessOnly
+from longhaul.train.trainer import Trainer
+
+RATE = 1e-3
+
+
+class Agreement:
+    """Stands for `Place` and `Replicas`: says what it was told to say."""
+
+    def __init__(self, deals: list[Deal | None], commits: list[bool]) -> None:
+        self.replicas = self
+        self.figures = torch.tensor([1.25, 2.5, 0.0])
+        self._deals, self._commits = deals, commits
+        self.summed = 0
+
+    def meet(self) -> Deal | None:
+        return self._deals.pop(0)
+
+    def sum(self, tensors: list[torch.Tensor]) -> None:
+        self.summed += 1
+
+    def commit(self) -> bool:
+        return self._commits.pop(0)
+
+
+def elastic(trainer: Trainer, place: Agreement | None) -> ElasticStep:
+    step = trainer.training_step
+    step.__class__ = ElasticStep
+    step.place = place
+    return step
+
+
+def batch_of(trainer: Trainer) -> Batch:
+    return trainer._parts.batches.read(BatchRequest(0, 16, 16))
+
+
+def weights(step: ElasticStep) -> list[torch.Tensor]:
+    return [weight.detach().clone() for weight in step.model.parameters()]
+
+
+def test_a_batch_is_dealt_out_whole_among_any_number_of_replicas(make_trainer) -> None:
+    batch = batch_of(make_trainer())
+    dice = random.Random(0)
+    for size in (1, 2, 3, 5, 16, 19):
+        shares = [own_share(batch, Deal(rank, size)) for rank in range(size)]
+        real = [share for share in shares if (share.targets_BT != IGNORED).any()]
+        assert torch.equal(torch.cat([share.tokens_BT for share in real]), batch.tokens_BT)
+        assert torch.equal(torch.cat([share.targets_BT for share in real]), batch.targets_BT)
+        assert {share.num_targets for share in shares} == {batch.num_targets}
+        assert all(len(share.tokens_BT) > 0 for share in shares)
+        assert dice.choice(shares).next_draw == batch.next_draw
+
+
+@pytest.mark.parametrize("size", [2, 3, 17])
+def test_gradients_of_all_replicas_add_up_to_that_of_one_process(make_trainer, size: int) -> None:
+    trainer = make_trainer("model.dropout=0")
+    step, batch = elastic(trainer, None), batch_of(trainer)
+    loss = step.compute(batch, 16)
+    whole = [weight.grad.clone() for weight in step.model.parameters()]
+    step.optimizer.clear_gradients()
+    # One process after the other adds to the same gradients what each would send to the others.
+    losses = [step.compute(own_share(batch, Deal(rank, size)), 16) for rank in range(size)]
+    assert sum(losses) == pytest.approx(float(loss), rel=1e-6)
+    for weight, expected in zip(step.model.parameters(), whole, strict=True):
+        torch.testing.assert_close(weight.grad, expected, rtol=1e-4, atol=1e-7)
+
+
+def test_a_step_in_which_somebody_is_lost_is_made_again_from_the_same_batch(make_trainer) -> None:
+    plain = make_trainer("model.dropout=0")
+    expected = plain.training_step(batch_of(plain), 16, RATE, False)
+    trainer = make_trainer("model.dropout=0")
+    # The first time half of it was this replica's, and the rest was lost with another one.
+    place = Agreement([Deal(1, 2), Deal(0, 1)], [False, True])
+    step = elastic(trainer, place)
+    made = step(batch_of(trainer), 16, RATE, False)
+    assert place.summed == 2
+    assert torch.equal(made, expected)
+    assert torch.equal(place.figures, expected)
+    for weight, alike in zip(weights(step), plain.training_step.model.parameters(), strict=True):
+        assert torch.equal(weight, alike)
+
+
+def test_a_step_that_others_have_made_is_not_made_again(make_trainer) -> None:
+    trainer = make_trainer()
+    place = Agreement([None], [])
+    step = elastic(trainer, place)
+    before = weights(step)
+    assert torch.equal(step(batch_of(trainer), 16, RATE, False), place.figures)
+    assert all(map(torch.equal, before, weights(step)))
+    assert place.summed == 0
+
+
+def test_gauges_of_a_lost_step_are_forgotten(make_trainer) -> None:
+    trainer = make_trainer("model.dropout=0")
+    step = elastic(trainer, Agreement([Deal(0, 1), Deal(0, 1)], [False, True]))
+    figures = step(batch_of(trainer), 16, RATE, True)
+    plain = make_trainer("model.dropout=0")
+    expected = plain.training_step(batch_of(plain), 16, RATE, True)
+    assert torch.equal(figures.nan_to_num(), expected.nan_to_num())
+
+
+def test_who_has_no_place_among_replicas_trains_as_one_process(make_trainer) -> None:
+    trainer, plain = make_trainer(), make_trainer()
+    assert trainer_of(plain.training_step) is Trainer
+    step = elastic(trainer, None)
+    assert trainer_of(step) is Trainer
+    alone = step(batch_of(trainer), 16, RATE, False)
+    assert torch.equal(alone, plain.training_step(batch_of(plain), 16, RATE, False))
+    step.place = Agreement([], [])
+    assert trainer_of(step) is ElasticTrainer
+
+
+class Meeting:
+    """Stands for `Replicas`: the states that others give are told to it."""
+
+    def __init__(self, number, lighthouse, generation, give, take, most_s) -> None:
+        self.generation = generation
+        self.give, self._take = give, take
+        self.others: list = []
+        self.led = 0
+
+    def begin(self) -> tuple[Deal, bool]:
+        state = self.others.pop(0) if self.others else None
+        if state is not None:
+            self._take(state)
+        return Deal(0, 1), state is not None
+
+    def sum(self, tensors: list[torch.Tensor]) -> None:
+        pass
+
+    def commit(self) -> bool:
+        return True
+
+    def lead(self) -> None:
+        self.led += 1
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def placed(make_trainer, monkeypatch: pytest.MonkeyPatch):
+    """Trainers with a place among replicas."""
+    monkeypatch.setattr(longhaul.train.elastic, "Replicas", Meeting)
+
+    def make(number: int) -> tuple[Trainer, Place]:
+        trainer = make_trainer("batch.stages=[]", "model.dropout=0")
+        step, progress = elastic(trainer, None), trainer._parts.progress
+        return trainer, Place(number, "", step, progress, 1.0)
+
+    return make
+
+
+def train(trainer: Trainer, place: Place, steps: int) -> None:
+    made = 0
+    for record in trainer.steps():
+        if isinstance(record, StepRecord):
+            place.remember(record)
+            made += 1
+            if made == steps:
+                trainer.stop()
+
+
+def test_who_comes_back_goes_on_from_a_peer_bit_by_bit(placed) -> None:
+    (peer, its_place), (back, place) = placed(1), placed(2)
+    assert (place.replicas.generation, placed(0)[1].replicas.generation) == (0, 1)
+    train(peer, its_place, 5)
+    place.replicas.others = [its_place.replicas.give()]
+    assert place.join()
+    assert back.position == peer.position
+    state, other = (t._parts.step for t in (back, peer))
+    for mine, others in (
+        (state.model.state_dict(), other.model.state_dict()),
+        (state.optimizer.tensors(), other.optimizer.tensors()),
+    ):
+        assert mine.keys() == others.keys()
+        assert all(torch.equal(mine[name], others[name]) for name in mine)
+    assert [record.step for record in place.missed(2)] == [3, 4, 5]
+    batch = batch_of(peer)
+    assert torch.equal(state(batch, 16, RATE, False), other(batch, 16, RATE, False))
+
+
+def test_a_step_that_only_the_others_agreed_on_is_taken_over(placed) -> None:
+    (ahead, its_place), (behind, place) = placed(1), placed(2)
+    train(ahead, its_place, 4)
+    train(behind, place, 3)
+    place.replicas.others = [its_place.replicas.give()]
+    assert place.meet() is None
+    assert torch.equal(place.figures, its_place.figures)
+    assert behind.position == ahead.position
+    assert place.meet() == Deal(0, 1), "it has met the others for the next step already"
+
+
+@pytest.mark.parametrize("steps", [3, 6])
+def test_another_state_than_the_next_one_is_no_result_of_a_step(placed, steps: int) -> None:
+    (other, its_place), (behind, place) = placed(1), placed(2)
+    train(other, its_place, steps)
+    train(behind, place, 3)
+    place.replicas.others = [its_place.replicas.give()]
+    with pytest.raises(Outrun, match=f"at step 3, the others at step {steps}"):
+        place.meet()
+    assert behind.position == other.position
+
+
+def test_a_decision_of_the_pilot_is_no_result_of_a_step_either(placed) -> None:
+    (pilot, its_place), (_, place) = placed(0), placed(1)
+    train(pilot, its_place, 1)
+    its_place.lead()
+    assert its_place.replicas.led == 1
+    place.replicas.others = [its_place.replicas.give()]
+    with pytest.raises(Outrun):
+        place.meet()
+
+
+def test_what_is_given_to_a_peer_runs_no_code(placed) -> None:
+    _, place = placed(0)
+    assert all(isinstance(part, str | torch.Tensor) for part in place.replicas.give().values())
+
+
+def test_whatever_is_decided_the_others_have_by_the_pilots_state(placed) -> None:
+    pilot, place = placed(0)
+    pilot.__class__ = ElasticTrainer
+    skip = {"begin": 8, "end": 16}
+    pilot.apply(Decision(kind="skip", attempt=1, step=0, time=0.0, who="us", reason="", data=skip))
+    assert place.replicas.led == 1
+    train(pilot, place, 2)
+    assert place.replicas.led == 2, "whoever went on without it goes on from its ledger"
+    pilot.roll_back_in_memory(0)
+    assert place.replicas.led == 3
+    with pytest.raises(OneProcessOnly):
+        pilot.lend(1)
