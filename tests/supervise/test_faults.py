@@ -2,6 +2,7 @@ from pathlib import Path
 
 from longhaul.logbook.folder import RunFolder
 from longhaul.supervise.faults import Fault, lay, read_disturbance
+from longhaul.supervise.machine_faults import parse_fault
 
 
 def test_a_disturbance_is_read_back_as_it_was_laid(tmp_path: Path) -> None:
@@ -9,7 +10,9 @@ def test_a_disturbance_is_read_back_as_it_was_laid(tmp_path: Path) -> None:
         Fault("jolt", 0.4, made=(10, 20), every=5, lasting=2, above_lr=1e-3),
         Fault("nan-loss", draws=(8, 16)),
     )
-    lay(RunFolder(tmp_path), faults, blind=True)
+    machine = (parse_fault("kill@rank1:step20"), parse_fault("slow:1.2@nodeA:step10-60"))
+    lay(RunFolder(tmp_path), faults, blind=True, machine=machine)
     found = read_disturbance(RunFolder(tmp_path))
     assert found.faults == faults
     assert found.blind
+    assert found.machine == machine

@@ -1,5 +1,9 @@
 """`longhaul drill`: break a run on purpose and see whether it survives."""
 
+import json
+import re
+import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,12 +12,79 @@ from typing import Annotated
 
 import typer
 
-from longhaul.cli.options import Overrides
+from longhaul.cli.drill_group import OF_RECIPE, DrillGroup, OfRecipe
+from longhaul.cli.options import DataPath, Overrides, RecipeName
+from longhaul.core.errors import ExitCode, UsageError
+from longhaul.core.units import Seconds
 
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+_NOTICES = (signal.SIGTERM, signal.SIGHUP)
 Keep = Annotated[
     Path | None, typer.Option(help="run here and keep the runs; a temporary folder otherwise")
 ]
-app = typer.Typer(help="Break a run on purpose and see whether it survives.", no_args_is_help=True)
+app = typer.Typer(
+    cls=DrillGroup,
+    help="Break a run on purpose and see whether it survives: a run of yours (RECIPE), or the "
+    "incidents that others have had.",
+    no_args_is_help=True,
+)
+
+
+@app.command(OF_RECIPE, cls=OfRecipe)
+def of_recipe(
+    recipe: RecipeName,
+    fault: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME[:STRENGTH]@rankR:stepS",
+            help="what befalls it, such as kill@rank1:step20; may be repeated; a standard set "
+            "when absent",
+        ),
+    ] = None,
+    nproc: Annotated[
+        int | None, typer.Option(min=1, help="worker processes", show_default="2")
+    ] = None,
+    overrides: Overrides = None,
+    data: DataPath = None,
+    small: Annotated[
+        bool, typer.Option("--small", help="the recipe's small twin: every switch, no size")
+    ] = False,
+    steps: Annotated[
+        int | None, typer.Option(help="length of the run", show_default="200 at most")
+    ] = None,
+    soak: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="faults at random for so long, such as 10m"),
+    ] = None,
+    mtbf: Annotated[
+        str, typer.Option(metavar="TIME", help="of a soak: mean time between faults")
+    ] = "20s",
+    seed: Annotated[int, typer.Option(help="of a soak")] = 0,
+    keep: Keep = None,
+    as_json: Annotated[bool, typer.Option("--json", help="the verdict as JSON")] = False,
+) -> None:
+    """Let faults befall a run of RECIPE, and compare its end with the same run left alone.
+
+    Real processes in a room of their own; `docs/drills.md` lists the faults. What must not change
+    a byte (dead processes, full disks) has to end in the same bytes; faults in numbers within 2 %
+    of the validation loss. In a soak, --fault takes names alone.
+    """
+    from longhaul.run.drill.plan import Typed, drill_recipe
+
+    typed = Typed(
+        recipe, tuple(fault or ()), nproc, tuple(overrides or ()), data, small, steps,
+        None if soak is None else _seconds("--soak", soak), _seconds("--mtbf", mtbf), seed,
+    )  # fmt: skip
+    say = _to_stderr if as_json else _to_stdout
+    with _leaving_nothing(), _room(keep) as room:
+        verdicts = drill_recipe(typed, room, say)
+    passed = all(verdict.passed for verdict in verdicts)
+    if as_json:
+        body = {"passed": passed, "runs": [verdict.as_data() for verdict in verdicts]}
+        print(json.dumps(body, indent=2))
+    else:
+        print("PASSED" if passed else "FAILED")
+    raise typer.Exit(0 if passed else 1)
 
 
 @app.command()
@@ -28,7 +99,7 @@ def resume(
     Saves, evaluations and starts are among the moments. The recipe is small and has gradient
     accumulation, a curriculum, dropout, a skipped range of data and an override in the ledger.
     """
-    from longhaul.run.drill_resume import drill_resume
+    from longhaul.run.drill.resume import drill_resume
 
     verdict = drill_resume(kills, seed, tuple(overrides or ()), keep, print)
     raise typer.Exit(0 if verdict else 1)
@@ -48,7 +119,7 @@ def numbers(
 
     Every run must end by itself as the book says, and nothing harmless may trigger anything.
     """
-    from longhaul.run.drill_numbers import drill_numbers
+    from longhaul.run.drill.numbers import drill_numbers
 
     with _room(keep) as room:
         verdict = drill_numbers(names or (), room, print, blind=blind)
@@ -56,12 +127,54 @@ def numbers(
 
 
 @app.command()
+def machines(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[M1 …]", help="which drills; all when absent")
+    ] = None,
+    blind: Annotated[
+        bool,
+        typer.Option("--blind", help="with what should answer taken away: they must fail"),
+    ] = False,
+    keep: Keep = None,
+) -> None:
+    """Hit real runs as the incident book tells of it, M1 to M18 and S1 to S7: a quarter of an hour.
+
+    Every run must end by itself, at the right step, in the bytes of the same run left alone, with
+    the right story in its journal, and leave nothing behind.
+    """
+    from longhaul.run.drill.machines import drill_machines
+
+    with _room(keep) as room:
+        verdict = drill_machines(names or (), room, print, blind=blind)
+    raise typer.Exit(0 if verdict else 1)
+
+
+@app.command()
 def recovery(keep: Keep = None) -> None:
     """Let three things befall a run, and compare its end with the same run left alone."""
-    from longhaul.run.drill_recovery import drill_recovery
+    from longhaul.run.drill.recovery import drill_recovery
 
     with _room(keep) as room:
         verdict = drill_recovery(room, print)
+    raise typer.Exit(0 if verdict else 1)
+
+
+@app.command()
+def preempt(
+    signals: Annotated[int, typer.Option(min=1, help="how often the run is told to stop")] = 100,
+    seed: Annotated[int, typer.Option(help="of the moments, the signals and whom they hit")] = 0,
+    overrides: Overrides = None,
+    keep: Keep = None,
+) -> None:
+    """Tell a run to stop at random moments by SIGTERM, SIGUSR1 and SIGUSR2, as schedulers do.
+
+    Each time it must end with 16 and have lost one step at most; its end is compared with an
+    undisturbed run, byte by byte. One signal in eight hits a run of two processes.
+    """
+    from longhaul.run.drill.preempt import drill_preempt
+
+    with _room(keep) as room:
+        verdict = drill_preempt(signals, seed, room, _to_stdout, tuple(overrides or ()))
     raise typer.Exit(0 if verdict else 1)
 
 
@@ -72,3 +185,39 @@ def _room(keep: Path | None) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="longhaul-drill-") as room:
         yield Path(room)
+
+
+def _seconds(option: str, text: str) -> Seconds:
+    """`10m`, `20s`, `0.5h` or `45` in seconds.
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smh]?)", text.strip())
+    seconds = float(match[1]) * _UNITS[match[2]] if match else 0.0
+    if seconds <= 0:
+        raise UsageError(f"{option} {text}: no time", "write it like 20s, 10m or 1h")
+    return seconds
+
+
+@contextmanager
+def _leaving_nothing() -> Iterator[None]:
+    """A drill that is told to end ends what it has started, as it does after Ctrl-C."""
+
+    def leave(number: int, frame: object) -> None:
+        raise typer.Exit(ExitCode.INTERRUPTED)
+
+    before = {number: signal.signal(number, leave) for number in _NOTICES}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _to_stdout(line: str) -> None:
+    print(line, flush=True)
+
+
+def _to_stderr(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

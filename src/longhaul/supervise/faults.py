@@ -1,19 +1,22 @@
-"""Faults that a drill injects into a run: what they are and when they act.
+"""Faults that a drill injects into a run's numbers: what they are and when they act.
 
-They are laid into the run's folder as `drill.json`, which only a drill's worker reads
-(`cli/disturbed.py`). What judges the run never sees it: it has the records, as ever.
+Those of machines are in `machine_faults.py`. Both are laid into the run's folder as `drill.json`,
+which only a drill's worker reads (`cli/disturbed.py`). What judges the run never sees it: it has
+the records, as ever.
 
 Enters: faults. Leaves: their file, and the faults read back.
-Never knows: how a fault is done to tensors (`run/disturbed.py`).
+Never knows: how a fault is done to tensors (`run/drill/disturbed.py`).
 """
 
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from longhaul.core.files import write_json
 from longhaul.logbook.folder import RunFolder
+from longhaul.supervise.machine_faults import MachineFault, parse_fault
 
 FaultKind = Literal[
     "nan-loss",
@@ -75,18 +78,37 @@ class Disturbance:
     faults: tuple[Fault, ...] = ()
     blind: bool = False
     """The judgement finds nothing: a drill must notice."""
+    machine: tuple[MachineFault, ...] = ()
 
 
-def lay(folder: RunFolder, faults: Sequence[Fault], blind: bool) -> None:
-    """Leave a disturbance for the run's next worker."""
-    body = {"faults": [asdict(fault) for fault in faults], "blind": blind}
-    write_json(folder.path / "drill.json", body)
+def lay(
+    folder: RunFolder,
+    faults: Sequence[Fault] = (),
+    blind: bool = False,
+    machine: Sequence[MachineFault] = (),
+) -> None:
+    """Leave a disturbance for the run's next worker, and for those that look now."""
+    body = {
+        "faults": [asdict(fault) for fault in faults],
+        "blind": blind,
+        "machine": [str(fault) for fault in machine],
+    }
+    write_json(disturbance_path(folder), body)
+
+
+def disturbance_path(folder: RunFolder) -> Path:
+    """Where a disturbance is left."""
+    return folder.path / "drill.json"
 
 
 def read_disturbance(folder: RunFolder) -> Disturbance:
     """What was left."""
-    body = json.loads((folder.path / "drill.json").read_bytes())
-    return Disturbance(tuple(_fault(fault) for fault in body["faults"]), body["blind"])
+    body = json.loads(disturbance_path(folder).read_bytes())
+    return Disturbance(
+        tuple(_fault(fault) for fault in body["faults"]),
+        body["blind"],
+        tuple(parse_fault(text) for text in body["machine"]),
+    )
 
 
 def _fault(body: dict[str, Any]) -> Fault:

@@ -8,13 +8,12 @@ import random
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from longhaul.core.records import Event, RecordError, StepRecord, from_line
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.journal_files import journal_files
-from longhaul.supervise.process import Worker
 
 Phase = Literal["start-up", "step", "save", "evaluation"]
 PHASES: tuple[Phase, ...] = ("start-up", "step", "save", "evaluation")
@@ -54,7 +53,16 @@ def random_moments(count: int, steps: int, start_up_s: Seconds, seed: int) -> li
     return moments
 
 
-def wait_for(moment: Moment, folder: RunFolder, worker: Worker, most_s: Seconds) -> bool:
+class Runs(Protocol):
+    """What can be struck."""
+
+    @property
+    def running(self) -> bool:
+        """It has not ended yet."""
+        ...
+
+
+def wait_for(moment: Moment, folder: RunFolder, worker: Runs, most_s: Seconds) -> bool:
     """Wait until the moment has come; False if the worker ended before, or time ran out."""
     deadline = time.monotonic() + most_s
     if moment.phase != "start-up":

@@ -7,6 +7,7 @@ Shape suffixes: B sequences, T tokens.
 """
 
 import math
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -27,6 +28,8 @@ from longhaul.model.block import Block
 from longhaul.model.gpt import GPT
 from longhaul.optim.gate import Gate
 from longhaul.optim.rules import Rule, RuledOptimizer
+from longhaul.run.drill.machine_faults import Hands, register
+from longhaul.run.drill.machine_seams import let_in
 from longhaul.supervise.faults import FOREVER, Fault, read_disturbance
 from longhaul.train.step import TrainingStep
 from longhaul.train.trainer import Trainer
@@ -135,6 +138,7 @@ class DisturbedStep(TrainingStep):
 
     @torch.no_grad()
     def _jolt(self, strength: float, draw: int) -> None:
+        self.before_change()
         noise = torch.Generator().manual_seed(derive_key(draw, "jolt"))
         for parameter in self.model.parameters():
             if parameter.ndim == 2:
@@ -213,12 +217,16 @@ def _sees_nothing(self: Diagnosis, record: Record) -> tuple[Finding, ...]:
 def disturb(folder: RunFolder) -> None:
     """Put the faults that were left for this run into this process, for training and replays."""
     disturbance = read_disturbance(folder)
-    step = partial(DisturbedStep, disturbance.faults)
-    _put(longhaul.run.build, "TrainingStep", step)
-    _put(longhaul.run.replays, "TrainingStep", step)
-    _put(Trainer, "_step", _live(Trainer._step))
+    if disturbance.faults:
+        step = partial(DisturbedStep, disturbance.faults)
+        _put(longhaul.run.build, "TrainingStep", step)
+        _put(longhaul.run.replays, "TrainingStep", step)
+        _put(Trainer, "_step", _live(Trainer._step))
     if disturbance.blind:
         _put(Diagnosis, "observe", _sees_nothing)
+    hands = Hands(folder, os.environ)
+    register(hands)
+    let_in(hands)
 
 
 def _live(make: Callable[[Trainer], None]) -> Callable[[Trainer], None]:

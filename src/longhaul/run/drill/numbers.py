@@ -24,8 +24,8 @@ from longhaul.logbook.ledger import load_ledger
 from longhaul.logbook.requests import new_request, submit
 from longhaul.logbook.segments import read_segments
 from longhaul.run.asked import ask, write_asked
-from longhaul.run.drill_story import Story, complaints, seen
-from longhaul.run.drills import BASE, Drill, crash, harmless, numbers, texts
+from longhaul.run.drill.of_numbers import BASE, Drill, crash, harmless, numbers, texts
+from longhaul.run.drill.story import Story, complaints, seen
 from longhaul.supervise.faults import lay
 from longhaul.supervise.process import Worker
 

@@ -1,6 +1,6 @@
 """The drills of the incident book: N1 to N15 and H1 to H7, each a tiny run with something wrong.
 
-Enters: nothing. Leaves: `Drill`s. Never knows: how they are run (`drill_numbers.py`), or how a
+Enters: nothing. Leaves: `Drill`s. Never knows: how they are run (`numbers.py`), or how a
 fault is done to tensors (`disturbed.py`).
 
 Where a cause can be brought about by settings or text alone, it is. Else a fault stands for it,
@@ -13,7 +13,7 @@ import random
 from dataclasses import dataclass, replace
 
 from longhaul.data.builtin import synthetic_documents
-from longhaul.run.drill_story import Expected
+from longhaul.run.drill.story import Expected
 from longhaul.supervise.faults import FOREVER, Fault
 
 BASE = (
@@ -46,7 +46,7 @@ class Drill:
     """On top of `BASE`."""
     faults: tuple[Fault, ...] = ()
     play: str = "once"
-    """How many processes it takes, and what they do: see `drill_numbers.py`."""
+    """How many processes it takes, and what they do: see `numbers.py`."""
 
 
 def blocks_of(begin: int, steps: int) -> tuple[int, int]:
@@ -64,6 +64,11 @@ _PLAIN = ("model.qk_norm=false",)
 
 def numbers() -> tuple[Drill, ...]:
     """N1 to N15."""
+    return *_too_much(), *_poorly_taught(), *_unseen()
+
+
+def _too_much() -> tuple[Drill, ...]:
+    """N1 to N5: numbers that outgrow what the run or the format bears."""
     return (
         Drill(
             "N1", "learning rate 10 times too high, no clipping",
@@ -101,6 +106,12 @@ def numbers() -> tuple[Drill, ...]:
             (*_PLAIN, "train.steps=500", "recover.raise_after_steps=80"),
             (Fault("attention-logits", 0.025, made=(220, FOREVER), above_lr=2.2e-3),),
         ),
+    )  # fmt: skip
+
+
+def _poorly_taught() -> tuple[Drill, ...]:
+    """N6 to N10: what the text and the steps leave to be learned."""
+    return (
         Drill(
             "N6", "a text of random digits, of which there is soon nothing left to learn",
             Expected(kinds=("plateau",), actions=(frozenset({"report"}),), alone=True),
@@ -139,6 +150,12 @@ def numbers() -> tuple[Drill, ...]:
              "recover.max_recoveries_per_cooldown=12"),
             (Fault("jolt", 0.4, made=(150, FOREVER), every=60, lasting=12, above_lr=1.2e-3),),
         ),
+    )  # fmt: skip
+
+
+def _unseen() -> tuple[Drill, ...]:
+    """N11 to N15: mistakes that no single loss gives away."""
+    return (
         Drill(
             "N11", "old betas come back when the optimizer's settings are changed",
             Expected(code=17), faults=(Fault("old-betas"),), play="set-betas",

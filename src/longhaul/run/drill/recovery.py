@@ -13,9 +13,9 @@ from longhaul.core.errors import NeedsPerson
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder
 from longhaul.recover.plan import WHO
-from longhaul.run.drill_numbers import MODULE, set_up
-from longhaul.run.drill_story import Expected, Story, complaints
-from longhaul.run.drills import Drill, blocks_of
+from longhaul.run.drill.numbers import MODULE, set_up
+from longhaul.run.drill.of_numbers import Drill, blocks_of
+from longhaul.run.drill.story import Expected, Story, complaints
 from longhaul.supervise.faults import Fault, lay
 from longhaul.supervise.process import Worker
 

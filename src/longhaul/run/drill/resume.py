@@ -10,6 +10,7 @@ import random
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from safetensors import safe_open
@@ -45,13 +46,13 @@ def drill_resume(
 
 def _drill(kills: int, seed: int, options: tuple[str, ...], room: Path, say: Say) -> bool:
     began = time.monotonic()
-    reference = _set_up(room, "undisturbed", options)
+    reference = set_up(room, "undisturbed", options)
     seconds = _finish(reference)
     steps = max(record.step for record in _steps(reference))
     spent = time_spent(read_journal(reference))
     start_up_s = spent["restart"] + spent["prepare"]
     say(f"undisturbed: {steps} steps in {seconds:.1f} s")
-    killed = _set_up(room, "killed", options)
+    killed = set_up(room, "killed", options)
     struck = 0
     for number, moment in enumerate(random_moments(kills, steps, start_up_s, seed), start=1):
         worker = Worker(killed)
@@ -62,7 +63,7 @@ def _drill(kills: int, seed: int, options: tuple[str, ...], room: Path, say: Say
         what = f"in {moment.phase}" if come else f"meant for {moment.phase}, which did not come"
         say(f"kill {number:>3}: {what}, {moment.delay_s * 1000:.0f} ms in; step {reached} reached")
     _finish(killed)
-    verdict = _compare(reference, killed, say)
+    verdict = compare(reference, killed, say)
     attempts = sum(isinstance(r, Event) and r.kind == "attempt-started" for r in _all(killed))
     say(
         f"{struck} of {kills} kills struck, {attempts} attempts got as far as training, "
@@ -71,7 +72,7 @@ def _drill(kills: int, seed: int, options: tuple[str, ...], room: Path, say: Say
     return verdict and struck == kills
 
 
-def _set_up(room: Path, name: str, options: tuple[str, ...]) -> RunFolder:
+def set_up(room: Path, name: str, options: tuple[str, ...]) -> RunFolder:
     """A run that has not begun, with a skip and an override waiting to be decided."""
     clock = RealClock()
     folder = create_run(room / name, clock)
@@ -102,32 +103,56 @@ def _finish(folder: RunFolder) -> float:
     return time.monotonic() - began
 
 
-def _compare(reference: RunFolder, killed: RunFolder, say: Say) -> bool:
-    expected, found = _final_state(reference), _final_state(killed)
-    wrong = sorted(
-        name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)
-    )
-    for name in wrong[:10]:
+def compare(reference: RunFolder, killed: RunFolder, say: Say) -> bool:
+    """Whether two runs ended in the same bytes and had the same losses on their way there."""
+    found = differences(reference, killed)
+    for name in found.pieces[:10]:
         say(f"  differs: {name}")
-    losses = {record.step: (record.loss, record.draw) for record in _steps(reference)}
-    strange = sorted({r.step for r in _steps(killed) if losses.get(r.step) != (r.loss, r.draw)})
-    if strange:
-        say(f"  steps whose loss or draw differs: {strange[:10]}")
+    if found.steps:
+        say(f"  steps whose loss or draw differs: {found.steps[:10]}")
     size = sum(checkpoint.size_bytes for checkpoint in catalogue(killed.checkpoints)[-1:])
     for folder in (reference, killed):
         granted = {r.kind for r in read_journal(folder, steps=False) if isinstance(r, Decision)}
         if not {"set", "skip"} <= granted:
             say(f"  {folder.name}: the override or the skip was not granted, so nothing is proven")
             return False
-    same = not wrong and not strange
+    differ = f"{len(found.pieces)} and {len(found.steps)} differ"
     say(
-        f"{len(expected)} pieces of state ({short_bytes(size)}) and {len(losses)} losses "
-        f"compared: {'byte-identical' if same else f'{len(wrong)} and {len(strange)} differ'}"
+        f"{found.compared_pieces} pieces of state ({short_bytes(size)}) and "
+        f"{found.compared_steps} losses compared: {'byte-identical' if found.none else differ}"
     )
-    return same
+    return found.none
 
 
-def _final_state(folder: RunFolder) -> dict[str, str]:
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """Between how two runs ended."""
+
+    pieces: list[str]
+    """Of the last state, that are not the same bytes."""
+    steps: list[int]
+    """With another loss or draw."""
+    compared_pieces: int
+    compared_steps: int
+
+    @property
+    def none(self) -> bool:
+        """Every byte and every loss is the same."""
+        return not self.pieces and not self.steps
+
+
+def differences(reference: RunFolder, other: RunFolder) -> Differences:
+    """What differs between a run left alone and another one."""
+    expected, found = final_state(reference), final_state(other)
+    wrong = sorted(
+        name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)
+    )
+    losses = {record.step: (record.loss, record.draw) for record in _steps(reference)}
+    strange = sorted({r.step for r in _steps(other) if losses.get(r.step) != (r.loss, r.draw)})
+    return Differences(wrong, strange, len(expected), len(losses))
+
+
+def final_state(folder: RunFolder) -> dict[str, str]:
     """Every tensor of the last checkpoint by hash of its bytes, and its facts."""
     last = catalogue(folder.checkpoints)[-1]
     state: dict[str, str] = {"step": str(last.step)}
@@ -136,7 +161,7 @@ def _final_state(folder: RunFolder) -> dict[str, str]:
             for name in file.keys():  # noqa: SIM118 (it is no mapping)
                 tensor = file.get_tensor(name)
                 digest = hashlib.sha256(tensor.tobytes()).hexdigest()
-                state[name] = f"{tensor.dtype} {tensor.shape} {digest}"
+                state[f"{path.stem} {name}"] = f"{tensor.dtype} {tensor.shape} {digest}"
     facts = json.loads((last.path / "state.json").read_bytes())["facts"]
     return state | {f"fact {name}": json.dumps(facts[name], sort_keys=True) for name in facts}
 

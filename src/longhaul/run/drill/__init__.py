@@ -1,0 +1,1 @@
+"""Runs broken on purpose, and what became of them."""

@@ -1,0 +1,213 @@
+"""What became of each fault that was done to a run, as its journal tells it.
+
+Enters: faults that were done, the records of the run. Leaves: incidents: who noticed, when, when
+training went on, and what it cost.
+Never knows: processes; whether all this is as it ought to be.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from longhaul.core.records import Decision, Event, Record, StepRecord
+from longhaul.core.units import Seconds
+from longhaul.supervise.history import WHO as SUPERVISOR
+from longhaul.supervise.machine_faults import Done, MachineFault, parse_fault
+
+PILOT = "pilot"
+"""Rank 0, which judges numbers and checkpoints."""
+SCHEDULER = "scheduler"
+"""Who starts the same command again: here the drill."""
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """A fault that was done, and what followed."""
+
+    fault: str
+    rank: int
+    attempt: int
+    step: int
+    """That the rank was about to make."""
+    time: Seconds
+    """Unix time at which it was done."""
+    detect_s: Seconds | None
+    """Until the journal tells of it; None: it never did."""
+    recover_s: Seconds | None
+    """Until the next step was complete of what followed; of storage, until the next checkpoint or
+    transfer was. None: nothing followed."""
+    caught_up_s: Seconds | None
+    """Until the first step that had not been made before."""
+    steps_lost: int
+    """Made before and made again, or left out."""
+    by: str
+    """Who decided what followed: `supervisor`, `pilot`, `scheduler`; empty: nobody."""
+    story: str
+
+
+def incidents(done: Sequence[Done], records: Sequence[Record]) -> tuple[Incident, ...]:
+    """One for each fault, in the order in which they were done.
+
+    Args:
+        done: as remembered in the run.
+        records: its whole journal, in order.
+    """
+    return tuple(_incident(item, parse_fault(item.fault), records) for item in done)
+
+
+def _incident(done: Done, fault: MachineFault, records: Sequence[Record]) -> Incident:
+    sign = _first_sign(done, fault, records)
+    if sign is None:
+        story = (
+            "the journal does not tell of it"
+            if fault.kind in MUST_BE_NOTICED
+            else "it has not shown"
+        )
+        return Incident(
+            done.fault, done.rank, done.attempt, done.step, done.time,
+            None, None, None, 0, "", story,
+        )  # fmt: skip
+    again = _goes_on(done, sign, fault, records)
+    reached = _reached(done, records)
+    new = next((s for s in _steps(records) if s.time > done.time and s.step > reached), None)
+    return Incident(
+        fault=done.fault,
+        rank=done.rank,
+        attempt=done.attempt,
+        step=done.step,
+        time=done.time,
+        detect_s=max(0.0, sign.time - done.time),
+        recover_s=None if again is None else max(0.0, again.time - done.time),
+        caught_up_s=None if new is None else new.time - done.time,
+        steps_lost=_lost(done, sign, again, reached),
+        by=_decided_by(sign),
+        story=_story(sign),
+    )
+
+
+_ENDS_ATTEMPT = frozenset(
+    {
+        "kill", "stop", "hang-collective", "exception", "cuda-error", "oom", "loader-crash",
+        "torn-write", "node-gone", "ecc", "preempt", "supervisor-kill",
+    }
+)  # fmt: skip
+_SAYS = {
+    "enospc": ("checkpoint-failed", "room-made", "paused"),
+    "store-hang": ("store-away",),
+    "store-gone": ("store-away",),
+}
+_RESUMES = {
+    "enospc": ("checkpoint",),
+    "store-hang": ("store-back", "uploaded"),
+    "store-gone": ("store-back", "uploaded"),
+}
+MUST_BE_NOTICED = frozenset({*_ENDS_ATTEMPT, "enospc", "store-gone", "nan"})
+"""Kinds that cannot pass without being told of. A store may hang for less than it is given, a file
+need not be read again, a slow rank may be slow for too short, and one flipped bit may lie where
+nobody compares."""
+_SAME_MOMENT_S: Seconds = 1e-3
+_ENDS = ("attempt-ended", "attempt-started", "out-of-memory")
+
+
+Sign = StepRecord | Event | Decision
+"""What tells of a fault."""
+
+
+def _first_sign(done: Done, fault: MachineFault, records: Sequence[Record]) -> Sign | None:
+    seen = _sign_of(done, fault)
+    for record in records:
+        if isinstance(record, Sign) and record.time >= done.time - _SAME_MOMENT_S and seen(record):
+            return record
+    return None
+
+
+def _sign_of(done: Done, fault: MachineFault) -> Callable[[Sign], bool]:
+    def ended(record: Sign) -> bool:
+        if not isinstance(record, Event):
+            return False
+        own = record.kind in ("attempt-ended", "out-of-memory") and record.attempt == done.attempt
+        if str(record.data.get("reason", "")).startswith("finished"):
+            return False
+        # A supervisor that is killed tells of nothing, and its workers may have had no time to.
+        return own or (record.kind == "attempt-started" and record.attempt > done.attempt)
+
+    def judged(record: Sign) -> bool:
+        if isinstance(record, StepRecord):
+            return fault.kind == "nan" and record.masked
+        if isinstance(record, Event) and record.kind == "machine-verdict":
+            data = record.data
+            return done.rank in (*data.get("ranks", ()), *data.get("among", ()))
+        numbers = isinstance(record, Decision) and record.kind == "recover"
+        return (numbers and fault.kind != "slow") or (fault.kind != "slow" and ended(record))
+
+    def poisoned(record: Sign) -> bool:
+        if not isinstance(record, Decision) or record.kind != "checkpoint-health":
+            return False
+        return bool(record.data["health"] == "poisoned")
+
+    def said(record: Sign) -> bool:
+        return isinstance(record, Event) and record.kind in _SAYS[fault.kind]
+
+    if fault.kind in _ENDS_ATTEMPT:
+        return ended
+    if fault.kind in _SAYS:
+        return said
+    return poisoned if fault.kind == "bitflip-file" else judged
+
+
+def _goes_on(
+    done: Done, sign: Sign, fault: MachineFault, records: Sequence[Record]
+) -> Record | None:
+    later = [record for record in records if record.time >= sign.time and record is not sign]
+    if fault.kind in _RESUMES:
+        kinds = _RESUMES[fault.kind]
+        return next((r for r in later if isinstance(r, Event) and r.kind in kinds), None)
+    if _is_end(sign):
+        return next((s for s in _steps(later) if s.attempt > done.attempt), None)
+    return next((s for s in _steps(later) if not s.masked), None)
+
+
+def _is_end(record: Record) -> bool:
+    """The attempt is over with it."""
+    if not isinstance(record, Event):
+        return False
+    corrupt = record.kind == "machine-verdict" and record.data.get("kind") == "corrupt"
+    return corrupt or record.kind in _ENDS
+
+
+def _reached(done: Done, records: Sequence[Record]) -> int:
+    """The furthest step that was made up to then, and, of its attempt, at all."""
+    made = [s.step for s in _steps(records) if s.time <= done.time or s.attempt == done.attempt]
+    return max([done.step - 1, *(step for step in made if step <= done.step + 1)])
+
+
+def _lost(done: Done, sign: Sign, again: Record | None, reached: int) -> int:
+    if isinstance(sign, Decision) and sign.kind == "recover":
+        back = sign.data.get("rollback")
+        return int(back["from"]) - int(back["to"]) if back else 0
+    if isinstance(sign, StepRecord):
+        return int(sign.masked)
+    if isinstance(again, StepRecord) and _is_end(sign):
+        return max(0, reached - (again.step - 1))
+    return 0
+
+
+def _decided_by(sign: Sign) -> str:
+    if not isinstance(sign, Event) or sign.kind not in ("attempt-ended", "attempt-started"):
+        return PILOT
+    return SUPERVISOR if "cause" in sign.data else SCHEDULER
+
+
+def _story(sign: Sign) -> str:
+    if isinstance(sign, StepRecord):
+        return f"step {sign.step} was masked"
+    if isinstance(sign, Decision):
+        return sign.reason
+    if sign.kind == "attempt-started":
+        return "started again, after nobody had told of an end"
+    told = sign.data.get("reason") or sign.data.get("message") or sign.kind
+    poisoned = sign.data.get("poisoned")
+    return f"{told}" + ("" if poisoned is None else f"; step {poisoned} poisoned")
+
+
+def _steps(records: Sequence[Record]) -> list[StepRecord]:
+    return [record for record in records if isinstance(record, StepRecord)]

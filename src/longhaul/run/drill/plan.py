@@ -1,0 +1,241 @@
+"""`longhaul drill RECIPE`: what a recipe's run would survive, tried out.
+
+The recipe is trained for a while in a room of its own, once left alone and once with faults, by
+real processes. Faults in numbers get a third run, so that the second can be compared byte by byte.
+
+Enters: what was typed, a room. Leaves: verdicts.
+Never knows: torch; how faults are done; how verdicts are shown.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from longhaul.config.load import load_recipe
+from longhaul.config.recipe import Recipe
+from longhaul.config.shrink import shrunken
+from longhaul.core.books import BUCKETS
+from longhaul.core.clocks import RealClock
+from longhaul.core.errors import NeedsPerson, UsageError
+from longhaul.core.records import StepRecord
+from longhaul.core.units import Seconds, short_seconds
+from longhaul.logbook.folder import RunFolder
+from longhaul.run.drill.recipe import DrilledRun, check_faults, drilled_run, set_up_run
+from longhaul.run.drill.soak import Soak, kinds_for, strokes
+from longhaul.run.drill.verdict import Verdict, judge_run
+from longhaul.supervise.machine_faults import KINDS, STORE_FAULTS, MachineFault, parse_fault
+
+Say = Callable[[str], None]
+_STEPS = 200
+"""Steps of a drill, unless the recipe asks for fewer or a person for another number."""
+_SAVES = 6
+"""At least so many saves a run: between them lies what a fault costs."""
+_LEAST_STEPS = 20
+_PACE_STEPS = 30
+_AFTER_A_FAULT_S: Seconds = 3.0
+"""Beside a start: until a fault is noticed, and steps made again."""
+_SPARE = 1.15
+"""A soak's run is made so much longer than is expected to pass, or it might end before its time."""
+_PROCESSES = 2
+_RUNS = ("undisturbed", "disturbed", "numbers", "pace", "soaked")
+
+
+@dataclass(frozen=True)
+class Typed:
+    """What was typed."""
+
+    recipe: str
+    faults: tuple[str, ...] = ()
+    nproc: int | None = None
+    sets: tuple[str, ...] = ()
+    data: str | None = None
+    small: bool = False
+    steps: int | None = None
+    soak_s: Seconds | None = None
+    mtbf_s: Seconds = 20.0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is trained."""
+
+    recipe: str
+    nproc: int
+    sets: tuple[str, ...]
+    data: str | None
+    settings: Recipe
+
+    def set_up(self, room: Path, name: str, *more: str) -> RunFolder:
+        return set_up_run(
+            self.recipe, room, name, nproc=self.nproc, sets=(*self.sets, *more), data=self.data
+        )
+
+
+def drill_recipe(typed: Typed, room: Path, say: Say) -> list[Verdict]:
+    """Run a drill; a verdict on each run that faults befell.
+
+    Args:
+        typed: what was typed.
+        room: folder for the runs.
+        say: prints a line.
+
+    Raises:
+        RecipeError, UsageError: something typed is wrong; nothing was started.
+        NeedsPerson: a run did not end.
+    """
+    if there := [name for name in _RUNS if RunFolder(room / name).exists]:
+        raise UsageError(
+            f"{room / there[0]}: a run of another drill",
+            "give a folder that holds none: --keep DIR",
+        )
+    if typed.soak_s is not None:
+        return [_soak(typed, room, say)]
+    plan = _plan(typed, typed.steps)
+    faults = [parse_fault(text) for text in typed.faults] or standard_faults(plan.settings)
+    check_faults(faults, plan.settings)
+    alone = _left_alone(plan, room, say)
+    families = (
+        ("disturbed", [fault for fault in faults if fault.harm != "numbers"]),
+        ("numbers", [fault for fault in faults if fault.harm == "numbers"]),
+    )
+    verdicts = []
+    for name, family in families:
+        if not family:
+            continue
+        say(f"{name}: {' '.join(map(str, family))}")
+        run = drilled_run(plan.set_up(room, name), family, room=room)
+        verdicts.append(judge_run(run, alone, family))
+        _tell(verdicts[-1], say)
+    return verdicts
+
+
+def standard_faults(settings: Recipe) -> list[MachineFault]:
+    """What a drill tries if nobody says: what befalls long runs most often."""
+    steps, last = settings.total_steps() or _STEPS, settings.machine.processes - 1
+
+    def at(share: float) -> int:
+        return max(2, round(share * steps))
+
+    texts = [
+        f"kill@rank{last}:step{at(0.15)}",
+        f"preempt@rank0:step{at(0.3)}",
+        f"stop@rank{last}:step{at(0.4)}",
+        f"torn-write@rank0:step{at(0.5)}",
+        # Found out when it is read: at the restart that follows.
+        f"bitflip-file@rank0:step{at(0.75)}",
+        f"kill@rank0:step{at(0.75)}",
+        f"supervisor-kill@rank0:step{at(0.85)}",
+        f"nan@rank0:step{at(0.5)}",
+    ]
+    if settings.checkpoint.remote:
+        texts.append(f"store-gone@rank0:step{at(0.55)}")
+    return [parse_fault(text) for text in texts]
+
+
+def _plan(typed: Typed, steps: int | None) -> _Plan:
+    """The recipe with what a drill changes about it: it is short and saves often."""
+    twin: tuple[str, ...] = ()
+    if typed.small:
+        whole = load_recipe(typed.recipe, typed.sets, typed.data).recipe
+        twin = shrunken(whole, own_data=typed.data is not None)
+    given = load_recipe(typed.recipe, (*twin, *typed.sets), typed.data).recipe
+    own = tuple(option for option in typed.sets if not option.startswith("train."))
+    total = given.total_steps() or _STEPS
+    length = steps or (total if own != typed.sets else min(total, _STEPS))
+    if length < _LEAST_STEPS:
+        raise UsageError(
+            f"a run of {length} steps is over before anything can befall it",
+            f"give it {_LEAST_STEPS} or more with --steps",
+        )
+    # As one table: a limit in hours or tokens must not stay behind.
+    sizes = [f"train={{steps={length}}}"]
+    if given.optim.schedule.warmup_steps > length // 2:
+        sizes.append(f"optim.schedule.warmup_steps={length // 10}")
+    interval = given.checkpoint.interval_steps
+    if interval == "auto" or not 0 < interval <= length // _SAVES:
+        sizes.append(f"checkpoint.interval_steps={max(1, length // _SAVES)}")
+    processes = typed.nproc or max(given.machine.processes, _PROCESSES)
+    if given.supervise.node:
+        processes = sum(node.slots for node in given.supervise.node if not node.spare)
+    sets = (*twin, *sizes, *own)
+    options = (f"machine.processes={processes}", *sets)
+    settings = load_recipe(typed.recipe, options, typed.data).recipe
+    return _Plan(typed.recipe, processes, sets, typed.data, settings)
+
+
+def _left_alone(plan: _Plan, room: Path, say: Say) -> DrilledRun:
+    alone = drilled_run(plan.set_up(room, "undisturbed"), (), room=room)
+    if alone.exit_code != 0:
+        raise NeedsPerson(
+            f"left alone, the run ended with exit code {alone.exit_code}",
+            f"there is nothing to drill before that is mended; what it said is in {alone.output}",
+        )
+    steps = plan.settings.total_steps()
+    say(
+        f"undisturbed: {steps} steps by {plan.nproc} processes in {short_seconds(alone.seconds)}, "
+        f"validation loss {alone.loss:.4f}"
+    )
+    return alone
+
+
+def _tell(verdict: Verdict, say: Say) -> None:
+    for line in verdict.lines():
+        say(line)
+
+
+def _soak(typed: Typed, room: Path, say: Say) -> Verdict:
+    assert typed.soak_s is not None
+    plan = _plan(typed, typed.steps or _PACE_STEPS)
+    remote = bool(plan.settings.checkpoint.remote)
+    kinds = _kinds(typed.faults, remote)
+    if typed.steps is None:
+        plan = _plan(typed, _steps_in(typed.soak_s, typed.mtbf_s, plan, room, say))
+    alone = _left_alone(plan, room, say)
+    folder = plan.set_up(room, "soaked")
+    ahead = strokes(typed.seed, typed.mtbf_s, kinds, plan.nproc)
+    soak = Soak(folder, ahead, RealClock(), typed.soak_s)
+    say(
+        f"soak of {short_seconds(typed.soak_s)}, seed {typed.seed}, a fault every "
+        f"{short_seconds(typed.mtbf_s)} of training on average: {', '.join(kinds)}"
+    )
+    run = drilled_run(folder, (), room=room, meanwhile=soak, most_s=4 * typed.soak_s + 600)
+    verdict = judge_run(run, alone, soak.laid)
+    _tell(verdict, say)
+    return verdict
+
+
+def _kinds(names: Sequence[str], has_remote: bool) -> tuple[str, ...]:
+    """Kinds to draw from.
+
+    Raises:
+        UsageError: one of them is no kind, or cannot befall the run.
+    """
+    for name in names:
+        if name not in KINDS:
+            where = " (a soak chooses places itself)" if name.partition("@")[0] in KINDS else ""
+            there = f"there are: {', '.join(KINDS)}"
+            raise UsageError(f"--fault {name}: no fault's name{where}", there)
+        if name in STORE_FAULTS and not has_remote:
+            raise UsageError(
+                f"--fault {name}: the run's checkpoints have no remote tier",
+                "give it one: --set checkpoint.remote=/some/folder",
+            )
+    return tuple(names) or kinds_for(has_remote)
+
+
+def _steps_in(soak_s: Seconds, mtbf_s: Seconds, plan: _Plan, room: Path, say: Say) -> int:
+    """Steps that a run makes in so much time if faults keep befalling it, from a short one."""
+    short = drilled_run(plan.set_up(room, "pace"), (), room=room)
+    if short.exit_code != 0:
+        raise NeedsPerson(
+            f"left alone, the run ended with exit code {short.exit_code}",
+            f"what it said is in {short.output}",
+        )
+    steps = [record for record in short.records if isinstance(record, StepRecord)]
+    step_s = (steps[-1].time - steps[0].time) / (len(steps) - 1)
+    start_s = sum(short.spent.get(bucket, 0.0) for bucket in BUCKETS[:2])
+    training = mtbf_s / (mtbf_s + start_s + _AFTER_A_FAULT_S)
+    wanted = max(_PACE_STEPS, round(_SPARE * soak_s * training / step_s))
+    say(f"pace: {step_s:.3f} s a step, {short_seconds(start_s)} a start: {wanted:,} steps")
+    return wanted

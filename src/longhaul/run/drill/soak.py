@@ -1,0 +1,147 @@
+"""A soak: faults at random moments of a run that trains, until its time is over.
+
+The next fault is timed from the first new step after the one before it, so that a run which takes
+long to recover is not hit while it does. Names, ranks and pauses follow from the seed; the steps
+that they meet follow from the machine.
+
+Enters: a seed, a mean time between faults, kinds, a run that trains. Leaves: faults laid into it
+one by one. Never knows: what becomes of them.
+"""
+
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from longhaul.core.clocks import Clock
+from longhaul.core.records import StepRecord
+from longhaul.core.units import Seconds
+from longhaul.logbook.folder import RunFolder
+from longhaul.logbook.reading import read_last
+from longhaul.supervise.faults import lay
+from longhaul.supervise.machine_faults import KINDS, MachineFault, parse_fault, read_done
+
+_BETWEEN_STEPS = 4
+"""New steps between two faults at least: failures of one cause with fewer between them count as no
+progress (`supervise/restart.py`), and a run is right to give up then."""
+_LATEST_S: Seconds = 1.0
+"""Signals come up to so long after a step has begun: in the middle of whatever is done then."""
+_SETTLED_S: Seconds = 1.0
+"""A step that is complete so long after a fault was done is one that came after it."""
+_UNSOAKED = ("ecc", "node-gone", "slow", "slow-save", "hang-collective", "oom")
+"""Left out unless asked for: the first two need another node; the next three try nothing that is
+not tried with less waiting; the last changes the micro-batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stroke:
+    """What is done next, and how long after the last new step began."""
+
+    pause_s: Seconds
+    faults: tuple[MachineFault, ...]
+    """At step 0: the step is filled in when it is due."""
+
+
+def kinds_for(has_remote: bool) -> tuple[str, ...]:
+    """Kinds of a soak that must end in the bytes of a run left alone."""
+    exact = [name for name, kind in KINDS.items() if kind.harm != "numbers"]
+    left_out = (*_UNSOAKED, *(() if has_remote else ("store-hang", "store-gone")))
+    return tuple(name for name in exact if name not in left_out)
+
+
+def strokes(seed: int, mtbf_s: Seconds, kinds: Sequence[str], processes: int) -> Iterator[Stroke]:
+    """Without end; the same seed gives the same.
+
+    Args:
+        seed: of everything random.
+        mtbf_s: mean of the pauses, which are distributed exponentially, as failures without memory.
+        kinds: to draw from.
+        processes: ranks to draw from.
+    """
+    chance = random.Random(seed)
+    while True:
+        pause_s = chance.expovariate(1 / mtbf_s)
+        kind, rank = chance.choice(list(kinds)), chance.randrange(processes)
+        late = chance.uniform(0, _LATEST_S)
+        # The tiers and the newest checkpoint are rank 0's business.
+        if KINDS[kind].harm == "storage" and kind != "torn-write":
+            rank = 0
+        strength = f"{late:.2f}" if _is_signal(kind) else ""
+        fault = MachineFault(kind, 0, rank=rank, strength=strength)
+        # A wrong byte shows when it is read: at the next restart.
+        found_out = (MachineFault("kill", 0, rank=rank),) if kind == "bitflip-file" else ()
+        yield Stroke(pause_s, (fault, *found_out))
+
+
+class Soak:
+    """Lays strokes into a run while it trains; call it often.
+
+    Args:
+        folder: the run.
+        ahead: what is to come.
+        clock: for pauses and the end.
+        lasting_s: no fault is laid later than this after the first step.
+    """
+
+    def __init__(
+        self, folder: RunFolder, ahead: Iterator[Stroke], clock: Clock, lasting_s: Seconds
+    ) -> None:
+        self._folder = folder
+        self._ahead = ahead
+        self._clock = clock
+        self._lasting_s = lasting_s
+        self._next = next(ahead)
+        self._reached = 0
+        """The furthest step that was made before the last stroke had its effect."""
+        self._new: tuple[Seconds, int] | None = None
+        """When the first new step after the last stroke was seen, and which; None: not yet."""
+        self._until: Seconds | None = None
+        self.laid: list[MachineFault] = []
+
+    @property
+    def over(self) -> bool:
+        """Its time is over."""
+        return self._until is not None and self._clock.monotonic() >= self._until
+
+    def __call__(self) -> None:
+        """Lay the next stroke if its time has come."""
+        last = [r for r in read_last(self._folder, 1, events=False) if isinstance(r, StepRecord)]
+        if not last or self.over:
+            return
+        step, now = last[0].step, self._clock.monotonic()
+        if self._until is None:
+            self._until = now + self._lasting_s
+        if self._new is None:
+            if last[0].time <= self._settled():
+                self._reached = max(self._reached, step)
+            elif step > self._reached:
+                self._new = now, step
+            return
+        seen, first = self._new
+        if now - seen >= self._next.pause_s and step >= first + _BETWEEN_STEPS:
+            self._strike(step)
+
+    def _settled(self) -> Seconds:
+        """Unix time by which the last stroke has had its effect; never, while it has not come."""
+        done = read_done(self._folder)
+        if len(done) < len(self.laid):
+            return math.inf
+        return max(
+            (item.time + _delay_of(parse_fault(item.fault)) + _SETTLED_S for item in done),
+            default=0.0,
+        )
+
+    def _strike(self, step: int) -> None:
+        self.laid += [replace(fault, first=step + 1) for fault in self._next.faults]
+        lay(self._folder, machine=self.laid)
+        self._new, self._reached = None, step
+        self._next = next(self._ahead)
+
+
+def _delay_of(fault: MachineFault) -> Seconds:
+    """How long after its step a signal comes."""
+    return fault.value if _is_signal(fault.kind) else 0.0
+
+
+def _is_signal(kind: str) -> bool:
+    return KINDS[kind].takes == "seconds" and KINDS[kind].usual == "0"

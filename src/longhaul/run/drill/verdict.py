@@ -1,0 +1,153 @@
+"""What a drilled run is worth beside the same run left alone.
+
+Enters: both runs once they have ended, and the faults that were laid. Leaves: a verdict, as lines
+for a person and as one value for JSON.
+Never knows: how faults are done, or how long anything ought to take.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from longhaul.core.units import Bytes, Seconds, short_seconds
+from longhaul.run.drill.incidents import MUST_BE_NOTICED, Incident
+from longhaul.run.drill.recipe import DrilledRun
+from longhaul.run.drill.resume import Differences, differences
+from longhaul.run.view import time_rows
+from longhaul.supervise.classify import last_words
+from longhaul.supervise.machine_faults import MachineFault, parse_fault
+
+MOST = 1.02
+"""Largest validation loss after faults in numbers, as a multiple of the undisturbed run's."""
+_LAST_WORDS: Bytes = 16_384
+_WIDTHS = (34, 10, 10, 5, 11)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """On one drilled run."""
+
+    run: DrilledRun
+    alone: DrilledRun
+    exact: bool
+    """It had to end in the very bytes of the run left alone."""
+    found: Differences | None
+    """Where they were compared, which takes two finished runs."""
+    complaints: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        """All is as it ought to be."""
+        return not self.complaints
+
+    def lines(self) -> Iterator[str]:
+        """For a person."""
+        yield _row("fault", "noticed", "went on", "lost", "by", "story")
+        yield from (_told(incident) for incident in self.run.incidents)
+        wall = short_seconds(sum(self.run.spent.values()))
+        spent = ", ".join(f"{bucket} {s}" for bucket, s, _ in time_rows(self.run.spent))
+        yield f"goodput {self.run.goodput:.1%} of {wall}: {spent}"
+        yield self._end_in_words()
+        left = "; ".join(self.run.leftovers) or "no process, port, shared memory, temporary file"
+        yield f"left behind: {left}"
+        yield from (f"  {complaint}" for complaint in self.complaints)
+
+    def as_data(self) -> dict[str, Any]:
+        """For JSON."""
+        run = self.run
+        return {
+            "run": str(run.folder.path),
+            "exit_codes": list(run.exit_codes),
+            "seconds": round(run.seconds, 3),
+            "goodput": _finite(run.goodput),
+            "spent_s": run.spent,
+            "incidents": [asdict(incident) for incident in run.incidents],
+            "loss": _finite(run.loss),
+            "loss_alone": _finite(self.alone.loss),
+            "byte_identical": None if self.found is None else self.found.none,
+            "leftovers": list(run.leftovers),
+            "complaints": list(self.complaints),
+            "passed": self.passed,
+        }
+
+    def _end_in_words(self) -> str:
+        if self.found is None:
+            return "it did not finish: there is nothing to compare"
+        loss = f"validation loss {self.run.loss:.4f}, {self.alone.loss:.4f} left alone"
+        if not self.exact:
+            return f"{loss} ({self.run.loss / self.alone.loss - 1:+.2%}, at most {MOST - 1:+.0%})"
+        size = (
+            f"{self.found.compared_pieces} pieces of state and {self.found.compared_steps} losses"
+        )
+        return f"{loss}; {size} {'are byte-identical' if self.found.none else 'DIFFER'}"
+
+
+def judge_run(run: DrilledRun, alone: DrilledRun, faults: Sequence[MachineFault]) -> Verdict:
+    """Hold a drilled run against the same run left alone.
+
+    Args:
+        run: it.
+        alone: without faults, to the same number of steps.
+        faults: that were laid.
+    """
+    exact = all(fault.harm != "numbers" for fault in faults)
+    finished = run.exit_code == 0 and alone.exit_code == 0
+    found = differences(alone.folder, run.folder) if finished else None
+    wrong = (*_ended(run, alone, exact, found), *_came(run, faults), *run.leftovers)
+    return Verdict(run, alone, exact, found, wrong)
+
+
+def _ended(
+    run: DrilledRun, alone: DrilledRun, exact: bool, found: Differences | None
+) -> Iterator[str]:
+    if run.exit_code != 0:
+        said = last_words(run.output.read_text(errors="replace")[-_LAST_WORDS:])
+        yield f"it ended with exit code {run.exit_code}: {said} (all it said is in {run.output})"
+    if found is None:
+        return
+    if exact and not found.none:
+        named = ", ".join([*found.pieces[:3], *(f"step {step}" for step in found.steps[:3])])
+        yield f"it ended in other bytes than the run left alone: {named}"
+    if not exact and not run.loss <= MOST * alone.loss:
+        yield f"its loss is {run.loss / alone.loss:.4f} of the other's, more than {MOST:g}"
+
+
+def _came(run: DrilledRun, faults: Sequence[MachineFault]) -> Iterator[str]:
+    came = Counter(done.fault for done in run.done)
+    for fault in faults:
+        if not came[str(fault)]:
+            yield f"{fault} did not come about"
+    for incident in run.incidents:
+        noticed = incident.detect_s is not None
+        if not noticed and parse_fault(incident.fault).kind in MUST_BE_NOTICED:
+            yield f"{incident.fault}: nobody noticed"
+        if noticed and incident.recover_s is None and run.exit_code == 0:
+            yield f"{incident.fault}: nothing went on after it"
+
+
+def _told(incident: Incident) -> str:
+    return _row(
+        incident.fault,
+        _seconds(incident.detect_s),
+        _seconds(incident.recover_s),
+        str(incident.steps_lost),
+        incident.by or "–",
+        incident.story,
+    )
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no word for what is not a number."""
+    return value if math.isfinite(value) else None
+
+
+def _seconds(value: Seconds | None) -> str:
+    return "–" if value is None else short_seconds(value)
+
+
+def _row(*cells: str) -> str:
+    """One line of the table; what is too long for its column pushes the others on."""
+    padded = (cell.ljust(width) for cell, width in zip(cells, _WIDTHS, strict=False))
+    return " ".join((*padded, cells[-1])).rstrip()

@@ -1,0 +1,39 @@
+"""A dozen notices at random moments; `longhaul drill preempt` gives a hundred."""
+
+import signal
+from collections import Counter
+from pathlib import Path
+
+from longhaul.run.drill.preempt import Outcome, drill_preempt, strikes
+from longhaul.supervise.moments import PHASES
+
+SHORT = (
+    "train.steps=200", "batch.stages=[]", "batch.micro_sequences=16", "model.width=32",
+    "evaluation.interval_steps=10", "evaluation.tokens=512", "checkpoint.interval_steps=8",
+)  # fmt: skip
+
+
+def test_no_notice_costs_more_than_a_step_whenever_it_comes(tmp_path: Path) -> None:
+    said: list[str] = []
+    assert drill_preempt(12, 2, tmp_path, said.append, SHORT), "\n".join(said)
+    assert said[-1].startswith("12 signals")
+    assert "exit codes: 16 (12 times)" in said
+    assert sum("of 2," in line for line in said) == 1
+    assert sum("byte-identical" in line for line in said) == 2
+
+
+def test_strikes_come_in_every_phase_with_every_signal_and_a_seed_decides() -> None:
+    made = strikes(100, 300, 2.0, seed=0)
+    assert made == strikes(100, 300, 2.0, seed=0) != strikes(100, 300, 2.0, seed=1)
+    assert Counter(strike.moment.phase for strike in made) == dict.fromkeys(PHASES, 25)
+    assert {strike.phase for strike in made} == {*PHASES, "ending"}
+    assert {s.number for s in made} == {signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2}
+    assert {strike.everyone for strike in made} == {True, False}
+    assert max(strike.moment.from_step for strike in made) < 300 * 0.75
+
+
+def test_what_counts_as_a_promise_kept() -> None:
+    assert Outcome(True, 16, reached=8, saved=7).fine
+    assert not Outcome(True, 16, reached=8, saved=6).fine
+    assert not Outcome(True, -15, reached=8, saved=8).fine
+    assert not Outcome(True, 0, reached=8, saved=8).fine
