@@ -104,6 +104,25 @@ def fetch(
     return fetched
 
 
+def is_here(url: str, downloads: Path) -> bool:
+    """Whether `fetch` would take every file from the cache."""
+    return _cached(downloads / hashlib.sha256(url.encode()).hexdigest()[:16]) is not None
+
+
+def listed(url: str, wanted: Wanted = "text") -> list[str]:
+    """Names of the files behind an address, without fetching any; of a single file over http, its
+    name once the server has told its size.
+
+    Raises:
+        DataError: as `fetch`.
+    """
+    shown = url.partition("?")[0]
+    with _explained(shown):
+        system, names = _list(url, shown, wanted)
+        system.info(next(iter(names.values())))
+    return list(names)
+
+
 def _list(url: str, shown: str, wanted: Wanted) -> tuple[Any, dict[str, str]]:
     """The file system, and relative name → path in it for every file of the address."""
     import fsspec

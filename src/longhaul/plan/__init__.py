@@ -1,0 +1,1 @@
+"""What a run will need, computed from its recipe alone. Imports no torch."""

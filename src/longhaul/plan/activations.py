@@ -1,0 +1,175 @@
+"""Bytes that a forward pass leaves behind for its backward pass, counted operation by operation.
+
+The list follows `model/block.py`, `model/attention.py`, `model/mlp.py` and `model/head.py` as they
+run uncompiled, which gauge steps do whatever the recipe says; compiled steps keep less.
+
+Enters: a recipe, tokens of a micro-batch, whether kernels are a GPU's or the CPU's.
+Leaves: bytes. Never knows: layouts; whoever cuts the model divides.
+
+Letters: N tokens of a micro-batch, D width, F inner width, J·K width of all keys, V rows of the
+vocabulary.
+"""
+
+from dataclasses import dataclass
+
+from longhaul.config.model import ModelSection
+from longhaul.config.recipe import Recipe
+from longhaul.core.units import Bytes
+
+_FLOAT32: Bytes = 4
+_SHORT_ON_CPU = 256
+"""Tokens up to which attention on a CPU computes in float32 (`model/attention.py`)."""
+_WIDENED: Bytes = 4 << 19
+"""Of logits in half precision, what a CPU's thread widens at once, with its gradients."""
+_UNFUSED = 3
+"""Tensors of the logits' size in float32 when the loss goes backward: the logarithms of the
+shares, the gradient towards them, and the gradient of the logits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Formats:
+    """Bytes of an element."""
+
+    weight: Bytes
+    product: Bytes
+    """What matrix products take and give."""
+    stream: Bytes
+    """Of the residual stream and the norms."""
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> "Formats":
+        """The formats of a recipe."""
+        half = recipe.precision.half_weights is not None
+        product = _FLOAT32 if recipe.precision.compute == "float32" else 2
+        stream = 2 if half and not recipe.precision.islands else _FLOAT32
+        return cls(2 if half else _FLOAT32, product, stream)
+
+    @property
+    def casts(self) -> bool:
+        """Products take copies of the weights in their own format (autocast)."""
+        return self.weight != self.product
+
+
+@dataclass(frozen=True, slots=True)
+class OfLayer:
+    """What one layer keeps."""
+
+    kept: Bytes
+    """With nothing computed again."""
+    products: Bytes
+    """The part of it that `selective` recomputation keeps: products, attention, the input."""
+    input: Bytes
+    """What `full` recomputation keeps."""
+
+    def under(self, recomputation: str) -> Bytes:
+        """Bytes kept from the forward to the backward pass."""
+        return {"none": self.kept, "selective": self.products, "full": self.input}[recomputation]
+
+
+def of_layer(recipe: Recipe, tokens: int, length: int, on_cpu: bool) -> OfLayer:
+    """Bytes that one layer keeps.
+
+    Args:
+        recipe: its model and its precision.
+        tokens: N, of a micro-batch on one rank.
+        length: of a sequence, in tokens.
+        on_cpu: the CPU's kernels; a GPU's otherwise.
+    """
+    model, formats = recipe.model, Formats.of(recipe)
+    attention, attention_products = _attention(model, formats, length, on_cpu)
+    mlp, mlp_products = _mlp(model, formats)
+    stream = formats.stream * model.width
+    # Each norm keeps its input, or its unit vectors, and gives what the next product takes.
+    norms = 2 * (stream + _into_product(model, formats))
+    norms += (model.attention_out_norm + model.input_mix) * stream
+    dropout = 2 * model.width if model.dropout else 0  # a byte tells whether one stays
+    kept = norms + attention + mlp + dropout
+    products = stream + attention_products + mlp_products
+    return OfLayer(tokens * kept, tokens * products, tokens * stream)
+
+
+def around_layers(recipe: Recipe, tokens: int) -> Bytes:
+    """Bytes kept by the embedding, the skips and the last norm."""
+    model, formats = recipe.model, Formats.of(recipe)
+    stream = formats.stream * model.width
+    kept = stream + _into_product(model, formats) if model.norm_placement == "pre" else 0
+    kept += stream * (1 + model.embedding_norm)
+    kept += stream * (model.layers // 2) if model.unet_skips else 0
+    kept += formats.stream * model.key_heads * model.head_width * model.value_embeddings
+    if model.table_width != model.width:
+        kept += 2 * formats.product * model.table_width
+    return tokens * kept
+
+
+def of_logits(recipe: Recipe, tokens: int, rows: int, on_cpu: bool) -> Bytes:
+    """Bytes that logits, loss and their gradients take at once, at the worst moment.
+
+    Args:
+        recipe: its model and its precision.
+        tokens: N.
+        rows: V.
+        on_cpu: as in `of_layer`.
+    """
+    model, product = recipe.model, Formats.of(recipe).product
+    if product == _FLOAT32 or model.logit_softcap:
+        capped = _FLOAT32 if model.logit_softcap else 0  # the hyperbolic tangent
+        z_loss = _FLOAT32 if model.z_loss else 0
+        return tokens * rows * (_UNFUSED * _FLOAT32 + capped + z_loss)
+    if on_cpu and not model.z_loss:  # by rows: see `model/head.py`
+        return tokens * rows * 2 * product + min(4 * tokens * rows * _FLOAT32, _WIDENED)
+    return tokens * rows * (_UNFUSED * _FLOAT32 + (_FLOAT32 if model.z_loss else 0))
+
+
+def _into_product(model: ModelSection, formats: Formats) -> Bytes:
+    """What a product keeps of a norm's result: a copy in its own format; without a learned scale
+    and without a cast it is the norm's own unit vectors.
+    """
+    same = formats.product == formats.stream and not model.norm_scale and model.norm == "rmsnorm"
+    return 0 if same else formats.product * model.width
+
+
+def _attention(
+    model: ModelSection, formats: Formats, length: int, on_cpu: bool
+) -> tuple[Bytes, Bytes]:
+    """Bytes a token, and those of products and attention itself."""
+    keys = model.key_heads * model.head_width
+    mixed = model.width + 2 * keys
+    computed = formats.product
+    widened: Bytes = 0
+    if on_cpu and formats.product != _FLOAT32 and length <= _SHORT_ON_CPU:
+        computed, widened = _FLOAT32, formats.product * model.width  # the result, narrowed again
+    statistics = _FLOAT32 * model.heads
+    products = computed * (mixed + model.width) + statistics + widened
+    kept = products
+    if model.qk_norm:
+        kept += _FLOAT32 * (model.width + keys)
+    if model.positions == "rotary" or model.split_score_scale:
+        kept += computed * (model.width + keys)
+    if on_cpu and _drops_attention(model):
+        # No kernel of the CPU's drops attention weights, so they are written out: the shares, which
+        # of them stay, what is left of them; and scaled copies of queries and keys.
+        kept += (2 * _FLOAT32 + 1) * model.heads * length + computed * (model.width + keys)
+    if model.value_residual:
+        kept += 2 * computed * keys
+    if model.attention_head_scale:
+        kept += computed * model.width
+    return kept, products
+
+
+def _drops_attention(model: ModelSection) -> bool:
+    own = model.attention_dropout
+    return bool(model.dropout if own is None else own)
+
+
+def _mlp(model: ModelSection, formats: Formats) -> tuple[Bytes, Bytes]:
+    inner, product = model.inner_width, formats.product
+    if model.gated:  # both halves of the product, the bent one, and their product
+        kept = 4 * product * inner
+        wide = 2
+    else:
+        # ReLU keeps its own result, which the next product keeps anyway.
+        kept = (1 if model.activation == "relu" else 2) * product * inner
+        wide = 1
+    if model.mlp_inner_norm:
+        kept += formats.stream * inner
+    return kept, wide * product * inner

@@ -1,0 +1,208 @@
+"""Memory that one rank of a run will take, by class of tensor, before a device is touched.
+
+Enters: a recipe, its vocabulary, a layout. Leaves: bytes by class at the worst moment of a step,
+and which class to cut and how.
+Never knows: devices, or what was measured (`run/preflight/memory.py` holds the two together).
+
+The worst moment is one of three, of which the largest counts: logits and loss at the turn from
+the forward to the backward pass, with everything that layers have kept; the end of the backward
+pass, with all gradients; the update, with what its rule borrows.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from longhaul.config.recipe import Recipe
+from longhaul.config.size import ModelSize, model_size
+from longhaul.core.units import Bytes
+from longhaul.parallel.layout import Layout
+from longhaul.plan.activations import Formats, around_layers, of_layer, of_logits
+
+_FLOAT32: Bytes = 4
+_PORTION = 1 << 25
+"""Elements of half weights that are updated at once (`optim/half.py`)."""
+_STACK = 1 << 24
+"""Elements of matrices that Muon makes orthogonal at once (`optim/muon.py`)."""
+_MUON_BORROWS = 6
+"""Tensors of a stack's size: gradient, step, and those of the iteration."""
+_MOMENTS = {"adamw": 2, "lamb": 2, "sgdw": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEstimate:
+    """Bytes on one rank at the worst moment of a step."""
+
+    classes: Mapping[str, Bytes]
+    """Class of tensor → bytes."""
+    micro_sequences: int
+    """Sequences that are computed at once on a rank."""
+    layout: Layout
+
+    @property
+    def total(self) -> Bytes:
+        """Over all classes; what the device's own libraries take comes on top."""
+        return sum(self.classes.values())
+
+    @property
+    def largest(self) -> str:
+        """The class that takes most."""
+        return max(self.classes, key=lambda name: self.classes[name])
+
+
+def checkpoint_bytes(recipe: Recipe, vocab_size: int) -> Bytes:
+    """Bytes of one checkpoint, of all ranks together: weights and optimizer state."""
+    size = model_size(recipe.model, vocab_size)
+    return size.total * Formats.of(recipe).weight + _state(recipe, size)
+
+
+def estimate_memory(
+    recipe: Recipe, vocab_size: int, layout: Layout, on_cpu: bool = False
+) -> MemoryEstimate:
+    """Memory of the rank that takes most.
+
+    Args:
+        recipe: at true size.
+        vocab_size: tokens of its tokenizer.
+        layout: of the run.
+        on_cpu: kernels of the CPU, which keep other things than a GPU's.
+    """
+    size, formats = model_size(recipe.model, vocab_size), Formats.of(recipe)
+    held = _share_of_weights(size, layout)
+    parameters = size.total * held
+    micro, length, several = _micro_batch(recipe, layout)
+    tokens = micro * length
+    kept, working = _activations(recipe, layout, tokens, length, on_cpu)
+    rows = recipe.model.padded_vocab(vocab_size) // layout.tensor
+    logits = of_logits(recipe, tokens, rows, on_cpu)
+    casts = _casts(size, formats, layout)
+    gradients = round(parameters * formats.weight / layout.shard)
+    borrowed = _borrowed(recipe, size, round(parameters / layout.shard))
+    # While the first micro-batch's logits are there, no gradient is.
+    turn = kept + logits + casts + (gradients if several else 0)
+    backward = gradients + working + casts
+    update = gradients + borrowed
+    on_host = recipe.optim.offload and not on_cpu
+    classes: dict[str, Bytes] = {
+        "weights": round(parameters * formats.weight / layout.shard),
+        "optimizer state": 0 if on_host else round(_state(recipe, size) * held / layout.shard),
+        "gathered layers": _gathered(recipe, size, formats, layout),
+    }
+    if turn >= max(backward, update):
+        classes |= {"activations": kept, "logits": logits, "weights in bf16": casts}
+        classes |= {"gradients": gradients if several else 0}
+    elif backward >= update:
+        classes |= {"activations": working, "weights in bf16": casts, "gradients": gradients}
+    else:
+        classes |= {"gradients": gradients, "update": borrowed}
+    return MemoryEstimate({n: b for n, b in classes.items() if b}, micro, layout)
+
+
+def way_to_cut(estimate: MemoryEstimate, recipe: Recipe) -> str:
+    """What makes the largest class smaller, as an instruction."""
+    largest, micro = estimate.largest, estimate.micro_sequences
+    recomputation = recipe.machine.activation_checkpointing
+    if largest in ("activations", "logits"):
+        if micro > 1:
+            return f"batch.micro_sequences below {micro} (the global batch stays)"
+        if largest == "activations" and recomputation != "full":
+            return 'machine.activation_checkpointing = "full"'
+        return "parallel.tensor: more ranks compute each layer and the vocabulary"
+    if largest == "gathered layers":
+        return "parallel.tensor cuts each layer before it is gathered; parallel.prefetch = 0 helps"
+    if largest == "weights in bf16":
+        return 'precision.compute = "bf16_weights" needs no second copy of them'
+    if largest == "optimizer state" and not recipe.optim.offload:
+        return "parallel.shard: more ranks share it; or optim.offload = true, on the host"
+    return "parallel.shard: more ranks share weights, gradients and optimizer state"
+
+
+def _share_of_weights(size: ModelSize, layout: Layout) -> float:
+    """Of all parameters, before they are sharded: the stage with the tables has most."""
+    if layout.pipeline == 1:
+        return 1.0 / layout.tensor
+    around = size.total - size.blocks
+    return (size.blocks / layout.pipeline + around) / size.total / layout.tensor
+
+
+def _micro_batch(recipe: Recipe, layout: Layout) -> tuple[int, int, bool]:
+    """Sequences and their length in the largest micro-batch, and whether a step has several."""
+    shapes = []
+    for stage in recipe.batch_stages():
+        own = math.ceil(stage.sequences / layout.data_size)
+        asked = recipe.batch.micro_sequences
+        # `auto` takes what fits; one sequence is the least that must.
+        micro = min(own, 1 if asked == "auto" else asked or own)
+        shapes.append((micro * stage.sequence_length, micro, stage.sequence_length, own > micro))
+    _, micro, length, several = max(shapes)
+    return micro, length, several
+
+
+def _activations(
+    recipe: Recipe, layout: Layout, tokens: int, length: int, on_cpu: bool
+) -> tuple[Bytes, Bytes]:
+    """Bytes kept at the turn, and those that a single layer's backward pass works with."""
+    recomputation = recipe.machine.activation_checkpointing
+    layer = of_layer(recipe, tokens, length, on_cpu)
+    under_way = min(layout.pipeline, math.ceil(recipe.batch.sequences / max(1, tokens // length)))
+    layers = math.ceil(recipe.model.layers / layout.pipeline)
+    kept = layers * layer.under(recomputation) * under_way + around_layers(recipe, tokens)
+    # The last layer to go backward: what it kept or computes again, and the gradients on their way.
+    working = layer.kept + 2 * layer.input
+    return kept // layout.tensor, working // layout.tensor
+
+
+def _casts(size: ModelSize, formats: Formats, layout: Layout) -> Bytes:
+    """Copies of the weights for products, made once a micro-batch and kept for the backward pass;
+    of whole layers also where layers are sharded.
+    """
+    if not formats.casts:
+        return 0
+    in_products = (size.projections + size.blocks) / layout.pipeline + size.head
+    return round(in_products / layout.tensor) * formats.product
+
+
+def _gathered(recipe: Recipe, size: ModelSize, formats: Formats, layout: Layout) -> Bytes:
+    """Whole layers that FSDP holds at once, beside this rank's shards."""
+    if layout.shard == 1:
+        return 0
+    blocks = size.blocks / layout.pipeline
+    if recipe.parallel.reshard_after_forward:
+        layers = math.ceil(recipe.model.layers / layout.pipeline)
+        blocks = min(blocks, blocks / layers * (1 + recipe.parallel.prefetch))
+    # What is around the layers is gathered once and stays; gradients of one layer are whole too,
+    # in the format in which they are summed.
+    summed = _FLOAT32 if recipe.parallel.reduce == "float32" else formats.weight
+    of_gradients = size.blocks / recipe.model.layers * (formats.weight + summed)
+    around = (size.total - size.blocks) * formats.weight
+    return round((blocks * formats.weight + around + of_gradients) / layout.tensor)
+
+
+def _state(recipe: Recipe, size: ModelSize) -> Bytes:
+    """Of all ranks together; float32 whatever the weights are."""
+    name = recipe.optim.name
+    if name == "muon":
+        return _FLOAT32 * (_matrices(size) + 2 * (size.total - _matrices(size)))
+    moments = _MOMENTS[name] if name != "sgdw" or recipe.optim.sgdw.momentum else 0
+    return _FLOAT32 * moments * size.total
+
+
+def _matrices(size: ModelSize) -> int:
+    """Parameters that are matrices between activations; blocks have little else."""
+    return size.projections + size.blocks
+
+
+def _borrowed(recipe: Recipe, size: ModelSize, own: int) -> Bytes:
+    """What the update's own tensors take.
+
+    Args:
+        recipe: its optimizer and precision.
+        size: of the model.
+        own: parameters of this rank.
+    """
+    portion = min(own, _PORTION) * 2 * _FLOAT32
+    lent = portion if recipe.optim.offload else 0  # moments, on their way
+    halves = portion if recipe.precision.half_weights else 0
+    if recipe.optim.name == "muon":
+        return max(halves + lent, _MUON_BORROWS * _FLOAT32 * min(_matrices(size), _STACK))
+    return (portion if recipe.optim.name == "lamb" else halves) + lent

@@ -1,0 +1,157 @@
+"""Preflight: whether the text can be had, read and learned from.
+
+Of each source that is on this machine the beginning is read, looked at as `longhaul data lint`
+does, and kept as the text of the small twin. One that is elsewhere is asked for, not fetched: a
+corpus takes hours. The small twin then reads Python's own library in its place.
+
+Enters: the ground. Leaves: lines of the report, and a sample of every source in the room.
+Never knows: tokens, models.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+from longhaul.config.data import SourceSection
+from longhaul.config.recipe import source_name
+from longhaul.config.size import known_vocabulary
+from longhaul.core.clocks import RealClock
+from longhaul.core.errors import DataError, LonghaulError
+from longhaul.core.units import Bytes, Seconds, short_bytes
+from longhaul.data.breakage import Breakage
+from longhaul.data.documents import Document
+from longhaul.data.lint import Lint
+from longhaul.data.remote import is_here, listed
+from longhaul.data.sources import locate
+from longhaul.data.tokenizer_files import find_tokenizer, load_given
+from longhaul.data.tokenizing import Tokenizer
+from longhaul.run.preflight.ground import Check, Ground, failed, judged
+
+_SAMPLE_BYTES: Bytes = 2_000_000
+"""Of all sources together; twenty times what the small twin trains on."""
+_SAMPLE_S: Seconds = 5.0
+"""For one source; beyond it, what has been read must do."""
+_FEWEST_BYTES: Bytes = 200_000
+"""With less the small twin reads hardly anything twice."""
+_NAME = "data"
+
+
+def check_data(ground: Ground) -> Iterator[Check]:
+    """Every source, and the tokenizer if it is a file.
+
+    Raises:
+        DataError: a source that should be on this machine is not; nothing else can be said then.
+    """
+    sources = ground.recipe.data.sources
+    missing = []
+    for number, source in enumerate(sources):
+        try:
+            check, documents = _look(ground, source, _SAMPLE_BYTES // len(sources))
+        except DataError as error:
+            if not _is_elsewhere(source):
+                raise
+            check, documents = failed(_NAME, error), []
+        size = sum(len(document.text) for document in documents)
+        if size < _FEWEST_BYTES // len(sources):
+            missing.append(number)
+        else:
+            _write(ground.sample_of(number), documents)
+        yield check
+    for turn, number in enumerate(missing):
+        stand_in = _stand_in(ground, turn, len(missing))
+        _write(ground.sample_of(number), stand_in)
+    yield from _tokenizer(ground)
+
+
+def _look(ground: Ground, source: SourceSection, most: Bytes) -> tuple[Check, Sequence[Document]]:
+    name, downloads = source_name(source.name, source.path), ground.prepared / "downloads"
+    if _is_elsewhere(source) and not is_here(source.path, downloads):
+        names = listed(source.path, "text" if source.format == "auto" else "tokens")
+        told = (
+            f"{name}: {len(names):,} files answer at {source.path.partition('?')[0]}; not fetched"
+        )
+        return judged(_NAME, told, files=len(names)), []
+    corpus = locate(source, ground.recipe.seed, downloads, lambda _: None)
+    if corpus.token_files:
+        told = f"{name}: {len(corpus.token_files)} files of tokens; there is no text to look at"
+        return judged(_NAME, told), []
+    breakage = Breakage(name, ground.recipe.data.max_broken_fraction)
+    lint, documents = Lint(), []
+    for document in _beginning(corpus.documents(breakage), most):
+        lint.see(document)
+        documents.append(document)
+    breakage.judge()
+    seen = lint.result()
+    signs = [f"{sign.kind} in {sign.share:.1%} of documents" for sign in seen.signs]
+    told = f"{name}: the first {seen.num_documents:,} documents ({short_bytes(seen.num_bytes)})"
+    told += f"; look at: {', '.join(signs)}" if signs else "; nothing suspicious"
+    told += f"; {breakage.summary()}" if breakage.num_broken else ""
+    kinds = [sign.kind for sign in seen.signs]
+    return judged(_NAME, told, documents=seen.num_documents, signs=kinds), documents
+
+
+def vocabulary(ground: Ground) -> tuple[int, bool]:
+    """Tokens of the run's vocabulary, and whether that is known for certain."""
+    with suppress(LonghaulError):
+        given = _given_tokenizer(ground)
+        if given is not None:
+            return given.vocab_size, True
+    return known_vocabulary(ground.recipe)
+
+
+def _tokenizer(ground: Ground) -> Iterator[Check]:
+    try:
+        given = _given_tokenizer(ground)
+    except DataError as error:
+        yield failed("tokenizer", error)
+        return
+    if given is not None:
+        told = f"{given.vocab_size:,} tokens from {ground.recipe.tokenizer.path}"
+        yield judged("tokenizer", told, vocabulary=given.vocab_size)
+
+
+def _given_tokenizer(ground: Ground) -> Tokenizer | None:
+    """The tokenizer of kind `file`, fetched if it must be: it is small."""
+    settings = ground.recipe.tokenizer
+    if settings.kind != "file" or settings.path is None:
+        return None
+    # Not ours to keep, unless the run has been here already.
+    downloads = ground.prepared / "downloads"
+    if "://" in settings.path and not is_here(settings.path, downloads):
+        downloads = ground.room / "downloads"
+    files = find_tokenizer(settings.path, downloads, lambda _: None)
+    return load_given(files, settings.end_of_text)
+
+
+def _beginning(documents: Iterator[Document], most: Bytes) -> Iterator[Document]:
+    """Documents up to so many bytes and so many seconds; a long one is cut."""
+    clock = RealClock()
+    began, left = clock.monotonic(), most
+    for document in documents:
+        text = document.text[:left]
+        yield replace(document, text=text)
+        left -= len(text)
+        if left <= 0 or clock.monotonic() - began > _SAMPLE_S:
+            return
+
+
+def _stand_in(ground: Ground, turn: int, turns: int) -> list[Document]:
+    """Python's library; where several sources need one, each has documents of its own."""
+    source = SourceSection(path="python-stdlib")
+    corpus = locate(source, ground.recipe.seed, ground.room, lambda _: None)
+    documents = corpus.documents(Breakage("python-stdlib", 1.0))
+    return list(_beginning(islice(documents, turn, None, turns), _SAMPLE_BYTES // turns))
+
+
+def _is_elsewhere(source: SourceSection) -> bool:
+    return "://" in source.path and not source.path.startswith("file://")
+
+
+def _write(path: Path, documents: Sequence[Document]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8") as lines:
+        for document in documents:
+            lines.write(json.dumps({"text": document.text}) + "\n")

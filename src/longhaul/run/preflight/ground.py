@@ -1,0 +1,218 @@
+"""What the checks of a preflight stand on, and what each of them says.
+
+Enters: what was typed. Leaves: the recipe's small twin as the checks train it, and `Check`s.
+Never knows: which checks there are.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from longhaul.config.data import SourceSection
+from longhaul.config.load import load_recipe
+from longhaul.config.recipe import Recipe, source_name
+from longhaul.config.shrink import shrunken
+from longhaul.core.errors import ExitCode, LonghaulError
+from longhaul.core.units import Bytes, Seconds
+from longhaul.data.sources import file_stem
+from longhaul.parallel.layout import Layout, layout_for
+
+Verdict = Literal["ok", "failed", "skipped"]
+_HANGING_S: Seconds = 300.0
+"""No process of a small twin takes as long on a machine that is well."""
+ALONE = (
+    "parallel.tensor=1", "parallel.pipeline=1", "parallel.shard=1", "parallel.replicate=1",
+    "parallel.stages_per_rank=1", "machine.processes=1",
+)  # fmt: skip
+"""What makes a twin of one process."""
+_STEPS, _STEPS_IN_FULL = 60, 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One line of the report."""
+
+    name: str
+    verdict: Verdict
+    figure: str
+    """What was found, or why nothing was looked for."""
+    seconds: Seconds = 0.0
+    remedy: str = ""
+    """If it failed, what to do, as an instruction."""
+    code: ExitCode = ExitCode.NEEDS_PERSON
+    """If it failed, what `longhaul train` would end with."""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    """The figures, for programs."""
+
+
+def judged(name: str, figure: str, remedy: str = "", **data: Any) -> Check:
+    """A line that is fine unless there is something to be done about it."""
+    return Check(
+        name=name,
+        verdict="failed" if remedy else "ok",
+        figure=figure,
+        remedy=remedy,
+        data=data,
+    )
+
+
+def skipped(name: str, why: str, **data: Any) -> Check:
+    """A line about what was not looked for."""
+    return Check(name=name, verdict="skipped", figure=why, data=data)
+
+
+def failed(name: str, error: LonghaulError) -> Check:
+    """What an error says, as a line of the report."""
+    return Check(
+        name=name, verdict="failed", figure=error.message, remedy=error.remedy,
+        code=error.exit_code,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Ground:
+    """One preflight."""
+
+    name: str
+    """A shipped recipe's name or a file, as typed."""
+    recipe: Recipe
+    """At true size, with every option."""
+    options: tuple[str, ...]
+    """`path=value`, as typed."""
+    runs: Path
+    """Where the run itself would be."""
+    prepared: Path
+    room: Path
+    """Where everything of the small twin is."""
+    world: int
+    """Processes of the real run."""
+    processes: int
+    """Processes of the small twin."""
+    device_bytes: Bytes | None = None
+    """Memory of each device of the real run; None: as on this machine."""
+    full: bool = False
+    ranks: tuple[str, ...] = ("-m", "longhaul", "preflight-rank")
+    """What ranks that compare layouts are started with."""
+
+    @property
+    def layout(self) -> Layout:
+        """Of the real run."""
+        return layout_for(self.recipe.parallel, self.world)
+
+    @property
+    def steps(self) -> int:
+        """Of the small twin's runs."""
+        return _STEPS_IN_FULL if self.full else _STEPS
+
+    @property
+    def patience_s(self) -> Seconds:
+        """After which a process of a small twin counts as hanging."""
+        return 4 * _HANGING_S if self.full else _HANGING_S
+
+    def sample_of(self, number: int) -> Path:
+        """Where the sample of a source lies, that the small twin reads instead."""
+        source = self.recipe.data.sources[number]
+        stem = file_stem(_name(source))
+        return self.room / "text" / f"{number}-{stem}.jsonl"
+
+    def twin_options(self, *more: str) -> tuple[str, ...]:
+        """Everything that makes the small twin of the recipe, as it would be typed.
+
+        Args:
+            more: on top.
+        """
+        recipe = self.recipe
+        sources = [
+            f'{{ name = "{_name(source)}", '
+            f"path = {json.dumps(str(self.sample_of(number).resolve()))}, "
+            f"weight = {source.weight} }}"
+            for number, source in enumerate(recipe.data.sources)
+        ]
+        return (
+            *self.options,
+            *shrunken(recipe, own_data=True),
+            f"data.sources=[{', '.join(sources)}]",
+            *_own_settings(recipe, self.steps),
+            *_small_layout(recipe, self.processes),
+            *more,
+        )
+
+    def twin(self, *more: str) -> Recipe:
+        """The small twin.
+
+        Raises:
+            RecipeError: it cannot have what `more` asks for.
+        """
+        return load_recipe(self.name, self.twin_options(*more)).recipe
+
+
+def small_world(recipe: Recipe, asked: int | None) -> int:
+    """Processes of the small twin: of each way in which the recipe deals its model out, two."""
+    own = _two_wide(recipe)
+    return 2 ** min(len(own), 2) if own else min(asked or recipe.machine.processes, 2)
+
+
+def _two_wide(recipe: Recipe) -> list[str]:
+    """Settings of `[parallel]` that deal the model out, the ones that matter most first."""
+    parallel = recipe.parallel
+    ways = {
+        "tensor": parallel.tensor, "pipeline": parallel.pipeline,
+        "shard": parallel.shard or 1, "replicate": parallel.replicate or 1,
+    }  # fmt: skip
+    return [name for name, count in ways.items() if count > 1]
+
+
+def _small_layout(recipe: Recipe, processes: int) -> Iterator[str]:
+    """The recipe's own layout with each of its ways two wide, as many as there are processes."""
+    own = _two_wide(recipe)[: max(0, processes.bit_length() - 1)]
+    yield f"machine.processes={processes}"
+    for name in ("tensor", "pipeline"):
+        yield f"parallel.{name}={2 if name in own else 1}"
+    taken = 2 ** len(own)
+    rest = processes // taken if taken <= processes else 1
+    shard = (2 if "shard" in own else 1) * (1 if "replicate" in own else rest)
+    yield f"parallel.shard={shard}"
+    yield f"parallel.replicate={2 if 'replicate' in own else 1}"
+    staged = "pipeline" in own and recipe.parallel.stages_per_rank > 1
+    yield f"parallel.stages_per_rank={2 if staged else 1}"
+    if "pipeline" in own:
+        yield "batch.micro_sequences=2"
+    kept = recipe.model.kv_heads
+    if "tensor" in own and kept is not None and kept % 2 == 0:
+        yield "model.kv_heads=2"
+
+
+def _name(source: SourceSection) -> str:
+    return source_name(source.name, source.path)
+
+
+def _own_settings(recipe: Recipe, steps: int) -> Iterator[str]:
+    """What a short run needs, and what must not reach beyond it."""
+    yield 'name="preflight"'
+    yield f"train.steps={steps}"
+    yield f"optim.schedule.warmup_steps={min(recipe.optim.schedule.warmup_steps, steps // 6)}"
+    yield "optim.schedule.from_step=0"
+    if recipe.optim.schedule.decay_steps is not None:
+        yield f"optim.schedule.decay_steps={steps}"
+    yield f"evaluation.interval_steps={steps // 2}"
+    yield "evaluation.tokens=4096"
+    yield f"checkpoint.interval_steps={steps // 3}"
+    yield f"sample.tokens={min(recipe.sample.tokens, 20)}"
+    yield "data.max_broken_fraction=0.0"
+    # A killed worker must come back from what was saved, not from what a memory still holds.
+    yield "checkpoint.snapshot_interval_steps=0"
+    if recipe.machine.threads is None:  # several would wait for each other more than compute
+        yield "machine.threads=1"
+    if recipe.monitor.gauge_interval_steps:
+        yield "monitor.gauge_interval_steps=10"
+    if recipe.tokenizer.kind == "numbers":  # the sample is text
+        yield 'tokenizer={ kind = "bpe", vocab_size = 512, training_mb = 1.0 }'
+    if recipe.checkpoint.remote:
+        yield "checkpoint.remote=[]"
+    # As one table: other nodes, and what orders one, stay out of it.
+    supervise = recipe.supervise
+    more = f", signatures = {json.dumps(supervise.signatures)}" if supervise.signatures else ""
+    times = f"deadline_s = {supervise.deadline_s}, grace_s = {supervise.grace_s}"
+    yield f"supervise={{ {times}{more} }}"

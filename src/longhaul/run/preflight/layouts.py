@@ -1,0 +1,253 @@
+"""Preflight: whether dealing the model out changes what is learned.
+
+The same steps of the small twin are made by one process and by several, and their losses and the
+first step's whole gradient compared (`train/equality.py`), under bars that `docs/parallel.md`
+states. OPT-175B's runs 3 to 6 trained around a tensor-parallel bug that this shows in a second.
+Everything is computed on the CPU: a layout is arithmetic and order, whatever the device.
+
+Enters: the ground. Leaves: lines of the report: the processes, and each layout.
+Never knows: torch; ranks are processes (`preflight_rank.py`).
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from longhaul.config.recipe import Recipe
+from longhaul.core.errors import NeedsPerson, RecipeError
+from longhaul.core.units import Seconds
+from longhaul.parallel.layout import Layout, layout_for
+from longhaul.run.preflight.ground import ALONE, Check, Ground, failed, judged, skipped
+
+VOCABULARY = 131
+"""Odd, so that no layout divides it."""
+_STEPS, _STEPS_IN_FULL, _STEPS_IN_OWN_NUMBERS = 8, 20, 4
+_LOOK_EVERY_S: Seconds = 0.02
+_SKEW_S: Seconds = 1.0
+"""Clocks further apart than this make the order of events in journals a guess."""
+_WAYS = ("replicate", "shard", "tensor", "pipeline")
+_BARS = {"float32": (1e-5, 1e-5), "half": (1e-3, 5e-2)}
+"""Losses; first gradient (docs/parallel.md)."""
+_PROOF = (
+    "model.dropout=0.0", "model.attention_dropout=0.0", "model.embedding_dropout=0.0",
+    # Zeros would hide whatever comes before them from the first gradient.
+    "model.zero_projections=false", "model.zero_head=false",
+    # Six sequences: four ranks do not divide them, and two leave a last micro-batch of one.
+    "batch.sequences=6", "batch.micro_sequences=2", "batch.sequence_length=32",
+    # At higher rates losses drift apart although every gradient is right.
+    "optim.lr=1e-3", "machine.compile=false",
+)  # fmt: skip
+_EXACT = ('precision.compute="float32"', 'optim.muon.newton_schulz="float32"')
+
+
+@dataclass(frozen=True)
+class Case:
+    """One comparison."""
+
+    layout: Layout
+    numbers: str
+    """Which bars hold."""
+    recipe: Recipe
+    steps: int
+    is_own: bool
+    """The recipe's own layout, two wide."""
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        own = "the recipe's own, " if self.is_own else ""
+        return (
+            f"{own}{self.layout}, {'float32' if self.numbers == 'float32' else 'its own numbers'}"
+        )
+
+
+def check_layouts(ground: Ground) -> Iterator[Check]:
+    """Processes that meet, and every layout that this recipe can have on so few."""
+    cases, refused = cases_of(ground)
+    for size in sorted({case.layout.size for case in cases}):
+        these = [case for case in cases if case.layout.size == size]
+        folder = ground.room / f"ranks-{size}"
+        folder.mkdir()
+        began = time.monotonic()
+        try:
+            told = _compare(ground, these, size, folder)
+        except NeedsPerson as error:
+            yield failed("layouts", error)
+            continue
+        spent_s = sum(float(row["seconds"]) for row in told["cases"])
+        yield replace(_met(told["ranks"]), seconds=time.monotonic() - began - spent_s)
+        for case, row in zip(these, told["cases"], strict=True):
+            yield _judged(case, row)
+    for layout, why in refused:
+        yield skipped("layout", f"{layout}: {why}")
+
+
+def cases_of(ground: Ground) -> tuple[list[Case], list[tuple[str, str]]]:
+    """What to compare, and what this recipe cannot have, with the reason."""
+    asked: list[tuple[tuple[str, ...], str]] = [] if ground.processes == 1 else [((), "")]
+    asked += [((*ALONE, f"parallel.{way}=2"), f"{way} 2") for way in _WAYS]
+    even = tuple(_divisible(ground))
+    cases: list[Case] = []
+    refused = []
+    for options, named in asked:
+        is_own = not named
+        try:
+            # On top of the twin's own layout; judged together with it.
+            exact = ground.twin(*_PROOF, *options, *even, *_EXACT)
+            ways = exact.parallel
+            size = ground.processes if is_own else 2
+            layout = layout_for(ways, size)
+        except RecipeError as error:
+            # Below the line that counts the problems, each has its own.
+            problems = error.message.splitlines()
+            refused.append(
+                (named or "the recipe's own", problems[min(1, len(problems) - 1)].strip())
+            )
+            continue
+        if layout in (case.layout for case in cases):
+            continue
+        steps = _STEPS_IN_FULL if ground.full else _STEPS
+        cases.append(Case(layout, "float32", exact, steps, is_own))
+        # fp16 needs its loss scale to find its level first; its layouts are proven in float32.
+        if (is_own or ground.full) and ground.recipe.precision.compute in ("bf16", "bf16_weights"):
+            own = ground.twin(*_PROOF, *options, *even)
+            cases.append(Case(layout, "half", own, _STEPS_IN_OWN_NUMBERS, is_own))
+    return cases, refused
+
+
+def _divisible(ground: Ground) -> Iterator[str]:
+    """What two ranks can share in the recipe itself must not be odd in its twin alone."""
+    model, twin = ground.recipe.model, ground.twin().model
+    if model.kv_heads is not None and model.kv_heads % 2 == 0:
+        yield "model.kv_heads=2"
+    if twin.mlp_width is not None and model.inner_width % 2 == 0:
+        yield f"model.mlp_width={twin.mlp_width + twin.mlp_width % 2}"
+
+
+def _judged(case: Case, row: dict[str, Any]) -> Check:
+    loss_bar, gradient_bar = _BARS[case.numbers]
+    loss, gradient = float(row["loss"]), float(row["gradient"])
+    told = (
+        f"{case.name}: losses of {case.steps} steps apart by {loss:.1e} (bar {loss_bar:g}), first "
+        f"gradient by {gradient:.1e} (bar {gradient_bar:g})"
+    )
+    fine = loss <= loss_bar and gradient <= gradient_bar
+    told += "" if fine else f", most in {row['weight']}"
+    remedy = (
+        f"do not train with {case.layout}: it does not learn what one process learns; another "
+        "[parallel] may, and this is a defect to report"
+    )
+    remedy = "" if fine else remedy
+    data = {"layout": asdict(case.layout), "loss": loss, "gradient": gradient}
+    return replace(judged("layout", told, remedy, **data), seconds=float(row["seconds"]))
+
+
+def _met(ranks: Sequence[dict[str, Any]]) -> Check:
+    """Who met, on what, and how far apart their clocks are."""
+    skew_s = max(rank["time"] for rank in ranks) - min(rank["time"] for rank in ranks)
+    hosts = sorted({rank["host"] for rank in ranks})
+    devices = sorted({rank["device"] for rank in ranks})
+    wrong = [rank["rank"] for rank in ranks if not rank["summed"]]
+    told = (
+        f"{len(ranks)} met on {', '.join(hosts)}, on {', '.join(devices)}; clocks within "
+        f"{skew_s * 1000:.1f} ms"
+    )
+    remedy = ""
+    if wrong:
+        told += f"; a sum over all came out wrong on ranks {wrong}"
+        remedy = "look at the devices and the network between them: collectives compute wrong sums"
+    elif skew_s > _SKEW_S:
+        remedy = "set the hosts' clocks (chrony, ntpd)"
+    return judged("ranks", told, remedy, ranks=list(ranks), skew_s=skew_s)
+
+
+def _compare(ground: Ground, cases: Sequence[Case], size: int, folder: Path) -> dict[str, Any]:
+    """Let ranks train the cases; what rank 0 has found.
+
+    Raises:
+        NeedsPerson: they did not come to an end.
+    """
+    asked, result = folder / "asked.json", folder / "result.json"
+    body = {
+        "vocabulary": VOCABULARY,
+        "device": ground.recipe.machine.device,
+        "cases": [
+            {
+                "layout": asdict(case.layout),
+                "recipe": case.recipe.model_dump(mode="json", exclude_unset=True),
+                "steps": case.steps,
+            }
+            for case in cases
+        ],
+    }
+    asked.write_text(json.dumps(body))
+    ranks = _start(ground, size, folder, [str(asked), str(result)])
+    try:
+        _wait(ranks, folder, ground.patience_s)
+    finally:
+        for rank in ranks:
+            with suppress(ProcessLookupError):
+                os.killpg(rank.pid, signal.SIGKILL)
+            rank.wait()
+    told: dict[str, Any] = json.loads(result.read_bytes())
+    return told
+
+
+def _start(
+    ground: Ground, size: int, folder: Path, arguments: Sequence[str]
+) -> list[subprocess.Popen[bytes]]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    started = []
+    for rank in range(size):
+        place = {
+            "RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": size,
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": 1,
+        }  # fmt: skip
+        with (folder / f"{rank}.log").open("wb") as log:
+            started.append(
+                subprocess.Popen(
+                    [sys.executable, *ground.ranks, *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    env=os.environ | {name: str(value) for name, value in place.items()},
+                )
+            )
+    return started
+
+
+def _wait(ranks: Sequence[subprocess.Popen[bytes]], folder: Path, most_s: Seconds) -> None:
+    """Wait until all have ended well.
+
+    Raises:
+        NeedsPerson: one has not; the others may wait for it.
+    """
+    deadline = time.monotonic() + most_s
+    while True:
+        codes = [rank.poll() for rank in ranks]
+        if all(code == 0 for code in codes):
+            return
+        if any(codes) or time.monotonic() > deadline:
+            break
+        time.sleep(_LOOK_EVERY_S)
+    first = next((number for number, code in enumerate(codes) if code), 0)
+    what = f"rank {first} of {len(ranks)} ended with {codes[first]}"
+    if codes[first] is None:
+        what = f"{len(ranks)} processes have not come to an end within {most_s:.0f} s"
+    said = (folder / f"{first}.log").read_text(errors="replace").strip().splitlines()
+    raise NeedsPerson(
+        f"{what}: {said[-1] if said else 'it said nothing'}",
+        "run it again with --keep DIR, and look at DIR/ranks-N/RANK.log",
+    )

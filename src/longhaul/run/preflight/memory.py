@@ -1,0 +1,104 @@
+"""Preflight: whether the run will fit its devices, by an estimate that is held against a
+measurement of the small twin.
+
+Enters: the ground. Leaves: two lines of the report: what was estimated for the true size, and by
+how much the estimate of the small twin differs from what it takes.
+Never knows: how an estimate comes about (`plan/`).
+"""
+
+from collections.abc import Iterator
+
+import torch
+
+from longhaul.config.recipe import Recipe
+from longhaul.core.memory import available_memory
+from longhaul.core.units import Bytes, short_bytes
+from longhaul.parallel.layout import Layout
+from longhaul.parallel.recompute import checkpoint_activations
+from longhaul.plan.memory import MemoryEstimate, estimate_memory, way_to_cut
+from longhaul.run.device import choose_device, settle_torch
+from longhaul.run.preflight.data import vocabulary
+from longhaul.run.preflight.ground import ALONE, Check, Ground, judged
+from longhaul.train.equality import make_step, random_batches
+from longhaul.train.memory import peak_of
+
+VOCABULARY = 512
+"""Of the small twin, for a measurement."""
+_SHARE = 0.9
+"""Of a device that tensors may take: the rest is for libraries, and for what a caching allocator
+cannot join together."""
+_NEAR = (0.75, 1.33)
+"""An estimate within these times the measured peak is good enough to choose a layout by."""
+
+
+def check_memory(ground: Ground) -> Iterator[Check]:
+    """The estimate at true size against the device, and the estimator against the twin."""
+    device = choose_device(ground.recipe.machine.device)
+    settle_torch(ground.twin())
+    vocab_size, known = vocabulary(ground)
+    on_cpu = device.type == "cpu" and ground.device_bytes is None
+    estimate = estimate_memory(ground.recipe, vocab_size, ground.layout, on_cpu)
+    there, of_what = _memory_of(ground, device)
+    told = (
+        f"{short_bytes(estimate.total)} a rank of {ground.world}"
+        f"{'' if estimate.layout.size == 1 else f' ({estimate.layout})'}, "
+        f"{estimate.micro_sequences} sequences at once: {_listed(estimate)}; "
+        f"{short_bytes(there)} {of_what}"
+    )
+    told += "" if known else f" (the vocabulary is taken to have {vocab_size:,} tokens)"
+    fits = estimate.total <= _SHARE * there
+    remedy = "" if fits else _remedy(ground, estimate)
+    data = {"classes": dict(estimate.classes), "total": estimate.total, "device_bytes": there}
+    yield judged("memory", told, remedy, **data)
+    yield _validated(ground.twin(*ALONE), device)
+
+
+def measured(recipe: Recipe, device: torch.device) -> Bytes:
+    """What one process really takes at the worst moment of a step of a small recipe."""
+    step = make_step(recipe, VOCABULARY, device, None)
+    recomputation = recipe.machine.activation_checkpointing
+    if recomputation != "none":
+        checkpoint_activations(step.model, recomputation)
+    held = [*step.model.parameters(), *step.optimizer.tensors().values()]
+    standing = sum(tensor.numel() * tensor.element_size() for tensor in held)
+    micro = recipe.batch.micro_sequences
+    batches = random_batches(recipe, VOCABULARY, 2, None)
+    sequences = micro if isinstance(micro, int) else recipe.batch.sequences
+    lr = recipe.optim.lr
+    step(next(batches), sequences, lr, False)  # what is made once and kept is none of a step's
+    batch = next(batches)
+    return standing + peak_of(lambda: step(batch, sequences, lr, False), device)
+
+
+def _validated(twin: Recipe, device: torch.device) -> Check:
+    on_cpu = device.type == "cpu"
+    estimate = estimate_memory(twin, VOCABULARY, Layout(), on_cpu).total
+    real = measured(twin, device)
+    ratio = estimate / real
+    near = _NEAR[0] <= ratio <= _NEAR[1]
+    told = (
+        f"the small twin takes {short_bytes(real)}, {short_bytes(estimate)} were estimated: "
+        f"{ratio:.2f} times"
+    )
+    remedy = "" if near else "do not trust the estimate above: measure on one of the devices"
+    return judged("memory estimate", told, remedy, ratio=ratio, measured=real, estimated=estimate)
+
+
+def _memory_of(ground: Ground, device: torch.device) -> tuple[Bytes, str]:
+    """Of one rank's device, and in words which that is."""
+    if ground.device_bytes is not None:
+        return ground.device_bytes, "on each device, as given"
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory, "on this machine's device"
+    ranks = min(ground.world, ground.recipe.machine.processes)
+    return available_memory() // ranks, "available on this host" + (" for it" if ranks > 1 else "")
+
+
+def _listed(estimate: MemoryEstimate) -> str:
+    ordered = sorted(estimate.classes.items(), key=lambda item: -item[1])
+    return ", ".join(f"{name} {short_bytes(size)}" for name, size in ordered)
+
+
+def _remedy(ground: Ground, estimate: MemoryEstimate) -> str:
+    elsewhere = "" if ground.device_bytes else "; for other devices than this one give --device-gb"
+    return f"cut {estimate.largest}: {way_to_cut(estimate, ground.recipe)}{elsewhere}"

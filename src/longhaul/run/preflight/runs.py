@@ -1,0 +1,236 @@
+"""Preflight: real runs of the small twin: left alone, killed and resumed, and read back.
+
+They are `longhaul train` as the user will type it, with its supervisor and its workers, so what
+fails here would have failed there.
+
+Enters: the ground. Leaves: lines of the report, and two runs in the room.
+Never knows: how training, saving or supervising is done; it reads journals.
+"""
+
+import math
+import os
+import signal
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from statistics import fmean, median
+
+from longhaul.core.clocks import RealClock
+from longhaul.core.errors import NeedsPerson
+from longhaul.core.records import Event, Finding, Record, StepRecord
+from longhaul.core.units import short_bytes, short_count
+from longhaul.logbook.folder import RunFolder, create_run
+from longhaul.logbook.reading import read_journal
+from longhaul.logbook.timeline import tokens_per_second
+from longhaul.run.asked import ask, write_asked
+from longhaul.run.drill.resume import differences
+from longhaul.run.drill.training_process import Training
+from longhaul.run.preflight.ground import Check, Ground, judged, skipped
+from longhaul.store.catalogue import catalogue
+
+UNDISTURBED = "undisturbed"
+_LEARNED = 0.1
+"""Nats by which the loss must have fallen from the first tenth of the steps to the last."""
+_MASKED_AT_FIRST = 8
+"""Updates that a loss scale may hold back until it has found its level: 2^16 down to 2^8."""
+_TRIPS = 3
+"""Kills in full."""
+
+
+def check_stretch(ground: Ground) -> Iterator[Check]:
+    """A run left alone: it learns, nothing is masked, every gauge is a number."""
+    folder = _set_up(ground, UNDISTURBED)
+    with _training(ground, folder) as training:
+        _end_well(training, ground)
+    records = list(read_journal(folder))
+    steps = [record for record in records if isinstance(record, StepRecord)]
+    yield _learned(steps, ground)
+    yield _gauges(steps, ground)
+    alarms = [r for r in records if isinstance(r, Finding) and r.severity == "alarm"]
+    if alarms:
+        told = f"{len(alarms)} alarms; the first at step {alarms[0].step}: {alarms[0].sentence}"
+        remedy = "see what raises it before the run is long: `longhaul recipe show` lists settings"
+        yield judged("judgement", told, remedy)
+    yield _evaluated(records)
+
+
+def check_resume(ground: Ground) -> Iterator[Check]:
+    """A run whose worker is killed and started again ends in the bytes of the one left alone."""
+    for trip in range(_TRIPS if ground.full else 1):
+        folder = _set_up(ground, f"killed-{trip + 1}")
+        with _training(ground, folder) as training:
+            at = _kill(training, folder, ground, trip)
+            _end_well(training, ground)
+        found = differences(RunFolder(ground.room / UNDISTURBED), folder)
+        resumed = _resumed_from(folder)
+        lost_s = _back_at_work_s(folder)
+        size = sum(checkpoint.size_bytes for checkpoint in catalogue(folder.checkpoints)[-1:])
+        told = (
+            f"killed at step {at}, at work again from step {resumed} after {lost_s:.1f} s; "
+            f"{found.compared_pieces} pieces of state ({short_bytes(size)}) and "
+            f"{found.compared_steps} losses "
+        )
+        told += "byte-identical" if found.none else _which(found.pieces, found.steps)
+        remedy = "" if resumed else "the kill did not strike behind a save; run it again"
+        if not found.none:
+            remedy = "what differs is not in the checkpoint, or depends on the machine: report it"
+        yield judged("resume", told, remedy, killed_at=at, back_s=lost_s, resumed_from=resumed)
+
+
+def check_read_back(ground: Ground) -> Iterator[Check]:
+    """The last checkpoint, opened as `longhaul eval` and `longhaul sample` do."""
+    from longhaul.run.trained import Wanted, open_trained
+    from longhaul.train.evaluation import evaluate
+
+    folder = RunFolder(ground.room / UNDISTURBED)
+    (finished,) = _events(read_journal(folder, steps=False), "finished")
+    trained = open_trained(str(folder.path), ground.room, None)
+    recipe = trained.recipe
+    again = evaluate(
+        trained.model,
+        trained.dataset,
+        trained.device,
+        recipe.precision,
+        recipe.model.context,
+        recipe.evaluation.sequences,
+        None,
+    )
+    before = float(finished.data["loss"])
+    apart = abs(again.loss - before) / before
+    text = "".join(trained.write(Wanted(None, 16, None, 0)))
+    told = (
+        f"step {trained.step} opened: validation loss {again.loss:.4f}, apart by {apart:.1e} from "
+        f"the run's own; {len(text)} characters written"
+    )
+    fine = apart <= 1e-2 if recipe.precision.compute != "float32" else apart <= 1e-4
+    remedy = "" if fine else "what was saved is not what was trained: report it"
+    yield judged("read back", told, remedy, loss=again.loss, apart=apart)
+
+
+def _set_up(ground: Ground, name: str) -> RunFolder:
+    folder = create_run(ground.room / name, RealClock())
+    asked = ask(ground.name, ground.twin_options(), None, ground.room / "prepared")
+    write_asked(folder, asked)
+    return folder
+
+
+def _training(ground: Ground, folder: RunFolder) -> Training:
+    return Training(folder, ["train", str(folder.path)], folder.path / "said.log")
+
+
+def _end_well(training: Training, ground: Ground) -> None:
+    """Wait for the end.
+
+    Raises:
+        NeedsPerson: it ended otherwise than finished, or not at all.
+    """
+    code = training.wait(ground.patience_s)
+    if code == 0:
+        return
+    said = [line for line in training.output.splitlines() if line.strip()]
+    told = [line for line in said if line.startswith("longhaul:")] or said[-1:] or ["nothing"]
+    raise NeedsPerson(
+        f"the small twin ended with exit code {code}: {told[0]}",
+        f"run it again with --keep DIR, and look at DIR/{training.folder.name}/said.log",
+    )
+
+
+def _kill(training: Training, folder: RunFolder, ground: Ground, trip: int) -> int:
+    """SIGKILL the last rank between two saves; the step that was reached.
+
+    Raises:
+        NeedsPerson: it did not come so far.
+    """
+    between = ground.steps // 3
+    training.wait_until("a save", lambda: bool(catalogue(folder.checkpoints)), ground.patience_s)
+    # Between the first save and the second; with more trips, behind the second too.
+    training.wait_for_step(between + between // 3 + (trip * between) // 2, ground.patience_s)
+    reached, ranks = training.step(), training.ranks()
+    if ranks:
+        with suppress(ProcessLookupError):
+            os.killpg(ranks[max(ranks)], signal.SIGKILL)
+    return reached
+
+
+def _learned(steps: Sequence[StepRecord], ground: Ground) -> Check:
+    tenth = max(3, len(steps) // 10)
+    losses = [step.loss for step in steps if math.isfinite(step.loss)]
+    first, last = fmean(losses[:tenth]), fmean(losses[-tenth:])
+    masked = [step.step for step in steps if step.masked]
+    scaled = steps[0].loss_scale is not None
+    allowed = _MASKED_AT_FIRST if scaled else 0
+    rate = median([r for s in steps[len(steps) // 2 :] if (r := tokens_per_second(s)) == r] or [0])
+    told = (
+        f"{len(steps)} steps, loss {first:.3f} → {last:.3f}, {len(masked)} masked, "
+        f"{short_count(rate)} tokens/s on {ground.processes} process"
+        f"{'es' if ground.processes > 1 else ''}"
+    )
+    if scaled:
+        told += f", loss scale {steps[-1].loss_scale:g} at the end"
+    remedy = ""
+    if len(masked) > allowed or any(step.loss_scale_at_floor for step in steps):
+        remedy = (
+            f"loss or gradient was not finite at steps {masked[:5]}: lower optim.lr, or take "
+            'precision.compute = "bf16"'
+        )
+    elif last > first - _LEARNED:
+        remedy = (
+            "the loss does not fall: look at optim.lr, optim.schedule and the text; "
+            "`longhaul data lint` shows it"
+        )
+    data = {"first": first, "last": last, "masked": len(masked), "tokens_per_s": rate}
+    return judged("stretch", told, remedy, **data)
+
+
+def _gauges(steps: Sequence[StepRecord], ground: Ground) -> Check:
+    if not ground.recipe.monitor.gauge_interval_steps:
+        told = "switched off by monitor.gauge_interval_steps = 0: causes will not be seen"
+        return skipped("gauges", told)
+    # A masked step's gradient is not finite, and so is what is read of it.
+    read = [step for step in steps if step.gauges and not step.masked]
+    wrong = {
+        name
+        for step in read
+        for name, values in [*step.gauges.items(), *((n, (v,)) for n, v in step.totals.items())]
+        if not all(math.isfinite(value) for value in values)
+    }
+    names = len(read[-1].gauges) + len(read[-1].totals) if read else 0
+    told = f"{names} gauges read {len(read)} times, "
+    told += f"not finite: {', '.join(sorted(wrong)[:5])}" if wrong else "all finite"
+    fine = bool(read) and not wrong
+    remedy = "" if fine else "a recipe that is not finite when small will not be when large"
+    return judged("gauges", told, remedy, gauges=names, not_finite=sorted(wrong))
+
+
+def _evaluated(records: Sequence[Record]) -> Check:
+    losses = [float(event.data["loss"]) for event in _events(records, "evaluation")]
+    sample = "".join(str(event.data.get("sample") or "") for event in _events(records, "finished"))
+    fine = bool(losses) and all(math.isfinite(loss) for loss in losses)
+    told = f"{len(losses)} evaluations, loss {losses[-1] if losses else math.nan:.3f} at the end; "
+    told += f"{len(sample)} characters written" if sample else "no sample asked for"
+    remedy = "" if fine else "validation loss is no number: look at data.held_out and the text"
+    return judged("evaluation", told, remedy, losses=losses)
+
+
+def _resumed_from(folder: RunFolder) -> int | None:
+    """Step of the checkpoint that the last attempt went on from; None if there was none."""
+    started = _events(read_journal(folder, steps=False), "attempt-started")
+    found = started[-1].data.get("resumed_from") if len(started) > 1 else None
+    return None if found is None else int(found)
+
+
+def _back_at_work_s(folder: RunFolder) -> float:
+    """Seconds from the last record of an attempt to the first step of the next."""
+    steps = [r for r in read_journal(folder, events=False) if isinstance(r, StepRecord)]
+    pairs = pairwise(steps)
+    return max((b.time - a.time for a, b in pairs if b.attempt > a.attempt), default=0.0)
+
+
+def _which(pieces: Sequence[str], steps: Sequence[int]) -> str:
+    some = f": {', '.join(pieces[:3])}" if pieces else ""
+    first = f"; losses differ from step {steps[0]}" if steps else ""
+    return f"compared, and {len(pieces)} pieces differ{some}{first}"
+
+
+def _events(records: Iterable[Record], kind: str) -> list[Event]:
+    return [r for r in records if isinstance(r, Event) and r.kind == kind]

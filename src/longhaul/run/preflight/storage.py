@@ -1,0 +1,156 @@
+"""Preflight: whether checkpoints of the true size will have room, and what a save will cost.
+
+Enters: the ground. Leaves: lines of the report; nothing stays where it was tried out.
+Never knows: what is in a checkpoint.
+"""
+
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from longhaul.config.train import CheckpointSection
+from longhaul.core.errors import LonghaulError, NeedsPerson
+from longhaul.core.units import Bytes, Seconds, short_bytes, short_seconds
+from longhaul.plan.memory import checkpoint_bytes
+from longhaul.run.preflight.data import vocabulary
+from longhaul.run.preflight.ground import Check, Ground, failed, judged, skipped
+from longhaul.store.interval import between_failures, daly_interval
+from longhaul.store.manifest import FileEntry
+from longhaul.store.patience import Patience
+from longhaul.store.store_files import StoreFiles
+
+_PIECE: Bytes = 8 << 20
+_MOST_WRITTEN: Bytes = 256 << 20
+_MOST_S: Seconds = 2.0
+_BESIDE = 3
+"""Checkpoints beside those of `keep_last`: the newest good one, the one as old as the snapshots,
+and the one that is being written."""
+_SENT: Bytes = 1 << 20
+_PATIENCE = Patience(answer_s=15.0)
+
+
+def check_disk(ground: Ground) -> Iterator[Check]:
+    """Room for the checkpoints that retention keeps, and the speed at which they are written."""
+    vocab_size, _ = vocabulary(ground)
+    each = checkpoint_bytes(ground.recipe, vocab_size)
+    folder = _nearest(ground.runs)
+    yield _room(ground, each, folder)
+    try:
+        speed = write_speed(folder)
+    except OSError as error:
+        yield failed(
+            "write speed",
+            NeedsPerson(
+                f"{folder}: cannot be written to ({error.strerror})",
+                "give --runs-dir a folder that can be",
+            ),
+        )
+        return
+    save_s = each / speed
+    between_s = between_failures(0, 0.0, ground.world)
+    every_s = daly_interval(save_s, between_s)
+    told = (
+        f"{short_bytes(speed)}/s in {folder}: a save of {short_bytes(each)} takes "
+        f"{short_seconds(save_s)}; with one failure in {between_s / 86_400:.0f} days, save about "
+        f"every {short_seconds(max(every_s, save_s))} if training had to wait for it"
+    )
+    yield judged(
+        "write speed", told, bytes_per_s=speed, checkpoint_bytes=each, save_s=save_s,
+        interval_s=every_s,
+    )  # fmt: skip
+
+
+def check_remote(ground: Ground) -> Iterator[Check]:
+    """Every remote place of checkpoints takes a file, gives it back and lets it go."""
+    addresses = ground.recipe.checkpoint.remote
+    if not addresses:
+        told = "none in the recipe: a disk that dies takes every checkpoint along"
+        yield skipped("remote", told)
+    for address in addresses:
+        try:
+            name, took_s = _try_store(address, ground.room)
+        except LonghaulError as error:
+            yield failed("remote", error)
+            continue
+        told = f"{name}: {short_bytes(_SENT)} sent, read back and removed in {took_s:.2f} s"
+        yield judged("remote", told, address=name, seconds=took_s)
+
+
+def checkpoints_kept(settings: CheckpointSection, steps: int | None) -> int:
+    """How many lie in the run's folder at once, at most.
+
+    Args:
+        settings: what is kept.
+        steps: of the whole run; None if only hours limit it.
+    """
+    by_step = (steps or 0) // settings.keep_every if settings.keep_every else 0
+    return settings.keep_last + _BESIDE + by_step
+
+
+def write_speed(folder: Path) -> float:
+    """Bytes a second that reach the medium of `folder`, fsync included.
+
+    Raises:
+        OSError: nothing can be written there.
+    """
+    piece = os.urandom(_PIECE)
+    with tempfile.TemporaryFile(dir=folder, prefix=".longhaul-preflight-") as file:
+        began, written = time.monotonic(), 0
+        while written < _MOST_WRITTEN and time.monotonic() - began < _MOST_S:
+            file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
+            written += _PIECE
+        return written / (time.monotonic() - began)
+
+
+def _room(ground: Ground, each: Bytes, folder: Path) -> Check:
+    settings = ground.recipe.checkpoint
+    kept = checkpoints_kept(settings, ground.recipe.total_steps())
+    needed, free = kept * each, shutil.disk_usage(folder).free
+    told = (
+        f"{kept} checkpoints of {short_bytes(each)} need {short_bytes(needed)}, "
+        f"{short_bytes(free)} are free in {folder}"
+    )
+    data: dict[str, Any] = {"needed_bytes": needed, "free_bytes": free, "checkpoints": kept}
+    if needed <= free:
+        return judged("disk", told, **data)
+    fewer = checkpoints_kept(settings.model_copy(update={"keep_every": 0}), None) * each
+    remedy = "give --runs-dir a larger disk"
+    if settings.keep_every and fewer <= free:
+        remedy += (
+            f", or a larger checkpoint.keep_every than {settings.keep_every}; "
+            "checkpoint.remote_keep_every keeps them elsewhere"
+        )
+    return judged("disk", told, remedy, **data)
+
+
+def _try_store(address: str, room: Path) -> tuple[str, Seconds]:
+    """The store's name and the seconds it took.
+
+    Raises:
+        StoreError: it refused, hung, or gave back other bytes.
+        RecipeError: there is no file system for the address.
+    """
+    store = StoreFiles(address, patience=_PATIENCE)
+    local = room / "sent"
+    local.write_bytes(os.urandom(_SENT))
+    sha256 = hashlib.sha256(local.read_bytes()).hexdigest()
+    began = time.monotonic()
+    path = f".preflight-{uuid.uuid4().hex[:12]}"
+    try:
+        store.send(local, path, FileEntry(name=path, size_bytes=_SENT, sha256=sha256))
+    finally:
+        store.remove(path)
+    return store.name, time.monotonic() - began
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder, or the nearest one around it that is there."""
+    return next(path for path in (folder, *folder.absolute().parents) if path.is_dir())

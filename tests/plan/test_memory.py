@@ -1,0 +1,124 @@
+"""What a run will need: estimates against what tensors really take."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from longhaul.config.load import load_recipe, shipped_recipes
+from longhaul.config.recipe import Recipe
+from longhaul.config.shrink import shrunken
+from longhaul.parallel.layout import Layout
+from longhaul.plan.memory import checkpoint_bytes, estimate_memory, way_to_cut
+from longhaul.run.preflight.memory import VOCABULARY, measured
+from longhaul.train.equality import make_step
+
+ONE = Layout()
+CPU = torch.device("cpu")
+
+
+def twin(name: str, *options: str) -> Recipe:
+    return load_recipe(name, [*shrunken(load_recipe(name).recipe), *options]).recipe
+
+
+@pytest.mark.parametrize("name", shipped_recipes())
+def test_an_estimate_is_near_what_a_step_of_the_small_twin_takes(name: str) -> None:
+    torch.set_num_threads(1)
+    recipe = twin(name)
+    estimate = estimate_memory(recipe, VOCABULARY, ONE, on_cpu=True).total
+    assert estimate == pytest.approx(measured(recipe, CPU), rel=0.08)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("batch.micro_sequences=2",),
+        ('machine.activation_checkpointing="full"',),
+        ('machine.activation_checkpointing="selective"',),
+        ("model.qk_norm=false", 'model.positions="learned"'),
+        ('precision.compute="bf16"', "batch.sequence_length=32"),
+        ('model.activation="geglu"', "model.mlp_width=128"),
+        ("model.z_loss=1e-4",),
+        ('optim.name="muon"',),
+    ],
+    ids=lambda options: options[0],
+)
+def test_an_estimate_follows_the_switches(options: tuple[str, ...]) -> None:
+    torch.set_num_threads(1)
+    recipe = twin("quickstart", *options)
+    estimate = estimate_memory(recipe, VOCABULARY, ONE, on_cpu=True).total
+    assert estimate == pytest.approx(measured(recipe, CPU), rel=0.12)
+
+
+@pytest.mark.parametrize("name", ["quickstart", "opt-175b", "speedrun-124m", "yalm-100b"])
+@pytest.mark.parametrize("optimizer", ["adamw", "muon", "lamb", "sgdw"])
+def test_a_checkpoint_is_as_large_as_its_tensors(name: str, optimizer: str) -> None:
+    recipe = twin(name, f"optim.name={optimizer}")
+    step = make_step(recipe, VOCABULARY, CPU, None)
+    tensors = [*step.model.parameters(), *step.optimizer.tensors().values()]
+    real = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    # Counters of updates, and vectors among matrices that Muon leaves to AdamW.
+    assert checkpoint_bytes(recipe, VOCABULARY) == pytest.approx(real, rel=0.02)
+
+
+def test_opt_175b_needs_what_its_authors_had_to_share() -> None:
+    recipe = load_recipe("opt-175b").recipe
+    alone = estimate_memory(recipe, 50_257, ONE)
+    assert alone.classes["optimizer state"] == pytest.approx(8 * 175e9, rel=0.02)
+    # OPT-175B: 992 A100 with 80 GB, tensor 8, the rest sharded (arXiv 2205.01068, section 2.5).
+    shared = estimate_memory(recipe, 50_257, Layout(shard=124, tensor=8))
+    assert shared.total < 80e9 < alone.total
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    shard=st.sampled_from([1, 2, 4, 8]),
+    tensor=st.sampled_from([1, 2, 4]),
+    pipeline=st.sampled_from([1, 2, 4]),
+    name=st.sampled_from(["llama-8b", "opt-175b", "yalm-100b"]),
+)
+def test_whoever_shares_more_holds_less(shard: int, tensor: int, pipeline: int, name: str) -> None:
+    recipe = load_recipe(name).recipe
+    here = estimate_memory(recipe, 50_257, Layout(1, shard, tensor, pipeline))
+    for wider in (Layout(1, 2 * shard, tensor, pipeline), Layout(1, shard, 2 * tensor, pipeline)):
+        there = estimate_memory(recipe, 50_257, wider)
+        assert there.classes["optimizer state"] < here.classes["optimizer state"]
+        assert there.classes["weights"] < here.classes["weights"]
+
+
+@pytest.mark.parametrize(
+    ("name", "micro", "largest", "way"),
+    [
+        ("llama-8b", 8, "activations", "batch.micro_sequences below 8"),
+        ("llama-1b", 1, "activations", "activation_checkpointing"),
+        ("speedrun-124m", 16, "logits", "batch.micro_sequences below 16"),
+        ("llama-8b", 1, "optimizer state", "shard"),
+    ],
+)
+def test_the_way_out_fits_what_takes_most(name: str, micro: int, largest: str, way: str) -> None:
+    recipe = load_recipe(name, (f"batch.micro_sequences={micro}",)).recipe
+    estimate = estimate_memory(recipe, 50_257, ONE)
+    assert estimate.largest == largest
+    assert way in way_to_cut(estimate, recipe)
+
+
+def test_what_is_cut_was_the_cure() -> None:
+    """Following the advice makes the class smaller."""
+    before = load_recipe("llama-8b", ("batch.micro_sequences=8",)).recipe
+    after = load_recipe("llama-8b", ("batch.micro_sequences=4",)).recipe
+    big, small = (estimate_memory(recipe, 50_257, ONE) for recipe in (before, after))
+    assert small.classes["activations"] == pytest.approx(big.classes["activations"] / 2, rel=0.01)
+
+
+def test_state_that_is_offloaded_is_not_on_the_device() -> None:
+    here, there = (
+        estimate_memory(load_recipe("llama-8b", (f"optim.offload={to}",)).recipe, 50_257, ONE)
+        for to in ("false", "true")
+    )
+    assert there.total <= here.total - here.classes["optimizer state"] + 2**28
+    assert "optimizer state" not in there.classes
+
+
+def test_a_micro_batch_of_auto_counts_as_the_least_there_is() -> None:
+    recipe = load_recipe("llama-1b", ('batch.micro_sequences="auto"',)).recipe
+    assert estimate_memory(recipe, 50_257, ONE).micro_sequences == 1

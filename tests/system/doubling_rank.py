@@ -1,0 +1,28 @@
+"""A rank that compares layouts for a preflight, on one of which a gradient counts twice."""
+
+import sys
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from longhaul.cli.ending import run_and_leave
+from longhaul.model.mlp import MLP
+from longhaul.run.preflight.rank import compare
+from longhaul.train.step import TrainingStep
+
+
+def double_on_rank_1(step: TrainingStep) -> None:
+    """The numbers of the forward pass stay as they are."""
+    assert step.parallel is not None
+    if step.parallel.world.rank == 1:
+        for module in step.model.modules():
+            if isinstance(module, MLP):
+                module.register_forward_hook(_twice)
+
+
+def _twice(module: nn.Module, given: object, out: Tensor) -> None:
+    if out.requires_grad:
+        out.register_hook(lambda gradient: 2.0 * gradient)
+
+
+run_and_leave(lambda: compare(Path(sys.argv[1]), Path(sys.argv[2]), double_on_rank_1))
