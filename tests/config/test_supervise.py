@@ -31,3 +31,29 @@ def test_deadlines_in_a_wrong_order_are_refused(options, told) -> None:
 
 def test_one_longer_deadline_moves_the_timeout_of_collectives() -> None:
     assert settings("supervise.save_s=5000").deadlines()["collective_s"] == 10_000
+
+
+def test_nodes_are_tables_of_their_own() -> None:
+    found = settings(
+        'supervise.node=[{name="a"}, {name="b", command=["env"], identity=["board:B"], spare=true}]'
+    )
+    assert [(node.name, node.slots, node.spare) for node in found.node] == [
+        ("a", 1, False), ("b", 1, True),
+    ]  # fmt: skip
+    assert settings().node == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (('supervise.node=[{name="a"}, {name="a"}]',), "two nodes are called a"),
+        (('supervise.node=[{name="a", slots=2}, {name="b"}]',), "different numbers of slots"),
+        (('supervise.node=[{name="a", spare=true}]',), "every node is a spare"),
+        (('supervise.node=[{name="a", identity=["A17"]}]',), "supervise.node.0.identity.0"),
+        (('supervise.node=[{name="a"}]', "machine.processes=2"), "2 processes are not the 1 slots"),
+    ],
+)
+def test_nodes_that_make_no_sense_are_refused(options, told) -> None:
+    with pytest.raises(RecipeError) as refused:
+        settings(*options)
+    assert told in str(refused.value)

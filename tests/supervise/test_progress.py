@@ -62,3 +62,18 @@ def test_books_tell_who_watches_them_what_they_are_switched_to() -> None:
     books.switch("training")
     books.drain()
     assert seen == ["evaluation", "restart", "training"]
+
+
+def test_a_long_phase_gives_signs_of_life_where_the_books_say_so(tmp_path: Path) -> None:
+    file = ProgressFile(tmp_path / "0.progress")
+    books = TimeBooks(FakeClock(), "training", watcher=file.booked)
+    with books.booked("evaluation"):
+        signs = []
+        for _ in range(3):
+            books.alive()
+            said = read_progress(tmp_path / "0.progress")
+            assert said is not None
+            signs.append((said.phase, said.sign))
+    file.close()
+    first = signs[0][1]
+    assert signs == [("evaluation", first + n) for n in range(3)]

@@ -1,4 +1,8 @@
-from longhaul.supervise.stacks import waiting_in
+from pathlib import Path
+
+import pytest
+
+from longhaul.supervise.stacks import look_from_outside, waiting_in
 
 SAVER = """Thread 0x00007f01 (most recent call first):
   File "/lib/torch/distributed/distributed_c10d.py", line 5 in barrier
@@ -36,3 +40,18 @@ def test_a_rank_that_does_something_else_waits_nowhere_whatever_its_other_thread
 def test_no_stacks_are_no_answer() -> None:
     assert waiting_in("") is None
     assert waiting_in("Thread 0x00007f01 (most recent call first):\n  <no Python frame>\n") is None
+
+
+def test_a_rank_that_does_not_answer_is_looked_at_from_outside_if_that_is_possible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = tmp_path / "7.native"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert not look_from_outside(123, found, 5.0)
+    tool = tmp_path / "py-spy"
+    tool.write_text('#!/bin/sh\necho "asked: $*"\n')
+    tool.chmod(0o755)
+    assert look_from_outside(123, found, 5.0)
+    assert found.read_text() == "asked: dump --native --pid 123\n"
+    tool.write_text("#!/bin/sh\nexit 1\n")  # as where ptrace is not allowed
+    assert not look_from_outside(123, found, 5.0)

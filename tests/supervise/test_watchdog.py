@@ -40,12 +40,22 @@ def test_one_sign_of_life_is_enough_for_the_group() -> None:
     assert "30.5 s in phase step" in verdict.reason
 
 
-@pytest.mark.parametrize("phase", ["start-up", "compile", "evaluation", "save"])
+@pytest.mark.parametrize("phase", ["start-up", "compile", "save"])
 def test_what_gives_no_sign_before_its_end_may_take_longer(phase: Phase) -> None:
     limit = 20 * SETTINGS.deadline_s
     waits = [rank(0, phase), rank(1, "step")]
     assert not judge(100.0 + limit, 0.0, waits, Learned(), SETTINGS).hung
     assert judge(101.0 + limit, 0.0, waits, Learned(), SETTINGS).hung
+
+
+def test_an_evaluation_that_gives_no_sign_of_a_batch_is_found_out_long_before_its_end() -> None:
+    waits = [rank(0, "evaluation", sign=9), rank(1, "evaluation", sign=9)]
+    limit = 4 * SETTINGS.deadline_s
+    assert not judge(100.0 + limit, 0.0, waits, Learned(), SETTINGS).hung
+    assert judge(101.0 + limit, 0.0, waits, Learned(), SETTINGS).hung
+    # Batches that take long earn it more, as steps do.
+    slow = taught(rank(0, "evaluation", sign=1, at=0.0), rank(0, "evaluation", sign=2, at=20.0))
+    assert deadline("evaluation", slow, SETTINGS) == 200.0
 
 
 def test_preparing_text_has_no_deadline_and_the_others_wait_for_it() -> None:

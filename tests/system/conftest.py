@@ -1,5 +1,6 @@
 """Real `longhaul` processes on a tiny recipe. Whatever a test starts, it ends."""
 
+import json
 import os
 import signal
 import subprocess
@@ -12,11 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from longhaul.core.records import Record
-from longhaul.logbook.folder import RunFolder, list_runs
+from longhaul.core.clocks import RealClock
+from longhaul.core.records import Event, Record
+from longhaul.logbook.folder import RunFolder, create_run, list_runs
 from longhaul.logbook.reading import read_journal
 from longhaul.supervise.fence import left_over
+from longhaul.supervise.progress import progress_path, read_progress
 
+HERE = Path(__file__).parent
 DEADLINE_S = 60.0
 
 
@@ -110,3 +114,70 @@ def room(tmp_path: Path, shared_prepared: Path) -> Iterator[Room]:
         made.kill(process)
         if process.stdout is not None:
             process.stdout.close()
+
+
+@dataclass
+class Stubs:
+    """A run of stub workers, and its supervisors."""
+
+    folder: RunFolder
+    processes: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def plot(self, *acts: dict, processes: int = 3, **more) -> None:
+        settings = {"deadline_s": 1.0, "grace_s": 5.0} | more.pop("settings", {})
+        body = {"acts": acts, "processes": processes, "settings": settings} | more
+        (self.folder.path / "plot.json").write_text(json.dumps(body))
+
+    def start(self) -> subprocess.Popen[str]:
+        for path in self.folder.workers.glob("*.progress"):
+            path.unlink()
+        process = subprocess.Popen(
+            [sys.executable, str(HERE / "stub_worker.py"), str(self.folder.path)],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+        self.processes.append(process)
+        return process
+
+    def run(self) -> tuple[int, str]:
+        process = self.start()
+        output, _ = process.communicate(timeout=DEADLINE_S)
+        return process.returncode, output
+
+    def failures(self) -> list[Event]:
+        events = read_journal(self.folder, steps=False)
+        return [r for r in events if isinstance(r, Event) and r.kind == "attempt-ended"]
+
+    def worker_pid(self, rank: int) -> int:
+        """Of the process that does the work, which a node's command may have started."""
+        return int((self.folder.path / f"pid-{rank}").read_text())
+
+    def step(self, rank: int = 0) -> int:
+        said = read_progress(progress_path(self.folder, rank))
+        return said.step if said else 0
+
+
+@pytest.fixture
+def stubs(tmp_path: Path) -> Iterator[Stubs]:
+    made = Stubs(create_run(tmp_path / "run", RealClock()))
+    yield made
+    for process in made.processes:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+    for worker in left_over(made.folder):
+        os.killpg(worker.pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def wait_until() -> Callable[[str, Callable[[], bool]], None]:
+    """Wait for something, with a deadline, and say what did not come."""
+
+    def wait(what: str, seen: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while not seen():
+            assert time.monotonic() < deadline, f"{what} did not come within {DEADLINE_S:g} s"
+            time.sleep(0.01)
+
+    return wait

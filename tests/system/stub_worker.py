@@ -1,4 +1,4 @@
-"""Workers without torch, and their supervisor: `python stub_worker.py RUN`.
+"""Workers without torch, and their supervisor: `python stub_worker.py RUN`; `work RUN` is a worker.
 
 A worker makes steps of some milliseconds, each of which waits for all other ranks, saves a number
 now and then, and does in its first attempts what `plot.json` in the run's folder says.
@@ -11,21 +11,30 @@ import sys
 import time
 from pathlib import Path
 
+import longhaul.supervise.fleet
+import longhaul.supervise.lookout
+import longhaul.supervise.qualify
 from longhaul.config.supervise import SuperviseSection
 from longhaul.core.clocks import RealClock
+from longhaul.core.records import Event
 from longhaul.logbook.folder import RunFolder
+from longhaul.logbook.journal import Journal
 from longhaul.logbook.lease import acquire
+from longhaul.parallel.layout import Layout
 from longhaul.store.manifest import Manifest, write_listed_file, write_manifest
 from longhaul.supervise.classify import load_signatures
 from longhaul.supervise.fence import fence, left_over
 from longhaul.supervise.history import usable_checkpoints
 from longhaul.supervise.lifeline import hold_on
+from longhaul.supervise.node_plan import NodePlan
 from longhaul.supervise.progress import ProgressFile, progress_path, read_progress
 from longhaul.supervise.stacks import answer_for_stacks
 from longhaul.supervise.supervisor import Job, Supervisor
 
 STEPS = 40
 SAVE_EVERY = 10
+TOLD = ("LONGHAUL_NODE", "LONGHAUL_NODE_PARTS", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+        "WORLD_SIZE")  # fmt: skip
 STEP_S = 0.02
 
 
@@ -33,6 +42,10 @@ def work(folder: RunFolder) -> int:
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     attempt = int(os.environ["LONGHAUL_ATTEMPT"])
     plot = json.loads((folder.path / "plot.json").read_text())
+    (folder.path / f"pid-{rank}").write_text(str(os.getpid()))
+    told = {name: os.environ[name] for name in TOLD if name in os.environ}
+    (folder.path / f"told-{rank}.json").write_text(json.dumps(told))
+    (folder.path / f"net-{rank}").write_text(str(Path("/proc/self/ns/net").readlink()))
     stacks = answer_for_stacks(folder, rank)
     progress = ProgressFile(progress_path(folder, rank))
     hold_on(os.environ, plot.get("grace_s", 5.0), folder.workers / f"{rank}.log")
@@ -42,9 +55,10 @@ def work(folder: RunFolder) -> int:
     step = max(usable_checkpoints(folder), default=0)
     while step < plot.get("steps", STEPS):
         for act in plot.get("acts", ()):
-            mine = act["rank"] == rank and act["step"] == step
+            mine = act.get("rank", rank) == rank and act["step"] == step
+            mine = mine and act.get("node") in (None, os.environ.get("LONGHAUL_NODE"))
             if mine and attempt <= act.get("attempts", 1):
-                do(act["do"])
+                do(act["do"], folder)
         time.sleep(STEP_S)
         step += 1
         progress.enter("step", step)
@@ -74,8 +88,34 @@ def wait_for_others(folder: RunFolder, rank: int, size: int, step: int, asked: l
             time.sleep(0.002)
 
 
-def do(what: str) -> None:
-    if what == "kill":
+def do(what: str | dict, folder: RunFolder) -> None:
+    if isinstance(what, dict):  # rank 0 says something about machines
+        if os.environ["RANK"] == "0":
+            journal = Journal(folder, int(os.environ["LONGHAUL_ATTEMPT"]))
+            journal.append_durably(
+                Event(
+                    kind="machine-verdict",
+                    attempt=int(os.environ["LONGHAUL_ATTEMPT"]),
+                    time=time.time(),
+                    data=what,
+                )
+            )
+            journal.close()
+        if what["kind"] == "corrupt":
+            time.sleep(0.05)
+            sys.stderr.write(f"SilentCorruption: rank {what['ranks'][0]} computes wrong numbers\n")
+            sys.exit(1)
+    elif what == "forget-node":
+        path = folder.path / "gone" / os.environ["LONGHAUL_NODE"]
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif what.startswith("kernel "):
+        line = {"monotonic": time.monotonic(), "node": os.environ["LONGHAUL_NODE"],
+                "line": what.removeprefix("kernel ")}  # fmt: skip
+        with (folder.path / "drill-kernel.jsonl").open("a") as log:
+            log.write(json.dumps(line) + "\n")
+    elif what == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     elif what == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -92,14 +132,39 @@ def do(what: str) -> None:
     elif what == "raise":
         time.sleep(0.3)  # after the one who notices it
         raise ValueError("the culprit, at 0x7f00aa")
+    elif what.startswith("CUDA error"):
+        raise RuntimeError(what)
     else:
         sys.stderr.write(f"longhaul: {what} is wrong\n")
         sys.exit(int(what.removeprefix("exit ")))
 
 
+def nodes_of(folder: RunFolder, settings: SuperviseSection, plot: dict) -> NodePlan | None:
+    if not settings.node:
+        return None
+    slots = sum(node.slots for node in settings.node if not node.spare)
+    shared = settings.node_ledger
+    return NodePlan(
+        settings.node, Layout(replicate=slots), 64,
+        Path(shared) if shared else folder.path, shared is not None, settings.replace_command,
+        settings.replace_stragglers,
+    )  # fmt: skip
+
+
+def be_quick() -> None:
+    """Probes without torch, and looks at other nodes more often than anybody needs."""
+    if "STUB_PROBE" in os.environ:
+        words = [sys.executable, os.environ["STUB_PROBE"]]
+        for module in (longhaul.supervise.qualify, longhaul.supervise.fleet):
+            module.probe_words = lambda command, folder, slots: [*command, *words]
+    if "STUB_CALL_EVERY_S" in os.environ:
+        longhaul.supervise.lookout._CALL_EVERY_S = float(os.environ["STUB_CALL_EVERY_S"])
+
+
 def supervise(folder: RunFolder) -> int:
+    be_quick()
     plot = json.loads((folder.path / "plot.json").read_text())
-    settings = SuperviseSection(**plot["settings"])
+    settings = SuperviseSection.model_validate_json(json.dumps(plot["settings"]))
 
     def say(text: str) -> None:
         print(text, flush=True)
@@ -108,10 +173,14 @@ def supervise(folder: RunFolder) -> int:
         fence(folder, settings.grace_s, say)
     with acquire(folder, RealClock()).keep() as lease:
         job = Job(
-            folder, settings, plot["processes"], lambda: sys.exit(work(folder)), load_signatures()
-        )
+            folder, settings, plot["processes"], lambda: sys.exit(work(folder)), load_signatures(),
+            nodes=nodes_of(folder, settings, plot),
+            program=(sys.executable, str(Path(__file__).resolve()), "work", str(folder.path)),
+        )  # fmt: skip
         return Supervisor(job, lease, say, time.time()).run()
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "work":
+        sys.exit(work(RunFolder(Path(sys.argv[2]))))
     sys.exit(supervise(RunFolder(Path(sys.argv[1]))))

@@ -1,77 +1,20 @@
 """The supervisor with real processes: stubs that know no torch, and longhaul's own worker."""
 
-import json
 import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
-from longhaul.core.clocks import RealClock
 from longhaul.core.records import Decision, Event, StepRecord
-from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.reading import read_journal
 from longhaul.supervise.fence import left_over
-from longhaul.supervise.progress import progress_path, read_progress
 
 HERE = Path(__file__).parent
 DEADLINE_S = 60.0
-
-
-@dataclass
-class Stubs:
-    """A run of stub workers, and its supervisors."""
-
-    folder: RunFolder
-    processes: list[subprocess.Popen[str]] = field(default_factory=list)
-
-    def plot(self, *acts: dict, processes: int = 3, **more) -> None:
-        settings = {"deadline_s": 1.0, "grace_s": 5.0} | more.pop("settings", {})
-        body = {"acts": acts, "processes": processes, "settings": settings} | more
-        (self.folder.path / "plot.json").write_text(json.dumps(body))
-
-    def start(self) -> subprocess.Popen[str]:
-        for path in self.folder.workers.glob("*.progress"):
-            path.unlink()
-        process = subprocess.Popen(
-            [sys.executable, str(HERE / "stub_worker.py"), str(self.folder.path)],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
-            start_new_session=True,
-        )  # fmt: skip
-        self.processes.append(process)
-        return process
-
-    def run(self) -> tuple[int, str]:
-        process = self.start()
-        output, _ = process.communicate(timeout=DEADLINE_S)
-        return process.returncode, output
-
-    def failures(self) -> list[Event]:
-        events = read_journal(self.folder, steps=False)
-        return [r for r in events if isinstance(r, Event) and r.kind == "attempt-ended"]
-
-    def step(self, rank: int = 0) -> int:
-        said = read_progress(progress_path(self.folder, rank))
-        return said.step if said else 0
-
-
-@pytest.fixture
-def stubs(tmp_path: Path) -> Iterator[Stubs]:
-    made = Stubs(create_run(tmp_path / "run", RealClock()))
-    yield made
-    for process in made.processes:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
-    for worker in left_over(made.folder):
-        os.killpg(worker.pid, signal.SIGKILL)
 
 
 def wait_until(what: str, seen: Callable[[], bool]) -> None:
@@ -219,7 +162,10 @@ def test_one_interrupt_is_passed_on_and_a_second_one_ends_at_once(stubs) -> None
         from_step = stubs.step()
         wait_until("further steps", lambda: stubs.step() >= max(from_step, 1) + 20)  # noqa: B023
         process.send_signal(signal.SIGINT)
-    assert process.wait(DEADLINE_S) == 130
+    output, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 130, output
+    assert "ends at once at step" in output
+    assert "the newest checkpoint is that of step" in output
     assert not left_over(stubs.folder)
 
 
@@ -310,4 +256,4 @@ def test_a_run_whose_supervisor_is_killed_saves_and_loses_no_step(room) -> None:
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 16, output
-    assert f"restart from step {last}" in output
+    assert f"restart from step {last} (its supervisor died)" in output

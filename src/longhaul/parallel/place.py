@@ -2,16 +2,23 @@
 
 A process learns its place from torchrun's environment (`RANK`, `WORLD_SIZE`, `LOCAL_RANK`,
 `LOCAL_WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT`), whoever set it: longhaul's own supervisor,
-torchrun or srun. Without it there is one process.
+torchrun, or a batch script. What srun tells instead is put into the same words. Without either
+there is one process.
 
 Enters: the environment. Leaves: a place, or None. Never knows: torch, which whoever only prepares
 has no use for.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from longhaul.core.errors import UsageError
+
+_FIRST_PORT, _PORTS = 16_384, 16_384
+"""Below the ports that systems hand out by themselves."""
+_STEP_STRIDE = 7919
+"""Steps of one job, and jobs of neighbouring numbers, meet at different ports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +59,57 @@ def find_place(environment: Mapping[str, str]) -> Place | None:
             f"rank {rank} of {size}, local rank {local_rank} of {local_size}: no such place"
         )
     return Place(rank, size, local_rank, local_size)
+
+
+def torchrun_of_srun(environment: Mapping[str, str]) -> dict[str, str]:
+    """What torchrun would have set for a task that plain srun has started; nothing elsewhere.
+
+    A batch script itself has `SLURM_PROCID` and `SLURM_NTASKS` too, but no step: what it starts
+    without srun is one process, however many tasks the job has. `RANK` beats all of this, and a
+    `MASTER_ADDR` or `MASTER_PORT` that the script has set stays.
+
+    Raises:
+        UsageError: srun's environment makes no sense.
+    """
+    tasks = environment.get("SLURM_STEP_NUM_TASKS", "1")
+    if "RANK" in environment or "SLURM_PROCID" not in environment or tasks == "1":
+        return {}
+    try:
+        node = int(environment.get("SLURM_NODEID", "0"))
+        job, step = (int(environment.get(name, "0")) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
+        per_node = environment.get("SLURM_STEP_TASKS_PER_NODE", tasks)
+        hosts = environment.get("SLURM_STEP_NODELIST") or environment["SLURM_JOB_NODELIST"]
+        return {
+            "RANK": environment["SLURM_PROCID"],
+            "WORLD_SIZE": tasks,
+            "LOCAL_RANK": environment["SLURM_LOCALID"],
+            "LOCAL_WORLD_SIZE": str(_tasks_of_nodes(per_node)[node]),
+            "MASTER_ADDR": environment.get("MASTER_ADDR") or first_host(hosts),
+            "MASTER_PORT": environment.get("MASTER_PORT")
+            or str(_FIRST_PORT + (job + _STEP_STRIDE * step) % _PORTS),
+        }
+    except (KeyError, ValueError, IndexError) as error:
+        raise UsageError(
+            f"srun's environment names {tasks} tasks, but cannot be understood: {error!r}",
+            "set RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT for each task",
+        ) from error
+
+
+def first_host(hosts: str) -> str:
+    """The first host of a list as Slurm writes it: `a[03-05,7],b2` → `a03`.
+
+    Tasks are dealt out from the first node on, so it has rank 0.
+    """
+    first = re.split(r",(?![^\[]*\])", hosts)[0]
+    return re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", first)
+
+
+def _tasks_of_nodes(counts: str) -> list[int]:
+    """`4(x2),3` → 4, 4, 3."""
+    found = []
+    for part in counts.split(","):
+        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
+        if match is None:
+            raise ValueError(f"SLURM_STEP_TASKS_PER_NODE {counts!r}")
+        found += [int(match[1])] * int(match[2] or 1)
+    return found

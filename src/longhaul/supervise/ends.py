@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from longhaul.core.errors import ExitCode
+from longhaul.supervise.classify import Cause
 from longhaul.supervise.watchdog import Verdict
 
 _WELL = (ExitCode.FINISHED, ExitCode.START_AGAIN, ExitCode.INTERRUPTED)
@@ -29,6 +30,8 @@ class End:
     rank: int = 0
     """Whose exit code it is."""
     hang: Verdict | None = None
+    cause: Cause | None = None
+    """What it was ended for, while its ranks still ran."""
 
 
 def group_end(

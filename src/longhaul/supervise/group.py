@@ -1,24 +1,26 @@
-"""The worker processes of one attempt on this machine, started and ended together.
+"""The worker processes of one attempt, started and ended together.
 
-Enters: a run's folder, an attempt number, how many. Leaves: processes with torchrun's environment,
-what they look like from outside, and none of them when it is closed.
+Enters: a run's folder, an attempt number, a post for each. Leaves: processes with torchrun's
+environment, what they look like from outside, and none of them when it is closed.
 Never knows: what is judged from that.
 """
 
 import os
-import platform
 import signal
-import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
+from longhaul.checkpoint.shared_memory import SharedMemory
 from longhaul.core.units import Bytes, Seconds
 from longhaul.logbook.folder import RunFolder
 from longhaul.supervise.classify import Death
 from longhaul.supervise.fence import write_down
+from longhaul.supervise.flight_recorder import forget_recording, recorder_environment
 from longhaul.supervise.lifeline import Lifeline
+from longhaul.supervise.placement import Post
 from longhaul.supervise.progress import Progress, progress_path, read_progress
 from longhaul.supervise.rank_process import Outfit, RankProcess
 from longhaul.supervise.stacks import stacks_path, take_stacks
@@ -39,37 +41,49 @@ class Group:
     Args:
         folder: the run.
         attempt: whose lease this process holds.
-        size: how many.
+        posts: of the ranks, in their order.
         work: what each of them does; leaves by SystemExit.
+        program: does the same on nodes that have a command.
         began: Unix time from which they book their start.
+        memory: in which forked workers keep what outlives them.
     """
 
     def __init__(
         self,
         folder: RunFolder,
         attempt: int,
-        size: int,
+        posts: Sequence[Post],
         work: Callable[[], None],
+        program: tuple[str, ...],
         began: Seconds,
+        memory: SharedMemory | None = None,
     ) -> None:
         self.folder = folder
         self._began = time.monotonic(), time.time()
+        self._posts = posts
         self._closed = False
         self._lifeline = Lifeline()
         self._ended: dict[int, Seconds] = {}
         self.workers: list[RankProcess] = []
         shared = {ATTEMPT: str(attempt), BEGAN: f"{began:.6f}", **self._lifeline.environment()}
-        shared |= _world(size)
+        shared |= recorder_environment(folder)
+        if memory is not None:
+            memory.keep_only([rank for rank, post in enumerate(posts) if not post.command])
         try:
-            for rank in range(size):
+            for rank, post in enumerate(posts):
                 with suppress(OSError):
                     stacks_path(folder, rank).unlink(missing_ok=True)
+                forget_recording(folder, rank)
+                kept = memory.environment(rank) if memory and not post.command else {}
                 outfit = Outfit(
                     work=work,
-                    environment=shared | _place(rank, size),
+                    environment=shared | kept | dict(post.environment),
                     log=folder.workers / f"{rank}.log",
                     on_terminal=rank == 0,
                     closes=(self._lifeline.writing_end, *self.descriptors()),
+                    command=post.command,
+                    program=program,
+                    lifeline=self._lifeline.reading_end,
                 )
                 self.workers.append(RankProcess(rank, outfit))
         except BaseException:
@@ -103,25 +117,25 @@ class Group:
 
     def look(self) -> list[Rank]:
         """Every rank as it looks from outside."""
-        host = platform.node()
         return [
-            Rank(worker.rank, host, self._progress(worker.rank), worker.state)
-            for worker in self.workers
+            Rank(worker.rank, post.host, self._progress(worker.rank), worker.state)
+            for worker, post in zip(self.workers, self._posts, strict=True)
         ]
 
-    def deaths(self, now: Seconds, kernel: str = "") -> list[Death]:
+    def deaths(self, now: Seconds, kernel: Sequence[str] = ()) -> list[Death]:
         """How workers that have ended did, those that finished well left out.
 
         Args:
             now: taken for the time of death of those that were alive at the last call.
-            kernel: the kernel's messages since the attempt began.
+            kernel: by rank, its kernel's messages since the attempt began; none where absent.
         """
         for worker in self.workers:
             if not worker.running:
                 self._ended.setdefault(worker.rank, now)
+        texts = kernel or [""] * len(self.workers)
         return [
-            Death(worker.rank, code, worker.log_end(_LOG_END), kernel, self._ended[worker.rank])
-            for worker in self.workers
+            Death(worker.rank, code, worker.log_end(_LOG_END), text, self._ended[worker.rank])
+            for worker, text in zip(self.workers, texts, strict=True)
             if (code := worker.exit_code) not in (None, 0)
         ]
 
@@ -132,6 +146,9 @@ class Group:
         """
         said = read_progress(progress_path(self.folder, rank))
         monotonic, wall = self._began
+        if said is not None and self._posts[rank].command:
+            # Another machine counts its monotonic time from another moment.
+            said = replace(said, monotonic=said.wall - wall + monotonic)
         return said if said and said.monotonic >= monotonic and said.wall >= wall - 1 else None
 
     def stacks(self) -> dict[int, str | None]:
@@ -172,34 +189,6 @@ class Group:
             worker.close()
         self._lifeline.let_go()
         _show_cursor()
-
-
-def _world(size: int) -> Mapping[str, str]:
-    """The environment torchrun would set; one process has none, and makes no process group."""
-    if size == 1:
-        return {}
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    return {
-        "WORLD_SIZE": str(size),
-        "LOCAL_WORLD_SIZE": str(size),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads_each(size))),
-    }
-
-
-def _place(rank: int, size: int) -> dict[str, str]:
-    return {"RANK": str(rank), "LOCAL_RANK": str(rank)} if size > 1 else {}
-
-
-def threads_each(size: int) -> int:
-    """Threads of one worker of `size` on this machine: together no more than there are cores."""
-    cores: Sequence[int] = ()
-    if hasattr(os, "sched_getaffinity"):
-        cores = list(os.sched_getaffinity(0))
-    return max(1, (len(cores) or os.cpu_count() or 1) // size)
 
 
 def _read(descriptor: int) -> bytes | None:

@@ -20,6 +20,11 @@ from longhaul.store.health import health_now
 from longhaul.supervise.restart import Failure
 
 WHO = "supervisor"
+NODE_EVENTS = frozenset(
+    {"attempt-began", "node-probed", "node-refused", "node-ordered", "node-drained", "node-slow"}
+)
+"""What a supervisor writes of nodes while others train: no sign of them, and no second booked."""
+_NEAR_END = 32
 
 
 def failures(folder: RunFolder) -> list[Failure]:
@@ -54,8 +59,13 @@ def unbooked(folder: RunFolder, attempt: int, began: Seconds, now: Seconds) -> d
     What follows the last record went into noticing that nothing follows; an attempt that left
     no record spent its time on starting.
     """
-    last = [record for record in read_last(folder, 1) if record.attempt == attempt]
-    bucket, since = ("detection", last[0].time) if last else ("restart", began)
+    last = [
+        record
+        for record in read_last(folder, _NEAR_END)
+        if record.attempt == attempt
+        and not (isinstance(record, Event) and record.kind in NODE_EVENTS)
+    ]
+    bucket, since = ("detection", last[-1].time) if last else ("restart", began)
     return {bucket: round(max(now - since, 0.0), 6)}
 
 

@@ -42,24 +42,34 @@ class Lifeline:
             os.close(self.writing_end)
 
 
-def hold_on(environment: Mapping[str, str], grace_s: Seconds, log: Path) -> None:
+def hold_on(environment: Mapping[str, str], grace_s: Seconds, log: Path) -> threading.Event:
     """In a worker: once the supervisor has died, save and end, at the latest after `grace_s`.
 
     Harmless where nobody supervises.
+
+    Returns:
+        set once the supervisor has died.
 
     Args:
         environment: of this process.
         grace_s: from the supervisor's death to the end.
         log: takes standard error, which the supervisor has read until then.
     """
+    died = threading.Event()
     if DESCRIPTOR not in environment:
-        return
+        return died
     descriptor = int(environment[DESCRIPTOR])
+    if descriptor == 0:  # the pipe came as standard input: whoever reads that must not meet it
+        descriptor = os.dup(0)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
     os.set_inheritable(descriptor, False)  # else children would keep nothing, but inherit clutter
 
     def wait() -> None:
         with suppress(OSError):
             os.read(descriptor, 1)
+        died.set()
         with suppress(OSError):
             os.dup2(os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644), 2)
         _write("the supervisor has died: nobody watches this worker, which saves and ends")
@@ -69,6 +79,7 @@ def hold_on(environment: Mapping[str, str], grace_s: Seconds, log: Path) -> None
         os._exit(ExitCode.START_AGAIN)
 
     threading.Thread(target=wait, name="lifeline", daemon=True).start()
+    return died
 
 
 def _write(text: str) -> None:

@@ -57,6 +57,18 @@ class Node:
         return self.parts & frozenset(parts)
 
 
+def node_of(host: str, parts: Iterable[str]) -> Node:
+    """The node that is known by `parts`, as `Node.parts` writes them."""
+    named = [part.partition(":")[::2] for part in sorted(parts)]
+    by_kind = {kind: [value for own, value in named if own == kind] for kind, _ in named}
+    return Node(
+        host=host,
+        gpus=tuple(by_kind.get("gpu", ())),
+        board=next(iter(by_kind.get("board", ())), ""),
+        machine_id=next(iter(by_kind.get("machine", ())), ""),
+    )
+
+
 def serial_or_none(text: str) -> str:
     """A serial number as read; empty if it is one of those that stand for none."""
     text = text.strip()

@@ -25,7 +25,7 @@ PHASES: tuple[Phase, ...] = get_args(Phase)
 PHASE_OF: dict[Bucket, Phase] = {
     "prepare": "prepare",
     "restart": "start-up",
-    "detection": "start-up",  # replays of steps, before an action
+    "detection": "start-up",  # replays of steps, before an action; comparing ranks
     "compile": "compile",
     "training": "step",
     "redone": "step",
@@ -63,6 +63,7 @@ class ProgressFile:
 
     def __init__(self, path: Path) -> None:
         self._phase: Phase = "start-up"
+        self._bucket: Bucket | None = None
         self._step = 0
         self._sign = 0
         self._descriptor = -1
@@ -93,10 +94,13 @@ class ProgressFile:
         self.enter(self._phase, step)
 
     def booked(self, bucket: Bucket) -> None:
-        """Say it where the books change to `bucket`, if that begins another phase."""
+        """Say it where the books change to `bucket`, if that begins another phase; or where they
+        say again that it is open, as a sign of life.
+        """
         phase = PHASE_OF.get(bucket, self._phase)
-        if phase != self._phase:
+        if phase != self._phase or bucket == self._bucket:
             self.enter(phase)
+        self._bucket = bucket
 
     def close(self) -> None:
         """Close the file; nothing is written afterwards."""

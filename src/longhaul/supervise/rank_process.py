@@ -2,13 +2,14 @@
 
 The supervisor has read the recipe already; a fresh interpreter would need another 0.4 s for that,
 at every restart and for every rank. A fork is safe, because the supervisor holds no tensors and no
-device, and its only other thread beats the lease.
+device, and its only other thread beats the lease. On a node that has a command of its own, a
+program is started with that command instead (`started_rank.py`).
 
 Enters: what the rank does. Leaves: a process in a session of its own, its log, how it ended.
 Never knows: what is judged from that.
 """
 
-import multiprocessing
+import multiprocessing.context
 import os
 import signal
 from collections.abc import Callable, Mapping
@@ -20,9 +21,11 @@ import psutil
 
 from longhaul.core.units import Bytes
 from longhaul.supervise.ears import PAUSE, STOPS
+from longhaul.supervise.started_rank import Started
 from longhaul.supervise.watchdog import ProcessState
 
 _FORKING = multiprocessing.get_context("fork")
+Forked = multiprocessing.context.ForkProcess
 _STATES: dict[str, ProcessState] = {
     psutil.STATUS_STOPPED: "stopped",
     psutil.STATUS_TRACING_STOP: "stopped",
@@ -44,6 +47,12 @@ class Outfit:
     """Its standard output is the supervisor's own, and its standard error is passed on by it."""
     closes: tuple[int, ...]
     """Descriptors of the supervisor that it must not keep open."""
+    command: tuple[str, ...] = ()
+    """What `program` is started with; empty: `work` is done by a fork."""
+    program: tuple[str, ...] = ()
+    """Does what `work` does."""
+    lifeline: int = -1
+    """Becomes the standard input of `program`."""
 
 
 class RankProcess:
@@ -66,15 +75,32 @@ class RankProcess:
         if outfit.on_terminal:
             self.errors, writing_end = os.pipe()
             os.set_blocking(self.errors, False)
-        self._process = _FORKING.Process(target=_live, args=(outfit, writing_end, self.errors))
+        try:
+            begin = self._start if outfit.command else self._fork
+            self._process: Forked | Started = begin(outfit, writing_end)
+        finally:
+            if outfit.on_terminal:
+                os.close(writing_end)
+
+    def _fork(self, outfit: Outfit, writing_end: int) -> Forked:
+        forked = _FORKING.Process(target=_live, args=(outfit, writing_end, self.errors))
         # Until it has a session and handlers of its own, it would hear what is meant for this one.
         signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
         try:
-            self._process.start()
+            forked.start()
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
-        if outfit.on_terminal:
-            os.close(writing_end)
+        return forked
+
+    def _start(self, outfit: Outfit, writing_end: int) -> Started:
+        log = os.open(outfit.log, os.O_WRONLY | os.O_APPEND)
+        try:
+            output, errors = (None, writing_end) if outfit.on_terminal else (log, log)
+            return Started(
+                outfit.command, outfit.environment, outfit.program, outfit.lifeline, output, errors
+            )
+        finally:
+            os.close(log)
 
     @property
     def pid(self) -> int:
@@ -88,6 +114,11 @@ class RankProcess:
         return self._process.exitcode
 
     @property
+    def answers(self) -> int:
+        """The process that does the work: what a command has started, or else `pid`."""
+        return self._process.worker if isinstance(self._process, Started) else self.pid
+
+    @property
     def running(self) -> bool:
         """It has not ended yet."""
         return self.exit_code is None
@@ -96,7 +127,7 @@ class RankProcess:
     def state(self) -> ProcessState:
         """What the system says of it."""
         try:
-            return _STATES.get(psutil.Process(self.pid).status(), "running")
+            return _STATES.get(psutil.Process(self.answers).status(), "running")
         except psutil.Error:
             return "gone"
 
@@ -111,10 +142,12 @@ class RankProcess:
         """Send it a signal, if it is still there."""
         if self.running:
             with suppress(ProcessLookupError):
-                os.kill(self.pid, number)
+                os.kill(self.answers, number)
 
     def kill(self) -> None:
         """SIGKILL its whole session, what it had started included."""
+        if isinstance(self._process, Started):
+            self._process.kill_what_it_started()
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         self.send(signal.SIGKILL)  # it may not have come as far as having a session

@@ -59,7 +59,8 @@ def next_plan(
     """
     last = failures[-1]
     if last.remedy == "stop":
-        known = exit_code in tuple(ExitCode) and exit_code != ExitCode.FINISHED
+        tells = set(ExitCode) - {ExitCode.FINISHED, ExitCode.FAILED}
+        known = exit_code in tells
         code = ExitCode(exit_code) if known else ExitCode.NEEDS_PERSON
         return Plan(False, f"{last.cause}: starting again would change nothing", exit_code=code)
     if last.remedy == "cordon":

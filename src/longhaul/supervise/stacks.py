@@ -2,7 +2,9 @@
 
 Every worker has `faulthandler` write the stacks of all its threads into `workers/RANK.stacks` when
 SIGQUIT comes, as Java programs do; that works in the middle of a C call, but not in a process
-that is stopped.
+that is stopped. Of a rank that does not answer py-spy, where it is installed, writes the stacks
+from outside, down to C, into `workers/RANK.native`. With NCCL each rank's collectives are written
+beside them (`flight_recorder`).
 
 Enters: workers, their files. Leaves: files of stacks, and where each rank waits for others.
 Never knows: what the ranks were to do.
@@ -11,14 +13,18 @@ Never knows: what the ranks were to do.
 import faulthandler
 import os
 import re
+import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder
+from longhaul.supervise.flight_recorder import ask_for_recordings
 from longhaul.supervise.rank_process import RankProcess
 
 STACKS_SIGNAL = signal.SIGQUIT
@@ -56,13 +62,36 @@ def take_stacks(
         # A process that has not said that it would answer would die of the signal.
         if asked[worker.rank].exists():
             worker.send(STACKS_SIGNAL)
+    recordings = ask_for_recordings(folder, [*asked])
     deadline, sizes = time.monotonic() + most_s, dict.fromkeys(asked, 0)
     while time.monotonic() < deadline:
         time.sleep(_LOOK_EVERY_S)
         before, sizes = sizes, {rank: _size(path) for rank, path in asked.items()}
-        if all(sizes.values()) and sizes == before:
+        if all(sizes.values()) and sizes == before and all(map(_size, recordings)):
             break
-    return {rank: waiting_in(_text(path)) for rank, path in asked.items()}
+    waiting = {rank: waiting_in(_text(path)) for rank, path in asked.items()}
+    for worker in workers:
+        if waiting[worker.rank] is None:
+            look_from_outside(worker.pid, folder.workers / f"{worker.rank}.native", most_s)
+    return waiting
+
+
+def look_from_outside(pid: int, path: Path, most_s: Seconds) -> bool:
+    """Have py-spy write the stacks of a process; False where it is not installed or may not."""
+    command = shutil.which("py-spy")
+    if command is None:
+        return False
+    with suppress(OSError, subprocess.SubprocessError):
+        ended = subprocess.run(
+            [command, "dump", "--native", "--pid", str(pid)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=most_s,
+            check=True,
+        )
+        path.write_bytes(ended.stdout)
+        return True
+    return False
 
 
 def waiting_in(stacks: str) -> str | None:

@@ -8,33 +8,39 @@ Never knows: torch, or what is being trained.
 import os
 import select
 import signal
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from longhaul.checkpoint.shared_memory import SharedMemory
 from longhaul.config.supervise import SuperviseSection
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import ExitCode
 from longhaul.core.units import Bytes, Seconds, short_seconds
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.lease import Lease
-from longhaul.supervise.classify import Cause, Signature, classify, first_cause, last_words
+from longhaul.supervise.answer import SILENT_CORRUPTION, distrusted
+from longhaul.supervise.classify import Cause, Signature, classify, last_words
 from longhaul.supervise.ears import PAUSE, STOPS, Ears, listening
 from longhaul.supervise.ends import End, group_end
+from longhaul.supervise.fleet import Fleet
 from longhaul.supervise.group import Group
 from longhaul.supervise.history import Chronicle, failures, unbooked, usable_checkpoints
+from longhaul.supervise.inquest import cause_of_death, cause_of_hang, in_words
 from longhaul.supervise.kernel_log import kernel_lines
+from longhaul.supervise.lookout import Drain, Lookout
+from longhaul.supervise.node_plan import NodePlan
+from longhaul.supervise.placement import posts_here, posts_on
+from longhaul.supervise.qualify import probe_here
 from longhaul.supervise.restart import Failure, Plan, next_plan
-from longhaul.supervise.watchdog import Learned, Verdict, judge, learn, who_did_not_arrive
+from longhaul.supervise.verdicts import newest_corrupt
+from longhaul.supervise.watchdog import Learned, judge, learn
 
 _LOOK_EVERY_S: Seconds = 0.5
-_CULPRIT_WITHIN_S: Seconds = 3.0
-"""Ranks that die of another one's death may be gone before it; its end is waited for so long."""
-_CULPRIT_LOOK_S: Seconds = 0.02
 _LAST_WORDS: Bytes = 16_384
 _TIDY_WITHIN_S: Seconds = 2.0
 """What workers get that have made no step yet when they are asked to end."""
+_NOT_ASKED_FOR = ("collective-failed", "out-of-memory")
 _NOTICE_SHARE = 0.9
 """Share of the grace period after which a miss is told: later nobody may be there to tell it."""
 
@@ -46,12 +52,16 @@ class Job:
     folder: RunFolder
     settings: SuperviseSection
     processes: int
-    """Workers on this machine."""
+    """Workers on this machine, where there are no `nodes`."""
     work: Callable[[], None]
     """What a worker does in its process; leaves by SystemExit with its exit code."""
     signatures: Sequence[Signature]
     device: str = ""
     """The device's name, as far as it is known."""
+    nodes: NodePlan | None = None
+    """What the recipe says of nodes; None: this machine is all there is."""
+    program: tuple[str, ...] = ()
+    """A command line that does what `work` does, for nodes where a fork cannot be."""
 
 
 class Supervisor:
@@ -70,33 +80,77 @@ class Supervisor:
         self._say = say
         self._began = began
         self._clock = RealClock()
+        self._memory = SharedMemory()  # goes with this process, which may end as it likes
         self._stop: ExitCode | None = None
         self._stop_asked: Seconds = 0.0
         self._missed = False
         self._at_once = False
+        self._fleet: Fleet | None = None
+        if job.nodes is not None:
+            self._fleet = Fleet(job.folder, job.nodes, lease, self._clock, say)
+        self._lookout: Lookout | None = None
+        self._drain: Drain | None = None
+        self._newest: int | None = None
+        """Newest checkpoint when a restart at the next one was wished for."""
+        self._leaving = False
+        """The workers have been told to leave for that restart."""
 
     def run(self) -> ExitCode:
         """Until the run is finished, somebody wants it to stop, or a person must look."""
         with listening() as ears:
-            while True:
-                started = self._clock.monotonic()
-                group = Group(
-                    self._job.folder, self._lease.attempt, self._job.processes,
-                    self._job.work, self._began,
-                )  # fmt: skip
-                try:
-                    end = self._watch(group, ears)
-                    code = end.exit_code
-                    if code is None:
-                        plan = self._answer(group, end, started)
-                finally:
-                    group.close()
-                if code is not None:
-                    self._tell_last_words(group, end.rank)
-                    return code
-                if not plan.restart or not self._wait(plan.wait_s, ears):
-                    return self._stop or plan.exit_code
-                self._lease.renew()
+            try:
+                while True:
+                    code = self._attempt(ears)
+                    if code is not None:
+                        return code
+                    self._lease.renew()
+            finally:
+                if self._fleet is not None:
+                    self._fleet.close()
+
+    def _attempt(self, ears: Ears) -> ExitCode | None:
+        """One attempt; the run's exit code, or None if there shall be another one."""
+        started, plan = self._clock.monotonic(), None
+        group = self._start(ears)
+        if group is None:
+            return self._stop or ExitCode.NEEDS_PERSON
+        try:
+            end = self._watch(group, ears)
+            code = end.exit_code
+            if code is None:
+                plan = self._answer(group, end, started, ears)
+        finally:
+            group.close()
+            if self._lookout is not None:
+                self._lookout.close()
+        if plan is not None:
+            if not plan.restart or not self._wait(plan.wait_s, ears):
+                return self._stop or plan.exit_code
+            return None
+        if self._leaving and self._stop is None and code == ExitCode.START_AGAIN:
+            self._tell_drained(group)
+            return None
+        self._tell_last_words(group, end.rank)
+        return code
+
+    def _start(self, ears: Ears) -> Group | None:
+        """Start the workers; None if there are no nodes for them, or somebody wants an end."""
+        job, attempt = self._job, self._lease.attempt
+        self._drain, self._newest, self._leaving = None, None, False
+        if self._fleet is None:
+            posts = posts_here(job.processes)
+        else:
+            world = self._fleet.muster(lambda seconds: self._wait(seconds, ears))
+            if world is None:
+                self._say_no_world(self._fleet.why_none)
+                return None
+            posts = posts_on(world)
+            if self._fleet.changed:
+                self._memory.keep_only(())  # it is that of ranks on other nodes
+            self._lookout = Lookout(self._fleet, attempt, job.signatures, self._clock, self._say)
+        return Group(
+            job.folder, attempt, posts, job.work, job.program, self._began, self._memory
+        )  # fmt: skip
 
     def _watch(self, group: Group, ears: Ears) -> End:
         """Until the group has ended, failed, or hangs."""
@@ -109,7 +163,8 @@ class Supervisor:
             now = self._clock.monotonic()
             if now - before > _LOOK_EVERY_S:  # a pause: nobody could give a sign of life
                 learned, began = Learned(), now
-            end = group_end(self._codes(group), self._stop, at_once=self._at_once)
+            leaving = ExitCode.START_AGAIN if self._leaving else None
+            end = group_end(self._codes(group), self._stop or leaving, at_once=self._at_once)
             if end is not None:
                 return end
             if self._nothing_to_save(group, now):
@@ -119,6 +174,8 @@ class Supervisor:
                 continue
             looked, ranks = now, group.look()
             learned = learn(learned, ranks)
+            if self._lookout is not None and (broken := self._look_at_nodes(group, self._lookout)):
+                return End(cause=broken)
             verdict = judge(now, began, ranks, learned, self._job.settings)
             if verdict.hung:
                 # Rank 0 keeps the book: if it has ended well, whoever does not follow is ended.
@@ -134,6 +191,7 @@ class Supervisor:
                 continue
             if number == signal.SIGINT and self._stop == ExitCode.INTERRUPTED:
                 self._at_once = True
+                self._say(_what_is_lost(group.step, list(usable_checkpoints(self._job.folder))))
                 group.close()
                 return
             self._stop, self._stop_asked = STOPS[number], self._clock.monotonic()
@@ -141,14 +199,15 @@ class Supervisor:
             group.send(signal.SIGINT if interrupt else signal.SIGTERM)
 
     def _codes(self, group: Group) -> list[int | None]:
-        """Exit codes, as they are meant: to torchrun, a rank that has lost another one says "start
-        me again"; here that is a failure unless somebody has asked for an end.
+        """Exit codes, as they are meant: to torchrun, a rank that has lost another one, or its
+        memory, says "start me again"; here that is a failure unless somebody has asked for an end.
         """
         codes = group.exit_codes
-        if self._stop is None and ExitCode.START_AGAIN in codes:
+        asked = self._stop is not None or self._leaving
+        if not asked and ExitCode.START_AGAIN in codes:
             group.pass_on()
             for death in group.deaths(self._clock.monotonic()):
-                if classify(death, self._job.signatures).name == "collective-failed":
+                if classify(death, self._job.signatures).name in _NOT_ASKED_FOR:
                     codes[death.rank] = 1
         return codes
 
@@ -175,70 +234,124 @@ class Supervisor:
         chronicle.tell("preemption-missed", group.step or 0, {"message": message}, {})
         chronicle.close()
 
-    def _answer(self, group: Group, end: End, started: Seconds) -> Plan:
+    def _look_at_nodes(self, group: Group, lookout: Lookout) -> Cause | None:
+        """A cause to end the attempt for; or let the workers leave, if a restart is due."""
+        if self._stop is not None or self._leaving:
+            return None
+        sight = lookout.look()
+        if sight.drain is not None and self._drain is None:
+            self._drain = sight.drain
+            self._newest = max(usable_checkpoints(self._job.folder), default=0)
+            when = "now" if sight.drain.at_once else "at the next checkpoint"
+            self._say(f"a restart {when}: {sight.drain.reason}")
+        if self._drain is not None and self._newest is not None and group.steps_made:
+            newest = max(usable_checkpoints(self._job.folder), default=0)
+            if self._drain.at_once or newest > self._newest:
+                self._leaving = True
+                group.send(signal.SIGTERM)
+        return sight.cause
+
+    def _answer(self, group: Group, end: End, started: Seconds, ears: Ears) -> Plan:
         """Find the cause of a failure, decide what follows, and write both down."""
-        folder, now = self._job.folder, self._clock.wall()
-        step = group.step
-        if end.hang is not None:
-            cause = self._name_the_missing(group, end.hang)
-        else:
-            cause = self._find_the_cause(group, started)
+        folder, now, step = self._job.folder, self._clock.wall(), group.step
+        cause = self._cause(group, end, started, ears)
         codes = group.exit_codes
         group.close()
         seconds = unbooked(folder, self._lease.attempt, self._began, self._clock.wall())
-        before = failures(folder)
+        before, usable = failures(folder), usable_checkpoints(folder)
+        chronicle = Chronicle(folder, self._lease.attempt, self._clock)
+        corrupt = cause.name == SILENT_CORRUPTION
+        verdict = newest_corrupt(folder, self._lease.attempt) if corrupt else None
+        if verdict is not None:
+            for checkpoint in distrusted(list(usable), verdict):
+                chronicle.poison(checkpoint, usable.pop(checkpoint), step or 0, verdict.reason)
         code = codes[cause.rank] if cause.rank is not None else None
-        failure = Failure(cause.name, cause.remedy, step, now)
-        usable = usable_checkpoints(folder)
+        # A node that must not be used any more need not end a run that has others.
+        others = self._fleet is not None and cause.remedy == "cordon"
+        failure = Failure(cause.name, "restart" if others else cause.remedy, step, now)
         plan = next_plan([*before, failure], list(usable), code or 0, self._job.settings)
+        if self._fleet is None and cause.remedy == "probe" and plan.restart:
+            plan = self._plan_after_probe(plan, ears)
         if self._stop is not None:
             plan = Plan(False, f"{cause.name}, while stopping", exit_code=self._stop)
-        chronicle = Chronicle(folder, self._lease.attempt, self._clock)
         if plan.poison is not None:
             chronicle.poison(plan.poison, usable[plan.poison], step or 0, plan.reason)
+        told = {
+            "reason": in_words(cause),
+            "cause": cause.name,
+            "remedy": cause.remedy,
+            "rank": cause.rank,
+            "exit_codes": codes,
+            "said": cause.message,
+            "reached": step,
+            "poisoned": plan.poison,
+            "follows": plan.reason,
+        }
+        judged = self._fleet.judge(cause, step, verdict) if self._fleet is not None else None
         event = chronicle.tell(
-            "attempt-ended",
-            step or 0,
-            {
-                "reason": _in_words(cause),
-                "cause": cause.name,
-                "remedy": cause.remedy,
-                "rank": cause.rank,
-                "exit_codes": codes,
-                "said": cause.message,
-                "reached": step,
-                "poisoned": plan.poison,
-                "follows": plan.reason,
-            },
-            seconds,
+            "attempt-ended", step or 0, told | (judged[1] if judged else {}), seconds
         )
         chronicle.close()
         self._began = event.time
         times = sum(earlier.cause == cause.name for earlier in before) + 1
         self._tell(group, cause, plan, times)
+        if self._fleet is not None and judged is not None:
+            self._fleet.carry_out(judged[0], cause)
         return plan
 
-    def _find_the_cause(self, group: Group, started: Seconds) -> Cause:
-        deadline = time.monotonic() + _CULPRIT_WITHIN_S
-        while True:
-            group.pass_on()  # last words may still be on their way into rank 0's log
-            deaths = group.deaths(self._clock.monotonic())
-            cause = first_cause(deaths, self._job.signatures, self._job.device)
-            if not cause.consequence or not group.running or time.monotonic() > deadline:
-                break
-            time.sleep(_CULPRIT_LOOK_S)
-        kernel = kernel_lines(started)
-        deaths = group.deaths(self._clock.monotonic(), kernel)
-        return first_cause(deaths, self._job.signatures, self._job.device)
+    def _cause(self, group: Group, end: End, started: Seconds, ears: Ears) -> Cause:
+        if end.cause is not None:
+            return end.cause
+        if end.hang is not None:
+            cause = cause_of_hang(group, end.hang)
+        else:
+            cause = cause_of_death(
+                group, self._job.signatures, self._job.device, lambda: self._kernel(started)
+            )
+        gone = None
+        if self._fleet is not None:
+            gone = self._fleet.gone_of(lambda seconds: self._wait(seconds, ears))
+        return gone or cause
 
-    def _name_the_missing(self, group: Group, verdict: Verdict) -> Cause:
-        waiting = group.stacks()
-        missing, how = who_did_not_arrive(group.look(), waiting)
-        said = f"{verdict.reason}: {how}"
-        return Cause("hang", said, "restart", missing[0] if missing else None, False, said)
+    def _kernel(self, started: Seconds) -> list[str]:
+        """By rank, its kernel's messages since the attempt began."""
+        if self._fleet is None or self._fleet.world is None or self._lookout is None:
+            return [kernel_lines(started)] * self._job.processes
+        world = self._fleet.world
+        said = {m.name: "\n".join(self._lookout.messages(m)) for m in world.machines}
+        return [said[world.machine_of(rank).name] for rank in range(world.layout.size)]
+
+    def _plan_after_probe(self, plan: Plan, ears: Ears) -> Plan:
+        """Where there is no other machine, one that does not pass a probe ends the run."""
+        probe = probe_here(
+            self._job.folder.workers, self._job.processes, lambda s: self._wait(s, ears)
+        )
+        if probe is None or probe.passed:
+            return plan
+        reason = f"{plan.reason}, and this machine has not passed a probe: {probe.reason}"
+        return Plan(False, reason)
+
+    def _tell_drained(self, group: Group) -> None:
+        """Write down why all were started again although nothing had failed."""
+        assert self._drain is not None
+        assert self._fleet is not None
+        folder, attempt = self._job.folder, self._lease.attempt
+        seconds = unbooked(folder, attempt, self._began, self._clock.wall())
+        chronicle = Chronicle(folder, attempt, self._clock)
+        data = self._fleet.drain(self._drain.node) | {"reason": self._drain.reason}
+        event = chronicle.tell("node-drained", group.step or 0, data, seconds)
+        chronicle.close()
+        self._began = event.time
+
+    def _say_no_world(self, why: str) -> None:
+        if self._stop is None:
+            self._say(
+                f"  stopping: no nodes to go on with: {why}\n  → repair nodes, release those that "
+                f"are cordoned, or name others under [[supervise.node]] (docs/supervise.md)"
+            )
 
     def _tell(self, group: Group, cause: Cause, plan: Plan, times: int) -> None:
-        self._say(f"WARNING: {_in_words(cause)}" + (f" (time {times} in this run)" * (times > 1)))
+        self._say(f"WARNING: {in_words(cause)}" + (f" (time {times} in this run)" * (times > 1)))
         self._tell_last_words(group, cause.rank)
         if plan.restart:
             wait = f" in {short_seconds(plan.wait_s)}" if plan.wait_s else ""
@@ -273,6 +386,7 @@ class Supervisor:
                 select.select([ears.descriptor], [], [], left)
 
 
-def _in_words(cause: Cause) -> str:
-    who = f"rank {cause.rank}: " if cause.rank is not None else ""
-    return f"{who}{cause.name} ({', '.join(filter(None, (cause.words, cause.meaning)))})"
+def _what_is_lost(reached: int | None, saved: list[int]) -> str:
+    where = f"at step {reached}" if reached is not None else "before its first step"
+    kept = f"the newest checkpoint is that of step {max(saved)}" if saved else "there is none"
+    return f"SIGINT again: the run ends at once {where}, without a checkpoint; {kept}"

@@ -53,7 +53,9 @@ class Learned:
     last: Mapping[int, Progress] = field(default_factory=dict)
 
     def longest(self, phase: Phase) -> Seconds:
-        """Longest duration of a step, or of a whole phase, lately; 0 before the first."""
+        """Longest duration of a step, of a batch of an evaluation, or of any other whole phase,
+        lately; 0 before the first.
+        """
         return max(self.durations.get(phase, ()), default=0.0)
 
 
@@ -84,7 +86,7 @@ def learn(learned: Learned, ranks: Iterable[Rank]) -> Learned:
         took = now.monotonic - before.monotonic
         if before.phase == "step" and now.step > before.step:
             took /= now.step - before.step
-        elif before.phase == now.phase:
+        elif before.phase == now.phase != "evaluation":
             continue
         durations[before.phase] = (*durations.get(before.phase, ()), took)[-_REMEMBERED:]
     return replace(learned, durations=durations, last=last)
@@ -98,7 +100,8 @@ def deadline(phase: Phase, learned: Learned, settings: SuperviseSection) -> Seco
     measured = _LEARNED_TIMES * learned.longest(phase)
     # Replays of steps, before an action, are booked to what they interrupt and give no signs; a
     # start-up must be allowed a hundred steps of them (recover.diagnose_steps).
-    in_steps = 0.0 if phase == "step" else 20 * _LEARNED_TIMES * learned.longest("step")
+    steps = {"step": 0, "evaluation": _LEARNED_TIMES}.get(phase, 20 * _LEARNED_TIMES)
+    in_steps = steps * learned.longest("step")
     most = asked["collective_s"]
     return max(asked[_DEADLINE_OF[phase]], min(max(measured, in_steps), most))
 
