@@ -2,7 +2,8 @@
 # make test    sets everything up and runs the tests
 .PHONY: help setup setup-dev train test test-slow check format \
   bench bench-nanogpt bench-quickstart bench-step bench-monitor bench-cause \
-  bench-equality bench-reshape bench-save lab lab-prevention drills-numbers clean
+  bench-equality bench-reshape bench-save bench-prefetch bench-recovery lab lab-prevention \
+  drills-numbers drills-machines drill-preempt drill-soak preflight clean
 
 # The first Python on this machine that answers and is new enough.
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13; do \
@@ -22,6 +23,12 @@ help:
 	@echo "make bench-equality  every layout of 2 and 4 processes against one process"
 	@echo "make bench-reshape   stop, and resume under other layouts and numbers of processes"
 	@echo "make bench-save      measure how long a save keeps training waiting"
+	@echo "make bench-prefetch  show that gathering weights overlaps computing"
+	@echo "make bench-recovery  time to detect and to recover, steps lost"
+	@echo "make preflight RECIPE=NAME   what would fail later, said in two minutes"
+	@echo "make drills-machines  break ranks, nodes and storage as in the incident book"
+	@echo "make drill-preempt   100 notices at random moments"
+	@echo "make drill-soak      random faults for ten minutes"
 	@echo "make drills-numbers  inject what happened to others, and see that the run ends well"
 	@echo "make lab             judge the detectors on hundreds of small runs"
 	@echo "make lab-prevention  which stabilisers would have prevented what"
@@ -85,6 +92,18 @@ drills-numbers: setup
 	$(BIN)/longhaul drill numbers
 	$(BIN)/longhaul drill recovery
 
+drills-machines: setup
+	$(BIN)/longhaul drill machines
+
+drill-preempt: setup
+	$(BIN)/longhaul drill preempt --signals 100 --seed 0
+
+drill-soak: setup
+	$(BIN)/longhaul drill drill --small --nproc 2 --soak 10m --mtbf 20s --seed 7
+
+preflight: setup
+	$(BIN)/longhaul preflight $(RECIPE)
+
 bench-equality: setup
 	$(BIN)/python -m benchmarks.equality
 
@@ -94,10 +113,17 @@ bench-reshape: setup
 bench-save: setup
 	$(BIN)/python benchmarks/save_stall.py
 
+bench-prefetch: setup
+	$(BIN)/python -m benchmarks.prefetch
+
+bench-recovery: setup
+	$(BIN)/python benchmarks/recovery.py
+
 # The lab trains 610 small runs, an hour; once trained they are kept in prepared/.
 lab: setup-dev
 	$(BIN)/python -m benchmarks.divergence_lab --processes 2
 
+# 2,068 small runs, an hour and a half; once trained they are kept in prepared/.
 lab-prevention: setup-dev
 	$(BIN)/python -m benchmarks.divergence_lab.prevention
 

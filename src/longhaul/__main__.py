@@ -1,5 +1,5 @@
 """`python -m longhaul` is the `longhaul` command."""
 
-from longhaul.cli.main import main
+from longhaul.cli.entry import main
 
 main()

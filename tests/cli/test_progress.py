@@ -5,6 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from longhaul.cli.progress import fitted
+
 _VIEW = """
 import sys
 from pathlib import Path
@@ -37,3 +41,17 @@ def test_a_terminal_that_is_closed_ends_nothing_and_the_log_stays_whole(tmp_path
         _, said = process.communicate(b"\n")
     assert (process.returncode, said) == (0, b"")
     assert log.read_text() == "before\nsaved\n"
+
+
+@pytest.mark.parametrize(
+    ("width", "left_out"),
+    [(200, ()), (80, ("grad",)), (60, ("grad", "lr")), (48, ("grad", "lr", "tokens/s"))],
+)
+def test_a_narrow_terminal_shows_the_time_left_before_lesser_figures(width, left_out) -> None:
+    line = "step    242/300  loss 0.9474  lr 1.95e-04  grad 1.91  13.8k tokens/s  ETA 2 h 10 min"
+    shown = fitted(line, width)
+    assert shown.startswith("step    242/300")
+    assert shown.endswith("ETA 2 h 10 min")
+    assert len(shown) <= width
+    for figure in ("loss", "lr", "grad", "tokens/s"):
+        assert (figure in shown) == (figure not in left_out)

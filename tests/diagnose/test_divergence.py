@@ -4,6 +4,8 @@ import random
 
 import pytest
 
+from longhaul.diagnose.divergence import _Noise
+
 
 def test_a_loss_that_drifts_away_is_an_alarm_and_says_since_when(made):
     def rise(record):
@@ -122,3 +124,17 @@ def test_other_data_may_be_noisier(made):
 
         records = made.changed(made.healthy(320), harder)
         assert made.told(made.judge(records), "divergence") == []
+
+
+def test_that_levels_wander_is_believed_after_five_bends_and_not_before():
+    """A few bends tell a step of the data from noise no better than a coin."""
+    noise, level_steps = _Noise(4), 4
+    known = []
+    for number in range(8):
+        level = float(number % 2)  # levels zigzag by 1 nat, losses within a level do not move
+        for _ in range(level_steps):
+            noise.push(level, level)
+        known.append(noise.of_level())
+    # Three levels make the first bend, so seven the fifth.
+    assert known[5] == 0
+    assert known[6] == pytest.approx(1.4826 * 2 / 6**0.5, rel=1e-3)

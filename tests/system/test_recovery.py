@@ -1,5 +1,7 @@
 """The closed loop in real processes: decisions outlive the process that made them."""
 
+import re
+
 from longhaul.core.records import Decision, Event, Finding, StepRecord
 from longhaul.logbook.ledger import load_ledger
 
@@ -59,8 +61,10 @@ def test_a_decision_and_its_budget_outlive_sigkill(room) -> None:
 
 
 def test_people_roll_back_and_fork_a_live_run(room) -> None:
-    room.start("train", "drill", *SMALL, *ALL_CHECKPOINTS)
+    process = room.start("train", "drill", *SMALL, *ALL_CHECKPOINTS)
     room.wait_for("step 60", is_step(60))
+    code, output = room.run("set", "drill", "optim.lr=3e-3", "--reason", "braver")
+    assert code == 0, output
     code, output = room.run("rollback", "drill", "--to", "30", "--reason", "look again")
     assert code == 0, output
     assert "back to step 30" in output
@@ -84,3 +88,11 @@ def test_people_roll_back_and_fork_a_live_run(room) -> None:
         assert told in output
         assert "Traceback" not in output
     assert room.run("stop", "drill")[0] == 0
+    output, _ = process.communicate(timeout=60)
+    for told in (
+        r"optim\.lr 0\.002 → 0\.003, as \S+ asked: braver",
+        r"rolled back from step \d+ to step \d+, as \S+ asked: look again",
+        r"forked at step \d+, as \S+ asked",
+        r"stopping, as \S+ asked",
+    ):
+        assert re.search(told, output), f"{told} not in\n{output}"

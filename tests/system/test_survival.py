@@ -9,7 +9,7 @@ import pytest
 
 from longhaul.core.records import Decision, Event, StepRecord
 from longhaul.logbook.reading import read_journal
-from longhaul.run.drill_resume import drill_resume
+from longhaul.run.drill.resume import drill_resume
 
 ENDLESS = (
     "--set", "train.steps=100000", "--set", "optim.schedule.shape=constant",

@@ -158,7 +158,8 @@ def _of_death(before: Sequence[Record], started: Event) -> Incident | None:
         return None
     reached = int(started.data.get("steps_made", 0))
     resumed = started.data.get("resumed_from")
-    from_where = f"checkpoint {resumed:,}" if isinstance(resumed, int) else "the beginning"
+    of = "a snapshot of step" if started.data.get("resumed_in") == "memory" else "checkpoint"
+    from_where = f"{of} {resumed:,}" if isinstance(resumed, int) else "the beginning"
     lost = max(reached - int(resumed or 0), 0)
     since = [e for e in before if isinstance(e, Event) and e.attempt == started.attempt]
     # The first record of an attempt books the time since the last one of the attempt before.

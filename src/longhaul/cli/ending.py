@@ -13,6 +13,7 @@ from typing import NoReturn
 import typer
 
 from longhaul.core.errors import ExitCode, LonghaulError
+from longhaul.run.signals import ignore_notices
 
 
 def run_and_leave(command: Callable[[], object]) -> NoReturn:
@@ -20,7 +21,7 @@ def run_and_leave(command: Callable[[], object]) -> NoReturn:
     try:
         code = command()
     except LonghaulError as error:
-        print(f"longhaul: {error}", file=sys.stderr)
+        print(f"{error.title}: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except typer.Exit as leaving:
         _leave(leaving.exit_code)
@@ -44,6 +45,8 @@ def run_and_leave(command: Callable[[], object]) -> NoReturn:
             error.show()
             sys.exit(ExitCode.RECIPE_WRONG)
         raise
+    finally:
+        ignore_notices()
     _leave(code if isinstance(code, int) else ExitCode.FINISHED)
 
 
@@ -51,6 +54,7 @@ def _leave(code: int) -> NoReturn:
     """End the process. Everything of ours is closed by now, but torch would take half a second to
     take itself apart.
     """
+    ignore_notices()
     if "torch" in sys.modules:
         atexit._run_exitfuncs()
         with suppress(OSError):

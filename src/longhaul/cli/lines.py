@@ -74,7 +74,8 @@ def _event(event: Event) -> str:
         return f"evaluation: {shown}"
     if event.kind == "attempt-started":
         resumed = data.get("resumed_from")
-        begin = f"from checkpoint {resumed}" if resumed is not None else "from nothing"
+        of = "a snapshot in memory of step" if data.get("resumed_in") == "memory" else "checkpoint"
+        begin = f"from {of} {resumed}" if resumed is not None else "from nothing"
         by = f"process {data.get('pid')} on {data.get('host')}"
         return f"attempt {event.attempt} started {begin} ({by})"
     if event.kind == "checkpoint" and not data.get("message"):

@@ -13,6 +13,8 @@ from longhaul.cli import (
     drill,
     hands,
     look,
+    preflight,
+    preflight_rank,
     recipes,
     replay,
     train,
@@ -48,6 +50,8 @@ app.command()(write.sample)
 app.command("eval")(write.evaluate)
 app.command()(diagnose.diagnose)
 app.command()(replay.replay)
+app.command()(preflight.preflight)
+app.command("preflight-rank", hidden=True)(preflight_rank.preflight_rank)
 app.add_typer(data.app, name="data")
 app.add_typer(drill.app, name="drill")
 app.command()(look.compact)

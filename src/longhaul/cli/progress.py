@@ -15,6 +15,9 @@ from longhaul.core.units import loss_in_words, short_count, short_seconds
 from longhaul.monitor.throughput import Throughput
 
 _PIPE_INTERVAL_S = 5.0
+_GAP = "  "
+_SPARED = ("grad", "lr", "tokens/s", "loss")
+"""Which figures of the live line are left out first where a terminal is too narrow for all."""
 
 
 class TerminalView:
@@ -104,7 +107,7 @@ class TerminalView:
             self.say(f"step {record.step:>6}  update held back: loss or gradient is not finite")
         if self._live is not None:
             with _whoever_listens():
-                self._live.update(line)
+                self._live.update(fitted(line, self._console.width))
         if (now := time.monotonic()) - self._printed >= _PIPE_INTERVAL_S:
             self._printed = now
             self._write_down(line)
@@ -130,7 +133,18 @@ class TerminalView:
         if self._total and rate:
             left = (self._total - record.step) * self._throughput.seconds_per_step
             parts.append(f"ETA {short_seconds(left)}")
-        return "  ".join(parts)
+        return _GAP.join(parts)
+
+
+def fitted(line: str, width: int) -> str:
+    """A live line without its least figures, as far as it must be to fit into `width` columns."""
+    parts = line.split(_GAP)
+    for spared in _SPARED:
+        if len(line) <= width:
+            break
+        parts = [part for part in parts if spared not in part]
+        line = _GAP.join(parts)
+    return line
 
 
 def _per_source(sources: dict[str, float]) -> str:

@@ -55,7 +55,7 @@ def switches() -> None:
 
 
 def _size_lines(recipe: Any) -> list[str]:
-    from longhaul.config.size import model_size
+    from longhaul.config.size import known_vocabulary, model_size
     from longhaul.core.units import short_count
 
     vocab_size, known = known_vocabulary(recipe)
@@ -81,20 +81,6 @@ def _size_lines(recipe: Any) -> list[str]:
             f"training       {steps:,} steps, {short_count(tokens)} tokens, {flops:.3g} FLOPs"
         )
     return lines
-
-
-def known_vocabulary(recipe: Any) -> tuple[int, bool]:
-    """Tokens of the vocabulary, and whether the recipe alone decides them."""
-    tokenizer = recipe.tokenizer
-    if tokenizer.kind == "bpe":
-        return tokenizer.vocab_size or 8192, True
-    if tokenizer.kind == "numbers":
-        return tokenizer.vocab_size, True
-    if tokenizer.kind == "bytes":
-        return 256 + tokenizer.end_of_text, True
-    if tokenizer.kind == "characters":
-        return 65, False
-    return 50_257, False
 
 
 def _is_given(path: str, values: Any) -> bool:

@@ -1,7 +1,6 @@
 """`longhaul train`."""
 
 import os
-import sys
 from contextlib import suppress
 from typing import Annotated
 
@@ -16,6 +15,7 @@ from longhaul.cli.options import (
     RecipeName,
     RunsFolder,
 )
+from longhaul.cli.standard_files import open_standard_files
 from longhaul.logbook.folder import RunFolder
 
 
@@ -48,7 +48,7 @@ def train(
     Worker processes do the training, and are started again when they fail; what torchrun or srun
     starts trains itself, and is watched by them.
     """
-    _open_standard_files()
+    open_standard_files()
     options = [*(_twin(recipe, data) if small else ()), *(overrides or ())]
     if device is not None:
         options.append(f'machine.device="{device}"')
@@ -59,24 +59,16 @@ def train(
     from longhaul.run.signals import leaving_at_once
 
     with leaving_at_once():  # a notice that comes before anything was begun
+        from longhaul.parallel.place import torchrun_of_srun
         from longhaul.run.start import Start, start, start_supervised
 
+        os.environ.update(torchrun_of_srun(os.environ))
         typed = Start(recipe, tuple(options), data, new, runs_dir, prepared_dir)
         if "RANK" in os.environ:
             from longhaul.cli.progress import TerminalView
 
             raise typer.Exit(start(typed, TerminalView()))
         raise typer.Exit(start_supervised(typed, _say, _work))
-
-
-def _open_standard_files() -> None:
-    """A daemon may start us with standard files closed; pipes would then take their numbers."""
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) < 3:
-        os.set_inheritable(descriptor, True)
-    os.close(descriptor)
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(number, "w" if number else "r"))
 
 
 def _say(text: str) -> None:

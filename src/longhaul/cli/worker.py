@@ -6,14 +6,19 @@ from typing import Annotated
 
 import typer
 
+from longhaul.cli.standard_files import open_standard_files
+
 
 def worker(run: Annotated[Path, typer.Argument(metavar="RUN", help="the run's folder")]) -> None:
     """Train a run that has been set up, as one of its processes; its folder says all."""
+    open_standard_files()
     from longhaul.cli.progress import TerminalView
     from longhaul.logbook.folder import open_run
+    from longhaul.parallel.place import torchrun_of_srun
     from longhaul.run.worker import enter
     from longhaul.supervise.group import ATTEMPT
 
+    os.environ.update(torchrun_of_srun(os.environ))
     folder = open_run(run)
     # Supervised, rank 0 writes to the terminal of a person, and into its log as well; the output
     # of the others is their log.

@@ -21,7 +21,7 @@ Bucket = Literal[
     "checkpoint_stall",
     "evaluation",
     "redone",  # training that an earlier attempt had already done and lost
-    "detection",  # from a failure to its being noticed (booked by the supervisor)
+    "detection",  # from a failure to its being noticed (booked by the supervisor); comparing ranks
     "idle",  # nobody was running this run
 ]
 BUCKETS: tuple[Bucket, ...] = get_args(Bucket)
@@ -35,7 +35,8 @@ class TimeBooks:
         bucket: the bucket open at the start.
         already: seconds to book to that bucket at once, such as the time a process
             spent importing before these books were opened.
-        watcher: told each bucket that is opened in place of another one.
+        watcher: told each bucket that is opened in place of another one, and the open one again
+            where that takes long.
     """
 
     def __init__(
@@ -55,6 +56,11 @@ class TimeBooks:
         """Tell `watcher` from now on which bucket is opened, and now which is open."""
         self._watcher = watcher
         watcher(self._bucket)
+
+    def alive(self) -> None:
+        """Tell the watcher once more which bucket is open, from within what takes long."""
+        if self._watcher is not None:
+            self._watcher(self._bucket)
 
     def switch(self, bucket: Bucket) -> Bucket:
         """Close the open bucket, open `bucket`, and return the one that was open."""

@@ -11,6 +11,8 @@ class ExitCode(IntEnum):
     """How a longhaul process ends; launchers and schedulers branch on these."""
 
     FINISHED = 0
+    FAILED = 1
+    """Something broke; whoever supervises finds the cause and starts again."""
     RECIPE_WRONG = 2
     """The recipe or the arguments are wrong; starting again changes nothing."""
     DATA_WRONG = 3
@@ -31,6 +33,8 @@ class LonghaulError(Exception):
     """
 
     exit_code = ExitCode.NEEDS_PERSON
+    title = "longhaul"
+    """What stands before the message where a process ends of it; signatures of failures know it."""
 
     def __init__(self, message: str, remedy: str = "") -> None:
         super().__init__(message)

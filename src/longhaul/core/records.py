@@ -114,7 +114,11 @@ class Event:
     machine-differs, batch-saved (of a masked step), cause (what replays before an action brought
     to light), request-refused, note, preemption-missed, warning, finished; save-interval (one that
     is `auto`), uploaded, upload-dropped, remote-removed, store-away, store-back, fetched (of other
-    tiers of checkpoints), room-made, paused, resumed (on a full disk).
+    tiers of checkpoints), room-made, paused, resumed (on a full disk); out-of-memory (of a rank,
+    with what had grown), restored (a snapshot that outlived its process); attempt-began,
+    node-probed, node-refused, node-ordered, node-slow, node-drained (of a run that names its
+    nodes); compared (what ranks should have alike, and whether they do), machine-verdict (a rank
+    that is slow, or wrong).
     """
 
     KIND: ClassVar[str] = "event"

@@ -9,6 +9,7 @@ Shapes: B sequences of a batch, T tokens of a sequence.
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -110,6 +111,12 @@ class BatchReader:
         if following is not None:
             self._ahead = (following, self._worker.submit(self._read, following))
         return batch
+
+    def share(self, request: BatchRequest, rank: int) -> Batch:
+        """What another of the ranks that read different sequences reads of the batch."""
+        other = copy(self)
+        other._rank = rank
+        return other._read(request)
 
     def close(self) -> None:
         """End the background thread."""

@@ -26,6 +26,7 @@ from longhaul.model.gpt import GPT
 from longhaul.model.positions import LearnedPositions
 from longhaul.model.weights import Linear, Table
 from longhaul.parallel.become import become
+from longhaul.parallel.inner_norm import over_all_ranks
 from longhaul.parallel.sequence import gather_sequence, own_stretch, sum_to_stretches
 from longhaul.parallel.vocabulary import VocabularyLoss, VocabularyTable
 
@@ -98,6 +99,11 @@ class _Splitter:
         attention.heads //= self._ways
         attention.key_heads //= self._ways
         self._into(f"{name}.mlp.up", mlp.up)
+        if mlp.inner_norm is not None:
+            for what, _ in list(mlp.inner_norm.named_parameters()):
+                width = mlp.down.weight.size(1)
+                self._cut(f"{name}.mlp.inner_norm", mlp.inner_norm, what, (width,))
+            over_all_ranks(mlp.inner_norm, self._group)
         self._out_of(f"{name}.mlp.down", mlp.down)
         for module in (attention, mlp):
             module.register_forward_pre_hook(self._gather_first)

@@ -60,13 +60,13 @@ class Book:
         """Keep a record; what cannot be written now is tried again."""
         self._journal.append(record)
 
-    def tell(self, kind: str, step: int, **data: Any) -> Event:
+    def tell(self, kind: str, step: int, /, **data: Any) -> Event:
         """Keep an event of now."""
         event = self._event(kind, step, data)
         self._journal.append(event)
         return event
 
-    def tell_durably(self, kind: str, step: int, **data: Any) -> Event:
+    def tell_durably(self, kind: str, step: int, /, **data: Any) -> Event:
         """Keep an event of now on the medium before anybody relies on it.
 
         Raises:

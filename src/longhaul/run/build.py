@@ -4,13 +4,17 @@ Enters: a site, prepared text, a device. Leaves: the trainer's parts, weights fr
 Never knows: checkpoints; they are restored into the parts afterwards.
 """
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from longhaul.checkpoint.saver import Saver
+from longhaul.checkpoint.shared_buffers import SharedBuffers
+from longhaul.checkpoint.shared_memory import slots
 from longhaul.checkpoint.snapshots import SnapshotRing
 from longhaul.config.load import with_overrides
 from longhaul.config.recipe import Recipe
@@ -106,11 +110,17 @@ def build_parts(site: Site, dataset: Dataset, device: torch.device) -> Parts:
         from longhaul.parallel.parallelize import parallelize
 
         parallel = parallelize(model, ranks.world, recipe.parallel, recipe.seed)
-    optimizer = build_optimizer(model, settings.optim, parallel.sharding if parallel else None)
-    _say_what_was_built(site, dataset, device, describe(optimizer.groups, settings.optim))
+    sharding = parallel.sharding if parallel else None
+    optimizer = build_optimizer(model, settings.optim, sharding)
+    _say_what_was_built(site, dataset, device, describe(optimizer.groups, settings.optim, sharding))
     world = None if ranks is None else ranks.world
-    return Parts(
-        step=TrainingStep(
+    kind = TrainingStep
+    if recipe.parallel.elastic:
+        from longhaul.train.elastic import ElasticStep
+
+        kind = ElasticStep
+    parts = Parts(
+        step=kind(
             model,
             optimizer,
             device,
@@ -141,14 +151,22 @@ def build_parts(site: Site, dataset: Dataset, device: torch.device) -> Parts:
             clock=site.clock,
             control=ranks.saving if ranks else None,
             make_room=site.make_room,
+            settled=True,
         ),
-        snapshots=SnapshotRing(
-            _snapshot_budget(recipe, world), control=ranks.control if ranks else None
-        ),
+        snapshots=_snapshots(site, world),
         books=site.books,
         clock=site.clock,
         ranks=ranks,
     )
+    parts.step.before_change = partial(_settle, parts)
+    return parts
+
+
+def _settle(parts: Parts) -> None:
+    """Wait for a save that still reads the state which is about to change."""
+    if parts.saver.copying:
+        with parts.books.booked("checkpoint_stall"):
+            parts.saver.settle()
 
 
 def _say_what_was_built(
@@ -177,8 +195,28 @@ def _say_what_was_built(
     )
 
 
-def _snapshot_budget(recipe: Recipe, world: World | None) -> Bytes:
-    """Bytes of the host's memory for this process's snapshots of the training state."""
+def _snapshots(site: Site, world: World | None) -> SnapshotRing:
+    """Where the supervisor has memory for them, they outlive this process."""
+    shared = None
+    if own := slots(os.environ):
+        # The same bytes are of use to the same rank of the same layout only.
+        layout = "one process" if world is None else f"{world.rank} of {world.layout}"
+        shared = SharedBuffers(own, site.attempt, layout, site.clock.wall)
+    taken = shared.held_bytes if shared is not None else 0
+    budget = _snapshot_budget(site.recipe, world, taken)
+    return SnapshotRing(budget, control=site.ranks.control if site.ranks else None, shared=shared)
+
+
+def _snapshot_budget(recipe: Recipe, world: World | None, taken: Bytes) -> Bytes:
+    """Bytes of the host's memory for this process's snapshots of the training state.
+
+    Args:
+        recipe: as asked for.
+        world: of all processes; None for one.
+        taken: by its snapshots already.
+    """
+    processes = world.local_size if world else 1
     asked = recipe.checkpoint.snapshot_mb
-    on_host = int(asked * 1e6) if asked is not None else available_memory() // 10
-    return on_host // (world.local_size if world else 1)
+    if asked is not None:
+        return int(asked * 1e6) // processes
+    return (available_memory() + processes * taken) // 10 // processes

@@ -86,7 +86,7 @@ class Desk:
     def _answer(self, request: Request, trainer: Trainer, keep: Keep) -> None:
         """Grant a request, or refuse it; either way it is journalled before its file goes."""
         try:
-            self._grant_or_refuse(request, trainer, keep)
+            told = self._grant_or_refuse(request, trainer, keep)
         except Refused as refusal:
             self._book.tell_durably(
                 "request-refused",
@@ -101,11 +101,14 @@ class Desk:
             self._say(f"refused: {request.kind}, asked by {request.who}: {refusal}")
         else:
             settle(self._book.folder, request)
+            why = f": {request.reason}" if request.reason else ""
+            step = trainer.position.step
+            self._say(f"step {step:>6}  {told}, as {request.who} asked{why}")
         self._done.add(request.id)
 
-    def _grant_or_refuse(self, request: Request, trainer: Trainer, keep: Keep) -> None:
+    def _grant_or_refuse(self, request: Request, trainer: Trainer, keep: Keep) -> str:
         try:
-            self._grant(request, trainer, keep)
+            return self._grant(request, trainer, keep)
         except (ValueError, TypeError, KeyError) as error:
             raise Refused(
                 f"{request.kind} {dict(request.data)}: makes no sense ({error})"
@@ -117,31 +120,34 @@ class Desk:
         except (NotAskable, RecipeError) as error:
             raise Refused(error.message, error.remedy) from error
 
-    def _grant(self, request: Request, trainer: Trainer, keep: Keep) -> None:
+    def _grant(self, request: Request, trainer: Trainer, keep: Keep) -> str:
+        """Do it; what was done, in a few words."""
         step = trainer.position.step
         if request.kind == "note":
             text, who = str(request.data.get("text", "")), request.who
             if not text.strip():
                 raise Refused("a note without a word says nothing")
             self._book.tell_durably("note", step, request=request.id, text=text, who=who)
-        elif request.kind == "set":
-            self._set(request, trainer)
-        elif request.kind == "skip":
+            return f"note {text!r} written"
+        if request.kind == "set":
+            return self._set(request, trainer)
+        if request.kind == "skip":
             data = {"begin": request.data.get("begin"), "end": request.data.get("end")}
             trainer.apply(self._decide(request, step, data))
-        elif request.kind == "rollback":
-            self._roll_back(request, trainer, keep)
-        elif request.kind == "fork":
-            self._fork(request, trainer, keep)
-        elif request.kind == "stop" and request.time < self._book.lease.since:
+            return f"data from draw {data['begin']} to {data['end']} will be skipped"
+        if request.kind == "rollback":
+            return self._roll_back(request, trainer, keep)
+        if request.kind == "fork":
+            return self._fork(request, trainer, keep)
+        if request.kind == "stop" and request.time < self._book.lease.since:
             raise Refused("asked of an earlier attempt, which has ended")
-        elif request.kind == "stop":
+        if request.kind == "stop":
             self._decide(request, step, {})
             self.stop_reason = request.reason or f"{request.who} asked"
-        else:
-            raise Refused(f"{request.kind}: this longhaul knows no such request")
+            return "stopping"
+        raise Refused(f"{request.kind}: this longhaul knows no such request")
 
-    def _set(self, request: Request, trainer: Trainer) -> None:
+    def _set(self, request: Request, trainer: Trainer) -> str:
         path, value = str(request.data.get("path", "")), request.data.get("value")
         from_step = int(request.data.get("from_step", 0))
         effective = trainer.settings
@@ -159,8 +165,10 @@ class Desk:
             segment = self._recovery.open_segment(trainer, settings, reason)
         trainer.apply(decision, segment)
         self._book.tell("settings-read-back", step, live=trainer.live_settings())
+        later = f" from step {from_step} on" if from_step > step else ""
+        return f"{path} {old!r} → {value!r}{later}"
 
-    def _roll_back(self, request: Request, trainer: Trainer, keep: Keep) -> None:
+    def _roll_back(self, request: Request, trainer: Trainer, keep: Keep) -> str:
         wanted, step = int(request.data.get("to", -1)), trainer.position.step
         if wanted >= step:
             raise Refused(f"step {wanted}: the run stands at step {step}; nothing to go back to")
@@ -168,8 +176,9 @@ class Desk:
         data = self._recover_data("rollback", step, to, request)
         reason = request.reason or f"rolled back to step {to.step} by {request.who}"
         self._recovery.carry_out(trainer, data, to, keep=keep, who=request.who, reason=reason)
+        return f"rolled back from step {step} to step {to.step}"
 
-    def _fork(self, request: Request, trainer: Trainer, keep: Keep) -> None:
+    def _fork(self, request: Request, trainer: Trainer, keep: Keep) -> str:
         wanted, step = int(request.data.get("at", -1)), trainer.position.step
         if wanted > step:
             raise Refused(f"step {wanted}: the run has come to step {step} only")
@@ -195,6 +204,7 @@ class Desk:
         reason = request.reason or f"forked at step {at} by {request.who}"
         who = request.who
         self._recovery.carry_out(trainer, data, to, keep=keep, who=who, reason=reason, fork=True)
+        return f"forked at step {at}"
 
     def _recover_data(
         self, action: str, step: int, to: Safe | None, request: Request

@@ -4,6 +4,7 @@ Enters: a pilot whose training is over. Leaves: the last checkpoint, the last ev
 sample, the story of the time, an exit code. Never knows: how the training went.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from longhaul.core.books import goodput
@@ -33,7 +34,7 @@ def finish(attempt: Attempt, pilot: Pilot, dataset: Dataset) -> ExitCode:
             loss = dict(record.data)
     with book.time.booked("evaluation"):
         try:
-            text = write_sample(trainer, dataset)
+            text = write_sample(trainer, dataset, book.time.alive)
         except LonghaulError as error:  # a prompt must not keep a trained run from its end
             text = ""
             view.say(f"WARNING: no sample: {error}")
@@ -75,17 +76,23 @@ def end_unfinished(attempt: Attempt, pilot: Pilot) -> ExitCode:
     return code
 
 
-def write_sample(trainer: Trainer, dataset: Dataset) -> str:
+def write_sample(trainer: Trainer, dataset: Dataset, alive: Callable[[], None]) -> str:
     """The text that the recipe asks for at the end; empty if it asks for none.
 
     All ranks write it together: each holds only a part of the model.
+
+    Args:
+        trainer: of this rank.
+        dataset: whose tokenizer the model was trained with.
+        alive: called after every token.
     """
     settings, step = trainer.settings, trainer.training_step
     if settings.sample.tokens == 0:
         return ""
     if isinstance(trainer, LeadingTrainer):
         trainer.together("sample")
-    tokens = sample_tokens(
+    tokens: list[int] = []
+    for token in sample_tokens(
         step.model,
         prompt_tokens(dataset.tokenizer, settings.sample.prompt),
         most_tokens=settings.sample.tokens,
@@ -96,8 +103,10 @@ def write_sample(trainer: Trainer, dataset: Dataset) -> str:
         device=step.device,
         end_of_text=dataset.tokenizer.end_of_text,
         ranks=trainer.ranks,
-    )
-    return settings.sample.prompt + dataset.tokenizer.decode(list(tokens))
+    ):
+        alive()
+        tokens.append(token)
+    return settings.sample.prompt + dataset.tokenizer.decode(tokens)
 
 
 def prompt_tokens(tokenizer: Tokenizer, prompt: str) -> list[int]:

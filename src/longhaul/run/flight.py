@@ -5,8 +5,8 @@ Never knows: how the lease was had or the text prepared (`worker.py`).
 """
 
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,7 @@ from longhaul.config.load import recipe_from_values, with_overrides
 from longhaul.config.recipe import Recipe
 from longhaul.core.errors import ExitCode, LonghaulError
 from longhaul.core.fingerprint import differences, fingerprint
-from longhaul.core.records import Record
+from longhaul.core.records import Record, StepRecord
 from longhaul.data.dataset import Dataset
 from longhaul.logbook.reading import read_journal, read_last
 from longhaul.parallel.control import RankLost, telling_who_is_lost
@@ -29,7 +29,9 @@ from longhaul.run.desk import Desk
 from longhaul.run.device import choose_device, settle_torch, torch_facts
 from longhaul.run.ending import end_unfinished, finish
 from longhaul.run.keeper import Keeper
+from longhaul.run.machine_watch import MachineWatch
 from longhaul.run.micro_batch import settle_micro_batch
+from longhaul.run.out_of_memory import MemoryGuard
 from longhaul.run.past import Past, is_fork
 from longhaul.run.pilot import Pilot
 from longhaul.run.recovery import Recovery
@@ -37,11 +39,14 @@ from longhaul.run.restore import restore_newest
 from longhaul.run.save_interval import SaveInterval
 from longhaul.run.saved_batch import SavedBatches
 from longhaul.run.signals import StopWish
+from longhaul.run.surviving import Origin, restore_survivor
 from longhaul.train.leading import LeadingTrainer
 from longhaul.train.parts import Identity, Parts
 from longhaul.train.renew import parts_for
 from longhaul.train.state import Progress
+from longhaul.train.step import TrainingStep
 from longhaul.train.trainer import Trainer
+from longhaul.train.watched import SilentCorruption
 
 _MOST_DIFFERENCES_SAID = 8
 
@@ -62,24 +67,28 @@ def fly(attempt: Attempt, dataset: Dataset, wish: StopWish) -> ExitCode:
 def _fly(attempt: Attempt, dataset: Dataset, wish: StopWish, place: Place | None) -> ExitCode:
     ranks = None if place is None else lead(place, briefing_of(attempt))
     device = ranks.world.device if ranks else choose_device(attempt.recipe.machine.device)
-    settle_torch(attempt.recipe, place.local_size if place else 1)
+    elastic = attempt.recipe.parallel.elastic
+    alone = attempt.recipe.machine.processes if elastic else 1
+    settle_torch(attempt.recipe, place.local_size if place else alone)
     parts = build_parts(site_of(attempt, ranks), dataset, device)
-    restored = restore_newest(
-        attempt.book,
-        partial(parts_for, parts.step, parts.progress),
-        attempt.view.say,
-        ranks.control if ranks else None,
-        attempt.tiers,
-    )
+    origin = _restore(attempt, parts)
     prints = fingerprint(torch_facts(device)) | {"data": {"identity": dataset.identity}}
     if ranks is not None:
         prints["ranks"] = {"size": ranks.world.size, **asdict(ranks.world.layout)}
     trainer: Trainer | None = None
+    guard = MemoryGuard(parts, attempt.recipe, attempt.folder, partial(_ran_out, attempt))
     try:
         settle_micro_batch(attempt, parts)
-        trainer = _announce(attempt, parts, restored, prints, wish)
-        pilot = _pilot(attempt, trainer, wish, prints, dataset, restored)
+        missed: Sequence[StepRecord] = ()
+        if elastic:
+            from longhaul.run.elastic import join_as_pilot
+
+            origin, missed = join_as_pilot(attempt, parts, origin)
+        trainer = _announce(attempt, parts, origin, prints, wish)
+        pilot = _pilot(attempt, trainer, wish, prints, dataset, origin.checkpoint)
         attempt.view.begin(trainer.position.step, trainer.settings.total_steps())
+        for record in missed:
+            pilot.keep(replace(record, segment=trainer.identity.segment))
         pilot.fly()
         attempt.view.end()
         done = trainer.finished or pilot.out_of_time
@@ -90,8 +99,16 @@ def _fly(attempt: Attempt, dataset: Dataset, wish: StopWish, place: Place | None
         return code
     except RankLost:
         raise
+    except SilentCorruption as error:
+        if isinstance(trainer, LeadingTrainer):
+            trainer.accuse(error.message)
+        raise
     except LonghaulError as error:
         _end_others(trainer, error.exit_code)
+        raise
+    except (RuntimeError, MemoryError) as error:
+        if answer := guard.answer(error, trainer):
+            raise answer from error
         raise
     finally:
         attempt.view.end()
@@ -99,6 +116,21 @@ def _fly(attempt: Attempt, dataset: Dataset, wish: StopWish, place: Place | None
         parts.saver.close()
         if ranks is not None:
             part()
+
+
+def _restore(attempt: Attempt, parts: Parts) -> Origin:
+    """Go on from memory that outlived the workers before, or else from the disk."""
+    control = parts.ranks.control if parts.ranks else None
+    fill = partial(parts_for, parts.step, parts.progress)
+    survived = restore_survivor(attempt, parts.snapshots, fill, control)
+    if survived is not None:
+        return Origin(survived, "memory")
+    say = attempt.view.say
+    return Origin(restore_newest(attempt.book, fill, say, control, attempt.tiers), "disk")
+
+
+def _ran_out(attempt: Attempt, step: int, data: Mapping[str, Any]) -> None:
+    attempt.book.tell_durably("out-of-memory", step, **data)
 
 
 def _end_others(trainer: Trainer | None, code: ExitCode) -> None:
@@ -133,7 +165,8 @@ def _pilot(
     interval = SaveInterval(partial(_before, attempt), devices, clock)
     batches = SavedBatches(attempt.folder, dataset)
     keeper = Keeper(attempt, trainer, recovery, interval, restored)
-    return Pilot(attempt, trainer, judgement, recovery, desk, wish, keeper, batches)
+    machines = MachineWatch(attempt, trainer) if isinstance(trainer, LeadingTrainer) else None
+    return Pilot(attempt, trainer, judgement, recovery, desk, wish, keeper, batches, machines)
 
 
 def _before(attempt: Attempt) -> Iterator[Record]:
@@ -146,7 +179,7 @@ def _before(attempt: Attempt) -> Iterator[Record]:
 def _announce(
     attempt: Attempt,
     parts: Parts,
-    restored: int | None,
+    origin: Origin,
     prints: Mapping[str, Any],
     wish: StopWish,
 ) -> Trainer:
@@ -155,20 +188,20 @@ def _announce(
     ledger = book.ledger.state  # a start may have decided something already
     effective = with_overrides(attempt.recipe, ledger.overrides_at(position.step))
     _say_what_differs(attempt, effective, parts.progress, prints)
-    reason = _reason(past, restored)
+    reason = _reason(past, origin)
     book.open_segment(
         reason,
         effective,
         step=position.step,
         draw=position.draw,
-        checkpoint=restored,
+        checkpoint=origin.checkpoint,
         fingerprint=prints,
         fork=past.unopened is not None and is_fork(past.unopened.data),
     )
     attempt.view.say(f"segment {book.segment_name}: {reason}")
     identity = Identity(book.lease.attempt, book.segment_name, past.steps_made)
     if parts.ranks is None:
-        trainer = Trainer(attempt.recipe, ledger, parts, identity)
+        trainer = _trainer_alone(parts)(attempt.recipe, ledger, parts, identity)
     else:
         parts.ranks.control.share((ledger, identity))
         trainer = LeadingTrainer(
@@ -180,7 +213,8 @@ def _announce(
         reason=reason,
         pid=os.getpid(),
         host=prints["machine"]["host"],
-        resumed_from=restored,
+        resumed_from=origin.step,
+        resumed_in=origin.where,
         steps_made=past.steps_made,
         total_steps=effective.total_steps(),
         live=trainer.live_settings(),
@@ -188,11 +222,20 @@ def _announce(
     return trainer
 
 
-def _reason(past: Past, restored: int | None) -> str:
+def _trainer_alone(parts: Parts) -> type[Trainer]:
+    """Of a process that is no rank; it may be a replica."""
+    if type(parts.step) is TrainingStep:
+        return Trainer
+    from longhaul.train.elastic import trainer_of
+
+    return trainer_of(parts.step)
+
+
+def _reason(past: Past, origin: Origin) -> str:
     if not past.begun:
         return "start"
     how = past.ended or "the last attempt left no word"
-    where = f"step {restored}" if restored is not None else "the beginning, there is no checkpoint"
+    where = str(origin)
     decided = f"{past.unopened.reason}; " if past.unopened else ""
     return f"{decided}restart from {where} ({how})"
 

@@ -26,8 +26,10 @@ from longhaul.run.crew import form_ranks, join, wishes_of
 from longhaul.run.device import settle_torch
 from longhaul.run.ending import write_sample
 from longhaul.run.micro_batch import measure_told
+from longhaul.run.out_of_memory import MemoryGuard, telling_in_own_file
 from longhaul.run.restore import restore_told
 from longhaul.run.signals import leaving_at_once, listening
+from longhaul.run.surviving import restore_survivor_told
 from longhaul.run.text import text_for_training
 from longhaul.run.view import SilentView
 from longhaul.supervise.progress import ProgressFile, progress_path
@@ -76,8 +78,13 @@ def follow(place: Place, folder: RunFolder | None = None) -> ExitCode:
         parts = build_parts(site, dataset, ranks.world.device)
         leaving.callback(parts.saver.close)
         leaving.callback(parts.batches.close)
-        restore_told(partial(parts_for, parts.step, parts.progress), ranks.control)
-        measure_told(briefing.recipe, parts, ranks)
+        fill = partial(parts_for, parts.step, parts.progress)
+        if not restore_survivor_told(parts.snapshots, fill, ranks.control):
+            restore_told(fill, ranks.control)
+        tell = telling_in_own_file(folder, briefing.attempt, place.rank, clock)
+        guard = MemoryGuard(parts, briefing.recipe, folder, tell)
+        with guard.answering():
+            measure_told(briefing.recipe, parts, ranks)
         told: tuple[LedgerState, Identity] = ranks.control.share()
         ledger, identity = told
         trainer = FollowingTrainer(
@@ -88,10 +95,11 @@ def follow(place: Place, folder: RunFolder | None = None) -> ExitCode:
             ranks,
             wishes_of(wish),
             restore=partial(_restore, ranks),
-            others={"sample": lambda: write_sample(trainer, dataset)},
+            others={"sample": lambda: write_sample(trainer, dataset, books.alive)},
             reached=progress.reach,
         )
-        return ExitCode(trainer.follow())
+        with guard.answering(trainer):
+            return ExitCode(trainer.follow())
 
 
 def _restore(ranks: Ranks, parts: PartsFor) -> None:

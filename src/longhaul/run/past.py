@@ -18,6 +18,7 @@ from longhaul.logbook.requests import done_requests
 from longhaul.logbook.segments import SegmentOpening, read_segments
 from longhaul.logbook.timeline import time_spent
 from longhaul.recover.probation import Course, course_of
+from longhaul.supervise.history import NODE_EVENTS
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class Past:
     """The newest `finished` event."""
     unopened: Decision | None
     """The last recovery, if its process died before the segment that it asked for was opened."""
+    out_of_memory: tuple[Event, ...]
+    """Ranks that ran out of memory, while no decision on the micro-batch has answered them."""
     course: Course
     """Troubles so far, however long ago: they deny states that may still be on disk."""
 
@@ -65,7 +68,8 @@ def read_past(folder: RunFolder) -> Past:
             ended = str(event.data.get("reason", "")) if event.kind == "attempt-ended" else ""
     finished = _of_kind(events, "finished")
     segments = read_segments(folder)
-    times = [record.time for record in [*events[-1:], *last_steps]]
+    told = [e for e in events if not (isinstance(e, Event) and e.kind in NODE_EVENTS)]
+    times = [record.time for record in [*told[-1:], *last_steps]]
     return Past(
         ledger=fold_all(_decisions(events)),
         damaged_lines=reading.damaged,
@@ -76,6 +80,7 @@ def read_past(folder: RunFolder) -> Past:
         ended=ended,
         finished=finished[-1] if finished else None,
         unopened=_unopened(events),
+        out_of_memory=_unanswered(events),
         course=course_of(events),
     )
 
@@ -100,6 +105,17 @@ def _unopened(events: list[Record]) -> Decision | None:
             asked = any(data.get(key) for key in ("rollback", "skip", "set", "reset"))
             return event if asked or is_fork(data) else None
     return None
+
+
+def _unanswered(events: list[Record]) -> tuple[Event, ...]:
+    # What runs out ends its attempt, so an answer comes in a later one.
+    answered = [
+        decision.attempt
+        for decision in _decisions(events)
+        if decision.data.get("path") == "batch.micro_sequences"
+    ]
+    since = max(answered, default=0)
+    return tuple(e for e in _of_kind(events, "out-of-memory") if e.attempt >= since)
 
 
 def _decisions(events: list[Record]) -> list[Decision]:

@@ -17,6 +17,7 @@ from longhaul.run.attempt import Attempt
 from longhaul.run.desk import Desk
 from longhaul.run.keeper import Keeper
 from longhaul.run.live_cause import LiveCause
+from longhaul.run.machine_watch import MachineWatch
 from longhaul.run.past import hours_spent
 from longhaul.run.recovery import Recovery
 from longhaul.run.saved_batch import SavedBatches
@@ -42,6 +43,7 @@ class Pilot:
         wish: what signals ask for.
         keeper: of the checkpoints.
         batches: keeps those that went wrong.
+        machines: of many processes, judges how each of them computes.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Pilot:
         wish: StopWish,
         keeper: Keeper,
         batches: SavedBatches,
+        machines: MachineWatch | None = None,
     ) -> None:
         self.trainer = trainer
         self.out_of_time = False
@@ -68,6 +71,7 @@ class Pilot:
         self._desk = desk
         self._wish = wish
         self._batches = batches
+        self._machines = machines
         self._spent: tuple[Seconds, Seconds] | None = None
 
     def fly(self) -> None:
@@ -82,6 +86,8 @@ class Pilot:
             self.keep(record)
             if not self.trainer.at_border:
                 continue  # the other ranks are under way; what this asks for comes up again
+            if self._machines is not None:
+                self._machines.act()
             if isinstance(record, StepRecord):
                 self._steer()
             self._desk.answer(self.trainer, self.keep)
@@ -96,6 +102,8 @@ class Pilot:
         """Write a record down, show it, and do what it entails for checkpoints."""
         if isinstance(record, Event) and not self.keeper.take(record):
             return
+        if isinstance(record, Event) and record.kind == "compared" and self._machines is not None:
+            record = self._machines.judged(record)
         if isinstance(record, StepRecord):
             if self._progress is not None:
                 self._progress.reach(record.step)
@@ -120,8 +128,7 @@ class Pilot:
     def how_it_stopped(self) -> tuple[ExitCode, str]:
         """Exit code and reason, when it was not finished."""
         if self._wish.exit_code is not None:
-            names = {ExitCode.INTERRUPTED: "interrupted", ExitCode.START_AGAIN: "preempted"}
-            return self._wish.exit_code, names[self._wish.exit_code]
+            return self._wish.exit_code, self._wish.reason
         return ExitCode.START_AGAIN, f"stopped: {self._desk.stop_reason}"
 
     def _steer(self) -> None:

@@ -15,21 +15,38 @@ from types import FrameType
 
 from longhaul.core.errors import ExitCode
 
+_REASONS = {ExitCode.INTERRUPTED: "interrupted", ExitCode.START_AGAIN: "preempted"}
 _NOTICES = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 """Schedulers differ in which of them they send; the supervisor passes all on as SIGTERM."""
 
 
 class StopWish:
-    """What signals have asked for so far."""
+    """What signals have asked for so far.
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    Args:
+        say: takes a sentence, within a signal handler.
+        orphaned: whether this process's supervisor has died, which is told by a signal too.
+    """
+
+    def __init__(
+        self, say: Callable[[str], None], orphaned: Callable[[], bool] = lambda: False
+    ) -> None:
         self.exit_code: ExitCode | None = None
         """Asked for, of this process or of another one of the same run."""
         self._say = say
+        self._orphaned = orphaned
+
+    @property
+    def reason(self) -> str:
+        """Why the run ends, for people; empty if nothing was asked for."""
+        if self.exit_code is None:
+            return ""
+        return "its supervisor died" if self._orphaned() else _REASONS[self.exit_code]
 
     def hear(self, number: int, frame: FrameType | None) -> None:
         """Signal handler."""
         if number == signal.SIGINT and self.exit_code == ExitCode.INTERRUPTED:
+            self._say("SIGINT again: ending at once; what was done since the last save is lost")
             os._exit(ExitCode.INTERRUPTED)
         interrupted = number == signal.SIGINT
         self.exit_code = ExitCode.INTERRUPTED if interrupted else ExitCode.START_AGAIN
@@ -44,23 +61,37 @@ def write_now(text: str) -> None:
         os.write(2, f"{text}\n".encode())
 
 
+def leave_on_notices() -> None:
+    """From now on a scheduler's notice ends this process with 16: there is nothing to save."""
+    for number in _NOTICES:
+        signal.signal(number, _leave)
+
+
+def ignore_notices() -> None:
+    """The exit code stands; a notice that comes now must not put another one in its place."""
+    for number in _NOTICES:
+        signal.signal(number, signal.SIG_IGN)
+
+
 @contextmanager
 def leaving_at_once() -> Iterator[None]:
     """While text is prepared there is nothing to save: a scheduler's notice ends it with 16."""
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        sys.exit(ExitCode.START_AGAIN)
-
-    with _handled(_NOTICES, leave):
+    with _handled(_NOTICES, _leave):
         yield
 
 
 @contextmanager
-def listening(say: Callable[[str], None]) -> Iterator[StopWish]:
-    """Listen for the body's duration, then put the previous handlers back."""
-    wish = StopWish(say)
+def listening(
+    say: Callable[[str], None], orphaned: Callable[[], bool] = lambda: False
+) -> Iterator[StopWish]:
+    """Listen for the body's duration, then put the previous handlers back; see `StopWish`."""
+    wish = StopWish(say, orphaned)
     with _handled((signal.SIGINT, *_NOTICES), wish.hear):
         yield wish
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    sys.exit(ExitCode.START_AGAIN)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ Never knows: torch; mistakes are told before it is imported.
 """
 
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -34,7 +35,10 @@ from longhaul.run.asked import (
 from longhaul.run.past import Past, read_past
 from longhaul.run.view import View
 from longhaul.supervise.classify import load_signatures
+from longhaul.supervise.elastic import ElasticSupervisor
 from longhaul.supervise.fence import fence, left_over
+from longhaul.supervise.lighthouse import refuse_without_torchft
+from longhaul.supervise.node_plan import node_plan
 from longhaul.supervise.supervisor import Job, Supervisor
 
 
@@ -91,7 +95,11 @@ def start_supervised(
         settings = asked.settings()
         signatures = load_signatures(settings.supervise.signatures)
         processes, device = settings.machine.processes, _device_of(folder)
-        job = Job(folder, settings.supervise, processes, partial(work, folder), signatures, device)
+        job = Job(folder, settings.supervise, processes, partial(work, folder), signatures, device,
+                  node_plan(settings, folder), _worker_words(folder))  # fmt: skip
+        if settings.parallel.elastic:
+            refuse_without_torchft()
+            return ElasticSupervisor(job, lease, say, began).run()
         return Supervisor(job, lease, say, began).run()
 
     return _start(typed, say, supervise)
@@ -173,6 +181,13 @@ def _say_finished(folder: RunFolder, finished: Event, say: Callable[[str], None]
 def _free_path(path: Path) -> Path:
     candidates = (path.with_name(f"{path.name}-{number}") for number in count(2))
     return next(p for p in chain([path], candidates) if not RunFolder(p).exists)
+
+
+def _worker_words(folder: RunFolder) -> tuple[str, ...]:
+    """The command line of a worker, by the module that this process itself was started by."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    module = "longhaul" if spec is None else spec.name.removesuffix(".__main__")
+    return (sys.executable, "-m", module, "worker", str(folder.path.resolve()))
 
 
 def _device_of(folder: RunFolder) -> str:

@@ -30,7 +30,7 @@ def text_for_training(folder: RunFolder, asked: Asked, say: Callable[[str], None
         except (DataError, OSError):
             dataset = prepare(asked.settings(), Path(asked.prepared), say)
         else:
-            say(f"data: reusing {dataset.summary()}")
+            say(f"data: reusing {_listed(dataset.summary())}")
         if dataset.identity != identity:
             raise DataError(
                 f"run {folder.name} was trained on prepared text {identity[:12]}, which is gone "
@@ -64,6 +64,12 @@ def text_of(folder: RunFolder) -> Dataset:
     if dataset.identity != identity:
         raise UsageError(f"{where} holds other text than run {folder.name} was trained on")
     return dataset
+
+
+def _listed(summary: str) -> str:
+    """One source beside what is said of it, several each on a line of its own."""
+    lines = summary.splitlines()
+    return "\n  ".join([f"{len(lines)} sources", *lines]) if len(lines) > 1 else summary
 
 
 def _pinned(folder: RunFolder) -> tuple[Path, str] | None:

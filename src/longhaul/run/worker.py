@@ -11,7 +11,7 @@ from contextlib import ExitStack
 
 from longhaul.core.books import TimeBooks
 from longhaul.core.clocks import RealClock, process_start
-from longhaul.core.errors import ExitCode
+from longhaul.core.errors import ExitCode, RecipeError
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.lease import Lease, acquire, join
 from longhaul.parallel.layout import layout_for
@@ -24,8 +24,10 @@ from longhaul.run.signals import leaving_at_once, listening, write_now
 from longhaul.run.text import text_for_training
 from longhaul.run.tiers import Tiers
 from longhaul.run.view import View
+from longhaul.supervise.elastic import REPLICA
 from longhaul.supervise.group import ATTEMPT, BEGAN
 from longhaul.supervise.lifeline import hold_on
+from longhaul.supervise.placement import within_layout
 from longhaul.supervise.progress import ProgressFile, progress_path
 from longhaul.supervise.stacks import answer_for_stacks
 
@@ -44,6 +46,10 @@ def enter(folder: RunFolder, view: View) -> ExitCode:
             grace_s = read_asked(folder).settings().supervise.grace_s
             hold_on(os.environ, grace_s, folder.workers / f"{place.rank}.log")
             return follow(place, folder)
+    if os.environ.get(REPLICA, "0") != "0":
+        from longhaul.run.elastic import follow_pilot
+
+        return follow_pilot(folder)
     clock = RealClock()
     if ATTEMPT in os.environ:
         return work(folder, join(folder, int(os.environ[ATTEMPT]), clock), view)
@@ -73,10 +79,16 @@ def work(folder: RunFolder, lease: Lease, view: View) -> ExitCode:
         book = Book(folder, lease, past, clock, books)
         leaving.callback(book.close)
         asked = read_asked(folder)
-        settings = asked.settings()
+        settings = within_layout(asked.settings(), os.environ)
         place = find_place(os.environ)
         layout_for(settings.parallel, place.size if place else 1)  # told before torch is imported
-        hold_on(os.environ, settings.supervise.grace_s, folder.workers / f"{rank}.log")
+        if place is not None and settings.parallel.elastic:
+            raise RecipeError(
+                f"parallel.elastic: {place.size} ranks of one world were started, no replicas",
+                "let `longhaul train` start them, or set parallel.elastic=false",
+            )
+        log = folder.workers / f"{rank}.log"
+        orphaned = hold_on(os.environ, settings.supervise.grace_s, log).is_set
         tiers = Tiers.of(settings, folder, lease, clock)
         leaving.callback(tiers.close)
         attempt = Attempt(folder, settings, past, book, view, clock, progress, tiers)
@@ -87,13 +99,20 @@ def work(folder: RunFolder, lease: Lease, view: View) -> ExitCode:
             )
         with leaving_at_once(), books.booked("prepare"):
             dataset = text_for_training(folder, asked, view.say)
-        wish = leaving.enter_context(listening(write_now))
-        # Read by torch's OpenMP when it is loaded. By default a thread that waits for the others
-        # spins for milliseconds; beside one busy process on two cores that made steps up to 54
-        # times slower. A tenth of the default's turns costs little on an idle machine and keeps
-        # the worst away; set the variable to choose otherwise (LOG.md, 2026-11-21).
-        os.environ.setdefault("GOMP_SPINCOUNT", "30000")
+        wish = leaving.enter_context(listening(write_now, orphaned))
+        spin_little()
         # Torch takes a second to import; mistakes in the recipe or the text were told before it.
         from longhaul.run.flight import fly
 
         return fly(attempt, dataset, wish)
+
+
+def spin_little() -> None:
+    """Settle how threads wait for each other; before torch is imported, whose OpenMP reads it.
+
+    By default a thread that waits for the others spins for milliseconds; beside one busy process
+    on two cores that made steps up to 54 times slower. A tenth of the default's turns costs little
+    on an idle machine and keeps the worst away; set the variable to choose otherwise (LOG.md,
+    2026-11-21).
+    """
+    os.environ.setdefault("GOMP_SPINCOUNT", "30000")
