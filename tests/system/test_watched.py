@@ -42,11 +42,17 @@ WRONG = {
 SLOW = ("dp2", "fsdp2", "tp2")
 
 
-def cases() -> list[dict[str, Any]]:
+def cases(slow: bool) -> list[dict[str, Any]]:
+    if slow:
+        rows = [(f"{name} slow", name, LONG, "1 slow 1.2 33") for name in SLOW]
+        return _asked(rows)
     rows = [(f"{name} watched", name, WATCHED, "") for name in LAYOUTS]
     rows += [(f"{name} alone", name, ALONE, "") for name in LAYOUTS]
     rows += [(f"{name} {kind}", name, WATCHED, how) for (name, kind), how in WRONG.items()]
-    rows += [(f"{name} slow", name, LONG, "1 slow 1.2 33") for name in SLOW]
+    return _asked(rows)
+
+
+def _asked(rows: list[tuple[str, str, tuple[str, ...], str]]) -> list[dict[str, Any]]:
     return [
         {"name": case, "layout": LAYOUTS[name], "sets": sets, "wrong": wrong}
         for case, name, sets, wrong in rows
@@ -54,11 +60,11 @@ def cases() -> list[dict[str, Any]]:
 
 
 @cache
-def seen() -> dict[str, Any]:
-    """What came of every case; all are run at once."""
+def seen(slow: bool = False) -> dict[str, Any]:
+    """What came of every case; those with a slow rank are run by themselves."""
     with TemporaryDirectory() as folder:
         asked, result = Path(folder, "cases.json"), Path(folder, "result.jsonl")
-        asked.write_text(json.dumps(cases()))
+        asked.write_text(json.dumps(cases(slow)))
         program = Path(__file__).with_name("watched_ranks.py")
         command = [sys.executable, str(program), str(asked), str(result), folder]
         process = subprocess.Popen(
@@ -125,19 +131,21 @@ def test_with_four_data_ranks_the_odd_one_is_named_whoever_shares_its_weights() 
     assert first("hsdp2x2 gradient") == (8, "slot", "odd", [1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", SLOW)
 def test_a_rank_that_computes_a_fifth_longer_is_named(layout: str) -> None:
-    # It becomes slow before step 33. Other programs on the same cores may cost it, or its peer, a
-    # little more, as caches are shared; they cannot make another rank the slow one. Within how
-    # many steps, and how much slower: tests/supervise/test_stragglers.py, where no clock runs.
-    named = seen()[f"{layout} slow"]["named"]
+    # A clock runs here, so it is no part of `make test`. It becomes slow before step 33. Other
+    # programs on the same cores may cost it, or its peer, a little more, as caches are shared; they
+    # cannot make another rank the slow one. Within how many steps, and how much slower:
+    # tests/supervise/test_stragglers.py, where no clock runs.
+    named = seen(slow=True)[f"{layout} slow"]["named"]
     assert [rank for _, rank, _ in named] == [1], named
     assert named[0][0] > 33
     assert named[0][2] > 0.1
 
 
 def test_nobody_is_named_where_nobody_is_slow() -> None:
-    assert not [case for case, row in seen().items() if "slow" not in case and row["named"]]
+    assert not [case for case, row in seen().items() if row["named"]]
 
 
 def test_the_node_of_each_rank_is_known() -> None:

@@ -257,6 +257,7 @@ class Supervisor:
         cause = self._cause(group, end, started, ears)
         codes = group.exit_codes
         group.close()
+        unfit = self._unfit(cause, ears)
         seconds = unbooked(folder, self._lease.attempt, self._began, self._clock.wall())
         before, usable = failures(folder), usable_checkpoints(folder)
         chronicle = Chronicle(folder, self._lease.attempt, self._clock)
@@ -270,8 +271,8 @@ class Supervisor:
         others = self._fleet is not None and cause.remedy == "cordon"
         failure = Failure(cause.name, "restart" if others else cause.remedy, step, now)
         plan = next_plan([*before, failure], list(usable), code or 0, self._job.settings)
-        if self._fleet is None and cause.remedy == "probe" and plan.restart:
-            plan = self._plan_after_probe(plan, ears)
+        if unfit and plan.restart:
+            plan = Plan(False, f"{plan.reason}, and this machine has not passed a probe: {unfit}")
         if self._stop is not None:
             plan = Plan(False, f"{cause.name}, while stopping", exit_code=self._stop)
         if plan.poison is not None:
@@ -321,15 +322,16 @@ class Supervisor:
         said = {m.name: "\n".join(self._lookout.messages(m)) for m in world.machines}
         return [said[world.machine_of(rank).name] for rank in range(world.layout.size)]
 
-    def _plan_after_probe(self, plan: Plan, ears: Ears) -> Plan:
-        """Where there is no other machine, one that does not pass a probe ends the run."""
+    def _unfit(self, cause: Cause, ears: Ears) -> str:
+        """Where there is no other machine: why this one does not pass the probe that the cause asks
+        for; nothing if it passes, or need not.
+        """
+        if self._fleet is not None or cause.remedy != "probe":
+            return ""
         probe = probe_here(
             self._job.folder.workers, self._job.processes, lambda s: self._wait(s, ears)
         )
-        if probe is None or probe.passed:
-            return plan
-        reason = f"{plan.reason}, and this machine has not passed a probe: {probe.reason}"
-        return Plan(False, reason)
+        return "" if probe is None or probe.passed else probe.reason
 
     def _tell_drained(self, group: Group) -> None:
         """Write down why all were started again although nothing had failed."""

@@ -52,7 +52,9 @@ def usual_tale(story: Story) -> str:
         follows = starts.get(event.attempt + 1)
         goes_on = f"from {follows.step}" if follows else "stop"
         reached = event.data["reached"] or 0
-        words.append(f"{event.data['cause']}{rank} at {reached} → {goes_on}")
+        cause, _, text = event.data["cause"].partition(": ")
+        what = "unknown error" if text and cause == "unknown" else event.data["cause"]
+        words.append(f"{what}{rank} at {reached} → {goes_on}")
     return "; ".join(words) or "no failure"
 
 

@@ -27,7 +27,7 @@ from longhaul.run.drill.story import Story
 from longhaul.store.catalogue import catalogue
 
 Say = Callable[[str], None]
-_WIDTHS = (4, 58, 10, 78, 7, 6)
+_WIDTHS = (4, 64, 13, 78, 7, 6)
 
 
 @dataclass(frozen=True)
