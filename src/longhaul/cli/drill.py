@@ -76,7 +76,7 @@ def of_recipe(
         None if soak is None else _seconds("--soak", soak), _seconds("--mtbf", mtbf), seed,
     )  # fmt: skip
     say = _to_stderr if as_json else _to_stdout
-    with _leaving_nothing(), _room(keep) as room:
+    with _room(keep) as room:
         verdicts = drill_recipe(typed, room, say)
     passed = all(verdict.passed for verdict in verdicts)
     if as_json:
@@ -180,11 +180,12 @@ def preempt(
 
 @contextmanager
 def _room(keep: Path | None) -> Iterator[Path]:
-    if keep is not None:
-        yield keep
-        return
-    with tempfile.TemporaryDirectory(prefix="longhaul-drill-") as room:
-        yield Path(room)
+    with _leaving_nothing():
+        if keep is not None:
+            yield keep
+            return
+        with tempfile.TemporaryDirectory(prefix="longhaul-drill-") as room:
+            yield Path(room)
 
 
 def _seconds(option: str, text: str) -> Seconds:
