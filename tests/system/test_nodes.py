@@ -71,6 +71,7 @@ def test_a_command_starts_workers_that_are_watched_and_ended_like_any(stubs, com
     (failure,) = stubs.failures()
     assert (failure.data["cause"], failure.data["node"]) == ("hang", "b")
     assert "rank 1 on b is at step 15, the others at 16" in failure.data["said"]
+    assert "in do" in next(stubs.folder.workers.glob("1.before-*.stacks")).read_text()
     assert worlds(stubs) == [["a", "b"], ["a", "b"]]
 
 

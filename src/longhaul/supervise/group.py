@@ -72,7 +72,10 @@ class Group:
         try:
             for rank, post in enumerate(posts):
                 with suppress(OSError):
-                    stacks_path(folder, rank).unlink(missing_ok=True)
+                    stacks = stacks_path(folder, rank)
+                    if stacks.exists() and stacks.stat().st_size:  # of a hang: to be read later
+                        stacks.replace(stacks.with_name(f"{rank}.before-{attempt}.stacks"))
+                    stacks.unlink(missing_ok=True)
                 forget_recording(folder, rank)
                 kept = memory.environment(rank) if memory and not post.command else {}
                 outfit = Outfit(

@@ -21,7 +21,6 @@ from longhaul.run.drill.stage import INTERVAL_STEPS, LONGEST_S, SOON_NOTICED, St
 from longhaul.run.drill.story import Story
 from longhaul.supervise.ears import STOPS
 from longhaul.supervise.moments import Moment, Phase, wait_for
-from longhaul.supervise.stacks import stacks_path
 
 _NOTICES: tuple[tuple[Phase, signal.Signals], ...] = (
     ("start-up", signal.SIGTERM),
@@ -101,7 +100,7 @@ def _hung(story: Story) -> Iterator[str]:
             yield "it does not say how long nothing was heard"
         if not failure.seconds.get("detection"):
             yield "the time it took to notice is not booked"
-    if not stacks_path(story.folder, 0).exists():
+    if not list(story.folder.workers.glob("*.before-*.stacks")):
         yield "no stacks are kept"
 
 
