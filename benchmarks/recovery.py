@@ -32,8 +32,8 @@ from longhaul.core.records import Decision, Event, Finding, Record, StepRecord
 from longhaul.run.drill.recipe import MODULE as DRILLED
 from longhaul.run.drill.recipe import set_up_run
 from longhaul.run.drill.training_process import Training, of_attempt, records
-from longhaul.supervise.faults import lay
-from longhaul.supervise.machine_faults import parse_fault, read_done
+from longhaul.supervise.faults.machines import parse_fault, read_done
+from longhaul.supervise.faults.numbers import lay
 from save_stall import stall
 
 INTERVAL_STEPS = 10

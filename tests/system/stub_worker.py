@@ -11,9 +11,9 @@ import sys
 import time
 from pathlib import Path
 
-import longhaul.supervise.fleet
-import longhaul.supervise.lookout
-import longhaul.supervise.qualify
+import longhaul.supervise.nodes.fleet
+import longhaul.supervise.nodes.lookout
+import longhaul.supervise.nodes.qualify
 from longhaul.config.supervise import SuperviseSection
 from longhaul.core.clocks import RealClock
 from longhaul.core.records import Event
@@ -22,13 +22,13 @@ from longhaul.logbook.journal import Journal
 from longhaul.logbook.lease import acquire
 from longhaul.parallel.layout import Layout
 from longhaul.store.manifest import Manifest, write_listed_file, write_manifest
-from longhaul.supervise.classify import load_signatures
+from longhaul.supervise.causes.classify import load_signatures
 from longhaul.supervise.fence import fence, left_over
 from longhaul.supervise.history import usable_checkpoints
-from longhaul.supervise.lifeline import hold_on
-from longhaul.supervise.node_plan import NodePlan
-from longhaul.supervise.progress import ProgressFile, progress_path, read_progress
-from longhaul.supervise.stacks import answer_for_stacks
+from longhaul.supervise.nodes.plan import NodePlan
+from longhaul.supervise.ranks.lifeline import hold_on
+from longhaul.supervise.ranks.progress import ProgressFile, progress_path, read_progress
+from longhaul.supervise.ranks.stacks import answer_for_stacks
 from longhaul.supervise.supervisor import Job, Supervisor
 
 STEPS = 40
@@ -155,10 +155,10 @@ def be_quick() -> None:
     """Probes without torch, and looks at other nodes more often than anybody needs."""
     if "STUB_PROBE" in os.environ:
         words = [sys.executable, os.environ["STUB_PROBE"]]
-        for module in (longhaul.supervise.qualify, longhaul.supervise.fleet):
+        for module in (longhaul.supervise.nodes.qualify, longhaul.supervise.nodes.fleet):
             module.probe_words = lambda command, folder, slots: [*command, *words]
     if "STUB_CALL_EVERY_S" in os.environ:
-        longhaul.supervise.lookout._CALL_EVERY_S = float(os.environ["STUB_CALL_EVERY_S"])
+        longhaul.supervise.nodes.lookout._CALL_EVERY_S = float(os.environ["STUB_CALL_EVERY_S"])
 
 
 def supervise(folder: RunFolder) -> int:

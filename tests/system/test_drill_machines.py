@@ -12,7 +12,7 @@ import pytest
 from longhaul.core.errors import UsageError
 from longhaul.run.drill.machines import Result, chosen, complaints, drill_machines, run_drill
 from longhaul.run.drill.stage import Stage
-from longhaul.supervise.machine_faults import parse_fault
+from longhaul.supervise.faults.machines import parse_fault
 
 CORE = ("M1", "M12", "S2")
 pytestmark = pytest.mark.timeout(600)

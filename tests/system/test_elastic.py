@@ -10,7 +10,7 @@ import pytest
 
 from longhaul.core.records import Event, StepRecord
 from longhaul.supervise.fence import left_over
-from longhaul.supervise.progress import progress_path, read_progress
+from longhaul.supervise.ranks.progress import progress_path, read_progress
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("torchft") is None,

@@ -12,7 +12,7 @@ import pytest
 from longhaul.core.records import Decision, Event, StepRecord
 from longhaul.logbook.reading import read_journal
 from longhaul.supervise.fence import left_over
-from longhaul.supervise.node_ledger import NodeEvent, append, read
+from longhaul.supervise.nodes.ledger import NodeEvent, append, read
 
 PASSES = "print('{\"passed\": true}')"
 

@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 from longhaul.run.drill.preempt import Outcome, drill_preempt, strikes
-from longhaul.supervise.moments import PHASES
+from longhaul.supervise.faults.moments import PHASES
 
 SHORT = (
     "train.steps=200", "batch.stages=[]", "batch.micro_sequences=16", "model.width=32",

@@ -39,7 +39,7 @@ from longhaul.parallel.place import Place, find_place
 from longhaul.parallel.ranks import Ranks
 from longhaul.parallel.world import form_world, meet, part
 from longhaul.run.machine_watch import judge
-from longhaul.supervise.stragglers import StragglerWatch
+from longhaul.supervise.ranks.stragglers import StragglerWatch
 from longhaul.train.leading import FollowingTrainer, LeadingTrainer, Wishes
 from longhaul.train.parts import Identity, Parts
 from longhaul.train.state import Progress

@@ -16,7 +16,7 @@ def worker(run: Annotated[Path, typer.Argument(metavar="RUN", help="the run's fo
     from longhaul.logbook.folder import open_run
     from longhaul.parallel.place import torchrun_of_srun
     from longhaul.run.worker import enter
-    from longhaul.supervise.group import ATTEMPT
+    from longhaul.supervise.ranks.group import ATTEMPT
 
     os.environ.update(torchrun_of_srun(os.environ))
     folder = open_run(run)

@@ -12,7 +12,7 @@ from longhaul.run.book import Book
 from longhaul.run.past import Past
 from longhaul.run.tiers import Tiers
 from longhaul.run.view import View
-from longhaul.supervise.progress import ProgressFile
+from longhaul.supervise.ranks.progress import ProgressFile
 
 
 @dataclass(frozen=True)

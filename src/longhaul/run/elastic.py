@@ -27,8 +27,8 @@ from longhaul.run.surviving import Origin
 from longhaul.run.text import text_for_training
 from longhaul.run.view import SilentView
 from longhaul.supervise.elastic import LIGHTHOUSE, REPLICA, pilot_is_there
-from longhaul.supervise.lifeline import hold_on
-from longhaul.supervise.progress import ProgressFile, progress_path
+from longhaul.supervise.ranks.lifeline import hold_on
+from longhaul.supervise.ranks.progress import ProgressFile, progress_path
 from longhaul.train.elastic import CompanionTrainer, ElasticStep, Outrun, Place
 from longhaul.train.parts import Identity, Parts
 

@@ -32,7 +32,7 @@ from longhaul.run.signals import leaving_at_once, listening
 from longhaul.run.surviving import restore_survivor_told
 from longhaul.run.text import text_for_training
 from longhaul.run.view import SilentView
-from longhaul.supervise.progress import ProgressFile, progress_path
+from longhaul.supervise.ranks.progress import ProgressFile, progress_path
 from longhaul.train.leading import FollowingTrainer
 from longhaul.train.parts import Identity
 from longhaul.train.renew import parts_for

@@ -11,7 +11,7 @@ from dataclasses import replace
 from longhaul.core.records import Event, Finding
 from longhaul.logbook.reading import read_journal
 from longhaul.run.attempt import Attempt
-from longhaul.supervise.corruption import (
+from longhaul.supervise.ranks.corruption import (
     Comparison,
     Verdict,
     judge_hashes,
@@ -19,7 +19,7 @@ from longhaul.supervise.corruption import (
     judge_together,
     next_pair,
 )
-from longhaul.supervise.stragglers import Straggler, StragglerWatch
+from longhaul.supervise.ranks.stragglers import Straggler, StragglerWatch
 from longhaul.train.leading import LeadingTrainer
 from longhaul.train.watched import Compared, SilentCorruption
 

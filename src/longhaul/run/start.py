@@ -34,11 +34,11 @@ from longhaul.run.asked import (
 )
 from longhaul.run.past import Past, read_past
 from longhaul.run.view import View
-from longhaul.supervise.classify import load_signatures
+from longhaul.supervise.causes.classify import load_signatures
 from longhaul.supervise.elastic import ElasticSupervisor
 from longhaul.supervise.fence import fence, left_over
 from longhaul.supervise.lighthouse import refuse_without_torchft
-from longhaul.supervise.node_plan import node_plan
+from longhaul.supervise.nodes.plan import node_plan
 from longhaul.supervise.supervisor import Job, Supervisor
 
 

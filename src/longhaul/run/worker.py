@@ -25,11 +25,11 @@ from longhaul.run.text import text_for_training
 from longhaul.run.tiers import Tiers
 from longhaul.run.view import View
 from longhaul.supervise.elastic import REPLICA
-from longhaul.supervise.group import ATTEMPT, BEGAN
-from longhaul.supervise.lifeline import hold_on
-from longhaul.supervise.placement import within_layout
-from longhaul.supervise.progress import ProgressFile, progress_path
-from longhaul.supervise.stacks import answer_for_stacks
+from longhaul.supervise.nodes.placement import within_layout
+from longhaul.supervise.ranks.group import ATTEMPT, BEGAN
+from longhaul.supervise.ranks.lifeline import hold_on
+from longhaul.supervise.ranks.progress import ProgressFile, progress_path
+from longhaul.supervise.ranks.stacks import answer_for_stacks
 
 
 def enter(folder: RunFolder, view: View) -> ExitCode:

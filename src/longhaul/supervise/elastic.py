@@ -21,21 +21,21 @@ from longhaul.core.errors import ExitCode
 from longhaul.core.units import Bytes, Seconds, short_seconds
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.lease import Lease
-from longhaul.supervise.classify import Death, classify, last_words
+from longhaul.supervise.causes.classify import Death, classify, last_words
+from longhaul.supervise.causes.inquest import in_words
 from longhaul.supervise.ears import PAUSE, STOPS, Ears, listening
-from longhaul.supervise.ends import group_end
 from longhaul.supervise.fence import write_down
-from longhaul.supervise.group import ATTEMPT, BEGAN
 from longhaul.supervise.history import Chronicle, failures, unbooked, usable_checkpoints
-from longhaul.supervise.inquest import in_words
-from longhaul.supervise.lifeline import Lifeline
 from longhaul.supervise.lighthouse import Lighthouse
-from longhaul.supervise.placement import threads_each
-from longhaul.supervise.progress import Progress, progress_path, read_progress
-from longhaul.supervise.rank_process import Outfit, RankProcess
+from longhaul.supervise.nodes.placement import threads_each
+from longhaul.supervise.ranks.ends import group_end
+from longhaul.supervise.ranks.forked import Outfit, RankProcess
+from longhaul.supervise.ranks.group import ATTEMPT, BEGAN
+from longhaul.supervise.ranks.lifeline import Lifeline
+from longhaul.supervise.ranks.progress import Progress, progress_path, read_progress
+from longhaul.supervise.ranks.watchdog import Learned, Rank, judge, learn
 from longhaul.supervise.restart import Failure, Plan, next_plan
 from longhaul.supervise.supervisor import Job
-from longhaul.supervise.watchdog import Learned, Rank, judge, learn
 
 REPLICA = "LONGHAUL_REPLICA"
 """Environment variable of a worker: its number among replicas."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from longhaul.config.supervise import SuperviseSection
 from longhaul.core.errors import ExitCode
 from longhaul.core.units import Seconds
-from longhaul.supervise.classify import Remedy
+from longhaul.supervise.causes.classify import Remedy
 
 ATTEMPTS_AT_ONE_STEP = 3
 """Failures of one cause at one step before a restart goes further back (incident M18: 44)."""

@@ -19,22 +19,22 @@ from longhaul.core.errors import ExitCode
 from longhaul.core.units import Bytes, Seconds, short_seconds
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.lease import Lease
-from longhaul.supervise.answer import SILENT_CORRUPTION, distrusted
-from longhaul.supervise.classify import Cause, Signature, classify, last_words
+from longhaul.supervise.causes.classify import Cause, Signature, classify, last_words
+from longhaul.supervise.causes.inquest import cause_of_death, cause_of_hang, in_words
+from longhaul.supervise.causes.kernel_log import kernel_lines
 from longhaul.supervise.ears import PAUSE, STOPS, Ears, listening
-from longhaul.supervise.ends import End, group_end
-from longhaul.supervise.fleet import Fleet
-from longhaul.supervise.group import Group
 from longhaul.supervise.history import Chronicle, failures, unbooked, usable_checkpoints
-from longhaul.supervise.inquest import cause_of_death, cause_of_hang, in_words
-from longhaul.supervise.kernel_log import kernel_lines
-from longhaul.supervise.lookout import Drain, Lookout
-from longhaul.supervise.node_plan import NodePlan
-from longhaul.supervise.placement import posts_here, posts_on
-from longhaul.supervise.qualify import probe_here
+from longhaul.supervise.nodes.answer import SILENT_CORRUPTION, distrusted
+from longhaul.supervise.nodes.fleet import Fleet
+from longhaul.supervise.nodes.lookout import Drain, Lookout
+from longhaul.supervise.nodes.placement import posts_here, posts_on
+from longhaul.supervise.nodes.plan import NodePlan
+from longhaul.supervise.nodes.qualify import probe_here
+from longhaul.supervise.nodes.verdicts import newest_corrupt
+from longhaul.supervise.ranks.ends import End, group_end
+from longhaul.supervise.ranks.group import Group
+from longhaul.supervise.ranks.watchdog import Learned, judge, learn
 from longhaul.supervise.restart import Failure, Plan, next_plan
-from longhaul.supervise.verdicts import newest_corrupt
-from longhaul.supervise.watchdog import Learned, judge, learn
 
 _LOOK_EVERY_S: Seconds = 0.5
 _LAST_WORDS: Bytes = 16_384

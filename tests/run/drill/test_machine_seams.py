@@ -18,8 +18,8 @@ from longhaul.run.drill.machine_faults import Hands
 from longhaul.run.drill.machine_seams import let_in
 from longhaul.store.catalogue import catalogue
 from longhaul.store.patience import Calls, StoreError
-from longhaul.supervise.faults import lay
-from longhaul.supervise.machine_faults import parse_fault, read_done
+from longhaul.supervise.faults.machines import parse_fault, read_done
+from longhaul.supervise.faults.numbers import lay
 from longhaul.train.step import TrainingStep
 from longhaul.train.trainer import Trainer
 

@@ -8,8 +8,8 @@ from longhaul.core.records import StepRecord
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.journal import Journal
 from longhaul.run.drill.soak import Soak, Stroke, kinds_for, strokes
-from longhaul.supervise.faults import lay, read_disturbance
-from longhaul.supervise.machine_faults import Done, note_done, parse_fault
+from longhaul.supervise.faults.machines import Done, note_done, parse_fault
+from longhaul.supervise.faults.numbers import lay, read_disturbance
 
 
 def test_the_same_seed_gives_the_same_strokes() -> None:

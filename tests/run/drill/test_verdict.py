@@ -11,7 +11,7 @@ from longhaul.logbook.journal import Journal
 from longhaul.run.drill.recipe import DrilledRun
 from longhaul.run.drill.resume import Differences
 from longhaul.run.drill.verdict import Verdict, judge_run
-from longhaul.supervise.machine_faults import Done, note_done, parse_fault
+from longhaul.supervise.faults.machines import Done, note_done, parse_fault
 
 SAME = Differences([], [], 90, 60)
 OTHER = Differences(["__0_0 model.head.weight"], [17], 90, 60)

@@ -30,7 +30,7 @@ from longhaul.optim.gate import Gate
 from longhaul.optim.rules import Rule, RuledOptimizer
 from longhaul.run.drill.machine_faults import Hands, register
 from longhaul.run.drill.machine_seams import let_in
-from longhaul.supervise.faults import FOREVER, Fault, read_disturbance
+from longhaul.supervise.faults.numbers import FOREVER, Fault, read_disturbance
 from longhaul.train.step import TrainingStep
 from longhaul.train.trainer import Trainer
 

@@ -1,6 +1,6 @@
 """The supervisor of a drill without nodes: the kernel has also said what the drill made it say.
 
-Where a run has nodes, the supervisor itself asks each for its own signs (`drill_signs.py`).
+Where a run has nodes, the supervisor itself asks each for its own signs (`faults/signs.py`).
 
 Enters: a run's folder. Leaves: a supervisor that reads the drill's kernel messages beside the
 machine's own. Never knows: torch, or what the messages mean.
@@ -13,8 +13,8 @@ from pathlib import Path
 import longhaul.supervise.supervisor
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder
-from longhaul.supervise.drill_signs import KERNEL_LOG
-from longhaul.supervise.kernel_log import kernel_lines
+from longhaul.supervise.causes.kernel_log import kernel_lines
+from longhaul.supervise.faults.signs import KERNEL_LOG
 
 
 def kernel_log_path(folder: RunFolder) -> Path:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from longhaul.core.records import Decision, Event, Record, StepRecord
 from longhaul.core.units import Seconds
+from longhaul.supervise.faults.machines import Done, MachineFault, parse_fault
 from longhaul.supervise.history import WHO as SUPERVISOR
-from longhaul.supervise.machine_faults import Done, MachineFault, parse_fault
 
 PILOT = "pilot"
 """Rank 0, which judges numbers and checkpoints."""

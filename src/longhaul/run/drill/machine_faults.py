@@ -1,4 +1,4 @@
-"""The faults of `supervise/machine_faults.py`, done from within the rank that they befall.
+"""The faults of `supervise/faults/machines.py`, done from within the rank that they befall.
 
 They are put around longhaul's own functions in a drill's worker, and nowhere else. The run's
 `drill.json` is looked at before every step, so that a soak may add faults to a run that trains.
@@ -27,9 +27,7 @@ from longhaul.logbook.holder import process_started
 from longhaul.logbook.lease import newest_holder
 from longhaul.run.drill.bit_flips import flip_newest_checkpoint, flip_weight
 from longhaul.run.drill.disturbed_supervisor import kernel_log_path
-from longhaul.supervise.faults import disturbance_path, read_disturbance
-from longhaul.supervise.group import ATTEMPT
-from longhaul.supervise.machine_faults import (
+from longhaul.supervise.faults.machines import (
     CORRECTED_XIDS,
     CUDA_ERRORS,
     XIDS,
@@ -39,7 +37,9 @@ from longhaul.supervise.machine_faults import (
     parse_fault,
     read_done,
 )
-from longhaul.supervise.placement import NODE
+from longhaul.supervise.faults.numbers import disturbance_path, read_disturbance
+from longhaul.supervise.nodes.placement import NODE
+from longhaul.supervise.ranks.group import ATTEMPT
 from longhaul.train.trainer import Trainer
 
 NO_ROUTE = 255

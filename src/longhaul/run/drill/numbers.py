@@ -26,8 +26,8 @@ from longhaul.logbook.segments import read_segments
 from longhaul.run.asked import ask, write_asked
 from longhaul.run.drill.of_numbers import BASE, Drill, crash, harmless, numbers, texts
 from longhaul.run.drill.story import Story, complaints, seen
-from longhaul.supervise.faults import lay
-from longhaul.supervise.process import Worker
+from longhaul.supervise.faults.numbers import lay
+from longhaul.supervise.ranks.process import Worker
 
 Say = Callable[[str], None]
 _LONGEST_RUN_S: Seconds = 180.0

@@ -22,9 +22,9 @@ from longhaul.run.drill.machine_drill import (
 )
 from longhaul.run.drill.stage import LONGEST_S, SOON_NOTICED, Stage
 from longhaul.run.drill.story import Story
-from longhaul.supervise.node_ledger import Kind, NodeEvent, append, cordons, read
-from longhaul.supervise.nodes import Node
-from longhaul.supervise.reputation import PROVEN_STEPS, assign
+from longhaul.supervise.nodes.identity import Node
+from longhaul.supervise.nodes.ledger import Kind, NodeEvent, append, cordons, read
+from longhaul.supervise.nodes.reputation import PROVEN_STEPS, assign
 
 _DAY_S: Seconds = 86_400.0
 _NO_DROPOUT = ("model.dropout=0",)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from longhaul.data.builtin import synthetic_documents
 from longhaul.run.drill.story import Expected
-from longhaul.supervise.faults import FOREVER, Fault
+from longhaul.supervise.faults.numbers import FOREVER, Fault
 
 BASE = (
     "batch.stages=[]", "batch.sequences=8", "batch.micro_sequences=8", "model.context=32",

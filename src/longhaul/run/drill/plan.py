@@ -23,7 +23,7 @@ from longhaul.logbook.folder import RunFolder
 from longhaul.run.drill.recipe import DrilledRun, check_faults, drilled_run, set_up_run
 from longhaul.run.drill.soak import Soak, kinds_for, strokes
 from longhaul.run.drill.verdict import Verdict, judge_run
-from longhaul.supervise.machine_faults import KINDS, STORE_FAULTS, MachineFault, parse_fault
+from longhaul.supervise.faults.machines import KINDS, STORE_FAULTS, MachineFault, parse_fault
 
 Say = Callable[[str], None]
 _STEPS = 200

@@ -26,7 +26,7 @@ from longhaul.run.drill.resume import compare, set_up
 from longhaul.run.drill.training_process import Training
 from longhaul.store.catalogue import catalogue
 from longhaul.supervise.ears import STOPS
-from longhaul.supervise.moments import Moment, random_moments, wait_for
+from longhaul.supervise.faults.moments import Moment, random_moments, wait_for
 
 Say = Callable[[str], None]
 _NOTICES = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)

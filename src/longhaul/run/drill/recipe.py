@@ -32,8 +32,8 @@ from longhaul.run.asked import ask, read_asked, write_asked
 from longhaul.run.drill.incidents import Incident, incidents
 from longhaul.run.drill.leftovers import MARK, leftovers, processes_with, shared_memory
 from longhaul.run.drill.training_process import Training
-from longhaul.supervise.faults import lay
-from longhaul.supervise.machine_faults import Done, MachineFault, read_done, refuse_impossible
+from longhaul.supervise.faults.machines import Done, MachineFault, read_done, refuse_impossible
+from longhaul.supervise.faults.numbers import lay
 
 MODULE = "longhaul.cli.disturbed"
 _LONGEST_RUN_S: Seconds = 3600.0

@@ -16,8 +16,8 @@ from longhaul.recover.plan import WHO
 from longhaul.run.drill.numbers import MODULE, set_up
 from longhaul.run.drill.of_numbers import Drill, blocks_of
 from longhaul.run.drill.story import Expected, Story, complaints
-from longhaul.supervise.faults import Fault, lay
-from longhaul.supervise.process import Worker
+from longhaul.supervise.faults.numbers import Fault, lay
+from longhaul.supervise.ranks.process import Worker
 
 Say = Callable[[str], None]
 _LONGEST_RUN_S: Seconds = 180.0

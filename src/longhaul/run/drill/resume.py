@@ -25,8 +25,8 @@ from longhaul.logbook.requests import new_request, submit
 from longhaul.logbook.timeline import time_spent
 from longhaul.run.asked import ask, write_asked
 from longhaul.store.catalogue import catalogue
-from longhaul.supervise.moments import random_moments, wait_for
-from longhaul.supervise.process import Worker
+from longhaul.supervise.faults.moments import random_moments, wait_for
+from longhaul.supervise.ranks.process import Worker
 
 Say = Callable[[str], None]
 _LONGEST_RUN_S = 600.0

@@ -18,8 +18,8 @@ from longhaul.core.records import StepRecord
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_last
-from longhaul.supervise.faults import lay
-from longhaul.supervise.machine_faults import KINDS, MachineFault, parse_fault, read_done
+from longhaul.supervise.faults.machines import KINDS, MachineFault, parse_fault, read_done
+from longhaul.supervise.faults.numbers import lay
 
 _BETWEEN_STEPS = 4
 """New steps between two faults at least: failures of one cause with fewer between them count as no

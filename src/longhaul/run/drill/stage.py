@@ -24,8 +24,8 @@ from longhaul.run.drill.leftovers import MARK, leftovers, processes_with, shared
 from longhaul.run.drill.recipe import MODULE, set_up_run
 from longhaul.run.drill.resume import final_state
 from longhaul.run.drill.training_process import Training
-from longhaul.supervise.faults import FOREVER, Fault, lay
-from longhaul.supervise.machine_faults import parse_fault
+from longhaul.supervise.faults.machines import parse_fault
+from longhaul.supervise.faults.numbers import FOREVER, Fault, lay
 
 LONGEST_S: Seconds = 600.0
 """Of any wait in a drill, on a machine that does other things as well."""

@@ -16,8 +16,8 @@ from longhaul.run.drill.incidents import MUST_BE_NOTICED, Incident
 from longhaul.run.drill.recipe import DrilledRun
 from longhaul.run.drill.resume import Differences, differences
 from longhaul.run.view import time_rows
-from longhaul.supervise.classify import last_words
-from longhaul.supervise.machine_faults import MachineFault, parse_fault
+from longhaul.supervise.causes.classify import last_words
+from longhaul.supervise.faults.machines import MachineFault, parse_fault
 
 MOST = 1.02
 """Largest validation loss after faults in numbers, as a multiple of the undisturbed run's."""

@@ -1,0 +1,1 @@
+"""From what a dead worker left behind to a cause with its remedy."""

@@ -1,0 +1,138 @@
+"""What follows for nodes from the end of an attempt: cordon, leave out, probe. Pure judgement.
+
+Enters: the cause, the world, what is known of earlier attempts. Leaves: nodes to be cordoned, left
+out or probed, checkpoints not to be trusted, each with its reason.
+Never knows: processes, files, or how any of it is carried out.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from longhaul.core.units import Seconds
+from longhaul.supervise.causes.classify import Cause
+from longhaul.supervise.nodes.identity import Node
+from longhaul.supervise.nodes.placement import Machine, World
+from longhaul.supervise.nodes.reputation import WorldSpan, after_failure, after_hang
+
+SILENT_CORRUPTION = "silent-corruption"
+NODE_GONE = "node-gone"
+REPEATS = 2
+"""Failures that began on one node within a day, from which a run goes on without it."""
+_DAY_S: Seconds = 86_400.0
+_SOFTWARE = "unknown: "
+"""A message that no signature knows is blamed on the program first: it would follow its rank to
+any node."""
+
+
+@dataclass(frozen=True, slots=True)
+class MachineVerdict:
+    """What rank 0 says of the machine on which other ranks stand (`machine-verdict`)."""
+
+    kind: str
+    """`corrupt`: they compute wrong numbers, silently. `straggler`: they keep others waiting."""
+    ranks: tuple[int, ...]
+    """None where it cannot be told whose numbers are wrong."""
+    reason: str
+    sound_step: int | None = None
+    """Of `corrupt`: newest step at which everybody still agreed."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFailure:
+    """An attempt that a node has ended."""
+
+    node: Node
+    cause: str
+    time: Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """All that an attempt left to judge its nodes by."""
+
+    cause: Cause
+    world: World
+    worlds: tuple[WorldSpan, ...]
+    """The attempts of this run, the one that has just ended last."""
+    failures: tuple[NodeFailure, ...]
+    """Before this one."""
+    verdict: MachineVerdict | None
+    """The newest one about corruption."""
+    now: Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is to be done about nodes."""
+
+    node: Machine | None
+    """Where the failure began; None: nobody knows, or it was no machine's fault."""
+    reason: str = ""
+    cordoned: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Name → parts on which nothing runs any more."""
+    left_out: tuple[str, ...] = ()
+    """Names of nodes without which the run goes on."""
+    suspects: tuple[str, ...] = ()
+    """Names of nodes that must pass a probe before they are used again."""
+
+
+def answer(evidence: Evidence) -> Answer:
+    """What follows for nodes (incidents M1, M2, M6, M9, M13)."""
+    cause, world = evidence.cause, evidence.world
+    if cause.name == SILENT_CORRUPTION:
+        return _corrupt(evidence)
+    blamed = world.machine_of(cause.rank) if cause.rank is not None else None
+    if cause.name == "hang":
+        named = blamed.node if blamed else None
+        judgement = after_hang(evidence.worlds, named)
+        if judgement.action == "evict":
+            guilty = tuple(m for m in world.machines if _among(m, judgement.nodes))
+            return Answer(blamed if blamed in guilty else guilty[0], judgement.reason,
+                          left_out=tuple(machine.name for machine in guilty))  # fmt: skip
+    if blamed is None or not of_machine(cause):
+        return Answer(None)
+    judgement = after_failure(blamed.node, cause.name, cause.remedy)
+    if judgement.action == "cordon":
+        return Answer(blamed, judgement.reason, {blamed.name: judgement.parts})
+    times = 1 + sum(
+        evidence.now - earlier.time <= _DAY_S and bool(blamed.node.shares(earlier.node.parts))
+        for earlier in evidence.failures
+    )
+    if times >= REPEATS and len(world.machines) > 1:
+        reason = f"{cause.name} on {blamed.name}, which has ended {times} attempts within a day"
+        return Answer(blamed, reason, left_out=(blamed.name,), suspects=(blamed.name,))
+    suspects = (blamed.name,) if cause.remedy == "probe" else ()
+    return Answer(blamed, f"{cause.name} on {blamed.name}", suspects=suspects)
+
+
+def of_machine(cause: Cause) -> bool:
+    """Whether a machine may be to blame, and not the program, the recipe, or another rank."""
+    software = cause.name.startswith(_SOFTWARE) or cause.remedy == "stop"
+    return not software and not cause.consequence
+
+
+def distrusted(steps: Sequence[int], verdict: MachineVerdict) -> list[int]:
+    """Those of the checkpoints that may hold wrong numbers, newest first."""
+    sound = verdict.sound_step
+    return sorted((step for step in steps if sound is None or step > sound), reverse=True)
+
+
+def _corrupt(evidence: Evidence) -> Answer:
+    """Wrong numbers are a node's if ranks of another one are right: those are the witness."""
+    verdict, world = evidence.verdict, evidence.world
+    everyone = tuple(machine.name for machine in world.machines)
+    if verdict is None or not verdict.ranks:
+        reason = "nobody knows whose numbers are wrong" if verdict is None else verdict.reason
+        return Answer(None, reason, suspects=everyone)
+    guilty = {m.name: m for m in map(world.machine_of, verdict.ranks)}
+    if len(guilty) == len(everyone):
+        reason = f"{verdict.reason}; no other node is there to bear witness"
+        return Answer(None, reason, suspects=everyone)
+    return Answer(
+        next(iter(guilty.values())), verdict.reason,
+        {name: tuple(sorted(machine.node.parts)) for name, machine in guilty.items()},
+    )  # fmt: skip
+
+
+def _among(machine: Machine, nodes: Sequence[Node]) -> bool:
+    return any(machine.node.shares(node.parts) for node in nodes)

@@ -1,0 +1,350 @@
+"""The nodes of a run: who is there, who is probed, ordered, used, and what is kept of them.
+
+What follows is judged elsewhere (`roster.py`, `answer.py`, `reputation.py`); here it is carried
+out: processes on nodes, lines in the node ledger and in the run's journal.
+
+Enters: the recipe's nodes, the ends of attempts. Leaves: the world of the next attempt, or none.
+Never knows: workers.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from longhaul.config.supervise import NodeSection
+from longhaul.core.clocks import Clock
+from longhaul.core.units import Seconds
+from longhaul.logbook.folder import RunFolder
+from longhaul.logbook.lease import Lease
+from longhaul.supervise.causes.classify import Cause
+from longhaul.supervise.faults.signs import DrillSigns
+from longhaul.supervise.history import Chronicle, usable_checkpoints
+from longhaul.supervise.nodes.answer import (
+    NODE_GONE,
+    Answer,
+    Evidence,
+    MachineVerdict,
+    answer,
+    of_machine,
+)
+from longhaul.supervise.nodes.census import Census, Wait
+from longhaul.supervise.nodes.history import (
+    as_data,
+    left_out,
+    node_events,
+    node_failures,
+    ordered,
+    spans,
+)
+from longhaul.supervise.nodes.inquiry import Inquiry, wait_for_all
+from longhaul.supervise.nodes.ledger import NodeEvent, append, read
+from longhaul.supervise.nodes.placement import Machine, World
+from longhaul.supervise.nodes.plan import NodePlan
+from longhaul.supervise.nodes.qualify import PROBE_WITHIN_S, Probe, probe_of, probe_words
+from longhaul.supervise.nodes.replace import Order
+from longhaul.supervise.nodes.reputation import admit
+from longhaul.supervise.nodes.roster import Choice, LeftOut, Standing, choose
+
+_ORDER_PATIENCE_S: Seconds = 30.0
+"""So long an order is waited for before the run goes on with fewer nodes."""
+_LOOK_EVERY_S: Seconds = 0.05
+_MOST_ORDERS = 3
+"""In a row, of which none brought a node that may be used."""
+
+
+class Fleet:
+    """The nodes of one run, for the life of its supervisor.
+
+    Args:
+        folder: the run.
+        plan: what its recipe says.
+        lease: held by this process.
+        clock: stamps what is written.
+        say: takes sentences for people.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        plan: NodePlan,
+        lease: Lease,
+        clock: Clock,
+        say: Callable[[str], None],
+    ) -> None:
+        self.folder = folder
+        self.plan = plan
+        self.signs = DrillSigns(folder)
+        self.world: World | None = None
+        self.slow: set[str] = set()
+        self.changed = False
+        """The world is another one than that of the attempt before."""
+        self.corrected = False
+        """Errors of memory have been seen, corrected ones."""
+        self.why_none = ""
+        """Why there is no world."""
+        self._lease = lease
+        self._clock = clock
+        self._say = say
+        self.census = Census(plan.entries, ordered(node_events(folder)), self.signs, clock)
+        self._suspects: set[str] = set()
+        self._before: tuple[str, ...] = ()
+        self._order: Order | None = None
+        self._unwritten: list[NodeEvent] = []
+
+    def muster(self, wait: Wait) -> World | None:
+        """The world of the next attempt, written down; None if there is none, or somebody wants
+        an end.
+        """
+        self.world, self.why_none = None, ""
+        orders = 0
+        while self.census.call([machine.name for machine in self.census.machines], wait):
+            choice = choose(self.standing())
+            short = choice.world is None or choice.world.shrunk
+            if short and self.plan.replace_command and orders < _MOST_ORDERS:
+                orders += 1
+                if self._order_another(choice, wait):
+                    continue
+            if choice.world is None:
+                self.why_none = f"{choice.reason}; {choice.without()}"
+                return None
+            if choice.probe:
+                if not self._probe_all(choice.probe, wait):
+                    return None
+                continue
+            self._begin(choice)
+            return choice.world
+        return None
+
+    def standing(self) -> Standing:
+        """What is known now."""
+        events = node_events(self.folder)
+        return Standing(
+            machines=tuple(self.census.machines),
+            wanted=self.plan.wanted,
+            sequences=self.plan.sequences,
+            events=self.events(),
+            before=self._before,
+            gone=dict(self.census.gone),
+            left_out=left_out(events),
+            suspects=frozenset(self._suspects),
+            slow=frozenset(self.slow),
+            trusting=not self.plan.shared,
+            now=self._clock.wall(),
+        )
+
+    def events(self) -> tuple[NodeEvent, ...]:
+        """The node ledger; what could not be written is known here at least."""
+        try:
+            return (*read(self.plan.ledger), *self._unwritten)
+        except OSError:
+            return tuple(self._unwritten)
+
+    def _begin(self, choice: Choice) -> None:
+        world = choice.world
+        assert world is not None
+        newest = max(usable_checkpoints(self.folder), default=0)
+        self.tell(
+            "attempt-began",
+            newest,
+            nodes=as_data(world),
+            absent=dict(choice.absent),
+            layout=str(world.layout),
+            from_step=newest,
+            reason=choice.reason,
+        )
+        if (self._before and set(world.names) != set(self._before)) or world.shrunk:
+            self._say(f"nodes: {', '.join(world.names)} ({choice.reason})")
+            for name, why in choice.absent.items():
+                self._say(f"  without {name}: {why}")
+        self.changed = world.names != self._before
+        self._move(world.names)
+        self.world = world
+        self.signs.begin()
+
+    def _move(self, names: Sequence[str]) -> None:
+        """Write down who joins and who leaves."""
+        for machine in self.census.machines:
+            if machine.name in names and machine.name not in self._before:
+                self.remember("joined", machine)
+            elif machine.name not in names and machine.name in self._before:
+                self.remember("left", machine)
+        self._before = tuple(names)
+
+    def remember(self, kind: Any, machine: Machine, **what: Any) -> None:
+        """Add a line to the node ledger. A disk that refuses it must not end the run."""
+        parts = what.pop("parts", tuple(sorted(machine.node.parts)))
+        event = NodeEvent(
+            kind=kind, parts=parts, host=machine.name, time=self._clock.wall(),
+            run=self.folder.name, **what,
+        )  # fmt: skip
+        self.corrected = self.corrected or kind == "corrected"
+        try:
+            append(self.plan.ledger, event)
+        except OSError as error:
+            self._unwritten.append(event)
+            self._say(f"WARNING: the node ledger in {self.plan.ledger} takes nothing ({error})")
+
+    def tell(self, kind: str, step: int, **data: Any) -> None:
+        """Write an event into the run's journal."""
+        chronicle = Chronicle(self.folder, self._lease.attempt, self._clock)
+        chronicle.tell(kind, step, data, {})
+        chronicle.close()
+
+    def probe_words(self, machine: Machine) -> list[str]:
+        """The command line of a node's probe."""
+        return probe_words(machine.command, self.folder.workers.resolve(), machine.slots)
+
+    def probed(self, machine: Machine, probe: Probe) -> None:
+        """Keep what a probe has found."""
+        self._suspects.discard(machine.name)
+        figures = dict(probe.figures)
+        self.remember("probed", machine, passed=probe.passed, reason=probe.reason, data=figures)
+        self.tell("node-probed", 0, node=machine.name, passed=probe.passed, reason=probe.reason,
+                  figures=figures)  # fmt: skip
+        if not probe.passed:
+            self._say(f"node {machine.name} has not passed its probe: {probe.reason}")
+        if probe.broken:
+            self.remember("cordoned", machine, reason=probe.reason)
+
+    def _probe_all(self, machines: Sequence[Machine], wait: Wait) -> bool:
+        self._say(f"probing {', '.join(machine.name for machine in machines)}")
+        self.folder.workers.mkdir(parents=True, exist_ok=True)
+        inquiries = [Inquiry(self.probe_words(m), PROBE_WITHIN_S) for m in machines]
+        answers = wait_for_all(inquiries, wait)
+        if answers is None:
+            return False
+        for machine, said in zip(machines, answers, strict=True):
+            self.probed(machine, probe_of(said))
+        return True
+
+    def _order_another(self, choice: Choice, wait: Wait) -> bool:
+        """Order a node and wait a little; True if another one may be there by now."""
+        lost = [m for m in self.census.machines if m.name in choice.absent]
+        if self._order is None and lost:
+            assert self.plan.replace_command is not None
+            self._say(f"ordering another node in place of {lost[-1].name}")
+            self._order = Order(self.plan.replace_command, lost[-1].node)
+        patience = _ORDER_PATIENCE_S if choice.world is not None else float("inf")
+        deadline = time.monotonic() + patience
+        while self._order is not None and not self.delivered():
+            if time.monotonic() > deadline:
+                return False
+            if not wait(_LOOK_EVERY_S):
+                return True  # the caller's next wait tells that somebody wants an end
+        return True
+
+    def delivered(self) -> bool:
+        """Whether an order has come to an end, and with it, perhaps, another node."""
+        result = self._order.result if self._order is not None else None
+        if self._order is None or result is None:
+            return False
+        self._order.close()
+        self._order = None
+        if isinstance(result, str):
+            self._say(f"WARNING: {result}")
+            self.tell("node-ordered", 0, node=None, reason=result)
+            return True
+        return self._receive(result)
+
+    def _receive(self, entry: NodeSection) -> bool:
+        machine, reason = self.census.add(entry), ""
+        slots = self.census.machines[0].slots
+        self.census.call([machine.name], _at_most(PROBE_WITHIN_S))
+        machine = self.census.named(machine.name)
+        admission = admit(machine.node, self.events(), self._clock.wall())
+        if machine.slots != slots:
+            reason = f"{machine.name} has {machine.slots} slots, the others have {slots}"
+        elif admission.verdict == "refuse":
+            reason = admission.reason
+        if reason:
+            self.census.drop(machine.name)
+            self._say(f"refused: {reason}")
+            self.tell("node-refused", 0, node=machine.name, parts=sorted(machine.node.parts),
+                      reason=reason)  # fmt: skip
+            return True
+        named = entry.model_copy(update={"name": machine.name, "spare": False})
+        self.tell("node-ordered", 0, node=machine.name, reason="it has come",
+                  entry=named.model_dump(mode="json"))  # fmt: skip
+        return True
+
+    def gone_of(self, wait: Wait) -> Cause | None:
+        """That a node of the world has gone, if it has: what its ranks said is a consequence."""
+        if self.world is None or not self.census.call(self.world.names, wait):
+            return None
+        for machine in self.world.machines:
+            if machine.name in self.census.gone:
+                said = f"{machine.name}: {self.census.gone[machine.name]}"
+                rank = self.world.ranks(machine)[0]
+                return Cause(NODE_GONE, "the node does not answer", "restart", rank, False, said,
+                             "no answer")  # fmt: skip
+        return None
+
+    def judge(
+        self, cause: Cause, reached: int | None, verdict: MachineVerdict | None
+    ) -> tuple[Answer, dict[str, Any]]:
+        """What follows for nodes, and what of it belongs into the journal. The ledger is written
+        by `carry_out`, after the journal.
+        """
+        assert self.world is not None
+        events = node_events(self.folder)
+        worlds = list(spans(events))
+        if worlds:  # its end is about to be written
+            began = [event for event in events if event.kind == "attempt-began"][-1]
+            made = max(0, (reached or 0) - int(began.data["from_step"]))
+            worlds[-1] = replace(worlds[-1], steps_made=made, hung=cause.name == "hang")
+        evidence = Evidence(
+            cause, self.world, tuple(worlds), node_failures(events), verdict, self._clock.wall()
+        )
+        said = answer(evidence)
+        by_name = {machine.name: machine for machine in self.world.machines}
+        data: dict[str, Any] = {
+            "node": said.node.name if said.node else None,
+            "node_parts": sorted(said.node.node.parts) if said.node else [],
+            "evicted": {name: sorted(by_name[name].node.parts) for name in said.left_out},
+            "cordoned": {name: list(parts) for name, parts in said.cordoned.items()},
+            "nodes_reason": said.reason,
+        }
+        return said, data
+
+    def carry_out(self, said: Answer, cause: Cause) -> None:
+        """Write into the ledger what was judged."""
+        assert self.world is not None
+        by_name = {machine.name: machine for machine in self.world.machines}
+        if said.node is not None and of_machine(cause):
+            self.remember("failed", said.node, cause=cause.name, reason=said.reason)
+        for name, parts in said.cordoned.items():
+            self.remember("cordoned", by_name[name], parts=parts, reason=said.reason)
+            self._say(f"  node {name} is cordoned ({', '.join(parts)}): {said.reason}")
+        for name in said.left_out:
+            self._say(f"  going on without node {name}, if the run can: {said.reason}")
+        self._suspects.update(said.suspects)
+
+    def can_do_without(self, name: str) -> bool:
+        """Whether the run could go on without a node of its world."""
+        standing, machine = self.standing(), self.census.named(name)
+        out = LeftOut(machine.node, "", standing.now)
+        choice = choose(replace(standing, left_out=(*standing.left_out, out)))
+        return choice.world is not None and name not in choice.world.names
+
+    def drain(self, name: str) -> dict[str, Any]:
+        """What the journal keeps of a restart at a checkpoint; `name` is left out, if given."""
+        parts = {name: sorted(self.census.named(name).node.parts)} if name else {}
+        reason = f"{name} has had too many errors of memory" if name else ""
+        return {"node": name or None, "evicted": parts, "nodes_reason": reason}
+
+    def close(self) -> None:
+        """Nobody trains any more."""
+        self._move(())
+        if self._order is not None:
+            self._order.close()
+
+
+def _at_most(seconds: Seconds) -> Wait:
+    deadline = time.monotonic() + seconds
+
+    def wait(pause: Seconds) -> bool:
+        time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
+        return time.monotonic() < deadline
+
+    return wait

@@ -1,0 +1,101 @@
+"""What a run's journal tells of its nodes: the worlds so far, failures, who is left out.
+
+Enters: the run's events. Leaves: the same as values that judgement takes.
+Never knows: what is judged from them.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from longhaul.config.supervise import NodeSection
+from longhaul.core.records import Event, RecordError, from_line
+from longhaul.logbook.folder import RunFolder
+from longhaul.logbook.journal_files import journal_files
+from longhaul.supervise.history import NODE_EVENTS, WHO
+from longhaul.supervise.nodes.answer import NodeFailure
+from longhaul.supervise.nodes.identity import Node, node_of
+from longhaul.supervise.nodes.placement import World
+from longhaul.supervise.nodes.reputation import WorldSpan
+from longhaul.supervise.nodes.roster import LeftOut
+
+
+def node_events(folder: RunFolder) -> list[Event]:
+    """What supervisors have written of nodes and of failures, in order.
+
+    Only their own files are read, which stay small: this is asked while a run trains.
+    """
+    kinds, found = {*NODE_EVENTS, "attempt-ended"}, []
+    for file in journal_files(folder.journal):
+        if file.author != WHO or not file.events:
+            continue
+        for line in (folder.journal / file.name).read_bytes().splitlines():
+            with suppress(RecordError):
+                record = from_line(line)
+                if isinstance(record, Event) and record.kind in kinds:
+                    found.append(record)
+    return found
+
+
+def as_data(world: World) -> list[dict[str, Any]]:
+    """The nodes of a world as `attempt-began` keeps them."""
+    return [
+        {
+            "name": machine.name,
+            "parts": sorted(machine.node.parts),
+            "ranks": list(world.ranks(machine)),
+        }
+        for machine in world.machines
+    ]
+
+
+def spans(events: Sequence[Event]) -> tuple[WorldSpan, ...]:
+    """The worlds of all attempts, in order.
+
+    How far one came is known from its end, or from where the next one began: a supervisor that
+    was killed has written no end.
+    """
+    begun = [event for event in events if event.kind == "attempt-began"]
+    ends = {e.attempt: e for e in events if e.kind == "attempt-ended" and "cause" in e.data}
+    found = []
+    for number, event in enumerate(begun):
+        end, first = ends.get(event.attempt), int(event.data["from_step"])
+        reached = [first, *(int(later.data["from_step"]) for later in begun[number + 1 :][:1])]
+        if end is not None and end.data["reached"] is not None:
+            reached.append(int(end.data["reached"]))
+        hung = end is not None and end.data["cause"] == "hang"
+        found.append(WorldSpan(_nodes(event.data["nodes"]), max(reached) - first, hung))
+    return tuple(found)
+
+
+def node_failures(events: Iterable[Event]) -> tuple[NodeFailure, ...]:
+    """The failures that began on a node."""
+    return tuple(
+        NodeFailure(
+            node_of(event.data["node"], event.data["node_parts"]),
+            str(event.data["cause"]),
+            event.time,
+        )
+        for event in events
+        if event.kind == "attempt-ended" and event.data.get("node")
+    )
+
+
+def left_out(events: Iterable[Event]) -> tuple[LeftOut, ...]:
+    """The nodes that the run has gone on without, on suspicion."""
+    return tuple(
+        LeftOut(node_of(name, parts), str(event.data["nodes_reason"]), event.time)
+        for event in events
+        for name, parts in event.data.get("evicted", {}).items()
+    )
+
+
+def ordered(events: Iterable[Event]) -> list[NodeSection]:
+    """Entries of the nodes that came in place of others."""
+    entries = [e.data["entry"] for e in events if e.kind == "node-ordered" and e.data.get("entry")]
+    return [NodeSection.model_validate_json(json.dumps(entry)) for entry in entries]
+
+
+def _nodes(bodies: Iterable[dict[str, Any]]) -> tuple[Node, ...]:
+    return tuple(node_of(body["name"], body["parts"]) for body in bodies)

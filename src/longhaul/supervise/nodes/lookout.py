@@ -1,0 +1,266 @@
+"""Looking after nodes while they train: errors of memory, slow ranks, spares, nodes that return.
+
+Everything that may take its time is asked in processes of its own, so that the watch over the
+workers goes on.
+
+Enters: an attempt's world, what its nodes say. Leaves: a cause to end the attempt at once, or a
+wish to restart it at its next checkpoint.
+Never knows: workers, or how they are ended.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from longhaul.core.clocks import Clock
+from longhaul.core.units import Seconds
+from longhaul.supervise.causes.classify import Cause, Signature
+from longhaul.supervise.causes.kernel_log import kernel_lines
+from longhaul.supervise.nodes.answer import MachineVerdict
+from longhaul.supervise.nodes.fleet import Fleet
+from longhaul.supervise.nodes.inquiry import Inquiry
+from longhaul.supervise.nodes.memory_errors import corrected_in, errors_words
+from longhaul.supervise.nodes.placement import Machine, World
+from longhaul.supervise.nodes.qualify import PROBE_WITHIN_S, probe_of
+from longhaul.supervise.nodes.reputation import after_corrected_errors
+from longhaul.supervise.nodes.roster import choose, must_be_probed
+from longhaul.supervise.nodes.verdicts import Verdicts
+
+_CALL_EVERY_S: Seconds = 10.0
+"""How often those that are not in the world are asked whether they are there again."""
+_COUNT_EVERY_S: Seconds = 60.0
+"""How often counters of errors are read: each time that starts a Python on each node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """A wish to restart."""
+
+    reason: str
+    node: str = ""
+    """Whom to go on without."""
+    at_once: bool = False
+    """Not only at the next checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What a look has brought."""
+
+    cause: Cause | None = None
+    """To end the attempt for, now."""
+    drain: Drain | None = None
+
+
+class Lookout:
+    """Looks after the nodes of one attempt.
+
+    Args:
+        fleet: that has just begun it.
+        attempt: its number.
+        signatures: tell what a kernel's message means.
+        clock: for what is kept.
+        say: takes sentences for people.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        attempt: int,
+        signatures: Sequence[Signature],
+        clock: Clock,
+        say: Callable[[str], None],
+    ) -> None:
+        assert fleet.world is not None
+        self._fleet = fleet
+        self._world: World = fleet.world
+        self._kernel = [s for s in signatures if s.kernel and not (s.text or s.exit or s.signal)]
+        self._clock = clock
+        self._say = say
+        self._verdicts = Verdicts(fleet.folder, attempt)
+        self._began = self._called = self._counted = clock.monotonic()
+        self._tried = -_CALL_EVERY_S
+        self._wished: set[str] = set()
+        """Names of those that are to leave, or would if they could."""
+        self._seen: dict[str, int] = {}
+        """Name → messages of its kernel that were looked at."""
+        self._counts: dict[str, dict[str, int]] = {}
+        """Name → its counters at the last reading."""
+        self._counting: dict[str, Inquiry] = {}
+        self._calling: dict[str, Inquiry] = {}
+        self._probing: dict[str, Inquiry] = {}
+
+    def look(self) -> Sight:
+        """Everything that came since the last look."""
+        now = self._clock.monotonic()
+        for machine in self._world.machines:
+            if cause := self._read_messages(machine):
+                return Sight(cause)
+        if cause := self._count(now):
+            return Sight(cause)
+        for drain in (self._piled_up(), self._slow(now), self._others(now)):
+            if drain is not None:
+                return Sight(drain=drain)
+        return Sight()
+
+    def messages(self, machine: Machine) -> list[str]:
+        """What a node's kernel has said since the attempt began, as far as it can be read here."""
+        drilled = self._fleet.signs.messages(machine.name)
+        if machine.imitated or machine.command:
+            return drilled
+        return [*kernel_lines(self._began).splitlines(), *drilled]
+
+    def close(self) -> None:
+        """End what was asked and is not answered yet."""
+        for asked in (self._counting, self._calling, self._probing):
+            for inquiry in asked.values():
+                inquiry.close()
+            asked.clear()
+
+    def _read_messages(self, machine: Machine) -> Cause | None:
+        """Of a drill: errors that were corrected are counted; one that was not ends the attempt."""
+        drilled = self._fleet.signs.messages(machine.name)
+        new = drilled[self._seen.get(machine.name, 0) :]
+        self._seen[machine.name] = len(drilled)
+        if count := corrected_in("\n".join(new)):
+            self._fleet.remember("corrected", machine, count=count)
+        return self._cause(machine, new)
+
+    def _cause(self, machine: Machine, messages: Sequence[str]) -> Cause | None:
+        for message in messages:
+            known = next((s for s in self._kernel if re.search(s.kernel, message)), None)
+            if known is not None and known.remedy == "cordon":
+                rank = self._world.ranks(machine)[0]
+                return Cause(known.cause, known.meaning, "cordon", rank, False, message,
+                             "a message of its kernel")  # fmt: skip
+        return None
+
+    def _count(self, now: Seconds) -> Cause | None:
+        """Read counters, and what they have gained."""
+        real = [machine for machine in self._world.machines if not machine.imitated]
+        if now - self._counted > _COUNT_EVERY_S and not self._counting:
+            since, self._counted = self._counted, now
+            for machine in real:
+                lines = [] if machine.command else kernel_lines(since).splitlines()
+                if cause := self._cause(machine, lines):
+                    return cause
+            self._counting = {
+                m.name: Inquiry(errors_words(m.command), _COUNT_EVERY_S) for m in real
+            }
+        for name, inquiry in list(self._counting.items()):
+            if (answer := inquiry.answer) is None:
+                continue
+            del self._counting[name]
+            inquiry.close()
+            if not answer.came or not answer.body:
+                continue
+            counts = {key: int(answer.body[key]) for key in ("corrected", "uncorrected")}
+            before = self._counts.setdefault(name, counts)
+            self._counts[name] = counts
+            machine = self._fleet.census.named(name)
+            if (gained := counts["corrected"] - before["corrected"]) > 0:
+                self._fleet.remember("corrected", machine, count=gained)
+            if counts["uncorrected"] > before["uncorrected"]:
+                said = f"{name} counts {counts['uncorrected']} errors of memory not corrected"
+                rank = self._world.ranks(machine)[0]
+                return Cause("ecc-uncorrectable", "memory lost data", "cordon", rank, False, said,
+                             "a counter")  # fmt: skip
+        return None
+
+    def _piled_up(self) -> Drain | None:
+        """Incident M7: corrected errors pile up."""
+        if not self._fleet.corrected:
+            return None
+        events, now = self._fleet.events(), self._clock.wall()
+        for machine in self._world.machines:
+            judgement = after_corrected_errors(machine.node, events, now)
+            if judgement.action != "drain" or machine.name in self._wished:
+                continue
+            self._wished.add(machine.name)
+            if self._fleet.can_do_without(machine.name):
+                return Drain(judgement.reason, machine.name)
+            self._say(f"WARNING: {machine.name} corrects more errors of its memory than healthy "
+                      "memory has, and the run cannot do without it")  # fmt: skip
+        return None
+
+    def _slow(self, now: Seconds) -> Drain | None:
+        """Incident M5: a rank keeps the others waiting."""
+        for verdict in self._verdicts.new():
+            if verdict.kind == "straggler":
+                self._note_slow(verdict)
+        slow_here = self._fleet.slow & set(self._world.names)
+        if not slow_here or not self._fleet.plan.replace_stragglers:
+            return None
+        if now - self._tried < _CALL_EVERY_S:
+            return None
+        self._tried = now
+        choice = choose(self._fleet.standing())
+        if choice.world is None or choice.probe or choice.world.shrunk:
+            return None
+        if out := sorted(slow_here - set(choice.world.names)):
+            return Drain(f"{', '.join(out)} is slow, and another node is there", at_once=True)
+        return None
+
+    def _note_slow(self, verdict: MachineVerdict) -> None:
+        for machine in {self._world.machine_of(rank) for rank in verdict.ranks}:
+            if machine.name in self._fleet.slow or len(self._world.machines) == 1:
+                continue
+            self._fleet.slow.add(machine.name)
+            self._fleet.remember("failed", machine, cause="straggler", reason=verdict.reason)
+            self._fleet.tell("node-slow", 0, node=machine.name, reason=verdict.reason)
+            self._say(f"node {machine.name} is slow ({verdict.reason}): a spare takes its place "
+                      "at the next restart, if there is one")  # fmt: skip
+
+    def _others(self, now: Seconds) -> Drain | None:
+        """Ask those that are not there whether they are; probe spares; grow if that is possible."""
+        for name, inquiry in list(self._calling.items()):
+            if inquiry.answer is not None:
+                self._fleet.census.answered(name, inquiry.answer)
+                del self._calling[name]
+                inquiry.close()
+        for name, inquiry in list(self._probing.items()):
+            if inquiry.answer is not None:
+                self._fleet.probed(self._fleet.census.named(name), probe_of(inquiry.answer))
+                del self._probing[name]
+                inquiry.close()
+        came = self._fleet.delivered()
+        everybody = len(self._fleet.census.machines) == len(self._world.machines)
+        if everybody or (now - self._called < _CALL_EVERY_S and not came):
+            return None
+        self._called = now
+        self._ask()
+        if not self._world.shrunk or self._probing:
+            return None
+        choice = choose(self._fleet.standing())
+        if choice.world is None or choice.probe:
+            return None
+        if choice.world.layout.size > self._world.layout.size:
+            back = ", ".join(sorted(set(choice.world.names) - set(self._world.names)))
+            return Drain(f"{back} can be used: {choice.world.layout.size} ranks instead of "
+                         f"{self._world.layout.size}")  # fmt: skip
+        return None
+
+    def _ask(self) -> None:
+        census = self._fleet.census
+        for machine in [m for m in census.machines if m.name not in self._world.names]:
+            if machine.name in self._calling or machine.name in self._probing:
+                continue
+            if machine.command:
+                self._calling[machine.name] = census.question(machine)
+            else:
+                census.answered(machine.name, None)
+        # A node that is to take another one's place at once must have been probed before.
+        standing = self._fleet.standing()
+        choice = choose(standing)
+        for name, why in choice.absent.items():
+            machine = census.named(name)
+            idle = why == "a spare" and name not in self._world.names
+            if idle and name not in self._probing and must_be_probed(machine, standing):
+                self._probe(machine)
+        for machine in choice.probe:
+            if machine.name not in self._probing and machine.name not in self._world.names:
+                self._probe(machine)
+
+    def _probe(self, machine: Machine) -> None:
+        words = self._fleet.probe_words(machine)
+        self._probing[machine.name] = Inquiry(words, PROBE_WITHIN_S)

@@ -1,0 +1,148 @@
+"""Which rank stands on which node, and what a worker is told of its place.
+
+Enters: nodes and a layout, or a number of processes on this machine. Leaves: a post for each rank:
+its environment, and the command by which it is started there.
+Never knows: how nodes are chosen (`roster.py`), or how a process is started.
+"""
+
+import os
+import platform
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from longhaul.config.load import with_overrides
+from longhaul.config.recipe import Recipe
+from longhaul.config.supervise import NodeSection
+from longhaul.parallel.layout import Layout
+from longhaul.supervise.nodes.identity import Node, node_of
+
+NODE = "LONGHAUL_NODE"
+"""Environment variable of a worker: the name of its node."""
+NODE_PARTS = "LONGHAUL_NODE_PARTS"
+"""What that node is known by, separated by commas."""
+LAYOUT = "LONGHAUL_LAYOUT"
+"""Replicas and shards, as `3 2`, where there are too few nodes for the recipe's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A node that workers may run on."""
+
+    name: str
+    slots: int
+    node: Node
+    command: tuple[str, ...] = ()
+    address: str = "127.0.0.1"
+    spare: bool = False
+    imitated: bool = False
+    """Its parts were given: what this machine's kernel and GPUs tell is not about it."""
+    ordered: bool = False
+    """It came in place of another one; nobody has seen it before."""
+
+    @classmethod
+    def of(cls, entry: NodeSection, ordered: bool = False) -> "Machine":
+        """The machine of a recipe's entry, its hardware not yet looked at."""
+        node = node_of(entry.name, entry.identity)
+        return cls(entry.name, entry.slots, node, entry.command, entry.address, entry.spare,
+                   bool(entry.identity), ordered)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The machines of one attempt, in the order of their ranks."""
+
+    machines: tuple[Machine, ...]
+    layout: Layout
+    full_size: int
+    """Ranks that the run has at full strength."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of its machines."""
+        return tuple(machine.name for machine in self.machines)
+
+    @property
+    def shrunk(self) -> bool:
+        """It has fewer ranks than the recipe asks for."""
+        return self.layout.size < self.full_size
+
+    def ranks(self, machine: Machine) -> range:
+        """Ranks on one of its machines."""
+        first = self.machines.index(machine) * machine.slots
+        return range(first, min(first + machine.slots, self.layout.size))
+
+    def machine_of(self, rank: int) -> Machine:
+        """The machine on which a rank stands."""
+        return self.machines[rank // self.machines[0].slots]
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """Where one rank stands."""
+
+    environment: Mapping[str, str]
+    host: str
+    """For people."""
+    command: tuple[str, ...] = ()
+    """What its process is started with; empty: a fork of this one."""
+
+
+def posts_here(size: int) -> list[Post]:
+    """So many ranks on this machine; one rank alone makes no process group."""
+    world = _world(size, "127.0.0.1", size)
+    return [
+        Post(world | (_place(rank, rank, size) if size > 1 else {}), platform.node())
+        for rank in range(size)
+    ]
+
+
+def posts_on(world: World) -> list[Post]:
+    """The ranks of a world of nodes."""
+    size, posts = world.layout.size, []
+    # Threads are dealt out as at full strength: other counts would give other bits.
+    shared = _world(size, world.machines[0].address, world.full_size)
+    if world.shrunk:
+        shared |= {LAYOUT: f"{world.layout.replicate} {world.layout.shard}"}
+    for machine in world.machines:
+        ranks = world.ranks(machine)
+        about = {NODE: machine.name, NODE_PARTS: ",".join(sorted(machine.node.parts))}
+        for rank in ranks:
+            place = _place(rank, rank - ranks[0], len(ranks)) if size > 1 else {}
+            posts.append(Post(shared | place | about, machine.name, machine.command))
+    return posts
+
+
+def within_layout(recipe: Recipe, environment: Mapping[str, str]) -> Recipe:
+    """The recipe under the layout of this attempt, which may be smaller than it asks for."""
+    if LAYOUT not in environment:
+        return recipe
+    replicate, shard = map(int, environment[LAYOUT].split())
+    return with_overrides(recipe, {"parallel.replicate": replicate, "parallel.shard": shard})
+
+
+def threads_each(size: int) -> int:
+    """Threads of one worker of `size` on this machine: together no more than there are cores."""
+    cores: Sequence[int] = ()
+    if hasattr(os, "sched_getaffinity"):
+        cores = list(os.sched_getaffinity(0))
+    return max(1, (len(cores) or os.cpu_count() or 1) // size)
+
+
+def _world(size: int, address: str, sharing: int) -> dict[str, str]:
+    """What torchrun would tell all ranks; `sharing` of them share the cores."""
+    if size == 1:
+        return {}
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    return {
+        "WORLD_SIZE": str(size),
+        "MASTER_ADDR": address,
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads_each(sharing))),
+    }
+
+
+def _place(rank: int, local_rank: int, local_size: int) -> dict[str, str]:
+    return {"RANK": str(rank), "LOCAL_RANK": str(local_rank), "LOCAL_WORLD_SIZE": str(local_size)}

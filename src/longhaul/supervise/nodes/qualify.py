@@ -1,0 +1,233 @@
+"""A probe of a node before it is used: `python -m longhaul.supervise.nodes.qualify FOLDER SLOTS`.
+
+It runs where the workers would, as a process of its own with a deadline, because what it looks
+for may hang or crash it: that the devices are there, multiply matrices right, and have lost no
+memory; that memory keeps what is written to it; that the run's folder can be written.
+
+Enters: a folder, a number of slots. Leaves: one line of JSON: whether it passed, why not,
+figures, and what the node is known by.
+Never knows: runs, or what follows (`reputation.py`).
+"""
+
+import hashlib
+import importlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from longhaul.core.units import Bytes, Seconds
+from longhaul.supervise.nodes.identity import read_node
+from longhaul.supervise.nodes.inquiry import Answer, Inquiry, wait_for_all
+
+PROBE_WITHIN_S: Seconds = 120.0
+"""A healthy node needs some seconds, nearly all of them to import torch; cold disks take more."""
+SIDE = 512
+"""Of the matrices, whose entries are small whole numbers: float32 gives the exact product in
+whatever order it adds up, with TF32's short factors too."""
+PRODUCT_SHA256 = "271906a3ad212dd2276a2e9c15eb744bca30de4fac08f2728db04da58ff330e5"
+"""Of the product as little-endian int64, row by row; recomputed in whole numbers by its test."""
+_ROUNDS = 20
+"""One product may come out right by luck; a warm device errs more often than a cold one."""
+_MEMORY: Bytes = 64 << 20
+_FILE: Bytes = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What a probe found."""
+
+    passed: bool
+    reason: str = ""
+    """Why not."""
+    broken: bool = False
+    """The hardware gives wrong numbers, or loses them: another try would prove nothing."""
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    gpus: tuple[str, ...] = ()
+    board: str = ""
+    machine_id: str = ""
+
+
+class Unfit(Exception):
+    """The node has not passed.
+
+    Args:
+        reason: in words.
+        broken: see `Probe.broken`.
+    """
+
+    def __init__(self, reason: str, broken: bool = False) -> None:
+        super().__init__(reason)
+        self.broken = broken
+
+
+def probe_words(command: Sequence[str], folder: Path, slots: int) -> list[str]:
+    """The command line of a probe."""
+    program = [sys.executable, "-m", "longhaul.supervise.nodes.qualify", str(folder), str(slots)]
+    return [*command, *program]
+
+
+def identity_words(command: Sequence[str]) -> list[str]:
+    """The command line that only asks what a node is known by."""
+    return [*command, sys.executable, "-m", "longhaul.supervise.nodes.qualify"]
+
+
+def probe_here(folder: Path, slots: int, wait: Callable[[Seconds], bool]) -> Probe | None:
+    """Probe this machine; None if somebody wants an end meanwhile."""
+    inquiry = Inquiry(probe_words((), folder.resolve(), slots), PROBE_WITHIN_S)
+    answers = wait_for_all([inquiry], wait)
+    return probe_of(answers[0]) if answers else None
+
+
+def probe_of(answer: Answer) -> Probe:
+    """What a probe's process said; one that gave no answer has not passed."""
+    if not answer.came:
+        return Probe(False, answer.reason)
+    try:
+        known = Probe.__dataclass_fields__.keys()
+        body = {key: value for key, value in answer.body.items() if key in known}
+        return Probe(**body | {"gpus": tuple(body.get("gpus", ()))})
+    except TypeError:
+        return Probe(False, f"it said {answer.text.strip()[-200:]!r}, no result of a probe")
+
+
+def check_folder(folder: Path) -> dict[str, float]:
+    """Write a file, read it back from the medium as far as the system lets, and remove it."""
+    path = folder / f".probe-{os.getpid()}"
+    wrote = os.urandom(1 << 16) * (_FILE >> 16)
+    began = time.monotonic()
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            os.write(descriptor, wrote)
+            os.fsync(descriptor)
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            read = os.pread(descriptor, _FILE, 0)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise Unfit(f"{folder} cannot be written ({error.strerror})") from error
+    finally:
+        with suppress(OSError):
+            path.unlink()
+    if read != wrote:
+        raise Unfit(f"{folder} gives back other bytes than were written")
+    return {"disk_s": round(time.monotonic() - began, 4)}
+
+
+def check_memory() -> dict[str, float]:
+    """Fill some memory with a pattern and look at it again."""
+    try:
+        for pattern in (b"\x55", b"\xaa"):
+            held = bytearray(pattern) * _MEMORY
+            if held.count(pattern) != _MEMORY:
+                raise Unfit("memory gives back other bytes than were written", broken=True)
+            del held
+    except MemoryError as error:
+        raise Unfit(f"{_MEMORY >> 20} MiB of memory cannot be had") from error
+    return {}
+
+
+def factors(side: int = SIDE) -> tuple[list[list[int]], list[list[int]]]:
+    """Two matrices of whole numbers from -6 to 6 without a simple pattern."""
+
+    def entry(row: int, column: int, salt: int) -> int:
+        return (row * 7919 + column * 104_729 + row * column * salt) % 13 - 6
+
+    first, second = (
+        [[entry(row, column, salt) for column in range(side)] for row in range(side)]
+        for salt in (31, 57)
+    )
+    return first, second
+
+
+def check_product(
+    multiply: Callable[[list[list[int]], list[list[int]]], bytes], device: str
+) -> None:
+    """Multiply the matrices again and again; the product must be the known one each time."""
+    first, second = factors()
+    for _ in range(_ROUNDS):
+        if hashlib.sha256(multiply(first, second)).hexdigest() != PRODUCT_SHA256:
+            raise Unfit(f"{device} multiplies matrices wrong", broken=True)
+
+
+def check_devices(slots: int, has_gpus: bool) -> dict[str, Any]:
+    """That torch sees the devices, and that they compute right."""
+    try:
+        # Not an import statement: supervisors import this file, and never torch.
+        torch = importlib.import_module("torch")
+    except ImportError as error:
+        raise Unfit(f"torch cannot be imported ({error})") from error
+    devices = ["cpu"]
+    if has_gpus:
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if count < slots:
+            raise Unfit(f"{count} GPUs can be used, and the node has {slots} slots")
+        devices += [f"cuda:{number}" for number in range(count)]
+    began = time.monotonic()
+    for device in devices:
+        kept: list[Any] = []
+
+        def multiply(
+            first: list[list[int]],
+            second: list[list[int]],
+            device: str = device,
+            kept: list[Any] = kept,
+        ) -> bytes:
+            if not kept:
+                kept.extend(torch.tensor(m, dtype=torch.float32, device=device)
+                            for m in (first, second))  # fmt: skip
+            product = (kept[0] @ kept[1]).to("cpu", torch.int64)
+            return bytes(product.numpy().astype("<i8").tobytes())
+
+        try:
+            check_product(multiply, device)
+        except RuntimeError as error:
+            raise Unfit(f"{device}: {str(error).splitlines()[0]}") from error
+    return {"devices": len(devices), "products_s": round(time.monotonic() - began, 4)}
+
+
+def check_ecc(has_gpus: bool) -> dict[str, int]:
+    """What GPUs have lost since their last reset, as NVML counts it."""
+    if not has_gpus:
+        return {}
+    from longhaul.supervise.nodes.memory_errors import gpu_errors
+
+    corrected, uncorrected = gpu_errors()
+    if uncorrected:
+        raise Unfit(f"its GPUs have lost memory {uncorrected} times since their reset", broken=True)
+    return {"ecc_corrected": corrected}
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Print what was found; without arguments only what the node is known by."""
+    node = read_node()
+    known = {"gpus": node.gpus, "board": node.board, "machine_id": node.machine_id}
+    if not arguments:
+        print(json.dumps(known))
+        return
+    folder, slots, gpus = Path(arguments[0]), int(arguments[1]), bool(node.gpus)
+    figures: dict[str, Any] = {}
+    checks = (
+        lambda: check_folder(folder),
+        check_memory,
+        lambda: check_ecc(gpus),
+        lambda: check_devices(slots, gpus),
+    )
+    found: dict[str, Any] = {"passed": True}
+    try:
+        for check in checks:
+            figures |= check()
+    except Unfit as error:
+        found = {"passed": False, "reason": str(error), "broken": error.broken}
+    print(json.dumps(found | known | {"figures": figures}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

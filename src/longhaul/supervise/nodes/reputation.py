@@ -1,0 +1,214 @@
+"""What follows for nodes from what was seen of them: pure judgement, each with its reason.
+
+Enters: the events of the node ledger, the nodes there are. Leaves: who is refused, probed, used,
+kept as a spare, drained, cordoned, evicted. Never knows: how any of it is carried out.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from longhaul.core.units import Seconds
+from longhaul.supervise.nodes.identity import Node
+from longhaul.supervise.nodes.ledger import NodeEvent, concerning, cordons
+
+_DAY_S: Seconds = 86_400.0
+_HALF_LIFE_S: Seconds = 30 * _DAY_S
+"""A failure counts half as much a month later: parts are replaced, drivers repaired."""
+_PRIOR_FAILURES = 0.5
+_PRIOR_DAYS = 30.0
+"""A node of which nothing is known counts as one that fails every two months (Llama 3: 419
+failures of 2,048 nodes in 54 days, one per node in 264 days; young clusters are worse)."""
+_PROBE_AGAIN_S: Seconds = 7 * _DAY_S
+_BAD_RATE = 3.0
+"""Times the prior's failure rate from which a node is probed before every use."""
+
+CORRECTED_PER_HOUR = 60.0
+"""Corrected errors in an hour from which a node is drained. Healthy memory corrects a few a day;
+OPT-175B lost five days to nodes whose counts had been rising for hours (12.17 to 12.34)."""
+CORRECTED_WINDOW_S: Seconds = 3600.0
+PROVEN_STEPS = 100
+"""Steps after which a node that joined is a newcomer no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Whether a node may join."""
+
+    verdict: Literal["take", "probe", "refuse"]
+    """`probe`: only after it has passed one."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """Who does what; every node that was there is in `train`, `spare` or `refused`."""
+
+    train: tuple[Node, ...]
+    """The most reliable ones, in the order given."""
+    spare: tuple[Node, ...]
+    """The rest, most reliable first."""
+    probe: tuple[Node, ...]
+    """Those of both that must pass a probe first, least reliable first."""
+    refused: Mapping[Node, str]
+    """Node → why."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorldSpan:
+    """The nodes of one attempt, and how far it came."""
+
+    nodes: tuple[Node, ...]
+    steps_made: int
+    hung: bool = False
+    """It ended because a rank did not arrive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What is to be done about a node."""
+
+    action: Literal["none", "drain", "cordon", "evict"]
+    """`drain`: at the next checkpoint, not now. `cordon`: at once and for good. `evict`: out of
+    this run's next world, and probed before it comes again."""
+    reason: str = ""
+    nodes: tuple[Node, ...] = ()
+    parts: tuple[str, ...] = ()
+    """To be cordoned."""
+
+
+def admit(node: Node, events: Sequence[NodeEvent], now: Seconds) -> Admission:
+    """Whether a node may join a world (incidents M8, M12)."""
+    active = cordons(events)
+    if bad := sorted(node.shares(active)):
+        event = active[bad[0]]
+        known = f", then called {event.host}" if event.host != node.host else ""
+        return Admission(
+            "refuse", f"{node.host} has {bad[0]}, which was cordoned{known}: {event.reason}"
+        )
+    own = concerning(node, events)
+    probes = [event for event in own if event.kind == "probed"]
+    if not probes:
+        return Admission("probe", f"{node.host} has never been probed")
+    if not probes[-1].passed:
+        return Admission("probe", f"{node.host} failed its last probe: {probes[-1].reason}")
+    since = [e for e in own if e.kind == "failed" and e.time > probes[-1].time]
+    if since:
+        return Admission("probe", f"{node.host} has failed since its last probe: {since[-1].cause}")
+    if now - probes[-1].time > _PROBE_AGAIN_S:
+        return Admission("probe", f"{node.host} was last probed more than a week ago")
+    rate = failures_per_day(node, events, now) / (_PRIOR_FAILURES / _PRIOR_DAYS)
+    if rate >= _BAD_RATE:
+        return Admission("probe", f"{node.host} fails {rate:.1f} times as often as a usual node")
+    return Admission("take", f"{node.host} has passed its probe and has not failed since")
+
+
+def failures_per_day(node: Node, events: Sequence[NodeEvent], now: Seconds) -> float:
+    """Expected failures of a node in a day of use, older ones counting less.
+
+    (prior + Σ failures) / (prior + Σ days used), both halved for each month since.
+    """
+    failures, days = _PRIOR_FAILURES, _PRIOR_DAYS
+    joined: Seconds | None = None
+    for event in concerning(node, events):
+        if event.kind == "failed":
+            failures += _faded(event.time, now)
+        if event.kind == "joined":
+            joined = event.time if joined is None else joined
+        elif event.kind in ("left", "failed") and joined is not None:
+            days += (event.time - joined) / _DAY_S * _faded(event.time, now)
+            joined = None if event.kind == "left" else event.time
+    if joined is not None:
+        days += max(0.0, now - joined) / _DAY_S
+    return failures / days
+
+
+def assign(nodes: Sequence[Node], needed: int, events: Sequence[NodeEvent], now: Seconds) -> Roles:
+    """Deal out roles by reputation: the worst are spares, and probed first (incident M12).
+
+    Args:
+        nodes: that are there, in the order in which they would be used.
+        needed: nodes to train on; fewer are returned where fewer are fit.
+        events: the node ledger.
+        now: Unix time.
+    """
+    admissions = {node: admit(node, events, now) for node in nodes}
+    refused = {n: a.reason for n, a in admissions.items() if a.verdict == "refuse"}
+    fit = [node for node in nodes if node not in refused]
+    rates = {node: failures_per_day(node, events, now) for node in fit}
+    by_reliability = sorted(fit, key=lambda node: rates[node])  # stable: equals stay in order
+    chosen = set(by_reliability[:needed])
+    to_probe = [node for node in by_reliability if admissions[node].verdict == "probe"]
+    return Roles(
+        train=tuple(node for node in fit if node in chosen),
+        spare=tuple(by_reliability[needed:]),
+        probe=tuple(reversed(to_probe)),
+        refused=refused,
+    )
+
+
+def after_failure(node: Node, cause: str, remedy: str, gpu: str = "") -> Judgement:
+    """What follows for the node on which a failure began (incident M6).
+
+    Args:
+        node: where.
+        cause: its name.
+        remedy: of its signature; `cordon` for hardware that is broken for good.
+        gpu: UUID of the GPU to blame, where it is known: another board gets it no better, and
+            this board may be healthy with another GPU.
+    """
+    if remedy != "cordon":
+        return Judgement("none")
+    parts = (f"gpu:{gpu}",) if gpu in node.gpus else tuple(sorted(node.parts))
+    return Judgement("cordon", f"{cause} on {node.host}", (node,), parts)
+
+
+def after_corrected_errors(node: Node, events: Sequence[NodeEvent], now: Seconds) -> Judgement:
+    """Whether errors that memory corrected pile up (incident M7)."""
+    lately = [
+        event
+        for event in concerning(node, events)
+        if event.kind == "corrected" and now - CORRECTED_WINDOW_S < event.time <= now
+    ]
+    count = sum(event.count for event in lately)
+    if count < CORRECTED_PER_HOUR * CORRECTED_WINDOW_S / 3600:
+        return Judgement("none")
+    reason = (
+        f"{node.host} corrected {count} memory errors within an hour; "
+        "it leaves at the next checkpoint"
+    )
+    return Judgement("drain", reason, (node,))
+
+
+def after_hang(worlds: Sequence[WorldSpan], named: Node | None = None) -> Judgement:
+    """Whether a hang is a newcomer's (incident M9).
+
+    It is if the world before trained and this one hung before it had proven itself, and nodes are
+    all that differs.
+
+    Args:
+        worlds: the attempts of this run, in order; the last one has just ended.
+        named: the node of the rank that did not arrive, if it is known. A newcomer may make
+            others hang, so it is not needed, but if it is one of several newcomers it decides.
+    """
+    if not worlds or not worlds[-1].hung or worlds[-1].steps_made >= PROVEN_STEPS:
+        return Judgement("none")
+    sound = [world for world in worlds[:-1] if world.steps_made >= PROVEN_STEPS]
+    if not sound:
+        return Judgement("none")
+    proven = frozenset().union(*(node.parts for node in sound[-1].nodes))
+    newcomers = tuple(node for node in worlds[-1].nodes if not node.shares(proven))
+    if not newcomers:
+        return Judgement("none")
+    if named in newcomers:
+        newcomers = (named,)
+    hosts = ", ".join(node.host for node in newcomers)
+    reason = (
+        f"the world without {hosts} made {sound[-1].steps_made} steps; "
+        f"with {'it' if len(newcomers) == 1 else 'them'} it hung after {worlds[-1].steps_made}"
+    )
+    return Judgement("evict", reason, newcomers)
+
+
+def _faded(time: Seconds, now: Seconds) -> float:
+    return float(0.5 ** (max(0.0, now - time) / _HALF_LIFE_S))

@@ -1,0 +1,156 @@
+"""Who is used next: the nodes of the next world, and why the others are not in it. Pure judgement.
+
+Enters: the nodes there are, what was seen of them, the layout at full strength. Leaves: a world,
+or none; who must pass a probe before; a reason for each node that stays out.
+Never knows: processes, files, or how a probe is made.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from longhaul.core.units import Seconds
+from longhaul.parallel.layout import Layout
+from longhaul.supervise.nodes.capacity import fit
+from longhaul.supervise.nodes.identity import Node
+from longhaul.supervise.nodes.ledger import NodeEvent, concerning
+from longhaul.supervise.nodes.placement import Machine, World
+from longhaul.supervise.nodes.reputation import admit, assign
+
+PROBE_AGAIN_S: Seconds = 600.0
+"""After a probe that was not passed; what cures a node by then is a person or a restart of it."""
+LEFT_OUT_S: Seconds = 86_400.0
+"""What a run has left out on suspicion is not used by it again for so long, unless it must be."""
+_TELLING = ("probed", "failed", "corrected", "cordoned")
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A node that a run goes on without, on suspicion."""
+
+    node: Node
+    reason: str
+    time: Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What is known when the next world is chosen."""
+
+    machines: tuple[Machine, ...]
+    """In the recipe's order, those that came in place of others last."""
+    wanted: Layout
+    """At full strength."""
+    sequences: int
+    """Of the global batch."""
+    events: tuple[NodeEvent, ...] = ()
+    """The node ledger."""
+    before: tuple[str, ...] = ()
+    """Names of the last world, whose nodes are kept if nothing is known against them."""
+    gone: Mapping[str, str] = field(default_factory=dict)
+    """Name → why, of those that do not answer."""
+    left_out: tuple[LeftOut, ...] = ()
+    suspects: frozenset[str] = frozenset()
+    """Names of those that must pass a probe before they are used again."""
+    slow: frozenset[str] = frozenset()
+    """Names of those that another one is to take the place of, if there is one."""
+    trusting: bool = False
+    """The first world may be of nodes that the recipe names and nobody has probed, as long as
+    nothing is known against them."""
+    now: Seconds = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Who is used next."""
+
+    world: World | None
+    reason: str
+    """Of the layout, or why there is none."""
+    probe: tuple[Machine, ...] = ()
+    """Those of the world that must pass a probe before; then choose again."""
+    absent: Mapping[str, str] = field(default_factory=dict)
+    """Name → why, of each that is not in the world."""
+
+    def without(self) -> str:
+        """Who is not there, in words."""
+        return "; ".join(f"{name}: {why}" for name, why in self.absent.items())
+
+
+def choose(standing: Standing) -> Choice:
+    """The largest world of nodes that nothing is known against (incidents M1, M8 to M10, M12).
+
+    Nodes that a run has left out on suspicion are taken back before it stops for want of them;
+    those that are cordoned, gone, or have not passed a probe never are.
+    """
+    absent = _unusable(standing)
+    suspected = _suspected(standing)
+    usable = [machine for machine in standing.machines if machine.name not in absent]
+    choice = _chosen(standing, [m for m in usable if m.name not in suspected])
+    if choice.world is None and suspected:
+        choice = _chosen(standing, usable)
+    inside = choice.world.names if choice.world else ()
+    why = {m.name: "a spare" for m in usable} | suspected | absent
+    return Choice(
+        choice.world, choice.reason, choice.probe,
+        {m.name: why[m.name] for m in standing.machines if m.name not in inside},
+    )  # fmt: skip
+
+
+def _unusable(standing: Standing) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for machine in standing.machines:
+        admission = admit(machine.node, standing.events, standing.now)
+        probes = [e for e in concerning(machine.node, standing.events) if e.kind == "probed"]
+        if admission.verdict == "refuse":
+            found[machine.name] = admission.reason
+        elif machine.name in standing.gone:
+            found[machine.name] = standing.gone[machine.name]
+        elif probes and not probes[-1].passed and standing.now - probes[-1].time < PROBE_AGAIN_S:
+            found[machine.name] = f"it has not passed its probe: {probes[-1].reason}"
+    return found
+
+
+def _suspected(standing: Standing) -> dict[str, str]:
+    return {
+        machine.name: left.reason
+        for left in standing.left_out
+        for machine in standing.machines
+        if standing.now - left.time < LEFT_OUT_S and machine.node.shares(left.node.parts)
+    }
+
+
+def _chosen(standing: Standing, usable: Sequence[Machine]) -> Choice:
+    slots = standing.machines[0].slots
+    needed = math.ceil(standing.wanted.size / slots)
+    preferred = _preferred(standing, usable)[:needed]
+    capacity = fit(standing.wanted, len(preferred), slots, standing.sequences)
+    if capacity.layout is None:
+        return Choice(None, capacity.reason)
+    names = {machine.name for machine in preferred[: capacity.nodes]}
+    chosen = tuple(machine for machine in standing.machines if machine.name in names)
+    world = World(chosen, capacity.layout, standing.wanted.size)
+    probe = tuple(machine for machine in chosen if must_be_probed(machine, standing))
+    return Choice(world, capacity.reason, probe)
+
+
+def _preferred(standing: Standing, usable: Sequence[Machine]) -> list[Machine]:
+    """Best first: those that have just worked together, then the most reliable."""
+    by_node = {machine.node: machine for machine in sorted(usable, key=lambda m: m.spare)}
+    ranked = assign(list(by_node), 0, standing.events, standing.now).spare
+    kept = [m for m in usable if m.name in standing.before and m.name not in standing.slow]
+    others = [by_node[node] for node in ranked]
+    fresh = [m for m in others if m not in kept and m.name not in standing.slow]
+    return [*kept, *fresh, *(m for m in others if m.name in standing.slow)]
+
+
+def must_be_probed(machine: Machine, standing: Standing) -> bool:
+    """Whether a usable node must pass a probe before it is used."""
+    if machine.name in standing.suspects:
+        return True
+    if machine.name in standing.before:
+        return False
+    seen = [e for e in concerning(machine.node, standing.events) if e.kind in _TELLING]
+    if standing.trusting and not standing.before and not machine.ordered and not seen:
+        return False
+    return admit(machine.node, standing.events, standing.now).verdict == "probe"

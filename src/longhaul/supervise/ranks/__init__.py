@@ -1,0 +1,1 @@
+"""Workers as processes: started together, watched, ended; what each does, and which lags."""

@@ -1,0 +1,186 @@
+"""One rank's process as the supervisor starts it: forked, so that nothing is imported twice.
+
+The supervisor has read the recipe already; a fresh interpreter would need another 0.4 s for that,
+at every restart and for every rank. A fork is safe, because the supervisor holds no tensors and no
+device, and its only other thread beats the lease. On a node that has a command of its own, a
+program is started with that command instead (`started.py`).
+
+Enters: what the rank does. Leaves: a process in a session of its own, its log, how it ended.
+Never knows: what is judged from that.
+"""
+
+import multiprocessing.context
+import os
+import signal
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from longhaul.core.units import Bytes
+from longhaul.supervise.ears import PAUSE, STOPS
+from longhaul.supervise.ranks.started import Started
+from longhaul.supervise.ranks.watchdog import ProcessState
+
+_FORKING = multiprocessing.get_context("fork")
+Forked = multiprocessing.context.ForkProcess
+_STATES: dict[str, ProcessState] = {
+    psutil.STATUS_STOPPED: "stopped",
+    psutil.STATUS_TRACING_STOP: "stopped",
+    psutil.STATUS_DISK_SLEEP: "in the kernel",
+    psutil.STATUS_ZOMBIE: "gone",
+    psutil.STATUS_DEAD: "gone",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Outfit:
+    """What a rank's process is given."""
+
+    work: Callable[[], None]
+    """Leaves by SystemExit with the exit code, as commands do."""
+    environment: Mapping[str, str]
+    log: Path
+    on_terminal: bool
+    """Its standard output is the supervisor's own, and its standard error is passed on by it."""
+    closes: tuple[int, ...]
+    """Descriptors of the supervisor that it must not keep open."""
+    command: tuple[str, ...] = ()
+    """What `program` is started with; empty: `work` is done by a fork."""
+    program: tuple[str, ...] = ()
+    """Does what `work` does."""
+    lifeline: int = -1
+    """Becomes the standard input of `program`."""
+
+
+class RankProcess:
+    """A rank's process.
+
+    Args:
+        rank: its number.
+        outfit: what it is given.
+    """
+
+    def __init__(self, rank: int, outfit: Outfit) -> None:
+        self.rank = rank
+        self.log = outfit.log
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        self.log.touch()
+        self._log_begins: Bytes = self.log.stat().st_size
+        self.errors: int | None = None
+        """Can be read for what it writes to its standard error; None once that is closed."""
+        writing_end = -1
+        if outfit.on_terminal:
+            self.errors, writing_end = os.pipe()
+            os.set_blocking(self.errors, False)
+        try:
+            begin = self._start if outfit.command else self._fork
+            self._process: Forked | Started = begin(outfit, writing_end)
+        finally:
+            if outfit.on_terminal:
+                os.close(writing_end)
+
+    def _fork(self, outfit: Outfit, writing_end: int) -> Forked:
+        forked = _FORKING.Process(target=_live, args=(outfit, writing_end, self.errors))
+        # Until it has a session and handlers of its own, it would hear what is meant for this one.
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+        try:
+            forked.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+        return forked
+
+    def _start(self, outfit: Outfit, writing_end: int) -> Started:
+        log = os.open(outfit.log, os.O_WRONLY | os.O_APPEND)
+        try:
+            output, errors = (None, writing_end) if outfit.on_terminal else (log, log)
+            return Started(
+                outfit.command, outfit.environment, outfit.program, outfit.lifeline, output, errors
+            )
+        finally:
+            os.close(log)
+
+    @property
+    def pid(self) -> int:
+        """Process number."""
+        assert self._process.pid is not None
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """Exit code, negative for a signal; None while it runs."""
+        return self._process.exitcode
+
+    @property
+    def answers(self) -> int:
+        """The process that does the work: what a command has started, or else `pid`."""
+        return self._process.worker if isinstance(self._process, Started) else self.pid
+
+    @property
+    def running(self) -> bool:
+        """It has not ended yet."""
+        return self.exit_code is None
+
+    @property
+    def state(self) -> ProcessState:
+        """What the system says of it."""
+        try:
+            return _STATES.get(psutil.Process(self.answers).status(), "running")
+        except psutil.Error:
+            return "gone"
+
+    def log_end(self, most: Bytes) -> str:
+        """The end of what this process wrote into its log."""
+        with self.log.open("rb") as log:
+            size = log.seek(0, os.SEEK_END)
+            log.seek(max(self._log_begins, size - most))
+            return log.read().decode(errors="replace")
+
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal, if it is still there."""
+        if self.running:
+            with suppress(ProcessLookupError):
+                os.kill(self.answers, number)
+
+    def kill(self) -> None:
+        """SIGKILL its whole session, what it had started included."""
+        if isinstance(self._process, Started):
+            self._process.kill_what_it_started()
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.send(signal.SIGKILL)  # it may not have come as far as having a session
+        self._process.join()
+
+    def close(self) -> None:
+        """Read its standard error no more."""
+        if self.errors is not None:
+            os.close(self.errors)
+            self.errors = None
+
+
+def _live(outfit: Outfit, writing_end: int, reading_end: int | None) -> None:
+    """The life of a rank's process."""
+    os.setsid()
+    signal.set_wakeup_fd(-1)
+    for number in (*STOPS, PAUSE, signal.SIGCHLD):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as SIGHUP under nohup
+            signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+    for descriptor in (*outfit.closes, *(() if reading_end is None else (reading_end,))):
+        os.close(descriptor)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    if outfit.on_terminal:
+        os.dup2(writing_end, 2)
+        os.close(writing_end)
+    else:
+        log = os.open(outfit.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.close(log)
+    os.environ.update(outfit.environment)
+    outfit.work()

@@ -1,0 +1,209 @@
+"""The worker processes of one attempt, started and ended together.
+
+Enters: a run's folder, an attempt number, a post for each. Leaves: processes with torchrun's
+environment, what they look like from outside, and none of them when it is closed.
+Never knows: what is judged from that.
+"""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from longhaul.checkpoint.shared_memory import SharedMemory
+from longhaul.core.units import Bytes, Seconds
+from longhaul.logbook.folder import RunFolder
+from longhaul.supervise.causes.classify import Death
+from longhaul.supervise.fence import write_down
+from longhaul.supervise.nodes.placement import Post
+from longhaul.supervise.ranks.flight_recorder import forget_recording, recorder_environment
+from longhaul.supervise.ranks.forked import Outfit, RankProcess
+from longhaul.supervise.ranks.lifeline import Lifeline
+from longhaul.supervise.ranks.progress import Progress, progress_path, read_progress
+from longhaul.supervise.ranks.stacks import stacks_path, take_stacks
+from longhaul.supervise.ranks.watchdog import Rank
+
+ATTEMPT = "LONGHAUL_ATTEMPT"
+"""Environment variable of a worker: the attempt whose lease its supervisor holds."""
+BEGAN = "LONGHAUL_BEGAN"
+"""Unix time from which a worker books its start."""
+_LOG_END: Bytes = 16_384
+_PIECE: Bytes = 65_536
+_STACKS_WITHIN_S: Seconds = 2.0
+
+
+class Group:
+    """All workers of one attempt.
+
+    Args:
+        folder: the run.
+        attempt: whose lease this process holds.
+        posts: of the ranks, in their order.
+        work: what each of them does; leaves by SystemExit.
+        program: does the same on nodes that have a command.
+        began: Unix time from which they book their start.
+        memory: in which forked workers keep what outlives them.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        attempt: int,
+        posts: Sequence[Post],
+        work: Callable[[], None],
+        program: tuple[str, ...],
+        began: Seconds,
+        memory: SharedMemory | None = None,
+    ) -> None:
+        self.folder = folder
+        self._began = time.monotonic(), time.time()
+        self._posts = posts
+        self._closed = False
+        self._lifeline = Lifeline()
+        self._ended: dict[int, Seconds] = {}
+        self.workers: list[RankProcess] = []
+        shared = {ATTEMPT: str(attempt), BEGAN: f"{began:.6f}", **self._lifeline.environment()}
+        shared |= recorder_environment(folder)
+        if memory is not None:
+            memory.keep_only([rank for rank, post in enumerate(posts) if not post.command])
+        try:
+            for rank, post in enumerate(posts):
+                with suppress(OSError):
+                    stacks = stacks_path(folder, rank)
+                    if stacks.exists() and stacks.stat().st_size:  # of a hang: to be read later
+                        stacks.replace(stacks.with_name(f"{rank}.before-{attempt}.stacks"))
+                    stacks.unlink(missing_ok=True)
+                forget_recording(folder, rank)
+                kept = memory.environment(rank) if memory and not post.command else {}
+                outfit = Outfit(
+                    work=work,
+                    environment=shared | kept | dict(post.environment),
+                    log=folder.workers / f"{rank}.log",
+                    on_terminal=rank == 0,
+                    closes=(self._lifeline.writing_end, *self.descriptors()),
+                    command=post.command,
+                    program=program,
+                    lifeline=self._lifeline.reading_end,
+                )
+                self.workers.append(RankProcess(rank, outfit))
+        except BaseException:
+            self.close()
+            raise
+        with suppress(OSError):  # a full disk: workers that are left alone notice it all the same
+            write_down(folder, attempt, [(worker.rank, worker.pid) for worker in self.workers])
+
+    @property
+    def running(self) -> list[RankProcess]:
+        """Workers that have not ended."""
+        return [worker for worker in self.workers if worker.running]
+
+    @property
+    def exit_codes(self) -> list[int | None]:
+        """By rank; None for those that run."""
+        return [worker.exit_code for worker in self.workers]
+
+    @property
+    def step(self) -> int | None:
+        """Furthest step that a rank has reached; None if none has got as far as training."""
+        said = [self._progress(worker.rank) for worker in self.workers]
+        trained = [p.step for p in said if p and p.phase not in ("prepare", "start-up")]
+        return max(trained, default=None)
+
+    @property
+    def steps_made(self) -> bool:
+        """A rank has made a step in this attempt."""
+        said = [self._progress(worker.rank) for worker in self.workers]
+        return any(progress.step > 0 for progress in said if progress)
+
+    def look(self) -> list[Rank]:
+        """Every rank as it looks from outside."""
+        return [
+            Rank(worker.rank, post.host, self._progress(worker.rank), worker.state)
+            for worker, post in zip(self.workers, self._posts, strict=True)
+        ]
+
+    def deaths(self, now: Seconds, kernel: Sequence[str] = ()) -> list[Death]:
+        """How workers that have ended did, those that finished well left out.
+
+        Args:
+            now: taken for the time of death of those that were alive at the last call.
+            kernel: by rank, its kernel's messages since the attempt began; none where absent.
+        """
+        for worker in self.workers:
+            if not worker.running:
+                self._ended.setdefault(worker.rank, now)
+        texts = kernel or [""] * len(self.workers)
+        return [
+            Death(worker.rank, code, worker.log_end(_LOG_END), text, self._ended[worker.rank])
+            for worker, text in zip(self.workers, texts, strict=True)
+            if (code := worker.exit_code) not in (None, 0)
+        ]
+
+    def _progress(self, rank: int) -> Progress | None:
+        """What a rank has said; what one of an earlier attempt has left does not count.
+
+        It is not removed before a start: on a full disk it could not be made anew.
+        """
+        said = read_progress(progress_path(self.folder, rank))
+        monotonic, wall = self._began
+        if said is not None and self._posts[rank].command:
+            # Another machine counts its monotonic time from another moment.
+            said = replace(said, monotonic=said.wall - wall + monotonic)
+        return said if said and said.monotonic >= monotonic and said.wall >= wall - 1 else None
+
+    def stacks(self) -> dict[int, str | None]:
+        """Take the stacks of all ranks into `workers/`; where each waits for others."""
+        return take_stacks(self.folder, self.running, _STACKS_WITHIN_S)
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to every worker."""
+        for worker in self.workers:
+            worker.send(number)
+
+    def descriptors(self) -> list[int]:
+        """What `pass_on` has to be called for when it can be read."""
+        return [worker.errors for worker in self.workers if worker.errors is not None]
+
+    def pass_on(self) -> None:
+        """Let what rank 0 wrote to its standard error reach its log and this process's own."""
+        for worker in self.workers:
+            if worker.errors is None:
+                continue
+            while piece := _read(worker.errors):
+                with suppress(OSError), worker.log.open("ab") as log:
+                    log.write(piece)
+                with suppress(OSError):
+                    os.write(2, piece)
+            if piece == b"":  # everybody who could write has closed it
+                worker.close()
+
+    def close(self) -> None:
+        """End whatever still runs, and what it may have started."""
+        if self._closed:
+            return
+        self._closed = True
+        for worker in self.workers:
+            worker.kill()
+        self.pass_on()
+        for worker in self.workers:
+            worker.close()
+        self._lifeline.let_go()
+        _show_cursor()
+
+
+def _read(descriptor: int) -> bytes | None:
+    """Some bytes; none at the end; None if there are none for now."""
+    try:
+        return os.read(descriptor, _PIECE)
+    except BlockingIOError:
+        return None
+
+
+def _show_cursor() -> None:
+    """A live line hides the terminal's cursor, and a killed worker cannot bring it back."""
+    with suppress(OSError, ValueError):
+        if sys.stdout.isatty():
+            os.write(1, b"\x1b[?25h\r\x1b[K")

@@ -1,0 +1,129 @@
+"""Where the Python stacks of hung ranks stand.
+
+Every worker has `faulthandler` write the stacks of all its threads into `workers/RANK.stacks` when
+SIGQUIT comes, as Java programs do; that works in the middle of a C call, but not in a process
+that is stopped. Of a rank that does not answer py-spy, where it is installed, writes the stacks
+from outside, down to C, into `workers/RANK.native`. With NCCL each rank's collectives are written
+beside them (`flight_recorder`).
+
+Enters: workers, their files. Leaves: files of stacks, and where each rank waits for others.
+Never knows: what the ranks were to do.
+"""
+
+import faulthandler
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+from longhaul.core.units import Seconds
+from longhaul.logbook.folder import RunFolder
+from longhaul.supervise.ranks.flight_recorder import ask_for_recordings
+from longhaul.supervise.ranks.forked import RankProcess
+
+STACKS_SIGNAL = signal.SIGQUIT
+_LOOK_EVERY_S: Seconds = 0.02
+_TOP = 4
+"""A rank waits for others if one of the innermost frames belongs to torch.distributed."""
+_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$')
+
+
+def answer_for_stacks(folder: RunFolder, rank: int) -> IO[str]:
+    """Let this process write its stacks when asked; the file must stay open."""
+    try:
+        file = stacks_path(folder, rank).open("w", encoding="utf-8")
+    except OSError:  # a full disk: then nobody can say where it stands
+        file = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (it stays open)
+    faulthandler.register(STACKS_SIGNAL, file=file, all_threads=True, chain=False)
+    return file
+
+
+def stacks_path(folder: RunFolder, rank: int) -> Path:
+    """Where the stacks of one rank are written."""
+    return folder.workers / f"{rank}.stacks"
+
+
+def take_stacks(
+    folder: RunFolder, workers: Sequence[RankProcess], most_s: Seconds
+) -> dict[int, str | None]:
+    """Ask all workers for their stacks.
+
+    Returns:
+        Rank → where it waits for others, empty if it does something else, None if it gave none.
+    """
+    asked = {worker.rank: stacks_path(folder, worker.rank) for worker in workers}
+    for worker in workers:
+        # A process that has not said that it would answer would die of the signal.
+        if asked[worker.rank].exists():
+            worker.send(STACKS_SIGNAL)
+    recordings = ask_for_recordings(folder, [*asked])
+    deadline, sizes = time.monotonic() + most_s, dict.fromkeys(asked, 0)
+    while time.monotonic() < deadline:
+        time.sleep(_LOOK_EVERY_S)
+        before, sizes = sizes, {rank: _size(path) for rank, path in asked.items()}
+        if all(sizes.values()) and sizes == before and all(map(_size, recordings)):
+            break
+    waiting = {rank: waiting_in(_text(path)) for rank, path in asked.items()}
+    for worker in workers:
+        if waiting[worker.rank] is None:
+            look_from_outside(worker.pid, folder.workers / f"{worker.rank}.native", most_s)
+    return waiting
+
+
+def look_from_outside(pid: int, path: Path, most_s: Seconds) -> bool:
+    """Have py-spy write the stacks of a process; False where it is not installed or may not."""
+    command = shutil.which("py-spy")
+    if command is None:
+        return False
+    with suppress(OSError, subprocess.SubprocessError):
+        ended = subprocess.run(
+            [command, "dump", "--native", "--pid", str(pid)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=most_s,
+            check=True,
+        )
+        path.write_bytes(ended.stdout)
+        return True
+    return False
+
+
+def waiting_in(stacks: str) -> str | None:
+    """Where the main thread waits for other ranks: the innermost frame outside of torch's
+    machinery. Empty if it does something else; None if there are no stacks.
+    """
+    threads = [list(_frames(thread)) for thread in re.split(r"^.*hread 0x.*$", stacks, flags=re.M)]
+    threads = [frames for frames in threads if frames]
+    if not threads:
+        return None
+    main = threads[-1]
+    if not any("torch/distributed/" in file for file, _, _ in main[:_TOP]):
+        return ""
+    file, line, name = next((frame for frame in main if "torch/distributed/" in frame[0]), main[0])
+    return f"{name} ({Path(file).name}:{line})"
+
+
+def _frames(thread: str) -> Iterator[tuple[str, int, str]]:
+    for text in thread.splitlines():
+        if found := _FRAME.match(text):
+            yield found["file"], int(found["line"]), found["name"]
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,118 @@
+from pathlib import Path
+
+import pytest
+
+from longhaul.core.errors import RecipeError
+from longhaul.supervise.causes.classify import (
+    Death,
+    classify,
+    first_cause,
+    last_words,
+    load_signatures,
+    shape_of,
+)
+
+KNOWN = load_signatures()
+TRACE = "Traceback (most recent call last):\n  File 'x.py', line 3, in f\n"
+XID = "NVRM: Xid (PCI:0000:3b:00): {}, pid=71, Ch 00000008"
+
+
+@pytest.mark.parametrize(
+    ("death", "cause", "remedy"),
+    [
+        (Death(0, -9), "killed", "restart"),
+        (Death(0, -9, kernel="Out of memory: Killed process 71 (python)"),
+         "out-of-host-memory", "restart"),
+        (Death(0, 16, "longhaul: rank 0 of 2 waited for the others (control), and not all of them "
+         "came: timed out"), "collective-failed", "restart"),
+        (Death(0, -11), "crash", "restart"),
+        (Death(0, -7), "bus-error", "restart"),
+        (Death(0, 2), "recipe-wrong", "stop"),
+        (Death(0, 3), "data-wrong", "stop"),
+        (Death(0, 17), "needs-person", "stop"),
+        (Death(0, 17, "longhaul: the device ran out of memory: tried to allocate"),
+         "out-of-memory", "stop"),
+        (Death(0, 1, TRACE + "torch.OutOfMemoryError: CUDA out of memory. Tried"),
+         "out-of-memory", "stop"),
+        (Death(0, 1, TRACE + "RuntimeError: CUDA error: an illegal memory access"),
+         "cuda-error", "probe"),
+        (Death(0, 1, TRACE + "RuntimeError: CUDA error: uncorrectable ECC error encountered"),
+         "ecc-uncorrectable", "cordon"),
+        (Death(0, 1, TRACE + "RuntimeError: CUDA error: unknown error", XID.format(79)),
+         "gpu-lost", "cordon"),
+        (Death(0, 1, TRACE + "ModuleNotFoundError: No module named 'torch'"),
+         "software-missing", "stop"),
+        (Death(0, 1, TRACE + "OSError: [Errno 28] No space left on device"), "disk-full", "stop"),
+        (Death(0, 1, TRACE + "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed "
+         "by peer [127.0.0.1]:9"), "collective-failed", "restart"),
+    ],
+)  # fmt: skip
+def test_what_happened_to_others_is_recognised(death, cause, remedy) -> None:
+    found = classify(death, KNOWN)
+    assert (found.name, found.remedy) == (cause, remedy)
+
+
+def test_the_same_unknown_trouble_is_counted_together() -> None:
+    said = "RuntimeError: shape [{0}, 4] at 0x7f{0}a of /tmp/run-{0}/x.bin is invalid"
+    first, second = (classify(Death(0, 1, TRACE + said.format(n)), KNOWN) for n in (12, 4711))
+    assert first.name == second.name
+    assert first.name.startswith("unknown: RuntimeError: shape [N, N]")
+    assert first.message == said.format(12), "people are shown what it said"
+    another = classify(Death(0, 1, TRACE + "ValueError: no"), KNOWN)
+    assert another.name != first.name
+    assert classify(Death(0, 5), KNOWN).name == "unknown: exit code 5"
+
+
+def test_the_cause_of_a_groups_end_is_the_first_death_that_no_other_one_led_to() -> None:
+    lost = "RuntimeError: Connection reset by peer"
+    deaths = [
+        Death(0, 1, lost, ended=1.0),
+        Death(1, 1, "ValueError: the culprit", ended=1.4),
+        Death(2, 1, lost, ended=1.1),
+    ]
+    assert first_cause(deaths, KNOWN).rank == 1
+    assert first_cause([deaths[2], deaths[0]], KNOWN).rank == 0, "the earliest where all are"
+
+
+def test_last_words_are_the_exceptions_not_the_chatter_after_it() -> None:
+    text = TRACE + "ValueError: bad thing\nsys:1: ResourceWarning: unclosed file\n\n"
+    assert last_words(text) == "ValueError: bad thing"
+    assert last_words("just this\n\n") == "just this"
+    assert last_words("") == ""
+
+
+def test_a_users_signatures_come_first_and_may_be_about_one_device(tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text(
+        "format = 1\n[[signature]]\ncause = 'flaky-link'\nremedy = 'cordon'\n"
+        "text = 'illegal memory access'\ndevice = 'H200'\n"
+    )
+    signatures = load_signatures(str(own))
+    death = Death(0, 1, "RuntimeError: CUDA error: an illegal memory access")
+    assert classify(death, signatures, "NVIDIA H200").name == "flaky-link"
+    assert classify(death, signatures, "NVIDIA A100").name == "cuda-error"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("format = 2", "format 2 is not 1"),
+        ("format = 1\n[[signature]]\nremedy = 'stop'\nexit = [1]", "cause: is required"),
+        ("format = 1\n[[signature]]\ncause = 'x'\nremedy = 'pray'\nexit = [1]", "'pray' is not"),
+        ("format = 1\n[[signature]]\ncause = 'x'\nremedy = 'stop'", "it fits everything"),
+        ("format = 1\n[[signature]]\ncause = 'x'\nremedy = 'stop'\ntext = '('", "no regular"),
+        ("format = 1\n[[signature]]\ncause = 'x'\nremedy = 'stop'\ntex = 'a'", "tex: unknown"),
+        ("format = ", "cannot be read"),
+    ],
+)
+def test_a_signature_that_makes_no_sense_is_refused(tmp_path: Path, text, told) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text(text)
+    with pytest.raises(RecipeError) as refused:
+        load_signatures(str(own))
+    assert told in str(refused.value)
+    assert "own.toml" in str(refused.value)
+
+
+def test_a_shape_keeps_words_and_drops_what_varies() -> None:
+    assert shape_of("step 17 at /a/b.c: 0xdeadbeef 1.5e-3") == "step N at /…: … N"

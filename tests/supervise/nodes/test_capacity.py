@@ -1,0 +1,69 @@
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longhaul.parallel.layout import Layout
+from longhaul.supervise.nodes.capacity import fit
+
+
+def test_five_hosts_down_and_four_spares_cost_one_replica() -> None:
+    """OPT-175B: 124 hosts of 8, sharded data parallelism beside tensor parallelism of 8."""
+    wanted = Layout(replicate=124, shard=1, tensor=8)
+    found = fit(wanted, nodes=123, per_node=8, sequences=992)
+    assert found.layout is not None
+    assert (found.layout.replicate, found.layout.tensor) == (111, 8)
+    assert found.nodes == 111, "with 992 sequences 123 replicas take as long as 111: 9 rounds"
+    assert "the same 992 sequences a step, each step about 1.1 times as long" in found.reason
+
+
+def test_enough_nodes_change_nothing() -> None:
+    wanted = Layout(2, 4, 1, 1)
+    found = fit(wanted, nodes=3, per_node=4, sequences=32)
+    assert (found.layout, found.nodes) == (wanted, 2)
+
+
+def test_sharding_is_kept_while_there_are_replicas_to_give_up() -> None:
+    found = fit(Layout(4, 8, 1, 1), nodes=3, per_node=8, sequences=64)
+    assert found.layout == Layout(3, 8, 1, 1)
+    assert found.reason.startswith("3 nodes for 4: 3 of 4 replicas, the same 64 sequences")
+
+
+def test_one_replica_is_sharded_less_and_it_is_said() -> None:
+    found = fit(Layout(1, 16, 1, 1), nodes=1, per_node=8, sequences=64)
+    assert found.layout == Layout(1, 8, 1, 1)
+    assert "each process holds 2 times as much" in found.reason
+
+
+def test_what_does_not_fit_memory_waits_for_a_node() -> None:
+    found = fit(Layout(1, 16, 1, 1), nodes=1, per_node=8, sequences=64, least_shard=16)
+    assert found.layout is None
+    assert found.reason == "8 processes are fewer than the 16 that the model needs"
+    assert fit(Layout(2, 1, 4, 2), nodes=1, per_node=4, sequences=8).layout is None
+
+
+@given(
+    st.integers(1, 8), st.integers(1, 8), st.sampled_from([1, 2, 4]), st.sampled_from([1, 2]),
+    st.integers(0, 40), st.sampled_from([1, 2, 4, 8]), st.integers(1, 64), st.integers(1, 8),
+)  # fmt: skip
+def test_whatever_is_found_fits_and_is_as_fast_as_can_be(
+    replicate, shard, tensor, pipeline, nodes, per_node, sequences, least
+) -> None:
+    wanted = Layout(replicate, shard, tensor, pipeline)
+    least_shard = min(least, shard)
+    found = fit(wanted, nodes, per_node, sequences, least_shard)
+    inner = tensor * pipeline
+    if found.layout is None:
+        assert nodes * per_node < inner * least_shard
+        return
+    layout = found.layout
+    assert layout.size <= nodes * per_node
+    assert found.nodes <= nodes
+    assert (layout.tensor, layout.pipeline) == (tensor, pipeline)
+    assert least_shard <= layout.shard <= shard
+    assert layout.replicate <= replicate
+    if layout.replicate > 1:
+        assert layout.shard == shard
+    # No layout with the same sharding that fits makes fewer rounds.
+    most = min(replicate, nodes * per_node // (inner * layout.shard))
+    assert math.ceil(sequences / layout.data_size) <= math.ceil(sequences / (most * layout.shard))

@@ -1,0 +1,88 @@
+import json
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from longhaul.config.supervise import NodeSection
+from longhaul.core.clocks import FakeClock
+from longhaul.logbook.folder import create_run
+from longhaul.parallel.layout import Layout
+from longhaul.supervise.causes.classify import load_signatures
+from longhaul.supervise.nodes import lookout as lookout_module
+from longhaul.supervise.nodes.fleet import Fleet
+from longhaul.supervise.nodes.ledger import read
+from longhaul.supervise.nodes.lookout import Lookout, Sight
+from longhaul.supervise.nodes.plan import NodePlan
+
+
+@dataclass
+class Held:
+    """As much of a lease as is asked for."""
+
+    attempt: int = 1
+
+
+@dataclass
+class Scene:
+    """Two nodes that train, and their counters."""
+
+    lookout: Lookout
+    fleet: Fleet
+    clock: FakeClock
+    counters: Path
+
+    def count(self, corrected: int, uncorrected: int = 0) -> Sight:
+        """Let the counters stand so, and look until they were read."""
+        body = {"corrected": corrected, "uncorrected": uncorrected}
+        self.counters.write_text(json.dumps(body))
+        self.clock.advance(61)
+        sight, deadline = self.lookout.look(), time.monotonic() + 60
+        while sight == Sight() and self.lookout._counting:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+            sight = self.lookout.look()
+        return sight
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch):
+    counters = tmp_path / "counters.json"
+    read_them = f"print(open({str(counters)!r}).read())"
+    monkeypatch.setattr(
+        lookout_module, "errors_words", lambda command: [sys.executable, "-c", read_them]
+    )
+    monkeypatch.setattr(lookout_module, "kernel_lines", lambda since: "")
+    folder, clock = create_run(tmp_path / "run", FakeClock()), FakeClock()
+    imitated = NodeSection(name="b", identity=("board:B",))
+    plan = NodePlan((NodeSection(name="a"), imitated), Layout(2), 8, tmp_path, shared=False)
+    fleet = Fleet(folder, plan, Held(), clock, lambda text: None)
+    assert fleet.muster(lambda seconds: True) is not None
+    watch = Lookout(fleet, 1, load_signatures(), clock, lambda text: None)
+    yield Scene(watch, fleet, clock, counters)
+    watch.close()
+
+
+def test_only_what_counters_gain_is_counted(scene) -> None:
+    assert scene.count(5000) == Sight(), "since some boot long ago"
+    assert scene.count(5020) == Sight()
+    corrected = [event for event in read(scene.fleet.plan.ledger) if event.kind == "corrected"]
+    assert [(event.host, event.count) for event in corrected] == [("a", 20)]
+
+
+def test_a_pile_of_corrected_errors_wants_a_restart_once(scene) -> None:
+    scene.count(0)
+    drain = scene.count(75).drain
+    assert drain is not None
+    assert (drain.node, drain.at_once) == ("a", False)
+    assert scene.count(160).drain is None
+
+
+def test_lost_memory_ends_the_attempt_and_names_the_node(scene) -> None:
+    scene.count(0, 3)
+    cause = scene.count(0, 4).cause
+    assert cause is not None
+    assert (cause.name, cause.remedy, cause.rank) == ("ecc-uncorrectable", "cordon", 0)
+    assert cause.message.startswith("a counts 4 errors")
