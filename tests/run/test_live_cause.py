@@ -17,7 +17,7 @@ from longhaul.core.records import Decision, Event, Record, StepRecord
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal
 from longhaul.recover.backtest import replay
-from longhaul.run import live_cause
+from longhaul.run import climb
 from longhaul.run.asked import read_asked
 from longhaul.run.start import Start, start
 from longhaul.run.view import SilentView
@@ -191,7 +191,7 @@ def test_looking_for_the_cause_changes_no_bit_of_a_run_that_does_the_same(
         def broken(*given: Any) -> Any:
             raise RuntimeError("the device is out of memory")
 
-        monkeypatch.setattr(live_cause._Climb, "_other_data", broken)
+        monkeypatch.setattr(climb._Climb, "_other_data", broken)
     assert room.train(40, *options) is ExitCode.FINISHED, room.said
     told = room.causes()[0]
     assert told.data["cause"] == ("undetermined" if fails else "data")
@@ -249,13 +249,13 @@ def test_who_has_to_stop_does_not_look_for_causes(
 ) -> None:
     """A node that is taken away gives seconds of notice, and replays may take minutes."""
     spoil("nan")
-    honest = live_cause._Climb._half_rate
+    honest = climb._Climb._half_rate
 
     def preempted(self: Any, ladder: Any) -> Any:
         os.kill(os.getpid(), signal.SIGTERM)
         return honest(self, ladder)
 
-    monkeypatch.setattr(live_cause._Climb, "_half_rate", preempted)
+    monkeypatch.setattr(climb._Climb, "_half_rate", preempted)
     assert room.train(40, *every_ladder(SKIP)) is ExitCode.START_AGAIN, room.said
     told = room.causes()[0].data
     assert "the run has to stop" in told["reason"]

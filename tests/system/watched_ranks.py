@@ -138,7 +138,7 @@ def run(case: Case, place: Place, control: Any, dataset: Dataset) -> dict[str, A
         ranks=ranks,
     )  # fmt: skip
     wishes = Wishes(lambda: 0, lambda _: None)
-    given = (recipe, LedgerState(), parts, Identity(1, "1.00", 0), ranks, wishes)
+    given = (recipe, LedgerState(), parts, Identity(1, "1.00", 0), wishes)
     if place.rank == 0:
         leading = LeadingTrainer(*given)
         spoil(case, place.rank, leading)
@@ -165,7 +165,8 @@ def lead(trainer: LeadingTrainer, recipe: Recipe) -> dict[str, Any]:
             verdicts.append([compared.step, compared.what, verdict.kind, verdict.ranks])
         for made, seconds in trainer.paces():
             named += [[made, s.rank, s.slower] for s in watch.observe(made, seconds)]
-    return {"losses": losses, "verdicts": verdicts, "named": named, "nodes": trainer.nodes}
+    return {"losses": losses, "verdicts": verdicts, "named": named, "nodes": trainer.nodes,
+            "alike": trainer.held_alike}  # fmt: skip
 
 
 def spoil(case: Case, rank: int, trainer: LeadingTrainer | FollowingTrainer) -> None:

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from longhaul.checkpoint.capture import TrainingState
+from longhaul.checkpoint.shards import local_of
 from longhaul.checkpoint.tensor_file import write_tensor_file
 from longhaul.config.load import recipe_from_values
 from longhaul.config.recipe import Recipe
@@ -145,8 +146,8 @@ def load_bundle(folder: Path) -> Bundle:
 
 
 def copied(state: TrainingState) -> TrainingState:
-    """A copy on the host that training does not touch."""
-    tensors = {name: t.detach().cpu().clone() for name, t in state.tensors.items()}
+    """A copy on the host that training does not touch; of cut tensors what lies here."""
+    tensors = {name: local_of(t).cpu().clone() for name, t in state.tensors.items()}
     return TrainingState(tensors, state.facts)
 
 

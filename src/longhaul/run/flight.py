@@ -39,7 +39,7 @@ from longhaul.run.restore import restore_newest
 from longhaul.run.save_interval import SaveInterval
 from longhaul.run.saved_batch import SavedBatches
 from longhaul.run.signals import StopWish
-from longhaul.run.surviving import Origin, restore_survivor
+from longhaul.run.surviving import Origin, newest_saved, restore_survivor
 from longhaul.train.leading import LeadingTrainer
 from longhaul.train.parts import Identity, Parts
 from longhaul.train.renew import parts_for
@@ -85,7 +85,8 @@ def _fly(attempt: Attempt, dataset: Dataset, wish: StopWish, place: Place | None
 
             origin, missed = join_as_pilot(attempt, parts, origin)
         trainer = _announce(attempt, parts, origin, prints, wish)
-        pilot = _pilot(attempt, trainer, wish, prints, dataset, origin.checkpoint)
+        saved = newest_saved(origin, attempt.folder)
+        pilot = _pilot(attempt, trainer, wish, prints, dataset, saved)
         attempt.view.begin(trainer.position.step, trainer.settings.total_steps())
         for record in missed:
             pilot.keep(replace(record, segment=trainer.identity.segment))
@@ -113,7 +114,7 @@ def _fly(attempt: Attempt, dataset: Dataset, wish: StopWish, place: Place | None
     finally:
         attempt.view.end()
         parts.batches.close()
-        parts.saver.close()
+        parts.saver.close(parts.books.alive)
         if ranks is not None:
             part()
 
@@ -154,7 +155,7 @@ def _pilot(
     restored: int | None,
 ) -> Pilot:
     book, clock, say = attempt.book, attempt.clock, attempt.view.say
-    recovery = Recovery(book, prints, clock, say)
+    recovery = Recovery(book, prints, clock, say, attempt.tiers)
     past: list[Record] = []
     if attempt.past.begun:
         past = read_last(attempt.folder, Judgement.records_needed(trainer.settings))
@@ -204,9 +205,12 @@ def _announce(
         trainer = _trainer_alone(parts)(attempt.recipe, ledger, parts, identity)
     else:
         parts.ranks.control.share((ledger, identity))
-        trainer = LeadingTrainer(
-            attempt.recipe, ledger, parts, identity, parts.ranks, wishes_of(wish)
-        )
+        kind = LeadingTrainer
+        if attempt.recipe.parallel.elastic:
+            from longhaul.train.elastic import ElasticLeader
+
+            kind = ElasticLeader
+        trainer = kind(attempt.recipe, ledger, parts, identity, wishes_of(wish))
     book.tell(
         "attempt-started",
         position.step,

@@ -11,22 +11,26 @@ from functools import partial
 from pathlib import Path
 
 from longhaul.checkpoint.capture import PartsFor
+from longhaul.config.recipe import Recipe
 from longhaul.core.books import TimeBooks
 from longhaul.core.clocks import RealClock, process_start
 from longhaul.core.errors import ExitCode
+from longhaul.data.dataset import Dataset
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import LedgerState
 from longhaul.parallel.control import telling_who_is_lost
 from longhaul.parallel.place import Place
 from longhaul.parallel.ranks import Ranks
-from longhaul.parallel.world import part
+from longhaul.parallel.world import FirstAbsent, part
 from longhaul.run.asked import read_asked
 from longhaul.run.build import Site, build_parts
-from longhaul.run.crew import form_ranks, join, wishes_of
+from longhaul.run.crew import Briefing, form_ranks, join, wishes_of
 from longhaul.run.device import settle_torch
 from longhaul.run.ending import write_sample
+from longhaul.run.live_cause import CAUSE, look_into_told
 from longhaul.run.micro_batch import measure_told
 from longhaul.run.out_of_memory import MemoryGuard, telling_in_own_file
+from longhaul.run.recovery import WAIT, wait_told
 from longhaul.run.restore import restore_told
 from longhaul.run.signals import leaving_at_once, listening
 from longhaul.run.surviving import restore_survivor_told
@@ -34,7 +38,7 @@ from longhaul.run.text import text_for_training
 from longhaul.run.view import SilentView
 from longhaul.supervise.ranks.progress import ProgressFile, progress_path
 from longhaul.train.leading import FollowingTrainer
-from longhaul.train.parts import Identity
+from longhaul.train.parts import Identity, Parts
 from longhaul.train.renew import parts_for
 
 
@@ -55,8 +59,11 @@ def follow(place: Place, folder: RunFolder | None = None) -> ExitCode:
         leaving.callback(part)
         books = TimeBooks(clock, "restart", already=max(0.0, began))
         progress = None if folder is None else _watched(folder, place, books, leaving)
-        with leaving_at_once():
-            control, briefing = join(place)
+        try:
+            with leaving_at_once():
+                control, briefing = join(place)
+        except FirstAbsent as absent:
+            return absent.exit_code  # it has said why
         folder = RunFolder(Path(briefing.folder))
         if progress is None:
             progress = _watched(folder, place, books, leaving)
@@ -64,42 +71,67 @@ def follow(place: Place, folder: RunFolder | None = None) -> ExitCode:
         settle_torch(briefing.recipe, place.local_size)
         ranks = form_ranks(place, control, briefing.recipe)
         dataset = text_for_training(folder, read_asked(folder), lambda _: None)
-        site = Site(
-            briefing.recipe,
-            briefing.ledger,
-            folder.checkpoints,
-            briefing.attempt,
-            still_owner=lambda: True,  # rank 0 asks, and it alone commits
-            books=books,
-            clock=clock,
-            view=SilentView(),
-            ranks=ranks,
-        )
-        parts = build_parts(site, dataset, ranks.world.device)
-        leaving.callback(parts.saver.close)
-        leaving.callback(parts.batches.close)
-        fill = partial(parts_for, parts.step, parts.progress)
-        if not restore_survivor_told(parts.snapshots, fill, ranks.control):
-            restore_told(fill, ranks.control)
+        parts = _restored_parts(briefing, folder, dataset, ranks, books, leaving)
         tell = telling_in_own_file(folder, briefing.attempt, place.rank, clock)
         guard = MemoryGuard(parts, briefing.recipe, folder, tell)
         with guard.answering():
             measure_told(briefing.recipe, parts, ranks)
+        kind = _kind_of_trainer(parts, briefing.recipe)
         told: tuple[LedgerState, Identity] = ranks.control.share()
         ledger, identity = told
-        trainer = FollowingTrainer(
+        trainer = kind(
             briefing.recipe,
             ledger,
             parts,
             identity,
-            ranks,
             wishes_of(wish),
             restore=partial(_restore, ranks),
-            others={"sample": lambda: write_sample(trainer, dataset, books.alive)},
+            others={
+                "sample": lambda: write_sample(trainer, dataset, books.alive),
+                WAIT: partial(wait_told, ranks.control),
+                CAUSE: lambda question: look_into_told(question, trainer, folder.checkpoints),
+            },
             reached=progress.reach,
         )
         with guard.answering(trainer):
             return ExitCode(trainer.follow())
+
+
+def _restored_parts(
+    briefing: Briefing,
+    folder: RunFolder,
+    dataset: Dataset,
+    ranks: Ranks,
+    books: TimeBooks,
+    leaving: ExitStack,
+) -> Parts:
+    """Parts of one rank, in the state that rank 0 has all go on from."""
+    site = Site(
+        briefing.recipe,
+        briefing.ledger,
+        folder.checkpoints,
+        briefing.attempt,
+        still_owner=lambda: True,  # rank 0 asks, and it alone commits
+        books=books,
+        clock=RealClock(),
+        view=SilentView(),
+        ranks=ranks,
+    )
+    parts = build_parts(site, dataset, ranks.world.device)
+    leaving.callback(parts.saver.close, books.alive)
+    leaving.callback(parts.batches.close)
+    fill = partial(parts_for, parts.step, parts.progress)
+    if not restore_survivor_told(parts.snapshots, fill, ranks.control):
+        restore_told(fill, ranks.control)
+    return parts
+
+
+def _kind_of_trainer(parts: Parts, recipe: Recipe) -> type[FollowingTrainer]:
+    if not recipe.parallel.elastic:
+        return FollowingTrainer
+    from longhaul.run.elastic import join_with_pilot
+
+    return join_with_pilot(parts, recipe)
 
 
 def _restore(ranks: Ranks, parts: PartsFor) -> None:

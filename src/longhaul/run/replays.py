@@ -13,6 +13,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from longhaul.checkpoint.capture import Stateful, TrainingState, capture, hand_back
+from longhaul.checkpoint.shards import local_of
 from longhaul.config.recipe import Recipe
 from longhaul.config.train import PrecisionSection
 from longhaul.diagnose.symptom import Figures, Series
@@ -142,7 +143,7 @@ class Replayer:
         live = capture(parts)
         with torch.no_grad():
             for name, tensor in live.tensors.items():
-                tensor.copy_(bundle.state.tensors[name])
+                local_of(tensor).copy_(bundle.state.tensors[name])
         facts = {part: bundle.state.facts[part] for part in parts}
         hand_back(parts, TrainingState(live.tensors, facts))
         self.progress.resets_done = bundle.resets_done

@@ -22,8 +22,6 @@ from longhaul.config.recipe import Recipe
 from longhaul.core.errors import LonghaulError
 from longhaul.core.records import Decision, Event, StepRecord
 from longhaul.logbook.ledger import LedgerState
-from longhaul.parallel.ranks import Ranks
-from longhaul.train.loan import Loan
 from longhaul.train.parts import Identity, Parts
 from longhaul.train.watched import SilentCorruption, WatchedTrainer
 
@@ -61,9 +59,10 @@ class Wishes:
 class LeadingTrainer(WatchedTrainer):
     """The trainer of rank 0: what it is told at a border, all ranks do.
 
+    But `enter` is its own affair: segments are written in this rank's records alone.
+
     Args:
-        recipe, ledger, parts, identity: as `Trainer`.
-        ranks: all of them.
+        recipe, ledger, parts, identity: as `WatchedTrainer`.
         wishes: of signals.
     """
 
@@ -73,13 +72,12 @@ class LeadingTrainer(WatchedTrainer):
         ledger: LedgerState,
         parts: Parts,
         identity: Identity,
-        ranks: Ranks,
         wishes: Wishes,
     ) -> None:
         self._wishes = wishes
         self._listened_to = 1  # until the first step, and again after the last one
         self._ordering = False
-        super().__init__(recipe, ledger, parts, identity, ranks)
+        super().__init__(recipe, ledger, parts, identity)
 
     @property
     def at_border(self) -> bool:
@@ -102,10 +100,6 @@ class LeadingTrainer(WatchedTrainer):
         """As `Trainer.apply`, on all ranks."""
         with self._ordered("apply", decision, segment):
             super().apply(decision, segment)
-
-    def enter(self, segment: str) -> None:
-        """As `Trainer.enter`; the segment is written in this rank's records alone."""
-        super().enter(segment)
 
     def roll_back(self, restore: Callable[[PartsFor], object]) -> None:
         """As `Trainer.roll_back`; the others restore the checkpoints that this rank tries."""
@@ -157,15 +151,6 @@ class LeadingTrainer(WatchedTrainer):
         """Let the others end too."""
         self._order("end", exit_code)
 
-    def lend(self, copies: int) -> Loan:
-        """Refused: replays climb a ladder that one process decides on.
-
-        Raises:
-            OneProcessOnly: always.
-        """
-        size = self._ranks.world.size
-        raise OneProcessOnly(f"steps are replayed by one process alone, and this run has {size}")
-
     def _go_on(self) -> None:
         self._listened_to -= 1
         self._wishes.hear(self._ranks.control.highest(self._wishes.own()))
@@ -194,8 +179,7 @@ class FollowingTrainer(WatchedTrainer):
     """The trainer of every other rank; its records are nobody's.
 
     Args:
-        recipe, ledger, parts, identity: as `Trainer`.
-        ranks: all of them.
+        recipe, ledger, parts, identity: as `WatchedTrainer`.
         wishes: of signals.
         restore: fills the parts from the checkpoints that rank 0 tries.
         others: what else may be ordered, by name.
@@ -208,7 +192,6 @@ class FollowingTrainer(WatchedTrainer):
         ledger: LedgerState,
         parts: Parts,
         identity: Identity,
-        ranks: Ranks,
         wishes: Wishes,
         restore: Callable[[PartsFor], object],
         others: Mapping[str, Callable[..., object]],
@@ -230,7 +213,7 @@ class FollowingTrainer(WatchedTrainer):
             "end": self._end,
             **others,
         }
-        super().__init__(recipe, ledger, parts, identity, ranks)
+        super().__init__(recipe, ledger, parts, identity)
 
     def follow(self) -> int:
         """Do what rank 0 does until it ends; its exit code."""

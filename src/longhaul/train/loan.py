@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from longhaul.checkpoint.capture import TrainingState, capture, check_same, descriptions, hand_back
+from longhaul.checkpoint.shards import local_of
 from longhaul.core.books import Bucket, TimeBooks
 from longhaul.core.memory import available_memory
 from longhaul.core.units import short_bytes
@@ -57,11 +58,12 @@ def lend(
         MemoryError: the host has no room for so many.
     """
     state = capture(training_state(step, progress))
-    wanted = copies * sum(tensor.nbytes for tensor in state.tensors.values())
+    local = {name: local_of(tensor) for name, tensor in state.tensors.items()}
+    wanted = copies * sum(tensor.nbytes for tensor in local.values())
     if wanted > available_memory():
         raise MemoryError(f"the host has no {short_bytes(wanted)} for copies of the state")
     bucket = books.switch("detection")
-    on_host = {name: t.detach().cpu().clone() for name, t in state.tensors.items()}
+    on_host = {name: tensor.cpu().clone() for name, tensor in local.items()}
     generator = None
     if step.device.type != "cpu":
         generator = torch.get_device_module(step.device).get_rng_state(step.device)
@@ -73,9 +75,10 @@ def take_back(loan: Loan, progress: Progress, books: TimeBooks) -> None:
     settings, reached = progress.settings, progress.settings_of_checkpoint
     parts = parts_for(loan.step, progress, loan.state.facts)
     live = capture(parts)
-    check_same(descriptions(loan.state.tensors), descriptions(live.tensors))
+    local = {name: local_of(tensor) for name, tensor in live.tensors.items()}
+    check_same(descriptions(loan.state.tensors), descriptions(local))
     with torch.no_grad():
-        for name, tensor in live.tensors.items():
+        for name, tensor in local.items():
             tensor.copy_(loan.state.tensors[name])
     hand_back(parts, TrainingState(live.tensors, loan.state.facts))
     progress.settings, progress.settings_of_checkpoint = settings, reached

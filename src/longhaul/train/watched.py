@@ -27,8 +27,8 @@ from longhaul.core.units import Seconds
 from longhaul.data.batches import Batch
 from longhaul.logbook.ledger import LedgerState
 from longhaul.model.block import Block
-from longhaul.parallel.ranks import Ranks
 from longhaul.parallel.world import World
+from longhaul.train.loan import Loan
 from longhaul.train.parts import Identity, Parts
 from longhaul.train.pulse import Pulse
 from longhaul.train.trainer import Trainer
@@ -62,27 +62,25 @@ class WatchedTrainer(Trainer):
     """What leader and followers have in common.
 
     Args:
-        recipe, ledger, parts, identity: as `Trainer`.
-        ranks: all of them.
+        recipe, ledger, parts, identity: as `Trainer`; the parts are those of one rank of many.
     """
 
     def __init__(
-        self,
-        recipe: Recipe,
-        ledger: LedgerState,
-        parts: Parts,
-        identity: Identity,
-        ranks: Ranks,
+        self, recipe: Recipe, ledger: LedgerState, parts: Parts, identity: Identity
     ) -> None:
-        self._ranks = ranks
+        assert parts.ranks is not None
+        self._ranks = ranks = parts.ranks
         device = ranks.world.device
         layers = [module for module in parts.step.model.modules() if isinstance(module, Block)]
         self._pulse = parts.step.pulse = Pulse(device, layers)
         kind = (machine()["cpu"], torch.__version__, torch.get_num_threads())
-        told = ranks.control.gather((os.environ.get(NODE) or platform.node(), kind))
-        self.nodes: tuple[str, ...] = tuple(node for node, _ in told)
+        node, alike = os.environ.get(NODE) or platform.node(), _held_alike(parts, ranks.world.rank)
+        told = ranks.control.gather((node, kind, alike))
+        self.nodes: tuple[str, ...] = tuple(node for node, _, _ in told)
         """Where each rank runs."""
-        self._exact = device.type == "cpu" and len({kind for _, kind in told}) == 1
+        self.held_alike: float = min((share for _, _, share in told), default=0.0)
+        """On rank 0, share of each rank's weights that can be compared, where it is smallest."""
+        self._exact = device.type == "cpu" and len({kind for _, kind, _ in told}) == 1
         self._is_new = True
         self._paces: list[tuple[int, tuple[Seconds, ...]]] = []
         self._compared: list[Compared] = []
@@ -133,6 +131,11 @@ class WatchedTrainer(Trainer):
         took = round(clock.monotonic() - began, 6)
         yield from self.border([self._event("compared", what=what, took_s=took)])
 
+    def lend(self, copies: int) -> Loan:
+        """As `Trainer.lend`, where the copies of all ranks of this node have room."""
+        here = self.nodes.count(self.nodes[self._ranks.world.rank])
+        return super().lend(copies * here)
+
     def _step(self) -> None:
         super()._step()
         step = self.position.step
@@ -143,7 +146,6 @@ class WatchedTrainer(Trainer):
             self._paces += zip(self._pulse.told_at(step), zip(*rows, strict=True), strict=True)
 
     def _weights(self) -> Mapping[str, str]:
-        # It imports FSDP, which takes a second, and rank 0 of one process imports this file too.
         from longhaul.train.witness import weight_hashes
 
         parallel = self._parts.step.parallel
@@ -175,3 +177,11 @@ class WatchedTrainer(Trainer):
             num_targets=targets_BT.numel(),
             source_B=None,
         )
+
+
+def _held_alike(parts: Parts, rank: int) -> float:
+    # It imports FSDP, which takes a second, and rank 0 of one process imports this file too.
+    from longhaul.train.witness import held_alike
+
+    assert parts.step.parallel is not None
+    return held_alike(parts.step.parallel, rank)

@@ -1,0 +1,104 @@
+"""Runs of several ranks whose steps go wrong on some draws, and who look for the cause together.
+
+    python seeking_ranks.py CASES PREPARED RUNS
+
+The ranks are forked from one process, so that torch, FSDP and DCP are imported once.
+"""
+
+import json
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import longhaul.checkpoint.storage
+import longhaul.parallel.parallelize
+import longhaul.run.flight
+import longhaul.run.follow  # noqa: F401 (before forking)
+from longhaul.config.load import load_recipe
+from longhaul.core.errors import LonghaulError
+from longhaul.data.prepare import prepare
+from longhaul.run.start import Start, start
+from longhaul.run.view import SilentView
+from longhaul.train.step import TrainingStep
+from longhaul.train.trainer import Trainer
+
+SETS = (
+    "model.width=16", "model.layers=2", "model.context=32", "model.dropout=0.0",
+    "batch.sequence_length=32", "batch.sequences=4", "batch.micro_sequences=2", "batch.stages=[]",
+    "optim.schedule.shape=constant", "optim.schedule.warmup_steps=2",
+    "evaluation.tokens=256", "evaluation.interval_steps=0",
+    "checkpoint.interval_steps=10", "checkpoint.keep_last=9",
+    "checkpoint.snapshot_interval_steps=5", "monitor.gauge_interval_steps=4",
+    "recover.probation_steps=3", "recover.margin_steps=2", "recover.skip_steps=6",
+    "recover.max_skipped_share=0.9", "recover.raise_after_steps=1000", "train.steps=36",
+    'recover.ladder.non_finite=[["rollback", "skip"]]', "data.sources.0.weight=1",
+)  # fmt: skip
+WRONG_DRAWS = range(92, 108)  # steps 24 to 27, at four blocks a step
+
+
+def main(cases: Sequence[dict[str, Any]], prepared: Path, runs: Path) -> None:
+    torch.set_num_threads(1)
+    prepare(load_recipe("drill", SETS).recipe, prepared, lambda _: None)
+    for case in cases:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        children = []
+        for rank in range(case["size"]):
+            child = os.fork()
+            if child == 0:
+                os.environ |= {
+                    "RANK": str(rank), "WORLD_SIZE": str(case["size"]), "LOCAL_RANK": str(rank),
+                    "LOCAL_WORLD_SIZE": str(case["size"]), "MASTER_ADDR": "127.0.0.1",
+                    "MASTER_PORT": str(port),
+                }  # fmt: skip
+                spoil(case["wrong"], rank)
+                os._exit(train(case, prepared, runs))
+            children.append(child)
+        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        print(json.dumps({"name": case["name"], "codes": codes}), flush=True)
+
+
+def train(case: dict[str, Any], prepared: Path, runs: Path) -> int:
+    view = SilentView()
+    try:
+        typed = (*SETS, *case["sets"])
+        return int(start(Start("drill", typed, runs=runs / case["name"], prepared=prepared), view))
+    except LonghaulError as error:
+        return int(error.exit_code)
+    finally:
+        print("\n".join(view.said), file=sys.stderr, flush=True)
+
+
+def spoil(kind: str, rank: int) -> None:
+    """Let steps on some draws go wrong, whenever they are made."""
+    honest = TrainingStep.__call__
+
+    def wrong(self: TrainingStep, batch: Any, *rest: Any) -> Any:
+        # The math form of attention, which plain steps use, switches this flag off.
+        plain = not torch.backends.cuda.flash_sdp_enabled()
+        if batch.draw not in WRONG_DRAWS or (kind == "kernel" and plain):
+            return honest(self, batch, *rest)
+        loss = self._loss
+        self._loss = lambda *given: loss(*given) * float("nan")  # type: ignore[method-assign]
+        try:
+            return honest(self, batch, *rest)
+        finally:
+            del self._loss
+
+    TrainingStep.__call__ = wrong  # type: ignore[method-assign]
+    if kind == "no room" and rank == 1:
+
+        def refuse(self: Trainer, copies: int) -> Any:
+            raise MemoryError("the host has no room")
+
+        Trainer.lend = refuse  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]))
