@@ -8,7 +8,14 @@ from longhaul.core.clocks import FakeClock
 from longhaul.logbook import lease as lease_module
 from longhaul.logbook.holder import here
 from longhaul.logbook.journal import Journal
-from longhaul.logbook.lease import LeaseHeld, acquire, join, live_holder, newest_holder
+from longhaul.logbook.lease import (
+    LeaseHeld,
+    acquire,
+    join,
+    leave_behind,
+    live_holder,
+    newest_holder,
+)
 
 
 @pytest.fixture
@@ -49,6 +56,14 @@ def test_an_attempt_number_never_comes_again_even_without_its_lease_file(folder,
     journal.append(make_step())
     journal.close()
     assert acquire(folder, clock).attempt == 5
+
+
+def test_attempts_go_on_above_one_that_was_made_elsewhere(folder, clock):
+    leave_behind(folder, 7, clock)
+    assert live_holder(folder, clock) is None
+    assert acquire(folder, clock).attempt == 8
+    leave_behind(folder, 7, clock)
+    assert newest_holder(folder).attempt == 8
 
 
 def test_heartbeats_keep_a_lease_that_is_seen_from_another_machine(folder, clock, monkeypatch):
@@ -156,3 +171,15 @@ def test_who_was_taken_over_cannot_renew_and_nobody_joins_an_old_attempt(folder,
     with pytest.raises(LeaseHeld, match="not the newest"):
         join(folder, lost.attempt, clock)
     assert taken.is_ours()
+
+
+def test_a_worker_on_another_machine_waits_until_it_can_see_the_lease(folder, clock, monkeypatch):
+    """Its client of NFS knows the names in a folder as they were a while ago."""
+    held = acquire(folder, clock)
+    newest = lease_module.newest_holder
+    looks = iter([None, None])
+    monkeypatch.setattr(lease_module, "newest_holder", lambda folder: next(looks, newest(folder)))
+    monkeypatch.setattr(lease_module, "_LOOK_EVERY_S", 0.0)
+    assert join(folder, held.attempt, clock).is_ours()
+    with pytest.raises(LeaseHeld, match="not the newest"):
+        join(folder, held.attempt + 1, clock)

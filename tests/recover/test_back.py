@@ -23,6 +23,13 @@ def test_of_two_states_of_a_step_the_one_in_memory_is_taken():
     assert safe_before(both, 40, 0).where == "memory"
 
 
+def test_what_must_be_fetched_is_gone_back_to_only_where_nothing_else_lies_before():
+    here, far = Safe(10, 80, "disk"), Safe(30, 240, "remote")
+    assert safe_before((here, far), 40, 0) == here
+    assert safe_before((far,), 40, 0) == far
+    assert safe_before((Safe(50, 400, "memory"), far), 40, 0) == far
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     steps=st.sets(st.integers(0, 99), min_size=1, max_size=8),

@@ -21,6 +21,7 @@ CLOCK = RealClock()
 
 class Lease:
     attempt = 3
+    since = 1.5e9
 
     def is_ours(self) -> bool:
         return True

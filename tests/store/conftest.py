@@ -123,11 +123,11 @@ def store() -> Iterator[FaultyStore]:
 
 @pytest.fixture
 def tier_of(tmp_path: Path) -> Callable[..., RemoteTier]:
-    """A tier in a folder of its own, of a store that may be faulty and that is soon given up."""
+    """A tier in a folder of its own, of a store that may be faulty and is soon asked again."""
 
     def tier_of(system: FaultyStore | None = None, name: str = "remote") -> RemoteTier:
         patience = Patience(
-            answer_s=0.3, slowest_bytes_per_s=1e9, first_pause_s=0.001, longest_pause_s=0.01
+            answer_s=30, slowest_bytes_per_s=1e9, first_pause_s=0.001, longest_pause_s=0.01
         )
         place = (system, str(tmp_path / name)) if system else None
         return RemoteTier(StoreFiles(str(tmp_path / name), patience=patience, system=place))

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,9 @@ def test_it_takes_the_place_of_a_damaged_one(tmp_path: Path, fill, tier_of) -> N
     tier.send(here, always)
     (here / "a.bin").write_bytes(b"b")
     (copy,) = newest_of_all([], [(tier, tier.checkpoints())], {})
-    verify(bring_here(copy.checkpoint, copy.tier, folder, 3, always, lambda _: None))
+    path = bring_here(copy.checkpoint, copy.tier, folder, 3, always, lambda _: None)
+    assert (path / "a.bin").read_bytes() == b"a"
+    verify(path)
 
 
 def test_a_download_that_is_cut_off_is_gone_on_with_by_the_next_attempt(
@@ -66,10 +69,12 @@ def test_a_download_that_is_cut_off_is_gone_on_with_by_the_next_attempt(
     tier.send(fill(tmp_path / "away" / "step-7", 7, a=b"a", z=b"z"), always)
     (copy,) = newest_of_all([], [(tier, tier.checkpoints())], {})
     store.hangs.add("z.bin")
+    tier.files.patience = replace(tier.files.patience, answer_s=0.3)
     with pytest.raises(StoreError, match=r"z\.bin"):
         bring_here(copy.checkpoint, copy.tier, folder, 3, always, lambda _: None)
     assert catalogue(folder) == []
     sweep(folder, 4)
+    tier.files.patience = replace(tier.files.patience, answer_s=30)
     store.hangs.clear()
     store.released.set()
     store.read.clear()

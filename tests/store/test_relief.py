@@ -39,6 +39,13 @@ def test_what_a_tier_holds_may_go_from_here_and_the_oldest_first() -> None:
     assert gone(healths, 20, 4) == []
 
 
+def test_the_newest_goes_last_wherever_else_it_is() -> None:
+    healths: dict[int, Health] = {1: "verified", 2: "verified", 3: "good"}
+    assert gone(healths, 1, 3) == [1]
+    assert gone(healths, 20, 3) == [1, 2]
+    assert gone(healths, 21, 3) == [1, 2, 3]
+
+
 def test_nothing_is_given_up_in_vain() -> None:
     assert gone({1: "verified", 2: "verified", 3: "verified"}, 1000, 1, 2, 3) == []
     assert gone({}, 1) == []

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,7 @@ def test_a_store_that_hangs_in_a_file_is_given_up_by_its_name(
     if way == "fetch":
         tier.send(folder, always)
     store.hangs.add("big.bin")
+    tier.files.patience = replace(tier.files.patience, answer_s=0.3)
     way_there = {
         "send": lambda: tier.send(folder, always),
         "fetch": lambda: tier.fetch(tier.checkpoints()[0], tmp_path / "back", lambda _: None),

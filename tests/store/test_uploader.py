@@ -1,13 +1,17 @@
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from longhaul.core.clocks import RealClock
 from longhaul.logbook.ledger import CheckpointHealth
-from longhaul.store.catalogue import catalogue
+from longhaul.store.book_mirror import PlaceTaken
+from longhaul.store.catalogue import Checkpoint, catalogue
+from longhaul.store.patience import StoreError
 from longhaul.store.remote import RemoteTier
+from longhaul.store.strict import RefusedCheckpoint
 from longhaul.store.uploader import TierChange, Uploader
 
 DEADLINE_S = 30
@@ -186,3 +190,109 @@ def test_what_the_tier_would_not_keep_is_not_sent_and_nothing_is_sent_twice(
     uploader.close()
     assert store.written == ["state.json", "manifest.json"]
     assert steps(uploader.tier) == [30, 40]
+
+
+class Book:
+    """Stands for a mirror: what is done with it, in order, among what else is done in a store."""
+
+    def __init__(self, written: list[str]) -> None:
+        self.written = written
+        self.taken = self.away = False
+
+    def send(self, still_owner) -> int:
+        if self.taken:
+            raise PlaceTaken("it is another run's", "rename one")
+        if self.away:
+            raise StoreError("no answer")
+        self.written.append("the book")
+        return 0
+
+
+@pytest.fixture
+def with_book(tier_of, store) -> Iterator[tuple[Uploader, Book]]:
+    book = Book(store.written)
+    uploader = Uploader(
+        tier_of(store), still_owner=lambda: True, clock=RealClock(), keep_last=9, keep_every=0,
+        book=book,
+    )  # fmt: skip
+    yield uploader, book
+    uploader.close()
+
+
+def test_the_book_is_there_before_the_checkpoint_that_needs_it(
+    tmp_path: Path, fill, store, with_book
+) -> None:
+    uploader, _ = with_book
+    for step in (10, 20):
+        fill(tmp_path / "run" / f"step-{step}", step)
+        uploader.offer(catalogue(tmp_path / "run")[-1], {})
+        assert uploader.settle(DEADLINE_S)
+    kinds = [name for name in store.written if name in ("the book", "manifest.json")]
+    assert kinds == ["the book", "manifest.json"] * 2
+    assert [name for name in store.written if name != "the book"][:1] == ["state.json"]
+
+
+def test_without_the_book_no_checkpoint_is_sent(tmp_path: Path, fill, store, with_book) -> None:
+    uploader, book = with_book
+    book.away = True
+    fill(tmp_path / "run" / "step-10", 10)
+    uploader.offer(catalogue(tmp_path / "run")[-1], {})
+    told(uploader, lambda change: change.kind == "store-away")
+    assert store.written == []
+    book.away = False
+    told(uploader, lambda change: change.kind == "uploaded")
+    assert store.written[0] == "the book"
+
+
+def test_what_was_decided_goes_by_itself(store, with_book) -> None:
+    uploader, _ = with_book
+    uploader.offer_book()
+    assert uploader.settle(DEADLINE_S)
+    assert store.written == ["the book"]
+    assert list(uploader.poll()) == []
+
+
+def test_where_another_run_has_its_place_nothing_is_sent_and_nothing_held_back(
+    tmp_path: Path, fill, store, with_book
+) -> None:
+    uploader, book = with_book
+    book.taken = True
+    fill(tmp_path / "run" / "step-10", 10)
+    uploader.offer(catalogue(tmp_path / "run")[-1], {})
+    (change,) = told(uploader, lambda change: change.kind == "store-taken")
+    assert change.message == "it is another run's; rename one"
+    fill(tmp_path / "run" / "step-20", 20)
+    uploader.offer(catalogue(tmp_path / "run")[-1], {})
+    uploader.offer_book()
+    assert uploader.settled
+    assert uploader.taken
+    assert uploader.pending == frozenset()
+    assert store.written == []
+
+
+def draw_of(tier: RemoteTier, there: Checkpoint) -> int | None:
+    with suppress(RefusedCheckpoint):
+        return int(tier.read(there, "state.json"))
+    return None
+
+
+def test_where_checkpoints_go_on_in_the_data_is_asked_of_the_tier(
+    tmp_path: Path, fill, tier_of
+) -> None:
+    for step in (10, 20):
+        fill(tmp_path / "run" / f"step-{step}", step, f"{step * 4}".encode())
+        tier_of().send(tmp_path / "run" / f"step-{step}", lambda: True)
+    uploader = Uploader(
+        tier_of(), still_owner=lambda: True, clock=RealClock(), keep_last=9, keep_every=0,
+        draw_of=draw_of,
+    )  # fmt: skip
+    assert uploader.held_states == []
+    uploader.learn()
+    assert [(there.step, draw) for there, draw in uploader.held_states] == [(10, 40), (20, 80)]
+    next((tmp_path / "remote").glob("step-10-*/state.json")).write_bytes(b"41")
+    other = Uploader(
+        tier_of(), still_owner=lambda: True, clock=RealClock(), keep_last=9, keep_every=0,
+        draw_of=draw_of,
+    )  # fmt: skip
+    other.learn()
+    assert [draw for _, draw in other.held_states] == [80], "bytes that differ tell nothing"

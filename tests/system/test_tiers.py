@@ -14,7 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from longhaul.core.records import Event, StepRecord
+from longhaul.core.clocks import RealClock
+from longhaul.core.records import Decision, Event, StepRecord
+from longhaul.logbook.requests import new_request, submit
+from longhaul.logbook.segments import read_segments
 from longhaul.store.catalogue import catalogue
 
 OPTIONS = (
@@ -30,6 +33,11 @@ def is_event(kind: str, at_least: int = 0):
 
 def events(room, kind: str) -> list[Event]:
     return [r for r in room.records() if isinstance(r, Event) and r.kind == kind]
+
+
+def ask(room, kind: str, **data: object) -> None:
+    request = new_request(kind, data, who="anna", reason="asked", clock=RealClock())
+    submit(room.folder(), request)
 
 
 def stopped(process: subprocess.Popen[str]) -> str:
@@ -103,15 +111,52 @@ def test_a_run_whose_local_checkpoints_are_gone_goes_on_from_s3(room, bucket: st
 
     system = s3fs.S3FileSystem(use_listings_cache=False)
     places = system.ls("bucket/runs/drill", detail=False)
-    assert all(system.exists(f"{place}/manifest.json") for place in places[:2])
-    assert len(places) <= 4
+    steps = [place for place in places if not place.endswith("/book")]
+    assert len(steps) == len(places) - 1
+    assert all(system.exists(f"{place}/manifest.json") for place in steps[:2])
+    assert len(steps) <= 4
+
+
+def test_a_run_that_is_wholly_lost_comes_back_from_s3_with_what_was_decided(
+    room, bucket: str
+) -> None:
+    remote = ("--set", f"checkpoint.remote='{bucket}'")
+    more = ("--set", "machine.processes=2", "--set", "checkpoint.snapshot_interval_steps=0",
+            "--set", "checkpoint.remote_keep_last=1000")  # fmt: skip
+    process = room.start("train", "drill", *OPTIONS, *remote, *more)
+    room.wait_for("a checkpoint", is_event("uploaded", 10))
+    ask(room, "set", path="optim.lr", value=1e-5)
+    decided = room.wait_for("a decision", lambda r: isinstance(r, Decision) and r.kind == "set")
+    room.wait_for("a checkpoint after that", is_event("uploaded", decided.step + 1))
+    room.kill(process)
+    lost = room.records()
+    shutil.rmtree(room.runs)
+
+    process = room.start("train", "drill", *remote)
+    room.wait_for("the book", is_event("brought-back"))
+    again = is_event("attempt-started")
+    begun = room.wait_for("the next attempt", lambda r: again(r) and r.attempt > 1)
+    assert begun.data["resumed_from"] > decided.step
+    assert begun.data["live"]["matrix.lr"] == 1e-5
+    # Two ranks: one of them fetches what only the bucket has, both go back.
+    room.wait_for("more steps", lambda r: isinstance(r, StepRecord) and r.attempt > 1)
+    ask(room, "rollback", to=decided.step)
+    to = room.wait_for("a rollback", is_event("rolled-back")).data["to"]
+    stopped(process)
+    assert 10 <= to <= decided.step
+    assert [e.step for e in events(room, "fetched")] == [begun.data["resumed_from"], to]
+    made = [r for r in room.records() if isinstance(r, StepRecord) and r.attempt == 1]
+    assert made == [r for r in lost if isinstance(r, StepRecord)][: len(made)] != []
+    reasons = [segment.reason for segment in read_segments(room.folder())]
+    assert reasons[:2] == ["start", "asked"], "the old tree"
+    assert "the last attempt left no word" in reasons[2]
 
 
 def test_a_store_that_is_away_costs_nothing_but_time(room, tmp_path: Path) -> None:
     place = tmp_path / "remote"
     place.write_text("a file where a folder should be")
     remote = ("--set", f"checkpoint.remote='{place}'", "--set", "checkpoint.remote_keep_last=50")
-    process = room.start("train", "drill", *OPTIONS, *remote)
+    process = room.start("train", "drill", "--new", *OPTIONS, *remote)
     away = room.wait_for("word that the store is away", is_event("store-away"))
     assert "it stays here and is sent later, in order" in away.data["message"]
     room.wait_for("saves to go on", lambda r: r.step >= away.step + 30)
@@ -155,7 +200,7 @@ def test_a_finished_run_has_its_last_checkpoint_elsewhere(room, tmp_path: Path) 
     assert code == 0, output
     (interval,) = events(room, "save-interval")
     assert interval.data["reason"] == "no save has been timed yet"
-    assert [p.name[:8] for p in (place / "drill").iterdir()] == ["step-12-"]
+    assert sorted(p.name[:8] for p in (place / "drill").iterdir()) == ["book", "step-12-"]
     assert events(room, "uploaded")[-1].step == 12
     assert [p.name for p in room.folder().checkpoints.iterdir()] == ["step-12"]
 

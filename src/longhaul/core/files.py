@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from longhaul.core.meter import moved
+
 _CHUNK_BYTES = 1 << 20
 
 
@@ -97,4 +99,5 @@ def sha256_of(path: Path, past_page_cache: bool = False) -> str:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)
+            moved(len(chunk))
     return digest.hexdigest()

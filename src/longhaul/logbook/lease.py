@@ -29,6 +29,9 @@ from longhaul.logbook.holder import Holder, Place, Verdict, here, judge_holder, 
 from longhaul.logbook.journal_files import journal_files
 
 _BEAT_S: Seconds = 10.0
+_LOOK_EVERY_S: Seconds = 0.5
+_LOOKS = 120
+"""NFS clients may know the names in a folder for a minute before they ask again."""
 
 
 class LeaseHeld(UsageError):
@@ -56,7 +59,8 @@ class Lease:
 
     def is_ours(self) -> bool:
         """No later attempt has begun. Asked before every commit: who was taken for dead, stops."""
-        return not self._released and _newest_attempt(self._folder) == self.attempt
+        # On another machine than its taker's this attempt's own file may not be seen yet.
+        return not self._released and _newest_attempt(self._folder) <= self.attempt
 
     def heartbeat(self) -> None:
         """Say that this process lives. Failures are ignored: telemetry never stops training."""
@@ -134,13 +138,31 @@ def acquire(folder: RunFolder, clock: Clock) -> Lease:
             return Lease(folder, own, clock)
 
 
+def leave_behind(folder: RunFolder, attempt: int, clock: Clock) -> None:
+    """Let the next attempt come after this one, which was made elsewhere and is over.
+
+    Raises:
+        OSError: the lease file cannot be written.
+    """
+    folder.leases.mkdir(parents=True, exist_ok=True)
+    now = clock.wall()
+    over = replace(this_process(attempt, now, user_name(), _command()), released=now)
+    create_exclusively(_path(folder, attempt), (json.dumps(_body(over), indent=2) + "\n").encode())
+
+
 def join(folder: RunFolder, attempt: int, clock: Clock) -> Lease:
     """The lease of an attempt that another process, its supervisor, has taken and keeps.
 
+    It may be another machine's, whose file this one does not see for a while.
+
     Raises:
-        LeaseHeld: a later attempt has begun.
+        LeaseHeld: a later attempt has begun, or this one cannot be seen.
     """
-    holder = newest_holder(folder)
+    for _ in range(_LOOKS):
+        holder = newest_holder(folder)
+        if holder is not None and holder.attempt >= attempt:
+            break
+        time.sleep(_LOOK_EVERY_S)
     if holder is None or holder.attempt != attempt:
         raise LeaseHeld(
             f"run {folder.name}: attempt {attempt} is not the newest one",

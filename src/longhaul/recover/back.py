@@ -31,12 +31,14 @@ class Sign(Protocol):
 
 def safe_before(good: Sequence[Safe], first_step: int, margin_steps: int) -> Safe | None:
     """The newest good state that lies by the margin before the first sign; where none does, in the
-    first steps or with a short ring, the oldest that lies before it at all.
+    first steps or with a short ring, the oldest that lies before it at all. One that would have to
+    be fetched only where nothing else lies before it.
 
     The record of step f shows the weights after f − 1 updates, so that the state after f − 1 is
     the last one without a sign.
     """
     before = sorted((state for state in good if state.step < first_step), key=_by_step)
+    before = [state for state in before if state.where != "remote"] or before
     well_before = [state for state in before if state.step <= first_step - margin_steps]
     return well_before[-1] if well_before else next(iter(before), None)
 

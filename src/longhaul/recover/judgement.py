@@ -23,7 +23,7 @@ from longhaul.diagnose.cause import Verdict
 from longhaul.diagnose.diagnosis import Diagnosis
 from longhaul.logbook.ledger import LedgerState
 from longhaul.logbook.timeline import STEP_BUCKETS
-from longhaul.recover.plan import Plan, Safe, Situation
+from longhaul.recover.plan import Plan, Safe, Situation, Where
 from longhaul.recover.policy import LOOK_EVERY_STEPS, Policy
 from longhaul.recover.probation import Course, good_states
 from longhaul.recover.shape import asks_for_cause, shaped
@@ -172,14 +172,19 @@ class Judgement:
             self._line.append(record)
             if record.states is not None:
                 self._states = tuple(
-                    Safe(step, draw, "memory" if where == "memory" else "disk")
-                    for step, draw, where in record.states
+                    Safe(step, draw, _where(word)) for step, draw, word in record.states
                 )
             if not record.masked:
                 self._norms.append(record.gradient_norm)
                 self._residuals.extend(_largest_residual(record))
             self._seconds.append(sum(record.seconds.get(b, 0.0) for b in STEP_BUCKETS))
         return self._diagnosis.observe(record)
+
+
+def _where(word: str) -> Where:
+    if word == "memory":
+        return "memory"
+    return "remote" if word == "remote" else "disk"
 
 
 def _largest_residual(record: StepRecord) -> Iterator[float]:

@@ -19,6 +19,9 @@ WHO: Final = "policy"
 """Who decided, in the ledger. Only what it decided itself counts against its budgets."""
 
 
+Where = Literal["memory", "disk", "remote"]
+
+
 @dataclass(frozen=True, slots=True)
 class Safe:
     """A training state that can be gone back to."""
@@ -27,7 +30,8 @@ class Safe:
     """Updates made."""
     draw: int
     """First block of data that the next step would read."""
-    where: Literal["memory", "disk"]
+    where: Where
+    """`remote`: a tier has it, and it must be fetched first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

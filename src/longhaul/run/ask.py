@@ -20,7 +20,7 @@ from longhaul.logbook.lease import live_holder, user_name
 from longhaul.logbook.reading import read_journal
 from longhaul.logbook.requests import new_request, submit
 from longhaul.run.askable import refuse_resets, refuse_senseless, refuse_unless_live
-from longhaul.run.asked import read_asked
+from longhaul.run.asked import has_asked, read_asked
 from longhaul.run.past import read_past
 from longhaul.store.catalogue import catalogue
 from longhaul.store.health import health_now
@@ -151,8 +151,30 @@ def _states_at_rest(folder: RunFolder) -> list[int] | None:
         return None
     there = catalogue(folder.checkpoints)
     health = health_now(there, read_past(folder).ledger.checkpoint_health)
-    sound = [c.step for c in there if not c.damage and health[c.step] != "poisoned"]
-    return sound or [0]
+    sound = {c.step for c in there if not c.damage and health[c.step] != "poisoned"}
+    return sorted(sound | _kept_elsewhere(folder)) or [0]
+
+
+def _kept_elsewhere(folder: RunFolder) -> set[int]:
+    """Steps of the sound checkpoints that a remote tier has, as far as the journal knows."""
+    if not (has_asked(folder) and read_asked(folder).settings().checkpoint.remote):
+        return set()
+    there: dict[tuple[str, str], int] = {}
+    for record in read_journal(folder, steps=False):
+        if isinstance(record, Event) and record.kind in ("uploaded", "remote-removed"):
+            key = str(record.data.get("tier")), str(record.data.get("manifest"))
+            if record.kind == "uploaded":
+                there[key] = record.step
+            else:
+                there.pop(key, None)
+    recorded = read_past(folder).ledger.checkpoint_health
+    return {
+        step
+        for (_, manifest), step in there.items()
+        if (known := recorded.get(step)) is not None
+        and known.manifest == manifest
+        and known.health in ("verified", "good")
+    }
 
 
 def _refuse_unkept(folder: RunFolder, step: int, states: Sequence[int]) -> None:

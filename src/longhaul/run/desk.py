@@ -172,7 +172,7 @@ class Desk:
         wanted, step = int(request.data.get("to", -1)), trainer.position.step
         if wanted >= step:
             raise Refused(f"step {wanted}: the run stands at step {step}; nothing to go back to")
-        to = _at_or_before(self._recovery.states(trainer), wanted)
+        to = self._state_for(trainer, wanted)
         data = self._recover_data("rollback", step, to, request)
         reason = request.reason or f"rolled back to step {to.step} by {request.who}"
         self._recovery.carry_out(trainer, data, to, keep=keep, who=request.who, reason=reason)
@@ -183,7 +183,7 @@ class Desk:
         if wanted > step:
             raise Refused(f"step {wanted}: the run has come to step {step} only")
         # What stands at this border is a state too, and needs no restoring.
-        to = _at_or_before(self._recovery.states(trainer), wanted) if wanted < step else None
+        to = self._state_for(trainer, wanted) if wanted < step else None
         at = to.step if to else step
         resets = [str(what) for what in request.data.get("reset", ())]
         refuse_resets(resets)
@@ -205,6 +205,15 @@ class Desk:
         who = request.who
         self._recovery.carry_out(trainer, data, to, keep=keep, who=who, reason=reason, fork=True)
         return f"forked at step {at}"
+
+    def _state_for(self, trainer: Trainer, wanted: int) -> Safe:
+        """The newest state that is not later than a step, and is here or can be had."""
+        if all(state.step != wanted for state in self._recovery.states(trainer)):
+            self._recovery.ask_elsewhere(trainer)
+        while True:
+            to = _at_or_before(self._recovery.states(trainer), wanted)
+            if to.where != "remote" or self._recovery.fetch(trainer, to):
+                return to
 
     def _recover_data(
         self, action: str, step: int, to: Safe | None, request: Request

@@ -11,10 +11,11 @@ from contextlib import suppress
 
 from longhaul.core.records import Event, StepRecord
 from longhaul.core.units import Seconds
-from longhaul.logbook.ledger import LedgerError
+from longhaul.logbook.ledger import LedgerError, LedgerState
 from longhaul.run.attempt import Attempt
 from longhaul.run.recovery import Recovery
 from longhaul.run.save_interval import SaveInterval
+from longhaul.run.tiers import Tiers
 from longhaul.store.catalogue import catalogue
 from longhaul.store.commit import NotOwner, checkpoint_path, remove
 from longhaul.store.health import health_now
@@ -53,6 +54,7 @@ class Keeper:
         self._trainer = trainer
         self._recovery = recovery
         self._interval = interval
+        self._decided = decided(attempt.book.ledger.state)
         self._saved_step = restored
         self._prune_due = False
         self._found_full = 0
@@ -130,6 +132,7 @@ class Keeper:
     def offer(self) -> None:
         """Let other tiers have what they lack."""
         if self._tiers is not None:
+            self._decided = decided(self._book.ledger.state)
             self._tiers.offer(self._book.ledger.state.checkpoint_health)
 
     def watch(self, record: StepRecord | Event) -> None:
@@ -137,6 +140,7 @@ class Keeper:
         self._interval.observe(record)
         if self._tiers is not None and isinstance(record, StepRecord):
             self._tiers.observe(record)
+            self._send_decisions(self._tiers)
         self._tell_of_tiers()
 
     def adjust_interval(self) -> None:
@@ -181,6 +185,7 @@ class Keeper:
         """Of a finished run: wait for what is still being sent elsewhere, unless told to stop."""
         if self._tiers is None:
             return
+        self._tiers.offer_book()  # with the run's own end in it
         while not self._tiers.settled() and not stop_wanted():
             with self._book.time.booked("checkpoint_stall"):  # each one is a sign of life
                 self._tiers.settle(_SETTLE_S)
@@ -188,11 +193,20 @@ class Keeper:
         if left := self._tiers.unsent():
             self._say(f"WARNING: {left}")
 
+    def _send_decisions(self, tiers: Tiers) -> None:
+        """What was decided must not wait for the next checkpoint: a machine that is lost before
+        would bring a learning rate back that a decision has lowered.
+        """
+        now = decided(self._book.ledger.state)
+        if any(part is not known for part, known in zip(now, self._decided, strict=True)):
+            self._decided = now
+            tiers.offer_book()
+
     def _tell_of_tiers(self) -> None:
         if self._tiers is None:
             return
         for kind, step, data in self._tiers.news():
-            self._book.tell(kind, step, **data)
+            self._book.tell(kind, step or self._trainer.position.step, **data)
             if message := data.get("message"):
                 self._say(f"WARNING: {message}")
 
@@ -206,3 +220,8 @@ class Keeper:
                 who="pilot",
                 reason=reason,
             )
+
+
+def decided(ledger: LedgerState) -> tuple[object, ...]:
+    """Parts of a ledger that are other objects once anything but a health was decided."""
+    return ledger.overrides, ledger.withdrawn, ledger.skips, ledger.recoveries, ledger.resets

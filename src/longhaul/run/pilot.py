@@ -140,6 +140,10 @@ class Pilot:
         if draft is None:
             return
         plan = draft.shaped(self._cause_of(draft.plan)) if draft.asks_for_cause else draft.plan
+        to = plan.rollback
+        if to is not None and to.where == "remote" and not self._recovery.fetch(trainer, to):
+            self._judgement.defer(draft.findings)  # the next border knows what is left
+            return
         step = trainer.position.step
         lag_steps = min((step - finding.step for finding in draft.findings), default=0)
         data = plan.decision_data(step) | {"lag_steps": lag_steps}
@@ -166,7 +170,7 @@ class Pilot:
         """Cause before cure: what led to a plan, as replays of the steps tell."""
         for record in self.trainer.completed():
             self.keep(record)
-        states = self._recovery.states(self.trainer)
+        states = [s for s in self._recovery.states(self.trainer) if s.where != "remote"]
         return self._causes.find(self.trainer, plan, self._judgement.line, states)
 
     def _save_batch(self, record: StepRecord) -> None:

@@ -6,7 +6,7 @@ Never knows: whether it was wise.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from longhaul.checkpoint.capture import PartsFor
 from longhaul.checkpoint.loader import read_facts
@@ -16,16 +16,23 @@ from longhaul.core.clocks import Clock
 from longhaul.core.errors import NeedsPerson
 from longhaul.core.records import Decision, Event, StepRecord
 from longhaul.logbook.segments import SegmentTaken
+from longhaul.parallel.control import Control
 from longhaul.recover.plan import Safe
 from longhaul.run.book import Book
+from longhaul.run.patience import patiently, told
 from longhaul.run.restore import restore_newest
+from longhaul.run.tiers import Tiers
 from longhaul.store.catalogue import Checkpoint, catalogue
 from longhaul.store.health import health_now
 from longhaul.store.strict import RefusedCheckpoint
+from longhaul.train.leading import LeadingTrainer
 from longhaul.train.trainer import Trainer
 
 Keep = Callable[[StepRecord | Event], None]
 """Writes a record down, as the pilot does."""
+Answer = TypeVar("Answer")
+WAIT = "wait"
+"""What the other ranks are told to do while a store is waited for (`wait_told`)."""
 
 
 class Recovery:
@@ -36,6 +43,7 @@ class Recovery:
         fingerprint: of this attempt, for the segments that are opened.
         clock: for how long a rollback took.
         say: tells a person what could not be done.
+        tiers: where else states are; None: nowhere.
     """
 
     def __init__(
@@ -44,11 +52,15 @@ class Recovery:
         fingerprint: Mapping[str, Any],
         clock: Clock,
         say: Callable[[str], None],
+        tiers: Tiers | None = None,
     ) -> None:
         self._book = book
         self._fingerprint = fingerprint
         self._clock = clock
         self._say = say
+        self._tiers = tiers
+        self._not_to_be_had: set[Safe] = set()
+        """States elsewhere that could not be fetched, until the tiers are asked again."""
         self._draws: dict[str, int] = {}
         self._on_disk: tuple[Safe, ...] | None = None
         self._told: tuple[Safe, ...] | None = None
@@ -56,8 +68,8 @@ class Recovery:
     def states(self, trainer: Trainer) -> tuple[Safe, ...]:
         """Every sound training state that can be gone back to, by rising step.
 
-        Those in memory, and the checkpoints that are not poisoned; memory first where there are
-        both at one step.
+        Those in memory, and the checkpoints that are not poisoned, here or in a tier that is known
+        to have them; where there are several at one step the one that is nearest.
         """
         if self._on_disk is None:
             self._on_disk = tuple(
@@ -65,7 +77,8 @@ class Recovery:
                 for checkpoint in self._checkpoints()
                 if (draw := self._draw_of(checkpoint)) is not None
             )
-        found = {state.step: state for state in self._on_disk}
+        found = {state.step: state for state in self._elsewhere()}
+        found |= {state.step: state for state in self._on_disk}
         for kept in trainer.snapshots.kept():
             found[kept.step] = Safe(kept.step, kept.draw, "memory")
         return tuple(found[step] for step in sorted(found))
@@ -77,6 +90,40 @@ class Recovery:
             return None
         self._told = states
         return tuple((state.step, state.draw, state.where) for state in states)
+
+    def ask_elsewhere(self, trainer: Trainer) -> None:
+        """Ask the tiers what they hold now; takes as long as they do.
+
+        Args:
+            trainer: at a step border.
+        """
+        tiers, say = self._tiers, self._say
+        if tiers is not None and tiers.any:
+            self._not_to_be_had.clear()
+            self._patiently(trainer, lambda: tiers.ask(say))
+
+    def fetch(self, trainer: Trainer, state: Safe) -> bool:
+        """Bring a state here that only a tier has; whether it lies on this disk now.
+
+        Nothing is decided yet: a store that is silent costs time alone, and another state may do.
+
+        Args:
+            trainer: at a step border.
+            state: of `states`.
+        """
+        tiers, say, book = self._tiers, self._say, self._book
+        known = book.ledger.state.checkpoint_health.get(state.step)
+        if tiers is None or known is None:
+            return False
+        manifest = known.manifest
+        here = self._patiently(
+            trainer, lambda: tiers.bring(manifest, say, book.tell, book.time) is not None
+        )
+        if not here:
+            self._not_to_be_had.add(state)
+            self._say(f"WARNING: step {state.step} cannot be had; going back to another state")
+        self.look_again()
+        return here
 
     def look_again(self) -> None:
         """Checkpoints were written, removed, or poisoned."""
@@ -114,7 +161,7 @@ class Recovery:
             # What is being saved must be known by its manifest, or it could not be poisoned.
             for change in trainer.saved(wait=True):
                 keep(change)
-        poison = [[c.step, c.manifest_sha256] for c in self._beyond(to)]
+        poison = [] if to is None else self._beyond(to.step)
         decision = self._book.decide(
             "recover",
             trainer.position.step,
@@ -208,8 +255,36 @@ class Recovery:
         health = health_now(there, self._book.ledger.state.checkpoint_health)
         return [c for c in there if not c.damage and health[c.step] != "poisoned"]
 
-    def _beyond(self, to: Safe | None) -> list[Checkpoint]:
-        return [] if to is None else [c for c in self._checkpoints() if c.step > to.step]
+    def _beyond(self, step: int) -> list[list[Any]]:
+        """Step and manifest of every checkpoint that a rollback to a step makes unusable."""
+        beyond = {c.step: c.manifest_sha256 for c in self._checkpoints() if c.step > step}
+        if self._tiers is not None and self._tiers.any:
+            # A tier may still have what was removed here, and would give it back one day.
+            for saved, known in self._book.ledger.state.checkpoint_health.items():
+                if saved > step and known.health != "poisoned" and known.manifest:
+                    beyond.setdefault(saved, known.manifest)
+        return [[saved, beyond[saved]] for saved in sorted(beyond)]
+
+    def _elsewhere(self) -> tuple[Safe, ...]:
+        if self._tiers is None:
+            return ()
+        states = self._tiers.states(self._book.ledger.state.checkpoint_health)
+        return tuple(state for state in states if state not in self._not_to_be_had)
+
+    def _patiently(self, trainer: Trainer, work: Callable[[], Answer]) -> Answer:
+        """The result of work that waits for a store, which has deadlines of its own: meanwhile
+        there is none for this phase, and other ranks are told that it goes on.
+        """
+        with self._book.time.booked("prepare"):
+            ranks = trainer.ranks
+            if ranks is None or not isinstance(trainer, LeadingTrainer):
+                return work()
+            trainer.together(WAIT)
+            control = ranks.control
+            try:
+                return next(iter(patiently(((work(),) for _ in range(1)), control)))[0]
+            finally:
+                control.share(None)
 
     def _draw_of(self, checkpoint: Checkpoint) -> int | None:
         """Where a checkpoint goes on in the data; None if it does not say."""
@@ -222,3 +297,8 @@ class Recovery:
                 return None  # it is refused with its reason when somebody wants to load it
             self._draws[checkpoint.manifest_sha256] = known
         return known
+
+
+def wait_told(control: Control) -> None:
+    """Wait with rank 0 for a store, on every other rank."""
+    told(control)

@@ -1,10 +1,12 @@
 """The tiers of a run's checkpoints: sent to beside training, gone back to, relied on for room.
 
-Enters: what is verified, step times, what the ledger knows. Leaves: copies elsewhere, checkpoints
-brought back from there, and events for the journal. Nothing here ever stops training.
+Enters: what is verified, step times, what the ledger knows. Leaves: copies elsewhere with the run's
+book beside them, checkpoints brought back from there, and events for the journal. Nothing here ever
+stops training.
 Never knows: how bytes travel (`store/`), or what is in a checkpoint.
 """
 
+import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -12,12 +14,15 @@ from typing import Any
 from longhaul.config.recipe import Recipe
 from longhaul.core.books import TimeBooks
 from longhaul.core.clocks import Clock
-from longhaul.core.errors import ExitCode, LonghaulError, NeedsPerson
+from longhaul.core.errors import LonghaulError, NeedsPerson
 from longhaul.core.records import StepRecord
 from longhaul.core.units import Bytes, Seconds, short_bytes, short_seconds
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.lease import Lease
 from longhaul.logbook.ledger import CheckpointHealth
+from longhaul.recover.plan import Safe
+from longhaul.run.elsewhere import StoreNeeded, draw_of, places_of
+from longhaul.store.book_mirror import BookMirror, created_of, editions
 from longhaul.store.catalogue import Checkpoint, catalogue
 from longhaul.store.commit import NotOwner, remove
 from longhaul.store.fetching import Copy, bring_here, forget_downloads, newest_of_all
@@ -26,7 +31,6 @@ from longhaul.store.pace import Pace
 from longhaul.store.patience import StoreError
 from longhaul.store.relief import to_make_room
 from longhaul.store.remote import RemoteTier
-from longhaul.store.store_files import StoreFiles
 from longhaul.store.strict import RefusedCheckpoint
 from longhaul.store.throttle import Throttle
 from longhaul.store.uploader import TierChange, Uploader
@@ -34,17 +38,11 @@ from longhaul.store.uploader import TierChange, Uploader
 Say = Callable[[str], None]
 
 
-class StoreNeeded(LonghaulError):
-    """Every checkpoint of this run is elsewhere, and that place does not answer."""
-
-    exit_code = ExitCode.START_AGAIN
-
-
 class Tiers:
     """The remote tiers of one attempt; without any, everything here does nothing.
 
     Args:
-        folder: the run's `checkpoints/`.
+        folder: the run.
         lease: the fence.
         uploaders: one a tier, in the order of the recipe.
         throttle: the pace that they share.
@@ -59,6 +57,7 @@ class Tiers:
         throttle: Throttle,
         clock: Clock,
     ) -> None:
+        self._folder = folder
         self._checkpoints = folder.checkpoints
         self._lease = lease
         self._uploaders = tuple(uploaders)
@@ -78,21 +77,26 @@ class Tiers:
         asked = recipe.checkpoint
         limit = asked.remote_mb_per_s
         throttle = Throttle(Pace(None if limit is None else limit * 1e6))
+        # All processes of one attempt, and no others, were given the lease at this moment.
+        writer = hashlib.sha256(repr(lease.since).encode()).hexdigest()[:8]
         uploaders = [
             Uploader(
-                RemoteTier(
-                    StoreFiles(
-                        f"{address.rstrip('/')}/{folder.name}", clock=clock, throttle=throttle
-                    )
-                ),
+                RemoteTier(files),
                 still_owner=lease.is_ours,
                 clock=clock,
                 keep_last=asked.remote_keep_last,
                 keep_every=asked.remote_keep_every,
+                book=BookMirror(folder, files, lease.attempt, writer, clock),
+                draw_of=draw_of,
             )
-            for address in asked.remote
+            for files in places_of(recipe, folder.name, clock, throttle)
         ]
         return cls(folder, lease, uploaders, throttle, clock)
+
+    @property
+    def any(self) -> bool:
+        """Whether there are any."""
+        return bool(self._uploaders)
 
     @property
     def pending(self) -> frozenset[int]:
@@ -100,14 +104,15 @@ class Tiers:
         return frozenset().union(*(uploader.pending for uploader in self._uploaders))
 
     def offer(self, recorded: Mapping[int, CheckpointHealth]) -> None:
-        """Send every sound checkpoint that a tier may lack; returns at once.
+        """Send every sound checkpoint that a tier may lack, and the book; returns at once.
 
         Args:
-            recorded: healths from the ledger.
+            recorded: healths from the ledger; before the first one there is nothing to send.
         """
         self._recorded = dict(recorded)
-        if not self._uploaders:
+        if not self._uploaders or not recorded:
             return
+        self.offer_book()
         there = catalogue(self._checkpoints)
         health = health_now(there, recorded)
         for checkpoint in there:
@@ -115,6 +120,51 @@ class Tiers:
                 for uploader in self._uploaders:
                     if checkpoint.manifest_sha256 not in uploader.held:
                         uploader.offer(checkpoint, recorded)
+
+    def offer_book(self) -> None:
+        """Send what the run's book has gained; returns at once."""
+        for uploader in self._uploaders:
+            uploader.offer_book()
+
+    def states(self, recorded: Mapping[int, CheckpointHealth]) -> Iterator[Safe]:
+        """Sound training states that a tier is known to hold; never waits.
+
+        Args:
+            recorded: healths from the ledger.
+        """
+        for uploader in self._uploaders:
+            for checkpoint, draw in uploader.held_states:
+                known = recorded.get(checkpoint.step)
+                sound = known is not None and known.health in ("verified", "good")
+                if known is not None and sound and known.manifest == checkpoint.manifest_sha256:
+                    yield Safe(checkpoint.step, draw, "remote")
+
+    def ask(self, say: Say) -> None:
+        """Ask every tier what it holds; may take long."""
+        for uploader in self._uploaders:
+            try:
+                uploader.learn()
+            except StoreError as error:
+                say(f"WARNING: {error.message}")
+
+    def bring(
+        self, manifest: str, say: Say, tell: Callable[..., object], books: TimeBooks
+    ) -> Checkpoint | None:
+        """Fetch the checkpoint with this manifest's hash; None if it cannot be had.
+
+        Args:
+            manifest: as the ledger has it.
+            say: tells a person.
+            tell: keeps an event, as `Book.tell`.
+            books: of the attempt.
+        """
+        for tier, there in self._elsewhere(say):
+            for checkpoint in there:
+                if checkpoint.manifest_sha256 == manifest:
+                    copy = Copy(checkpoint, tier)
+                    if (here := self._here(copy, say, tell, books)) is not None:
+                        return here
+        return None
 
     def observe(self, record: StepRecord) -> None:
         """Let transfers yield when the step slows down."""
@@ -249,10 +299,10 @@ class Tiers:
     def unsent(self) -> str:
         """What could not be sent, in words; empty if nothing is left."""
         return "; ".join(
-            ", ".join(f"step-{step}" for step in sorted(uploader.pending))
+            ", ".join([f"step-{step}" for step in sorted(uploader.pending)] or ["the run's book"])
             + f" could not be sent to {uploader.tier.name}; the next start of this run sends it"
             for uploader in self._uploaders
-            if uploader.pending
+            if not (uploader.all_sent or uploader.taken)
         )
 
     def close(self) -> None:
@@ -262,10 +312,14 @@ class Tiers:
             uploader.close()
 
     def _elsewhere(self, say: Say) -> list[tuple[RemoteTier, list[Checkpoint]]]:
-        found = []
+        found, created = [], created_of(self._folder)
         for uploader in self._uploaders:
             try:
-                found.append((uploader.tier, uploader.tier.checkpoints()))
+                book = next(editions(uploader.tier.files), None)
+                if book is not None and created is not None and book.created != created:
+                    say(f"WARNING: in {uploader.tier.name} lies another run of this name")
+                else:
+                    found.append((uploader.tier, uploader.tier.checkpoints()))
             except StoreError as error:
                 say(f"WARNING: {error.message}")
                 self._silent.append(f"{uploader.tier.name} does not answer: {error.message}")

@@ -12,18 +12,22 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from longhaul.core.files import sha256_of, write_bytes
+from longhaul.core.meter import moved
 from longhaul.core.units import Bytes, Seconds
 from longhaul.store.strict import RefusedCheckpoint, items, parse_json, table, text, whole
 
 MANIFEST_NAME = "manifest.json"
 FORMAT_VERSION = 1
 
+_SYNC_BYTES: Bytes = 1 << 30
+"""Brought onto the medium at once. Memory takes far more of a file than a slow disk writes in ten
+minutes, and nobody can tell its last fsync from one that hangs."""
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -61,7 +65,7 @@ def write_listed_file(path: Path, pieces: Iterable[bytes | memoryview]) -> FileE
     Raises:
         OSError: the medium refused, with whatever it had taken so far left behind.
     """
-    digest, size_bytes = hashlib.sha256(), 0
+    digest, size_bytes, synced = hashlib.sha256(), 0, 0
     with path.open("xb", buffering=0) as file:
         for piece in pieces:
             unwritten = memoryview(piece)
@@ -69,6 +73,10 @@ def write_listed_file(path: Path, pieces: Iterable[bytes | memoryview]) -> FileE
             size_bytes += len(unwritten)
             while len(unwritten):
                 unwritten = unwritten[file.write(unwritten) :]
+            if size_bytes - synced >= _SYNC_BYTES:
+                os.fsync(file.fileno())
+                synced = size_bytes
+            moved(len(piece))
         os.fsync(file.fileno())
     return FileEntry(path.name, size_bytes, digest.hexdigest())
 
@@ -189,17 +197,31 @@ def _parse(value: dict[str, Any], name: str) -> Manifest:
     body = table(value, {"format_version", "step", "time", "files", "sha256"}, name)
     if type(body["time"]) is not float:
         raise RefusedCheckpoint(f"{name}: time {body['time']!r} is not a number of seconds")
-    files = tuple(_parse_file(item, f"{name}: files") for item in items(body["files"], name))
+    files = tuple(parse_file(item, f"{name}: files") for item in items(body["files"], name))
     if len({file.name for file in files}) != len(files):
         raise RefusedCheckpoint(f"{name}: names a file twice")
     return Manifest(step=whole(body["step"], f"{name}: step"), time=body["time"], files=files)
 
 
-def _parse_file(value: Any, what: str) -> FileEntry:
+def parse_file(value: Any, what: str, is_name: Callable[[str], bool] | None = None) -> FileEntry:
+    """A file's entry, from a manifest that nobody vouches for.
+
+    Args:
+        value: parsed from JSON.
+        what: names it in an error.
+        is_name: whether a file may be called so; by default in a checkpoint.
+
+    Raises:
+        RefusedCheckpoint: it is none, or its name would lead elsewhere.
+    """
     body = table(value, {"name", "size_bytes", "sha256"}, what)
     file_name, sha256 = text(body["name"], what), text(body["sha256"], what)
-    if not _PLAIN_NAME.fullmatch(file_name) or file_name == MANIFEST_NAME:
-        raise RefusedCheckpoint(f"{what}: {file_name!r} is not a plain file name")
+    if not (is_name or _is_plain)(file_name):
+        raise RefusedCheckpoint(f"{what}: {file_name[:120]!r} is not a plain file name")
     if not _SHA256.fullmatch(sha256):
         raise RefusedCheckpoint(f"{what}: {sha256[:80]!r} is not a SHA-256")
     return FileEntry(file_name, whole(body["size_bytes"], what), sha256)
+
+
+def _is_plain(name: str) -> bool:
+    return _PLAIN_NAME.fullmatch(name) is not None and name != MANIFEST_NAME

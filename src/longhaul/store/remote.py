@@ -4,6 +4,7 @@
 REMOTE/step-120-1a2b3c4d5e6f/       named by its manifest's hash: another one made at the same
   __0_0.safetensors …               step lies beside it, and nothing is ever overwritten
   manifest.json                     sent last, when everything else has been read back
+REMOTE/book/                        what is no checkpoint (`book_index.py`)
 ```
 
 Enters: a committed checkpoint's folder; or one found there. Leaves: the same bytes on the other
@@ -109,16 +110,33 @@ class RemoteTier:
             StoreError: the store refused, hung, or gives other bytes than its manifest says.
             OSError: the local medium refused.
         """
-        content = self.files.read_small(f"{checkpoint.path}/{MANIFEST_NAME}") or b""
-        if hashlib.sha256(content).hexdigest() != checkpoint.manifest_sha256:
-            raise StoreError(f"{self.name}/{checkpoint.path}: its manifest has changed")
-        manifest = parse_manifest(content, f"{self.name}/{checkpoint.path}")
+        manifest, content = self._manifest(checkpoint)
         into.mkdir(parents=True, exist_ok=True)
         with self.files.throttle:
             for file in manifest.files:
                 self.files.fetch(f"{checkpoint.path}/{file.name}", into / file.name, file, say)
         (into / MANIFEST_NAME).write_bytes(content)
         return manifest
+
+    def read(self, checkpoint: Checkpoint, name: str) -> bytes:
+        """The bytes of a small file of a checkpoint, compared with its manifest.
+
+        Args:
+            checkpoint: as listed by `checkpoints`.
+            name: of the file.
+
+        Raises:
+            StoreError: the store refused or hung.
+            RefusedCheckpoint: it gives other bytes than the manifest says.
+        """
+        manifest, _ = self._manifest(checkpoint)
+        listed = {file.name: file.sha256 for file in manifest.files}
+        content = self.files.read_small(f"{checkpoint.path}/{name}") or b""
+        if hashlib.sha256(content).hexdigest() != listed.get(name):
+            raise RefusedCheckpoint(
+                f"{self.name}/{checkpoint.path}/{name}: not as its manifest says"
+            )
+        return content
 
     def remove(self, checkpoint: Checkpoint) -> None:
         """Delete a checkpoint there, its manifest first: what is left is none any more.
@@ -148,6 +166,12 @@ class RemoteTier:
                 self._remove(place)
                 gone.append(place)
         return gone
+
+    def _manifest(self, checkpoint: Checkpoint) -> tuple[Manifest, bytes]:
+        content = self.files.read_small(f"{checkpoint.path}/{MANIFEST_NAME}") or b""
+        if hashlib.sha256(content).hexdigest() != checkpoint.manifest_sha256:
+            raise StoreError(f"{self.name}/{checkpoint.path}: its manifest has changed")
+        return parse_manifest(content, f"{self.name}/{checkpoint.path}"), content
 
     def _places(self) -> list[str]:
         return [name for name in self.files.names() if _PLACE.fullmatch(name)]

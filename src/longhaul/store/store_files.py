@@ -62,15 +62,17 @@ class StoreFiles:
         self._system, self._root = system or locate(address)
         self._calls = Calls()
 
-    def names(self) -> list[str]:
-        """Names of what lies directly below the address; empty if nothing does.
+    def names(self, folder: str = "") -> list[str]:
+        """Names of what lies directly below the address, or a folder below it; empty if nothing
+        does.
 
         Raises:
             StoreError: the store does not say.
         """
+        place = self._path(folder) if folder else self._root
 
         def listed() -> list[str]:
-            return [str(path) for path in self._system.ls(self._root, detail=False)]
+            return [str(path) for path in self._system.ls(place, detail=False)]
 
         with self._explained("listing"):
             try:
@@ -106,18 +108,33 @@ class StoreFiles:
                 digest.update(piece)
             return digest.hexdigest() == file.sha256
 
-    def send(self, source: Path, path: str, file: FileEntry) -> None:
+    def send(self, source: Path, path: str, file: FileEntry, growing: bool = False) -> None:
         """Bring a local file there and read it back.
+
+        Args:
+            source: the file.
+            path: where to.
+            file: what its bytes shall be.
+            growing: only the first `file.size_bytes` of it are meant; more may be added meanwhile.
 
         Raises:
             StoreError: the store refused, hung, or gives back other bytes.
             RefusedCheckpoint: the local file is gone, or is not what `file` says.
             TransferStopped: the run ends.
         """
-        with self._explained(path):
-            self._write(source, path, file)
-            if not self.holds(path, file):
-                raise StoreError(f"{self.name}/{path}: the store gives back other bytes")
+        pieces = local_pieces(source, file.size_bytes if growing else None)
+        self._send(pieces, str(source), path, file)
+
+    def send_bytes(self, content: bytes, path: str) -> None:
+        """Bring these bytes there and read them back.
+
+        Raises:
+            StoreError: the store refused, hung, or gives back other bytes.
+            TransferStopped: the run ends.
+        """
+        name = path.rpartition("/")[2]
+        file = FileEntry(name, len(content), hashlib.sha256(content).hexdigest())
+        self._send(iter([content]), name, path, file)
 
     def fetch(self, path: str, target: Path, file: FileEntry, say: Callable[[str], None]) -> None:
         """Bring a file here, going on where an earlier attempt was cut off.
@@ -146,12 +163,18 @@ class StoreFiles:
         with self._explained(path), suppress(FileNotFoundError):
             self._answer(path, lambda: self._system.rm(self._path(path), recursive=True))
 
-    def _write(self, source: Path, path: str, file: FileEntry) -> None:
+    def _send(self, pieces: Iterator[bytes], source: str, path: str, file: FileEntry) -> None:
+        with self._explained(path):
+            self._write(pieces, source, path, file)
+            if not self.holds(path, file):
+                raise StoreError(f"{self.name}/{path}: the store gives back other bytes")
+
+    def _write(self, pieces: Iterator[bytes], source: str, path: str, file: FileEntry) -> None:
         deadline = self._deadline(file.size_bytes, path)
         digest = hashlib.sha256()
         target = deadline.call(lambda: self._open_to_write(path, file.size_bytes))
         try:
-            for piece in _local_pieces(source):
+            for piece in pieces:
                 digest.update(piece)
                 self._timed(deadline, len(piece), partial(target.write, piece))
             if digest.hexdigest() != file.sha256:
@@ -249,11 +272,18 @@ class StoreFiles:
             raise StoreError(f"{self.name}/{path}: {type(error).__name__}: {first_line}") from error
 
 
-def _local_pieces(source: Path) -> Iterator[bytes]:
+def local_pieces(source: Path, most: Bytes | None = None) -> Iterator[bytes]:
+    """The bytes of a file, or the first `most` of them.
+
+    Raises:
+        RefusedCheckpoint: it cannot be read.
+    """
+    left = most
     try:
         with source.open("rb") as file:
-            while piece := file.read(_PIECE_BYTES):
+            while piece := file.read(_PIECE_BYTES if left is None else min(_PIECE_BYTES, left)):
                 yield piece
+                left = None if left is None else left - len(piece)
     except OSError as error:
         raise RefusedCheckpoint(f"{source}: cannot be read ({error.strerror})") from error
 
@@ -265,7 +295,7 @@ def _hash_so_far(target: Path, most: Bytes) -> tuple[Any, Bytes]:
         if target.stat().st_size > most:
             target.unlink()
             return digest, 0
-        for piece in _local_pieces(target):
+        for piece in local_pieces(target):
             digest.update(piece)
             size += len(piece)
     return digest, size

@@ -1,5 +1,8 @@
 """Checkpoints brought to another tier beside training, in order, however long its store is away.
 
+The run's book goes before each of them, so that a checkpoint in the tier never lacks the decisions
+that it needs; and by itself where somebody has decided something.
+
 Enters: verified checkpoints, from the training thread. Leaves: the same in the tier, and changes
 to be polled at step borders. Never stops training. Never knows: the ledger itself, or what its
 owner does with a change.
@@ -15,6 +18,7 @@ from typing import Literal
 from longhaul.core.clocks import Clock
 from longhaul.core.units import Bytes, Seconds, short_seconds
 from longhaul.logbook.ledger import CheckpointHealth, Health
+from longhaul.store.book_mirror import BookMirror, PlaceTaken
 from longhaul.store.catalogue import Checkpoint
 from longhaul.store.commit import NotOwner
 from longhaul.store.health import health_now
@@ -24,7 +28,9 @@ from longhaul.store.retention import superseded, to_remove
 from longhaul.store.strict import RefusedCheckpoint
 from longhaul.store.throttle import TransferStopped
 
-Kind = Literal["uploaded", "store-away", "store-back", "upload-dropped", "remote-removed"]
+Kind = Literal[
+    "uploaded", "store-away", "store-back", "store-taken", "upload-dropped", "remote-removed"
+]
 _END_S = 5.0
 """For a piece under way when the run ends; a hanging call is not waited for."""
 
@@ -35,6 +41,7 @@ class TierChange:
 
     kind: Kind
     """`store-away`: told once, when the first attempt fails; it is tried again and again.
+    `store-taken`: the place is another run's, or a later attempt's; nothing more is sent there.
     `upload-dropped`: a checkpoint that will not be sent, and why."""
     tier: str
     step: int
@@ -54,6 +61,8 @@ class Uploader:
         clock: for how long things take.
         keep_last: newest checkpoints to keep there.
         keep_every: also keep those at multiples of this many steps; 0 for none.
+        book: of the run, which goes there too; None: it does not.
+        draw_of: where in the data a checkpoint of the tier goes on, asked of the tier.
     """
 
     def __init__(
@@ -64,12 +73,19 @@ class Uploader:
         clock: Clock,
         keep_last: int,
         keep_every: int,
+        book: BookMirror | None = None,
+        draw_of: Callable[[RemoteTier, Checkpoint], int | None] = lambda tier, checkpoint: None,
     ) -> None:
         self.tier = tier
         self._still_owner = still_owner
         self._clock = clock
         self._keep_last = keep_last
         self._keep_every = keep_every
+        self._book = book
+        self._book_wanted = self._book_sent = 0
+        """Counts wishes for the book to be sent, and how many of them are fulfilled."""
+        self._draw_of = draw_of
+        self._draws: dict[str, int | None] = {}
         self._queue: list[Checkpoint] = []
         self._recorded: Mapping[int, CheckpointHealth] = {}
         self._there: list[Checkpoint] | None = None
@@ -80,6 +96,8 @@ class Uploader:
         self._changed = threading.Condition()
         self._stopping = False
         self._ended = False
+        self.taken = False
+        """The place there is another run's, or a later attempt's."""
         self._thread: threading.Thread | None = None
 
     @property
@@ -94,6 +112,31 @@ class Uploader:
         with self._changed:
             return frozenset(checkpoint.manifest_sha256 for checkpoint in self._there or ())
 
+    @property
+    def held_states(self) -> list[tuple[Checkpoint, int]]:
+        """Checkpoints that are known to be there, and where in the data they go on."""
+        with self._changed:
+            draws = [(there, self._draws.get(there.manifest_sha256)) for there in self._there or ()]
+        return [(checkpoint, draw) for checkpoint, draw in draws if draw is not None]
+
+    def learn(self) -> None:
+        """Ask the tier what it holds; may take long.
+
+        Raises:
+            StoreError: it does not say.
+        """
+        there = self.tier.checkpoints()
+        with self._changed:
+            self._there = there
+        self._learn_draws()
+
+    def offer_book(self) -> None:
+        """Send what the book has gained, beside training; returns at once."""
+        with self._changed:
+            if self._book is not None and not self._ended:
+                self._book_wanted += 1
+                self._begin()
+
     def offer(self, checkpoint: Checkpoint, recorded: Mapping[int, CheckpointHealth]) -> None:
         """Send a verified checkpoint when its turn comes; returns at once.
 
@@ -105,19 +148,14 @@ class Uploader:
         """
         with self._changed:
             self._recorded = dict(recorded)
-            if checkpoint.manifest_sha256 in self._offered:
+            if checkpoint.manifest_sha256 in self._offered or self._ended:
                 return
             self._offered.add(checkpoint.manifest_sha256)
             self._queue = [item for item in self._queue if item.step != checkpoint.step]
             self._queue = sorted([*self._queue, checkpoint], key=lambda item: item.step)
             self._drop_what_would_not_be_kept()
-            if self._thread is None:
-                # A daemon: a process told to stop must not wait for a store. What it was sending
-                # has no manifest, and the next attempt goes on with it.
-                name = f"upload to {self.tier.name}"
-                self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-                self._thread.start()
-            self._changed.notify_all()
+            self._book_wanted += self._book is not None
+            self._begin()
 
     def poll(self) -> Iterator[TierChange]:
         """What happened since the last call, in order; never waits."""
@@ -128,13 +166,23 @@ class Uploader:
     @property
     def settled(self) -> bool:
         """Whether waiting would change nothing: everything is sent, or the store is away."""
-        return not self._queue or self._failures > 0 or self._ended
+        return self.all_sent or self._failures > 0 or self._ended
+
+    @property
+    def all_sent(self) -> bool:
+        """Whether the tier has every checkpoint it was offered, and the book."""
+        return not self._queue and not self.book_due
+
+    @property
+    def book_due(self) -> bool:
+        """Whether the tier lacks something of the book."""
+        return self._book_sent < self._book_wanted
 
     def settle(self, most_s: Seconds) -> bool:
         """Wait until everything is sent, the store is away, or time is up; whether all is sent."""
         with self._changed:
             self._changed.wait_for(lambda: self.settled, most_s)
-            return not self._queue
+            return self.all_sent
 
     def close(self) -> None:
         """End the thread; what is left is sent by the next attempt."""
@@ -145,42 +193,79 @@ class Uploader:
         if self._thread is not None:
             self._thread.join(_END_S)
 
+    def _begin(self) -> None:
+        if self._thread is None:
+            # A daemon: a process told to stop must not wait for a store. What it was sending
+            # has no manifest, and the next attempt goes on with it.
+            name = f"upload to {self.tier.name}"
+            self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+            self._thread.start()
+        self._changed.notify_all()
+
     def _run(self) -> None:
         try:
-            while (checkpoint := self._next()) is not None:
-                if self._send(checkpoint):
+            while self._next():
+                if not self._send_book():
+                    continue
+                with self._changed:
+                    checkpoint = self._queue[0] if self._queue else None
+                if checkpoint is not None and self._send(checkpoint):
                     with self._changed:
                         self._queue = [item for item in self._queue if item is not checkpoint]
                         self._changed.notify_all()
         except (TransferStopped, NotOwner):
             pass  # the pilot learns of a lost lease from its next save
+        except PlaceTaken as taken:
+            with self._changed:
+                self.taken, self._queue = True, []  # their folders need not stay for this tier
+            self._tell("store-taken", None, f"{taken.message}; {taken.remedy}")
         finally:
             with self._changed:
                 self._ended = True
                 self._changed.notify_all()
 
-    def _next(self) -> Checkpoint | None:
+    def _next(self) -> bool:
+        """Wait for something to do; False once there will be nothing more."""
         with self._changed:
-            self._changed.wait_for(lambda: self._queue or self._stopping)
-            return None if self._stopping else self._queue[0]
+            self._changed.wait_for(lambda: not self.all_sent or self._stopping)
+            return not self._stopping
+
+    def _send_book(self) -> bool:
+        """Whether the tier has the book as it was when this began."""
+        wanted = self._book_wanted
+        if self._book is None or self._book_sent == wanted:
+            return True
+        try:
+            self._book.send(self._still_owner)
+            if self._there is None:
+                self.learn()
+        except (TransferStopped, NotOwner, PlaceTaken):
+            raise
+        except Exception as error:  # noqa: BLE001 (nothing of a tier may stop training)
+            self._wait_after(error, None)
+            return False
+        self._answered(None)
+        with self._changed:
+            self._book_sent = wanted
+            self._changed.notify_all()
+        return True
 
     def _send(self, checkpoint: Checkpoint) -> bool:
         """Whether this checkpoint is done with, sent or dropped."""
         began = self._clock.monotonic()
         try:
             if self._there is None:
-                self._there = self.tier.checkpoints()
+                self.learn()
             if not self._wants(checkpoint):
                 return True
             sent = self.tier.send(checkpoint.path, self._still_owner)
             with self._changed:
-                self._there.append(checkpoint)
-            if self._failures:
-                self._tell("store-back", checkpoint)
-                self._failures = 0
+                self._there = [*(self._there or ()), checkpoint]
+            self._answered(checkpoint)
             took_s = self._clock.monotonic() - began
             self._tell("uploaded", checkpoint, size_bytes=sent.bytes_sent, seconds=took_s)
             self._tidy_up(checkpoint)
+            self._learn_draws()
         except RefusedCheckpoint as refusal:
             self._tell("upload-dropped", checkpoint, str(refusal))
         except (TransferStopped, NotOwner):
@@ -190,14 +275,30 @@ class Uploader:
             return False
         return True
 
-    def _wait_after(self, error: Exception, checkpoint: Checkpoint) -> None:
+    def _learn_draws(self) -> None:
+        """Where checkpoints there go on in the data; what the store does not say is asked later."""
+        with suppress(StoreError):
+            for checkpoint in self._there or ():
+                listed = len(checkpoint.path.parts) == 1  # what was just sent has its path here
+                if listed and checkpoint.manifest_sha256 not in self._draws:
+                    draw = self._draw_of(self.tier, checkpoint)
+                    self._draws[checkpoint.manifest_sha256] = draw
+
+    def _answered(self, checkpoint: Checkpoint | None) -> None:
+        if self._failures:
+            self._tell("store-back", checkpoint)
+            self._failures = 0
+
+    def _wait_after(self, error: Exception, checkpoint: Checkpoint | None) -> None:
         reason = error.message if isinstance(error, StoreError) else repr(error)
         pause_s = self.tier.files.patience.pause_s(self._failures + 1)
         if self._failures == 0:
+            queued = next(iter(self._queue), checkpoint)
+            what = "the run's book" if queued is None else f"step-{queued.step}"
             self._tell(
                 "store-away",
-                checkpoint,
-                f"step-{checkpoint.step} is not in {self.tier.name} yet: {reason}; it stays here "
+                queued,
+                f"{what} is not in {self.tier.name} yet: {reason}; it stays here "
                 f"and is sent later, in order (next attempt in {short_seconds(pause_s)})",
             )
         with self._changed:
@@ -248,7 +349,7 @@ class Uploader:
     def _tell(
         self,
         kind: Kind,
-        checkpoint: Checkpoint,
+        checkpoint: Checkpoint | None,
         message: str = "",
         *,
         size_bytes: Bytes = 0,
@@ -258,8 +359,8 @@ class Uploader:
             TierChange(
                 kind=kind,
                 tier=self.tier.name,
-                step=checkpoint.step,
-                manifest_sha256=checkpoint.manifest_sha256,
+                step=0 if checkpoint is None else checkpoint.step,
+                manifest_sha256="" if checkpoint is None else checkpoint.manifest_sha256,
                 size_bytes=size_bytes,
                 seconds=seconds,
                 message=message,

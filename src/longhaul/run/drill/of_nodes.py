@@ -10,8 +10,11 @@ import shutil
 from collections.abc import Iterator, Sequence
 
 from longhaul.core.clocks import RealClock
-from longhaul.core.records import Event
+from longhaul.core.records import Decision, Event, Record
 from longhaul.core.units import Seconds
+from longhaul.logbook.ledger import load_ledger
+from longhaul.run.ask import ask_set
+from longhaul.run.asked import read_asked
 from longhaul.run.drill.machine_drill import (
     MachineDrill,
     Played,
@@ -22,6 +25,7 @@ from longhaul.run.drill.machine_drill import (
 )
 from longhaul.run.drill.stage import LONGEST_S, SOON_NOTICED, Stage
 from longhaul.run.drill.story import Story
+from longhaul.run.drill.training_process import Seen
 from longhaul.supervise.nodes.identity import Node
 from longhaul.supervise.nodes.ledger import Kind, NodeEvent, append, cordons, read
 from longhaul.supervise.nodes.reputation import PROVEN_STEPS, assign
@@ -31,6 +35,7 @@ _NO_DROPOUT = ("model.dropout=0",)
 """Other layouts add up in another order, and draw other masks."""
 _FAILS_PROBES = """['sh', '-c', 'test $# -lt 5 || exit 1; exec "$@"', 'sh']"""
 """A node that says who it is when it is asked with three words, and fails when with more."""
+_REASON = "decided before all was lost"
 _LONG = PROVEN_STEPS + 60
 _COMPARED = ("monitor.witness_every=10", "monitor.hash_every=10")
 
@@ -246,23 +251,37 @@ def _quarantined(story: Story) -> Iterator[str]:
 def _deleted(stage: Stage, drill: MachineDrill) -> Played:
     """All of a run is deleted but its remote tier; then four machines are there, two of them bad:
     one is in the ledger of an earlier run, one does not pass its probe.
+
+    Before, somebody decides on the very learning rate that the recipe has, which changes no bit;
+    after, the recipe has another one. Where the decision is forgotten, all bits differ.
     """
     remote = f"checkpoint.remote='{stage.room / 'M11-store'}'"
     ledger = stage.room / "M11-nodes"
     world = (_nodes("ab"), f"supervise.node_ledger='{ledger}'", remote)
     folder = stage.set_up((*drill.options, *world), drill.processes, pace_s=drill.pace_s)
     with stage.train() as training:
-        training.wait_for("a checkpoint elsewhere", _is_uploaded, LONGEST_S)
+        training.wait_for("a checkpoint elsewhere", _is_uploaded(20), LONGEST_S)
+        rate = read_asked(folder).settings().optim.lr
+        ask_set(str(folder.path), stage.room, f"optim.lr={rate}", _REASON, LONGEST_S)
+        decided = training.wait_for("the decision", _is_decided, LONGEST_S)
+        training.wait_for("a checkpoint after it", _is_uploaded(decided.step + 1), LONGEST_S)
     shutil.rmtree(folder.path)
     append(ledger, _cordon(("board:f1",), "f"))
     broken = f"{{name='g', slots=1, identity=['board:g1'], command={_FAILS_PROBES}}}"
     back = _nodes("fcd", spares="cd").replace("=[", f"=[{broken}, ", 1)
-    stage.set_up((*drill.options, back, *world[1:]), drill.processes)
+    stage.set_up((*drill.options, back, *world[1:], f"optim.lr={5 * rate}"), drill.processes)
     return (stage.end(),), drill.check
 
 
-def _is_uploaded(record: object) -> bool:
-    return isinstance(record, Event) and record.kind == "uploaded" and record.step >= 20
+def _is_uploaded(step: int) -> Seen:
+    def seen(record: Record) -> bool:
+        return isinstance(record, Event) and record.kind == "uploaded" and record.step >= step
+
+    return seen
+
+
+def _is_decided(record: Record) -> bool:
+    return isinstance(record, Decision) and record.reason == _REASON
 
 
 def _cordon(parts: Sequence[str], host: str) -> NodeEvent:
@@ -272,7 +291,16 @@ def _cordon(parts: Sequence[str], host: str) -> NodeEvent:
 
 
 def _came_back(story: Story) -> Iterator[str]:
-    yield from _went(story, "cd")
+    yield from _went(story, "ab", "cd")
+    back = story.events("brought-back")
+    if len(back) != 1 or back[0].data["lacking"]:
+        yield f"its book was brought back {len(back)} times, lacking {[e.data for e in back]}"
+    if not any(map(_is_decided, story.records)) or story.steps[0].attempt != 1:
+        yield "the story of before is not there"
+    if began(story)[-1].attempt < 2:
+        yield "it went on under a number that an attempt before had"
+    if "optim.lr" not in load_ledger(story.folder)[0].overrides:
+        yield "what was decided before is forgotten"
     fetched = story.events("fetched")
     if not fetched or began(story)[-1].step != fetched[0].step:
         yield f"it began at step {began(story)[-1].step}"

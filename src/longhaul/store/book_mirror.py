@@ -1,0 +1,256 @@
+"""A run's book brought to a store beside training, so that it outlives the machine it is kept on.
+
+What a checkpoint needs to be gone on from (decisions, healths, segments) must be there before the
+checkpoint is: whoever sends one sends the book first. Pages that are closed are sent once; one that
+grows is sent anew, as far as it has come, up to its last whole line.
+
+Enters: a run's folder. Leaves: one edition of its book after another in a store, the last two of
+which stay. Never knows: threads, or what stands on a page.
+"""
+
+import hashlib
+import json
+import platform
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from longhaul.core.clocks import Clock
+from longhaul.core.errors import ExitCode, LonghaulError
+from longhaul.core.units import Bytes, Seconds
+from longhaul.logbook.folder import RunFolder
+from longhaul.logbook.journal_files import journal_files
+from longhaul.store.book_index import (
+    FOLDER,
+    PAGES,
+    PLAIN_PAGES,
+    SEGMENT_PAGES,
+    Edition,
+    Index,
+    grows,
+    host_name,
+    is_page,
+    parse_index,
+    place_of,
+    render_index,
+)
+from longhaul.store.commit import NotOwner
+from longhaul.store.manifest import FileEntry
+from longhaul.store.patience import StoreError
+from longhaul.store.store_files import StoreFiles, local_pieces
+from longhaul.store.strict import RefusedCheckpoint
+
+_KEPT = 2
+"""Editions that stay: who reads one while the next is written finds its pages."""
+_LOOKS = 3
+"""At pages that change while they are sent, as where a full disk takes a line back."""
+_TAIL_BYTES: Bytes = 1 << 20
+
+
+class PlaceTaken(LonghaulError):
+    """The place in the store is that of another run, or of a later attempt at this one."""
+
+    exit_code = ExitCode.NEEDS_PERSON
+
+
+class BookMirror:
+    """Sends the book of one attempt.
+
+    Args:
+        folder: the run.
+        files: those below the run's own address, with its name in it.
+        attempt: of the lease; an edition of a lower one never counts against one of a higher one.
+        writer: eight hexadecimal digits, the same for all processes that serve this attempt.
+        clock: stamps editions.
+    """
+
+    def __init__(
+        self, folder: RunFolder, files: StoreFiles, attempt: int, writer: str, clock: Clock
+    ) -> None:
+        self._folder = folder
+        self._files = files
+        self._attempt = attempt
+        self._clock = clock
+        self._writer = writer
+        self._known: list[Index] | None = None
+        """Editions there, oldest first, the newest two or three; None before they were read."""
+        self._sent: set[str] = set()
+        """Pages that this process has read back there, whether an edition has them or not."""
+        self._hashed: dict[str, tuple[tuple[int, int], FileEntry]] = {}
+
+    def send(self, still_owner: Callable[[], bool]) -> Bytes:
+        """Bring there what the store's newest edition lacks, and seal it; the bytes sent.
+
+        Args:
+            still_owner: the fence, asked right before an edition is sealed.
+
+        Raises:
+            StoreError: the store refused or hung; call it again later.
+            PlaceTaken: another run, or a later attempt at this one, has its book there.
+            NotOwner: the lease went to another attempt.
+            TransferStopped: the run ends.
+        """
+        created = created_of(self._folder)
+        if created is None:
+            return 0  # no run yet
+        if self._known is None:
+            self._known = self._claim(created, still_owner)
+        with self._files.throttle:
+            there = self._there()
+            for look in range(1, _LOOKS + 1):
+                pages = tuple(self._pages())
+                try:
+                    sent = sum(self._send_page(page, there) for page in pages)
+                    break
+                except RefusedCheckpoint as changed:
+                    self._hashed.clear()
+                    if look == _LOOKS:
+                        raise StoreError(changed.message) from changed
+            newest = self._known[-1] if self._known else None
+            if newest is None or newest.pages != pages:
+                self._seal(pages, created, still_owner)
+                self._tidy_up()
+        return sent
+
+    def _claim(self, created: Seconds, still_owner: Callable[[], bool]) -> list[Index]:
+        """See whose place it is, and make it this attempt's: what was there, under its number."""
+        known = list(reversed(list(editions(self._files))))
+        if known and known[-1].created != created:
+            other = known[-1]
+            raise PlaceTaken(
+                f"{self._files.name} is the place of another run of this name, written from "
+                f"{other.host}: nothing of this one is sent there",
+                "give one of the two runs another name, or another checkpoint.remote",
+            )
+        self._refuse_if_taken(claiming=True)
+        if known and known[-1].edition.attempt < self._attempt:
+            self._known = known
+            self._seal(known[-1].pages, created, still_owner)
+        return known
+
+    def _refuse_if_taken(self, claiming: bool = False) -> None:
+        for name in self._files.names(FOLDER):
+            there = Edition.parse(name)
+            if there is None or there.attempt < self._attempt or there.writer == self._writer:
+                continue
+            # Two that came by the same number at the same moment: one of them gives way.
+            if there.attempt > self._attempt or claiming or there.writer < self._writer:
+                raise PlaceTaken(
+                    f"{self._files.name}: attempt {there.attempt} at this run, begun elsewhere, "
+                    f"has taken its place there: nothing of attempt {self._attempt} here is sent",
+                    "if two machines train this run, stop one of them",
+                )
+
+    def _seal(
+        self, pages: tuple[FileEntry, ...], created: Seconds, still_owner: Callable[[], bool]
+    ) -> None:
+        """Write the index of an edition whose pages are all there."""
+        assert self._known is not None
+        own = [
+            known.edition.number for known in self._known if known.edition.attempt == self._attempt
+        ]
+        if not still_owner():
+            raise NotOwner(f"no edition of the book was sealed in {self._files.name}")
+        self._refuse_if_taken()
+        index = Index(
+            edition=Edition(self._attempt, max(own, default=0) + 1, self._writer),
+            created=created,
+            host=host_name(platform.node()),
+            time=self._clock.wall(),
+            pages=pages,
+        )
+        self._files.send_bytes(render_index(index), index.edition.path)
+        self._known.append(index)
+
+    def _tidy_up(self) -> None:
+        """Remove older editions, and the pages that they alone have; failing costs space only."""
+        assert self._known is not None
+        gone, kept = self._known[:-_KEPT], self._known[-_KEPT:]
+        wanted = {place_of(page) for index in kept for page in index.pages}
+        with suppress(StoreError):
+            for index in gone:
+                self._files.remove(index.edition.path)
+            unwanted = {place_of(page) for index in gone for page in index.pages} - wanted
+            for place in sorted(unwanted):
+                self._files.remove(place)
+        self._known, self._sent = kept, self._sent & wanted
+
+    def _there(self) -> set[str]:
+        """Pages that are there whole: somebody has read them back, and nobody has removed them."""
+        assert self._known is not None
+        compared = {place_of(page) for index in self._known for page in index.pages} | self._sent
+        return compared & {f"{PAGES}/{name}" for name in self._files.names(PAGES)}
+
+    def _send_page(self, page: FileEntry, there: set[str]) -> Bytes:
+        place = place_of(page)
+        if place in there:
+            return 0
+        source = self._folder.path / page.name
+        self._files.send(source, place, page, growing=grows(page.name))
+        self._sent.add(place)
+        there.add(place)
+        return page.size_bytes
+
+    def _pages(self) -> Iterator[FileEntry]:
+        """What the run's folder has now."""
+        for path in _candidates(self._folder):
+            with suppress(OSError, RefusedCheckpoint):
+                page = self._page(path)
+                if page is not None:
+                    yield page
+
+    def _page(self, path: Path) -> FileEntry | None:
+        name = path.relative_to(self._folder.path).as_posix()
+        found = path.stat()
+        state = (found.st_size, found.st_mtime_ns)
+        hashed = self._hashed.get(name)
+        if hashed is not None and hashed[0] == state:
+            return hashed[1]
+        size = _whole_lines(path, found.st_size) if grows(name) else found.st_size
+        if not is_page(name) or size == 0:
+            return None
+        digest = hashlib.sha256()
+        for piece in local_pieces(path, size):
+            digest.update(piece)
+        page = FileEntry(name, size, digest.hexdigest())
+        self._hashed[name] = state, page
+        return page
+
+
+def editions(files: StoreFiles) -> Iterator[Index]:
+    """The editions of a book there that can be believed, newest first.
+
+    Raises:
+        StoreError: the store does not say.
+    """
+    found = (Edition.parse(name) for name in files.names(FOLDER))
+    for edition in sorted((item for item in found if item is not None), reverse=True):
+        content = files.read_small(edition.path)
+        if content is not None:
+            with suppress(RefusedCheckpoint):
+                yield parse_index(content, edition, f"{files.name}/{edition.path}")
+
+
+def created_of(folder: RunFolder) -> Seconds | None:
+    """Unix time at which a run was made; None if there is none, or it does not say."""
+    try:
+        return float(json.loads(folder.identity.read_bytes())["created"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _candidates(folder: RunFolder) -> Iterator[Path]:
+    yield from (folder.path / name for name in PLAIN_PAGES)
+    if folder.segments.is_dir():
+        for segment in sorted(folder.segments.iterdir()):
+            yield from (segment / name for name in SEGMENT_PAGES)
+    yield from (folder.journal / file.name for file in journal_files(folder.journal))
+
+
+def _whole_lines(path: Path, size: Bytes) -> Bytes:
+    """How much of a growing file ends with a line; a line longer than a megabyte is none."""
+    begin = max(0, size - _TAIL_BYTES)
+    with path.open("rb") as file:
+        file.seek(begin)
+        tail = file.read(size - begin)
+    return begin + tail.rfind(b"\n") + 1
