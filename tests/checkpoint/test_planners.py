@@ -10,7 +10,7 @@ from torch import Tensor
 
 from longhaul.checkpoint.layout import METADATA_NAME, from_json
 from longhaul.checkpoint.planners import PiecesSavePlanner
-from longhaul.checkpoint.storage import CheckpointWriter, load_tensors
+from longhaul.checkpoint.storage import CheckpointWriter, plan_load
 from longhaul.core.pieces import Pieces, cut_parts, pieces_of
 
 
@@ -75,7 +75,7 @@ def test_what_one_layout_saves_any_other_reads_bit_by_bit(
         for pieces in dealt(whole, *after, axis, fused):
             expected = local_part(whole, pieces)
             fresh = {"w": torch.full_like(expected, -1.0), "count": torch.zeros(())}
-            load_tensors(folder, metadata, fresh, {"w": pieces})
+            plan_load(folder, metadata, fresh, {"w": pieces})()
             assert torch.equal(fresh["w"], expected)
             assert fresh["count"] == 7
 

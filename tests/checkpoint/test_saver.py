@@ -18,6 +18,7 @@ from longhaul.checkpoint.saver import CheckpointChange, Saver
 from longhaul.checkpoint.staging import Staging
 from longhaul.core import files
 from longhaul.core.clocks import FakeClock
+from longhaul.core.meter import moved
 from longhaul.core.units import short_bytes
 from longhaul.store.catalogue import catalogue
 from longhaul.store.commit import remove
@@ -138,6 +139,55 @@ def test_saving_returns_at_once_and_the_next_save_waits_for_it(tmp_path: Path) -
         fresh = state(0.0)
         load(tmp_path / f"step-{step}", fresh)
         assert set(fresh.tensors["model.w"].tolist()) == {float(step)}
+
+
+@pytest.mark.parametrize("moves", [True, False])
+def test_a_slow_save_gives_signs_of_life_and_one_that_hangs_gives_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moves: bool
+) -> None:
+    monkeypatch.setattr("longhaul.checkpoint.saver._LOOK_EVERY_S", 0.01)
+    written, may_end, signs, looks = threading.Event(), threading.Event(), [], []
+    real = Saver._stages
+
+    def slowly(self: Saver, step: int, facts: bytes):
+        yield from real(self, step, facts)
+        written.set()
+        while not may_end.wait(0.001):
+            if moves:
+                moved(1)
+
+    def heard() -> None:
+        signs.append(writer._meter.total)
+        if moves and len(signs) >= 5:
+            may_end.set()
+
+    join = threading.Thread.join
+
+    def looked(thread: threading.Thread, timeout: float | None = None) -> None:
+        join(thread, timeout)
+        if written.is_set():
+            looks.append(len(signs))
+        if not moves and len(looks) == 20:
+            may_end.set()
+
+    monkeypatch.setattr(Saver, "_stages", slowly)
+    writer = saver(tmp_path)
+    writer.save(7, state())
+    monkeypatch.setattr(threading.Thread, "join", looked)
+    writer.wait(heard)
+    monkeypatch.undo()
+    assert writer.poll()[-1].kind == "verified"
+    if moves:
+        assert len(signs) >= 5
+        assert signs == sorted(set(signs)), "each one for bytes that came since the last"
+    else:
+        assert len(set(looks[2:])) == 1, "nothing was written any more"
+
+
+def test_bytes_are_counted_as_they_are_written_and_read_back(tmp_path: Path) -> None:
+    writer = saver(tmp_path)
+    (_, _, last) = saved(writer, 7, state(elements=500_000))
+    assert writer._meter.total >= 2 * last.size_bytes
 
 
 def test_memory_stays_flat_over_fifty_saves(tmp_path: Path) -> None:

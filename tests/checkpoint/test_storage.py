@@ -30,7 +30,7 @@ from longhaul.checkpoint.planners import NotATensor
 from longhaul.checkpoint.storage import (
     CheckpointReader,
     CheckpointWriter,
-    load_tensors,
+    plan_load,
     save_tensors,
 )
 from longhaul.store.strict import RefusedCheckpoint
@@ -49,7 +49,7 @@ def test_what_is_saved_is_loaded_bit_by_bit(
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(file.name for file in files)
     fresh = blank(tensors)
     places = {name: tensor.data_ptr() for name, tensor in fresh.items()}
-    load_tensors(tmp_path, metadata_of(tmp_path), fresh)
+    plan_load(tmp_path, metadata_of(tmp_path), fresh)()
     same_bits(fresh, tensors)
     assert places == {name: tensor.data_ptr() for name, tensor in fresh.items()}
 
@@ -58,9 +58,13 @@ def test_names_with_dots_slashes_and_other_letters_are_only_names(
     tmp_path: Path, same_bits: Callable
 ) -> None:
     tensors = {"../../etc/passwd": torch.ones(2), 'größe."x"': torch.ones(3), "": torch.ones(1)}
-    save_tensors(tmp_path, tensors)
+    folder = tmp_path / "here"
+    folder.mkdir()
+    save_tensors(folder, tensors)
+    assert {path.name for path in folder.iterdir()} == {"__0_0.safetensors", METADATA_NAME}
+    assert list(tmp_path.iterdir()) == [folder]
     fresh = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
-    load_tensors(tmp_path, metadata_of(tmp_path), fresh)
+    plan_load(folder, metadata_of(folder), fresh)()
     same_bits(fresh, tensors)
 
 
@@ -86,7 +90,7 @@ def test_a_file_that_contradicts_the_metadata_touches_no_tensor(
     safetensors.torch.save_file({"a": torch.ones(3), **other}, tmp_path / "__0_0.safetensors")
     fresh = {"a": torch.zeros(3), "w": torch.zeros(3)}
     with pytest.raises(RefusedCheckpoint, match="__0_0"):
-        load_tensors(tmp_path, metadata, fresh)
+        plan_load(tmp_path, metadata, fresh)()
     assert not fresh["a"].any()
 
 
@@ -125,7 +129,7 @@ def test_another_number_of_ranks_reads_the_chunks_it_needs(tmp_path: Path) -> No
     ]
 
     fresh = {"w": torch.zeros(10, 3)}
-    load_tensors(tmp_path, metadata_of(tmp_path), fresh)
+    plan_load(tmp_path, metadata_of(tmp_path), fresh)()
     assert torch.equal(fresh["w"], whole)
 
     class Rows:

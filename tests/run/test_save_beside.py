@@ -1,6 +1,8 @@
 """A save whose copy is made as late as it may be, while the next step is under way."""
 
 import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,10 +11,12 @@ from safetensors import safe_open
 from longhaul.checkpoint.saver import Saver
 from longhaul.checkpoint.staging import Staging
 from longhaul.core.errors import ExitCode
+from longhaul.core.meter import moved
 from longhaul.logbook.folder import RunFolder
 from longhaul.run.start import Start, start
 from longhaul.run.view import SilentView
 from longhaul.store.catalogue import catalogue
+from longhaul.supervise.ranks.progress import progress_path, read_progress
 from longhaul.train.step import TrainingStep
 
 TINY = (
@@ -72,3 +76,25 @@ def test_checkpoints_hold_the_state_at_the_border_however_late_they_are_copied(
     assert checkpoints(tmp_path / "late", tmp_path / "prepared") == at_once
     # The passes of the step after each save were made before anything of the state was copied.
     assert [step for step, copying in enumerate(beside) if copying] == [2, 4, 6, 8]
+
+
+def test_the_last_save_is_waited_for_with_signs_of_life_while_its_bytes_move(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watchdog ends what is silent for too long; a big save on a slow disk is not."""
+    progress = progress_path(RunFolder(tmp_path / "drill"), 0)
+    stages, signs, deadline = Saver._stages, set(), time.monotonic() + 30
+
+    def slowly(saver: Saver, step: int, facts: bytes) -> Iterator[object]:
+        yield from stages(saver, step, facts)
+        while step == 9 and len(signs) < 5 and time.monotonic() < deadline:
+            moved(1)
+            time.sleep(0.001)
+            said = read_progress(progress)
+            if said is not None and said.phase == "save":
+                signs.add(said.sign)
+
+    monkeypatch.setattr(Saver, "_stages", slowly)
+    monkeypatch.setattr("longhaul.checkpoint.saver._LOOK_EVERY_S", 0.01)
+    checkpoints(tmp_path, tmp_path / "prepared")
+    assert len(signs) == 5

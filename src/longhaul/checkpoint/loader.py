@@ -37,17 +37,6 @@ class Loaded:
     facts: Mapping[str, Any]
 
 
-def load(path: Path, state: TrainingState) -> Loaded:
-    """Fill the tensors of `state` from the checkpoint at `path`, bit by bit.
-
-    Raises:
-        RefusedCheckpoint: a file differs from the manifest, or says what no checkpoint of ours
-            says; record it as poisoned and try the one before.
-        StateMismatch: the checkpoint is sound but holds other tensors than `state`.
-    """
-    return _fill(path, state, prefix="")
-
-
 def restore(path: Path, parts: Mapping[str, Stateful], control: Control | None = None) -> Loaded:
     """Load the checkpoint at `path` into `parts`, which must be all the parts it holds.
 
@@ -58,7 +47,7 @@ def restore(path: Path, parts: Mapping[str, Stateful], control: Control | None =
         RefusedCheckpoint, StateMismatch: as `load`.
     """
     state = capture(parts)
-    loaded = _fill(path, state, "", control)
+    loaded = load(path, state, control=control)
     hand_back(parts, TrainingState(state.tensors, loaded.facts))
     return loaded
 
@@ -70,16 +59,28 @@ def load_part(path: Path, part: str, owner: Stateful) -> Loaded:
         RefusedCheckpoint, StateMismatch: as `load`; all files are compared all the same.
     """
     state = capture({part: owner})
-    loaded = _fill(path, state, prefix=f"{part}.")
+    loaded = load(path, state, prefix=f"{part}.")
     facts = {name: fact for name, fact in loaded.facts.items() if name == part}
     hand_back({part: owner}, TrainingState(state.tensors, facts))
     return loaded
 
 
-def _fill(path: Path, state: TrainingState, prefix: str, control: Control | None = None) -> Loaded:
-    """Fill the tensors of `state`, which must be all those of the checkpoint whose names begin so.
+def load(
+    path: Path, state: TrainingState, prefix: str = "", control: Control | None = None
+) -> Loaded:
+    """Fill the tensors of `state` from the checkpoint at `path`, bit by bit.
 
-    No rank takes a bit before all of them know that they can.
+    Args:
+        path: the checkpoint's folder.
+        state: all those tensors of the checkpoint whose names begin with `prefix`.
+        prefix: such as `model.`; all of them when empty.
+        control: of several ranks that do it together; none takes a bit before all of them know
+            that they can.
+
+    Raises:
+        RefusedCheckpoint: a file differs from the manifest, or says what no checkpoint of ours
+            says; record it as poisoned and try the one before.
+        StateMismatch: the checkpoint is sound but holds other tensors than `state`.
     """
     live = descriptions(state.tensors, state.pieces)
     if control is not None:

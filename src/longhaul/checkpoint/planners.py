@@ -41,37 +41,34 @@ class NotATensor(LonghaulError):
     """Training state held something a checkpoint does not take."""
 
 
-class _Held:
-    """What lies here, piece by piece.
+_AS_IT_IS = {"flatten_state_dict": False, "flatten_sharded_tensors": False}
+"""Stock planners would take nested state and sharded tensors apart first; neither comes here."""
+
+
+class _OfPieces:
+    """What both planners know: the pieces that lie here.
 
     Args:
         pieces: by name of a tensor; what is not named lies here whole.
     """
 
     def __init__(self, pieces: Mapping[str, Pieces]) -> None:
-        self.pieces = pieces
-        self.views: dict[MetadataIndex, Tensor] = {}
+        super().__init__(**_AS_IT_IS)
+        self._pieces = pieces
+        self._views: dict[MetadataIndex, Tensor] = {}
 
-    def take(self, name: str, local: Tensor) -> list[tuple[MetadataIndex, Piece]]:
+    def _take(self, name: str, local: Tensor) -> list[tuple[MetadataIndex, Piece]]:
         """Keep a view of every piece of a tensor; where each is found."""
         found = []
-        for piece in pieces_here(local, self.pieces.get(name)):
+        for piece in pieces_here(local, self._pieces.get(name)):
             index = MetadataIndex(name, torch.Size(piece.offset))
-            self.views[index] = piece_of(local, piece)
+            self._views[index] = piece_of(local, piece)
             found.append((index, piece))
         return found
 
 
-class PiecesSavePlanner(DefaultSavePlanner):
-    """Plans to write every piece that lies here; those that lie elsewhere too are dealt out.
-
-    Args:
-        pieces: by name of a tensor; what is not named lies here whole.
-    """
-
-    def __init__(self, pieces: Mapping[str, Pieces]) -> None:
-        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
-        self._held = _Held(pieces)
+class PiecesSavePlanner(_OfPieces, DefaultSavePlanner):
+    """Plans to write every piece that lies here; those that lie elsewhere too are dealt out."""
 
     def create_local_plan(self) -> SavePlan:
         """Every piece that lies here.
@@ -82,8 +79,8 @@ class PiecesSavePlanner(DefaultSavePlanner):
         items = []
         for name, tensor in self.state_dict.items():
             local = _checked(name, tensor)
-            pieces = self._held.pieces.get(name)
-            for index, piece in self._held.take(name, local):
+            pieces = self._pieces.get(name)
+            for index, piece in self._take(name, local):
                 data = TensorWriteData(
                     _chunk(piece),
                     TensorProperties(local.dtype),
@@ -96,19 +93,11 @@ class PiecesSavePlanner(DefaultSavePlanner):
 
     def resolve_data(self, write_item: WriteItem) -> Tensor:
         """The piece itself."""
-        return self._held.views[write_item.index]
+        return self._views[write_item.index]
 
 
-class PiecesLoadPlanner(DefaultLoadPlanner):
-    """Plans to read every piece that lies here, from whichever chunks hold it.
-
-    Args:
-        pieces: by name of a tensor; what is not named lies here whole.
-    """
-
-    def __init__(self, pieces: Mapping[str, Pieces]) -> None:
-        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
-        self._held = _Held(pieces)
+class PiecesLoadPlanner(_OfPieces, DefaultLoadPlanner):
+    """Plans to read every piece that lies here, from whichever chunks hold it."""
 
     def create_local_plan(self) -> LoadPlan:
         """What each piece is read from."""
@@ -117,13 +106,13 @@ class PiecesLoadPlanner(DefaultLoadPlanner):
         for name, tensor in self.state_dict.items():
             described = self.metadata.state_dict_metadata[name]
             assert isinstance(described, TensorStorageMetadata)
-            chunks = [_chunk(piece) for _, piece in self._held.take(name, local_of(tensor))]
+            chunks = [_chunk(piece) for _, piece in self._take(name, local_of(tensor))]
             items += create_read_items_for_chunk_list(name, described, chunks)
         return LoadPlan(items)
 
     def resolve_tensor(self, read_item: ReadItem) -> Tensor:
         """The part of a piece that a chunk fills."""
-        view = self._held.views[read_item.dest_index]
+        view = self._views[read_item.dest_index]
         ranges = zip(read_item.dest_offsets, read_item.lengths, strict=True)
         for axis, (begin, length) in enumerate(ranges):
             view = view.narrow(axis, begin, length)

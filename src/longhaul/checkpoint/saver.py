@@ -23,6 +23,7 @@ from longhaul.checkpoint.capture import TrainingState
 from longhaul.checkpoint.staging import Staging
 from longhaul.checkpoint.write import Stage, needed_bytes, render_facts, write_checkpoint
 from longhaul.core.clocks import Clock
+from longhaul.core.meter import Meter
 from longhaul.core.pieces import Pieces
 from longhaul.core.units import Bytes, Seconds, short_bytes
 from longhaul.logbook.reserve import RESERVE_BYTES
@@ -68,6 +69,7 @@ class CheckpointChange:
         } | ({"full": True} if self.full else {})
 
 
+_LOOK_EVERY_S: Seconds = 1.0
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -113,23 +115,31 @@ class Saver:
         self._pieces: Mapping[str, Pieces] = {}
         self._changes: deque[CheckpointChange] = deque()
         self._thread: threading.Thread | None = None
+        self._meter = Meter()
 
     @property
     def held_bytes(self) -> Bytes:
         """What the buffers of the copy take."""
         return self._staging.held_bytes
 
-    def save(self, step: int, state: TrainingState) -> Seconds:
+    def save(
+        self, step: int, state: TrainingState, alive: Callable[[], object] = lambda: None
+    ) -> Seconds:
         """Copy `state` and start to write it; seconds waited for the save before this one.
 
         Training may go on, and change its tensors after `settle`.
+
+        Args:
+            step: updates made.
+            state: live.
+            alive: as `wait`.
 
         Raises:
             ValueError, TypeError: a fact is no JSON value, or a number that is not finite.
         """
         began = self._clock.monotonic()
         facts = render_facts(step, self._attempt, state.facts)
-        waited = self.wait()
+        waited = self.wait(alive)
         self._staging.begin(state.tensors)
         self._pieces = state.pieces
         self._copied.clear()
@@ -172,18 +182,29 @@ class Saver:
                 drained.append(self._changes.popleft())
         return drained
 
-    def wait(self) -> Seconds:
-        """Wait for the save in progress, read-back included; the seconds it took."""
+    def wait(self, alive: Callable[[], object] = lambda: None) -> Seconds:
+        """Wait for the save in progress, read-back included; the seconds it took.
+
+        Args:
+            alive: called now and then while bytes of this rank are written or read back. A save
+                that hangs gives no such sign, nor does one that waits for the other ranks: they
+                give theirs.
+        """
         began = self._clock.monotonic()
         if self._thread is not None:
             self.settle()
-            self._thread.join()
+            seen = self._meter.total
+            while self._thread.is_alive():
+                self._thread.join(_LOOK_EVERY_S)
+                if seen != self._meter.total:
+                    seen = self._meter.total
+                    alive()
             self._thread = None
         return self._clock.monotonic() - began
 
-    def close(self) -> None:
-        """Wait for the save in progress and give the buffers back."""
-        self.wait()
+    def close(self, alive: Callable[[], object] = lambda: None) -> None:
+        """Wait for the save in progress, as `wait`, and give the buffers back."""
+        self.wait(alive)
         self._staging.release()
 
     def _copy_and_write(self, step: int, facts: bytes, began: Seconds) -> None:
@@ -194,7 +215,8 @@ class Saver:
             return
         finally:
             self._copied.set()
-        self._write(step, facts, began)
+        with self._meter.counting():
+            self._write(step, facts, began)
 
     def _write(self, step: int, facts: bytes, began: Seconds) -> None:
         sha256, size_bytes = "", 0

@@ -17,6 +17,7 @@ from longhaul.checkpoint.shared_memory import Slot
 from longhaul.core.units import Bytes, Seconds
 
 _WORD = 1 << 64
+"""Checksums are kept as unsigned words of 8 bytes; torch's sums are signed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ import mmap
 import os
 import struct
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,6 +66,12 @@ class SharedMemory:
             if rank not in ranks:
                 for descriptor in descriptors:
                     os.ftruncate(descriptor, 0)
+
+    def labels(self) -> Iterator[Mapping[str, Any]]:
+        """Of all that is sealed, whoever's it is."""
+        for descriptor in self._all():
+            if (sealed := Slot(descriptor).sealed()) is not None:
+                yield sealed.label
 
     def close(self) -> None:
         """Let go of it."""

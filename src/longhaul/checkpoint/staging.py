@@ -20,9 +20,8 @@ from longhaul.checkpoint.shards import local_of
 from longhaul.core.units import Bytes
 
 _Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
-
-
 _SLICE_BYTES: Bytes = 8 << 20
+"""What a thread copies at once: many to each thread, so that all end at about the same time."""
 _COPIERS = min(4, os.cpu_count() or 1)
 """Threads of one copy on the host: memory is as fast as a few of them."""
 

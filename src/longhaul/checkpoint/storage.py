@@ -242,20 +242,6 @@ def save_tensors(
     return writer.files
 
 
-def load_tensors(
-    folder: Path,
-    metadata: Metadata,
-    tensors: Mapping[str, Tensor],
-    pieces: Mapping[str, Pieces] | None = None,
-) -> None:
-    """Fill `tensors` in place from the files in `folder`.
-
-    Raises:
-        RefusedCheckpoint: files and metadata contradict each other; no tensor was touched.
-    """
-    plan_load(folder, metadata, tensors, pieces)()
-
-
 def plan_load(
     folder: Path,
     metadata: Metadata,

@@ -256,14 +256,14 @@ class Trainer:
         parts = self._parts
         with parts.books.booked("checkpoint_stall"):
             owners = training_state(parts.step, parts.progress)
-            parts.saver.save(self.position.step, capture(owners))
+            parts.saver.save(self.position.step, capture(owners), parts.books.alive)
         yield from self.saved()
 
     def saved(self, wait: bool = False) -> Iterator[Event]:
         """What became of earlier saves."""
         if wait:
             with self._parts.books.booked("checkpoint_stall"):
-                self._parts.saver.wait()
+                self._parts.saver.wait(self._parts.books.alive)
         for change in self._parts.saver.poll():
             kind = "checkpoint-failed" if change.kind == "failed" else "checkpoint"
             # Without seconds: not every one of these is kept, and what it carried would be lost.
