@@ -5,7 +5,15 @@ import pytest
 from longhaul.core.clocks import FakeClock
 from longhaul.core.errors import RecipeError, UsageError
 from longhaul.logbook.folder import RunFolder, create_run
-from longhaul.run.asked import Asked, ask, ask_again, changed_settings, read_asked, write_asked
+from longhaul.run.asked import (
+    Asked,
+    ask,
+    ask_again,
+    ask_more,
+    changed_settings,
+    read_asked,
+    write_asked,
+)
 
 
 def asked(*options: str, data: str | None = None) -> Asked:
@@ -45,6 +53,28 @@ def test_an_option_given_again_with_its_old_value_takes_the_new_one_back() -> No
 def test_what_would_make_another_run_is_refused_by_name(option: str) -> None:
     with pytest.raises(RecipeError, match=option.split("=")[0].replace(".", r"\.")):
         ask_again(asked(), asked(option))
+
+
+def test_a_second_start_from_another_folder_finds_the_same_files(
+    folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, later = tmp_path / "first", tmp_path / "later"
+    first.mkdir()
+    later.mkdir()
+    recipe = first / "mine.toml"
+    recipe.write_text('extends = "drill"\n[supervise]\nnode_ledger = "nodes"\n')
+    monkeypatch.chdir(first)
+    remote = "checkpoint.remote=['store', 's3://bucket/runs']"
+    write_asked(folder, ask("mine.toml", (remote,), None, Path("prepared")))
+    monkeypatch.chdir(later)
+    same = ask_again(read_asked(folder), ask(str(recipe), (), None, Path("prepared")))
+    for known in (read_asked(folder), same, ask_more(same, ("train.steps=90",), None)):
+        settings = known.settings()
+        assert settings.checkpoint.remote == (str(first / "store"), "s3://bucket/runs")
+        assert settings.supervise.node_ledger == str(first / "nodes")
+    moved = ask_more(same, ("supervise.node_ledger=nodes",), None)
+    assert moved.settings().supervise.node_ledger == str(later / "nodes")
+    assert moved.settings().checkpoint.remote == settings.checkpoint.remote
 
 
 def test_other_text_is_refused() -> None:

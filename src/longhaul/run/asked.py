@@ -15,6 +15,7 @@ from longhaul.config.load import (
     Resolved,
     load_on_top,
     load_recipe,
+    parse_override,
     recipe_file,
     recipe_from_values,
 )
@@ -24,6 +25,9 @@ from longhaul.core.errors import RecipeError, UsageError
 from longhaul.core.files import write_bytes, write_json
 from longhaul.core.fingerprint import differences
 from longhaul.logbook.folder import RunFolder
+
+_PATHS = ("checkpoint.remote", "supervise.node_ledger", "supervise.signatures")
+"""Settings that are files or folders, which every start must find again."""
 
 
 @dataclass(frozen=True)
@@ -38,24 +42,41 @@ class Asked:
     prepared: str
     """Folder of prepared text."""
     values: Mapping[str, Any]
-    """The merged tables."""
+    """The merged tables; paths in them are absolute."""
+    base: str
+    """Folder of the first start: relative paths in the recipe's file mean what they meant there."""
 
     def settings(self) -> Recipe:
         """The recipe, checked."""
         return recipe_from_values(self.values)
 
 
-def ask(recipe: str, options: tuple[str, ...], data: str | None, prepared: Path) -> Asked:
+def ask(
+    recipe: str,
+    options: tuple[str, ...],
+    data: str | None,
+    prepared: Path,
+    base: Path | None = None,
+) -> Asked:
     """Resolve what somebody asks for.
+
+    Args:
+        recipe: a shipped recipe's name, or the path of a file.
+        options: `path=value`.
+        data: replaces every source.
+        prepared: folder of prepared text.
+        base: folder of the first start; None: this is the first, and here.
 
     Raises:
         RecipeError: with every problem.
     """
     path = Path(recipe)
     data = _absolute(data)
+    options, base = _anchored_options(options), base or Path.cwd()
     resolved: Resolved = load_recipe(recipe, options, data)
     name = str(path.resolve()) if path.suffix == ".toml" else recipe
-    return Asked(name, options, data, str(prepared.resolve()), resolved.values)
+    values = _anchored(resolved.values, base)
+    return Asked(name, options, data, str(prepared.resolve()), values, str(base))
 
 
 def ask_again(known: Asked, new: Asked) -> Asked:
@@ -66,8 +87,8 @@ def ask_again(known: Asked, new: Asked) -> Asked:
     """
     options = tuple(o for o in known.options if o not in new.options) + new.options
     data = new.data or known.data
-    merged = ask(new.recipe, options, data, Path(new.prepared))
-    _refuse_another_run(known.settings(), merged.settings())
+    merged = ask(new.recipe, options, data, Path(new.prepared), Path(known.base))
+    refuse_another_run(known.settings(), merged.settings())
     return merged
 
 
@@ -80,9 +101,9 @@ def ask_more(known: Asked, options: tuple[str, ...], data: str | None) -> Asked:
     Raises:
         RecipeError: the run would no longer be the same run.
     """
-    settings = known.settings()
+    settings, options = known.settings(), _anchored_options(options)
     resolved = load_on_top(known.values, options, _absolute(data), settings.name)
-    _refuse_another_run(settings, resolved.recipe)
+    refuse_another_run(settings, resolved.recipe)
     kept = tuple(option for option in known.options if option not in options)
     return replace(known, options=kept + options, data=data or known.data, values=resolved.values)
 
@@ -105,6 +126,7 @@ def write_asked(folder: RunFolder, asked: Asked) -> None:
             "data": asked.data,
             "prepared": asked.prepared,
             "values": asked.values,
+            "base": asked.base,
         },
     )
 
@@ -117,9 +139,9 @@ def read_asked(folder: RunFolder) -> Asked:
     """
     try:
         body = json.loads(_path(folder).read_bytes())
-        return Asked(
-            body["recipe"], tuple(body["options"]), body["data"], body["prepared"], body["values"]
-        )
+        base = body.get("base") or str(Path.cwd())  # older runs do not say it
+        facts = body["data"], body["prepared"], body["values"], base
+        return Asked(body["recipe"], tuple(body["options"]), *facts)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(
             f"{_path(folder)}: cannot be read ({error})",
@@ -139,11 +161,47 @@ def _absolute(data: str | None) -> str | None:
     return str(Path(data).resolve())
 
 
+def _anchored_options(options: tuple[str, ...]) -> tuple[str, ...]:
+    """Options that name files by what they mean here, and not where the run is started next."""
+    found = []
+    for option in options:
+        path, _, _ = option.partition("=")
+        if path.strip() in _PATHS:
+            path, value = parse_override(option)
+            option = f"{path}={json.dumps(_from(value, Path.cwd()), ensure_ascii=False)}"
+        found.append(option)
+    return tuple(found)
+
+
+def _anchored(values: Mapping[str, Any], base: Path) -> dict[str, Any]:
+    """The same tables with paths that are absolute."""
+    tables = dict(values)
+    for path in _PATHS:
+        section, key = path.split(".")
+        if key in (table := tables.get(section, {})):
+            tables[section] = {**table, key: _from(table[key], base)}
+    return tables
+
+
+def _from(value: Any, base: Path) -> Any:
+    """A path, or several, from `base`; addresses as they are."""
+    if isinstance(value, list):
+        return [_from(item, base) for item in value]
+    if not isinstance(value, str) or not value or "://" in value:
+        return value
+    return str((base / Path(value).expanduser()).resolve())
+
+
 def _path(folder: RunFolder) -> Path:
     return folder.path / "asked.json"
 
 
-def _refuse_another_run(before: Recipe, after: Recipe) -> None:
+def refuse_another_run(before: Recipe, after: Recipe) -> None:
+    """Let only settings pass with which a run stays the same run.
+
+    Raises:
+        RecipeError: names those that decide what it is.
+    """
     refused = [
         f"  {path}: {_shown(old)} → {_shown(new)}"
         for path, (old, new) in changed_settings(before, after).items()

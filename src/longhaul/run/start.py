@@ -32,6 +32,7 @@ from longhaul.run.asked import (
     read_asked,
     write_asked,
 )
+from longhaul.run.bring_back import bring_back, is_elsewhere
 from longhaul.run.past import Past, read_past
 from longhaul.run.view import View
 from longhaul.supervise.causes.classify import load_signatures
@@ -72,7 +73,11 @@ def start(typed: Start, view: View) -> ExitCode:
 
         return work(folder, lease, view)
 
-    return _start(typed, view.say, train)
+    if place is None:
+        return _start(typed, view.say, train)
+    from longhaul.parallel.world import telling_of_absence
+
+    return telling_of_absence(place, lambda: _start(typed, view.say, train))
 
 
 def start_supervised(
@@ -94,12 +99,13 @@ def start_supervised(
     def supervise(folder: RunFolder, asked: Asked, lease: Lease) -> ExitCode:
         settings = asked.settings()
         signatures = load_signatures(settings.supervise.signatures)
-        processes, device = settings.machine.processes, _device_of(folder)
+        processes, device = settings.machine.processes, partial(_device_of, folder)
         job = Job(folder, settings.supervise, processes, partial(work, folder), signatures, device,
                   node_plan(settings, folder), _worker_words(folder))  # fmt: skip
         if settings.parallel.elastic:
             refuse_without_torchft()
-            return ElasticSupervisor(job, lease, say, began).run()
+            each = settings.parallel.shard or 1
+            return ElasticSupervisor(job, lease, say, began, each).run()
         return Supervisor(job, lease, say, began).run()
 
     return _start(typed, say, supervise)
@@ -111,7 +117,9 @@ def _start(
     train: Callable[[RunFolder, Asked, Lease], ExitCode],
 ) -> ExitCode:
     clock = RealClock()
-    folder, asked = _what_is_meant(typed)
+    folder, asked = _what_is_meant(typed, say)
+    if not typed.new:
+        asked = bring_back(folder, asked, say, clock)
     if folder.exists:
         refuse_if_held(folder, clock)
         if left_over(folder):
@@ -132,7 +140,7 @@ def _start(
         return train(folder, asked, lease)
 
 
-def _what_is_meant(typed: Start) -> tuple[RunFolder, Asked]:
+def _what_is_meant(typed: Start, say: Callable[[str], None]) -> tuple[RunFolder, Asked]:
     """The run's folder, and what it is asked for, its earlier starts included."""
     if not typed.new and typed.recipe not in shipped_recipes():
         for path in (typed.runs / typed.recipe, Path(typed.recipe)):
@@ -143,11 +151,13 @@ def _what_is_meant(typed: Start) -> tuple[RunFolder, Asked]:
     # A start that failed before it trained anything binds nobody to what was typed then.
     if not typed.new and folder.exists and has_asked(folder) and read_past(folder).begun:
         # Judged together with the options of earlier starts: alone they may make no sense.
-        new = Asked(typed.recipe, typed.options, typed.data, str(typed.prepared), {})
+        here = str(Path.cwd())
+        new = Asked(typed.recipe, typed.options, typed.data, str(typed.prepared), {}, here)
         return folder, ask_again(read_asked(folder), new)
     asked = ask(typed.recipe, typed.options, typed.data, typed.prepared)
     path = typed.runs / asked.settings().name
-    return RunFolder(_free_path(path) if typed.new else path), asked
+    taken = partial(is_elsewhere, asked=asked, say=say)
+    return RunFolder(_free_path(path, taken) if typed.new else path), asked
 
 
 def _wants_more(folder: RunFolder, past: Past, asked: Asked) -> bool:
@@ -178,9 +188,10 @@ def _say_finished(folder: RunFolder, finished: Event, say: Callable[[str], None]
     )
 
 
-def _free_path(path: Path) -> Path:
+def _free_path(path: Path, taken: Callable[[str], bool]) -> Path:
     candidates = (path.with_name(f"{path.name}-{number}") for number in count(2))
-    return next(p for p in chain([path], candidates) if not RunFolder(p).exists)
+    free = (p for p in chain([path], candidates) if not RunFolder(p).exists)
+    return next(p for p in free if not taken(p.name))
 
 
 def _worker_words(folder: RunFolder) -> tuple[str, ...]:
