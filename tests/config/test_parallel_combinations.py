@@ -19,8 +19,16 @@ from longhaul.core.errors import RecipeError
         (["parallel.pipeline=99"], ["parallel.pipeline", "model.layers"]),
         (["parallel.elastic=true"], ["parallel.elastic", "machine.processes"]),
         (
-            ["parallel.elastic=true", "machine.processes=4", "parallel.shard=2"],
-            ["parallel.elastic", "parallel.shard"],
+            ["parallel.elastic=true", "machine.processes=2", "parallel.shard=2"],
+            ["parallel.elastic", "machine.processes"],
+        ),
+        (
+            ["parallel.elastic=true", "machine.processes=5", "parallel.shard=2"],
+            ["parallel.elastic", "parallel.shard", "machine.processes"],
+        ),
+        (
+            ["parallel.elastic=true", "machine.processes=4", "parallel.tensor=2"],
+            ["parallel.elastic", "parallel.tensor"],
         ),
         (["parallel.stages_per_rank=2"], ["parallel.stages_per_rank", "parallel.pipeline"]),
         (
@@ -50,7 +58,9 @@ def test_what_cannot_be_dealt_out_is_refused_with_both_names(
 
 
 def test_layouts_that_fit_are_taken() -> None:
-    load_recipe("quickstart", ["parallel.tensor=2", "parallel.pipeline=2"])
-    load_recipe(
+    both = load_recipe("quickstart", ["parallel.tensor=2", "parallel.pipeline=2"]).recipe.parallel
+    assert (both.tensor, both.pipeline) == (2, 2)
+    staged = load_recipe(
         "quickstart", ["parallel.pipeline=2", "parallel.stages_per_rank=2", "model.layers=8"]
-    )
+    ).recipe.parallel
+    assert (staged.pipeline, staged.stages_per_rank) == (2, 2)

@@ -1,6 +1,7 @@
 """A step that replicas make together, with a stand-in for those who agree on it."""
 
 import random
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -34,6 +35,9 @@ class Agreement:
 
     def meet(self) -> Deal | None:
         return self._deals.pop(0)
+
+    def own_deal(self, deal: Deal) -> Deal:
+        return deal
 
     def sum(self, tensors: list[torch.Tensor]) -> None:
         self.summed += 1
@@ -70,6 +74,16 @@ def test_a_batch_is_dealt_out_whole_among_any_number_of_replicas(make_trainer) -
         assert dice.choice(shares).next_draw == batch.next_draw
 
 
+def test_processes_of_one_replica_are_given_equally_many_sequences(make_trainer) -> None:
+    batch = batch_of(make_trainer())
+    for size in (2, 6, 7, 19):
+        shares = [own_share(batch, Deal(rank, size), even=True) for rank in range(size)]
+        assert {len(share.tokens_BT) for share in shares} == {-(-16 // size)}
+        assert {len(share.source_B) for share in shares} == {-(-16 // size)}
+        real = [share.targets_BT[(share.targets_BT != IGNORED).any(1)] for share in shares]
+        assert torch.equal(torch.cat(real), batch.targets_BT)
+
+
 @pytest.mark.parametrize("size", [2, 3, 17])
 def test_gradients_of_all_replicas_add_up_to_that_of_one_process(make_trainer, size: int) -> None:
     trainer = make_trainer("model.dropout=0")
@@ -97,6 +111,15 @@ def test_a_step_in_which_somebody_is_lost_is_made_again_from_the_same_batch(make
     assert torch.equal(place.figures, expected)
     for weight, alike in zip(weights(step), plain.training_step.model.parameters(), strict=True):
         assert torch.equal(weight, alike)
+
+
+def test_what_is_computed_beside_the_steps_is_summed_with_nobody(make_trainer) -> None:
+    trainer = make_trainer("model.dropout=0")
+    place = Agreement([], [])
+    step = elastic(trainer, place)
+    with step.aside():
+        step.compute(batch_of(trainer), 16)
+    assert place.summed == 0
 
 
 def test_a_step_that_others_have_made_is_not_made_again(make_trainer) -> None:
@@ -132,7 +155,7 @@ def test_who_has_no_place_among_replicas_trains_as_one_process(make_trainer) -> 
 class Meeting:
     """Stands for `Replicas`: the states that others give are told to it."""
 
-    def __init__(self, number, lighthouse, generation, give, take, most_s) -> None:
+    def __init__(self, number, lighthouse, generation, give, take, most_s, within) -> None:
         self.generation = generation
         self.give, self._take = give, take
         self.others: list = []
@@ -197,6 +220,25 @@ def test_who_comes_back_goes_on_from_a_peer_bit_by_bit(placed) -> None:
     assert [record.step for record in place.missed(2)] == [3, 4, 5]
     batch = batch_of(peer)
     assert torch.equal(state(batch, 16, RATE, False), other(batch, 16, RATE, False))
+
+
+def test_processes_of_all_replicas_stand_in_one_row(placed) -> None:
+    _, place = placed(1)
+    assert place.own_deal(Deal(1, 3)) == Deal(1, 3)
+    rows = []
+    for replica in range(3):
+        for rank in range(2):
+            place._ranks = SimpleNamespace(world=SimpleNamespace(rank=rank, size=2))
+            rows.append(place.own_deal(Deal(replica, 3)))
+    assert rows == [Deal(number, 6) for number in range(6)]
+
+
+def test_who_was_healed_knows_by_whom(placed) -> None:
+    (_, its_place), (_, place) = placed(2), placed(1)
+    place.replicas.others = [its_place.replicas.give()]
+    assert place.peer is None
+    assert place.join()
+    assert place.peer == 2
 
 
 def test_a_step_that_only_the_others_agreed_on_is_taken_over(placed) -> None:

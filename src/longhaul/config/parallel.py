@@ -35,8 +35,8 @@ class ParallelSection(Section):
     """Layers whose weights are gathered while the one before them computes; 0: each layer is
     gathered when it is needed."""
     elastic: bool = changed_at_start(False)
-    """Each process is a whole replica that may die and come back while the others train on
-    (torchft; needs the extra `ft`). The batch is dealt out among those that are there, so that it
-    stays the same."""
+    """Each process, or each `shard` of them, is a whole replica that may die and come back while
+    the others train on (torchft; needs the extra `ft`). The batch is dealt out among those that
+    are there, so that it stays the same."""
     reduce: Literal["float32", "weights"] = changed_at_start("float32")
     """Number format in which gradients are summed over ranks: float32, or that of the weights."""

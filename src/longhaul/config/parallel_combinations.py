@@ -27,18 +27,24 @@ def parallel_problems(recipe: Recipe) -> Iterator[Combination]:
 def _elastic(recipe: Recipe) -> Iterator[Combination]:
     if not recipe.parallel.elastic:
         return
-    if recipe.machine.processes == 1:
+    processes, each = recipe.machine.processes, recipe.parallel.shard or 1
+    if processes <= each:
         yield (
             ("parallel.elastic", "machine.processes"),
-            "one replica alone has no peer to come back to: machine.processes is 1",
+            f"one replica alone has no peer to come back to: machine.processes is {processes}",
+        )
+    elif processes % each:
+        yield (
+            ("parallel.elastic", "parallel.shard", "machine.processes"),
+            f"machine.processes {processes} is no multiple of parallel.shard {each}",
         )
     if recipe.supervise.node:
         yield ("parallel.elastic", "supervise.node"), "replicas are processes of one machine so far"
-    for name in ("replicate", "shard", "tensor", "pipeline"):
+    for name in ("replicate", "tensor", "pipeline"):
         if getattr(recipe.parallel, name) not in (None, 1):
             yield (
                 ("parallel.elastic", f"parallel.{name}"),
-                f"a replica is one process so far, and parallel.{name} asks for more",
+                f"a replica is cut by parallel.shard alone so far, not by parallel.{name}",
             )
 
 

@@ -1,8 +1,9 @@
 """Replicas that may come and go between any two steps, through torchft.
 
-Each replica holds the whole training state. Before every step those that are there agree on who
-makes it; the step counts if the gradients of all of them were summed, else it is made again by
-those that are left. Who comes back is given the state of one that went on.
+Each replica holds the whole training state, in one process or cut over several. Before every step
+those that are there agree on who makes it; the step counts if the gradients of all of them were
+summed, else it is made again by those that are left. Who comes back is given the state of one that
+went on.
 
 torchft counts agreed updates by a number that we call the generation: whoever is behind the highest
 one is healed. It only ever rises, whatever happens to the step of the run.
@@ -32,6 +33,7 @@ _CONNECT_S: Seconds = 10.0
 _AHEAD = 1 << 20
 """What `lead` adds to the generation: more than the updates that others can have made since."""
 _LOOPBACK = "127.0.0.1"
+_AGAIN = "it starts again by itself; the first replica that ended says why"
 
 State = Mapping[str, "Tensor | str"]
 """A training state under way between replicas: tensors and text, nothing that runs code."""
@@ -52,6 +54,21 @@ class Deal:
     size: int
 
 
+@dataclass(frozen=True, slots=True)
+class Within:
+    """A process's place within a replica of several; there is none where one is the whole of it.
+
+    Each of them meets those of its own rank in the other replicas.
+    """
+
+    rank: int
+    size: int
+    store: tuple[str, int]
+    """Host and port at which they have met."""
+    agree: Callable[[bool], bool]
+    """Whether all of them are fine."""
+
+
 class Replicas:
     """All replicas, seen from one of them.
 
@@ -62,6 +79,7 @@ class Replicas:
         give: this replica's state, for one that comes back. Called while no step is under way.
         take: puts a state of another replica in the place of this one's.
         most_s: that a replica waits for others that are alive.
+        within: its place, where several processes are one replica.
     """
 
     def __init__(
@@ -72,6 +90,7 @@ class Replicas:
         give: Callable[[], State],
         take: Callable[[State], None],
         most_s: Seconds,
+        within: Within | None = None,
     ) -> None:
         for name in ("torchft.manager", "torchft.checkpointing.http_transport"):
             logging.getLogger(name).setLevel(logging.CRITICAL)  # each death would show a traceback
@@ -79,7 +98,10 @@ class Replicas:
         most = timedelta(seconds=most_s)
         self._number = number
         self._healed = False
-        self._store = TCPStore(_LOOPBACK, 0, is_master=True, wait_for_workers=False)
+        if within is None:
+            self._store = TCPStore(_LOOPBACK, 0, is_master=True, wait_for_workers=False)
+            within = Within(0, 1, (_LOOPBACK, self._store.port), bool)
+        self._agree, self._is_part = within.agree, within.size > 1
 
         def heal(state: State) -> None:
             take(state)
@@ -95,10 +117,10 @@ class Replicas:
             timeout=most,
             quorum_timeout=most,
             connect_timeout=timedelta(seconds=_CONNECT_S),
-            rank=0,
-            world_size=1,
-            store_addr=_LOOPBACK,
-            store_port=self._store.port,
+            rank=within.rank,
+            world_size=within.size,
+            store_addr=within.store[0],
+            store_port=within.store[1],
             lighthouse_addr=lighthouse,
             replica_id=f"replica_{number}",
             hostname=_LOOPBACK,
@@ -127,11 +149,13 @@ class Replicas:
                 raise Apart(
                     f"replica {self._number} could not agree with the others on a step: "
                     f"{str(error).splitlines()[0]}",
-                    "it starts again by itself; the first replica that ended says why",
+                    _AGAIN,
                 ) from error
-            if self._manager.errored() is None:
+            if self._agree(self._manager.errored() is None):
                 size = self._manager.num_participants()
                 return Deal(self._manager.participating_rank(), size), self._healed
+            if self._healed and self._is_part:
+                raise Apart(f"only a part of replica {self._number} was healed", _AGAIN)
             self.commit()  # somebody died while they met: once more
 
     @torch.no_grad()

@@ -12,24 +12,36 @@ from dataclasses import replace
 
 import torch
 
+from longhaul.config.recipe import Recipe
 from longhaul.core.books import TimeBooks
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import ExitCode, RecipeError
 from longhaul.core.records import StepRecord
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import load_ledger
+from longhaul.parallel.control import Control
+from longhaul.parallel.place import find_place
+from longhaul.parallel.world import meet, part
 from longhaul.run.asked import read_asked
 from longhaul.run.attempt import Attempt
 from longhaul.run.build import Site, build_parts
+from longhaul.run.crew import form_ranks
 from longhaul.run.device import choose_device, settle_torch
 from longhaul.run.signals import leaving_at_once
 from longhaul.run.surviving import Origin
 from longhaul.run.text import text_for_training
 from longhaul.run.view import SilentView
 from longhaul.supervise.elastic import LIGHTHOUSE, REPLICA, pilot_is_there
+from longhaul.supervise.healing import tell_healing
 from longhaul.supervise.ranks.lifeline import hold_on
 from longhaul.supervise.ranks.progress import ProgressFile, progress_path
-from longhaul.train.elastic import CompanionTrainer, ElasticStep, Outrun, Place
+from longhaul.train.elastic import (
+    CompanionTrainer,
+    ElasticFollower,
+    ElasticStep,
+    Outrun,
+    Place,
+)
 from longhaul.train.parts import Identity, Parts
 
 _LOOK_EVERY_S = 0.1
@@ -51,20 +63,26 @@ def join_as_pilot(
     """
     if REPLICA not in os.environ:
         return origin, []
-    place = _place(parts, 0, attempt.recipe.supervise.deadlines()["collective_s"])
+    place = _place(parts, 0, attempt.recipe)
     healed = place.join()
     pilot_is_there(attempt.folder).touch()
     if not healed:
         return origin, []
     step, since = parts.progress.position.step, attempt.past.steps_made
     missed = place.missed(since)
-    text = f"the other replicas have come to step {step} meanwhile, and gave their state"
+    text = f"the others have come to step {step} meanwhile: replica {place.peer} gave its state"
     if len(missed) < step - since:
         text += f", and the records of {step - since - len(missed)} steps are lost"
     attempt.view.say(text)
-    attempt.book.tell("healed", step, restored=origin.step, text=text)
+    attempt.book.tell("healed", step, restored=origin.step, peer=place.peer, text=text)
     number = attempt.book.lease.attempt
     return Origin(step, "replica"), [replace(record, attempt=number) for record in missed]
+
+
+def join_with_pilot(parts: Parts, recipe: Recipe) -> type[ElasticFollower]:
+    """The same on the others of several processes that are the pilot; their trainer."""
+    _place(parts, 0, recipe).join()
+    return ElasticFollower
 
 
 def follow_pilot(folder: RunFolder) -> ExitCode:
@@ -73,9 +91,10 @@ def follow_pilot(folder: RunFolder) -> ExitCode:
     Raises:
         Apart: the replicas could not agree.
     """
-    number, clock = int(os.environ[REPLICA]), RealClock()
+    replica, clock, within = int(os.environ[REPLICA]), RealClock(), find_place(os.environ)
     asked = read_asked(folder)
     recipe = asked.settings()
+    number = replica if within is None else replica * within.size + within.rank
     with ExitStack() as leaving:
         progress = ProgressFile(progress_path(folder, number))
         leaving.callback(progress.close)
@@ -86,17 +105,24 @@ def follow_pilot(folder: RunFolder) -> ExitCode:
         while not pilot_is_there(folder).exists():
             time.sleep(_LOOK_EVERY_S)
         dataset = text_for_training(folder, asked, lambda _: None)
+        ranks = None
+        if within is not None:
+            leaving.callback(part)
+            ranks = form_ranks(within, Control(meet(within)), recipe)
         ledger = load_ledger(folder)[0]
         site = Site(
             recipe, ledger, folder.checkpoints, attempt=0, still_owner=lambda: False,
-            books=books, clock=clock, view=SilentView(),
+            books=books, clock=clock, view=SilentView(), ranks=ranks,
         )  # fmt: skip
-        parts = build_parts(site, dataset, _device(number, recipe.machine.device))
+        device = ranks.world.device if ranks else _device(number, recipe.machine.device)
+        parts = build_parts(site, dataset, device)
         leaving.callback(parts.saver.close)
         leaving.callback(parts.batches.close)
-        place = _place(parts, number, recipe.supervise.deadlines()["collective_s"])
+        place = _place(parts, replica, recipe)
         leaving.callback(place.close)
         place.join()
+        if place.peer is not None:
+            tell_healing(folder, replica, place.peer, parts.progress.position.step)
         while True:
             identity = Identity(attempt=0, segment="", done_before=0)
             trainer = CompanionTrainer(recipe, load_ledger(folder)[0], parts, identity)
@@ -110,11 +136,13 @@ def follow_pilot(folder: RunFolder) -> ExitCode:
             return ExitCode.FINISHED
 
 
-def _place(parts: Parts, number: int, most_s: float) -> Place:
+def _place(parts: Parts, number: int, recipe: Recipe) -> Place:
     step = parts.step
     if not isinstance(step, ElasticStep):
         raise RecipeError("parallel.elastic: changed while replicas train", "start the run again")
-    return Place(number, os.environ[LIGHTHOUSE], step, parts.progress, most_s)
+    most_s = recipe.supervise.deadlines()["collective_s"]
+    lighthouse = os.environ[LIGHTHOUSE]
+    return Place(number, lighthouse, step, parts.progress, most_s, parts.ranks)
 
 
 def _device(number: int, asked: str) -> torch.device:

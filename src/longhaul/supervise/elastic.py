@@ -12,7 +12,7 @@ import os
 import platform
 import select
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -25,14 +25,16 @@ from longhaul.supervise.causes.classify import Death, classify, last_words
 from longhaul.supervise.causes.inquest import in_words
 from longhaul.supervise.ears import PAUSE, STOPS, Ears, listening
 from longhaul.supervise.fence import write_down
+from longhaul.supervise.healing import forget_healing, read_healing
 from longhaul.supervise.history import Chronicle, failures, unbooked, usable_checkpoints
 from longhaul.supervise.lighthouse import Lighthouse
-from longhaul.supervise.nodes.placement import threads_each
+from longhaul.supervise.nodes.placement import posts_here, threads_each
 from longhaul.supervise.ranks.ends import group_end
 from longhaul.supervise.ranks.forked import Outfit, RankProcess
 from longhaul.supervise.ranks.group import ATTEMPT, BEGAN
 from longhaul.supervise.ranks.lifeline import Lifeline
-from longhaul.supervise.ranks.progress import Progress, progress_path, read_progress
+from longhaul.supervise.ranks.meeting import Meeting
+from longhaul.supervise.ranks.progress import Progress, progress_path, read_progress, said_since
 from longhaul.supervise.ranks.watchdog import Learned, Rank, judge, learn
 from longhaul.supervise.restart import Failure, Plan, next_plan
 from longhaul.supervise.supervisor import Job
@@ -59,22 +61,30 @@ class ElasticSupervisor:
     """Supervises the replicas of one run, from a start to its end.
 
     Args:
-        job: what is to be supervised; each of its processes is a replica.
+        job: what is to be supervised.
         lease: held by this process.
         say: takes sentences for people.
         began: Unix time at which this process began; the first attempt books from there.
+        each: processes of one replica; those of the first are numbered 0, 1, …, and so on.
     """
 
-    def __init__(self, job: Job, lease: Lease, say: Callable[[str], None], began: Seconds) -> None:
+    def __init__(
+        self, job: Job, lease: Lease, say: Callable[[str], None], began: Seconds, each: int = 1
+    ) -> None:
+        self._each = each
         self._job, self._lease, self._say, self._began = job, lease, say, began
         self._clock = RealClock()
         self._lifeline = Lifeline()
         self._workers: dict[int, RankProcess] = {}
         self._started: dict[int, Seconds] = {}
+        self._left: dict[int, Progress | None] = {}
+        """What lives before the present one have left as their last words."""
         self._due: dict[int, Seconds] = {}
-        """When those that have died are started again."""
+        """When replicas that have died are started again."""
         self._lost: list[Failure] = []
         """Deaths of other replicas than the pilot."""
+        self._away: dict[int, Seconds] = {}
+        """Since when those of them have been away that no peer has healed yet."""
         self._learned = Learned()
         self._looked: Seconds = 0.0
         self._stop: ExitCode | None = None
@@ -92,7 +102,7 @@ class ElasticSupervisor:
             leaving.callback(lighthouse.close)
             leaving.callback(self._end_all)
             pilot_is_there(folder).unlink(missing_ok=True)
-            self._due = dict.fromkeys(range(self._job.processes), 0.0)
+            self._due = dict.fromkeys(range(self._job.processes // self._each), 0.0)
             while True:
                 self._start_those_due(lighthouse)
                 errors = [w.errors for w in self._workers.values() if w.errors is not None]
@@ -100,71 +110,103 @@ class ElasticSupervisor:
                 self._pass_on()
                 if self._obey(ears):
                     return ExitCode.INTERRUPTED
-                for number in [n for n, worker in self._workers.items() if not worker.running]:
-                    code = self._answer(number)
+                ended = [n for n, worker in self._workers.items() if not worker.running]
+                for replica in sorted({number // self._each for number in ended}):
+                    code = self._answer(replica)
                     if code is not None:
                         return code
                 if (code := self._stop_the_pilot()) is not None:
                     return code
+                self._welcome()
                 self._watch()
 
     def _start_those_due(self, lighthouse: Lighthouse) -> None:
-        now, size = self._clock.monotonic(), self._job.processes
-        for number in sorted(number for number, due in self._due.items() if due <= now):
-            del self._due[number]
-            environment = {
-                ATTEMPT: str(self._lease.attempt),
-                BEGAN: f"{self._began:.6f}",
-                REPLICA: str(number),
-                LIGHTHOUSE: lighthouse.address,
-                "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads_each(size))),
-                **lighthouse.environment(),
-                **self._lifeline.environment(),
-            }
-            errors = [w.errors for w in self._workers.values() if w.errors is not None]
-            outfit = Outfit(
-                work=self._job.work,
-                environment=environment,
-                log=self._job.folder.workers / f"{number}.log",
-                on_terminal=number == _PILOT,
-                closes=(self._lifeline.writing_end, *errors, *lighthouse.descriptors()),
-            )
-            self._started[number] = now
-            self._workers[number] = RankProcess(number, outfit)
+        now = self._clock.monotonic()
+        for replica in sorted(replica for replica, due in self._due.items() if due <= now):
+            del self._due[replica]
+            forget_healing(self._job.folder, replica)
+            posts = posts_here(self._each)
+            meeting = Meeting(posts)
+            try:
+                for local, post in enumerate(posts):
+                    own = {**post.environment, **meeting.environment}
+                    own |= meeting.of_first if local == 0 else {}
+                    self._start(replica, local, own, lighthouse)
+                    meeting.close()
+            finally:
+                meeting.close()
             with suppress(OSError):
                 pids = [(worker.rank, worker.pid) for worker in self._workers.values()]
                 write_down(self._job.folder, self._lease.attempt, pids)
 
-    def _answer(self, number: int) -> ExitCode | None:
-        """What follows a replica's end; the run's exit code, if that is the run's end too."""
-        worker = self._workers.pop(number)
-        code = worker.exit_code
-        assert code is not None
-        worker.kill()  # and what it may have started
-        end = group_end([code], self._stop) if number == _PILOT or code != 0 else None
-        if end is None:  # a companion that has come to the end; the pilot follows
+    def _start(
+        self, replica: int, local: int, own: Mapping[str, str], lighthouse: Lighthouse
+    ) -> None:
+        folder, size = self._job.folder, self._job.processes
+        number = replica * self._each + local
+        here = {"LOCAL_RANK": str(number), "LOCAL_WORLD_SIZE": str(size)} if self._each > 1 else {}
+        environment = {
+            **own,
+            **here,
+            ATTEMPT: str(self._lease.attempt),
+            BEGAN: f"{self._began:.6f}",
+            REPLICA: str(replica),
+            LIGHTHOUSE: lighthouse.address,
+            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads_each(size))),
+            **lighthouse.environment(),
+            **self._lifeline.environment(),
+        }
+        errors = [w.errors for w in self._workers.values() if w.errors is not None]
+        outfit = Outfit(
+            work=self._job.work,
+            environment=environment,
+            log=folder.workers / f"{number}.log",
+            on_terminal=number == _PILOT,
+            closes=(self._lifeline.writing_end, *errors, *lighthouse.descriptors()),
+        )
+        self._started[number] = self._clock.monotonic()
+        self._left[number] = read_progress(progress_path(folder, number))
+        self._workers[number] = RankProcess(number, outfit)
+
+    def _answer(self, replica: int) -> ExitCode | None:
+        """What follows the end of one of a replica's processes; the run's exit code, if that is the
+        run's end too.
+        """
+        there = [n for n in self._workers if n // self._each == replica]
+        workers = [self._workers[number] for number in there]
+        codes = [worker.exit_code for worker in workers]
+        end = group_end(codes, self._stop)
+        if end is None:  # others of it follow one that has come to the end
             return None
-        if number == _PILOT and end.exit_code is not None:
-            worker.close()
+        for number, worker in zip(there, workers, strict=True):
+            del self._workers[number]
+            worker.kill()  # and what it may have started
+        self._pass_on_last(workers)
+        if replica != _PILOT and end.exit_code == ExitCode.FINISHED:
+            return None  # the pilot follows
+        if replica == _PILOT and end.exit_code is not None:
             return end.exit_code
-        plan = self._tell(number, worker, code)
-        worker.close()
-        if number != _PILOT:
+        blamed = next(n for n, code in enumerate(codes) if code not in (None, 0))
+        code = codes[blamed]
+        assert code is not None
+        plan = self._tell(replica, workers[blamed], code)
+        if replica != _PILOT:
             if plan.restart and self._stop is None:
-                self._due[number] = self._clock.monotonic() + plan.wait_s
+                self._due[replica] = self._clock.monotonic() + plan.wait_s
             return None
         if not plan.restart:
             return self._stop or plan.exit_code
         self._passed_on = False  # the others still have what it was to save
         self._lease.renew()
-        self._due[number] = self._clock.monotonic() + plan.wait_s
+        self._due[replica] = self._clock.monotonic() + plan.wait_s
         return None
 
     def _tell(self, number: int, worker: RankProcess, code: int) -> Plan:
         """Find the cause of a death, decide what follows, and write both down."""
-        folder, step, now = self._job.folder, self._step(number), self._clock.wall()
+        folder, now = self._job.folder, self._clock.wall()
+        step = self._step(number * self._each)
         death = Death(number, code, worker.log_end(_LOG_END), "", self._clock.monotonic())
-        cause = classify(death, self._job.signatures, self._job.device)
+        cause = classify(death, self._job.signatures, self._job.device())
         failure = Failure(cause.name, cause.remedy, step, now)
         is_pilot = number == _PILOT
         usable = usable_checkpoints(folder) if is_pilot else {}
@@ -186,13 +228,31 @@ class ElasticSupervisor:
             self._began = event.time
         else:
             self._lost.append(failure)
-        others = len([w for w in self._workers.values() if w.running])
+            self._away.setdefault(number, death.ended)
+        others = len({n // self._each for n, w in self._workers.items() if w.running})
         what = f"it comes back in {short_seconds(plan.wait_s)}" if plan.wait_s else "it comes back"
         follows = what if plan.restart else f"it stays away: {plan.reason}"
         self._say(f"WARNING: replica {number}: {in_words(cause)}; {others} train on, {follows}")
         if said := last_words(worker.log_end(_LOG_END)):
             self._say(f"  replica {number} said: {said}")
         return plan
+
+    def _welcome(self) -> None:
+        """Write down which replicas are back, and whose state they were given."""
+        there = {number // self._each for number in self._workers}
+        for number in self._away.keys() & there:
+            healing = read_healing(self._job.folder, number)
+            if healing is None:
+                continue
+            away_s = healing.monotonic - self._away.pop(number)
+            told = {"rank": number, "peer": healing.peer, "healed": healing.wall, "away_s": away_s}
+            chronicle = Chronicle(self._job.folder, self._lease.attempt, self._clock)
+            chronicle.tell("replica-back", healing.step, told, {})
+            chronicle.close()
+            self._say(
+                f"replica {number} is back after {short_seconds(away_s)}, with the state of "
+                f"replica {healing.peer} at step {healing.step}"
+            )
 
     def _obey(self, ears: Ears) -> bool:
         """Hear what people and schedulers want; True if all is to end at once."""
@@ -248,7 +308,7 @@ class ElasticSupervisor:
         verdict = judge(now, began, ranks, self._learned, self._job.settings)
         if verdict.hung:
             for number in verdict.missing or tuple(self._workers):
-                self._say(f"WARNING: replica {number} hangs: {verdict.reason}")
+                self._say(f"WARNING: replica {number // self._each} hangs: {verdict.reason}")
                 self._workers[number].kill()
 
     def _step(self, number: int) -> int | None:
@@ -258,22 +318,17 @@ class ElasticSupervisor:
 
     def _progress(self, number: int) -> Progress | None:
         said = read_progress(progress_path(self._job.folder, number))
-        return said if said and said.monotonic >= self._started[number] else None
+        return said_since(self._started[number], said, self._left[number])
 
     def _pass_on(self) -> None:
         """Let what the pilot wrote to its standard error reach its log and this process's own."""
         for worker in self._workers.values():
-            while worker.errors is not None:
-                try:
-                    piece = os.read(worker.errors, 65_536)
-                except BlockingIOError:
-                    break
-                with suppress(OSError), worker.log.open("ab") as log:
-                    log.write(piece)
-                with suppress(OSError):
-                    os.write(2, piece)
-                if piece == b"":
-                    worker.close()
+            worker.pass_on()
+
+    def _pass_on_last(self, workers: Sequence[RankProcess]) -> None:
+        for worker in workers:
+            worker.pass_on()
+            worker.close()
 
     def _end_all(self) -> None:
         for worker in self._workers.values():

@@ -12,7 +12,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import TracebackType
 
 from longhaul.core.errors import NeedsPerson, RecipeError
 from longhaul.core.units import Seconds
@@ -34,13 +33,18 @@ server.shutdown()
 """
 
 
+def has_torchft() -> bool:
+    """Whether torchft is installed (extra `ft`)."""
+    return importlib.util.find_spec("torchft") is not None
+
+
 def refuse_without_torchft() -> None:
     """Told before anything is started.
 
     Raises:
         RecipeError: torchft is not installed.
     """
-    if importlib.util.find_spec("torchft") is None:
+    if not has_torchft():
         raise RecipeError(
             "parallel.elastic: torchft is not installed, by which replicas find each other",
             "install longhaul[ft], or set parallel.elastic=false",
@@ -76,11 +80,6 @@ class Lighthouse:
         self.address = f"http://127.0.0.1:{port}"
 
     @property
-    def pid(self) -> int:
-        """Process number."""
-        return self._process.pid
-
-    @property
     def running(self) -> bool:
         """It has not ended."""
         return self._process.poll() is None
@@ -107,10 +106,5 @@ class Lighthouse:
     def __enter__(self) -> "Lighthouse":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -13,9 +13,11 @@ Shapes: B sequences of a batch, T tokens of a sequence.
 """
 
 import json
+import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -30,8 +32,10 @@ from longhaul.core.errors import ExitCode, LonghaulError
 from longhaul.core.records import Decision, Event, StepRecord, from_line, to_line
 from longhaul.core.units import Seconds
 from longhaul.data.batches import IGNORED, Batch, share_of
-from longhaul.parallel.replicas import Deal, Replicas, State
-from longhaul.train.leading import OneProcessOnly
+from longhaul.optim.sharding import own_part
+from longhaul.parallel.ranks import Ranks
+from longhaul.parallel.replicas import Deal, Replicas, State, Within
+from longhaul.train.leading import FollowingTrainer, LeadingTrainer, OneProcessOnly
 from longhaul.train.loan import Loan
 from longhaul.train.renew import parts_for
 from longhaul.train.state import Progress, training_state
@@ -57,64 +61,67 @@ class ElasticStep(TrainingStep):
     """A step made by all replicas that are there; alone until it is given a `place`."""
 
     place: "Place | None" = None
+    _together = False
+    """What is computed now is a share of what all make."""
 
-    def __call__(
-        self,
-        batch: Batch,
-        micro_sequences: int,
-        learning_rate: float,
-        read_gauges: bool,
-        window: int | None = None,
-    ) -> torch.Tensor:
+    def __call__(self, batch: Batch, *given: Any, **named: Any) -> torch.Tensor:
         """As `TrainingStep`, of the whole batch: what this replica computes of it is found out.
 
         Raises:
             Outrun: the others went on from another state.
         """
         if self.place is None:
-            return super().__call__(batch, micro_sequences, learning_rate, read_gauges, window)
+            return super().__call__(batch, *given, **named)
         while True:
             deal = self.place.meet()
             if deal is None:
                 return self.place.figures.to(self.device)
-            self._own = (deal.rank,)
-            own = own_share(batch, deal)
+            own = self.place.own_deal(deal)
+            self._own = (own.rank,)
+            share = own_share(batch, own, even=self.parallel is not None)
+            self._together = True
             try:
-                made = super().__call__(own, micro_sequences, learning_rate, read_gauges, window)
+                made = super().__call__(share, *given, **named)
             except _Void:
                 self.optimizer.clear_gradients()
                 self.thermometers.discard()
             else:
                 self.place.figures = made[: self.num_figures]
                 return made
+            finally:
+                self._together = False
 
-    def compute(
-        self,
-        batch: Batch,
-        micro_sequences: int,
-        read_gauges: bool = False,
-        window: int | None = None,
-    ) -> torch.Tensor:
+    def compute(self, batch: Batch, *given: Any, **named: Any) -> torch.Tensor:
         """As `TrainingStep`, and the sums over all who make this step."""
-        loss = super().compute(batch, micro_sequences, read_gauges, window)
-        if self.place is not None:
+        loss = super().compute(batch, *given, **named)
+        if self._together and self.place is not None:
             weights = [p for p in self.model.parameters() if p.requires_grad]
-            gradients = [p.grad for p in weights if p.grad is not None]
+            gradients = [own_part(p.grad) for p in weights if p.grad is not None]
             self.place.replicas.sum([*gradients, loss])
             if not self.place.replicas.commit():
                 raise _Void
         return loss
 
 
-def own_share(batch: Batch, deal: Deal) -> Batch:
-    """One replica's sequences of a global batch; one of no weight where there are none for it."""
+def own_share(batch: Batch, deal: Deal, even: bool = False) -> Batch:
+    """One process's sequences of a global batch; one of no weight where there are none for it.
+
+    Args:
+        batch: whole.
+        deal: which of how many processes.
+        even: with so many sequences of no weight that all have as many, as where processes must
+            make the same number of micro-batches.
+    """
     own = share_of(len(batch.tokens_BT), deal.rank, deal.size)
     tokens_BT, targets_BT = batch.tokens_BT[own], batch.targets_BT[own]
     source_B = None if batch.source_B is None else batch.source_B[own]
-    if len(tokens_BT) == 0:
-        tokens_BT = batch.tokens_BT[:1]
-        targets_BT = torch.full_like(tokens_BT, IGNORED)
-        source_B = None if batch.source_B is None else batch.source_B[:1]
+    missing = (-(-len(batch.tokens_BT) // deal.size) if even else 1) - len(tokens_BT)
+    if missing > 0:
+        more_BT = batch.tokens_BT[:missing]
+        tokens_BT = torch.cat((tokens_BT, more_BT))
+        targets_BT = torch.cat((targets_BT, torch.full_like(more_BT, IGNORED)))
+        if source_B is not None and batch.source_B is not None:
+            source_B = torch.cat((source_B, batch.source_B[:missing]))
     return replace(batch, tokens_BT=tokens_BT, targets_BT=targets_BT, source_B=source_B)
 
 
@@ -127,21 +134,41 @@ class Place:
         step: live; takes part from now on.
         progress: its position.
         most_s: that a replica waits for others that are alive.
+        ranks: of this replica, where it has several processes.
     """
 
     def __init__(
-        self, number: int, lighthouse: str, step: ElasticStep, progress: Progress, most_s: Seconds
+        self,
+        number: int,
+        lighthouse: str,
+        step: ElasticStep,
+        progress: Progress,
+        most_s: Seconds,
+        ranks: Ranks | None = None,
     ) -> None:
         self.figures = torch.zeros(step.num_figures)
         """Of the last step: loss, gradient norm, masked, and those of a loss scale."""
+        self.peer: int | None = None
+        """Whose state this replica was last given."""
+        self._number = number
+        self._ranks = ranks
         self._step, self._progress = step, progress
         self._recent: deque[str] = deque(maxlen=_REMEMBERED)
         self._orders = 0
         self._met: Deal | None = None
         # Whoever is new wants a pilot's state, be it of step 0; only a pilot has one of its own.
         generation = progress.position.step + 1 if number == 0 else 0
-        self.replicas = Replicas(number, lighthouse, generation, self._give, self._take, most_s)
+        self.replicas = Replicas(
+            number, lighthouse, generation, self._give, self._take, most_s, _within(ranks)
+        )
         step.place = self
+
+    def own_deal(self, deal: Deal) -> Deal:
+        """The place of this process among all that make a step, from its replica's."""
+        if self._ranks is None:
+            return deal
+        world = self._ranks.world
+        return Deal(deal.rank * world.size + world.rank, deal.size * world.size)
 
     def join(self) -> bool:
         """Meet the others for the first time; whether they were ahead, and gave their state."""
@@ -189,6 +216,7 @@ class Place:
     def _give(self) -> State:
         state = capture(training_state(self._step, self._progress))
         told = {
+            "giver": self._number,
             "facts": state.facts,
             "figures": self.figures.tolist(),
             "recent": list(self._recent),
@@ -215,6 +243,14 @@ class Place:
         self._recent.clear()
         self._recent.extend(told["recent"])
         self._orders = told["orders"]
+        self.peer = told["giver"]
+
+
+def _within(ranks: Ranks | None) -> Within | None:
+    if ranks is None:
+        return None
+    store = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    return Within(ranks.world.rank, ranks.world.size, store, ranks.control.agree)
 
 
 class ElasticTrainer(Trainer):
@@ -252,6 +288,14 @@ class ElasticTrainer(Trainer):
             OneProcessOnly: always.
         """
         raise OneProcessOnly("steps are replayed by one process alone, and this run has replicas")
+
+
+class ElasticLeader(ElasticTrainer, LeadingTrainer):
+    """The same, of the first of several processes that are the pilot."""
+
+
+class ElasticFollower(ElasticTrainer, FollowingTrainer):
+    """The trainer of the others of them."""
 
 
 class CompanionTrainer(Trainer):
