@@ -46,6 +46,24 @@ def test_less_is_kept() -> None:
     assert full < selective < everything
 
 
+@pytest.mark.parametrize("how", ["selective", "full"])
+def test_a_compiled_step_computes_again_too(how: str) -> None:
+    """As `machine.compile` compiles it, but for the generation of code, which needs a compiler."""
+    torch.compiler.reset()
+    twin = shrunken(load_recipe("llama-1b").recipe)
+    settings = load_recipe("llama-1b", [*twin, "model.layers=2"]).recipe.model
+    found = []
+    for compiled in (False, True):
+        model = build(settings, 131, 1, end_of_text=0)
+        checkpoint_activations(model, how)  # type: ignore[arg-type]
+        forward = torch.compile(model, backend="aot_eager", dynamic=False) if compiled else model
+        loss = forward(TOKENS[:, :-1], TOKENS[:, 1:])
+        loss.backward()
+        found.append([loss.detach(), *(parameter.grad for parameter in model.parameters())])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-5, atol=1e-5)
+
+
 def test_gauges_count_nothing_twice() -> None:
     readings = []
     for how in ("none", "full"):

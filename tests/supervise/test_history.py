@@ -45,3 +45,14 @@ def test_what_no_record_booked_is_detection_or_a_start(folder) -> None:
     pilot.close()
     assert unbooked(folder, 1, began=100.0, now=142.0) == {"detection": 32.0}
     assert unbooked(folder, 2, began=150.0, now=151.0) == {"restart": 1.0}, "another attempt"
+
+
+def test_what_is_told_of_other_replicas_is_no_sign_of_the_pilot(folder) -> None:
+    pilot = Journal(folder, 1)
+    pilot.append(Event(kind="note", attempt=1, time=110.0))
+    pilot.close()
+    chronicle = Chronicle(folder, 1, FakeClock(120.0))
+    chronicle.tell("replica-lost", 7, {}, {})
+    chronicle.tell("replica-back", 7, {}, {})
+    chronicle.close()
+    assert unbooked(folder, 1, began=100.0, now=142.0) == {"detection": 32.0}

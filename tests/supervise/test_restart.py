@@ -5,7 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longhaul.config.supervise import SuperviseSection
-from longhaul.supervise.restart import ATTEMPTS_AT_ONE_STEP, Failure, next_plan
+from longhaul.supervise.restart import (
+    ATTEMPTS_AT_ONE_STEP,
+    CURED_BY_TIME,
+    PATIENCE_S,
+    Failure,
+    next_plan,
+)
 
 SETTINGS = SuperviseSection()
 USABLE = (100, 200, 300)
@@ -117,3 +123,35 @@ def test_whatever_happens_no_more_than_so_many_tries_are_made_at_one_step(causes
             break
         trailing += 1
     assert trailing <= ATTEMPTS_AT_ONE_STEP
+
+
+@pytest.mark.parametrize("cause", CURED_BY_TIME)
+def test_what_time_cures_costs_no_checkpoint_and_no_budget_but_patience_ends(cause: str) -> None:
+    spent = SuperviseSection(restarts_per_day=1)
+    story = [Failure("killed", "restart", 310, 0.0)]
+    waits = []
+    while (decided := plan(story := [*story, away(cause, story)], settings=spent)).restart:
+        assert decided.poison is None
+        waits.append(decided.wait_s)
+    assert waits[:4] == [1, 2, 4, 8]
+    assert max(waits) == 60
+    assert story[-1].time - story[1].time > PATIENCE_S
+    assert (decided.exit_code, f"{cause} for 31 min" in decided.reason) == (17, True)
+
+
+def away(cause: str, story: list[Failure]) -> Failure:
+    return Failure(cause, "restart", None, story[-1].time + 100)
+
+
+def test_a_node_that_goes_in_the_middle_of_training_counts_like_any_failure() -> None:
+    story = [away("node-gone", failed(310)), *failed(310, 310, cause="node-gone")]
+    assert plan([*story, *failed(310, cause="node-gone")]).poison == 300
+
+
+def test_starts_that_time_has_cured_are_in_no_later_count() -> None:
+    gone = [Failure("node-gone", "restart", None, 10.0 * n) for n in range(1, 6)]
+    story = [*failed(310), *gone, Failure("killed", "restart", 320, 100.0)]
+    assert plan(story, settings=SuperviseSection(restarts_per_day=2)).restart
+    assert not plan(story, settings=SuperviseSection(restarts_per_day=1)).restart
+    again = [*failed(310), *gone, Failure("killed", "restart", 310, 100.0)]
+    assert plan(again).wait_s > 0, "the same failure at the same step, whatever lay between"

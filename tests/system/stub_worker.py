@@ -46,6 +46,7 @@ def work(folder: RunFolder) -> int:
     told = {name: os.environ[name] for name in TOLD if name in os.environ}
     (folder.path / f"told-{rank}.json").write_text(json.dumps(told))
     (folder.path / f"net-{rank}").write_text(str(Path("/proc/self/ns/net").readlink()))
+    (folder.path / "device").write_text(plot.get("device", ""))
     stacks = answer_for_stacks(folder, rank)
     progress = ProgressFile(progress_path(folder, rank))
     hold_on(os.environ, plot.get("grace_s", 5.0), folder.workers / f"{rank}.log")
@@ -103,7 +104,8 @@ def do(what: str | dict, folder: RunFolder) -> None:
             journal.close()
         if what["kind"] == "corrupt":
             time.sleep(0.05)
-            sys.stderr.write(f"SilentCorruption: rank {what['ranks'][0]} computes wrong numbers\n")
+            who = " or ".join(map(str, what["ranks"] or what["among"]))
+            sys.stderr.write(f"SilentCorruption: rank {who} computes wrong numbers\n")
             sys.exit(1)
     elif what == "forget-node":
         path = folder.path / "gone" / os.environ["LONGHAUL_NODE"]
@@ -151,6 +153,12 @@ def nodes_of(folder: RunFolder, settings: SuperviseSection, plot: dict) -> NodeP
     )  # fmt: skip
 
 
+def device_of(folder: RunFolder) -> str:
+    """As a real run's first segment tells it, once its first attempt trains."""
+    path = folder.path / "device"
+    return path.read_text() if path.exists() else ""
+
+
 def be_quick() -> None:
     """Probes without torch, and looks at other nodes more often than anybody needs."""
     if "STUB_PROBE" in os.environ:
@@ -173,7 +181,8 @@ def supervise(folder: RunFolder) -> int:
         fence(folder, settings.grace_s, say)
     with acquire(folder, RealClock()).keep() as lease:
         job = Job(
-            folder, settings, plot["processes"], lambda: sys.exit(work(folder)), load_signatures(),
+            folder, settings, plot["processes"], lambda: sys.exit(work(folder)),
+            load_signatures(settings.signatures), lambda: device_of(folder),
             nodes=nodes_of(folder, settings, plot),
             program=(sys.executable, str(Path(__file__).resolve()), "work", str(folder.path)),
         )  # fmt: skip

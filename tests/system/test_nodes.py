@@ -237,6 +237,26 @@ def test_a_node_that_is_gone_is_missed_and_taken_back_when_it_answers(
     assert events(stubs, "attempt-began")[-1].data["from_step"] >= 30, "at a checkpoint"
 
 
+def test_the_only_node_is_waited_for_when_it_is_gone(stubs, wait_until) -> None:
+    answers = 'test ! -e "$0"/gone/a && exec "$@"'
+    stubs.plot(act("a", "forget-node"), settings={"node": [
+        node("a", command=["sh", "-c", answers, str(stubs.folder.path)])
+    ]})  # fmt: skip
+    process = stubs.start()
+    wait_until("its end", lambda: bool(stubs.failures()))
+    said = process.stdout.readline()
+    while "waiting for nodes to answer" not in said:
+        assert said, "the run has ended"
+        said = process.stdout.readline()
+    assert "a: it does not answer" in said
+    (stubs.folder.path / "gone" / "a").unlink()
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert [f.data["cause"] for f in stubs.failures()] == ["node-gone"]
+    assert worlds(stubs) == [["a"], ["a"]]
+    assert "a: it does not answer" in events(stubs, "node-awaited")[0].data["reason"]
+
+
 def test_corrected_errors_that_pile_up_wait_for_the_next_checkpoint(stubs) -> None:
     """Incident M7."""
     line = "kernel EDAC MC0: 120 CE memory read error on CPU_SrcID#0"
@@ -250,6 +270,22 @@ def test_corrected_errors_that_pile_up_wait_for_the_next_checkpoint(stubs) -> No
     assert "corrected 120 memory errors within an hour" in drained.data["reason"]
     assert worlds(stubs) == [["a", "b"], ["a", "c"]]
     assert events(stubs, "attempt-began")[1].data["from_step"] >= 20, "no step is lost"
+
+
+def test_a_persons_cordon_is_heard_while_the_run_trains(stubs, monkeypatch, wait_until) -> None:
+    monkeypatch.setenv("STUB_CALL_EVERY_S", "0.2")
+    stubs.plot(steps=150, settings={"node": nodes("a", "b", "c", spare="c")})
+    process = stubs.start()
+    wait_until("step 3", lambda: stubs.step() >= 3)
+    append(stubs.folder.path, NodeEvent(kind="cordoned", parts=("board:B",), host="b", who="ann",
+                                        time=time.time(), reason="it smells burnt"))  # fmt: skip
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert not stubs.failures()
+    (drained,) = events(stubs, "node-drained")
+    assert drained.data["reason"] == "b has been cordoned by ann: it smells burnt"
+    assert worlds(stubs) == [["a", "b"], ["a", "c"]]
+    assert events(stubs, "attempt-began")[1].data["from_step"] >= 10, "at a checkpoint"
 
 
 def test_reputation_decides_who_is_probed_and_who_is_spare(stubs, tmp_path) -> None:
@@ -280,6 +316,7 @@ def test_wrong_numbers_cordon_their_node_and_go_back_to_the_last_sound_step(stub
     (failure,) = stubs.failures()
     assert failure.data["cause"] == "silent-corruption"
     assert (failure.data["node"], failure.data["cordoned"]) == ("b", {"b": ["board:B"]})
+    assert failure.data["rank"] == 1, "whoever was the first to leave"
     decisions = [r for r in read_journal(stubs.folder, steps=False) if isinstance(r, Decision)]
     assert [d.data["checkpoint"] for d in decisions] == [30]
     assert worlds(stubs) == [["a", "b"], ["a", "c"]]
@@ -305,6 +342,19 @@ def test_wrong_numbers_on_the_only_machine_end_the_run_but_never_from_a_bad_stat
     decisions = [r for r in read_journal(stubs.folder, steps=False) if isinstance(r, Decision)]
     assert [d.data["checkpoint"] for d in decisions] == [30]
     assert not events(stubs, "attempt-began"), "nothing is said of nodes where none are named"
+
+
+def test_two_that_differ_on_the_only_machine_go_back_after_a_probe(stubs) -> None:
+    verdict = {"kind": "corrupt", "ranks": [], "among": [0, 1], "reason": "ranks 0, 1 differ",
+               "sound_step": 22}  # fmt: skip
+    stubs.plot({"step": 35, "do": verdict}, processes=2)
+    code, output = stubs.run()
+    assert code == 0, output
+    (failure,) = stubs.failures()
+    assert (failure.data["cause"], failure.data["remedy"]) == ("silent-corruption", "probe")
+    assert failure.data["rank"] is None, "nobody is accused"
+    decisions = [r for r in read_journal(stubs.folder, steps=False) if isinstance(r, Decision)]
+    assert [d.data["checkpoint"] for d in decisions] == [30]
 
 
 @pytest.mark.parametrize("at_once", [True, False])

@@ -17,7 +17,7 @@ from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal
 from longhaul.logbook.requests import new_request, submit
 
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 RECIPE = (
     "--set", "train.steps=24",
     "--set", "optim.schedule.warmup_steps=2",
@@ -224,3 +224,14 @@ def test_all_ranks_go_back_and_change_settings_together(
     again = crew(tmp_path, 1, *long, "--set", f"train.steps={last.step + 1}")
     assert again.wait() == [0], again.said()
     assert losses(tmp_path)[last.step + 1] == pytest.approx(last.loss, abs=0.3)
+
+
+def test_rank_0_that_ends_before_the_others_came_tells_them(
+    tmp_path: Path, crew: Callable[..., Crew], alone: Path
+) -> None:
+    """srun ends nobody when one task ends; they would wait for rank 0 for ever."""
+    wrong = crew(tmp_path, 2, "--set", "model.width=banana")
+    assert wrong.wait() == [2, 2], wrong.said()
+    assert "model.width" in wrong.outputs[0].read_text()
+    finished = crew(alone, 2)
+    assert finished.wait() == [0, 0], finished.said()

@@ -77,6 +77,18 @@ def test_the_culprit_is_told_from_those_who_died_of_its_death(stubs) -> None:
     assert "rank 2 said: ValueError: the culprit" in output
 
 
+def test_what_is_known_of_a_device_holds_in_the_first_attempt_too(stubs) -> None:
+    own = stubs.folder.path / "own.toml"
+    own.write_text(
+        "format = 1\n[[signature]]\ncause = 'loose-riser'\nremedy = 'restart'\n"
+        "text = 'the culprit'\ndevice = 'H100'\n"
+    )
+    stubs.plot(act(1, "raise"), device="NVIDIA H100", settings={"signatures": str(own)})
+    code, output = stubs.run()
+    assert code == 0, output
+    assert [failure.data["cause"] for failure in stubs.failures()] == ["loose-riser"]
+
+
 def test_ranks_that_have_lost_each_other_start_again(stubs) -> None:
     stubs.plot(*(act(rank, "part") for rank in range(3)))
     code, output = stubs.run()
@@ -182,6 +194,26 @@ def test_a_pause_stops_the_workers_and_is_no_hang(stubs) -> None:
     wait_until("a pause of all", lambda: {worker.status() for worker in workers} == stopped)
     wait_until("the deadline to pass", lambda: time.monotonic() - paused_at > 1.5)
     process.send_signal(signal.SIGCONT)
+    output, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, output
+    assert not stubs.failures()
+
+
+def test_a_scheduler_that_suspends_a_whole_job_makes_no_hang_of_it(stubs) -> None:
+    stubs.plot(steps=100, settings={"deadline_s": 2.0})
+    process = stubs.start()
+    wait_until("step 3", lambda: stubs.step() >= 3 and len(left_over(stubs.folder)) == 3)
+    workers = [worker.pid for worker in left_over(stubs.folder)]
+
+    def after(seconds: float, number: signal.Signals, *pids: int) -> None:
+        began = time.monotonic()
+        wait_until("its turn", lambda: time.monotonic() - began > seconds)
+        for pid in pids:
+            os.kill(pid, number)
+
+    after(0.0, signal.SIGSTOP, process.pid, *workers)
+    after(2.5, signal.SIGCONT, process.pid)
+    after(0.8, signal.SIGCONT, *workers)  # it has looked at them by then
     output, _ = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, output
     assert not stubs.failures()

@@ -81,6 +81,26 @@ def test_what_was_restored_from_memory_is_on_disk_once_the_run_is_stopped(room) 
     assert [c.step for c in catalogue(room.folder().checkpoints)][-1] >= restored.step
 
 
+@pytest.mark.parametrize("kills", [1, 2])
+def test_a_notice_before_the_first_step_saves_what_lies_in_memory_alone(room, kills: int) -> None:
+    process = room.start("train", "drill", *SMALL, "--set", "train.steps=100000")
+    for attempt in range(1, kills + 1):
+        room.wait_for(
+            "steps",
+            lambda r, a=attempt: isinstance(r, StepRecord) and r.attempt == a and r.step >= 7 * a,
+        )
+        seen = len(room.records())
+        os.kill(left_over(room.folder())[-1].pid, signal.SIGKILL)
+        room.wait_for(
+            "its end", lambda r: isinstance(r, Event) and r.kind == "attempt-ended", after=seen
+        )
+    # The next attempt has begun, or is waited for after a second failure: no step may be lost.
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 16, output
+    assert [c.step for c in catalogue(room.folder().checkpoints)][-1] >= 5 * kills
+
+
 def test_memory_that_went_with_its_supervisor_leaves_the_disk(room) -> None:
     before = in_shared_memory()
     options = ("--set", "checkpoint.interval_steps=4", "--set", "train.steps=100000")

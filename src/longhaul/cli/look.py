@@ -131,11 +131,12 @@ def _summary_row(summary: RunSummary, now: float) -> list[str]:
         _loss(summary.validation_loss),
         str(summary.segments),
         "–" if summary.goodput != summary.goodput else f"{summary.goodput:.0%}",
-        "–" if summary.seen is None else _since(summary.seen, now),
+        "–" if summary.seen is None else since(summary.seen, now),
     ]
 
 
-def _since(then: float, now: float) -> str:
+def since(then: float, now: float) -> str:
+    """How long ago; what is older than two days gets its date."""
     import time
 
     from longhaul.core.units import short_seconds

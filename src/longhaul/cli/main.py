@@ -13,6 +13,7 @@ from longhaul.cli import (
     drill,
     hands,
     look,
+    nodes,
     preflight,
     preflight_rank,
     recipes,
@@ -46,6 +47,7 @@ app.command()(hands.rollback)
 app.command()(hands.fork)
 app.command()(hands.stop)
 app.command()(hands.note)
+app.command()(nodes.nodes)
 app.command()(write.sample)
 app.command("eval")(write.evaluate)
 app.command()(diagnose.diagnose)

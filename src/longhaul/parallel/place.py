@@ -15,6 +15,8 @@ from dataclasses import dataclass
 
 from longhaul.core.errors import UsageError
 
+KEPT_PORT = "LONGHAUL_KEPT_PORT"
+"""Environment variable of rank 0: an inherited descriptor that is bound to `MASTER_PORT`."""
 _FIRST_PORT, _PORTS = 16_384, 16_384
 """Below the ports that systems hand out by themselves."""
 _STEP_STRIDE = 7919

@@ -10,25 +10,38 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch.distributed import rendezvous  # type: ignore[attr-defined]
+from torch.distributed import Store, TCPStore, rendezvous  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.distributed_c10d import _set_pg_timeout as set_timeout
 
-from longhaul.core.errors import RecipeError
+from longhaul.core.errors import ExitCode, LonghaulError, RecipeError
 from longhaul.core.units import Seconds
 from longhaul.parallel.layout import Layout
-from longhaul.parallel.place import Place
+from longhaul.parallel.place import KEPT_PORT, Place
 
 COLLECTIVE_TIMEOUT_S: Seconds = 1200.0
 """Nothing that ranks do together takes as long; who waits longer waits for a dead process."""
 _LOOK_EVERY_S: Seconds = 0.1
 _CONNECT_S: Seconds = 5.0
-_READY = "longhaul/ready"
+_READY, _ABSENT, _HEARD = "longhaul/ready", "longhaul/absent", "longhaul/heard"
+_HEARD_WITHIN_S: Seconds = 30.0
+"""Tasks of one step of srun begin within seconds of each other."""
+_has_met = False
+"""Of this process, as process groups are."""
+
+
+class FirstAbsent(LonghaulError):
+    """Rank 0 has ended before it met the others; its own words say why."""
+
+    def __init__(self, code: ExitCode) -> None:
+        super().__init__(f"rank 0 has ended with exit code {int(code)} before training began")
+        self.exit_code = code
 
 
 @dataclass(frozen=True)
@@ -77,17 +90,74 @@ def meet(place: Place, timeout_s: Seconds = COLLECTIVE_TIMEOUT_S) -> dist.Proces
         # Not within torch, where a process is deaf to signals.
         address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         _wait_for(lambda: _answers(address))
-    store, rank, size = next(iter(rendezvous("env://")))
+    timeout = timedelta(seconds=timeout_s)
+    store = _store(place, timeout)
     if place.rank == 0:
         store.set(_READY, "1")
     else:
-        _wait_for(lambda: store.check([_READY]))
-    timeout = timedelta(seconds=timeout_s)
+        _wait_for(lambda: store.check([_READY]) or store.check([_ABSENT]))
+        if store.check([_ABSENT]):
+            code = ExitCode(int(store.get(_ABSENT)))
+            store.add(_HEARD, 1)
+            raise FirstAbsent(code)
+    global _has_met
+    _has_met = True
     store.set_timeout(timeout)
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
+    dist.init_process_group(
+        backend, store=store, rank=place.rank, world_size=place.size, timeout=timeout
+    )
     control: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=timeout)
     return control
+
+
+def telling_of_absence(place: Place | None, body: Callable[[], ExitCode]) -> ExitCode:
+    """Do `body`, and let the others know if rank 0 ends without having met them.
+
+    torchrun ends them then. Plain srun by default does not, and they would wait for ever.
+
+    Args:
+        place: of this process; others than rank 0, and one process, have nobody to tell.
+        body: leads to `meet`, or ends before.
+    """
+    try:
+        code = body()
+    except Exception as error:
+        _tell_of_absence(place, getattr(error, "exit_code", ExitCode.FAILED))
+        raise
+    _tell_of_absence(place, code)
+    return code
+
+
+def _tell_of_absence(place: Place | None, code: ExitCode) -> None:
+    if _has_met or place is None or place.rank != 0:
+        return
+    address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    # Under torchrun its agent has the port, and ends the others.
+    with suppress(RuntimeError):
+        store = TCPStore(*address, place.size, is_master=True, wait_for_workers=False)
+        store.set(_ABSENT, str(int(code)))
+        until = time.monotonic() + _HEARD_WITHIN_S
+        while store.add(_HEARD, 0) < place.size - 1 and time.monotonic() < until:
+            time.sleep(_LOOK_EVERY_S)
+
+
+def _store(place: Place, timeout: timedelta) -> Store:
+    """What all ranks meet at: rank 0 listens on the port that its supervisor has kept for it;
+    elsewhere torch does as it does under torchrun.
+    """
+    kept = os.environ.pop(KEPT_PORT, None) if place.rank == 0 else None
+    if kept is None:
+        store: Store = next(iter(rendezvous("env://")))[0]
+        return store
+    return TCPStore(
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        place.size,
+        is_master=True,
+        timeout=timeout,
+        master_listen_fd=int(kept),
+    )
 
 
 def _wait_for(there: Callable[[], bool]) -> None:

@@ -19,6 +19,7 @@ from longhaul.parallel.place import find_place
 from longhaul.run.asked import read_asked
 from longhaul.run.attempt import Attempt
 from longhaul.run.book import Book
+from longhaul.run.bring_back import tell_if_brought_back
 from longhaul.run.past import read_past
 from longhaul.run.signals import leaving_at_once, listening, write_now
 from longhaul.run.text import text_for_training
@@ -38,6 +39,10 @@ def enter(folder: RunFolder, view: View) -> ExitCode:
     Raises:
         LeaseHeld: somebody else trains this run.
     """
+    if os.environ.get(REPLICA, "0") != "0":
+        from longhaul.run.elastic import follow_pilot
+
+        return follow_pilot(folder)
     place = find_place(os.environ)
     if place is not None and place.rank > 0:
         from longhaul.run.follow import follow
@@ -46,15 +51,19 @@ def enter(folder: RunFolder, view: View) -> ExitCode:
             grace_s = read_asked(folder).settings().supervise.grace_s
             hold_on(os.environ, grace_s, folder.workers / f"{place.rank}.log")
             return follow(place, folder)
-    if os.environ.get(REPLICA, "0") != "0":
-        from longhaul.run.elastic import follow_pilot
-
-        return follow_pilot(folder)
     clock = RealClock()
     if ATTEMPT in os.environ:
         return work(folder, join(folder, int(os.environ[ATTEMPT]), clock), view)
-    with acquire(folder, clock).keep() as lease:
-        return work(folder, lease, view)
+
+    def own() -> ExitCode:
+        with acquire(folder, clock).keep() as lease:
+            return work(folder, lease, view)
+
+    if place is None:
+        return own()
+    from longhaul.parallel.world import telling_of_absence
+
+    return telling_of_absence(place, own)
 
 
 def work(folder: RunFolder, lease: Lease, view: View) -> ExitCode:
@@ -78,11 +87,12 @@ def work(folder: RunFolder, lease: Lease, view: View) -> ExitCode:
             books.add("idle", max(0.0, began - past.last_seen))
         book = Book(folder, lease, past, clock, books)
         leaving.callback(book.close)
+        tell_if_brought_back(folder, book)
         asked = read_asked(folder)
         settings = within_layout(asked.settings(), os.environ)
         place = find_place(os.environ)
         layout_for(settings.parallel, place.size if place else 1)  # told before torch is imported
-        if place is not None and settings.parallel.elastic:
+        if place is not None and settings.parallel.elastic and REPLICA not in os.environ:
             raise RecipeError(
                 f"parallel.elastic: {place.size} ranks of one world were started, no replicas",
                 "let `longhaul train` start them, or set parallel.elastic=false",

@@ -21,9 +21,11 @@ from longhaul.supervise.restart import Failure
 
 WHO = "supervisor"
 NODE_EVENTS = frozenset(
-    {"attempt-began", "node-probed", "node-refused", "node-ordered", "node-drained", "node-slow"}
-)
+    {"attempt-began", "node-probed", "node-refused", "node-ordered", "node-awaited", "node-drained",
+     "node-slow"}
+)  # fmt: skip
 """What a supervisor writes of nodes while others train: no sign of them, and no second booked."""
+_BESIDE = NODE_EVENTS | {"replica-lost", "replica-back"}
 _NEAR_END = 32
 
 
@@ -62,8 +64,7 @@ def unbooked(folder: RunFolder, attempt: int, began: Seconds, now: Seconds) -> d
     last = [
         record
         for record in read_last(folder, _NEAR_END)
-        if record.attempt == attempt
-        and not (isinstance(record, Event) and record.kind in NODE_EVENTS)
+        if record.attempt == attempt and not (isinstance(record, Event) and record.kind in _BESIDE)
     ]
     bucket, since = ("detection", last[-1].time) if last else ("restart", began)
     return {bucket: round(max(now - since, 0.0), 6)}

@@ -9,13 +9,20 @@ from dataclasses import dataclass
 
 from longhaul.config.supervise import SuperviseSection
 from longhaul.core.errors import ExitCode
-from longhaul.core.units import Seconds
+from longhaul.core.units import Seconds, short_seconds
 from longhaul.supervise.causes.classify import Remedy
 
 ATTEMPTS_AT_ONE_STEP = 3
 """Failures of one cause at one step before a restart goes further back (incident M18: 44)."""
+CURED_BY_TIME = ("port-taken", "node-gone")
+"""Causes that say nothing against program, data or checkpoints where no step was made: another
+port, and a node that has come back, are all it takes."""
+PATIENCE_S: Seconds = 1800.0
+"""A machine that reboots is there again by then; one that is not needs a person."""
 _LAG_STEPS = 2
 _LONGEST_WAIT_S: Seconds = 60.0
+_AGAIN_AFTER_S: Seconds = 2.0
+"""A first failure is answered at once; what made the same one twice may need a moment to pass."""
 _DAY_S: Seconds = 86_400.0
 
 
@@ -63,6 +70,9 @@ def next_plan(
         known = exit_code in tells
         code = ExitCode(exit_code) if known else ExitCode.NEEDS_PERSON
         return Plan(False, f"{last.cause}: starting again would change nothing", exit_code=code)
+    if _cured_by_time(last):
+        return _once_more(failures)
+    failures = [failure for failure in failures if not _cured_by_time(failure)]
     if last.remedy == "cordon":
         return Plan(False, f"{last.cause}: this machine must not be used, and there is no other")
     lately = [failure for failure in failures if last.time - failure.time <= _DAY_S]
@@ -85,9 +95,24 @@ def next_plan(
             return Plan(False, f"{where}, and there is no older checkpoint to go back to")
         newest, older = sorted(usable)[:-3:-1]
         return Plan(True, f"{where}: going back to step {older}", poison=newest)
-    # A first failure is answered at once; what fails again and again may need the time.
-    wait_s = 0.0 if len(same) == 1 else min(2.0 ** (len(same) - 1), _LONGEST_WAIT_S)
-    return Plan(True, f"{last.cause}", wait_s)
+    return Plan(True, f"{last.cause}", 0.0 if len(same) == 1 else _AGAIN_AFTER_S)
+
+
+def _cured_by_time(failure: Failure) -> bool:
+    return failure.cause in CURED_BY_TIME and failure.step is None
+
+
+def _once_more(failures: Sequence[Failure]) -> Plan:
+    """Try again as long as there is patience; neither budget nor checkpoints are touched."""
+    last, row = failures[-1], 0
+    for failure in reversed(failures):
+        if failure.cause != last.cause or failure.step is not None:
+            break
+        row += 1
+    waited = last.time - failures[-row].time
+    if waited > PATIENCE_S:
+        return Plan(False, f"{last.cause} for {short_seconds(waited)}, {row} times in a row")
+    return Plan(True, f"{last.cause}", min(2.0 ** (row - 1), _LONGEST_WAIT_S))
 
 
 def _without_progress(failures: Sequence[Failure]) -> Sequence[Failure]:

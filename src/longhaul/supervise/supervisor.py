@@ -16,15 +16,20 @@ from longhaul.checkpoint.shared_memory import SharedMemory
 from longhaul.config.supervise import SuperviseSection
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import ExitCode
-from longhaul.core.units import Bytes, Seconds, short_seconds
+from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.lease import Lease
-from longhaul.supervise.causes.classify import Cause, Signature, classify, last_words
+from longhaul.supervise.causes.classify import Cause, Signature, classify, of_device
 from longhaul.supervise.causes.inquest import cause_of_death, cause_of_hang, in_words
-from longhaul.supervise.causes.kernel_log import kernel_lines
+from longhaul.supervise.causes.kernel_log import LATELY_S, kernel_lines
 from longhaul.supervise.ears import PAUSE, STOPS, Ears, listening
 from longhaul.supervise.history import Chronicle, failures, unbooked, usable_checkpoints
-from longhaul.supervise.nodes.answer import SILENT_CORRUPTION, distrusted
+from longhaul.supervise.nodes.answer import (
+    SILENT_CORRUPTION,
+    accused,
+    distrusted,
+    on_one_machine,
+)
 from longhaul.supervise.nodes.fleet import Fleet
 from longhaul.supervise.nodes.lookout import Drain, Lookout
 from longhaul.supervise.nodes.placement import posts_here, posts_on
@@ -35,9 +40,9 @@ from longhaul.supervise.ranks.ends import End, group_end
 from longhaul.supervise.ranks.group import Group
 from longhaul.supervise.ranks.watchdog import Learned, judge, learn
 from longhaul.supervise.restart import Failure, Plan, next_plan
+from longhaul.supervise.told import no_world, tell_failure, tell_last_words, what_is_lost
 
 _LOOK_EVERY_S: Seconds = 0.5
-_LAST_WORDS: Bytes = 16_384
 _TIDY_WITHIN_S: Seconds = 2.0
 """What workers get that have made no step yet when they are asked to end."""
 _NOT_ASKED_FOR = ("collective-failed", "out-of-memory")
@@ -56,8 +61,8 @@ class Job:
     work: Callable[[], None]
     """What a worker does in its process; leaves by SystemExit with its exit code."""
     signatures: Sequence[Signature]
-    device: str = ""
-    """The device's name, as far as it is known."""
+    device: Callable[[], str] = str
+    """The device's name, as far as it is known by then: a new run's first attempt finds it out."""
     nodes: NodePlan | None = None
     """What the recipe says of nodes; None: this machine is all there is."""
     program: tuple[str, ...] = ()
@@ -85,6 +90,8 @@ class Supervisor:
         self._stop_asked: Seconds = 0.0
         self._missed = False
         self._at_once = False
+        self._held_back: signal.Signals | None = None
+        """What the workers are told only when they have made a step."""
         self._fleet: Fleet | None = None
         if job.nodes is not None:
             self._fleet = Fleet(job.folder, job.nodes, lease, self._clock, say)
@@ -124,13 +131,18 @@ class Supervisor:
             if self._lookout is not None:
                 self._lookout.close()
         if plan is not None:
-            if not plan.restart or not self._wait(plan.wait_s, ears):
+            if not plan.restart:
                 return self._stop or plan.exit_code
+            if not self._wait(plan.wait_s, ears):
+                if not self._is_ahead_in_memory():
+                    return self._stop
+                interrupted = self._stop == ExitCode.INTERRUPTED
+                self._held_back = signal.SIGINT if interrupted else signal.SIGTERM
             return None
         if self._leaving and self._stop is None and code == ExitCode.START_AGAIN:
             self._tell_drained(group)
             return None
-        self._tell_last_words(group, end.rank)
+        tell_last_words(self._say, group, end.rank)
         return code
 
     def _start(self, ears: Ears) -> Group | None:
@@ -142,12 +154,14 @@ class Supervisor:
         else:
             world = self._fleet.muster(lambda seconds: self._wait(seconds, ears))
             if world is None:
-                self._say_no_world(self._fleet.why_none)
+                if self._stop is None:
+                    self._say(no_world(self._fleet.why_none))
                 return None
             posts = posts_on(world)
             if self._fleet.changed:
                 self._memory.keep_only(())  # it is that of ranks on other nodes
-            self._lookout = Lookout(self._fleet, attempt, job.signatures, self._clock, self._say)
+            signatures = of_device(job.signatures, job.device())
+            self._lookout = Lookout(self._fleet, attempt, signatures, self._clock, self._say)
         return Group(
             job.folder, attempt, posts, job.work, job.program, self._began, self._memory
         )  # fmt: skip
@@ -156,12 +170,13 @@ class Supervisor:
         """Until the group has ended, failed, or hangs."""
         learned, began, looked = Learned(), self._clock.monotonic(), 0.0
         while True:
+            before = self._clock.monotonic()
             select.select([ears.descriptor, *group.descriptors()], [], [], _LOOK_EVERY_S)
             group.pass_on()
-            before = self._clock.monotonic()
             self._obey(ears, group)
             now = self._clock.monotonic()
-            if now - before > _LOOK_EVERY_S:  # a pause: nobody could give a sign of life
+            # A pause, Ctrl-Z or a scheduler's: the workers could give no sign of life either.
+            if now - before > 2 * _LOOK_EVERY_S:
                 learned, began = Learned(), now
             leaving = ExitCode.START_AGAIN if self._leaving else None
             end = group_end(self._codes(group), self._stop or leaving, at_once=self._at_once)
@@ -191,12 +206,24 @@ class Supervisor:
                 continue
             if number == signal.SIGINT and self._stop == ExitCode.INTERRUPTED:
                 self._at_once = True
-                self._say(_what_is_lost(group.step, list(usable_checkpoints(self._job.folder))))
+                self._say(what_is_lost(group.step, list(usable_checkpoints(self._job.folder))))
                 group.close()
                 return
             self._stop, self._stop_asked = STOPS[number], self._clock.monotonic()
-            interrupt = number == signal.SIGINT
-            group.send(signal.SIGINT if interrupt else signal.SIGTERM)
+            asked = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
+            if not group.steps_made and self._is_ahead_in_memory():
+                self._say("the newest state lies in memory alone: it is restored and saved first")
+                self._held_back = asked
+            else:
+                group.send(asked)
+        if self._held_back is not None and group.steps_made:
+            group.send(self._held_back)
+            self._held_back = None
+
+    def _is_ahead_in_memory(self) -> bool:
+        """Ending now would lose steps, as snapshots go with this process."""
+        kept = max((label.get("step", 0) for label in self._memory.labels()), default=0)
+        return bool(kept > max(usable_checkpoints(self._job.folder), default=0))
 
     def _codes(self, group: Group) -> list[int | None]:
         """Exit codes, as they are meant: to torchrun, a rank that has lost another one, or its
@@ -215,8 +242,9 @@ class Supervisor:
         """An end was asked for before the first step of this attempt. Ranks that wait for each
         other then are deaf, and one that has left would keep the rest waiting.
         """
-        asked = self._stop is not None and now - self._stop_asked > _TIDY_WITHIN_S
-        return asked and not group.steps_made
+        grace_s = _NOTICE_SHARE * self._job.settings.grace_s
+        within = _TIDY_WITHIN_S if self._held_back is None else grace_s
+        return self._stop is not None and now - self._stop_asked > within and not group.steps_made
 
     def _tell_if_missed(self, group: Group, now: Seconds) -> None:
         """A checkpoint that a scheduler's notice asked for and that is not there yet."""
@@ -257,12 +285,15 @@ class Supervisor:
         cause = self._cause(group, end, started, ears)
         codes = group.exit_codes
         group.close()
-        unfit = self._unfit(cause, ears)
-        seconds = unbooked(folder, self._lease.attempt, self._began, self._clock.wall())
         before, usable = failures(folder), usable_checkpoints(folder)
-        chronicle = Chronicle(folder, self._lease.attempt, self._clock)
         corrupt = cause.name == SILENT_CORRUPTION
         verdict = newest_corrupt(folder, self._lease.attempt) if corrupt else None
+        cause = accused(cause, verdict)
+        if self._fleet is None:
+            cause = on_one_machine(cause, verdict, before, now)
+        unfit = self._unfit(cause, ears)
+        seconds = unbooked(folder, self._lease.attempt, self._began, self._clock.wall())
+        chronicle = Chronicle(folder, self._lease.attempt, self._clock)
         if verdict is not None:
             for checkpoint in distrusted(list(usable), verdict):
                 chronicle.poison(checkpoint, usable.pop(checkpoint), step or 0, verdict.reason)
@@ -295,7 +326,7 @@ class Supervisor:
         chronicle.close()
         self._began = event.time
         times = sum(earlier.cause == cause.name for earlier in before) + 1
-        self._tell(group, cause, plan, times)
+        tell_failure(self._say, group, cause, plan, times)
         if self._fleet is not None and judged is not None:
             self._fleet.carry_out(judged[0], cause)
         return plan
@@ -307,7 +338,7 @@ class Supervisor:
             cause = cause_of_hang(group, end.hang)
         else:
             cause = cause_of_death(
-                group, self._job.signatures, self._job.device, lambda: self._kernel(started)
+                group, self._job.signatures, self._job.device(), lambda: self._kernel(started)
             )
         gone = None
         if self._fleet is not None:
@@ -315,9 +346,10 @@ class Supervisor:
         return gone or cause
 
     def _kernel(self, started: Seconds) -> list[str]:
-        """By rank, its kernel's messages since the attempt began."""
+        """By rank, its kernel's messages of this attempt, lately."""
         if self._fleet is None or self._fleet.world is None or self._lookout is None:
-            return [kernel_lines(started)] * self._job.processes
+            since = max(started, self._clock.monotonic() - LATELY_S)
+            return [kernel_lines(since)] * self._job.processes
         world = self._fleet.world
         said = {m.name: "\n".join(self._lookout.messages(m)) for m in world.machines}
         return [said[world.machine_of(rank).name] for rank in range(world.layout.size)]
@@ -345,32 +377,6 @@ class Supervisor:
         chronicle.close()
         self._began = event.time
 
-    def _say_no_world(self, why: str) -> None:
-        if self._stop is None:
-            self._say(
-                f"  stopping: no nodes to go on with: {why}\n  → repair nodes, release those that "
-                f"are cordoned, or name others under [[supervise.node]] (docs/supervise.md)"
-            )
-
-    def _tell(self, group: Group, cause: Cause, plan: Plan, times: int) -> None:
-        self._say(f"WARNING: {in_words(cause)}" + (f" (time {times} in this run)" * (times > 1)))
-        self._tell_last_words(group, cause.rank)
-        if plan.restart:
-            wait = f" in {short_seconds(plan.wait_s)}" if plan.wait_s else ""
-            why = f": {plan.reason}" if plan.poison is not None else ""
-            self._say(f"  starting again{wait}{why}")
-        else:
-            self._say(f"  stopping: {plan.reason}\n  → look into {self._job.folder.workers}")
-
-    def _tell_last_words(self, group: Group, rank: int | None) -> None:
-        """What rank 0 writes is seen anyway; the other ranks write into their logs."""
-        if not rank:
-            return
-        worker = group.workers[rank]
-        if said := last_words(worker.log_end(_LAST_WORDS)):
-            self._say(f"  rank {rank} said: {said}")
-        self._say(f"  its log is {worker.log}")
-
     def _wait(self, seconds: Seconds, ears: Ears) -> bool:
         """Let time pass; False if somebody wants the run to stop meanwhile."""
         deadline = self._clock.monotonic() + seconds
@@ -379,16 +385,10 @@ class Supervisor:
                 if number == PAUSE:
                     os.kill(os.getpid(), signal.SIGSTOP)
                 else:
-                    self._stop = STOPS[number]
+                    self._stop, self._stop_asked = STOPS[number], self._clock.monotonic()
                     return False
             left = deadline - self._clock.monotonic()
             if left <= 0:
                 return True
             with suppress(InterruptedError):
                 select.select([ears.descriptor], [], [], left)
-
-
-def _what_is_lost(reached: int | None, saved: list[int]) -> str:
-    where = f"at step {reached}" if reached is not None else "before its first step"
-    kept = f"the newest checkpoint is that of step {max(saved)}" if saved else "there is none"
-    return f"SIGINT again: the run ends at once {where}, without a checkpoint; {kept}"

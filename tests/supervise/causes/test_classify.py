@@ -9,6 +9,7 @@ from longhaul.supervise.causes.classify import (
     first_cause,
     last_words,
     load_signatures,
+    of_device,
     shape_of,
 )
 
@@ -50,6 +51,23 @@ XID = "NVRM: Xid (PCI:0000:3b:00): {}, pid=71, Ch 00000008"
 def test_what_happened_to_others_is_recognised(death, cause, remedy) -> None:
     found = classify(death, KNOWN)
     assert (found.name, found.remedy) == (cause, remedy)
+
+
+def test_what_a_rank_had_only_warned_of_is_not_its_cause() -> None:
+    for warning in (
+        "WARNING: the batch of step 7 could not be saved: [Errno 28] No space left on device",
+        "WARNING: step-20 is not in s3://b/run yet: ConnectError: Connection refused; it is sent",
+    ):
+        text = f"{warning}\nstep 9  loss 3.1\n"
+        cause = classify(Death(0, -9, text), KNOWN)
+        assert (cause.name, cause.remedy, cause.consequence) == ("killed", "restart", False)
+        cause = classify(Death(0, 1, f"{text}{TRACE}ValueError: no"), KNOWN)
+        assert (cause.name, cause.consequence) == ("unknown: ValueError: no", False)
+
+
+def test_a_signal_without_a_name_is_a_death_like_any_other() -> None:
+    cause = classify(Death(0, -40), KNOWN)
+    assert (cause.name, cause.words) == ("unknown: SIG40", "SIG40")
 
 
 def test_the_same_unknown_trouble_is_counted_together() -> None:
@@ -103,6 +121,17 @@ def test_a_users_signatures_come_first_and_may_be_about_one_device(tmp_path: Pat
         ("format = 1\n[[signature]]\ncause = 'x'\nremedy = 'stop'\ntext = '('", "no regular"),
         ("format = 1\n[[signature]]\ncause = 'x'\nremedy = 'stop'\ntex = 'a'", "tex: unknown"),
         ("format = ", "cannot be read"),
+        ("format = 1\n[signature]\ncause = 'x'", "no list of tables"),
+        ("format = 1\n[[signature]]\ncause = 'x'\nremedy = 'stop'\nexit = 16", "exit: 16 is not a"),
+        (
+            "format = 1\n[[signature]]\ncause = 'x'\nremedy = 'stop'\nsignal = 'SIGBUS'",
+            "signal: 'SIGBUS' is not a list",
+        ),
+        (
+            "format = 1\n[[signature]]\ncause = 'x'\nremedy = 'stop'\nsignal = ['kill']",
+            "by their names",
+        ),
+        ("format = 1\n[[signature]]\ncause = 3\nremedy = 'stop'\nexit = [1]", "cause: 3 is not a"),
     ],
 )
 def test_a_signature_that_makes_no_sense_is_refused(tmp_path: Path, text, told) -> None:
@@ -112,6 +141,17 @@ def test_a_signature_that_makes_no_sense_is_refused(tmp_path: Path, text, told) 
         load_signatures(str(own))
     assert told in str(refused.value)
     assert "own.toml" in str(refused.value)
+
+
+def test_what_is_known_of_one_device_is_not_asked_on_another(tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text(
+        'format = 1\n[[signature]]\ncause = "odd"\nmeaning = "an odd word"\nremedy = "cordon"\n'
+        'kernel = "odd"\ndevice = "H100"\n'
+    )
+    known = load_signatures(str(own))
+    assert of_device(known, "NVIDIA H100 80GB HBM3") == list(known)
+    assert of_device(known, "NVIDIA A100") == of_device(known, "") == list(KNOWN)
 
 
 def test_a_shape_keeps_words_and_drops_what_varies() -> None:

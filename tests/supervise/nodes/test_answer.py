@@ -5,15 +5,18 @@ import pytest
 from longhaul.parallel.layout import Layout
 from longhaul.supervise.causes.classify import Cause
 from longhaul.supervise.nodes.answer import (
+    CORRUPT_A_DAY,
     Evidence,
     MachineVerdict,
     NodeFailure,
     answer,
     distrusted,
+    on_one_machine,
 )
 from longhaul.supervise.nodes.identity import Node
 from longhaul.supervise.nodes.placement import Machine, World
 from longhaul.supervise.nodes.reputation import WorldSpan
+from longhaul.supervise.restart import Failure
 
 A, B, C = (Machine(name, 2, Node(name, board=name.upper())) for name in "abc")
 WORLD = World((A, B), Layout(4), 4)
@@ -90,3 +93,16 @@ def test_checkpoints_after_the_last_sound_step_are_not_trusted() -> None:
     verdict = MachineVerdict("corrupt", (3,), "", 30)
     assert distrusted([10, 30, 31, 40], verdict) == [40, 31]
     assert distrusted([10, 40], replace(verdict, sound_step=None)) == [40, 10]
+
+
+def test_the_only_machine_is_probed_when_two_ranks_differ_and_given_up_when_it_is_known() -> None:
+    corrupt = Cause("silent-corruption", "", "cordon", 0)
+    differ = MachineVerdict("corrupt", (), "ranks 0 and 1 differ", 20)
+    named = replace(differ, ranks=(1,))
+    assert on_one_machine(corrupt, differ, (), NOW).remedy == "probe"
+    assert on_one_machine(corrupt, named, (), NOW).remedy == "cordon"
+    assert on_one_machine(corrupt, None, (), NOW).remedy == "cordon"
+    lately = [Failure("silent-corruption", "probe", 30, NOW - 60 * n) for n in range(CORRUPT_A_DAY)]
+    assert on_one_machine(corrupt, differ, lately[1:], NOW).remedy == "probe"
+    assert on_one_machine(corrupt, differ, lately, NOW).remedy == "cordon"
+    assert on_one_machine(corrupt, differ, lately, NOW + 90_000).remedy == "probe"

@@ -13,7 +13,7 @@ from longhaul.parallel.layout import Layout
 from longhaul.supervise.causes.classify import load_signatures
 from longhaul.supervise.nodes import lookout as lookout_module
 from longhaul.supervise.nodes.fleet import Fleet
-from longhaul.supervise.nodes.ledger import read
+from longhaul.supervise.nodes.ledger import NodeEvent, append, read
 from longhaul.supervise.nodes.lookout import Lookout, Sight
 from longhaul.supervise.nodes.plan import NodePlan
 
@@ -86,3 +86,21 @@ def test_lost_memory_ends_the_attempt_and_names_the_node(scene) -> None:
     assert cause is not None
     assert (cause.name, cause.remedy, cause.rank) == ("ecc-uncorrectable", "cordon", 0)
     assert cause.message.startswith("a counts 4 errors")
+
+
+def test_a_person_cordons_a_node_that_trains_and_it_is_left_at_the_next_checkpoint(scene) -> None:
+    assert scene.lookout.look() == Sight()
+    word = NodeEvent(kind="cordoned", parts=("board:B",), host="b", time=scene.clock.wall(),
+                     reason="it smells burnt", who="ann")  # fmt: skip
+    append(scene.fleet.plan.ledger, word)
+    assert scene.lookout.look() == Sight(), "not before it looks again"
+    scene.clock.advance(11)
+    drain = scene.lookout.look().drain
+    assert drain is not None
+    assert drain.reason == "b has been cordoned by ann: it smells burnt"
+    assert not drain.at_once
+    scene.clock.advance(11)
+    assert scene.lookout.look().drain is None, "once"
+    world = scene.fleet.muster(lambda seconds: True)
+    assert world is not None
+    assert world.names == ("a",)

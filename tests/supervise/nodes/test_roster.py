@@ -133,3 +133,24 @@ def test_whatever_is_known_nobody_joins_who_must_not_and_everybody_is_accounted_
     if choice.world:
         assert choice.world.layout.size <= len(names(choice))
         assert choice.world.layout.tensor == tensor
+
+
+def test_a_release_ends_cordon_suspicion_and_the_wait_after_a_probe_that_was_not_passed() -> None:
+    out = LeftOut(B.node, "it hung", NOW - 100)
+    failed = replace(event(B, "probed", passed=False), time=NOW - 50)
+    events = (*STANDING.events, event(B, "cordoned", reason="gpu-lost"), failed)
+    known = replace(STANDING, events=events, left_out=(out,))
+    assert names(choose(known)) == ("a", "c")
+    released = replace(event(B, "released"), time=NOW - 1)
+    choice = choose(replace(known, events=(*events, released)))
+    assert names(choice) == ("a", "b")
+    assert [m.name for m in choice.probe] == ["b"], "not before it has passed a probe"
+    before = replace(known, events=(replace(released, time=NOW - 200), *events))
+    assert names(choose(before)) == ("a", "c"), "what came after it holds"
+
+
+def test_a_released_node_is_probed_even_if_its_last_probe_was_passed() -> None:
+    word = event(B, "cordoned", 0.2, reason="it smells burnt", who="ann")
+    lifted = event(B, "released", 0.1, reason="a new fan", who="ann")
+    choice = choose(replace(STANDING, events=(*STANDING.events, word, lifted)))
+    assert (names(choice), [m.name for m in choice.probe]) == (("a", "b"), ["b"])

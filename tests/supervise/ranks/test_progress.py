@@ -1,9 +1,16 @@
+import time
 from pathlib import Path
 
 from longhaul.core.books import TimeBooks
 from longhaul.core.clocks import FakeClock
 from longhaul.logbook.folder import RunFolder
-from longhaul.supervise.ranks.progress import ProgressFile, progress_path, read_progress
+from longhaul.supervise.ranks.progress import (
+    Progress,
+    ProgressFile,
+    progress_path,
+    read_progress,
+    said_since,
+)
 
 
 def test_what_a_rank_says_is_read_back_and_every_word_is_another_sign(tmp_path: Path) -> None:
@@ -77,3 +84,21 @@ def test_a_long_phase_gives_signs_of_life_where_the_books_say_so(tmp_path: Path)
     file.close()
     first = signs[0][1]
     assert signs == [("evaluation", first + n) for n in range(3)]
+
+
+def test_what_a_rank_says_counts_however_the_clock_is_set(tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "0.progress"
+    began = time.monotonic()
+    file = ProgressFile(path)
+    monkeypatch.setattr(time, "time", lambda: 1.0)
+    file.enter("step", 5)
+    said = said_since(began, read_progress(path), None)
+    assert said is not None
+    assert said.step == 5
+
+
+def test_what_an_earlier_attempt_has_left_does_not_count_even_after_a_reboot() -> None:
+    left = Progress("step", 90, 95, monotonic=9e6, wall=1e9)
+    assert said_since(17.0, left, left) is None
+    assert said_since(17.0, Progress("step", 90, 95, 16.0, 1e9), None) is None
+    assert said_since(17.0, Progress("start-up", 0, 1, 18.0, 1e9), left) is not None

@@ -11,8 +11,8 @@ import importlib.resources
 import re
 import signal
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -23,15 +23,40 @@ Remedy = Literal["restart", "probe", "cordon", "stop"]
 _FORMAT = 1
 _LISTS = ("exit", "signal")
 _PATTERNS = ("text", "kernel", "device")
+_SHOULD_BE = {
+    "cause": "a text",
+    "meaning": "a text",
+    "consequence": "true or false",
+    "exit": "a list of exit codes, such as [16]",
+    "signal": 'a list of signals by their names, such as ["SIGKILL"]',
+}
 _KNOWN = {"cause", "meaning", "remedy", "consequence", *_LISTS, *_PATTERNS}
 _LONGEST_SHAPE = 120
 _LAST_LINE = re.compile(r"^(\w[\w.]*(Error|Exception|Interrupt|Exit)\b.*|longhaul: .*)$", re.M)
+_WARNING = re.compile(r"^WARNING: .*$", re.M)
+"""What a rank has lived with: a full disk, a store that refused. It has not died of that."""
 _VARIABLE = (
     (re.compile(r"0x[0-9a-fA-F]+"), "…"),
     (re.compile(r"/[^\s:'\",)]+"), "/…"),
     (re.compile(r"\b[0-9a-f]{12,}\b"), "…"),
     (re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?"), "N"),
 )
+
+
+def _list_of(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or (isinstance(value, list) and all(map(fits, value)))
+
+
+_FITS: dict[str, Callable[[Any], bool]] = {
+    "cause": lambda value: isinstance(value, str),
+    "meaning": lambda value: value is None or isinstance(value, str),
+    "consequence": lambda value: value is None or isinstance(value, bool),
+    "exit": _list_of(lambda code: type(code) is int),
+    "signal": _list_of(
+        lambda name: isinstance(name, str) and bool(re.fullmatch(r"SIG[A-Z0-9+]+", name))
+    ),
+}
+"""Name → whether what a table gives for it, or that it gives nothing, makes sense."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +76,12 @@ class Death:
     @property
     def signal(self) -> str:
         """Name of the signal that ended it; empty for none."""
-        return signal.Signals(-self.exit_code).name if self.exit_code < 0 else ""
+        if self.exit_code >= 0:
+            return ""
+        try:
+            return signal.Signals(-self.exit_code).name
+        except ValueError:  # most real-time signals have no name
+            return f"SIG{-self.exit_code}"
 
     @property
     def words(self) -> str:
@@ -100,11 +130,17 @@ class Cause:
     """How it ended: `exit code 1`, `SIGKILL`; empty for a hang."""
 
 
+def of_device(signatures: Iterable[Signature], device: str) -> list[Signature]:
+    """Those that are for a device of this name, or for any."""
+    return [known for known in signatures if re.search(known.device, device)]
+
+
 def classify(death: Death, signatures: Iterable[Signature], device: str = "") -> Cause:
     """The cause of one death; the first signature that fits decides."""
     message = last_words(death.text)
+    evidence = replace(death, text=_WARNING.sub("", death.text))
     for known in signatures:
-        if known.fits(death, device):
+        if known.fits(evidence, device):
             return Cause(
                 known.cause,
                 known.meaning,
@@ -181,9 +217,15 @@ def _read(tables: Mapping[str, Any], where: str) -> tuple[Signature, ...]:
             f"{where}: format {tables.get('format')!r} is not {_FORMAT}",
             f"write `format = {_FORMAT}` at its top",
         )
+    found = tables.get("signature", ())
+    if not isinstance(found, Sequence) or not all(isinstance(one, Mapping) for one in found):
+        raise RecipeError(
+            f"{where}: signature is no list of tables",
+            "begin each of them with [[signature]] (docs/supervise.md shows one)",
+        )
     return tuple(
         _signature(table, f"{where}, signature {number}")
-        for number, table in enumerate(tables.get("signature", ()), start=1)
+        for number, table in enumerate(found, start=1)
     )
 
 
@@ -194,6 +236,8 @@ def _signature(table: Mapping[str, Any], where: str) -> Signature:
         wrong = f"{unknown[0]}: unknown; known are {', '.join(sorted(_KNOWN))}"
     elif missing := [name for name in ("cause", "remedy") if not table.get(name)]:
         wrong = f"{missing[0]}: is required and was not given"
+    elif strange := [name for name, fits in _FITS.items() if not fits(table.get(name))]:
+        wrong = f"{strange[0]}: {table[strange[0]]!r} is not {_SHOULD_BE[strange[0]]}"
     elif table["remedy"] not in get_args(Remedy):
         wrong = f"remedy: {table['remedy']!r} is not one of {remedies}"
     elif not any(table.get(name) for name in (*_LISTS, "text", "kernel")):

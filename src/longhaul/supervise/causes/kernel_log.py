@@ -9,6 +9,9 @@ from contextlib import suppress
 
 from longhaul.core.units import Bytes, Seconds
 
+LATELY_S: Seconds = 1800.0
+"""What a rank dies of has befallen its device so long before at most: its collectives wait for
+their timeout. An older message is of somebody else's death."""
 _KERNEL_LOG = "/dev/kmsg"
 _RECORD: Bytes = 8192
 _MOST_RECORDS = 50_000

@@ -6,18 +6,21 @@ Never knows: processes, files, or how any of it is carried out.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from longhaul.core.units import Seconds
 from longhaul.supervise.causes.classify import Cause
 from longhaul.supervise.nodes.identity import Node
 from longhaul.supervise.nodes.placement import Machine, World
 from longhaul.supervise.nodes.reputation import WorldSpan, after_failure, after_hang
+from longhaul.supervise.restart import Failure
 
 SILENT_CORRUPTION = "silent-corruption"
 NODE_GONE = "node-gone"
 REPEATS = 2
 """Failures that began on one node within a day, from which a run goes on without it."""
+CORRUPT_A_DAY = 3
+"""Silent corruptions within a day after which a machine that is the only one is not used again."""
 _DAY_S: Seconds = 86_400.0
 _SOFTWARE = "unknown: "
 """A message that no signature knows is blamed on the program first: it would follow its rank to
@@ -109,6 +112,40 @@ def of_machine(cause: Cause) -> bool:
     """Whether a machine may be to blame, and not the program, the recipe, or another rank."""
     software = cause.name.startswith(_SOFTWARE) or cause.remedy == "stop"
     return not software and not cause.consequence
+
+
+def accused(cause: Cause, verdict: MachineVerdict | None) -> Cause:
+    """The cause with the rank that the verdict names, or none. All ranks leave with the same last
+    words, and which of them was the first to end says nothing.
+
+    Args:
+        cause: why the attempt ended.
+        verdict: the newest one about corruption.
+    """
+    if cause.name != SILENT_CORRUPTION or verdict is None:
+        return cause
+    return replace(cause, rank=next(iter(verdict.ranks), None))
+
+
+def on_one_machine(
+    cause: Cause, verdict: MachineVerdict | None, before: Sequence[Failure], now: Seconds
+) -> Cause:
+    """The cause with the remedy that it has where a recipe names no nodes.
+
+    Of two ranks that differ nobody can tell which is wrong. One turned bit is no reason to give a
+    machine up that passes its probe, and to go back to a sound state costs but time; a machine that
+    does it again and again is one.
+
+    Args:
+        cause: why the attempt ended.
+        verdict: the newest one about corruption.
+        before: the failures before this one.
+        now: Unix time.
+    """
+    if cause.name != SILENT_CORRUPTION or verdict is None or verdict.ranks:
+        return cause
+    times = sum(f.cause == SILENT_CORRUPTION and now - f.time <= _DAY_S for f in before)
+    return cause if times >= CORRUPT_A_DAY else replace(cause, remedy="probe")
 
 
 def distrusted(steps: Sequence[int], verdict: MachineVerdict) -> list[int]:

@@ -45,10 +45,13 @@ from longhaul.supervise.nodes.qualify import PROBE_WITHIN_S, Probe, probe_of, pr
 from longhaul.supervise.nodes.replace import Order
 from longhaul.supervise.nodes.reputation import admit
 from longhaul.supervise.nodes.roster import Choice, LeftOut, Standing, choose
+from longhaul.supervise.restart import PATIENCE_S
 
 _ORDER_PATIENCE_S: Seconds = 30.0
 """So long an order is waited for before the run goes on with fewer nodes."""
 _LOOK_EVERY_S: Seconds = 0.05
+_CALL_EVERY_S: Seconds = 1.0
+"""How often nodes without which there is no world are asked whether they are there again."""
 _MOST_ORDERS = 3
 """In a row, of which none brought a node that may be used."""
 
@@ -94,10 +97,11 @@ class Fleet:
 
     def muster(self, wait: Wait) -> World | None:
         """The world of the next attempt, written down; None if there is none, or somebody wants
-        an end.
+        an end. Nodes that do not answer are waited for where there is no world without them.
         """
         self.world, self.why_none = None, ""
-        orders = 0
+        orders, until = 0, self._clock.monotonic() + PATIENCE_S
+        waits = False
         while self.census.call([machine.name for machine in self.census.machines], wait):
             choice = choose(self.standing())
             short = choice.world is None or choice.world.shrunk
@@ -105,6 +109,15 @@ class Fleet:
                 orders += 1
                 if self._order_another(choice, wait):
                     continue
+            if choice.world is None and self._would_do() and self._clock.monotonic() < until:
+                if not waits:
+                    self._say(f"waiting for nodes to answer: {choice.without()}")
+                    self.tell("node-awaited", 0, reason=choice.without())
+                waits = True
+                if not wait(_CALL_EVERY_S):
+                    return None
+                self.delivered()  # another one may come before
+                continue
             if choice.world is None:
                 self.why_none = f"{choice.reason}; {choice.without()}"
                 return None
@@ -115,6 +128,10 @@ class Fleet:
             self._begin(choice)
             return choice.world
         return None
+
+    def _would_do(self) -> bool:
+        """There would be a world if the nodes that do not answer did."""
+        return choose(replace(self.standing(), gone={})).world is not None
 
     def standing(self) -> Standing:
         """What is known now."""
@@ -225,7 +242,8 @@ class Fleet:
             assert self.plan.replace_command is not None
             self._say(f"ordering another node in place of {lost[-1].name}")
             self._order = Order(self.plan.replace_command, lost[-1].node)
-        patience = _ORDER_PATIENCE_S if choice.world is not None else float("inf")
+        goes_on = choice.world is not None or self._would_do()
+        patience = _ORDER_PATIENCE_S if goes_on else float("inf")
         deadline = time.monotonic() + patience
         while self._order is not None and not self.delivered():
             if time.monotonic() > deadline:

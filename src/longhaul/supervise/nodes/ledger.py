@@ -44,6 +44,8 @@ class NodeEvent:
     count: int = 0
     reason: str = ""
     """In words."""
+    who: str = ""
+    """The person who decided it; empty: a supervisor."""
     data: dict[str, Any] = field(default_factory=dict)
     """Figures of a probe."""
 

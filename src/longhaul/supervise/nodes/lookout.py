@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from longhaul.core.clocks import Clock
 from longhaul.core.units import Seconds
 from longhaul.supervise.causes.classify import Cause, Signature
-from longhaul.supervise.causes.kernel_log import kernel_lines
+from longhaul.supervise.causes.kernel_log import LATELY_S, kernel_lines
 from longhaul.supervise.nodes.answer import MachineVerdict
 from longhaul.supervise.nodes.fleet import Fleet
 from longhaul.supervise.nodes.inquiry import Inquiry
+from longhaul.supervise.nodes.ledger import cordons
 from longhaul.supervise.nodes.memory_errors import corrected_in, errors_words
 from longhaul.supervise.nodes.placement import Machine, World
 from longhaul.supervise.nodes.qualify import PROBE_WITHIN_S, probe_of
@@ -58,7 +59,7 @@ class Lookout:
     Args:
         fleet: that has just begun it.
         attempt: its number.
-        signatures: tell what a kernel's message means.
+        signatures: tell what a kernel's message means, on these devices.
         clock: for what is kept.
         say: takes sentences for people.
     """
@@ -79,7 +80,7 @@ class Lookout:
         self._say = say
         self._verdicts = Verdicts(fleet.folder, attempt)
         self._began = self._called = self._counted = clock.monotonic()
-        self._tried = -_CALL_EVERY_S
+        self._tried = self._read = -_CALL_EVERY_S
         self._wished: set[str] = set()
         """Names of those that are to leave, or would if they could."""
         self._seen: dict[str, int] = {}
@@ -98,17 +99,18 @@ class Lookout:
                 return Sight(cause)
         if cause := self._count(now):
             return Sight(cause)
-        for drain in (self._piled_up(), self._slow(now), self._others(now)):
+        for drain in (self._piled_up(), self._cordoned(now), self._slow(now), self._others(now)):
             if drain is not None:
                 return Sight(drain=drain)
         return Sight()
 
     def messages(self, machine: Machine) -> list[str]:
-        """What a node's kernel has said since the attempt began, as far as it can be read here."""
+        """What a node's kernel has said lately in this attempt, as far as it can be read here."""
         drilled = self._fleet.signs.messages(machine.name)
         if machine.imitated or machine.command:
             return drilled
-        return [*kernel_lines(self._began).splitlines(), *drilled]
+        since = max(self._began, self._clock.monotonic() - LATELY_S)
+        return [*kernel_lines(since).splitlines(), *drilled]
 
     def close(self) -> None:
         """End what was asked and is not answered yet."""
@@ -181,6 +183,26 @@ class Lookout:
                 return Drain(judgement.reason, machine.name)
             self._say(f"WARNING: {machine.name} corrects more errors of its memory than healthy "
                       "memory has, and the run cannot do without it")  # fmt: skip
+        return None
+
+    def _cordoned(self, now: Seconds) -> Drain | None:
+        """A person, or another run, has cordoned a node of this world."""
+        if now - self._read < _CALL_EVERY_S:
+            return None
+        self._read = now
+        active = cordons(self._fleet.events())
+        for machine in self._world.machines:
+            bad = sorted(machine.node.shares(active))
+            if not bad or machine.name in self._wished:
+                continue
+            self._wished.add(machine.name)
+            word = active[bad[0]]
+            by = f" by {word.who}" if word.who else ""
+            reason = f"{machine.name} has been cordoned{by}: {word.reason}"
+            if self._fleet.can_do_without(machine.name):
+                return Drain(reason)
+            self._say(f"WARNING: {reason}; the run cannot do without it, and does not start again "
+                      "with it")  # fmt: skip
         return None
 
     def _slow(self, now: Seconds) -> Drain | None:

@@ -7,7 +7,6 @@ Never knows: how nodes are chosen (`roster.py`), or how a process is started.
 
 import os
 import platform
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -130,16 +129,14 @@ def threads_each(size: int) -> int:
 
 
 def _world(size: int, address: str, sharing: int) -> dict[str, str]:
-    """What torchrun would tell all ranks; `sharing` of them share the cores."""
+    """What torchrun would tell all ranks, but for the port (`ranks/meeting.py`); `sharing` of them
+    share the cores.
+    """
     if size == 1:
         return {}
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     return {
         "WORLD_SIZE": str(size),
         "MASTER_ADDR": address,
-        "MASTER_PORT": str(port),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads_each(sharing))),
     }
 

@@ -95,6 +95,8 @@ def admit(node: Node, events: Sequence[NodeEvent], now: Seconds) -> Admission:
     since = [e for e in own if e.kind == "failed" and e.time > probes[-1].time]
     if since:
         return Admission("probe", f"{node.host} has failed since its last probe: {since[-1].cause}")
+    if any(event.kind == "released" and event.time > probes[-1].time for event in own):
+        return Admission("probe", f"{node.host} has been released since its last probe")
     if now - probes[-1].time > _PROBE_AGAIN_S:
         return Admission("probe", f"{node.host} was last probed more than a week ago")
     rate = failures_per_day(node, events, now) / (_PRIOR_FAILURES / _PRIOR_DAYS)

@@ -6,7 +6,7 @@ Never knows: processes, files, or how a probe is made.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from longhaul.core.units import Seconds
@@ -101,23 +101,47 @@ def _unusable(standing: Standing) -> dict[str, str]:
     found: dict[str, str] = {}
     for machine in standing.machines:
         admission = admit(machine.node, standing.events, standing.now)
-        probes = [e for e in concerning(machine.node, standing.events) if e.kind == "probed"]
+        own = concerning(machine.node, standing.events)
+        # A person's release asks for another try at once.
+        tries = [e for e in own if e.kind in ("probed", "released")]
         if admission.verdict == "refuse":
             found[machine.name] = admission.reason
         elif machine.name in standing.gone:
             found[machine.name] = standing.gone[machine.name]
-        elif probes and not probes[-1].passed and standing.now - probes[-1].time < PROBE_AGAIN_S:
-            found[machine.name] = f"it has not passed its probe: {probes[-1].reason}"
+        elif tries and not tries[-1].passed and standing.now - tries[-1].time < PROBE_AGAIN_S:
+            found[machine.name] = f"it has not passed its probe: {tries[-1].reason}"
     return found
+
+
+def still_left_out(
+    left_out: Iterable[LeftOut], events: Sequence[NodeEvent], now: Seconds
+) -> list[LeftOut]:
+    """Those that a run goes on without: for a day, or until a person releases them.
+
+    Args:
+        left_out: as the run's journal has it.
+        events: the node ledger.
+        now: Unix time.
+    """
+    return [
+        left
+        for left in left_out
+        if now - left.time < LEFT_OUT_S and not _released(left.node, events, left.time)
+    ]
 
 
 def _suspected(standing: Standing) -> dict[str, str]:
     return {
         machine.name: left.reason
-        for left in standing.left_out
+        for left in still_left_out(standing.left_out, standing.events, standing.now)
         for machine in standing.machines
-        if standing.now - left.time < LEFT_OUT_S and machine.node.shares(left.node.parts)
+        if machine.node.shares(left.node.parts)
     }
+
+
+def _released(node: Node, events: Sequence[NodeEvent], since: Seconds) -> bool:
+    """A person has repaired it since then, or vouches for it."""
+    return any(e.kind == "released" and e.time > since for e in concerning(node, events))
 
 
 def _chosen(standing: Standing, usable: Sequence[Machine]) -> Choice:

@@ -10,6 +10,7 @@ Never knows: what is judged from that.
 """
 
 import multiprocessing.context
+import multiprocessing.process
 import os
 import signal
 from collections.abc import Callable, Mapping
@@ -19,11 +20,13 @@ from pathlib import Path
 
 import psutil
 
-from longhaul.core.units import Bytes
+from longhaul.core.units import Bytes, Seconds
 from longhaul.supervise.ears import PAUSE, STOPS
 from longhaul.supervise.ranks.started import Started
 from longhaul.supervise.ranks.watchdog import ProcessState
 
+_KILLED_WITHIN_S: Seconds = 5.0
+_PIECE: Bytes = 65_536
 _FORKING = multiprocessing.get_context("fork")
 Forked = multiprocessing.context.ForkProcess
 _STATES: dict[str, ProcessState] = {
@@ -138,26 +141,55 @@ class RankProcess:
             log.seek(max(self._log_begins, size - most))
             return log.read().decode(errors="replace")
 
+    def pass_on(self) -> None:
+        """Let what it wrote to its standard error reach its log and this process's own."""
+        if self.errors is None:
+            return
+        while piece := _read(self.errors):
+            with suppress(OSError), self.log.open("ab") as log:
+                log.write(piece)
+            with suppress(OSError):
+                os.write(2, piece)
+        if piece == b"":  # everybody who could write has closed it
+            self.close()
+
     def send(self, number: signal.Signals) -> None:
         """Send it a signal, if it is still there."""
         if self.running:
             with suppress(ProcessLookupError):
                 os.kill(self.answers, number)
 
-    def kill(self) -> None:
-        """SIGKILL its whole session, what it had started included."""
+    def kill(self) -> bool:
+        """SIGKILL its whole session, what it had started included.
+
+        Returns:
+            Whether it has ended. One in a call to the kernel that does not return, such as into a
+            dead file system or a lost device, does not until that returns; nobody waits for it.
+        """
         if isinstance(self._process, Started):
             self._process.kill_what_it_started()
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         self.send(signal.SIGKILL)  # it may not have come as far as having a session
-        self._process.join()
+        self._process.join(_KILLED_WITHIN_S)
+        if self.running and isinstance(self._process, Forked):
+            # Python would wait for it before it ends itself.
+            multiprocessing.process._children.discard(self._process)  # type: ignore[attr-defined]
+        return not self.running
 
     def close(self) -> None:
         """Read its standard error no more."""
         if self.errors is not None:
             os.close(self.errors)
             self.errors = None
+
+
+def _read(descriptor: int) -> bytes | None:
+    """Some bytes; none at the end; None if there are none for now."""
+    try:
+        return os.read(descriptor, _PIECE)
+    except BlockingIOError:
+        return None
 
 
 def _live(outfit: Outfit, writing_end: int, reading_end: int | None) -> None:

@@ -22,7 +22,8 @@ from longhaul.supervise.nodes.placement import Post
 from longhaul.supervise.ranks.flight_recorder import forget_recording, recorder_environment
 from longhaul.supervise.ranks.forked import Outfit, RankProcess
 from longhaul.supervise.ranks.lifeline import Lifeline
-from longhaul.supervise.ranks.progress import Progress, progress_path, read_progress
+from longhaul.supervise.ranks.meeting import Meeting
+from longhaul.supervise.ranks.progress import Progress, progress_path, read_progress, said_since
 from longhaul.supervise.ranks.stacks import stacks_path, take_stacks
 from longhaul.supervise.ranks.watchdog import Rank
 
@@ -31,7 +32,6 @@ ATTEMPT = "LONGHAUL_ATTEMPT"
 BEGAN = "LONGHAUL_BEGAN"
 """Unix time from which a worker books its start."""
 _LOG_END: Bytes = 16_384
-_PIECE: Bytes = 65_536
 _STACKS_WITHIN_S: Seconds = 2.0
 
 
@@ -61,12 +61,17 @@ class Group:
         self.folder = folder
         self._began = time.monotonic(), time.time()
         self._posts = posts
+        # Not removed before a start: on a full disk it could not be made anew.
+        ranks = range(len(posts))
+        self._left = [read_progress(progress_path(folder, rank)) for rank in ranks]
         self._closed = False
-        self._lifeline = Lifeline()
+        self._lifeline, self._meeting = Lifeline(), Meeting(posts)
         self._ended: dict[int, Seconds] = {}
         self.workers: list[RankProcess] = []
+        self.stuck: list[RankProcess] = []
+        """Those that `close` could not end."""
         shared = {ATTEMPT: str(attempt), BEGAN: f"{began:.6f}", **self._lifeline.environment()}
-        shared |= recorder_environment(folder)
+        shared |= {**recorder_environment(folder), **self._meeting.environment}
         if memory is not None:
             memory.keep_only([rank for rank, post in enumerate(posts) if not post.command])
         try:
@@ -78,6 +83,7 @@ class Group:
                     stacks.unlink(missing_ok=True)
                 forget_recording(folder, rank)
                 kept = memory.environment(rank) if memory and not post.command else {}
+                kept |= self._meeting.of_first if rank == 0 else {}
                 outfit = Outfit(
                     work=work,
                     environment=shared | kept | dict(post.environment),
@@ -89,6 +95,7 @@ class Group:
                     lifeline=self._lifeline.reading_end,
                 )
                 self.workers.append(RankProcess(rank, outfit))
+                self._meeting.close()  # rank 0 has its own copy, and nobody else is to have one
         except BaseException:
             self.close()
             raise
@@ -143,16 +150,13 @@ class Group:
         ]
 
     def _progress(self, rank: int) -> Progress | None:
-        """What a rank has said; what one of an earlier attempt has left does not count.
-
-        It is not removed before a start: on a full disk it could not be made anew.
-        """
+        """What a rank has said; what one of an earlier attempt has left does not count."""
         said = read_progress(progress_path(self.folder, rank))
         monotonic, wall = self._began
-        if said is not None and self._posts[rank].command:
+        if said is not None and said != self._left[rank] and self._posts[rank].command:
             # Another machine counts its monotonic time from another moment.
             said = replace(said, monotonic=said.wall - wall + monotonic)
-        return said if said and said.monotonic >= monotonic and said.wall >= wall - 1 else None
+        return said_since(monotonic, said, self._left[rank])
 
     def stacks(self) -> dict[int, str | None]:
         """Take the stacks of all ranks into `workers/`; where each waits for others."""
@@ -170,36 +174,20 @@ class Group:
     def pass_on(self) -> None:
         """Let what rank 0 wrote to its standard error reach its log and this process's own."""
         for worker in self.workers:
-            if worker.errors is None:
-                continue
-            while piece := _read(worker.errors):
-                with suppress(OSError), worker.log.open("ab") as log:
-                    log.write(piece)
-                with suppress(OSError):
-                    os.write(2, piece)
-            if piece == b"":  # everybody who could write has closed it
-                worker.close()
+            worker.pass_on()
 
     def close(self) -> None:
         """End whatever still runs, and what it may have started."""
         if self._closed:
             return
         self._closed = True
-        for worker in self.workers:
-            worker.kill()
+        self._meeting.close()
+        self.stuck = [worker for worker in self.workers if not worker.kill()]
         self.pass_on()
         for worker in self.workers:
             worker.close()
         self._lifeline.let_go()
         _show_cursor()
-
-
-def _read(descriptor: int) -> bytes | None:
-    """Some bytes; none at the end; None if there are none for now."""
-    try:
-        return os.read(descriptor, _PIECE)
-    except BlockingIOError:
-        return None
 
 
 def _show_cursor() -> None:

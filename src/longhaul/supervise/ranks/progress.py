@@ -123,3 +123,17 @@ def read_progress(path: Path) -> Progress | None:
         return Progress(phase, int(step), int(sign), float(monotonic), float(wall))
     except (OSError, ValueError):
         return None
+
+
+def said_since(began: Seconds, said: Progress | None, left: Progress | None) -> Progress | None:
+    """What a rank has said since it was started; None if nothing.
+
+    Wall time does not count here: it jumps when somebody sets the clock.
+
+    Args:
+        began: monotonic time of its start.
+        said: as read now.
+        left: as read before its start. The machine may have been started anew since, and
+            monotonic time with it, so that what was said then may seem to be of the future.
+    """
+    return said if said and said != left and said.monotonic >= began else None

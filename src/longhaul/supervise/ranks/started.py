@@ -17,6 +17,7 @@ from contextlib import suppress
 import psutil
 
 from longhaul.core.errors import ExitCode
+from longhaul.core.units import Seconds
 from longhaul.supervise.ranks.lifeline import DESCRIPTOR
 
 _BY_SIGNAL = 128
@@ -76,9 +77,10 @@ class Started:
             self._worker = next((p.pid for p in self._family() if self._is_program(p)), None)
         return self._worker or self.pid
 
-    def join(self) -> None:
-        """Wait until it has ended."""
-        self._process.wait()
+    def join(self, most_s: Seconds) -> None:
+        """Wait until it has ended, so long at most."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(most_s)
 
     def kill_what_it_started(self) -> None:
         """SIGKILL processes that may have sessions of their own."""

@@ -1,0 +1,168 @@
+"""The nodes that a ledger knows, and a person's word on one of them: a cordon, or its end.
+
+Enters: the events of a node ledger, what a run says of its nodes. Leaves: what is known of each
+node; the line that a person's word adds.
+Never knows: how it is shown, or what follows from it (`reputation.py`, `roster.py`).
+"""
+
+import difflib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from longhaul.config.supervise import NodeSection
+from longhaul.core.errors import UsageError
+from longhaul.core.units import Seconds
+from longhaul.supervise.nodes.identity import Node, node_of
+from longhaul.supervise.nodes.ledger import NodeEvent, concerning, cordons
+from longhaul.supervise.nodes.roster import LeftOut, still_left_out
+
+Word = Literal["cordoned", "released"]
+"""What a person may say of a node."""
+_IN_USE = ("joined", "left", "failed")
+_OF_PARTS = ("cordoned", "released")
+"""Events that may concern some of a node's parts alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of one node."""
+
+    node: Node
+    """With the name and the parts that it had last."""
+    probes: int = 0
+    last_probe: NodeEvent | None = None
+    causes: Mapping[str, int] = field(default_factory=dict)
+    """Cause → failures of that cause, most often first."""
+    corrected: int = 0
+    """Errors that its memory corrected."""
+    cordoned: Mapping[str, NodeEvent] = field(default_factory=dict)
+    """Part → the event since which nothing runs on it."""
+    released: int = 0
+    """How often a person has lifted a cordon."""
+    left_out: str = ""
+    """Why the run that was asked goes on without it for now, on suspicion."""
+    used: Seconds | None = None
+    """When it was last seen in a world; None: never."""
+    in_use: bool = False
+    """It has joined a world and not left it, as far as anybody has written down."""
+
+    @property
+    def failures(self) -> int:
+        """Of all causes."""
+        return sum(self.causes.values())
+
+
+def known_nodes(
+    events: Sequence[NodeEvent],
+    now: Seconds,
+    entries: Iterable[NodeSection] = (),
+    left_out: Sequence[LeftOut] = (),
+) -> tuple[Known, ...]:
+    """Every node that the ledger or a recipe names, by name.
+
+    A node is what it was last seen as: a board whose GPUs were exchanged is one node, and a board
+    that has another node's old GPU is another one.
+
+    Args:
+        events: of the ledger.
+        now: Unix time.
+        entries: of a recipe; those without an identity are not known before they were seen.
+        left_out: by a run, on suspicion.
+    """
+    whole = [node_of(e.host, e.parts) for e in reversed(events) if e.kind not in _OF_PARTS]
+    named = [node_of(entry.name, entry.identity) for entry in entries if entry.identity]
+    of_parts = [node_of(e.host, e.parts) for e in reversed(events) if e.kind in _OF_PARTS]
+    nodes: list[Node] = []
+    for node in (*whole, *named, *of_parts):
+        if not any(node.key in other.parts for other in nodes):
+            nodes.append(node)
+    suspected = [(left.node.parts, left.reason) for left in still_left_out(left_out, events, now)]
+    return tuple(sorted((_known(node, events, suspected) for node in nodes), key=_by_name))
+
+
+def find_node(known: Sequence[Known], name: str) -> Known:
+    """The node of that name, or that has a part written so.
+
+    Raises:
+        UsageError: there is none, with the nearest name, or there are several.
+    """
+    found = [one for one in known if name == one.node.host or name in one.node.parts]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        parts = ", ".join(one.node.key for one in found)
+        raise UsageError(
+            f"node {name}: {len(found)} nodes have had that name", f"name a part of it: {parts}"
+        )
+    names = [one.node.host for one in known]
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
+    there = f"did you mean {near[0]}? " if near else ""
+    listed = f"there are: {', '.join(names)}" if names else "no node has been seen yet"
+    raise UsageError(f"node {name}: nothing is known of it", there + listed)
+
+
+def word_on(
+    one: Known,
+    name: str,
+    kind: Word,
+    reason: str,
+    who: str,
+    now: Seconds,
+) -> NodeEvent:
+    """What a person's word on a node adds to the ledger.
+
+    Args:
+        one: the node.
+        name: as the person named it; if that is a part, only the part is meant.
+        kind: of the word.
+        reason: in words; never empty, as others will read it months later.
+        who: the person.
+        now: Unix time.
+
+    Raises:
+        UsageError: no reason is given, or the word would change nothing.
+    """
+    host = one.node.host
+    if not reason.strip():
+        raise UsageError(f"node {host}: no reason is given", 'say why, as --reason "new memory"')
+    parts = {name} if name in one.node.parts else set(one.node.parts)
+    if kind == "released":
+        parts = parts if one.left_out else parts & one.cordoned.keys()
+        if not parts:
+            raise UsageError(
+                f"node {host}: is not cordoned", "`longhaul nodes` lists those that are"
+            )
+    elif parts <= one.cordoned.keys():
+        since = one.cordoned[min(parts)]
+        raise UsageError(f"node {host}: is cordoned already: {since.reason}")
+    return NodeEvent(kind=kind, parts=tuple(sorted(parts)), host=host, time=now,
+                     reason=reason.strip(), who=who)  # fmt: skip
+
+
+def _known(
+    node: Node, events: Sequence[NodeEvent], suspected: Iterable[tuple[frozenset[str], str]]
+) -> Known:
+    own = concerning(node, events)
+    probes = [event for event in own if event.kind == "probed"]
+    worlds = [event for event in own if event.kind in _IN_USE]
+    moves = [event for event in worlds if event.kind != "failed"]
+    causes = Counter(event.cause or "unknown" for event in own if event.kind == "failed")
+    active = cordons(events)
+    return Known(
+        node=node,
+        probes=len(probes),
+        last_probe=probes[-1] if probes else None,
+        causes=dict(causes.most_common()),
+        corrected=sum(event.count for event in own if event.kind == "corrected"),
+        cordoned={part: active[part] for part in sorted(node.shares(active))},
+        released=sum(event.kind == "released" for event in own),
+        left_out=next((why for parts, why in suspected if node.shares(parts)), ""),
+        used=worlds[-1].time if worlds else None,
+        in_use=bool(moves) and moves[-1].kind == "joined",
+    )
+
+
+def _by_name(one: Known) -> tuple[str, str]:
+    return one.node.host, one.node.key
