@@ -12,7 +12,7 @@ def asked(*words: str):
 
 def test_the_help_names_a_drill_of_ones_own_beside_the_others() -> None:
     output = asked("--help").output
-    for name in ("RECIPE", "resume", "numbers", "recovery"):
+    for name in ("RECIPE", "resume", "numbers", "recovery", "replicas"):
         assert f"  {name}" in output
 
 

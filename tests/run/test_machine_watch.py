@@ -42,7 +42,11 @@ class Ranks:
     """A trainer that has been told things."""
 
     def __init__(self, layout: Layout, begin: int = 0) -> None:
-        self.world = SimpleNamespace(layout=layout, size=layout.size)
+        device = SimpleNamespace(type="cpu")
+        self.world = SimpleNamespace(layout=layout, size=layout.size, device=device)
+        monitor = SimpleNamespace(hash_every=100, witness_every=100)
+        self.settings = SimpleNamespace(monitor=monitor)
+        self.held_alike = float(layout.replicate > 1)
         self.position = SimpleNamespace(step=begin, draw=10 * begin)
         self.nodes = tuple(f"node{rank // 2}" for rank in range(layout.size))
         self.told: list[Compared] = []
@@ -171,7 +175,8 @@ def test_a_straggler_is_told_to_people_and_to_the_supervisor(tmp_path: Path) -> 
         trainer.pace = [(n, (1.0 + n % 3 / 100, 1.01, 1.25, 1.0)) for n in steps]
         machines.act()
     (finding,) = [record for record in book.kept if isinstance(record, Finding)]
-    (verdict,) = [record for record in book.kept if isinstance(record, Event)]
+    verdict = book.kept[-1]
+    assert isinstance(verdict, Event)
     assert (finding.kind, finding.subject, finding.severity) == ("straggler", "rank 2", "warning")
     assert finding.step <= 72
     assert verdict.kind == "machine-verdict"
@@ -187,4 +192,19 @@ def test_stages_of_a_pipeline_are_no_peers(tmp_path: Path) -> None:
     machines, trainer, book, _ = watch(tmp_path, Layout(pipeline=2, replicate=2))
     trainer.pace = [(step, (1.0, 1.01, 1.5, 1.51)) for step in range(1, 200)]
     machines.act()
-    assert not book.kept
+    assert [record.kind for record in book.kept] == ["machine-watch"]
+
+
+def test_what_is_watched_is_said_once_and_again_when_it_changes(tmp_path: Path) -> None:
+    _, _, book, said = watch(tmp_path, Layout(pipeline=2))
+    (told,) = book.kept
+    assert (told.kind, told.data["stragglers"], told.data["weights"], told.data["numbers"]) == (
+        "machine-watch", False, False, False,
+    )  # fmt: skip
+    assert said == [told.data["text"]]
+    assert "not watched for slow ranks" in said[0]
+    journal = Journal(RunFolder(tmp_path), 1)
+    journal.append(told)
+    journal.close()
+    assert watch(tmp_path, Layout(pipeline=2))[3] == []
+    assert "among 2 replicas" in watch(tmp_path, Layout(replicate=2))[3][0]

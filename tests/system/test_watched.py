@@ -100,6 +100,15 @@ def test_sound_ranks_agree_wherever_two_have_the_same(layout: str) -> None:
     assert seen()[f"{layout} watched"]["verdicts"] == expected
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_share_of_weights_that_can_be_compared_is_known(layout: str) -> None:
+    ways, alike = LAYOUTS[layout], seen()[f"{layout} watched"]["alike"]
+    if "replicate" in ways:
+        assert alike == 1
+    else:
+        assert (0 < alike < 0.1) if "tensor" in ways else alike == 0
+
+
 def first(case: str) -> tuple[int, str, str, list[int]]:
     """The first verdict that is not sound, and no other step or kind before it."""
     verdicts = seen()[case]["verdicts"]
@@ -137,7 +146,7 @@ def test_a_rank_that_computes_a_fifth_longer_is_named(layout: str) -> None:
     # A clock runs here, so it is no part of `make test`. It becomes slow before step 33. Other
     # programs on the same cores may cost it, or its peer, a little more, as caches are shared; they
     # cannot make another rank the slow one. Within how many steps, and how much slower:
-    # tests/supervise/test_stragglers.py, where no clock runs.
+    # tests/supervise/ranks/test_stragglers.py, where no clock runs.
     named = seen(slow=True)[f"{layout} slow"]["named"]
     assert [rank for _, rank, _ in named] == [1], named
     assert named[0][0] > 33

@@ -178,6 +178,45 @@ def preempt(
     raise typer.Exit(0 if verdict else 1)
 
 
+@app.command()
+def replicas(
+    recipe: Annotated[
+        str | None, typer.Argument(metavar="RECIPE", help="a tiny one when absent")
+    ] = None,
+    replicas: Annotated[
+        int, typer.Option("--replicas", min=2, help="how many; each has parallel.shard processes")
+    ] = 3,
+    minutes: Annotated[float, typer.Option(help="for so long replicas are killed")] = 5.0,
+    every: Annotated[
+        str, typer.Option(metavar="TIME", help="mean time between a return and the next kill")
+    ] = "60s",
+    seed: Annotated[int, typer.Option(help="of the moments and of whom they hit")] = 0,
+    overrides: Overrides = None,
+    data: DataPath = None,
+    small: Annotated[
+        bool, typer.Option("--small", help="the recipe's small twin: every switch, no size")
+    ] = False,
+    keep: Keep = None,
+) -> None:
+    """SIGKILL one replica after the other, at random, while the others train on (extra `ft`).
+
+    Each must be healed by a peer, nobody else may stop or be started again, every step must be
+    made once, and every loss must be that of the same run by one process, but for rounding.
+    """
+    from longhaul.run.drill.replicas import Typed, drill_replicas
+
+    typed = Typed(
+        recipe, replicas, minutes * 60, _seconds("--every", every), seed,
+        tuple(overrides or ()), data, small,
+    )  # fmt: skip
+    with _room(keep) as room:
+        verdict = drill_replicas(typed, room, _to_stdout)
+    for line in verdict.lines():
+        print(line)
+    print("PASSED" if verdict.passed else "FAILED")
+    raise typer.Exit(0 if verdict.passed else 1)
+
+
 @contextmanager
 def _room(keep: Path | None) -> Iterator[Path]:
     with _leaving_nothing():
@@ -204,16 +243,13 @@ def _seconds(option: str, text: str) -> Seconds:
 @contextmanager
 def _leaving_nothing() -> Iterator[None]:
     """A drill that is told to end ends what it has started, as it does after Ctrl-C."""
+    from longhaul.run.signals import handled
 
     def leave(number: int, frame: object) -> None:
         raise typer.Exit(ExitCode.INTERRUPTED)
 
-    before = {number: signal.signal(number, leave) for number in _NOTICES}
-    try:
+    with handled(_NOTICES, leave):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _to_stdout(line: str) -> None:

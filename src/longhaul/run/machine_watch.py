@@ -1,11 +1,12 @@
 """What rank 0 makes of how all ranks compute: stragglers, and wrong numbers (M5, M13).
 
-Enters: what a trainer among many has exchanged. Leaves: findings, `machine-verdict` events that
-the supervisor reads, and an error that ends a run which trains on wrong numbers.
+Enters: what a trainer among many has exchanged. Leaves: word of what can be watched in this layout;
+findings, `machine-verdict` events that the supervisor reads, and an error that ends a run which
+trains on wrong numbers.
 Never knows: how anything was measured; nor what becomes of a node (`supervise/`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from longhaul.core.records import Event, Finding
@@ -19,11 +20,13 @@ from longhaul.supervise.ranks.corruption import (
     judge_together,
     next_pair,
 )
+from longhaul.supervise.ranks.coverage import in_words, looks
 from longhaul.supervise.ranks.stragglers import Straggler, StragglerWatch
 from longhaul.train.leading import LeadingTrainer
 from longhaul.train.watched import Compared, SilentCorruption
 
 VERDICT = "machine-verdict"
+WATCH = "machine-watch"
 
 
 class MachineWatch:
@@ -43,6 +46,7 @@ class MachineWatch:
         # What was restored is the same on all ranks; what earlier attempts compared still holds.
         self._sound = {"weights": [begin], "slot": sound_steps(attempt, begin)}
         self._unsound: Verdict | None = None
+        self._say_what_is_watched(attempt)
 
     def judged(self, record: Event) -> Event:
         """The event of a comparison, with what it has shown."""
@@ -69,6 +73,21 @@ class MachineWatch:
                 self._name(straggler, step)
         if self._unsound is not None:
             self._leave(self._looked_at_again(self._unsound))
+
+    def _say_what_is_watched(self, attempt: Attempt) -> None:
+        """At the first start, and whenever another layout or setting has changed it."""
+        trainer, monitor = self._trainer, self._trainer.settings.monitor
+        world = trainer.world
+        found = looks(world.layout, trainer.nodes, monitor.hash_every, monitor.witness_every,
+                      world.device.type, trainer.held_alike)  # fmt: skip
+        text = in_words(found)
+        before = [event for event in _events(attempt) if event.kind == WATCH]
+        if before and before[-1].data.get("text") == text:
+            return
+        watched = {look.what: look.watched for look in found}
+        replicas = world.layout.replicate
+        self._book.tell(WATCH, trainer.position.step, text=text, replicas=replicas, **watched)
+        self._say(text)
 
     def _name(self, straggler: Straggler, step: int) -> None:
         node = self._trainer.nodes[straggler.rank]
@@ -179,14 +198,17 @@ def _of_group(compared: Compared, group: str, ranks: Sequence[int]) -> Verdict:
 def sound_steps(attempt: Attempt, begin: int) -> list[int]:
     """Steps up to `begin` at which earlier attempts found that all ranks compute the same."""
     return [
-        record.step
-        for record in read_journal(attempt.folder, steps=False)
-        if isinstance(record, Event)
-        and record.kind == "compared"
-        and record.data.get("what") == "slot"
-        and record.data.get("sound")
-        and record.step <= begin
+        event.step
+        for event in _events(attempt)
+        if event.kind == "compared"
+        and event.data.get("what") == "slot"
+        and event.data.get("sound")
+        and event.step <= begin
     ]
+
+
+def _events(attempt: Attempt) -> Iterator[Event]:
+    return (r for r in read_journal(attempt.folder, steps=False) if isinstance(r, Event))
 
 
 def _who(verdict: Verdict) -> str:

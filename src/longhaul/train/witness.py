@@ -62,6 +62,16 @@ def weight_hashes(parallel: Parallel, rank: int) -> dict[str, str]:
     return {group: f"{int(total) % (1 << 64):016x}" for group, total in sums.items()}
 
 
+def held_alike(parallel: Parallel, rank: int) -> float:
+    """Share of this rank's weights, by elements, of which another rank has the same."""
+    layout, alike, total = parallel.world.layout, 0, 0
+    for name, parameter in parallel.parameters.items():
+        elements = own_part(parameter).numel()
+        total += elements
+        alike += elements * (_holders(parallel.sharding.pieces[name], layout, rank)[1] > 1)
+    return alike / total if total else 0.0
+
+
 def computed(
     step: TrainingStep, batch: Batch, window: int | None, exact: bool
 ) -> tuple[float, ...]:

@@ -35,13 +35,13 @@ class Runs:
 
     def judged(
         self, run: DrilledRun, *faults: str, done: tuple[str, ...] | None = None,
-        ends: Differences = SAME,
+        ends: Differences = SAME, back_to: int = 9,
     ) -> Verdict:  # fmt: skip
         for number, fault in enumerate(faults if done is None else done):
             note_done(run.folder, Done(number, fault, 0, "", 1, 5, 4.5))
         journal = Journal(run.folder, 2)
         for number, kind in enumerate(("attempt-started", "checkpoint")):
-            journal.append(Event(kind=kind, attempt=2, time=5.0 + number))
+            journal.append(Event(kind=kind, attempt=2, step=back_to, time=5.0 + number))
         journal.close()
         self._patch.setattr(longhaul.run.drill.verdict, "differences", lambda *_: ends)
         return judge_run(run, self.run("alone", 2.0), [parse_fault(f) for f in faults])
@@ -96,3 +96,24 @@ def test_a_run_that_did_not_finish_is_not_compared(runs: Runs) -> None:
     )
     assert verdict.as_data()["byte_identical"] is None
     assert json.loads(json.dumps(verdict.as_data(), allow_nan=False))["passed"] is False
+
+
+def test_wrong_numbers_that_were_undone_may_not_change_a_byte(runs: Runs) -> None:
+    run = runs.run("drilled", 2.0)
+    journal = Journal(run.folder, 1)
+    found = {"kind": "corrupt", "ranks": [], "among": [0, 1], "reason": "they differ"}
+    journal.append(Event(kind="machine-verdict", attempt=1, time=4.6, data=found))
+    journal.close()
+    verdict = runs.judged(run, "bitflip-weight@rank0:step5", ends=OTHER, back_to=4)
+    assert verdict.exact
+    assert any("ended in other bytes" in complaint for complaint in verdict.complaints)
+
+
+def test_a_rank_that_is_accused_though_nothing_befell_it_is_a_complaint(runs: Runs) -> None:
+    run = runs.run("drilled", 2.0)
+    journal = Journal(run.folder, 1)
+    slow = {"kind": "straggler", "ranks": [1], "reason": "rank 1 computes slower"}
+    journal.append(Event(kind="machine-verdict", attempt=1, time=4.6, data=slow))
+    journal.close()
+    verdict = runs.judged(run, "slow:1.5@rank0:step5-50")
+    assert only(verdict) == "rank 1 was named, and nothing befell it: rank 1 computes slower"

@@ -5,7 +5,8 @@ training went on, and what it cost.
 Never knows: processes; whether all this is as it ought to be.
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from longhaul.core.records import Decision, Event, Record, StepRecord
@@ -42,6 +43,11 @@ class Incident:
     by: str
     """Who decided what followed: `supervisor`, `pilot`, `scheduler`; empty: nobody."""
     story: str
+    """What was seen, and what followed."""
+    named: tuple[int, ...] = ()
+    """Ranks that were named; several where nobody could tell which of them is to blame."""
+    undone: bool = False
+    """Of wrong numbers: the run went back to a state from before them."""
 
 
 def incidents(done: Sequence[Done], records: Sequence[Record]) -> tuple[Incident, ...]:
@@ -57,14 +63,9 @@ def incidents(done: Sequence[Done], records: Sequence[Record]) -> tuple[Incident
 def _incident(done: Done, fault: MachineFault, records: Sequence[Record]) -> Incident:
     sign = _first_sign(done, fault, records)
     if sign is None:
-        story = (
-            "the journal does not tell of it"
-            if fault.kind in MUST_BE_NOTICED
-            else "it has not shown"
-        )
         return Incident(
             done.fault, done.rank, done.attempt, done.step, done.time,
-            None, None, None, 0, "", story,
+            None, None, None, 0, "", _why_unnoticed(done, fault, records),
         )  # fmt: skip
     again = _goes_on(done, sign, fault, records)
     reached = _reached(done, records)
@@ -80,7 +81,9 @@ def _incident(done: Done, fault: MachineFault, records: Sequence[Record]) -> Inc
         caught_up_s=None if new is None else new.time - done.time,
         steps_lost=_lost(done, sign, again, reached),
         by=_decided_by(sign),
-        story=_story(sign),
+        story="; ".join([_story(sign), *_followed(sign, records)]),
+        named=_named(sign),
+        undone=fault.kind in _FLIPS and _went_back(done, sign, records),
     )
 
 
@@ -101,11 +104,62 @@ _RESUMES = {
     "store-gone": ("store-back", "uploaded"),
 }
 MUST_BE_NOTICED = frozenset({*_ENDS_ATTEMPT, "enospc", "store-gone", "nan"})
-"""Kinds that cannot pass without being told of. A store may hang for less than it is given, a file
-need not be read again, a slow rank may be slow for too short, and one flipped bit may lie where
-nobody compares."""
+"""Kinds that cannot pass without being told of. A store may hang for less than it is given, and a
+file need not be read again; of slow ranks and flipped bits see `must_be_noticed`."""
+_FLIPS = {"bitflip-weight": "weights", "bitflip-grad": "slot"}
+"""Kinds that ranks notice by comparing what they have → what they compare."""
+_LONG_ENOUGH = 100
+"""Steps within which a slow rank is to be named (incident M5)."""
 _SAME_MOMENT_S: Seconds = 1e-3
 _ENDS = ("attempt-ended", "attempt-started", "out-of-memory")
+
+
+def must_be_noticed(incident: Incident, records: Sequence[Record]) -> bool:
+    """Whether a fault that was done cannot have passed without being told of.
+
+    Args:
+        incident: what became of it.
+        records: the run's journal.
+    """
+    fault = parse_fault(incident.fault)
+    watch = _watch(records)
+    if fault.kind == "slow":
+        last = fault.last or fault.first
+        made = {s.step for s in _steps(records) if s.step <= last and s.time >= incident.time}
+        return watch is not None and watch.data["stragglers"] and len(made) >= _LONG_ENOUGH
+    if fault.kind in _FLIPS:
+        # Of weights of which no other rank has a copy nobody can say anything.
+        held = fault.kind == "bitflip-grad" or (watch is not None and watch.data["replicas"] > 1)
+        return held and bool(_compared(incident, fault, records))
+    return fault.kind in MUST_BE_NOTICED
+
+
+def _compared(done: Done | Incident, fault: MachineFault, records: Sequence[Record]) -> list[Event]:
+    """Looks at what a flipped bit changes, while it was there."""
+    last = math.inf if fault.kind == "bitflip-weight" else fault.last or done.step
+    return [
+        event
+        for event in _events(records)
+        if event.kind == "compared" and event.data.get("what") == _FLIPS[fault.kind]
+        if event.attempt >= done.attempt and done.step <= event.step <= last
+        if event.time >= done.time
+    ]
+
+
+def _why_unnoticed(done: Done, fault: MachineFault, records: Sequence[Record]) -> str:
+    watch = _watch(records)
+    if fault.kind == "bitflip-weight" and watch is not None and watch.data["replicas"] == 1:
+        return "it has not shown: no other rank holds that weight"
+    if fault.kind in _FLIPS and not _compared(done, fault, records):
+        return "it has not shown: no look at the ranks fell into the time in which it could be seen"
+    if fault.kind in (*MUST_BE_NOTICED, *_FLIPS):
+        return "the journal does not tell of it"
+    return "it has not shown"
+
+
+def _watch(records: Sequence[Record]) -> Event | None:
+    """What could be watched in this run's layout."""
+    return next((event for event in _events(records) if event.kind == "machine-watch"), None)
 
 
 Sign = StepRecord | Event | Decision
@@ -207,6 +261,47 @@ def _story(sign: Sign) -> str:
     told = sign.data.get("reason") or sign.data.get("message") or sign.kind
     poisoned = sign.data.get("poisoned")
     return f"{told}" + ("" if poisoned is None else f"; step {poisoned} poisoned")
+
+
+def _named(sign: Sign) -> tuple[int, ...]:
+    if not isinstance(sign, Event):
+        return ()
+    if sign.kind == "machine-verdict":
+        return tuple(sign.data["ranks"]) or tuple(sign.data.get("among", ()))
+    rank = sign.data.get("rank")
+    return () if rank is None else (int(rank),)
+
+
+def _followed(sign: Sign, records: Sequence[Record]) -> Iterator[str]:
+    """What was done about a verdict on ranks, and about nodes."""
+    if not isinstance(sign, Event):
+        return
+    later = [event for event in _events(records) if event.time >= sign.time]
+    verdict = sign.kind == "machine-verdict"
+    if verdict and not sign.data.get("ranks"):
+        yield "nobody could be named"
+    if verdict and sign.data.get("kind") == "straggler":
+        drained = next((event for event in later if event.kind == "node-drained"), None)
+        yield str(drained.data["reason"]) if drained else "told, and trained on with it"
+        return
+    world = next((e for e in later if e.kind == "attempt-began"), None)
+    start = next((e for e in later if e.kind == "attempt-started"), None)
+    if start is not None and start.attempt > sign.attempt and (verdict or world is not None):
+        yield f"went on from step {start.step}"
+    if world is not None and world.attempt > sign.attempt:
+        yield f"on nodes {', '.join(node['name'] for node in world.data['nodes'])}"
+
+
+def _went_back(done: Done, sign: Sign, records: Sequence[Record]) -> bool:
+    return any(
+        event.kind == "attempt-started" and event.attempt > done.attempt and event.step < done.step
+        for event in _events(records)
+        if event.time >= sign.time
+    )
+
+
+def _events(records: Sequence[Record]) -> Iterator[Event]:
+    return (record for record in records if isinstance(record, Event))
 
 
 def _steps(records: Sequence[Record]) -> list[StepRecord]:

@@ -6,12 +6,14 @@ Never knows: who left it.
 """
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
+from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder
 
 MARK = "LONGHAUL_DRILL"
@@ -19,6 +21,9 @@ MARK = "LONGHAUL_DRILL"
 _SHARED_MEMORY = Path("/dev/shm")
 _TORCHS_CACHE = "torchinductor_"
 """Made by torch for itself, one for each user of a machine, and kept."""
+_GONE_WITHIN_S: Seconds = 10.0
+"""What processes get to be gone after the run's last command has ended."""
+_LOOK_EVERY_S: Seconds = 0.05
 
 
 def shared_memory() -> frozenset[str]:
@@ -52,6 +57,21 @@ def leftovers(
 def processes_with(mark: str) -> list[psutil.Process]:
     """Processes whose environment carries the mark, forked ones included."""
     return [process for process in psutil.process_iter() if _is_marked(process, mark)]
+
+
+def let_go(mark: str) -> None:
+    """Workers of a killed supervisor need a moment to notice; the rest should be gone at once."""
+    deadline = time.monotonic() + _GONE_WITHIN_S
+    while processes_with(mark) and time.monotonic() < deadline:
+        time.sleep(_LOOK_EVERY_S)
+
+
+def end_all(mark: str) -> None:
+    """End whatever a drill that failed has left running."""
+    for process in processes_with(mark):
+        with suppress(psutil.Error, ProcessLookupError):
+            if process.pid != os.getpid():
+                process.kill()
 
 
 def _processes(mark: str) -> Iterator[str]:

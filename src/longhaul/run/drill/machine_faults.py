@@ -165,11 +165,10 @@ def _hit_supervisor(hands: Hands, number: int, fault: MachineFault, trainer: Tra
 
 def _send(hands: Hands, number: int, fault: MachineFault, pid: int, what: signal.Signals) -> None:
     """Send a signal, at once or some seconds later: in the middle of whatever is done then."""
+    hands.note(number, fault)
     if not fault.value:
-        hands.note(number, fault)
         os.kill(pid, what)
         return
-    hands.note(number, fault)
     begun = process_started(pid)
 
     def later() -> None:

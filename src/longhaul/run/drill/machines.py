@@ -9,13 +9,13 @@ Never knows: torch; the runs are processes.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from longhaul.core.errors import LonghaulError, UsageError
+from longhaul.core.errors import LonghaulError
 from longhaul.core.records import Decision, Event
 from longhaul.logbook.timeline import time_spent, wall_seconds
 from longhaul.run.drill.machine_drill import MachineDrill, failures
@@ -24,10 +24,11 @@ from longhaul.run.drill.of_processes import processes
 from longhaul.run.drill.of_storage import storage
 from longhaul.run.drill.stage import Stage
 from longhaul.run.drill.story import Story
+from longhaul.run.drill.table import Say, by_name, row, run_all
 from longhaul.store.catalogue import catalogue
 
-Say = Callable[[str], None]
 _WIDTHS = (4, 64, 13, 78, 7, 6)
+"""Of the table's columns, in letters."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +54,7 @@ def chosen(names: Sequence[str]) -> tuple[MachineDrill, ...]:
         UsageError: there is no such drill.
     """
     drills = (*processes(), *nodes(), *storage())
-    drills = tuple(sorted(drills, key=lambda drill: (drill.name[0], int(drill.name[1:]))))
-    known = {drill.name.lower(): drill for drill in drills}
-    unknown = [name for name in names if name.lower() not in known]
-    if unknown:
-        there = ", ".join(drill.name for drill in drills)
-        raise UsageError(f"drill {unknown[0]}: no such drill", f"there are: {there}")
-    return tuple(known[name.lower()] for name in names) or drills
+    return by_name(sorted(drills, key=lambda drill: (drill.name[0], int(drill.name[1:]))), names)
 
 
 def drill_machines(names: Sequence[str], room: Path, say: Say, *, blind: bool = False) -> bool:
@@ -71,21 +66,9 @@ def drill_machines(names: Sequence[str], room: Path, say: Say, *, blind: bool = 
         say: prints a line.
         blind: take from each run what it ought to answer with, to see that its drill notices.
     """
-    began = time.monotonic()
-    say(row("", "what happens", "ended", "story", "seconds", ""))
-    failed = []
     drills = chosen(names)
-    for drill in drills:
-        result = run_drill(drill, room, blind=blind)
-        say(told(result))
-        for complaint in result.complaints:
-            say(f"       {complaint}")
-        if not result.passed:
-            failed.append(drill.name)
-    seconds = time.monotonic() - began
-    verdict = f"FAILED: {', '.join(failed)}" if failed else "PASSED"
-    say(f"{len(drills) - len(failed)} of {len(drills)} drills, {seconds:.0f} s: {verdict}")
-    return not failed
+    say(row(("", "what happens", "ended", "story", "seconds", ""), _WIDTHS))
+    return run_all(drills, lambda drill: run_drill(drill, room, blind=blind), told, say)
 
 
 def run_drill(drill: MachineDrill, room: Path, *, blind: bool = False) -> Result:
@@ -159,14 +142,9 @@ def told(result: Result) -> str:
         ended = f"{', '.join(codes)} at {story.last_step}" if codes else "–"
         tale = drill.tale(story)
     verdict = "ok" if result.passed else "FAILED"
-    return row(drill.name, drill.happened, ended, tale, f"{result.seconds:.0f}", verdict)
+    cells = (drill.name, drill.happened, ended, tale, f"{result.seconds:.0f}", verdict)
+    return row(cells, _WIDTHS)
 
 
 def _runs(codes: Sequence[int]) -> Iterator[tuple[int, int]]:
     return ((code, len(list(same))) for code, same in groupby(codes))
-
-
-def row(*cells: str) -> str:
-    """One line of the table; what is too long for its column pushes the others on."""
-    pairs = zip(cells, _WIDTHS, strict=True)
-    return " ".join(cell.ljust(width) for cell, width in pairs).rstrip()

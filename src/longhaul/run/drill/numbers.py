@@ -16,7 +16,6 @@ from itertools import groupby
 from pathlib import Path
 
 from longhaul.core.clocks import RealClock
-from longhaul.core.errors import UsageError
 from longhaul.core.fingerprint import differences
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder, create_run
@@ -25,15 +24,17 @@ from longhaul.logbook.requests import new_request, submit
 from longhaul.logbook.segments import read_segments
 from longhaul.run.asked import ask, write_asked
 from longhaul.run.drill.of_numbers import BASE, Drill, crash, harmless, numbers, texts
+from longhaul.run.drill.recipe import MODULE
 from longhaul.run.drill.story import Story, complaints, seen
+from longhaul.run.drill.table import Say, by_name, row, run_all
 from longhaul.supervise.faults.numbers import lay
 from longhaul.supervise.ranks.process import Worker
 
-Say = Callable[[str], None]
+_WIDTHS = (5, 58, 32, 48, 18, 7, 6)
+"""Of the table's columns, in letters."""
 _LONGEST_RUN_S: Seconds = 180.0
 _LOOK_EVERY_S: Seconds = 0.02
 _RECIPE = "drill"
-MODULE = "longhaul.cli.disturbed"
 _VARIABLE = "MKL_CBWR"
 """Chooses the order in which Intel's library adds up, and with it the last bits."""
 
@@ -58,13 +59,7 @@ def chosen(names: Sequence[str]) -> tuple[Drill, ...]:
     Raises:
         UsageError: there is no such drill.
     """
-    drills = (*numbers(), *harmless(), crash())
-    known = {drill.name.lower(): drill for drill in drills}
-    unknown = [name for name in names if name.lower() not in known]
-    if unknown:
-        there = ", ".join(drill.name for drill in drills)
-        raise UsageError(f"drill {unknown[0]}: no such drill", f"there are: {there}")
-    return tuple(known[name.lower()] for name in names) or drills
+    return by_name((*numbers(), *harmless(), crash()), names)
 
 
 def drill_numbers(names: Sequence[str], room: Path, say: Say, *, blind: bool = False) -> bool:
@@ -76,21 +71,9 @@ def drill_numbers(names: Sequence[str], room: Path, say: Say, *, blind: bool = F
         say: prints a line.
         blind: run them with a judgement that finds nothing, to see that they notice.
     """
-    began = time.monotonic()
-    say(row("drill", "what is injected", "found", "done", "ended", "seconds", ""))
-    failed = []
     drills = chosen(names)
-    for drill in drills:
-        result = run_drill(drill, room, blind=blind)
-        say(told(result))
-        for complaint in result.complaints:
-            say(f"      {complaint}")
-        if not result.passed:
-            failed.append(drill.name)
-    seconds = time.monotonic() - began
-    verdict = f"FAILED: {', '.join(failed)}" if failed else "PASSED"
-    say(f"{len(drills) - len(failed)} of {len(drills)} drills, {seconds:.0f} s: {verdict}")
-    return not failed
+    say(row(("drill", "what is injected", "found", "done", "ended", "seconds", ""), _WIDTHS))
+    return run_all(drills, lambda drill: run_drill(drill, room, blind=blind), told, say)
 
 
 def run_drill(drill: Drill, room: Path, *, blind: bool = False) -> Result:
@@ -128,13 +111,8 @@ def told(result: Result) -> str:
     if story.loss == story.loss:
         ended += f", {story.loss:.2f}"
     verdict = "ok" if result.passed else "FAILED"
-    return row(drill.name, drill.injected, found, done, ended, f"{story.seconds:.1f}", verdict)
-
-
-def row(*cells: str) -> str:
-    """One line of the table; what is too long for its column pushes the others on."""
-    widths = (5, 58, 32, 48, 18, 7, 6)
-    return " ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+    cells = (drill.name, drill.injected, found, done, ended, f"{story.seconds:.1f}", verdict)
+    return row(cells, _WIDTHS)
 
 
 Played = tuple[tuple[int, ...], Callable[[Story], Iterator[str]]]

@@ -29,14 +29,17 @@ Say = Callable[[str], None]
 _STEPS = 200
 """Steps of a drill, unless the recipe asks for fewer or a person for another number."""
 _SAVES = 6
-"""At least so many saves a run: between them lies what a fault costs."""
+"""At least so many saves a run, and looks at what ranks compute: between them lies what a fault
+costs."""
 _LEAST_STEPS = 20
 _PACE_STEPS = 30
+"""Of a short run, from which the length of a soak's is worked out."""
 _AFTER_A_FAULT_S: Seconds = 3.0
 """Beside a start: until a fault is noticed, and steps made again."""
 _SPARE = 1.15
 """A soak's run is made so much longer than is expected to pass, or it might end before its time."""
 _PROCESSES = 2
+"""Unless the recipe has more: with one there are no others that must notice."""
 _RUNS = ("undisturbed", "disturbed", "numbers", "pace", "soaked")
 
 
@@ -155,6 +158,9 @@ def _plan(typed: Typed, steps: int | None) -> _Plan:
     interval = given.checkpoint.interval_steps
     if interval == "auto" or not 0 < interval <= length // _SAVES:
         sizes.append(f"checkpoint.interval_steps={max(1, length // _SAVES)}")
+    looks = {"hash_every": given.monitor.hash_every, "witness_every": given.monitor.witness_every}
+    sizes += [f"monitor.{name}={length // _SAVES}" for name, every in looks.items()
+              if every > length // _SAVES]  # fmt: skip
     processes = typed.nproc or max(given.machine.processes, _PROCESSES)
     if given.supervise.node:
         processes = sum(node.slots for node in given.supervise.node if not node.spare)

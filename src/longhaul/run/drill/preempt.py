@@ -24,17 +24,18 @@ from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal
 from longhaul.run.drill.resume import compare, set_up
 from longhaul.run.drill.training_process import Training
+from longhaul.run.signals import NOTICES
 from longhaul.store.catalogue import catalogue
 from longhaul.supervise.ears import STOPS
 from longhaul.supervise.faults.moments import Moment, random_moments, wait_for
 
 Say = Callable[[str], None]
-_NOTICES = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 _BY_TWO = 8
 """One signal in so many goes to the run of two processes."""
 _LONGEST_S: Seconds = 120.0
 _LONGEST_RUN_S: Seconds = 1800.0
-_EXPECTED_STEPS_LOST = 1
+_MOST_STEPS_LOST = 1
+"""The step that is under way when a notice comes."""
 _LEAST_STEPS = 300
 _STEPS_EACH = 16
 """Steps of a run for each of its signals: a save or an evaluation comes every 15 to 20."""
@@ -43,6 +44,7 @@ _STRUCK_WITHIN = 0.75
 _PYTHON_S: Seconds = 0.1
 """An interpreter that is still starting hears nothing, and dies of the signal itself."""
 _LONGEST_REPEAT_S: Seconds = 0.4
+"""A second notice comes within so long of the first: while it is being obeyed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ class Outcome:
     @property
     def fine(self) -> bool:
         """As promised: exit 16, and at most one step lost."""
-        return self.exit_code == ExitCode.START_AGAIN and self.lost <= _EXPECTED_STEPS_LOST
+        return self.exit_code == ExitCode.START_AGAIN and self.lost <= _MOST_STEPS_LOST
 
 
 def drill_preempt(
@@ -130,7 +132,7 @@ def strikes(count: int, steps: int, start_up_s: Seconds, seed: int) -> list[Stri
             moment = Moment("start-up", moment.from_step, moment.delay_s + _PYTHON_S)
         again = moment.phase == "step" and chance.random() < 0.5
         repeat_s = chance.random() * _LONGEST_REPEAT_S if again else None
-        made.append(Strike(moment, chance.choice(_NOTICES), chance.random() < 0.25, repeat_s))
+        made.append(Strike(moment, chance.choice(NOTICES), chance.random() < 0.25, repeat_s))
     return made
 
 

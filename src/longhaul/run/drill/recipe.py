@@ -6,17 +6,13 @@ of each fault, what it left behind.
 Never knows: torch; whether the run ended as it ought to (`verdict.py`).
 """
 
-import os
 import secrets
 import signal
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-
-import psutil
 
 from longhaul.config.load import load_recipe
 from longhaul.config.recipe import Recipe
@@ -30,7 +26,7 @@ from longhaul.logbook.reading import read_journal
 from longhaul.logbook.timeline import time_spent
 from longhaul.run.asked import ask, read_asked, write_asked
 from longhaul.run.drill.incidents import Incident, incidents
-from longhaul.run.drill.leftovers import MARK, leftovers, processes_with, shared_memory
+from longhaul.run.drill.leftovers import MARK, end_all, leftovers, let_go, shared_memory
 from longhaul.run.drill.training_process import Training
 from longhaul.supervise.faults.machines import Done, MachineFault, read_done, refuse_impossible
 from longhaul.supervise.faults.numbers import lay
@@ -38,8 +34,6 @@ from longhaul.supervise.faults.numbers import lay
 MODULE = "longhaul.cli.disturbed"
 _LONGEST_RUN_S: Seconds = 3600.0
 _LOOK_EVERY_S: Seconds = 0.05
-_GONE_WITHIN_S: Seconds = 10.0
-"""What processes get to be gone after the run's last command has ended."""
 _SCHEDULED_AGAIN = (int(ExitCode.START_AGAIN), -int(signal.SIGKILL))
 """Ends of the command after which a scheduler starts it again: asked for, or the machine's."""
 
@@ -113,7 +107,8 @@ def set_up_run(
         RecipeError: the recipe, or what is set, is wrong.
     """
     room.mkdir(parents=True, exist_ok=True)
-    options = (f"machine.processes={nproc}", *_kept_apart(recipe, room, sets, data), *sets)
+    sets = (f"machine.processes={nproc}", *sets)
+    options = (*_kept_apart(recipe, room, sets, data), *sets)
     asked = ask(recipe, options, data, room / "prepared")
     folder = create_run(room / name, RealClock())
     write_asked(folder, asked)
@@ -195,10 +190,10 @@ def drilled_run(
             # Not closed: what a killed supervisor leaves is the next one's business.
             training = Training(folder, command, output, MODULE, variables)
             codes.append(_end_of(training, began + most_s, meanwhile))
-        _let_go(mark)
+        let_go(mark)
         left = leftovers(mark, folder, temporary, segments)
     finally:
-        _end_all(mark)
+        end_all(mark)
     return DrilledRun(folder, tuple(codes), time.monotonic() - began, left, output)
 
 
@@ -217,17 +212,3 @@ def _end_of(training: Training, deadline: Seconds, meanwhile: Callable[[], objec
         training.close()
         raise
     return training.wait(0.0)
-
-
-def _let_go(mark: str) -> None:
-    """Workers of a killed supervisor need a moment to notice; the rest should be gone at once."""
-    deadline = time.monotonic() + _GONE_WITHIN_S
-    while processes_with(mark) and time.monotonic() < deadline:
-        time.sleep(_LOOK_EVERY_S)
-
-
-def _end_all(mark: str) -> None:
-    for process in processes_with(mark):
-        with suppress(psutil.Error, ProcessLookupError):
-            if process.pid != os.getpid():
-                process.kill()

@@ -9,12 +9,13 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from longhaul.core.errors import NeedsPerson
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder
 from longhaul.recover.plan import WHO
-from longhaul.run.drill.numbers import MODULE, set_up
+from longhaul.run.drill.numbers import set_up
 from longhaul.run.drill.of_numbers import Drill, blocks_of
+from longhaul.run.drill.recipe import MODULE
+from longhaul.run.drill.resume import finish
 from longhaul.run.drill.story import Expected, Story, complaints
 from longhaul.supervise.faults.numbers import Fault, lay
 from longhaul.supervise.ranks.process import Worker
@@ -60,15 +61,8 @@ def drill_recovery(room: Path, say: Say) -> bool:
 def _run(drill: Drill, room: Path) -> Story:
     folder = set_up(drill, room)
     lay(folder, drill.faults, blind=False)
-    began = time.monotonic()
-    worker = Worker(folder, module=MODULE)
-    code = worker.wait(_LONGEST_RUN_S)
-    if code != 0:
-        raise NeedsPerson(
-            f"run {folder.name} of the drill ended with exit code {code}",
-            f"the end of {worker.log}:\n{worker.log.read_text(errors='replace')[-2000:]}",
-        )
-    return Story(folder, (code,), time.monotonic() - began)
+    seconds = finish(folder, MODULE)
+    return Story(folder, (0,), seconds)
 
 
 def _wrong(story: Story) -> Iterator[str]:

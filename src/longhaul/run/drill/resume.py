@@ -18,7 +18,7 @@ from safetensors import safe_open
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import NeedsPerson
 from longhaul.core.records import Decision, Event, StepRecord
-from longhaul.core.units import short_bytes
+from longhaul.core.units import Seconds, short_bytes
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.reading import read_journal
 from longhaul.logbook.requests import new_request, submit
@@ -29,7 +29,7 @@ from longhaul.supervise.faults.moments import random_moments, wait_for
 from longhaul.supervise.ranks.process import Worker
 
 Say = Callable[[str], None]
-_LONGEST_RUN_S = 600.0
+_LONGEST_RUN_S: Seconds = 600.0
 _RECIPE = "drill"
 
 
@@ -47,7 +47,7 @@ def drill_resume(
 def _drill(kills: int, seed: int, options: tuple[str, ...], room: Path, say: Say) -> bool:
     began = time.monotonic()
     reference = set_up(room, "undisturbed", options)
-    seconds = _finish(reference)
+    seconds = finish(reference)
     steps = max(record.step for record in _steps(reference))
     spent = time_spent(read_journal(reference))
     start_up_s = spent["restart"] + spent["prepare"]
@@ -62,7 +62,7 @@ def _drill(kills: int, seed: int, options: tuple[str, ...], room: Path, say: Say
         reached = max((record.step for record in _steps(killed)), default=0)
         what = f"in {moment.phase}" if come else f"meant for {moment.phase}, which did not come"
         say(f"kill {number:>3}: {what}, {moment.delay_s * 1000:.0f} ms in; step {reached} reached")
-    _finish(killed)
+    finish(killed)
     verdict = compare(reference, killed, say)
     attempts = sum(isinstance(r, Event) and r.kind == "attempt-started" for r in _all(killed))
     say(
@@ -90,10 +90,18 @@ def set_up(room: Path, name: str, options: tuple[str, ...]) -> RunFolder:
     return folder
 
 
-def _finish(folder: RunFolder) -> float:
-    """Let the run end by itself; seconds it took."""
+def finish(folder: RunFolder, module: str = "longhaul") -> Seconds:
+    """Let the run end by itself, by one worker; seconds it took.
+
+    Args:
+        folder: of the run.
+        module: the command line that the worker is started with.
+
+    Raises:
+        NeedsPerson: it did not end well.
+    """
     began = time.monotonic()
-    worker = Worker(folder)
+    worker = Worker(folder, module=module)
     code = worker.wait(_LONGEST_RUN_S)
     if code != 0:
         raise NeedsPerson(
@@ -141,14 +149,22 @@ class Differences:
         return not self.pieces and not self.steps
 
 
-def differences(reference: RunFolder, other: RunFolder) -> Differences:
-    """What differs between a run left alone and another one."""
+def differences(reference: RunFolder, other: RunFolder, kept_only: bool = False) -> Differences:
+    """What differs between a run left alone and another one.
+
+    Args:
+        reference: left alone.
+        other: another one.
+        kept_only: leave out steps that were made again later.
+    """
     expected, found = final_state(reference), final_state(other)
     wrong = sorted(
         name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)
     )
     losses = {record.step: (record.loss, record.draw) for record in _steps(reference)}
-    strange = sorted({r.step for r in _steps(other) if losses.get(r.step) != (r.loss, r.draw)})
+    made = _steps(other)
+    made = list({record.step: record for record in made}.values()) if kept_only else made
+    strange = sorted({r.step for r in made if losses.get(r.step) != (r.loss, r.draw)})
     return Differences(wrong, strange, len(expected), len(losses))
 
 

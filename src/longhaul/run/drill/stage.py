@@ -10,17 +10,14 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
-
-import psutil
 
 from longhaul.core.errors import NeedsPerson
 from longhaul.core.records import StepRecord
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal
-from longhaul.run.drill.leftovers import MARK, leftovers, processes_with, shared_memory
+from longhaul.run.drill.leftovers import MARK, end_all, leftovers, let_go, shared_memory
 from longhaul.run.drill.recipe import MODULE, set_up_run
 from longhaul.run.drill.resume import final_state
 from longhaul.run.drill.training_process import Training
@@ -45,7 +42,8 @@ BASE = (
 SOON_NOTICED = ("supervise.deadline_s=3", "supervise.start_up_s=600", "supervise.compile_s=600")
 """A step's deadline alone is short: starts wait for a disk and for cores that others use too."""
 _RECIPE = "drill"
-_GONE_WITHIN_S: Seconds = 10.0
+_FREED_WITHIN_S: Seconds = 10.0
+"""What the system gets to give back memory and files of processes that have ended."""
 _ROUNDING = 1e-4
 """Relative difference of losses that another order of addition may make in a run this short."""
 
@@ -108,14 +106,8 @@ class Stage:
         """Start the run, or go on with it, and wait for its own end; its exit code."""
         training = self.train(*arguments)
         code = training.wait(LONGEST_S)
-        self.wait_for_orphans()
+        let_go(self._mark)
         return code
-
-    def wait_for_orphans(self) -> None:
-        """Give workers whose supervisor was killed the time to notice."""
-        deadline = time.monotonic() + _GONE_WITHIN_S
-        while processes_with(self._mark) and time.monotonic() < deadline:
-            time.sleep(0.05)
 
     def undisturbed(self, options: Sequence[str], processes: int) -> RunFolder:
         """The same run left alone: made once in this room, whichever drill asks first.
@@ -166,7 +158,7 @@ class Stage:
 
     def left_behind(self) -> Iterator[str]:
         """What is there still: processes, ports, shared memory, temporary and partial files."""
-        deadline = time.monotonic() + _GONE_WITHIN_S
+        deadline = time.monotonic() + _FREED_WITHIN_S
         while found := leftovers(self._mark, self.folder, self._temporary, self._segments):
             if time.monotonic() > deadline:
                 break
@@ -175,9 +167,7 @@ class Stage:
 
     def close(self) -> None:
         """End whatever a failed drill has left running."""
-        for process in processes_with(self._mark):
-            with suppress(psutil.Error):
-                process.kill()
+        end_all(self._mark)
         shutil.rmtree(self._temporary, ignore_errors=True)
 
 

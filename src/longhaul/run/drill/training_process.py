@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 
 from longhaul.core.errors import NeedsPerson
 from longhaul.core.records import Event, Record, StepRecord
@@ -63,12 +62,7 @@ class Training:
     def __enter__(self) -> "Training":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
@@ -154,11 +148,6 @@ class Training:
                 f"the run has not ended by itself within {most_s:g} s",
                 f"what it said is in {self.log}",
             ) from None
-
-    def kill_supervisor(self) -> None:
-        """SIGKILL the supervisor alone: its workers are left to themselves."""
-        self._process.kill()
-        self._process.wait()
 
     def close(self) -> None:
         """End all of it at once, as where the machine goes: nobody saves anything."""

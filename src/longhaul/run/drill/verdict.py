@@ -12,15 +12,17 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from longhaul.core.units import Bytes, Seconds, short_seconds
-from longhaul.run.drill.incidents import MUST_BE_NOTICED, Incident
+from longhaul.run.drill.incidents import Incident, must_be_noticed
 from longhaul.run.drill.recipe import DrilledRun
 from longhaul.run.drill.resume import Differences, differences
 from longhaul.run.view import time_rows
 from longhaul.supervise.causes.classify import last_words
-from longhaul.supervise.faults.machines import MachineFault, parse_fault
+from longhaul.supervise.faults.machines import MachineFault
 
 MOST = 1.02
 """Largest validation loss after faults in numbers, as a multiple of the undisturbed run's."""
+_JUDGED = ("slow", "bitflip-weight", "bitflip-grad")
+"""Faults that act on what is judged of ranks."""
 _LAST_WORDS: Bytes = 16_384
 _WIDTHS = (34, 10, 10, 5, 11)
 
@@ -92,9 +94,13 @@ def judge_run(run: DrilledRun, alone: DrilledRun, faults: Sequence[MachineFault]
         alone: without faults, to the same number of steps.
         faults: that were laid.
     """
-    exact = all(fault.harm != "numbers" for fault in faults)
+    undone = {incident.fault for incident in run.incidents if incident.undone}
+    exact = all(f.harm != "numbers" or (f.once and str(f) in undone) for f in faults)
+    # Fewer ranks add up in another order, and draw other masks.
+    exact = exact and len({event.data["layout"] for event in run.events("attempt-began")}) <= 1
     finished = run.exit_code == 0 and alone.exit_code == 0
-    found = differences(alone.folder, run.folder) if finished else None
+    # Wrong numbers that were undone have been in the journal for a while.
+    found = differences(alone.folder, run.folder, bool(undone)) if finished else None
     wrong = (*_ended(run, alone, exact, found), *_came(run, faults), *run.leftovers)
     return Verdict(run, alone, exact, found, wrong)
 
@@ -119,12 +125,25 @@ def _came(run: DrilledRun, faults: Sequence[MachineFault]) -> Iterator[str]:
     for fault in faults:
         if not came[str(fault)]:
             yield f"{fault} did not come about"
+    yield from _accused(run, faults)
     for incident in run.incidents:
         noticed = incident.detect_s is not None
-        if not noticed and parse_fault(incident.fault).kind in MUST_BE_NOTICED:
+        if not noticed and must_be_noticed(incident, run.records):
             yield f"{incident.fault}: nobody noticed"
         if noticed and incident.recover_s is None and run.exit_code == 0:
             yield f"{incident.fault}: nothing went on after it"
+
+
+def _accused(run: DrilledRun, faults: Sequence[MachineFault]) -> Iterator[str]:
+    """Ranks that were named as wrong although nothing befell them."""
+    if not any(fault.kind in _JUDGED for fault in faults):
+        return
+    guilty = {(done.attempt, done.rank) for done in run.done}
+    for verdict in run.events("machine-verdict"):
+        for rank in verdict.data["ranks"]:
+            # What a flipped weight has done to a rank is there until the run goes back.
+            if not any(rank == own and attempt <= verdict.attempt for attempt, own in guilty):
+                yield f"rank {rank} was named, and nothing befell it: {verdict.data['reason']}"
 
 
 def _told(incident: Incident) -> str:
