@@ -13,7 +13,6 @@ from torch.utils.checkpoint import (
     CheckpointPolicy,
     checkpoint,
     create_selective_checkpoint_contexts,
-    noop_context_fn,
 )
 
 from longhaul.model.block import Block
@@ -56,6 +55,8 @@ class RecomputedBlock(Block):
 
     def forward(self, x_BTD: Tensor, carry: Carry, extra_value_BTD: Tensor | None = None) -> Tensor:
         """See `Block.forward`; the tap is closed when this is computed again."""
+        # Only where it is needed: torch.compile fails at the one that does nothing.
+        more: dict[str, Any] = {"context_fn": _selective} if self.selective else {}
         out_BTD: Tensor = checkpoint(
             super().forward,
             x_BTD,
@@ -63,7 +64,7 @@ class RecomputedBlock(Block):
             extra_value_BTD,
             use_reentrant=False,
             preserve_rng_state=bool(self.dropout or self.attention.dropout),
-            context_fn=_selective if self.selective else noop_context_fn,
+            **more,
         )
         return out_BTD
 
