@@ -12,6 +12,12 @@ def test_a_fallback_that_fits_the_recipe_is_kept_in_order() -> None:
     assert [entry.name for entry in recipe.fallback] == ["calm", "sgd"]
 
 
+def test_plans_b_that_could_not_be_told_apart_are_refused() -> None:
+    entries = "[{name='b', set={optim={lr=1e-4}}}, {name='b', set={optim={lr=1e-5}}}]"
+    with pytest.raises(RecipeError, match="two entries are called b"):
+        load_recipe("drill", [f"fallback={entries}"])
+
+
 @pytest.mark.parametrize(
     ("entry", "told"),
     [

@@ -38,9 +38,11 @@ def test_a_bad_beginning_of_a_long_file_does_not_stop_early():
     seen(breakage, 2_000)
     for _ in range(999):
         breakage.broken("a", "bad")
-    breakage.broken("a", "bad")  # 50 % so far: it may still come down to 10 %
+    breakage.broken("a", "bad")
+    assert breakage.fraction == 0.5  # it may still come down to 10 %
     seen(breakage, 10_000)
     breakage.judge()
+    assert breakage.summary().startswith("1,000 broken skipped")
 
 
 def test_hopeless_breakage_stops_reading():

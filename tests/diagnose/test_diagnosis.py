@@ -80,7 +80,8 @@ def test_live_with_restarts_is_the_same_as_replayed(made_once, breaks, wild, dat
     for record in records:
         if seen and record.attempt != seen[-1].attempt:
             diagnosis = Diagnosis(limits)
-            diagnosis.rebuild(seen[-data.draw(st.integers(256, 400)) :])
+            for again in seen[-data.draw(st.integers(256, 400)) :]:
+                diagnosis.observe(again)
         live.extend(diagnosis.observe(record))
         seen.append(record)
     assert live == replayed
@@ -103,7 +104,8 @@ def test_findings_of_two_judgements_do_not_touch_each_other(made):
 
 def test_changed_limits_hold_for_what_is_remembered(made):
     diagnosis = Diagnosis(DiagnoseSection())
-    diagnosis.rebuild(made.healthy(320))
+    for record in made.healthy(320):
+        diagnosis.observe(record)
     strict = DiagnoseSection()
     strict = strict.model_copy(
         update={"non_finite": strict.non_finite.model_copy(update={"alarm": 1})}

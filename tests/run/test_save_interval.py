@@ -55,7 +55,7 @@ def test_it_begins_with_the_default_and_follows_what_is_measured() -> None:
     assert third.steps > 2 * second.steps
 
 
-def test_attempts_that_left_no_word_make_saves_more_frequent() -> None:
+def test_attempts_that_failed_make_saves_more_frequent_whoever_tells_of_it() -> None:
     def steps_after(*past: Event) -> int:
         interval = SaveInterval(lambda: past, 1000, FakeClock())
         for number in range(9):
@@ -65,17 +65,18 @@ def test_attempts_that_left_no_word_make_saves_more_frequent() -> None:
         assert chosen is not None
         return chosen.steps
 
-    def attempts(count: int, word: bool) -> list[Event]:
+    def attempts(last: str, **data: Any) -> list[Event]:
         told = []
-        for number in range(count):
+        for number in range(9):
             told.append(event("attempt-started", number * HOUR))
-            last = "attempt-ended" if word else "evaluation"
-            told.append(event(last, (number + 1) * HOUR))
+            told.append(event(last, (number + 1) * HOUR, **data))
         return told
 
-    calm, ended = steps_after(), steps_after(*attempts(9, word=True))
+    calm, ended = steps_after(), steps_after(*attempts("attempt-ended", reason="preempted"))
     assert ended >= calm
-    assert steps_after(*attempts(9, word=False)) < calm / 2
+    silent = steps_after(*attempts("evaluation"))
+    assert silent < calm / 2
+    assert steps_after(*attempts("attempt-ended", cause="killed")) == silent
 
 
 def test_it_is_judged_anew_when_it_is_set_to_auto_again() -> None:

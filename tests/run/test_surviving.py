@@ -1,10 +1,15 @@
 """Which snapshots of an earlier process may be gone on from, by what the journal says."""
 
+from pathlib import Path
+
 import pytest
 
 from longhaul.checkpoint.shared_buffers import Survivor
+from longhaul.core.clocks import FakeClock
 from longhaul.core.records import Decision, Event
-from longhaul.run.surviving import Origin, denied, repeats
+from longhaul.logbook.folder import create_run
+from longhaul.run.surviving import Origin, denied, newest_saved, repeats
+from longhaul.store.manifest import Manifest, write_listed_file, write_manifest
 
 TAKEN = Survivor(step=50, draw=500, attempt=1, time=100.0, checksum=0)
 
@@ -78,3 +83,17 @@ def test_what_lay_in_memory_is_no_checkpoint() -> None:
     assert Origin(7, "memory").checkpoint is None
     assert Origin(7, "disk").checkpoint == 7
     assert "no checkpoint" in str(Origin(None, "disk"))
+
+
+def test_what_lies_on_the_disk_is_known_to_a_run_that_goes_on_from_memory(tmp_path: Path) -> None:
+    folder = create_run(tmp_path / "run", FakeClock())
+    assert newest_saved(Origin(25, "memory"), folder) is None
+    for step in (10, 20):
+        path = folder.checkpoints / f"step-{step}"
+        path.mkdir()
+        state = write_listed_file(path / "state.json", [b"state"])
+        write_manifest(path, Manifest(step=step, time=0.0, files=(state,)))
+    (folder.checkpoints / "step-30").mkdir()
+    (folder.checkpoints / "step-30" / "manifest.json").write_text("torn")
+    assert newest_saved(Origin(25, "memory"), folder) == 20
+    assert newest_saved(Origin(10, "disk"), folder) == 10, "20 could not be read"

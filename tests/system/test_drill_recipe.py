@@ -27,3 +27,16 @@ def test_a_run_survives_a_dead_rank_and_a_wrong_byte_to_the_byte(tmp_path: Path)
     assert "SHA-256" in flipped.story
     assert verdict.run.leftovers == ()
     assert said[-1].startswith("left behind: no process")
+
+
+def test_a_wrong_weight_is_noticed_undone_and_leaves_no_byte(tmp_path: Path) -> None:
+    said: list[str] = []
+    sets = (*TINY, "parallel.replicate=2", "monitor.hash_every=5", "monitor.witness_every=0")
+    typed = Typed("drill", ("bitflip-weight@rank1:step8",), sets=sets, steps=20)
+    (verdict,) = drill_recipe(typed, tmp_path, said.append)
+    assert verdict.passed, said
+    assert verdict.exact, "it went back to before it, so the end is the same to the byte"
+    (flipped,) = verdict.run.incidents
+    assert (flipped.by, flipped.named, flipped.undone) == ("pilot", (0, 1), True)
+    assert "step 10: the weights of ranks 0, 1 differ" in flipped.story
+    assert flipped.story.endswith("nobody could be named; went on from step 5")

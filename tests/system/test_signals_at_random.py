@@ -1,4 +1,4 @@
-"""A dozen notices at random moments; `longhaul drill preempt` gives a hundred."""
+"""A notice in each phase of a run; `make drill-preempt` gives a hundred, some to two processes."""
 
 import signal
 from collections import Counter
@@ -7,19 +7,28 @@ from pathlib import Path
 from longhaul.run.drill.preempt import Outcome, drill_preempt, strikes
 from longhaul.supervise.faults.moments import PHASES
 
+SEED = 3
+"""Of its four notices each comes in another phase, one of them twice and one to everyone, and all
+three signals are among them."""
 SHORT = (
-    "train.steps=200", "batch.stages=[]", "batch.micro_sequences=16", "model.width=32",
+    "train.steps=64", "batch.stages=[]", "batch.micro_sequences=16", "model.width=32",
     "evaluation.interval_steps=10", "evaluation.tokens=512", "checkpoint.interval_steps=8",
 )  # fmt: skip
 
 
 def test_no_notice_costs_more_than_a_step_whenever_it_comes(tmp_path: Path) -> None:
     said: list[str] = []
-    assert drill_preempt(12, 2, tmp_path, said.append, SHORT), "\n".join(said)
-    assert said[-1].startswith("12 signals")
-    assert "exit codes: 16 (12 times)" in said
-    assert sum("of 2," in line for line in said) == 1
-    assert sum("byte-identical" in line for line in said) == 2
+    assert drill_preempt(4, SEED, tmp_path, said.append, SHORT), "\n".join(said)
+    assert said[-1].startswith("4 signals")
+    assert "exit codes: 16 (4 times)" in said
+    (hit,) = (line for line in said if line.startswith("phases hit"))
+    assert all(
+        f"{phase} (1 times)" in hit for phase in ("start-up", "save", "evaluation", "ending")
+    )
+    struck = [line for line in said if line.startswith("signal ")]
+    assert all(any(name in line for line in struck) for name in ("TERM", "USR1", "USR2"))
+    assert any("to everyone" in line for line in struck)
+    assert sum("byte-identical" in line for line in said) == 1
 
 
 def test_strikes_come_in_every_phase_with_every_signal_and_a_seed_decides() -> None:

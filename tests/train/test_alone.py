@@ -3,11 +3,12 @@
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from longhaul.config.load import load_recipe
 from longhaul.config.shrink import shrunken
@@ -15,6 +16,7 @@ from longhaul.data.batches import Batch
 from longhaul.model.initialise import build
 from longhaul.optim.build import build_optimizer
 from longhaul.train.step import TrainingStep
+from longhaul.train.trainer import Trainer
 
 # Operations of the second step, without gauges and with them, on a CPU under torch 2.13, counted
 # before longhaul knew of more than one process. Another torch splits them differently.
@@ -71,6 +73,27 @@ def test_a_step_of_one_process_does_what_it_did_before_there_were_many(
         assert totals == BEFORE[name, optimizer]
     if optimizer != "lamb":  # whose counters of steps are host scalars on a CPU
         assert not plain.of["aten._local_scalar_dense.default"]
+
+
+def test_around_its_step_one_process_does_what_it_did_before(
+    make_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    off = ("batch.stages=[]", "evaluation.interval_steps=0", "checkpoint.interval_steps=0")
+    gauges = ("monitor.gauge_interval_steps=0", "checkpoint.snapshot_interval_steps=0")
+    steps, count = make_trainer(*off, *gauges).steps(), Count()
+    honest = TrainingStep.__call__
+
+    def uncounted(self: TrainingStep, *given: Any) -> torch.Tensor:
+        with _disable_current_modes():
+            return honest(self, *given)
+
+    next(steps)
+    monkeypatch.setattr(TrainingStep, "__call__", uncounted)
+    with count:
+        for _ in range(4):
+            next(steps)
+    # Tokens and targets of each batch are views of what was read; counted before, too.
+    assert count.of == {"aten.lift_fresh.default": 8, "aten.slice.Tensor": 8}
 
 
 def test_one_process_does_not_import_what_shards() -> None:

@@ -33,4 +33,4 @@ def evaluate(run: RunName, step: AtStep = None, runs_dir: RunsFolder = RUNS) -> 
     """Measure a run's model on its whole validation split."""
     from longhaul.run.trained import open_trained
 
-    print(open_trained(run, runs_dir, step).evaluate())
+    print(open_trained(run, runs_dir, step).evaluated())

@@ -276,6 +276,9 @@ def _validate(
 
 def _fallback_problems(values: Mapping[str, Any], recipe: Recipe) -> Iterator[Problem]:
     """A plan B that could not be put in force is found before it is needed."""
+    names = [entry.name for entry in recipe.fallback]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield Problem("fallback", f"two entries are called {name}; give each a name of its own")
     for number, entry in enumerate(recipe.fallback):
         layers = _Layers(_copied({k: v for k, v in values.items() if k != "fallback"}))
         for path, value in leaves(entry.set):

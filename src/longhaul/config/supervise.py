@@ -7,8 +7,8 @@ from pydantic import Field
 from longhaul.config.section import Section, changed_at_start
 
 DERIVED_FROM_STEP = 20
-"""Start-up, compilation and saving get this many deadlines of a step: none of them gives a sign of
-life before its end, and the last save is longer than all before.
+"""Start-up, compilation and saving get this many deadlines of a step: the first two give no sign of
+life before their end, and a save gives one only while its bytes move.
 """
 EVALUATION_FROM_STEP = 4
 """An evaluation gives a sign before each of its batches, which may be larger than a step's."""
@@ -55,7 +55,7 @@ class SuperviseSection(Section):
     evaluation_s: float | None = changed_at_start(None, gt=0)
     """Of a batch of an evaluation, and of a token of the sample; 4 `deadline_s` when absent."""
     save_s: float | None = changed_at_start(None, gt=0)
-    """Of waiting for a save; 20 `deadline_s` when absent."""
+    """Of waiting for a save while none of its bytes moves; 20 `deadline_s` when absent."""
     collective_s: float | None = changed_at_start(None, gt=0)
     """Timeout of what ranks do together; twice the longest deadline when absent."""
     grace_s: float = changed_at_start(30.0, gt=0)

@@ -67,7 +67,8 @@ class StepRecord:
     """Mean loss of each source's tokens in this batch; empty between gauge steps."""
     states: tuple[tuple[int, int, str], ...] | None = None
     """Training states that the run could have gone back to at this border: step, draw to go on
-    from, and `memory` or `disk`; by rising step. None if they are those of the record before."""
+    from, and `memory`, `disk` or `remote`; by rising step. None if they are those of the record
+    before."""
 
     @property
     def tokens(self) -> int:
@@ -113,12 +114,13 @@ class Event:
     settings-read-back, override-begins, rolled-back, optimizer-swapped, state-reset,
     machine-differs, batch-saved (of a masked step), cause (what replays before an action brought
     to light), request-refused, note, preemption-missed, warning, finished; save-interval (one that
-    is `auto`), uploaded, upload-dropped, remote-removed, store-away, store-back, fetched (of other
-    tiers of checkpoints), room-made, paused, resumed (on a full disk); out-of-memory (of a rank,
-    with what had grown), restored (a snapshot that outlived its process); attempt-began,
-    node-probed, node-refused, node-ordered, node-slow, node-drained (of a run that names its
-    nodes); compared (what ranks should have alike, and whether they do), machine-verdict (a rank
-    that is slow, or wrong).
+    is `auto`), uploaded, upload-dropped, remote-removed, store-away, store-back, store-taken,
+    fetched (of other tiers of checkpoints), brought-back (the whole run, from there), room-made,
+    paused, resumed (on a full disk); out-of-memory (of a rank, with what had grown), restored (a
+    snapshot that outlived its process); attempt-began, node-probed, node-refused, node-ordered,
+    node-awaited, node-slow, node-drained (of a run that names its nodes); machine-watch (what can
+    be watched of ranks in this layout), compared (what they should have alike, and whether they
+    do), machine-verdict (a rank that is slow, or wrong).
     """
 
     KIND: ClassVar[str] = "event"

@@ -5,14 +5,8 @@ Never knows: where a figure came from.
 """
 
 import math
-from typing import NewType
 
-Step = NewType("Step", int)
-"""Count of optimizer updates made; 0 before the first."""
-Draw = NewType("Draw", int)
-"""Position in the order of data, in blocks of the longest sequence length."""
 Seconds = float
-Tokens = int
 Bytes = int
 Nats = float
 

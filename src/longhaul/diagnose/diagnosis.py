@@ -24,6 +24,9 @@ from longhaul.diagnose.sign import Sign
 class Diagnosis:
     """Judges one run.
 
+    A new one that has observed at least the last `memory_steps` steps and evaluations of a journal
+    goes on like the one before it.
+
     Args:
         limits: from where on a signal is worth a finding.
         total_steps: steps the run is to make, where that is known: a plateau at its end, or a
@@ -55,15 +58,6 @@ class Diagnosis:
             self._rebuild(record.step)
         self._memory.append(record)
         return tuple(self._stepped(record))
-
-    def rebuild(self, records: Iterable[Record]) -> None:
-        """Take in a run's last records, in order, without telling what they bring to light.
-
-        For a new attempt: with at least the last `memory_steps` steps and evaluations of the
-        journal, it goes on like the judgement before it.
-        """
-        for record in records:
-            self.observe(record)
 
     def change(
         self, limits: DiagnoseSection, total_steps: int | None, least_scale: float = 1.0

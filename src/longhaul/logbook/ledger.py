@@ -125,11 +125,6 @@ class LedgerState:
         found = {path: self.override_at(path, step) for path in self.overrides}
         return {path: item.value for path, item in found.items() if item is not None}
 
-    def next_change_after(self, step: int) -> int | None:
-        """The first step count beyond `step` from which another override holds; None if none."""
-        later = (item.from_step for items in self.overrides.values() for item in items)
-        return min((from_step for from_step in later if from_step > step), default=None)
-
 
 def fold(state: LedgerState, decision: Decision) -> LedgerState:
     """The state with one more decision. Kinds that leave no trace, such as `stop`, are counted.

@@ -27,14 +27,8 @@ class AdamRule(MomentsRule):
         steps_on = device if device.type in FUSED_DEVICES else torch.device("cpu")
         super().__init__(group, steps_on, offloaded=offloaded)
 
-    def update(self, gate: Gate) -> None:
-        """See `Rule.update`."""
-        for portion in self.portions:
-            if given := self.with_gradient(portion):
-                self._update(given, gate)
-
-    def _update(self, given: list[int], gate: Gate) -> None:
-        """A portion; its copies are let go of before the next one's are made."""
+    def update_portion(self, given: list[int], gate: Gate) -> None:
+        """See `PortionsRule.update_portion`."""
         parameters = [self.group.parameters[n] for n in given]
         with in_float32(parameters) as weights, self.state_of(given) as state:
             gradients = gradients_of(parameters)

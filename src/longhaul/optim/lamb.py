@@ -29,14 +29,8 @@ class LambRule(MomentsRule):
         device = group.parameters[0].device
         super().__init__(group, device, copies=True, sharding=sharding, offloaded=offloaded)
 
-    def update(self, gate: Gate) -> None:
-        """See `Rule.update`."""
-        for portion in self.portions:
-            if given := self.with_gradient(portion):
-                self._update(given, gate)
-
-    def _update(self, given: list[int], gate: Gate) -> None:
-        """A portion; its copies are let go of before the next one's are made."""
+    def update_portion(self, given: list[int], gate: Gate) -> None:
+        """See `PortionsRule.update_portion`."""
         parameters = [self.group.parameters[n] for n in given]
         with in_float32(parameters) as weights, self.state_of(given) as state:
             gradients = gradients_of(parameters)

@@ -14,13 +14,13 @@ from longhaul.config.optim import OptimSection
 from longhaul.optim.groups import Group
 from longhaul.optim.half import portions, state_like
 from longhaul.optim.offload import lent
-from longhaul.optim.rules import Rule
+from longhaul.optim.rules import PortionsRule
 from longhaul.optim.sharding import Sharding, cut_alike
 
 _STATE = ("step", "exp_avg", "exp_avg_sq")
 
 
-class MomentsRule(Rule):
+class MomentsRule(PortionsRule):
     """A rule that owns first and second moments.
 
     Args:

@@ -9,7 +9,7 @@ than a second of every start, and its wrappers cost half a millisecond a step.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -69,10 +69,26 @@ class Rule(ABC):
     def tensors(self) -> dict[str, Tensor]:
         """All state by name."""
 
-    def with_gradient(self, portion: range) -> list[int]:
-        """Positions of those weights that have a gradient."""
+
+class PortionsRule(Rule):
+    """A rule that takes its weights a portion at a time, so that it borrows little memory."""
+
+    portions: Sequence[range]
+    """Positions of weights in the group that are updated at once."""
+
+    def update(self, gate: Gate) -> None:
+        """See `Rule.update`."""
         parameters = self.group.parameters
-        return [number for number in portion if parameters[number].grad is not None]
+        for portion in self.portions:
+            if given := [n for n in portion if parameters[n].grad is not None]:
+                self.update_portion(given, gate)
+
+    @abstractmethod
+    def update_portion(self, given: list[int], gate: Gate) -> None:
+        """Update the weights at these positions, all of which have a gradient.
+
+        Copies are let go of before it returns: the next portion makes its own.
+        """
 
 
 class RuledOptimizer:

@@ -15,11 +15,11 @@ from longhaul.optim.gate import Gate
 from longhaul.optim.groups import Group
 from longhaul.optim.half import gradients_of, in_float32, portions, state_like
 from longhaul.optim.offload import lent
-from longhaul.optim.rules import Rule, divide, shrink_by
+from longhaul.optim.rules import PortionsRule, divide, shrink_by
 from longhaul.optim.sharding import cut_alike
 
 
-class SgdwRule(Rule):
+class SgdwRule(PortionsRule):
     """SGD with momentum and decoupled decay (arXiv 1711.05101, algorithm 1).
 
     Two conventions differ from the paper's: the rate multiplies the momentum when it is used, as
@@ -36,7 +36,7 @@ class SgdwRule(Rule):
     def __init__(self, group: Group, momentum: float, offloaded: bool = False) -> None:
         super().__init__(group, offloaded=offloaded)
         self._buffers = [state_like(weight, offloaded) for weight in group.parameters if momentum]
-        self._portions = portions(group.parameters, offloaded)
+        self.portions = portions(group.parameters, offloaded)
 
     def wanted(self, settings: OptimSection, lr: float) -> dict[str, float]:
         """Rate, momentum, decay; nesterov as 1 or 0."""
@@ -45,14 +45,8 @@ class SgdwRule(Rule):
             "nesterov": float(settings.sgdw.nesterov and settings.sgdw.momentum > 0),
         }
 
-    def update(self, gate: Gate) -> None:
-        """See `Rule.update`."""
-        for portion in self._portions:
-            if given := self.with_gradient(portion):
-                self._update(given, gate)
-
-    def _update(self, given: list[int], gate: Gate) -> None:
-        """A portion; its copies are let go of before the next one's are made."""
+    def update_portion(self, given: list[int], gate: Gate) -> None:
+        """See `PortionsRule.update_portion`."""
         parameters = [self.group.parameters[n] for n in given]
         own = [self._buffers[n] for n in given] if self._buffers else []
         with in_float32(parameters) as weights, lent(own, self.device, self.offloaded) as buffers:

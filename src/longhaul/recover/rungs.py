@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from longhaul.config.fallback import settings_in
 from longhaul.config.recover import (
     SOUND_KINDS,
     Action,
@@ -87,7 +86,18 @@ def fallback_remedy(entry: FallbackSection, means: Means) -> Remedy:
         to = safe_before(means.situation.good, means.sign.first_step, means.margin_steps)
     rewarm_steps = means.sizes.rewarm if "optimizer" in entry.reset else 0
     actions: tuple[Action, ...] = ("rollback", "fallback") if to else ("fallback",)
-    return Remedy(actions, to, None, settings_in(entry.set), entry.reset, rewarm_steps)
+    return Remedy(actions, to, None, _settings_in(entry.set), entry.reset, rewarm_steps)
+
+
+def _settings_in(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Dotted path → value of settings given as tables."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            found |= _settings_in(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = value
+    return found
 
 
 def _with_action(remedy: Remedy, action: Action, means: Means) -> Remedy:

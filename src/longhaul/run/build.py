@@ -114,21 +114,17 @@ def build_parts(site: Site, dataset: Dataset, device: torch.device) -> Parts:
     optimizer = build_optimizer(model, settings.optim, sharding)
     _say_what_was_built(site, dataset, device, describe(optimizer.groups, settings.optim, sharding))
     world = None if ranks is None else ranks.world
-    kind = TrainingStep
-    if recipe.parallel.elastic:
-        from longhaul.train.elastic import ElasticStep
-
-        kind = ElasticStep
+    # Replicas deal every batch out themselves, among those that are there.
+    readers = None if recipe.parallel.elastic else world
+    is_fp16 = recipe.precision.half_weights == "fp16"
     parts = Parts(
-        step=kind(
+        step=_kind_of_step(recipe)(
             model,
             optimizer,
             device,
             recipe.precision,
             recipe.seed,
-            loss_scale=LossScale(settings.optim.loss_scale, device)
-            if recipe.precision.half_weights == "fp16"
-            else None,
+            loss_scale=LossScale(settings.optim.loss_scale, device) if is_fp16 else None,
             compiled=recipe.machine.compile,
             sources=[source.name for source in dataset.sources],
             parallel=parallel,
@@ -140,8 +136,8 @@ def build_parts(site: Site, dataset: Dataset, device: torch.device) -> Parts:
             recipe.block_length(),
             recipe.order.cycle,
             recipe.data.stages,
-            rank=world.data_rank if world else 0,
-            size=world.data_size if world else 1,
+            rank=readers.data_rank if readers else 0,
+            size=readers.data_size if readers else 1,
         ),
         dataset=dataset,
         saver=Saver(
@@ -160,6 +156,15 @@ def build_parts(site: Site, dataset: Dataset, device: torch.device) -> Parts:
     )
     parts.step.before_change = partial(_settle, parts)
     return parts
+
+
+def _kind_of_step(recipe: Recipe) -> type[TrainingStep]:
+    """The step of a replica where the recipe asks for replicas."""
+    if not recipe.parallel.elastic:
+        return TrainingStep
+    from longhaul.train.elastic import ElasticStep
+
+    return ElasticStep
 
 
 def _settle(parts: Parts) -> None:

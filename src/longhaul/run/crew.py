@@ -19,7 +19,7 @@ from longhaul.parallel.ranks import Ranks
 from longhaul.parallel.world import device_of, form_world, meet
 from longhaul.run.device import choose_device
 from longhaul.run.signals import StopWish
-from longhaul.train.leading import Wishes
+from longhaul.train.leading import NO_WISH, Wishes
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,10 @@ def wishes_of(wish: StopWish) -> Wishes:
     """What signals ask of this process, as a number among ranks."""
 
     def hear(word: int) -> None:
-        if word and wish.exit_code is None:
+        if word != NO_WISH and wish.exit_code is None:
             wish.exit_code = ExitCode(word)
 
-    return Wishes(lambda: int(wish.exit_code or 0), hear)
+    return Wishes(lambda: int(wish.exit_code or NO_WISH), hear)
 
 
 def form_ranks(place: Place, control: Control, recipe: Recipe) -> Ranks:

@@ -84,7 +84,9 @@ def _is_verified(event: Event) -> bool:
 
 
 def _failures(past: Iterable[Record]) -> tuple[int, Seconds]:
-    """How many attempts ended without a word, and the time over all of them."""
+    """How many attempts failed, as their supervisor tells or because they ended without a word;
+    and the time over all of them.
+    """
     failures, uptime_s = 0, 0.0
     begun: Seconds | None = None
     last = 0.0
@@ -94,8 +96,9 @@ def _failures(past: Iterable[Record]) -> tuple[int, Seconds]:
                 failures += 1
                 uptime_s += last - begun
             begun = record.time
-        elif isinstance(record, Event) and record.kind == "attempt-ended" and begun is not None:
-            uptime_s += record.time - begun
+        elif isinstance(record, Event) and record.kind == "attempt-ended":
+            failures += "cause" in record.data
+            uptime_s += 0.0 if begun is None else record.time - begun
             begun = None
         last = record.time
     if begun is not None:

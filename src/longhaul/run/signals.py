@@ -16,7 +16,7 @@ from types import FrameType
 from longhaul.core.errors import ExitCode
 
 _REASONS = {ExitCode.INTERRUPTED: "interrupted", ExitCode.START_AGAIN: "preempted"}
-_NOTICES = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+NOTICES = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 """Schedulers differ in which of them they send; the supervisor passes all on as SIGTERM."""
 
 
@@ -63,20 +63,20 @@ def write_now(text: str) -> None:
 
 def leave_on_notices() -> None:
     """From now on a scheduler's notice ends this process with 16: there is nothing to save."""
-    for number in _NOTICES:
+    for number in NOTICES:
         signal.signal(number, _leave)
 
 
 def ignore_notices() -> None:
     """The exit code stands; a notice that comes now must not put another one in its place."""
-    for number in _NOTICES:
+    for number in NOTICES:
         signal.signal(number, signal.SIG_IGN)
 
 
 @contextmanager
 def leaving_at_once() -> Iterator[None]:
     """While text is prepared there is nothing to save: a scheduler's notice ends it with 16."""
-    with _handled(_NOTICES, _leave):
+    with handled(NOTICES, _leave):
         yield
 
 
@@ -86,7 +86,7 @@ def listening(
 ) -> Iterator[StopWish]:
     """Listen for the body's duration, then put the previous handlers back; see `StopWish`."""
     wish = StopWish(say, orphaned)
-    with _handled((signal.SIGINT, *_NOTICES), wish.hear):
+    with handled((signal.SIGINT, *NOTICES), wish.hear):
         yield wish
 
 
@@ -95,9 +95,10 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 
 @contextmanager
-def _handled(
+def handled(
     numbers: Sequence[signal.Signals], handler: Callable[[int, FrameType | None], None]
 ) -> Iterator[None]:
+    """Signals go to `handler` for the body's duration, and to whom they went before after it."""
     previous = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield

@@ -18,6 +18,7 @@ from longhaul.checkpoint.capture import PartsFor, StateMismatch
 from longhaul.checkpoint.shared_buffers import Survivor
 from longhaul.checkpoint.snapshots import DamagedSnapshot, SnapshotRing
 from longhaul.core.records import Decision, Event, Record
+from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal
 from longhaul.parallel.control import Control
 from longhaul.run.attempt import Attempt
@@ -25,6 +26,7 @@ from longhaul.run.book import Book
 from longhaul.store.catalogue import catalogue, newest_usable
 from longhaul.store.commit import sweep
 from longhaul.store.health import health_now
+from longhaul.supervise.history import usable_checkpoints
 
 Key = tuple[int, int, int]
 _LAG_STEPS = 2
@@ -167,6 +169,18 @@ def newest_checkpoint(book: Book) -> int | None:
     there = catalogue(book.folder.checkpoints)
     health = health_now(there, book.ledger.state.checkpoint_health)
     return max((checkpoint.step for checkpoint in newest_usable(there, health)), default=None)
+
+
+def newest_saved(origin: Origin, folder: RunFolder) -> int | None:
+    """Step of the newest checkpoint on the disk that an attempt can be gone back to.
+
+    Args:
+        origin: of the attempt; from the disk, that one was the newest that could be read.
+        folder: of the run.
+    """
+    if origin.where == "disk":
+        return origin.step
+    return max(usable_checkpoints(folder), default=None)
 
 
 def _common(found: Sequence[Survivor], control: Control | None) -> list[Key]:

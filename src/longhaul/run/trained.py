@@ -26,7 +26,7 @@ from longhaul.run.ending import prompt_tokens
 from longhaul.run.text import text_of
 from longhaul.store.catalogue import catalogue, newest_usable
 from longhaul.store.health import health_now
-from longhaul.train.evaluation import evaluate
+from longhaul.train.evaluation import Evaluation, evaluate
 from longhaul.train.sampling import sample_tokens
 from longhaul.train.state import ModelState
 
@@ -76,10 +76,10 @@ class Trained:
                 yield text[len(shown) :]
                 shown = text
 
-    def evaluate(self) -> str:
-        """Loss on the whole validation split, in words."""
+    def evaluate(self) -> Evaluation:
+        """Losses on the whole validation split."""
         recipe = self.recipe
-        result = evaluate(
+        return evaluate(
             self.model,
             self.dataset,
             self.device,
@@ -88,6 +88,10 @@ class Trained:
             recipe.evaluation.sequences,
             None,
         )
+
+    def evaluated(self) -> str:
+        """The same, in words."""
+        result = self.evaluate()
         lines = [
             f"step {self.step}: validation loss "
             f"{loss_in_words(result.loss, result.bits_per_byte)}, over {result.tokens:,} tokens"

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from longhaul.config.load import recipe_from_values
 from longhaul.core.errors import UsageError
 from longhaul.core.files import write_json
+from longhaul.core.units import Seconds
 from longhaul.parallel.control import Control
 from longhaul.parallel.layout import Layout
 from longhaul.parallel.place import Place, find_place
@@ -28,7 +29,8 @@ from longhaul.run.device import choose_device
 from longhaul.train.equality import Trace, distance, trace
 from longhaul.train.step import TrainingStep
 
-_TIMEOUT_S = 120.0
+_TIMEOUT_S: Seconds = 120.0
+"""Of everything that ranks of a small twin do together."""
 
 Spoil = Callable[[TrainingStep], None]
 

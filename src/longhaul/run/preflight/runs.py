@@ -80,21 +80,11 @@ def check_resume(ground: Ground) -> Iterator[Check]:
 def check_read_back(ground: Ground) -> Iterator[Check]:
     """The last checkpoint, opened as `longhaul eval` and `longhaul sample` do."""
     from longhaul.run.trained import Wanted, open_trained
-    from longhaul.train.evaluation import evaluate
 
     folder = RunFolder(ground.room / UNDISTURBED)
     (finished,) = _events(read_journal(folder, steps=False), "finished")
     trained = open_trained(str(folder.path), ground.room, None)
-    recipe = trained.recipe
-    again = evaluate(
-        trained.model,
-        trained.dataset,
-        trained.device,
-        recipe.precision,
-        recipe.model.context,
-        recipe.evaluation.sequences,
-        None,
-    )
+    again = trained.evaluate()
     before = float(finished.data["loss"])
     apart = abs(again.loss - before) / before
     text = "".join(trained.write(Wanted(None, 16, None, 0)))
@@ -102,7 +92,7 @@ def check_read_back(ground: Ground) -> Iterator[Check]:
         f"step {trained.step} opened: validation loss {again.loss:.4f}, apart by {apart:.1e} from "
         f"the run's own; {len(text)} characters written"
     )
-    fine = apart <= 1e-2 if recipe.precision.compute != "float32" else apart <= 1e-4
+    fine = apart <= 1e-2 if trained.recipe.precision.compute != "float32" else apart <= 1e-4
     remedy = "" if fine else "what was saved is not what was trained: report it"
     yield judged("read back", told, remedy, loss=again.loss, apart=apart)
 

@@ -26,13 +26,17 @@ from longhaul.store.patience import Patience
 from longhaul.store.store_files import StoreFiles
 
 _PIECE: Bytes = 8 << 20
+"""Written and fsynced at once, to time a medium."""
 _MOST_WRITTEN: Bytes = 256 << 20
 _MOST_S: Seconds = 2.0
+"""Writing ends with whichever of the two comes first."""
 _BESIDE = 3
 """Checkpoints beside those of `keep_last`: the newest good one, the one as old as the snapshots,
 and the one that is being written."""
 _SENT: Bytes = 1 << 20
+"""To a remote place and back."""
 _PATIENCE = Patience(answer_s=15.0)
+"""A store that is well answers within a second; a person waits for this one."""
 
 
 def check_disk(ground: Ground) -> Iterator[Check]:
