@@ -63,14 +63,22 @@ class Runs(Protocol):
 
 
 def wait_for(moment: Moment, folder: RunFolder, worker: Runs, most_s: Seconds) -> bool:
-    """Wait until the moment has come; False if the worker ended before, or time ran out."""
-    deadline = time.monotonic() + most_s
-    if moment.phase != "start-up":
-        tail = _Tail(folder)
-        while not any(_begins(record, moment) for record in tail.new()):
-            if not worker.running or time.monotonic() > deadline:
-                return False
+    """Wait until the moment has come; False if the worker ended before, or time ran out.
+
+    A start-up that is over sooner than was thought is struck at its end: how long it takes depends
+    on what else the machine does, and a run that is left alone for longer comes to its end.
+    """
+    began, tail = time.monotonic(), _Tail(folder)
+    if moment.phase == "start-up":
+        while time.monotonic() < began + moment.delay_s and worker.running:
+            if any(isinstance(record, StepRecord) for record in tail.new()):
+                break
             time.sleep(_LOOK_EVERY_S)
+        return worker.running
+    while not any(_begins(record, moment) for record in tail.new()):
+        if not worker.running or time.monotonic() > began + most_s:
+            return False
+        time.sleep(_LOOK_EVERY_S)
     time.sleep(moment.delay_s)
     return worker.running
 
