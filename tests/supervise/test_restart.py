@@ -11,6 +11,7 @@ from longhaul.supervise.restart import (
     PATIENCE_S,
     Failure,
     next_plan,
+    without_progress,
 )
 
 SETTINGS = SuperviseSection()
@@ -155,3 +156,11 @@ def test_starts_that_time_has_cured_are_in_no_later_count() -> None:
     assert not plan(story, settings=SuperviseSection(restarts_per_day=1)).restart
     again = [*failed(310), *gone, Failure("killed", "restart", 310, 100.0)]
     assert plan(again).wait_s > 0, "the same failure at the same step, whatever lay between"
+
+
+def test_deaths_that_training_went_on_after_are_not_counted_together() -> None:
+    """Of replicas: one may die every minute while the others train on."""
+    every_minute = [Failure("killed", "restart", 50 * n, 60.0 * n) for n in range(500)]
+    assert without_progress(every_minute) == every_minute[-1:]
+    stuck = [*every_minute, *(Failure("killed", "restart", None, 3e4 + n) for n in range(3))]
+    assert len(without_progress(stuck)) == 4

@@ -36,7 +36,7 @@ from longhaul.supervise.ranks.lifeline import Lifeline
 from longhaul.supervise.ranks.meeting import Meeting
 from longhaul.supervise.ranks.progress import Progress, progress_path, read_progress, said_since
 from longhaul.supervise.ranks.watchdog import Learned, Rank, judge, learn
-from longhaul.supervise.restart import Failure, Plan, next_plan
+from longhaul.supervise.restart import Failure, Plan, next_plan, without_progress
 from longhaul.supervise.supervisor import Job
 
 REPLICA = "LONGHAUL_REPLICA"
@@ -211,7 +211,9 @@ class ElasticSupervisor:
         is_pilot = number == _PILOT
         usable = usable_checkpoints(folder) if is_pilot else {}
         before = failures(folder) if is_pilot else self._lost
-        plan = next_plan([*before, failure], list(usable), code, self._job.settings)
+        # Deaths that training went on after cost seconds each, and may come every minute for ever.
+        counted = without_progress([*before, failure])
+        plan = next_plan(counted, list(usable), code, self._job.settings)
         chronicle = Chronicle(folder, self._lease.attempt, self._clock)
         if plan.poison is not None:
             chronicle.poison(plan.poison, usable[plan.poison], step or 0, plan.reason)

@@ -82,7 +82,7 @@ def next_plan(
             f"{len(lately)} failures within 24 hours, and supervise.restarts_per_day is "
             f"{settings.restarts_per_day}",
         )
-    same = _without_progress(failures)
+    same = without_progress(failures)
     place = "before any step" if last.step is None else f"at step {last.step}"
     if len(same) >= 2 and any(failure.went_back for failure in same[:-1]):
         return Plan(
@@ -115,7 +115,7 @@ def _once_more(failures: Sequence[Failure]) -> Plan:
     return Plan(True, f"{last.cause}", min(2.0 ** (row - 1), _LONGEST_WAIT_S))
 
 
-def _without_progress(failures: Sequence[Failure]) -> Sequence[Failure]:
+def without_progress(failures: Sequence[Failure]) -> Sequence[Failure]:
     """The last failures: all of one cause and at one step, or before any step."""
     count, step = 0, None
     for failure in reversed(failures):

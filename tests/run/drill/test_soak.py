@@ -42,12 +42,14 @@ def test_a_wrong_byte_is_followed_by_a_restart_that_reads_it() -> None:
 class Played:
     """A run whose steps and faults a test makes."""
 
-    def __init__(self, path: Path, *pauses: float, lasting_s: float = 1000.0) -> None:
+    def __init__(
+        self, path: Path, *pauses: float, lasting_s: float = 1000.0, steps: int = 10_000
+    ) -> None:
         self.folder: RunFolder = create_run(path / "run", FakeClock())
         lay(self.folder)
         ahead = (Stroke(pause, (parse_fault("kill@rank1:step0"),)) for pause in (*pauses, 1e9))
         self.clock = FakeClock()
-        self.soak = Soak(self.folder, ahead, self.clock, lasting_s)
+        self.soak = Soak(self.folder, ahead, self.clock, lasting_s, steps)
 
     def make(self, attempt: int, *numbers: int) -> None:
         """Steps, one a second; the soak looks after each."""
@@ -110,3 +112,14 @@ def test_some_progress_is_made_between_faults(tmp_path: Path, pause: float) -> N
     assert run.laid == []
     run.make(1, 5)
     assert run.laid == ["kill@rank1:step6"]
+
+
+def test_the_end_of_a_run_is_left_alone_as_a_fault_there_might_not_come_any_more(
+    tmp_path: Path,
+) -> None:
+    run = Played(tmp_path, 10.0, steps=20)
+    run.make(1, *range(1, 20))
+    assert run.laid == ["kill@rank1:step12"]
+    late = Played(tmp_path / "late", 12.0, steps=20)
+    late.make(1, *range(1, 20))
+    assert late.laid == []

@@ -200,7 +200,9 @@ def _soak(typed: Typed, room: Path, say: Say) -> Verdict:
     alone = _left_alone(plan, room, say)
     folder = plan.set_up(room, "soaked")
     ahead = strokes(typed.seed, typed.mtbf_s, kinds, plan.nproc)
-    soak = Soak(folder, ahead, RealClock(), typed.soak_s)
+    steps = plan.settings.total_steps()
+    assert steps is not None
+    soak = Soak(folder, ahead, RealClock(), typed.soak_s, steps)
     say(
         f"soak of {short_seconds(typed.soak_s)}, seed {typed.seed}, a fault every "
         f"{short_seconds(typed.mtbf_s)} of training on average: {', '.join(kinds)}"

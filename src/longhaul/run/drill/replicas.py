@@ -54,7 +54,6 @@ _OWN = (
     "model.dropout=0",
     # What is decided while a replica is away would be decided at another step.
     "recover.diagnose=false",
-    "supervise.restarts_per_day=1000000",
 )
 _RECIPE = "drill"
 _TINY = ("model.width=32", "model.layers=1", "batch.stages=[]", "batch.micro_sequences=8")

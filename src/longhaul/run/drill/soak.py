@@ -28,6 +28,8 @@ _LATEST_S: Seconds = 1.0
 """Signals come up to so long after a step has begun: in the middle of whatever is done then."""
 _SETTLED_S: Seconds = 1.0
 """A step that is complete so long after a fault was done is one that came after it."""
+_LEAST_LEFT, _SHARE_LEFT = 8, 0.05
+"""Steps that are left alone at the end: the run is further than its journal, and goes on meanwhile."""
 _UNSOAKED = ("ecc", "node-gone", "slow", "slow-save", "hang-collective", "oom")
 """Left out unless asked for: the first two need another node; the next three try nothing that is
 not tried with less waiting; the last changes the micro-batch."""
@@ -81,15 +83,22 @@ class Soak:
         ahead: what is to come.
         clock: for pauses and the end.
         lasting_s: no fault is laid later than this after the first step.
+        steps: of the whole run; none is laid so near to its end that it might not come any more.
     """
 
     def __init__(
-        self, folder: RunFolder, ahead: Iterator[Stroke], clock: Clock, lasting_s: Seconds
+        self,
+        folder: RunFolder,
+        ahead: Iterator[Stroke],
+        clock: Clock,
+        lasting_s: Seconds,
+        steps: int,
     ) -> None:
         self._folder = folder
         self._ahead = ahead
         self._clock = clock
         self._lasting_s = lasting_s
+        self._last = steps - max(_LEAST_LEFT, round(_SHARE_LEFT * steps))
         self._next = next(ahead)
         self._reached = 0
         """The furthest step that was made before the last stroke had its effect."""
@@ -106,7 +115,7 @@ class Soak:
     def __call__(self) -> None:
         """Lay the next stroke if its time has come."""
         last = [r for r in read_last(self._folder, 1, events=False) if isinstance(r, StepRecord)]
-        if not last or self.over:
+        if not last or self.over or last[0].step > self._last:
             return
         step, now = last[0].step, self._clock.monotonic()
         if self._until is None:
