@@ -29,7 +29,7 @@ _LATEST_S: Seconds = 1.0
 _SETTLED_S: Seconds = 1.0
 """A step that is complete so long after a fault was done is one that came after it."""
 _LEAST_LEFT, _SHARE_LEFT = 8, 0.05
-"""Steps that are left alone at the end: the run is further than its journal, and goes on meanwhile."""
+"""Steps left alone at the end: the run is further than its journal, and goes on meanwhile."""
 _UNSOAKED = ("ecc", "node-gone", "slow", "slow-save", "hang-collective", "oom")
 """Left out unless asked for: the first two need another node; the next three try nothing that is
 not tried with less waiting; the last changes the micro-batch."""
