@@ -102,8 +102,10 @@ def do(what: str | dict, folder: RunFolder) -> None:
                 )
             )
             journal.close()
+            (folder.path / "verdict-told").touch()
         if what["kind"] == "corrupt":
-            time.sleep(0.05)
+            while not (folder.path / "verdict-told").exists():  # rank 0 lets them leave
+                time.sleep(0.002)
             who = " or ".join(map(str, what["ranks"] or what["among"]))
             sys.stderr.write(f"SilentCorruption: rank {who} computes wrong numbers\n")
             sys.exit(1)
