@@ -7,10 +7,11 @@ Never knows: HTML; its text is plain and may hold whatever people typed.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from longhaul.board.facts import RunFacts
 from longhaul.board.incidents import AUTOMATIC, Incident
+from longhaul.board.machines import Tone, told_of_machines
 from longhaul.board.words import count, figure, moment, price_words, sentence
 from longhaul.core.fingerprint import differences
 from longhaul.core.records import Decision, Event
@@ -20,8 +21,6 @@ from longhaul.logbook.segments import SegmentOpening
 MOST_ENTRIES = 300
 """Of a chronicle; of a longer one the middle is left out, and it says so."""
 _MOST_DIFFERENCES = 4
-
-Tone = Literal["plain", "good", "notice", "warning", "alarm"]
 
 
 @dataclass(frozen=True)
@@ -158,7 +157,8 @@ def _decision(decision: Decision) -> Iterator[Entry]:
 
 
 def _event(event: Event) -> Iterator[Entry]:
-    data, tone, text = event.data, "plain", ""
+    data, text = event.data, ""
+    tone: Tone = "plain"
     if event.kind == "note":
         tone, text = "notice", f"Note by {data.get('who', 'somebody')}: {data.get('text', '')}"
     elif event.kind == "request-refused":
@@ -179,8 +179,10 @@ def _event(event: Event) -> Iterator[Entry]:
             text += f" with a validation loss of {float(data['loss']):.4f}"
     elif event.kind == "attempt-ended" and not str(data.get("reason", "")).startswith("finished"):
         text = f"Attempt {event.attempt} ended at step {event.step:,}: {data.get('reason', '')}"
+    elif (told := told_of_machines(event)) is not None:
+        tone, text = told
     if text:
-        yield Entry(event.time, event.step, tone, sentence(text))  # type: ignore[arg-type]
+        yield Entry(event.time, event.step, tone, sentence(text))
 
 
 def _milestones(facts: RunFacts) -> Iterator[Entry]:
