@@ -10,7 +10,7 @@ from typing import Any
 from longhaul.board.chronicle import Entry
 from longhaul.board.facts import RunFacts
 from longhaul.board.incidents import AUTOMATIC, Incident
-from longhaul.board.words import elapsed, figure, moment, price_words, sentence
+from longhaul.board.words import count, elapsed, figure, moment, price_words, sentence
 from longhaul.core.fingerprint import differences
 from longhaul.core.units import Seconds, short_count, short_seconds
 from longhaul.logbook.tree import Branch
@@ -36,9 +36,9 @@ def key_figures(facts: RunFacts) -> str:
         ("time", "–" if wall is None else short_seconds(wall),
          "" if facts.began is None else f"since {moment(facts.began)}"),
         ("goodput", "–" if undefined else f"{facts.goodput:.1%}",
-         f"{lost:,} steps lost" if lost else "nothing lost"),
+         f"{count(lost, 'step')} lost" if lost else "nothing lost"),
         ("incidents", f"{sum(i.tone != 'notice' for i in facts.incidents):,}",
-         f"{facts.masked:,} updates masked" if facts.masked else ""),
+         f"{count(facts.masked, 'update')} masked" if facts.masked else ""),
     ]  # fmt: skip
     items = "".join(
         f"<div><dt>{escape(title)}</dt><dd>{escape(value)}</dd>"
