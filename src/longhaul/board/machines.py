@@ -63,9 +63,8 @@ def _fetched(data: Mapping[str, Any]) -> Telling:
 
 
 def _replica_lost(data: Mapping[str, Any]) -> Telling:
-    return "warning", f"Replica {data.get('rank')} was lost, and the others trained on: " + _reason(
-        data
-    )
+    who = data.get("rank")
+    return "warning", f"Replica {who} was lost, and the others trained on: {_reason(data)}"
 
 
 def _replica_back(data: Mapping[str, Any]) -> Telling:
