@@ -74,6 +74,9 @@ def _training(recipe: Recipe) -> dict[str, object]:
         "checkpoint.interval_steps": _STEPS // 2,
         "machine.compile": False,
     }
+    if recipe.precision.compute == "auto":
+        # Which format is fastest at this shape says nothing of the true one.
+        settings["precision.compute"] = "float32"
     if recipe.optim.schedule.decay_steps is not None:
         settings["optim.schedule.decay_steps"] = _STEPS
     return settings

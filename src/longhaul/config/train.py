@@ -43,13 +43,18 @@ class TrainSection(Section):
 class PrecisionSection(Section):
     """Number formats."""
 
-    compute: Literal["float32", "bf16", "bf16_weights", "fp16_weights"] = changed_at_start(
-        "float32"
+    compute: Literal["auto", "float32", "bf16", "bf16_weights", "fp16_weights"] = changed_at_start(
+        "auto"
     )
     """`bf16` runs matrix products in bfloat16 by autocast; weights stay float32. `bf16_weights` and
     `fp16_weights` keep the weights in half precision too, with the optimizer's state in float32
     and, for fp16, a dynamic loss scale (`optim.loss_scale`), as OPT-175B ran. The weights of a
-    begun run keep their format."""
+    begun run keep their format.
+
+    `auto` takes the fastest of float32, TF32 and bf16 on the device that the run first starts on:
+    a quarter of a second of matrix products in the recipe's shape decides. The choice is kept in
+    the ledger, because another format gives other bits: later starts use it on any machine, until
+    the recipe names a format itself."""
     islands: bool = changed_at_start(True)
     """With half weights: keep the residual stream, norms and mixtures in float32 (YaLM-100B)."""
     tf32: bool = changed_at_start(False)

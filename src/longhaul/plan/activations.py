@@ -40,7 +40,7 @@ class Formats:
     def of(cls, recipe: Recipe) -> "Formats":
         """The formats of a recipe."""
         half = recipe.precision.half_weights is not None
-        product = _FLOAT32 if recipe.precision.compute == "float32" else 2
+        product = _FLOAT32 if recipe.precision.compute in ("auto", "float32") else 2
         stream = 2 if half and not recipe.precision.islands else _FLOAT32
         return cls(2 if half else _FLOAT32, product, stream)
 

@@ -127,6 +127,7 @@ def write_asked(folder: RunFolder, asked: Asked) -> None:
             "prepared": asked.prepared,
             "values": asked.values,
             "base": asked.base,
+            "defaults": 2,
         },
     )
 
@@ -140,13 +141,19 @@ def read_asked(folder: RunFolder) -> Asked:
     try:
         body = json.loads(_path(folder).read_bytes())
         base = body.get("base") or str(Path.cwd())  # older runs do not say it
-        facts = body["data"], body["prepared"], body["values"], base
+        values = body["values"] if body.get("defaults") else _by_old_defaults(body["values"])
+        facts = body["data"], body["prepared"], values, base
         return Asked(body["recipe"], tuple(body["options"]), *facts)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(
             f"{_path(folder)}: cannot be read ({error})",
             "start the run again with `longhaul train RECIPE` and the options it had",
         ) from error
+
+
+def _by_old_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What was left out by a run of before `precision.compute` was `auto`: it meant float32."""
+    return {**values, "precision": {"compute": "float32"} | values.get("precision", {})}
 
 
 def has_asked(folder: RunFolder) -> bool:

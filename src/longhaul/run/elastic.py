@@ -27,6 +27,7 @@ from longhaul.run.attempt import Attempt
 from longhaul.run.build import Site, build_parts
 from longhaul.run.crew import form_ranks
 from longhaul.run.device import choose_device, settle_torch
+from longhaul.run.precision import with_formats
 from longhaul.run.signals import leaving_at_once
 from longhaul.run.surviving import Origin
 from longhaul.run.text import text_for_training
@@ -110,6 +111,7 @@ def follow_pilot(folder: RunFolder) -> ExitCode:
             leaving.callback(part)
             ranks = form_ranks(within, Control(meet(within)), recipe)
         ledger = load_ledger(folder)[0]
+        recipe = with_formats(recipe, ledger)
         site = Site(
             recipe, ledger, folder.checkpoints, attempt=0, still_owner=lambda: False,
             books=books, clock=clock, view=SilentView(), ranks=ranks,

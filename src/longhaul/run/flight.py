@@ -34,6 +34,7 @@ from longhaul.run.micro_batch import settle_micro_batch
 from longhaul.run.out_of_memory import MemoryGuard
 from longhaul.run.past import Past, is_fork
 from longhaul.run.pilot import Pilot
+from longhaul.run.precision import settle_precision
 from longhaul.run.recovery import Recovery
 from longhaul.run.restore import restore_newest
 from longhaul.run.save_interval import SaveInterval
@@ -65,11 +66,15 @@ def fly(attempt: Attempt, dataset: Dataset, wish: StopWish) -> ExitCode:
 
 
 def _fly(attempt: Attempt, dataset: Dataset, wish: StopWish, place: Place | None) -> ExitCode:
-    ranks = None if place is None else lead(place, briefing_of(attempt))
-    device = ranks.world.device if ranks else choose_device(attempt.recipe.machine.device)
     elastic = attempt.recipe.parallel.elastic
     alone = attempt.recipe.machine.processes if elastic else 1
-    settle_torch(attempt.recipe, place.local_size if place else alone)
+    processes = place.local_size if place else alone
+    settle_torch(attempt.recipe, processes)
+    device = choose_device(attempt.recipe.machine.device)
+    attempt = replace(attempt, recipe=settle_precision(attempt, device))
+    settle_torch(attempt.recipe, processes)  # TF32 may have been chosen
+    ranks = None if place is None else lead(place, briefing_of(attempt))
+    device = ranks.world.device if ranks else device
     parts = build_parts(site_of(attempt, ranks), dataset, device)
     origin = _restore(attempt, parts)
     prints = fingerprint(torch_facts(device)) | {"data": {"identity": dataset.identity}}

@@ -19,7 +19,8 @@ from longhaul.data.batches import evaluation_batches
 from longhaul.data.dataset import Dataset, TokenStream
 from longhaul.model.gpt import GPT
 from longhaul.parallel.ranks import Ranks
-from longhaul.train.step import autocast, to_device
+from longhaul.train.precision import autocast
+from longhaul.train.step import to_device
 
 
 @dataclass(frozen=True, slots=True)

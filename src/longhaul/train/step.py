@@ -8,7 +8,7 @@ Shapes: B sequences of a micro-batch, T tokens of a sequence.
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,6 +25,7 @@ from longhaul.optim.loss_scale import LossScale
 from longhaul.optim.optimizer import LiveSettings, Optimizer
 from longhaul.parallel.padding import real_tokens
 from longhaul.train.generators import generator_states, key_generators, put_back
+from longhaul.train.precision import autocast
 from longhaul.train.pulse import Pulse
 
 if TYPE_CHECKING:  # one process alone has no use for it, and FSDP takes a second to import
@@ -380,8 +381,3 @@ def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     if device.type != "cuda":
         return tensor.to(device)
     return tensor.contiguous().pin_memory().to(device, non_blocking=True)
-
-
-def autocast(device: torch.device, precision: PrecisionSection) -> AbstractContextManager[object]:
-    """The precision policy of a forward pass."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=precision.compute == "bf16")

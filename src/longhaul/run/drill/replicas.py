@@ -17,12 +17,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from longhaul.config.load import load_recipe
+from longhaul.config.load import load_recipe, with_overrides
 from longhaul.config.shrink import shrunken
 from longhaul.core.errors import UsageError
 from longhaul.core.records import StepRecord
 from longhaul.core.units import Seconds, short_seconds
 from longhaul.logbook.folder import RunFolder
+from longhaul.logbook.ledger import load_ledger
 from longhaul.run.asked import read_asked
 from longhaul.run.drill.leftovers import MARK, end_all, leftovers, let_go, shared_memory
 from longhaul.run.drill.recipe import set_up_run
@@ -162,7 +163,8 @@ def drill_replicas(typed: Typed, room: Path, say: Say) -> Verdict:
         fate_of(kill, siege.course, back, restarted, journal)
         for kill, back, restarted in siege.struck
     )
-    computed_in = read_asked(folder).settings().precision.compute
+    recipe, ledger = read_asked(folder).settings(), load_ledger(folder)[0]
+    computed_in = with_overrides(recipe, ledger.overrides_at(0)).precision.compute
     wrong = [*complaints(code, fates, journal, expected, computed_in), *left]
     saved = max((checkpoint.step for checkpoint in catalogue(folder.checkpoints)), default=0)
     if saved != last:

@@ -7,6 +7,7 @@ Enters: what was typed. Leaves: a report, line by line, and its verdict.
 Never knows: how a check is made; each is a function of the ground in a room of its own.
 """
 
+import json
 import os
 import tempfile
 import time
@@ -166,12 +167,16 @@ def _timed(stage: Stage, ground: Ground) -> Iterator[Check]:
 
 def _ground(typed: Preflight, room: Path) -> Ground:
     recipe = load_recipe(typed.recipe, typed.options, typed.data).recipe
+    options = typed.options
+    if recipe.precision.compute == "auto":
+        options += _formats_here(recipe)  # of the true shape, not of the small twin's
+        recipe = load_recipe(typed.recipe, options, typed.data).recipe
     world = typed.world or _world_of(recipe, typed.processes)
     layout_for(recipe.parallel, world)
     return Ground(
         name=typed.recipe,
         recipe=recipe,
-        options=typed.options,
+        options=options,
         runs=typed.runs,
         prepared=typed.prepared,
         room=room,
@@ -180,6 +185,15 @@ def _ground(typed: Preflight, room: Path) -> Ground:
         device_bytes=typed.device_bytes,
         full=typed.full,
     )
+
+
+def _formats_here(recipe: Recipe) -> tuple[str, ...]:
+    """What `precision.compute = "auto"` is on this machine, as options."""
+    from longhaul.run.device import choose_device
+    from longhaul.run.precision import measured_recipe
+
+    found = measured_recipe(recipe, choose_device(recipe.machine.device))
+    return tuple(f"{path}={json.dumps(value)}" for path, value in found.items())
 
 
 def _world_of(recipe: Recipe, processes: int | None) -> int:

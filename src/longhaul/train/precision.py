@@ -1,0 +1,182 @@
+"""Number formats of matrix products: the one in force, and the fastest on the device at hand.
+
+Enters: `[precision]`, a device, the shape of a recipe's products. Leaves: autocast; a format with
+the figures that decided it. Never knows: runs, or where the choice is kept.
+
+Shape suffixes: T tokens of a micro-batch, D width of the model, F width inside an MLP.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import layer_norm, linear
+
+from longhaul.config.recipe import Recipe
+from longhaul.config.train import PrecisionSection
+from longhaul.core.errors import LonghaulError
+from longhaul.core.units import Seconds
+
+BUDGET_S: Seconds = 0.25
+"""For all formats together, once their kernels are warm."""
+_CLEARLY_FASTER = 1.1
+"""Below it float32 stays: a tenth of the products' time is not worth its digits."""
+_HOPELESS = 3.0
+"""So many times slower than float32 at first sight: emulated, and not measured any further."""
+_MOST_T, _MOST_D, _MOST_F = 1024, 512, 2048
+"""Beyond these sizes the ratio between formats does not change, and the time would."""
+_FEWEST_ROUNDS, _MOST_ROUNDS = 2, 50
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How matrix products are computed."""
+
+    compute: Literal["float32", "bf16"]
+    tf32: bool = False
+    """float32 numbers multiplied as TensorFloat-32."""
+
+    def __str__(self) -> str:
+        return "TF32" if self.tf32 else self.compute
+
+
+FLOAT32 = Format("float32")
+Measure = Callable[[Format], Seconds]
+"""Format → seconds of one forward and backward pass; infinity if the device does not have it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A format and why."""
+
+    format: Format
+    reason: str
+
+
+def fastest_format(device: torch.device, recipe: Recipe) -> Choice:
+    """The fastest of float32, TF32 and bf16 on a device, at the recipe's shape of products.
+
+    float32 stays unless another format is at least a tenth faster.
+    """
+    return choose_format(_candidates(device), _products(device, recipe), time.monotonic)
+
+
+def autocast(device: torch.device, precision: PrecisionSection) -> AbstractContextManager[object]:
+    """The precision policy of a forward pass.
+
+    Raises:
+        LonghaulError: `precision.compute` is `auto` still.
+    """
+    if precision.compute == "auto":
+        raise LonghaulError(
+            "precision.compute: auto has not been measured for a device yet",
+            "`longhaul train` does so at a run's first start",
+        )
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision.compute == "bf16")
+
+
+def choose_format(
+    candidates: tuple[Format, ...], measure: Measure, clock: Callable[[], Seconds]
+) -> Choice:
+    """Measure in turn, so that a machine's other work slows all formats alike; the best counts.
+
+    Args:
+        candidates: besides float32.
+        measure: times one pass.
+        clock: seconds, for the budget.
+    """
+    best = {FLOAT32: _warm(measure, FLOAT32)}
+    for candidate in candidates:
+        seconds = _warm(measure, candidate)
+        if seconds < _HOPELESS * best[FLOAT32]:
+            best[candidate] = seconds
+    if len(best) == 1:
+        return Choice(FLOAT32, "this device has nothing faster than float32")
+    until = clock() + BUDGET_S
+    for number in range(_MOST_ROUNDS):
+        if number >= _FEWEST_ROUNDS and clock() >= until:
+            break
+        for candidate in best:
+            best[candidate] = min(best[candidate], measure(candidate))
+    winner = min(best, key=lambda candidate: best[candidate])
+    ratios = " and ".join(
+        f"{candidate} {best[FLOAT32] / best[candidate]:.2g} times"
+        for candidate in best
+        if candidate != FLOAT32
+    )
+    reason = f"matrix products in {ratios} the speed of float32 on this device"
+    if best[FLOAT32] < _CLEARLY_FASTER * best[winner]:
+        winner = FLOAT32
+    return Choice(winner, reason)
+
+
+def _warm(measure: Measure, candidate: Format) -> Seconds:
+    """The better of two passes: the first one makes kernels."""
+    return min(measure(candidate), measure(candidate))
+
+
+def _candidates(device: torch.device) -> tuple[Format, ...]:
+    """Formats a device may have; the measurement tells whether it computes them fast."""
+    if device.type != "cuda":
+        return (Format("bf16"),)
+    found = []
+    if torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0):
+        found.append(Format("float32", tf32=True))
+    with torch.cuda.device(device):
+        if torch.cuda.is_bf16_supported(including_emulation=False):
+            found.append(Format("bf16"))
+    return tuple(found)
+
+
+def _products(device: torch.device, recipe: Recipe) -> Measure:
+    """An MLP with its norm, forward and backward, in the recipe's shape up to a size."""
+    stage = recipe.batch_stages()[-1]
+    micro = recipe.batch.micro_sequences
+    sequences = micro if isinstance(micro, int) else stage.sequences
+    num_tokens = min(sequences * stage.sequence_length, _MOST_T)
+    width, inner = min(recipe.model.width, _MOST_D), min(4 * recipe.model.width, _MOST_F)
+    generator = torch.Generator(device).manual_seed(0)  # the run's own numbers stay as they are
+
+    def filled(*shape: int) -> Tensor:
+        return torch.randn(shape, device=device, generator=generator).requires_grad_()
+
+    x_TD, up_FD, down_DF = filled(num_tokens, width), filled(inner, width), filled(width, inner)
+
+    def measure(candidate: Format) -> Seconds:
+        _wait_for(device)
+        began = time.perf_counter()
+        try:
+            with (
+                _tf32(candidate.tf32),
+                torch.autocast(device.type, torch.bfloat16, enabled=candidate.compute == "bf16"),
+            ):
+                hidden_TF = torch.relu(linear(layer_norm(x_TD, (width,)), up_FD))
+                y_TD = x_TD + linear(hidden_TF, down_DF)
+                torch.autograd.grad(y_TD.float().sum(), (x_TD, up_FD, down_DF))
+        except RuntimeError:  # a device without this format says so when it is asked for it
+            return float("inf")
+        _wait_for(device)
+        return time.perf_counter() - began
+
+    return measure
+
+
+@contextmanager
+def _tf32(allowed: bool) -> Iterator[None]:
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def _wait_for(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()

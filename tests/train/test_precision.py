@@ -1,0 +1,75 @@
+"""The fastest number format: what is chosen, and why."""
+
+from itertools import count, cycle, repeat
+
+import pytest
+import torch
+
+from longhaul.config.load import load_recipe
+from longhaul.config.train import PrecisionSection
+from longhaul.core.errors import LonghaulError
+from longhaul.train.precision import FLOAT32, Format, autocast, choose_format, fastest_format
+
+BF16, TF32 = Format("bf16"), Format("float32", tf32=True)
+
+
+class Device:
+    """Seconds of a pass by format; counts how often each was measured."""
+
+    def __init__(self, seconds):
+        self.seconds, self.asked = seconds, []
+
+    def __call__(self, wanted):
+        self.asked.append(wanted)
+        return self.seconds[wanted]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "chosen"),
+    [
+        ({FLOAT32: 4.0, BF16: 1.0}, BF16),  # AVX-512 with bf16 products, AMX
+        ({FLOAT32: 1.0, BF16: 1.2}, FLOAT32),  # AVX-512 without
+        ({FLOAT32: 1.0, BF16: 0.95}, FLOAT32),  # not worth its digits
+        ({FLOAT32: 8.0, TF32: 2.0, BF16: 1.0}, BF16),
+        ({FLOAT32: 8.0, TF32: 1.0, BF16: 1.5}, TF32),
+        ({FLOAT32: 1.0, BF16: float("inf")}, FLOAT32),  # refused by the device
+    ],
+)
+def test_the_fastest_clearly_faster_format_is_chosen(seconds, chosen):
+    device = Device(seconds)
+    others = tuple(wanted for wanted in seconds if wanted != FLOAT32)
+    assert choose_format(others, device, lambda: 0.0).format == chosen
+
+
+def test_an_emulated_format_is_dropped_at_first_sight():
+    device = Device({FLOAT32: 1.0, BF16: 30.0})
+    choice = choose_format((BF16,), device, lambda: 0.0)
+    assert choice.format == FLOAT32
+    assert device.asked.count(BF16) <= 2
+    assert "nothing faster" in choice.reason
+
+
+def test_measuring_ends_with_its_budget():
+    device, clock = Device({FLOAT32: 0.1, BF16: 0.1}), count(step=0.1)
+    choose_format((BF16,), device, lambda: next(clock))
+    assert len(device.asked) <= 12
+
+
+def test_one_slow_pass_decides_nothing():
+    """A neighbour's burst falls on some passes; the best of each format counts."""
+    passes = {FLOAT32: repeat(1.0), BF16: cycle([0.5, 5.0, 9.0])}
+    choice = choose_format((BF16,), lambda wanted: next(passes[wanted]), lambda: 0.0)
+    assert choice.format == BF16
+
+
+def test_this_device_is_measured_without_touching_the_run_s_random_numbers():
+    recipe = load_recipe("quickstart", ["model.width=32", "batch.sequences=2"]).recipe
+    before = torch.random.get_rng_state()
+    choice = fastest_format(torch.device("cpu"), recipe)
+    assert choice.format in (FLOAT32, BF16)
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_a_format_that_nobody_has_chosen_is_refused():
+    with pytest.raises(LonghaulError, match="auto has not been measured"):
+        autocast(torch.device("cpu"), PrecisionSection(compute="auto"))
