@@ -13,7 +13,12 @@ from typing import NoReturn
 import typer
 
 from longhaul.core.errors import ExitCode, LonghaulError
+from longhaul.core.output import flush_outputs, print_error
+from longhaul.core.units import Seconds
 from longhaul.run.signals import ignore_notices
+
+_READ_WITHIN_S: Seconds = 2.0
+"""A terminal that is paused, or a pipe nobody reads, does not keep a process from ending."""
 
 
 def run_and_leave(command: Callable[[], object]) -> NoReturn:
@@ -21,25 +26,25 @@ def run_and_leave(command: Callable[[], object]) -> NoReturn:
     try:
         code = command()
     except LonghaulError as error:
-        print(f"{error.title}: {error}", file=sys.stderr)
+        print_error(f"{error.title}: {error}")
         sys.exit(error.exit_code)
     except typer.Exit as leaving:
         _leave(leaving.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        print("longhaul: interrupted", file=sys.stderr)
+        print_error("longhaul: interrupted")
         sys.exit(ExitCode.INTERRUPTED)
     except BrokenPipeError:
         # The reader of our output, such as `head`, has left: nothing is wrong.
         sys.stderr.close()
         sys.exit(ExitCode.FINISHED)
     except OSError as error:
-        print(f"longhaul: {error.strerror or error}: {error.filename or '?'}", file=sys.stderr)
-        print("  → mend what the path stands on, and give the same command again", file=sys.stderr)
+        print_error(f"longhaul: {error.strerror or error}: {error.filename or '?'}")
+        print_error("  → mend what the path stands on, and give the same command again")
         sys.exit(ExitCode.NEEDS_PERSON)
     except Exception as error:
         if type(error).__name__ == "OutOfMemoryError":
-            print(f"longhaul: the device ran out of memory: {error}", file=sys.stderr)
-            print("  → give --set batch.micro_sequences=N with a smaller N", file=sys.stderr)
+            print_error(f"longhaul: the device ran out of memory: {error}")
+            print_error("  → give --set batch.micro_sequences=N with a smaller N")
             sys.exit(ExitCode.NEEDS_PERSON)
         if type(error).__module__.startswith(("click", "typer")) and hasattr(error, "show"):
             error.show()
@@ -47,6 +52,7 @@ def run_and_leave(command: Callable[[], object]) -> NoReturn:
         raise
     finally:
         ignore_notices()
+        flush_outputs(_READ_WITHIN_S)
     _leave(code if isinstance(code, int) else ExitCode.FINISHED)
 
 
@@ -55,6 +61,7 @@ def _leave(code: int) -> NoReturn:
     take itself apart.
     """
     ignore_notices()
+    flush_outputs(_READ_WITHIN_S)
     if "torch" in sys.modules:
         atexit._run_exitfuncs()
         with suppress(OSError):

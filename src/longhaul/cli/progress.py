@@ -3,13 +3,14 @@
 Enters: sentences and records. Leaves: text on standard output. Never knows: the trainer.
 """
 
-import os
+import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO, cast
 
+from longhaul.core.output import Stream, keep_dropped_in, print_out
 from longhaul.core.records import Event, StepRecord
 from longhaul.core.units import loss_in_words, short_count, short_seconds
 from longhaul.monitor.throughput import Throughput
@@ -30,14 +31,12 @@ class TerminalView:
     def __init__(self, log: Path | None = None) -> None:
         from rich.console import Console
 
-        class Patient(Console):
-            """Rich's own answer to a reader that has left is to end the program."""
-
-            def on_broken_pipe(self) -> None:
-                raise BrokenPipeError
-
-        self._console = Patient(highlight=False, soft_wrap=True)
+        self._console = Console(
+            file=cast(TextIO, Stream(sys.stdout)), highlight=False, soft_wrap=True
+        )
         self._log = log
+        if log is not None:
+            keep_dropped_in(sys.stdout, str(log))
         self._live: Any = None
         self._total: int | None = None
         self._printed = 0.0
@@ -46,8 +45,7 @@ class TerminalView:
     def say(self, text: str) -> None:
         """One sentence, above the live line."""
         self._write_down(text)
-        with _whoever_listens():
-            self._console.print(text, markup=False)
+        self._console.print(text, markup=False)
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Rows of text under a title; figures to the right."""
@@ -69,16 +67,8 @@ class TerminalView:
         if self._console.is_terminal:
             from rich.live import Live
 
-            class PatientLive(Live):
-                """Its thread must not die of a terminal that has been closed."""
-
-                def refresh(self) -> None:
-                    with _whoever_listens():
-                        super().refresh()
-
-            self._live = PatientLive(console=self._console, refresh_per_second=8, transient=True)
-            with _whoever_listens():
-                self._live.start()
+            self._live = Live(console=self._console, refresh_per_second=8, transient=True)
+            self._live.start()
 
     def show(self, record: StepRecord | Event) -> None:
         """A record that was just journalled."""
@@ -96,8 +86,7 @@ class TerminalView:
     def end(self) -> None:
         """Close the live line."""
         if self._live is not None:
-            with _whoever_listens():
-                self._live.stop()
+            self._live.stop()
             self._live = None
 
     def _show_step(self, record: StepRecord) -> None:
@@ -106,14 +95,12 @@ class TerminalView:
         if record.masked:
             self.say(f"step {record.step:>6}  update held back: loss or gradient is not finite")
         if self._live is not None:
-            with _whoever_listens():
-                self._live.update(fitted(line, self._console.width))
+            self._live.update(fitted(line, self._console.width))
         if (now := time.monotonic()) - self._printed >= _PIPE_INTERVAL_S:
             self._printed = now
             self._write_down(line)
             if self._live is None:
-                with _whoever_listens():
-                    print(line, flush=True)
+                print_out(line)
 
     def _write_down(self, text: str) -> None:
         if self._log is not None:
@@ -151,13 +138,3 @@ def _per_source(sources: dict[str, float]) -> str:
     if len(sources) < 2:
         return ""
     return " (" + ", ".join(f"{name} {float(loss):.4f}" for name, loss in sources.items()) + ")"
-
-
-@contextmanager
-def _whoever_listens() -> Iterator[None]:
-    """A reader that has left or a full disk under a log file must not end a run: it goes silent."""
-    try:
-        yield
-    except (OSError, ValueError):
-        with suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

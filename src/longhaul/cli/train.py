@@ -1,7 +1,6 @@
 """`longhaul train`."""
 
 import os
-from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -16,6 +15,7 @@ from longhaul.cli.options import (
     RunsFolder,
 )
 from longhaul.cli.standard_files import open_standard_files
+from longhaul.core.output import print_out
 from longhaul.logbook.folder import RunFolder
 
 
@@ -68,13 +68,7 @@ def train(
             from longhaul.cli.progress import TerminalView
 
             raise typer.Exit(start(typed, TerminalView()))
-        raise typer.Exit(start_supervised(typed, _say, _work))
-
-
-def _say(text: str) -> None:
-    """Print at once: workers write to the same terminal. A reader that has left ends nothing."""
-    with suppress(OSError, ValueError):
-        print(text, flush=True)
+        raise typer.Exit(start_supervised(typed, print_out, _work))
 
 
 def _work(folder: RunFolder) -> None:

@@ -10,12 +10,16 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import FrameType
 
 from longhaul.core.errors import ExitCode
+from longhaul.core.output import flush_outputs
+from longhaul.core.units import Seconds
 
 _REASONS = {ExitCode.INTERRUPTED: "interrupted", ExitCode.START_AGAIN: "preempted"}
+_HEARD_WITHIN_S: Seconds = 0.2
+"""For the last word of a process that ends at once."""
 NOTICES = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 """Schedulers differ in which of them they send; the supervisor passes all on as SIGTERM."""
 
@@ -47,18 +51,13 @@ class StopWish:
         """Signal handler."""
         if number == signal.SIGINT and self.exit_code == ExitCode.INTERRUPTED:
             self._say("SIGINT again: ending at once; what was done since the last save is lost")
+            flush_outputs(_HEARD_WITHIN_S)
             os._exit(ExitCode.INTERRUPTED)
         interrupted = number == signal.SIGINT
         self.exit_code = ExitCode.INTERRUPTED if interrupted else ExitCode.START_AGAIN
         name = signal.Signals(number).name
         hint = "; once more stops at once" if interrupted else ""
         self._say(f"{name}: finishing this step and saving{hint}")
-
-
-def write_now(text: str) -> None:
-    """Write to standard error without Python's buffers, which a handler may have interrupted."""
-    with suppress(OSError):
-        os.write(2, f"{text}\n".encode())
 
 
 def leave_on_notices() -> None:

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from longhaul.core.books import TimeBooks
 from longhaul.core.clocks import RealClock, process_start
 from longhaul.core.errors import ExitCode, RecipeError
+from longhaul.core.output import print_error
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.lease import Lease, acquire, join
 from longhaul.parallel.layout import layout_for
@@ -21,7 +22,7 @@ from longhaul.run.attempt import Attempt
 from longhaul.run.book import Book
 from longhaul.run.bring_back import tell_if_brought_back
 from longhaul.run.past import read_past
-from longhaul.run.signals import leaving_at_once, listening, write_now
+from longhaul.run.signals import leaving_at_once, listening
 from longhaul.run.text import text_for_training
 from longhaul.run.tiers import Tiers
 from longhaul.run.view import View
@@ -109,7 +110,7 @@ def work(folder: RunFolder, lease: Lease, view: View) -> ExitCode:
             )
         with leaving_at_once(), books.booked("prepare"):
             dataset = text_for_training(folder, asked, view.say)
-        wish = leaving.enter_context(listening(write_now, orphaned))
+        wish = leaving.enter_context(listening(print_error, orphaned))
         spin_little()
         # Torch takes a second to import; mistakes in the recipe or the text were told before it.
         from longhaul.run.flight import fly

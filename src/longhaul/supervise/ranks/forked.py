@@ -20,6 +20,7 @@ from pathlib import Path
 
 import psutil
 
+from longhaul.core.output import output
 from longhaul.core.units import Bytes, Seconds
 from longhaul.supervise.ears import PAUSE, STOPS
 from longhaul.supervise.ranks.started import Started
@@ -148,8 +149,7 @@ class RankProcess:
         while piece := _read(self.errors):
             with suppress(OSError), self.log.open("ab") as log:
                 log.write(piece)
-            with suppress(OSError):
-                os.write(2, piece)
+            output(2).write(piece)
         if piece == b"":  # everybody who could write has closed it
             self.close()
 

@@ -5,7 +5,6 @@ environment, what they look like from outside, and none of them when it is close
 Never knows: what is judged from that.
 """
 
-import os
 import signal
 import sys
 import time
@@ -14,6 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from longhaul.checkpoint.shared_memory import SharedMemory
+from longhaul.core.output import output
 from longhaul.core.units import Bytes, Seconds
 from longhaul.logbook.folder import RunFolder
 from longhaul.supervise.causes.classify import Death
@@ -194,4 +194,4 @@ def _show_cursor() -> None:
     """A live line hides the terminal's cursor, and a killed worker cannot bring it back."""
     with suppress(OSError, ValueError):
         if sys.stdout.isatty():
-            os.write(1, b"\x1b[?25h\r\x1b[K")
+            output(1).write(b"\x1b[?25h\r\x1b[K")

@@ -1,0 +1,150 @@
+"""Text for people, written without ever waiting for them.
+
+A paused terminal (Ctrl-S, a tmux pane in copy mode) or a full pipe blocks whoever writes to it;
+a trainer that waits there is taken for a hang. A thread writes instead, and what nobody reads for
+long is dropped and counted.
+
+Enters: text. Leaves: it, on a file descriptor, as far as it is read. Never knows: what it says.
+"""
+
+import os
+import queue
+import sys
+import threading
+import time
+from contextlib import suppress
+from typing import Any, TextIO
+
+from longhaul.core.units import Seconds
+
+_MOST_PENDING = 256
+"""Pieces, beside what the pipe or the terminal itself holds."""
+_AGAIN_AFTER_S: Seconds = 0.01
+
+
+class Output:
+    """One file descriptor. `write` may be called by signal handlers and by any thread.
+
+    Args:
+        descriptor: stays open as long as the process lives.
+        kept_in: where a reader finds what was dropped; empty if nowhere.
+    """
+
+    def __init__(self, descriptor: int, kept_in: str = "") -> None:
+        self.kept_in = kept_in
+        self._descriptor = descriptor
+        self._pieces: queue.SimpleQueue[bytes | threading.Event] = queue.SimpleQueue()
+        self._dropped_lines = 0
+        """Counts up; `_pump` alone remembers how many it has told."""
+        threading.Thread(target=self._pump, name=f"output {descriptor}", daemon=True).start()
+
+    def write(self, text: str | bytes) -> None:
+        """Hand text over; it is dropped if too much is waiting already."""
+        piece = text.encode(errors="replace") if isinstance(text, str) else text
+        if self._pieces.qsize() < _MOST_PENDING:
+            self._pieces.put(piece)
+        else:
+            self._dropped_lines += piece.count(b"\n")
+
+    def flush(self, within_s: Seconds) -> bool:
+        """Wait until all is written, but no longer than `within_s`; whether it was."""
+        written = threading.Event()
+        self._pieces.put(written)
+        return written.wait(within_s)
+
+    def _pump(self) -> None:
+        told = 0
+        while True:
+            piece = self._pieces.get()
+            if isinstance(piece, bytes):
+                self._send(piece)
+            if (dropped := self._dropped_lines) > told and self._pieces.empty():
+                where = f"; {self.kept_in} has them" if self.kept_in else ""
+                self._send(
+                    f"({dropped - told:,} lines were not shown while nobody read{where})\n".encode()
+                )
+                told = dropped
+            if isinstance(piece, threading.Event):
+                piece.set()
+
+    def _send(self, piece: bytes) -> None:
+        while piece:
+            try:
+                piece = piece[os.write(self._descriptor, piece) :]
+            except BlockingIOError:  # whoever shares the terminal has made it so
+                time.sleep(_AGAIN_AFTER_S)
+            except OSError:  # a reader that has left, or a full disk, ends nothing
+                return
+
+
+class Stream:
+    """A text stream over an `Output`, for libraries that want one.
+
+    Args:
+        shown: the stream whose terminal it shares.
+    """
+
+    def __init__(self, shown: TextIO) -> None:
+        self._shown = shown
+
+    def write(self, text: str) -> int:
+        """See `Output.write`."""
+        write_to(self._shown, text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing is held here."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._shown, name)
+
+
+_outputs: dict[int, Output] = {}
+
+
+def output(descriptor: int) -> Output:
+    """The writer of descriptor 1 or 2 in this process."""
+    if descriptor not in _outputs:
+        _outputs[descriptor] = Output(descriptor)
+    return _outputs[descriptor]
+
+
+def write_to(stream: TextIO, text: str) -> None:
+    """Write to standard output or error without waiting for its reader.
+
+    A stream without a descriptor, such as a test's, is written to directly.
+    """
+    try:
+        descriptor = stream.fileno()
+    except (OSError, ValueError, AttributeError):
+        stream.write(text)
+        return
+    output(descriptor).write(text)
+
+
+def keep_dropped_in(stream: TextIO, where: str) -> None:
+    """Say, where lines are dropped, where they can be found."""
+    with suppress(OSError, ValueError, AttributeError):
+        output(stream.fileno()).kept_in = where
+
+
+def flush_outputs(within_s: Seconds) -> None:
+    """Give what is written the time to be read, before the process ends."""
+    deadline = time.monotonic() + within_s
+    for made in tuple(_outputs.values()):
+        made.flush(max(0.0, deadline - time.monotonic()))
+
+
+def print_out(text: str) -> None:
+    """A line on standard output."""
+    write_to(sys.stdout, f"{text}\n")
+
+
+def print_error(text: str) -> None:
+    """A line on standard error."""
+    write_to(sys.stderr, f"{text}\n")
+
+
+# The threads of a process that forks are not in its child.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_outputs.clear)
