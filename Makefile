@@ -1,6 +1,6 @@
 # make train   sets everything up and trains recipe `quickstart`
 # make test    sets everything up and runs the tests
-.PHONY: help setup setup-dev train test test-slow check format \
+.PHONY: help setup setup-dev train test test-slow test-mutants check format \
   bench bench-nanogpt bench-quickstart bench-step bench-monitor bench-cause \
   bench-equality bench-reshape bench-save bench-prefetch bench-recovery lab lab-prevention \
   drills-numbers drills-machines drill-preempt drill-soak preflight clean
@@ -14,6 +14,7 @@ help:
 	@echo "make train   set up and train recipe quickstart (RECIPE=NAME for another)"
 	@echo "make test    set up and run the tests"
 	@echo "make test-slow   the tests that compile every switch, 6 minutes"
+	@echo "make test-mutants   plant bugs one at a time; their tests must find them"
 	@echo "make check   ruff, mypy, import-linter"
 	@echo "make setup   only set up .venv"
 	@echo "make bench-quickstart   measure the newcomer's run"
@@ -59,6 +60,9 @@ test: setup-dev
 
 test-slow: setup-dev
 	$(BIN)/python -m pytest -m slow
+
+test-mutants: setup-dev
+	$(BIN)/python tests/mutants/run.py
 
 check: setup-dev
 	$(BIN)/ruff format --check .

@@ -1,7 +1,10 @@
 """What all tests share."""
 
+import importlib.util
 import os
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 # By hand every run looks at new examples; in CI the same ones each time, so that whether a change
@@ -10,3 +13,13 @@ from hypothesis import settings
 settings.register_profile("by hand", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "by hand")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Whatever ends the tests ends what they have started."""
+    spec = importlib.util.spec_from_file_location("guard", Path(__file__).with_name("guard.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    guard = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(guard)
+    config.add_cleanup(guard.start_guard())

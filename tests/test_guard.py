@@ -1,0 +1,45 @@
+"""Whatever ends the tests ends what they have started."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+_TESTS = """
+import subprocess, sys, time
+sys.path.insert(0, sys.argv[1])
+from guard import start_guard
+
+start_guard()
+trainer = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"],
+                           start_new_session=True)
+print(trainer.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_trainer_does_not_outlive_tests_that_are_ended(number: signal.Signals) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _TESTS, str(Path(__file__).parent)],
+        stdout=subprocess.PIPE, text=True,
+    ) as tests:  # fmt: skip
+        assert tests.stdout is not None
+        trainer = psutil.Process(int(tests.stdout.readline()))
+        assert alive(trainer)
+        tests.send_signal(number)
+    deadline = time.monotonic() + 60
+    while alive(trainer):
+        assert time.monotonic() < deadline, "the trainer lives on"
+        time.sleep(0.05)
+
+
+def alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
