@@ -188,13 +188,11 @@ def test_a_run_does_not_begin_anew_while_its_store_is_away(room, tmp_path: Path)
     kept.rename(place)
     process = room.start("train", "drill", *remote)
     fetched = room.wait_for("a checkpoint from there", is_event("fetched"))
+    now = fetched.attempt
+    step = room.wait_for("a step", lambda r: isinstance(r, StepRecord) and r.attempt == now)
     stopped(process)
-    *_, started = events(room, "attempt-started")
-    assert started.data["resumed_from"] == fetched.step >= 10
-    again = [
-        r for r in room.records() if isinstance(r, StepRecord) and r.attempt == started.attempt
-    ]
-    assert again[0].step == fetched.step + 1
+    (started,) = [e for e in events(room, "attempt-started") if e.attempt == now]
+    assert started.data["resumed_from"] == fetched.step == step.step - 1 >= 10
 
 
 def test_a_finished_run_has_its_last_checkpoint_elsewhere(room, tmp_path: Path) -> None:
