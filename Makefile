@@ -78,7 +78,7 @@ TEXT ?= ../shared/corpora/tinyshakespeare.txt
 PAIRS ?= 5
 bench-nanogpt: setup
 	@test -n "$(PEER)" || { echo "say where nanoGPT is: make bench-nanogpt PEER=path/to/nanoGPT"; exit 2; }
-	$(BIN)/python benchmarks/vs_nanogpt.py --peer "$(PEER)" --text "$(TEXT)" --pairs $(PAIRS)
+	$(BIN)/python benchmarks/vs_nanogpt.py --peer "$(PEER)" --text "$(TEXT)" --pairs $(PAIRS) $(RACE)
 
 bench-step: setup
 	$(BIN)/python benchmarks/step.py "$(RECIPE)"
