@@ -29,7 +29,7 @@ class Device:
     [
         ({FLOAT32: 4.0, BF16: 1.0}, BF16),  # AVX-512 with bf16 products, AMX
         ({FLOAT32: 1.0, BF16: 1.2}, FLOAT32),  # AVX-512 without
-        ({FLOAT32: 1.0, BF16: 0.95}, FLOAT32),  # not worth its digits
+        ({FLOAT32: 1.0, BF16: 0.85}, FLOAT32),  # not worth its digits
         ({FLOAT32: 8.0, TF32: 2.0, BF16: 1.0}, BF16),
         ({FLOAT32: 8.0, TF32: 1.0, BF16: 1.5}, TF32),
         ({FLOAT32: 1.0, BF16: float("inf")}, FLOAT32),  # refused by the device

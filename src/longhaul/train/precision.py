@@ -23,13 +23,13 @@ from longhaul.core.units import Seconds
 
 BUDGET_S: Seconds = 0.25
 """For all formats together, once their kernels are warm."""
-_CLEARLY_FASTER = 1.1
-"""Below it float32 stays: a tenth of the products' time is not worth its digits."""
+_CLEARLY_FASTER = 1.25
+"""Below it float32 stays: a step gains less than its products, and loses digits."""
 _HOPELESS = 3.0
 """So many times slower than float32 at first sight: emulated, and not measured any further."""
 _MOST_T, _MOST_D, _MOST_F = 1024, 512, 2048
 """Beyond these sizes the ratio between formats does not change, and the time would."""
-_FEWEST_ROUNDS, _MOST_ROUNDS = 2, 50
+_FEWEST_ROUNDS, _MOST_ROUNDS = 4, 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Choice:
 def fastest_format(device: torch.device, recipe: Recipe) -> Choice:
     """The fastest of float32, TF32 and bf16 on a device, at the recipe's shape of products.
 
-    float32 stays unless another format is at least a tenth faster.
+    float32 stays unless another format is at least a quarter faster.
     """
     return choose_format(_candidates(device), _products(device, recipe), time.monotonic)
 
