@@ -139,14 +139,15 @@ class Group:
             now: taken for the time of death of those that were alive at the last call.
             kernel: by rank, its kernel's messages since the attempt began; none where absent.
         """
-        for worker in self.workers:
-            if not worker.running:
+        codes = self.exit_codes  # read once: a rank may end between two looks
+        for worker, code in zip(self.workers, codes, strict=True):
+            if code is not None:
                 self._ended.setdefault(worker.rank, now)
         texts = kernel or [""] * len(self.workers)
         return [
             Death(worker.rank, code, worker.log_end(_LOG_END), text, self._ended[worker.rank])
-            for worker, text in zip(self.workers, texts, strict=True)
-            if (code := worker.exit_code) not in (None, 0)
+            for worker, code, text in zip(self.workers, codes, texts, strict=True)
+            if code not in (None, 0)
         ]
 
     def _progress(self, rank: int) -> Progress | None:
