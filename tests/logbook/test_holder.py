@@ -32,7 +32,9 @@ ELSEWHERE = Place("node2", "boot-c", 4026531836)
         (HERE, 1e9, "500 ticks", True, "is running"),  # however old the heartbeat: it is there
         (HERE, 2001.0, None, False, "is gone"),
         (HERE, 2001.0, "900 ticks", False, "another one"),
-        (REBOOTED, 2001.0, "500 ticks", False, "restarted"),
+        # A machine of the same name is as likely as a restart: a live holder must not lose to it.
+        (REBOOTED, 2000.0 + STALE_S, "500 ticks", True, "another machine has its name"),
+        (REBOOTED, 2000.1 + STALE_S, "500 ticks", False, "restarted"),
         (CONTAINER, 2000.0 + STALE_S, None, True, "heartbeat"),
         (CONTAINER, 2000.1 + STALE_S, None, False, "heartbeat"),
         (ELSEWHERE, 2000.0 + STALE_S, None, True, "heartbeat"),

@@ -1,4 +1,6 @@
 import json
+import re
+import shutil
 import threading
 from dataclasses import asdict, replace
 
@@ -6,15 +8,19 @@ import pytest
 
 from longhaul.core.clocks import FakeClock
 from longhaul.logbook import lease as lease_module
-from longhaul.logbook.holder import here
+from longhaul.logbook.folder import create_run
+from longhaul.logbook.holder import STALE_S, here
 from longhaul.logbook.journal import Journal
 from longhaul.logbook.lease import (
+    GONE_S,
     LeaseHeld,
+    RunGone,
     acquire,
     join,
     leave_behind,
     live_holder,
     newest_holder,
+    watched_silent,
 )
 
 
@@ -92,6 +98,118 @@ def test_a_heartbeat_after_the_release_does_not_take_the_lease_back(folder, cloc
     own.release()
     own.heartbeat()
     assert newest_holder(folder).released is not None
+
+
+def seen_from_a_machine_of_the_same_name(monkeypatch):
+    place = replace(here(), boot_id="that of another boot, or of another machine")
+    monkeypatch.setattr(lease_module, "here", lambda: place)
+
+
+def test_a_live_lease_is_not_stolen_by_a_machine_of_the_same_name(folder, clock, monkeypatch):
+    own = acquire(folder, clock)
+    seen_from_a_machine_of_the_same_name(monkeypatch)
+    with pytest.raises(LeaseHeld, match="another machine has its name"):
+        acquire(folder, clock)
+
+    def beat_meanwhile(seconds):
+        clock.advance(seconds)
+        own.heartbeat()
+
+    monkeypatch.setattr(lease_module.time, "sleep", beat_meanwhile)
+    assert watched_silent(folder, clock) is None
+    with pytest.raises(LeaseHeld):
+        acquire(folder, clock)
+    assert own.is_ours()
+
+
+@pytest.mark.parametrize("clock_is_off_by", [0.0, -86_400.0, 30.0])
+def test_after_a_restart_the_run_is_had_once_its_silence_has_told(
+    folder, clock, monkeypatch, clock_is_off_by
+):
+    """A machine without a battery begins its day in the past; that must not cost a day."""
+    acquire(folder, clock)
+    seen_from_a_machine_of_the_same_name(monkeypatch)
+    monkeypatch.setattr(lease_module.time, "sleep", clock.advance)
+    clock.advance(clock_is_off_by)
+    began, said = clock.monotonic(), []
+    silent = watched_silent(folder, clock, said.append)
+    assert clock.monotonic() - began <= STALE_S + 1
+    assert acquire(folder, clock, silent).attempt == 2
+    assert "waiting up to 1 min" in said[0]
+
+
+def test_nobody_waits_for_a_holder_that_can_be_looked_at(folder, clock):
+    assert watched_silent(folder, clock) is None
+    acquire(folder, clock)
+    assert watched_silent(folder, clock) is None
+
+
+def begin_another_run_in_its_place(folder, clock):
+    shutil.rmtree(folder.path)
+    clock.advance(1)
+    return acquire(create_run(folder.path, clock), clock)
+
+
+def take_away(folder, clock):
+    shutil.rmtree(folder.path)
+
+
+def lose_its_identity(folder, clock):
+    folder.identity.unlink()
+
+
+def lose_its_lease(folder, clock):
+    shutil.rmtree(folder.leases)
+
+
+@pytest.mark.parametrize(
+    "happens", [begin_another_run_in_its_place, take_away, lose_its_identity, lose_its_lease]
+)
+def test_whose_folder_was_taken_away_owns_nothing_and_writes_nothing_there(folder, clock, happens):
+    """A new run in the same place begins with attempt 1 as well."""
+    own = acquire(folder, clock)
+    worker = join(folder, own.attempt, clock)
+    other = happens(folder, clock)
+    before = {path: path.read_bytes() for path in folder.path.rglob("*.json")}
+    assert not own.is_ours()
+    assert not worker.is_ours()
+    own.heartbeat()
+    with pytest.raises(RunGone, match=re.escape(str(folder.path))):
+        own.renew()
+    own.release()
+    assert before == {path: path.read_bytes() for path in folder.path.rglob("*.json")}
+    assert other is None or other.is_ours()
+
+
+def test_a_folder_that_comes_back_soon_ends_nothing(folder, clock):
+    own = acquire(folder, clock)
+    away = folder.path.rename(folder.path.with_name("away"))
+    own.refuse_if_gone(5)
+    assert not own.is_ours()
+    away.rename(folder.path)
+    clock.advance(GONE_S)
+    own.refuse_if_gone(5)
+    assert own.is_ours()
+    folder.path.rename(away)
+    own.refuse_if_gone(5)
+    clock.advance(GONE_S)
+    with pytest.raises(RunGone, match="at step 5") as gone:
+        own.refuse_if_gone(5, elsewhere=3)
+    assert "step 3 is in the remote tier" in gone.value.remedy
+    assert gone.value.exit_code == 17
+
+
+def test_an_attempt_made_under_this_lease_is_told_from_another_owners(folder, clock):
+    own = acquire(folder, clock)
+    own.renew()
+    assert own.held_at(1)
+    assert own.held_at(2)
+    assert not own.held_at(3)
+    own.release()
+    clock.advance(-3600)  # by wall time the next one would come before
+    later = acquire(folder, clock)
+    assert not later.held_at(2)
+    assert later.held_at(3)
 
 
 def test_keeping_beats_while_the_body_runs_and_releases_after_it(folder, clock):

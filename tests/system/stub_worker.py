@@ -19,7 +19,7 @@ from longhaul.core.clocks import RealClock
 from longhaul.core.records import Event
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.journal import Journal
-from longhaul.logbook.lease import acquire
+from longhaul.logbook.lease import acquire, refuse_if_held
 from longhaul.parallel.layout import Layout
 from longhaul.store.manifest import Manifest, write_listed_file, write_manifest
 from longhaul.supervise.causes.classify import load_signatures
@@ -180,7 +180,7 @@ def supervise(folder: RunFolder) -> int:
         print(text, flush=True)
 
     if left_over(folder):
-        fence(folder, settings.grace_s, say)
+        fence(folder, settings.grace_s, say, lambda: refuse_if_held(folder, RealClock()))
     with acquire(folder, RealClock()).keep() as lease:
         job = Job(
             folder, settings, plot["processes"], lambda: sys.exit(work(folder)),

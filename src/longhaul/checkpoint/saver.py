@@ -8,7 +8,6 @@ Enters: a step and the live training state. Leaves: committed checkpoints, and c
 polled at step borders. Never knows: the ledger, or which checkpoints are kept.
 """
 
-import errno
 import shutil
 import threading
 from collections import deque
@@ -26,7 +25,7 @@ from longhaul.core.clocks import Clock
 from longhaul.core.meter import Meter
 from longhaul.core.pieces import Pieces
 from longhaul.core.units import Bytes, Seconds, short_bytes
-from longhaul.logbook.reserve import RESERVE_BYTES
+from longhaul.logbook.reserve import DISK_FULL, RESERVE_BYTES
 from longhaul.parallel.control import Control, first_does
 from longhaul.store.catalogue import catalogue
 from longhaul.store.commit import NotOwner
@@ -70,7 +69,6 @@ class CheckpointChange:
 
 
 _LOOK_EVERY_S: Seconds = 1.0
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Saver:
@@ -247,7 +245,7 @@ class Saver:
             report("damaged", f"checkpoint step-{step} does not read back: {error}")
         except OSError as error:
             reason = self._reason(error, facts)
-            report("failed", self._failure(step, reason), full=error.errno in _FULL)
+            report("failed", self._failure(step, reason), full=error.errno in DISK_FULL)
         except BaseException as error:  # noqa: BLE001 (a thread has nobody above it to tell)
             report("failed", self._failure(step, f"{type(error).__name__}: {error}"))
 
@@ -271,7 +269,7 @@ class Saver:
             yield from stages()
         except OSError as error:
             # All ranks have the same error, so all of them come here, or none.
-            if error.errno not in _FULL or not first_does(
+            if error.errno not in DISK_FULL or not first_does(
                 self._control, partial(self._room, facts)
             ):
                 raise
@@ -294,7 +292,7 @@ class Saver:
         )
 
     def _reason(self, error: OSError, facts: bytes) -> str:
-        if error.errno not in _FULL:
+        if error.errno not in DISK_FULL:
             return f"{error.strerror or error} ({error.filename or self._folder})"
         needed = short_bytes(needed_bytes(self._staging.filled(), facts, self._pieces))
         free = "?"

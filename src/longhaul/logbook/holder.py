@@ -52,6 +52,9 @@ class Verdict:
 
     live: bool
     reason: str
+    restarted: bool = False
+    """Its machine seems to have been restarted, and only a heartbeat that is not old yet speaks
+    against it: silence will tell (`lease.watched_silent`)."""
 
 
 def here() -> Place:
@@ -109,12 +112,15 @@ def judge_holder(
         if began != holder.started:
             return Verdict(False, f"process {holder.pid} is another one by now")
         return Verdict(True, f"process {holder.pid} is running on this machine")
-    if holder.place.host == place.host and holder.place.boot_id != place.boot_id:
-        return Verdict(False, f"{place.host} has been restarted since")
     age = now - holder.heartbeat
-    if age > STALE_S:
-        return Verdict(False, f"its last heartbeat is {short_seconds(age)} old")
-    return Verdict(True, f"its last heartbeat is {short_seconds(max(age, 0.0))} old")
+    old = f"its last heartbeat is {short_seconds(max(age, 0.0))} old"
+    if holder.place.host == place.host and holder.place.boot_id != place.boot_id:
+        # Machines that share a file system may share a name as well: cloned images, containers.
+        if age > STALE_S:
+            return Verdict(False, f"{place.host} has been restarted since, and {old}")
+        why = f"{old}: {place.host} was restarted a moment ago, or another machine has its name"
+        return Verdict(True, why, restarted=True)
+    return Verdict(age <= STALE_S, old)
 
 
 def this_process(attempt: int, now: Seconds, user: str, command: str) -> Holder:

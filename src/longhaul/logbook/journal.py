@@ -6,7 +6,6 @@ written wait in memory and are tried again with the next record.
 Never knows: what the records mean.
 """
 
-import errno
 import os
 import threading
 from collections import deque
@@ -18,7 +17,7 @@ from longhaul.core.files import fsync_folder
 from longhaul.core.records import Decision, Event, Record, StepRecord, to_line
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.journal_files import JournalFile, journal_files
-from longhaul.logbook.reserve import Reserve
+from longhaul.logbook.reserve import DISK_FULL, Reserve, reserve_path
 
 TORN = b" <torn>\n"
 """Ends a line whose writing failed half-way, so that it can never be read as a record."""
@@ -50,7 +49,7 @@ class Journal:
     ) -> None:
         self._attempt = attempt
         self._most_held_lines = most_held_lines
-        self._reserve = Reserve(folder.journal / ".reserve")
+        self._reserve = Reserve(reserve_path(folder))
         self._reserve.refill()
         self._steps = _Stream(folder.journal, attempt, author, False, rotate_bytes)
         self._events = _Stream(folder.journal, attempt, author, True, rotate_bytes)
@@ -105,8 +104,7 @@ class Journal:
         try:
             stream.write(line, durably)
         except OSError as error:
-            disk_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            if not disk_full or not self._reserve.release():
+            if error.errno not in DISK_FULL or not self._reserve.release():
                 raise
             stream.write(line, durably)
 

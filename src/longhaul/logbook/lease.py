@@ -8,44 +8,85 @@ Never knows: what its owner does with the run.
 """
 
 import getpass
-import json
 import os
 import shlex
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
 from longhaul.core.clocks import Clock
-from longhaul.core.errors import UsageError
-from longhaul.core.files import create_exclusively, write_json
+from longhaul.core.errors import NeedsPerson, UsageError
 from longhaul.core.units import Seconds, short_seconds
-from longhaul.logbook.folder import FORMAT, RunFolder
-from longhaul.logbook.holder import Holder, Place, Verdict, here, judge_holder, this_process
+from longhaul.logbook.folder import RunFolder
+from longhaul.logbook.holder import (
+    STALE_S,
+    Holder,
+    Place,
+    Verdict,
+    here,
+    judge_holder,
+    this_process,
+)
 from longhaul.logbook.journal_files import journal_files
+from longhaul.logbook.lease_files import (
+    create_lease,
+    lease_path,
+    newest_attempt,
+    owner_of,
+    read_holder,
+    write_holder,
+)
 
 _BEAT_S: Seconds = 10.0
 _LOOK_EVERY_S: Seconds = 0.5
 _LOOKS = 120
 """NFS clients may know the names in a folder for a minute before they ask again."""
+GONE_S: Seconds = 10.0
+"""So long a folder must be away before its run ends: a file system that is mounted anew comes back
+sooner. Nothing is written there meanwhile."""
 
 
 class LeaseHeld(UsageError):
     """Another process trains this run."""
 
 
+class RunGone(NeedsPerson):
+    """The run's folder was deleted, moved away, or given to another run, under its trainer.
+
+    Args:
+        folder: of the run.
+        why: as `Lease.gone` tells it.
+        reached: updates made; None if that is not known here.
+        elsewhere: newest step that a remote tier is known to hold; None if none.
+    """
+
+    def __init__(
+        self, folder: RunFolder, why: str, reached: int | None, elsewhere: int | None = None
+    ) -> None:
+        where = "" if reached is None else f" at step {reached}"
+        kept = "what it held is lost unless you moved it"
+        if elsewhere is not None:
+            kept += f"; step {elsewhere} is in the remote tier, from which the same command goes on"
+        super().__init__(
+            f"{folder.path}: the folder is not this run's any more ({why}); training ends{where}, "
+            "and nothing more is written there",
+            f"{kept}. Moved: `longhaul train` and the new path go on with it. "
+            "Deleted: the same command begins anew",
+        )
+
+
 class Lease:
-    """A lease that this process took."""
+    """A lease that this process took, or that its supervisor took for it."""
 
     def __init__(self, folder: RunFolder, holder: Holder, clock: Clock) -> None:
         self._folder = folder
         self._holder = holder
         self._clock = clock
         self._lock = threading.Lock()
+        self._gone_since: Seconds | None = None
 
     @property
     def since(self) -> Seconds:
@@ -58,20 +99,77 @@ class Lease:
         return self._holder.attempt
 
     def is_ours(self) -> bool:
-        """No later attempt has begun. Asked before every commit: who was taken for dead, stops."""
-        # On another machine than its taker's this attempt's own file may not be seen yet.
-        return not self._released and _newest_attempt(self._folder) <= self.attempt
+        """The run is still here, and no later attempt has begun.
+
+        Asked before every commit: who was taken for dead, or whose folder was taken away, stops.
+        """
+        if self._released or self.gone():
+            return False
+        # On another machine than its taker's a newer attempt's file may not be seen yet.
+        return newest_attempt(self._folder) <= self.attempt
+
+    def gone(self) -> str:
+        """Why the folder is not that of the run whose lease this is; empty if it is.
+
+        An attempt's number alone would not tell: a new run in the same place counts from 1 too.
+        A file that cannot be read just now counts as there: outages are survived.
+        """
+        path = lease_path(self._folder, self.attempt)
+        try:
+            self._folder.identity.stat()
+            there = read_holder(path)
+        except FileNotFoundError as error:
+            return f"{error.filename} is missing"
+        except OSError:
+            return ""
+        if there is None or owner_of(there) == owner_of(self._holder):
+            return ""
+        return f"process {there.pid} on {there.place.host} has begun another run in its place"
+
+    def refuse_if_gone(
+        self, reached: int | None, elsewhere: int | None = None, after_s: Seconds = GONE_S
+    ) -> None:
+        """Let only pass who may go on.
+
+        Args:
+            reached: updates made, for the message.
+            elsewhere: newest step in a remote tier, for the message.
+            after_s: so long the folder must have been away, counted from the first call that
+                found it so.
+
+        Raises:
+            RunGone: the folder is away, or another run's.
+        """
+        why = self.gone()
+        if not why:
+            self._gone_since = None
+            return
+        now = self._clock.monotonic()
+        if self._gone_since is None:
+            self._gone_since = now
+        if now - self._gone_since >= after_s:
+            raise RunGone(self._folder, why, reached, elsewhere)
+
+    def held_at(self, attempt: int) -> bool:
+        """Whether an attempt was made under this lease: renewed since, it is the same one."""
+        if attempt == self.attempt:
+            return True
+        try:
+            then = read_holder(lease_path(self._folder, attempt))
+        except OSError:
+            return False
+        return then is not None and owner_of(then) == owner_of(self._holder)
 
     def heartbeat(self) -> None:
         """Say that this process lives. Failures are ignored: telemetry never stops training."""
         with self._lock, suppress(OSError):
-            if not self._released:
+            if not self._released and not self.gone():
                 self._write(replace(self._holder, heartbeat=self._clock.wall()))
 
     def release(self) -> None:
         """Give the lease back, so that the next start need not wonder."""
         with self._lock, suppress(OSError):
-            if not self._released:
+            if not self._released and not self.gone():
                 now = self._clock.wall()
                 self._write(replace(self._holder, heartbeat=now, released=now))
 
@@ -79,12 +177,16 @@ class Lease:
         """Go on under the next attempt number: what was begun under the old one is fenced.
 
         Raises:
+            RunGone: the run's folder is away, or another run's.
             LeaseHeld: somebody else has taken the run over.
+            OSError: the lease file cannot be written, not even with the space kept in reserve.
         """
         with self._lock:
+            newer = newest_attempt(self._folder) > self.attempt
+            if not newer and (why := self.gone()):
+                raise RunGone(self._folder, why, None)
             new = replace(self._holder, attempt=self.attempt + 1, heartbeat=self._clock.wall())
-            content = json.dumps(_body(new), indent=2) + "\n"
-            if not create_exclusively(_path(self._folder, new.attempt), content.encode()):
+            if newer or not create_lease(self._folder, new):
                 raise LeaseHeld(
                     f"run {self._folder.name}: another attempt has begun, number {new.attempt}",
                     f"`longhaul log {self._folder.name}` shows who trains it",
@@ -115,11 +217,16 @@ class Lease:
 
     def _write(self, holder: Holder) -> None:
         self._holder = holder
-        write_json(_path(self._folder, self.attempt), _body(holder))
+        write_holder(self._folder, holder)
 
 
-def acquire(folder: RunFolder, clock: Clock) -> Lease:
+def acquire(folder: RunFolder, clock: Clock, silent: Holder | None = None) -> Lease:
     """Take the run's lease under the next attempt number.
+
+    Args:
+        folder: the run.
+        clock: stamps the lease.
+        silent: a holder that `watched_silent` has found dead.
 
     Raises:
         LeaseHeld: a live process has it; the message says who.
@@ -130,11 +237,10 @@ def acquire(folder: RunFolder, clock: Clock) -> Lease:
         # cleared the leases away. They are listed before the holder is read: a file that appears
         # later may be that of a holder who has not been judged.
         written = [file.attempt for file in journal_files(folder.journal)]
-        judged = refuse_if_held(folder, clock)
+        judged = refuse_if_held(folder, clock, silent)
         attempt = max([judged, *written]) + 1
         own = this_process(attempt, clock.wall(), user_name(), _command())
-        content = json.dumps(_body(own), indent=2) + "\n"
-        if create_exclusively(_path(folder, attempt), content.encode()):
+        if create_lease(folder, own):
             return Lease(folder, own, clock)
 
 
@@ -146,8 +252,7 @@ def leave_behind(folder: RunFolder, attempt: int, clock: Clock) -> None:
     """
     folder.leases.mkdir(parents=True, exist_ok=True)
     now = clock.wall()
-    over = replace(this_process(attempt, now, user_name(), _command()), released=now)
-    create_exclusively(_path(folder, attempt), (json.dumps(_body(over), indent=2) + "\n").encode())
+    create_lease(folder, replace(this_process(attempt, now, user_name(), _command()), released=now))
 
 
 def join(folder: RunFolder, attempt: int, clock: Clock) -> Lease:
@@ -171,8 +276,43 @@ def join(folder: RunFolder, attempt: int, clock: Clock) -> Lease:
     return Lease(folder, holder, clock)
 
 
-def refuse_if_held(folder: RunFolder, clock: Clock) -> int:
+def watched_silent(
+    folder: RunFolder, clock: Clock, say: Callable[[str], None] = lambda text: None
+) -> Holder | None:
+    """Watch a holder whose machine seems to have been restarted until a heartbeat or silence tells.
+
+    A restart by itself, such as by a scheduler that boots a node again, is not refused for being
+    too fast; nor does it matter by how far the clock of a machine is off after its boot.
+
+    Returns:
+        the holder, if it gave no sign for as long as a live one must; else None.
+    """
+    first = newest_holder(folder)
+    if first is None or not judge_holder(clock.wall(), first, here()).restarted:
+        return None
+    say(
+        f"run {folder.name} was trained by process {first.pid} on {first.place.host}, which was "
+        f"restarted, or is another machine of that name: waiting up to {short_seconds(STALE_S)} "
+        "for its heartbeat"
+    )
+    deadline = clock.monotonic() + STALE_S
+    while clock.monotonic() < deadline:
+        time.sleep(_LOOK_EVERY_S)
+        now = newest_holder(folder)
+        if now != first:
+            return None
+        if not judge_holder(clock.wall(), now, here()).live:
+            break
+    return first
+
+
+def refuse_if_held(folder: RunFolder, clock: Clock, silent: Holder | None = None) -> int:
     """Let only somebody pass who could take the lease; the attempt that was judged, 0 if none.
+
+    Args:
+        folder: the run.
+        clock: for the age of a heartbeat.
+        silent: a holder that `watched_silent` has found dead.
 
     Raises:
         LeaseHeld: a live process has it; the message says who.
@@ -181,29 +321,26 @@ def refuse_if_held(folder: RunFolder, clock: Clock) -> int:
     if holder is None:
         return 0
     verdict = judge_holder(clock.wall(), holder, here())
-    if verdict.live:
+    if verdict.live and holder != silent:
         raise LeaseHeld(*_held_message(folder, holder, verdict, clock.wall()))
     return holder.attempt
 
 
 def newest_holder(folder: RunFolder) -> Holder | None:
     """The holder of the newest attempt, live or not; None before the first."""
-    attempt = _newest_attempt(folder)
+    attempt = newest_attempt(folder)
     if attempt == 0:
         return None
-    path = _path(folder, attempt)
-    try:
-        body = json.loads(path.read_bytes())
-        place = Place(**body.pop("place"))
-        body.pop("format")
-        return Holder(place=place, **body)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    path = lease_path(folder, attempt)
+    holder = read_holder(path)
+    if holder is None:
         # Damaged: nobody can be looked up, so the file's age has to tell.
         changed = path.stat().st_mtime
         return Holder(
             attempt=attempt, pid=0, started="", place=Place("an unknown host", "", 0),
             user="unknown", command="unknown", since=changed, heartbeat=changed,
         )  # fmt: skip
+    return holder
 
 
 def live_holder(folder: RunFolder, clock: Clock) -> Holder | None:
@@ -226,19 +363,6 @@ def _held_message(
         f"`longhaul stop {folder.name}` lets it save and end; `longhaul log {folder.name}` "
         "shows what it does",
     )
-
-
-def _path(folder: RunFolder, attempt: int) -> Path:
-    return folder.leases / f"{attempt:06d}.json"
-
-
-def _newest_attempt(folder: RunFolder) -> int:
-    stems = (path.stem for path in folder.leases.glob("*.json"))
-    return max((int(stem) for stem in stems if stem.isdecimal()), default=0)
-
-
-def _body(holder: Holder) -> dict[str, Any]:
-    return {"format": FORMAT} | asdict(holder)
 
 
 def user_name() -> str:

@@ -4,13 +4,23 @@ Enters: a path. Leaves: 4 MiB of really allocated space there, given up on deman
 Never knows: what the space is needed for.
 """
 
+import errno
 import os
 import shutil
 from pathlib import Path
 
+from longhaul.logbook.folder import RunFolder
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of a medium that takes no more, for want of space or by a quota."""
 RESERVE_BYTES = 4 << 20
 _ROOM_BYTES = 4 * RESERVE_BYTES
 """Free space that must be there before space is set aside: the last of it is others' to use."""
+
+
+def reserve_path(folder: RunFolder) -> Path:
+    """Where a run keeps its reserve."""
+    return folder.journal / ".reserve"
 
 
 class Reserve:

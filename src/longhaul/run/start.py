@@ -18,7 +18,7 @@ from longhaul.core.errors import ExitCode
 from longhaul.core.records import Event
 from longhaul.core.units import loss_in_words
 from longhaul.logbook.folder import RunFolder, create_run
-from longhaul.logbook.lease import Lease, acquire, refuse_if_held
+from longhaul.logbook.lease import Lease, acquire, refuse_if_held, watched_silent
 from longhaul.logbook.requests import pending
 from longhaul.logbook.segments import read_segments
 from longhaul.parallel.place import find_place
@@ -120,17 +120,20 @@ def _start(
     folder, asked = _what_is_meant(typed, say)
     if not typed.new:
         asked = bring_back(folder, asked, say, clock)
+    silent = None
     if folder.exists:
-        refuse_if_held(folder, clock)
+        silent = watched_silent(folder, clock, say)
+        refuse = partial(refuse_if_held, folder, clock, silent)
+        refuse()
         if left_over(folder):
-            fence(folder, asked.settings().supervise.grace_s, say)
+            fence(folder, asked.settings().supervise.grace_s, say, refuse)
         past = read_past(folder)
         if past.finished is not None and not _wants_more(folder, past, asked):
             _say_finished(folder, past.finished, say)
             return ExitCode.FINISHED
     create_run(folder.path, clock)
     # Only the holder of the lease writes what the run is asked to do.
-    with acquire(folder, clock).keep() as lease:
+    with acquire(folder, clock, silent).keep() as lease:
         if has_asked(folder) and read_past(folder).begun:
             changed = changed_settings(read_asked(folder).settings(), asked.settings())
             for setting, (old, new) in changed.items():

@@ -4,14 +4,14 @@ Workers are written down in `workers/started.json` with process number and start
 other process that got the same number is ever touched.
 
 Enters: worker processes; later, a run's folder. Leaves: none of them running.
-Never knows: leases; who calls it has found the supervisor dead, or has its place.
+Never knows: leases; who calls it has found the supervisor dead, and is asked to look again.
 """
 
 import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -53,23 +53,46 @@ def left_over(folder: RunFolder) -> list[Started]:
     return [worker for worker in workers if _runs(worker)]
 
 
-def fence(folder: RunFolder, patience_s: Seconds, say: Callable[[str], None]) -> None:
+def fence(
+    folder: RunFolder,
+    grace_s: Seconds,
+    say: Callable[[str], None],
+    refuse_if_held: Callable[[], object],
+) -> None:
     """Give workers without a supervisor the time to save, then end those that are left.
 
     They have noticed by themselves that they are alone (`lifeline.py`), and save. To take their
     lease away before they are done would cost what they save.
+
+    Args:
+        folder: the run.
+        grace_s: what they get.
+        say: tells a person.
+        refuse_if_held: raises where somebody trains the run. Asked again right before each kill:
+            this process may have been stopped for hours, and somebody else may have fenced these
+            workers and started others since.
+
+    Raises:
+        LeaseHeld: by `refuse_if_held`; nobody was killed.
     """
+    workers = left_over(folder)
+    refuse_if_held()  # these are a dead supervisor's, and not those of one that came meanwhile
     say("workers of an attempt whose supervisor has died are still there: letting them save")
-    deadline = time.monotonic() + patience_s
-    while (left := left_over(folder)) and time.monotonic() < deadline:
-        time.sleep(_LOOK_EVERY_S)
-    for worker in left:
-        say(f"rank {worker.rank}, process {worker.pid}, did not end: killed")
+    _await_end(workers, grace_s)
+    for worker in workers:
+        refuse_if_held()
+        if not _runs(worker):
+            continue
         # Each worker leads its own process group.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(worker.pid, signal.SIGKILL)
-    deadline = time.monotonic() + patience_s
-    while left_over(folder) and time.monotonic() < deadline:
+            say(f"rank {worker.rank}, process {worker.pid}, did not end: killed")
+    _await_end(workers, grace_s)
+
+
+def _await_end(workers: Sequence[Started], most_s: Seconds) -> None:
+    deadline = time.monotonic() + most_s
+    while any(map(_runs, workers)) and time.monotonic() < deadline:
         time.sleep(_LOOK_EVERY_S)
 
 
