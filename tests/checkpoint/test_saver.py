@@ -112,11 +112,14 @@ def test_what_is_saved_is_the_state_at_the_call_whatever_training_does_next(tmp_
 
 def test_saving_returns_at_once_and_the_next_save_waits_for_it(tmp_path: Path) -> None:
     clock = FakeClock()
-    running = 0
+    running = asked = 0
     at_commit, may_commit = threading.Event(), threading.Event()
 
     def still_owner() -> bool:
-        nonlocal running
+        nonlocal running, asked
+        asked += 1
+        if asked % 2:
+            return True  # before it begins; the second time it is to be committed
         running += 1
         assert running == 1
         at_commit.set()
@@ -214,11 +217,26 @@ def test_memory_stays_flat_over_fifty_saves(tmp_path: Path) -> None:
 
 
 def test_a_fenced_owner_leaves_nothing_and_is_told(tmp_path: Path) -> None:
-    writer = saver(tmp_path, lambda: False)
+    fenced_meanwhile = iter([True, False])
+    writer = saver(tmp_path, lambda: next(fenced_meanwhile))
     changes = saved(writer, 7, state())
     assert [change.kind for change in changes] == ["written", "fenced"]
     assert "another attempt owns this run" in changes[-1].message
     assert list(tmp_path.iterdir()) == []
+
+
+def test_who_owns_nothing_any_more_neither_makes_a_folder_nor_touches_anothers_save(
+    tmp_path: Path,
+) -> None:
+    gone = tmp_path / "run" / "checkpoints"
+    (change,) = saved(saver(gone), 7, state())
+    assert change.kind == "failed"
+    assert not gone.parent.exists()
+    theirs = tmp_path / ".step-7.attempt-2.partial"  # another run's, begun in the same place
+    theirs.mkdir()
+    (change,) = saved(saver(tmp_path, lambda: False), 7, state())
+    assert change.kind == "fenced"
+    assert list(tmp_path.iterdir()) == [theirs]
 
 
 def test_facts_that_json_cannot_hold_are_refused_in_the_callers_own_thread(tmp_path: Path) -> None:
@@ -230,7 +248,7 @@ def test_whatever_else_goes_wrong_is_reported_and_the_next_save_works(tmp_path: 
     def broken() -> bool:
         raise ZeroDivisionError("the fence is broken")
 
-    answers = iter([broken, always])
+    answers = iter([always, broken, always, always])  # before a save begins, before its commit
     writer = saver(tmp_path, lambda: next(answers)())
     change = saved(writer, 7, state())[-1]
     assert change.kind == "failed"

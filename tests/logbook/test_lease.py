@@ -191,10 +191,11 @@ def test_a_folder_that_comes_back_soon_ends_nothing(folder, clock):
     own.refuse_if_gone(5)
     assert own.is_ours()
     folder.path.rename(away)
+    clock.advance(1)
     own.refuse_if_gone(5)
     clock.advance(GONE_S)
     with pytest.raises(RunGone, match="at step 5") as gone:
-        own.refuse_if_gone(5, elsewhere=3)
+        own.refuse_if_gone(5, elsewhere=lambda: 3)
     assert "step 3 is in the remote tier" in gone.value.remedy
     assert gone.value.exit_code == 17
 

@@ -25,7 +25,7 @@ from longhaul.core.pieces import Pieces
 from longhaul.core.units import Bytes
 from longhaul.logbook.reserve import RESERVE_BYTES
 from longhaul.parallel.control import Control, first_does
-from longhaul.store.commit import checkpoint_path, commit, partial_path
+from longhaul.store.commit import NotOwner, checkpoint_path, commit, partial_path
 from longhaul.store.manifest import FileEntry, Manifest, verify, write_listed_file, write_manifest
 from longhaul.store.strict import RefusedCheckpoint
 
@@ -88,7 +88,9 @@ def write_checkpoint(
     partial, final = partial_path(folder, step, attempt), checkpoint_path(folder, step)
 
     def begin() -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        if not still_owner():  # or it would be made anew where somebody has removed the run
+            raise NotOwner(f"checkpoint {final.name} was not begun: the run is not this attempt's")
+        folder.mkdir(exist_ok=True)
         shutil.rmtree(partial, ignore_errors=True)
         _require_room(folder, needed_bytes(tensors, facts, pieces))
         partial.mkdir()
@@ -103,8 +105,8 @@ def write_checkpoint(
         commit(partial, final, still_owner)
         return sha256
 
+    first_does(control, begin)  # whatever it raises, there is nothing of ours to remove
     try:
-        first_does(control, begin)
         entries = _save(partial, tensors, pieces or {}, control)
         manifest = first_does(control, complete)
         yield "written", manifest, ""

@@ -47,6 +47,7 @@ _LOOKS = 120
 GONE_S: Seconds = 10.0
 """So long a folder must be away before its run ends: a file system that is mounted anew comes back
 sooner. Nothing is written there meanwhile."""
+_LOOK_GONE_EVERY_S: Seconds = 1.0
 
 
 class LeaseHeld(UsageError):
@@ -87,6 +88,7 @@ class Lease:
         self._clock = clock
         self._lock = threading.Lock()
         self._gone_since: Seconds | None = None
+        self._looked: Seconds = -1e9
 
     @property
     def since(self) -> Seconds:
@@ -127,28 +129,33 @@ class Lease:
         return f"process {there.pid} on {there.place.host} has begun another run in its place"
 
     def refuse_if_gone(
-        self, reached: int | None, elsewhere: int | None = None, after_s: Seconds = GONE_S
+        self,
+        reached: int | None,
+        elsewhere: Callable[[], int | None] = lambda: None,
+        after_s: Seconds = GONE_S,
     ) -> None:
         """Let only pass who may go on.
 
         Args:
             reached: updates made, for the message.
-            elsewhere: newest step in a remote tier, for the message.
+            elsewhere: tells the newest step in a remote tier, for the message.
             after_s: so long the folder must have been away, counted from the first call that
-                found it so.
+                found it so. Unless that is 0, it is looked at once a second at most.
 
         Raises:
             RunGone: the folder is away, or another run's.
         """
-        why = self.gone()
+        now = self._clock.monotonic()
+        if after_s and now - self._looked < _LOOK_GONE_EVERY_S:
+            return
+        self._looked, why = now, self.gone()
         if not why:
             self._gone_since = None
             return
-        now = self._clock.monotonic()
         if self._gone_since is None:
             self._gone_since = now
         if now - self._gone_since >= after_s:
-            raise RunGone(self._folder, why, reached, elsewhere)
+            raise RunGone(self._folder, why, reached, elsewhere())
 
     def held_at(self, attempt: int) -> bool:
         """Whether an attempt was made under this lease: renewed since, it is the same one."""

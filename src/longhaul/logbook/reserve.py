@@ -23,6 +23,20 @@ def reserve_path(folder: RunFolder) -> Path:
     return folder.journal / ".reserve"
 
 
+def why_paused(checkpoints: Path, saved: int | None) -> str:
+    """What people are told while a run waits for space.
+
+    Args:
+        checkpoints: the run's folder of them.
+        saved: step of the newest; None if there is none.
+    """
+    newest = "none" if saved is None else f"step {saved}"
+    return (
+        f"the disk of {checkpoints} is full and nothing on it can be done without; the newest "
+        f"checkpoint is {newest}"
+    )
+
+
 class Reserve:
     """The file that holds the space. Every method may fail quietly: it is only a precaution."""
 

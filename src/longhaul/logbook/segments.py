@@ -85,7 +85,7 @@ def open_segment(folder: RunFolder, opening: SegmentOpening, source_difference: 
     """
     segment = folder.segments / str(opening.number)
     try:
-        segment.mkdir(parents=True)
+        segment.mkdir()
     except FileExistsError as error:
         raise SegmentTaken(f"segment {opening.number} of run {folder.name} exists") from error
     fsync_folder(folder.segments)

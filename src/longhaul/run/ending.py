@@ -52,6 +52,7 @@ def finish(attempt: Attempt, pilot: Pilot, dataset: Dataset) -> ExitCode:
         max_hours=trainer.settings.train.max_hours,
     )
     book.tell("attempt-ended", position.step, reason=f"finished{limit}")
+    pilot.keeper.refuse_if_gone(after_s=0.0)  # an end that is written nowhere is none
     if text:
         view.say(f"\nsample, from the prompt {trainer.settings.sample.prompt!r}:\n{text}\n")
     _say_where_time_went(attempt)
@@ -69,6 +70,7 @@ def end_unfinished(attempt: Attempt, pilot: Pilot) -> ExitCode:
     _save(pilot)
     step = pilot.trainer.position.step
     attempt.book.tell("attempt-ended", step, reason=reason)
+    pilot.keeper.refuse_if_gone(after_s=0.0)
     attempt.view.say(
         f"{reason}: saved at step {step}\n"
         f"  → `longhaul train {attempt.folder.path}` goes on from there"
@@ -119,6 +121,7 @@ def _save(pilot: Pilot) -> None:
     """Make sure that where training stands is on disk."""
     trainer = pilot.trainer
     step = trainer.position.step
+    pilot.keeper.refuse_if_gone(after_s=0.0)
     for record in trainer.saved(wait=True):
         pilot.keep(record)
     if pilot.keeper.saved_step != step:

@@ -11,7 +11,9 @@ from contextlib import suppress
 
 from longhaul.core.records import Event, StepRecord
 from longhaul.core.units import Seconds
+from longhaul.logbook.lease import GONE_S
 from longhaul.logbook.ledger import LedgerError, LedgerState
+from longhaul.logbook.reserve import why_paused
 from longhaul.run.attempt import Attempt
 from longhaul.run.recovery import Recovery
 from longhaul.run.save_interval import SaveInterval
@@ -78,6 +80,9 @@ class Keeper:
         if event.kind != "checkpoint":
             return True
         health, manifest = event.data["health"], event.data["manifest"]
+        if health == "fenced" and self._book.lease.gone():
+            self._say(f"WARNING: {event.data['message']}")
+            return False  # the folder may come back; else `refuse_if_gone` ends the run
         if health == "fenced":
             raise NotOwner(
                 "another attempt has taken this run over; this one ends without touching it",
@@ -93,6 +98,24 @@ class Keeper:
         self._recovery.look_again()
         # The ledger holds the first two healths; the journal tells when all was read back.
         return health not in ("written", "committed")
+
+    def refuse_if_gone(self, after_s: Seconds = GONE_S) -> None:
+        """Let a run whose folder was taken away end, and say what is left of it.
+
+        Args:
+            after_s: so long it may be away.
+
+        Raises:
+            RunGone: it is away for longer.
+        """
+        step = self._trainer.position.step
+        self._book.lease.refuse_if_gone(step, self._newest_elsewhere, after_s)
+
+    def _newest_elsewhere(self) -> int | None:
+        if self._tiers is None:
+            return None
+        there = self._tiers.states(self._book.ledger.state.checkpoint_health)
+        return max((state.step for state in there), default=None)
 
     def pass_probation(self, step: int, manifest: str) -> None:
         """Training has stayed healthy after the checkpoint of a step."""
@@ -163,11 +186,7 @@ class Keeper:
         if self._found_full < _FULL_BEFORE_PAUSE:
             return
         trainer, step = self._trainer, self._trainer.position.step
-        saved = "none" if self._saved_step is None else f"step {self._saved_step}"
-        why = (
-            f"the disk of {self.folder} is full and nothing on it can be done without; the "
-            f"newest checkpoint is {saved}"
-        )
+        why = why_paused(self.folder, self._saved_step)
         self._book.tell("paused", step, reason=why)
         self._say(
             f"PAUSED at step {step}: {why}\n  → free space there: training then goes on by itself"

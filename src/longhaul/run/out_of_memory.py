@@ -134,7 +134,7 @@ class MemoryGuard:
             return None
         path = self._folder.workers / f"{self._rank}.memory.txt"
         with suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(exist_ok=True)
             path.write_text(torch.cuda.memory_summary(device), encoding="utf-8")
         return str(path)
 

@@ -86,6 +86,7 @@ class Pilot:
             self.keep(record)
             if not self.trainer.at_border:
                 continue  # the other ranks are under way; what this asks for comes up again
+            self.keeper.refuse_if_gone()
             if self._machines is not None:
                 self._machines.act()
             if isinstance(record, StepRecord):
@@ -187,6 +188,7 @@ class Pilot:
 
     def _asked_to_stop(self) -> bool:
         """Answer what people ask for, while no steps are made; whether that is to stop."""
+        self.keeper.refuse_if_gone()
         self._desk.answer(self.trainer, self.keep)
         return self._stop_wanted()
 

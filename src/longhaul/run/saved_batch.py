@@ -97,7 +97,8 @@ class SavedBatches:
         saved = len(list(self._folder.incidents.glob("*/*.json")))
         if path.exists() or saved >= _MOST_FILES:
             return None
-        folder.mkdir(parents=True, exist_ok=True)
+        self._folder.incidents.mkdir(exist_ok=True)  # a run's folder is not made anew
+        folder.mkdir(exist_ok=True)
         body = self._body(record, recipe, skips)
         write_bytes(path, json.dumps(body, ensure_ascii=False, indent=1).encode())
         return str(path.relative_to(self._folder.path))

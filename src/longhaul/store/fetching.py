@@ -77,7 +77,7 @@ def bring_here(
     """
     step, sha256 = checkpoint.step, checkpoint.manifest_sha256
     coming = folder / f".step-{step}.{sha256[:12]}{_SUFFIX}"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(exist_ok=True)
     tier.fetch(checkpoint, coming, say)
     verify(coming, past_page_cache=True)
     partial = partial_path(folder, step, attempt)

@@ -29,6 +29,7 @@ from longhaul.supervise.healing import forget_healing, read_healing
 from longhaul.supervise.history import Chronicle, failures, unbooked, usable_checkpoints
 from longhaul.supervise.lighthouse import Lighthouse
 from longhaul.supervise.nodes.placement import posts_here, threads_each
+from longhaul.supervise.ownership import RETRY_S, Ownership
 from longhaul.supervise.ranks.ends import group_end
 from longhaul.supervise.ranks.forked import Outfit, RankProcess
 from longhaul.supervise.ranks.group import ATTEMPT, BEGAN
@@ -74,6 +75,7 @@ class ElasticSupervisor:
         self._each = each
         self._job, self._lease, self._say, self._began = job, lease, say, began
         self._clock = RealClock()
+        self._ownership = Ownership(job.folder, lease, self._clock, say)
         self._lifeline = Lifeline()
         self._workers: dict[int, RankProcess] = {}
         self._started: dict[int, Seconds] = {}
@@ -90,6 +92,8 @@ class ElasticSupervisor:
         self._stop: ExitCode | None = None
         self._stop_asked: Seconds = 0.0
         self._passed_on = False
+        self._ended_pilot = False
+        """The next pilot makes another attempt."""
 
     def run(self) -> ExitCode:
         """Until the run is finished, somebody wants it to stop, or a person must look."""
@@ -104,13 +108,16 @@ class ElasticSupervisor:
             pilot_is_there(folder).unlink(missing_ok=True)
             self._due = dict.fromkeys(range(self._job.processes // self._each), 0.0)
             while True:
-                self._start_those_due(lighthouse)
+                gone = self._lease.gone()  # nobody writes there until it is back
+                if not gone:
+                    self._start_those_due(lighthouse)
                 errors = [w.errors for w in self._workers.values() if w.errors is not None]
                 select.select([ears.descriptor, *errors], [], [], _LOOK_EVERY_S)
                 self._pass_on()
                 if self._obey(ears):
                     return ExitCode.INTERRUPTED
-                ended = [n for n, worker in self._workers.items() if not worker.running]
+                self._ownership.look(self._step(_PILOT) if _PILOT in self._workers else None)
+                ended = [n for n, w in self._workers.items() if not (w.running or gone)]
                 for replica in sorted({number // self._each for number in ended}):
                     code = self._answer(replica)
                     if code is not None:
@@ -123,6 +130,11 @@ class ElasticSupervisor:
     def _start_those_due(self, lighthouse: Lighthouse) -> None:
         now = self._clock.monotonic()
         for replica in sorted(replica for replica, due in self._due.items() if due <= now):
+            if replica == _PILOT and self._ended_pilot:
+                if not self._ownership.try_to_renew():
+                    self._due[replica] = now + RETRY_S
+                    continue
+                self._ended_pilot = False
             del self._due[replica]
             forget_healing(self._job.folder, replica)
             posts = posts_here(self._each)
@@ -197,7 +209,7 @@ class ElasticSupervisor:
         if not plan.restart:
             return self._stop or plan.exit_code
         self._passed_on = False  # the others still have what it was to save
-        self._lease.renew()
+        self._ended_pilot = True
         self._due[replica] = self._clock.monotonic() + plan.wait_s
         return None
 

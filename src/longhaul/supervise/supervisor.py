@@ -36,6 +36,7 @@ from longhaul.supervise.nodes.placement import posts_here, posts_on
 from longhaul.supervise.nodes.plan import NodePlan
 from longhaul.supervise.nodes.qualify import probe_here
 from longhaul.supervise.nodes.verdicts import newest_corrupt
+from longhaul.supervise.ownership import Ownership
 from longhaul.supervise.ranks.ends import End, group_end
 from longhaul.supervise.ranks.group import Group
 from longhaul.supervise.ranks.watchdog import Learned, judge, learn
@@ -85,6 +86,7 @@ class Supervisor:
         self._say = say
         self._began = began
         self._clock = RealClock()
+        self._ownership = Ownership(job.folder, lease, self._clock, say)
         self._memory = SharedMemory()  # goes with this process, which may end as it likes
         self._stop: ExitCode | None = None
         self._stop_asked: Seconds = 0.0
@@ -110,7 +112,8 @@ class Supervisor:
                     code = self._attempt(ears)
                     if code is not None:
                         return code
-                    self._lease.renew()
+                    if not self._ownership.renew(lambda seconds: self._wait(seconds, ears)):
+                        return self._stop or ExitCode.NEEDS_PERSON
             finally:
                 if self._fleet is not None:
                     self._fleet.close()
@@ -125,6 +128,7 @@ class Supervisor:
             end = self._watch(group, ears)
             code = end.exit_code
             if code is None:
+                self._ownership.await_folder(lambda seconds: self._wait(seconds, ears))
                 plan = self._answer(group, end, started, ears)
         finally:
             group.close()
@@ -188,6 +192,7 @@ class Supervisor:
             if now - looked < _LOOK_EVERY_S:
                 continue
             looked, ranks = now, group.look()
+            self._ownership.look(group.step)
             learned = learn(learned, ranks)
             if self._lookout is not None and (broken := self._look_at_nodes(group, self._lookout)):
                 return End(cause=broken)
