@@ -31,6 +31,28 @@ def test_requests_are_read_back_in_order(folder, clock):
     assert pending(folder) == asked
 
 
+def test_requests_come_in_the_order_asked_though_the_clock_was_set_back(folder, clock):
+    asked = []
+    for number in range(5):
+        request = new_request(
+            "set", {"n": number}, who="anna", reason="", clock=clock, folder=folder
+        )
+        submit(folder, request)
+        clock.advance(-3600)
+        asked.append(request)
+    assert pending(folder) == asked
+
+
+def test_a_request_of_an_older_version_does_not_say_of_which_attempt(folder, clock):
+    request = ask(folder, clock)
+    path = folder.requests / f"{request.id}.json"
+    body = json.loads(path.read_text())
+    del body["attempt"]
+    path.write_text(json.dumps(body))
+    (read,) = pending(folder)
+    assert read.attempt is None
+
+
 def test_a_settled_request_is_gone_and_settling_again_does_no_harm(folder, clock):
     first, second = ask(folder, clock), ask(folder, clock)
     settle(folder, first)

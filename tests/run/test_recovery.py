@@ -8,7 +8,7 @@ import pytest
 from safetensors import safe_open
 
 from longhaul.cli.lines import readable_line
-from longhaul.core.clocks import RealClock
+from longhaul.core.clocks import FakeClock, RealClock
 from longhaul.core.errors import ExitCode, NeedsPerson, RecipeError, UsageError
 from longhaul.core.records import Decision, Event, StepRecord
 from longhaul.logbook.folder import RunFolder
@@ -219,6 +219,26 @@ def test_stopping_where_a_rollback_led_saves_there(room: Room) -> None:
     assert start(typed, view) is ExitCode.START_AGAIN
     assert [r.step for r in room.steps()][10:] == [6]
     assert catalogue(room.folder.checkpoints)[-1].step == 6
+
+
+def ask_stop_at(folder: RunFolder, wall: float) -> None:
+    clock = FakeClock(wall)
+    submit(folder, new_request("stop", {}, who="anna", reason="", clock=clock, folder=folder))
+
+
+def test_a_stop_is_granted_however_far_the_clock_was_set_back(room: Room) -> None:
+    view = Watcher({6: lambda: ask_stop_at(room.folder, 1000.0)})
+    typed = Start("drill", (*TINY, "train.steps=16"), runs=room.path, prepared=room.prepared)
+    assert start(typed, view) is ExitCode.START_AGAIN, view.said
+    assert room.steps()[-1].step < 16
+
+
+def test_a_stop_asked_of_an_attempt_that_has_ended_stops_no_later_one(room: Room) -> None:
+    room.train(6)
+    ask_stop_at(room.folder, RealClock().wall() + 3600)  # its clock is ahead
+    room.train(12)
+    (refused,) = room.events("request-refused")
+    assert "an earlier attempt" in refused.data["reason"]
 
 
 def test_a_checkpoint_that_was_gone_back_behind_is_no_end_of_a_run(room: Room) -> None:

@@ -21,8 +21,10 @@ from longhaul.core.files import write_json
 from longhaul.core.records import Decision, Event, Record
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import FORMAT, RunFolder
+from longhaul.logbook.lease_files import newest_attempt
 
 _MOST_BYTES = 64 << 10
+_STAMP_DIGITS = 17
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,16 +39,43 @@ class Request:
     who: str
     reason: str
     time: Seconds
+    attempt: int | None = None
+    """Newest attempt when it was asked; None if an older version wrote it. Wall time does not tell
+    which came first: somebody may set the clock."""
 
 
 def new_request(
-    kind: str, data: Mapping[str, Any], *, who: str, reason: str, clock: Clock
+    kind: str,
+    data: Mapping[str, Any],
+    *,
+    who: str,
+    reason: str,
+    clock: Clock,
+    folder: RunFolder | None = None,
 ) -> Request:
-    """A request of now, with an id of its own."""
-    now = clock.wall()
+    """A request of now, with an id of its own.
+
+    Args:
+        kind: what is asked for.
+        data: what it needs.
+        who: asks.
+        reason: a sentence.
+        clock: stamps it.
+        folder: the run; the request comes after those that wait there, and is asked of the attempt
+            that is its newest.
+    """
+    now, attempt = clock.wall(), None
     # To the microsecond: of two requests that a script makes in a row the first comes first.
-    request_id = f"{round(now * 1e6):017d}-{secrets.token_hex(4)}"
-    return Request(id=request_id, kind=kind, data=data, who=who, reason=reason, time=now)
+    stamp = round(now * 1e6)
+    if folder is not None:
+        attempt = newest_attempt(folder)
+        stamps = [path.name.partition("-")[0] for path in _waiting(folder)]
+        waiting = [int(s) for s in stamps if s.isdecimal() and len(s) <= _STAMP_DIGITS]
+        stamp = max([stamp, *(other + 1 for other in waiting)])
+    request_id = f"{stamp:0{_STAMP_DIGITS}d}-{secrets.token_hex(4)}"
+    return Request(
+        id=request_id, kind=kind, data=data, who=who, reason=reason, time=now, attempt=attempt
+    )
 
 
 def submit(folder: RunFolder, request: Request) -> None:
@@ -137,7 +166,12 @@ def _read(path: Path) -> Request:
             raise TypeError(f"{key} {value!r} is no text")
     if not isinstance(body["data"], dict):
         raise TypeError(f"data {body['data']!r} is no JSON object")
-    return Request(id=path.stem, data=body["data"], time=float(body["time"]), **texts)
+    attempt = body.get("attempt")
+    if attempt is not None and type(attempt) is not int:
+        raise TypeError(f"attempt {attempt!r} is no whole number")
+    return Request(
+        id=path.stem, data=body["data"], time=float(body["time"]), attempt=attempt, **texts
+    )
 
 
 def _move_aside(folder: RunFolder, path: Path, reason: str) -> None:

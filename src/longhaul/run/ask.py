@@ -230,7 +230,7 @@ def _ask(
         UsageError: the run refused, or does not answer although somebody trains it.
     """
     clock = RealClock()
-    request = new_request(kind, data, who=user_name(), reason=reason, clock=clock)
+    request = new_request(kind, data, who=user_name(), reason=reason, clock=clock, folder=folder)
     submit(folder, request)
     deadline = time.monotonic() + wait_s
     while (holder := live_holder(folder, clock)) is not None:

@@ -139,13 +139,20 @@ class Desk:
             return self._roll_back(request, trainer, keep)
         if request.kind == "fork":
             return self._fork(request, trainer, keep)
-        if request.kind == "stop" and request.time < self._book.lease.since:
+        if request.kind == "stop" and not self._is_asked_of_this_owner(request):
             raise Refused("asked of an earlier attempt, which has ended")
         if request.kind == "stop":
             self._decide(request, step, {})
             self.stop_reason = request.reason or f"{request.who} asked"
             return "stopping"
         raise Refused(f"{request.kind}: this longhaul knows no such request")
+
+    def _is_asked_of_this_owner(self, request: Request) -> bool:
+        """Whether it was asked since the lease was taken, over however many attempts of it."""
+        lease = self._book.lease
+        if request.attempt is None:
+            return request.time >= lease.since
+        return lease.held_at(request.attempt)
 
     def _set(self, request: Request, trainer: Trainer) -> str:
         path, value = str(request.data.get("path", "")), request.data.get("value")

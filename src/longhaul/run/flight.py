@@ -36,7 +36,7 @@ from longhaul.run.past import Past, is_fork
 from longhaul.run.pilot import Pilot
 from longhaul.run.precision import settle_precision
 from longhaul.run.recovery import Recovery
-from longhaul.run.restore import restore_newest
+from longhaul.run.restore import restore_newest, set_unknown_aside
 from longhaul.run.save_interval import SaveInterval
 from longhaul.run.saved_batch import SavedBatches
 from longhaul.run.signals import StopWish
@@ -128,6 +128,7 @@ def _restore(attempt: Attempt, parts: Parts) -> Origin:
     """Go on from memory that outlived the workers before, or else from the disk."""
     control = parts.ranks.control if parts.ranks else None
     fill = partial(parts_for, parts.step, parts.progress)
+    set_unknown_aside(attempt.book, attempt.past.begun, attempt.view.say)
     survived = restore_survivor(attempt, parts.snapshots, fill, control)
     if survived is not None:
         return Origin(survived, "memory")

@@ -17,11 +17,35 @@ from longhaul.parallel.control import Control
 from longhaul.run.book import Book
 from longhaul.run.patience import patiently, told
 from longhaul.run.tiers import Tiers
+from longhaul.store.book_mirror import created_of
 from longhaul.store.catalogue import Checkpoint, catalogue, newest_usable
 from longhaul.store.commit import sweep
 from longhaul.store.health import health_now
 from longhaul.store.retention import may_begin_anew
 from longhaul.store.strict import RefusedCheckpoint
+from longhaul.store.unknown import set_aside, unknown
+
+
+def set_unknown_aside(book: Book, begun: bool, say: Callable[[str], None]) -> None:
+    """Let no checkpoint stay in the run's folder that its journal does not know.
+
+    Args:
+        book: of this attempt.
+        begun: the journal has records of an earlier one.
+        say: tells a person.
+
+    Raises:
+        OSError: the medium refused.
+    """
+    recorded = book.ledger.state.checkpoint_health.values()
+    manifests = {known.manifest for known in recorded if known.manifest}
+    there = catalogue(book.folder.checkpoints)
+    if found := unknown(there, manifests, begun, created_of(book.folder)):
+        steps = [checkpoint.step for checkpoint in found]
+        aside = set_aside(found)
+        text = f"{_listed(steps)}: not known to this run's journal, moved to {aside}"
+        book.tell("checkpoints-set-aside", 0, steps=steps, text=text)
+        say(f"WARNING: {text}")
 
 
 def restore_newest(
