@@ -3,13 +3,17 @@
 import os
 import signal
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from longhaul.core.clocks import RealClock
 from longhaul.core.records import Decision, Event, StepRecord
+from longhaul.logbook.lease import live_holder
 from longhaul.logbook.reading import read_journal
 from longhaul.run.drill.resume import drill_resume
+from longhaul.supervise.fence import left_over
 
 ENDLESS = (
     "--set", "train.steps=100000", "--set", "optim.schedule.shape=constant",
@@ -57,19 +61,58 @@ def test_one_interrupt_saves_and_ends_and_the_run_goes_on_from_there(room) -> No
     assert not any(r.redone for r in room.records() if isinstance(r, StepRecord))
 
 
-def test_two_interrupts_end_at_once_and_nothing_is_broken(room) -> None:
+def has_signal(pid: int, which: str, number: signal.Signals) -> bool:
+    """Whether a set of signals of a process, such as those that wait (`ShdPnd`), has one."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith(f"{which}:"):
+                return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
+
+
+def test_two_interrupts_end_at_once_and_nothing_is_broken(room, wait_until) -> None:
     process = room.start("train", "drill", *ENDLESS)
     room.wait_for("a verified checkpoint", is_verified)
-    process.send_signal(signal.SIGSTOP)  # so that both signals are there before it can act
+    (worker,) = left_over(room.folder())
+    os.kill(worker.pid, signal.SIGSTOP)  # it cannot save, however long the second one takes
+    made = max(r.step for r in room.records() if isinstance(r, StepRecord))
     process.send_signal(signal.SIGINT)
-    process.send_signal(signal.SIGCONT)
-    room.wait_for("more steps, or the end", lambda _: True)
+    wait_until(
+        "the first one at the worker", lambda: has_signal(worker.pid, "ShdPnd", signal.SIGINT)
+    )
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
-    assert process.returncode == 130
-    process = room.start("train", "drill")
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert "SIGINT again: the run ends at once" in output
+    assert "saved at step" not in output
+    assert not left_over(room.folder())
     before = len(room.records())
+    process = room.start("train", "drill")
     room.wait_for("a further step", is_step(1), after=before)
+    started = [r for r in room.records() if is_event("attempt-started")(r)][-1]
+    assert 0 < started.data["resumed_from"] <= made
+
+
+@pytest.mark.parametrize("moment", ["imports", "the lease", "a worker's imports"])
+def test_two_interrupts_in_start_up_end_with_130_and_no_traceback(
+    room, wait_until, moment: str
+) -> None:
+    process = room.start("train", "drill", *ENDLESS)
+    seen = {
+        # Python itself, some hundredths of a second before, cannot be told otherwise.
+        "imports": lambda: has_signal(process.pid, "SigCgt", signal.SIGUSR1),
+        "the lease": lambda: bool(list(room.folder().leases.glob("[0-9]*.json"))),
+        "a worker's imports": lambda: bool(left_over(room.folder())),
+    }
+    wait_until(moment, seen[moment])
+    process.send_signal(signal.SIGINT)
+    wait_until("the first one taken", lambda: not has_signal(process.pid, "ShdPnd", signal.SIGINT))
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert "Traceback" not in output
+    assert not left_over(room.folder())
+    assert live_holder(room.folder(), RealClock()) is None
 
 
 def test_a_second_owner_is_told_who_holds_the_run(room) -> None:

@@ -32,7 +32,7 @@ def run_and_leave(command: Callable[[], object]) -> NoReturn:
         _leave(leaving.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         print_error("longhaul: interrupted")
-        sys.exit(ExitCode.INTERRUPTED)
+        _leave(ExitCode.INTERRUPTED)
     except BrokenPipeError:
         # The reader of our output, such as `head`, has left: nothing is wrong.
         sys.stderr.close()
@@ -58,11 +58,11 @@ def run_and_leave(command: Callable[[], object]) -> NoReturn:
 
 def _leave(code: int) -> NoReturn:
     """End the process. Everything of ours is closed by now, but torch would take half a second to
-    take itself apart.
+    take itself apart; a signal that comes while Python does that would show a traceback.
     """
     ignore_notices()
     flush_outputs(_READ_WITHIN_S)
-    if "torch" in sys.modules:
+    if code == ExitCode.INTERRUPTED or "torch" in sys.modules:
         atexit._run_exitfuncs()
         with suppress(OSError):
             sys.stdout.flush()

@@ -8,13 +8,14 @@ Enters: arguments. Leaves: what the command leaves. Never knows: what the comman
 
 import sys
 
-from longhaul.run.signals import leave_on_notices
+from longhaul.run.signals import leave_on_interrupt, leave_on_notices
 
 _TRAINING = ("train", "worker")
 
 
 def main() -> None:
     """Run a command."""
+    leave_on_interrupt()
     if sys.argv[1:2] and sys.argv[1] in _TRAINING:
         leave_on_notices()
     from longhaul.cli.main import main as run

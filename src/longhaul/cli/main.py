@@ -24,6 +24,7 @@ from longhaul.cli import (
     write,
 )
 from longhaul.cli.ending import run_and_leave
+from longhaul.run.signals import leave_in_order_on_interrupt
 
 app = typer.Typer(
     name="longhaul",
@@ -61,4 +62,5 @@ app.command()(look.compact)
 
 def main() -> None:
     """Run a command; a user's mistake never shows a traceback."""
+    leave_in_order_on_interrupt()
     run_and_leave(lambda: app(standalone_mode=False))

@@ -75,7 +75,9 @@ def _work(folder: RunFolder) -> None:
     """What a worker's process does: the command `longhaul worker`."""
     from longhaul.cli.ending import run_and_leave
     from longhaul.cli.worker import worker
+    from longhaul.run.signals import leave_on_interrupt
 
+    leave_on_interrupt()  # the lease is the supervisor's; until it trains there is nothing to save
     run_and_leave(lambda: worker(folder.path))
 
 

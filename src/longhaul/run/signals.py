@@ -72,6 +72,29 @@ def ignore_notices() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
+def leave_on_interrupt() -> None:
+    """From now on SIGINT ends this process at once: it has begun nothing that must be put in order.
+
+    Where SIGINT is ignored, as in the background of a shell, it stays so.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, _leave_interrupted)
+
+
+def leave_in_order_on_interrupt() -> None:
+    """From now on the first SIGINT unwinds this process, which gives its lease back; the second
+    one, which may come amidst that, ends it at once. Neither shows where it was.
+    """
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, _leave_interrupted)
+        write_now("longhaul: interrupted")  # typer makes a plain exit of what is raised
+        raise KeyboardInterrupt
+
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, interrupt)
+
+
 @contextmanager
 def leaving_at_once() -> Iterator[None]:
     """While text is prepared there is nothing to save: a scheduler's notice ends it with 16."""
@@ -87,6 +110,11 @@ def listening(
     wish = StopWish(say, orphaned)
     with handled((signal.SIGINT, *NOTICES), wish.hear):
         yield wish
+
+
+def _leave_interrupted(number: int, frame: FrameType | None) -> None:
+    write_now("longhaul: interrupted")
+    os._exit(ExitCode.INTERRUPTED)
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
