@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from longhaul.core.errors import ExitCode
-from longhaul.core.output import flush_outputs
+from longhaul.core.output import flush_outputs, print_error
 from longhaul.core.units import Seconds
 
 _REASONS = {ExitCode.INTERRUPTED: "interrupted", ExitCode.START_AGAIN: "preempted"}
@@ -88,7 +88,7 @@ def leave_in_order_on_interrupt() -> None:
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, _leave_interrupted)
-        write_now("longhaul: interrupted")  # typer makes a plain exit of what is raised
+        print_error("longhaul: interrupted")  # typer makes a plain exit of what is raised
         raise KeyboardInterrupt
 
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
@@ -113,7 +113,8 @@ def listening(
 
 
 def _leave_interrupted(number: int, frame: FrameType | None) -> None:
-    write_now("longhaul: interrupted")
+    print_error("longhaul: interrupted")
+    flush_outputs(_HEARD_WITHIN_S)
     os._exit(ExitCode.INTERRUPTED)
 
 
