@@ -1,3 +1,4 @@
+import errno
 import json
 import re
 import shutil
@@ -8,6 +9,7 @@ import pytest
 
 from longhaul.core.clocks import FakeClock
 from longhaul.logbook import lease as lease_module
+from longhaul.logbook import lease_files
 from longhaul.logbook.folder import create_run
 from longhaul.logbook.holder import STALE_S, here
 from longhaul.logbook.journal import Journal
@@ -91,6 +93,20 @@ def test_a_heartbeat_that_cannot_be_written_is_no_harm(folder, clock):
     own.heartbeat()
     away.rename(folder.leases)
     assert own.is_ours()
+
+
+def test_a_full_disk_keeps_no_heartbeat_and_no_release_from_being_seen(folder, clock, monkeypatch):
+    def full(path, body):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    own = acquire(folder, clock)
+    monkeypatch.setattr(lease_files, "write_json", full)
+    clock.advance(100.125)
+    own.heartbeat()
+    assert newest_holder(folder).heartbeat == clock.wall()
+    clock.advance(10)
+    own.release()
+    assert newest_holder(folder).released == clock.wall()
 
 
 def test_a_heartbeat_after_the_release_does_not_take_the_lease_back(folder, clock):

@@ -44,12 +44,22 @@ def create_lease(folder: RunFolder, holder: Holder) -> bool:
 
 
 def write_holder(folder: RunFolder, holder: Holder) -> None:
-    """Write an attempt's file anew.
+    """Write an attempt's file anew; on a full disk in place, where it needs no more space.
+
+    A reader who comes amidst that finds the file damaged and just changed, which is a live holder.
 
     Raises:
         OSError: the medium refused.
     """
-    write_json(lease_path(folder, holder.attempt), _body(holder))
+    path = lease_path(folder, holder.attempt)
+    try:
+        write_json(path, _body(holder))
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        with path.open("r+b") as file:
+            file.write((json.dumps(_body(holder), indent=2) + "\n").encode())
+            file.truncate()
 
 
 def read_holder(path: Path) -> Holder | None:
