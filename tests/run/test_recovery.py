@@ -1,5 +1,6 @@
 """Rollbacks and forks through whole runs, within this process."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from longhaul.core.clocks import FakeClock, RealClock
 from longhaul.core.errors import ExitCode, NeedsPerson, RecipeError, UsageError
 from longhaul.core.records import Decision, Event, StepRecord
 from longhaul.logbook.folder import RunFolder
+from longhaul.logbook.lease import RunGone
 from longhaul.logbook.ledger import load_ledger
 from longhaul.logbook.reading import read_journal
 from longhaul.logbook.requests import new_request, pending, submit
@@ -219,6 +221,17 @@ def test_stopping_where_a_rollback_led_saves_there(room: Room) -> None:
     assert start(typed, view) is ExitCode.START_AGAIN
     assert [r.step for r in room.steps()][10:] == [6]
     assert catalogue(room.folder.checkpoints)[-1].step == 6
+
+
+def test_a_run_whose_folder_goes_right_before_its_end_has_not_ended_well(room: Room) -> None:
+    def delete() -> None:
+        while room.folder.path.exists():  # a save may be under way
+            shutil.rmtree(room.folder.path, ignore_errors=True)
+
+    with pytest.raises(RunGone, match="at step 12") as gone:
+        room.train(12, at={12: delete})
+    assert gone.value.exit_code is ExitCode.NEEDS_PERSON
+    assert not room.folder.path.exists()
 
 
 def ask_stop_at(folder: RunFolder, wall: float) -> None:
