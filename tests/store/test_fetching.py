@@ -3,9 +3,10 @@ from pathlib import Path
 
 import pytest
 
+from longhaul.core.errors import NotOwner
 from longhaul.logbook.ledger import CheckpointHealth
 from longhaul.store.catalogue import Checkpoint, catalogue
-from longhaul.store.commit import NotOwner, sweep
+from longhaul.store.commit import sweep
 from longhaul.store.fetching import bring_here, forget_downloads, newest_of_all
 from longhaul.store.manifest import verify
 from longhaul.store.patience import StoreError

@@ -23,13 +23,13 @@ from longhaul.checkpoint.capture import TrainingState
 from longhaul.checkpoint.staging import Staging
 from longhaul.checkpoint.write import Stage, needed_bytes, render_facts, write_checkpoint
 from longhaul.core.clocks import Clock
+from longhaul.core.errors import NotOwner
 from longhaul.core.meter import Meter
 from longhaul.core.pieces import Pieces
 from longhaul.core.units import Bytes, Seconds, short_bytes
 from longhaul.logbook.reserve import RESERVE_BYTES
 from longhaul.parallel.control import Control, first_does
 from longhaul.store.catalogue import catalogue
-from longhaul.store.commit import NotOwner
 from longhaul.store.manifest import Manifest
 from longhaul.store.strict import RefusedCheckpoint
 

@@ -223,6 +223,7 @@ class Ledger:
 
         Raises:
             LedgerError: it could not be written or makes no sense; the state is as it was.
+            NotOwner: another attempt decides by now; the state is as it was.
         """
         state = fold(self._state, decision)
         try:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from longhaul.core.errors import NotOwner
 from longhaul.core.records import Event, StepRecord
 from longhaul.core.units import Seconds
 from longhaul.logbook.ledger import LedgerError, LedgerState
@@ -17,7 +18,7 @@ from longhaul.run.recovery import Recovery
 from longhaul.run.save_interval import SaveInterval
 from longhaul.run.tiers import Tiers
 from longhaul.store.catalogue import catalogue
-from longhaul.store.commit import NotOwner, checkpoint_path, remove
+from longhaul.store.commit import checkpoint_path, remove
 from longhaul.store.health import health_now
 from longhaul.store.retention import to_remove
 from longhaul.train.trainer import Trainer

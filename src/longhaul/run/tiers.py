@@ -14,7 +14,7 @@ from typing import Any
 from longhaul.config.recipe import Recipe
 from longhaul.core.books import TimeBooks
 from longhaul.core.clocks import Clock
-from longhaul.core.errors import LonghaulError, NeedsPerson
+from longhaul.core.errors import LonghaulError, NeedsPerson, NotOwner
 from longhaul.core.records import StepRecord
 from longhaul.core.units import Bytes, Seconds, short_bytes, short_seconds
 from longhaul.logbook.folder import RunFolder
@@ -24,7 +24,7 @@ from longhaul.recover.plan import Safe
 from longhaul.run.elsewhere import StoreNeeded, draw_of, places_of
 from longhaul.store.book_mirror import BookMirror, created_of, editions
 from longhaul.store.catalogue import Checkpoint, catalogue
-from longhaul.store.commit import NotOwner, remove
+from longhaul.store.commit import remove
 from longhaul.store.fetching import Copy, bring_here, forget_downloads, newest_of_all
 from longhaul.store.health import health_now, health_of
 from longhaul.store.pace import Pace

@@ -18,9 +18,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from longhaul.core.errors import NotOwner
 from longhaul.core.units import Bytes
 from longhaul.store.catalogue import Checkpoint
-from longhaul.store.commit import NotOwner
 from longhaul.store.manifest import (
     MANIFEST_NAME,
     FileEntry,

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 
 from longhaul.core.clocks import Clock
+from longhaul.core.errors import NotOwner
 from longhaul.core.units import Seconds, short_seconds
 from longhaul.logbook.ledger import CheckpointHealth, Health
 from longhaul.store.book_mirror import BookMirror, PlaceTaken
 from longhaul.store.catalogue import Checkpoint
-from longhaul.store.commit import NotOwner
 from longhaul.store.health import health_now, health_of
 from longhaul.store.inventory import DrawOf, Inventory
 from longhaul.store.patience import StoreError
