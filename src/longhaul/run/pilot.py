@@ -64,6 +64,7 @@ class Pilot:
         self._book = attempt.book
         self._view = attempt.view
         self._progress = attempt.progress
+        self._verification = attempt.verification
         self._clock = attempt.clock
         self._judgement = judgement
         self._recovery = recovery
@@ -75,7 +76,11 @@ class Pilot:
         self._spent: tuple[Seconds, Seconds] | None = None
 
     def fly(self) -> None:
-        """Train until the run is finished, somebody wants it to stop, or its time is up."""
+        """Train until the run is finished, somebody wants it to stop, or its time is up.
+
+        Raises:
+            DataError: the text is not what was prepared any more.
+        """
         self._desk.answer(self.trainer, self.keep)
         self._watch_the_time()
         if self._stop_wanted():
@@ -84,6 +89,8 @@ class Pilot:
         self.keeper.adjust_interval()
         for record in self.trainer.steps():
             self.keep(record)
+            if self._verification is not None:
+                self._verification.raise_if_wrong()
             if not self.trainer.at_border:
                 continue  # the other ranks are under way; what this asks for comes up again
             if self._machines is not None:
