@@ -295,7 +295,8 @@ class Saver:
 
     def _reason(self, error: OSError, facts: bytes) -> str:
         if error.errno not in _FULL:
-            return f"{error.strerror or error} ({error.filename or self._folder})"
+            code = errno.errorcode.get(error.errno or 0, "no errno")
+            return f"{error.strerror or error} ({code}, {error.filename or self._folder})"
         needed = short_bytes(needed_bytes(self._staging.filled(), facts, self._pieces))
         free = "?"
         with suppress(OSError):

@@ -99,7 +99,7 @@ class Pilot:
                 self._steer()
             self._desk.answer(self.trainer, self.keep)
             self.keeper.prune()
-            self.keeper.pause_while_full(self.keep, self._asked_to_stop)
+            self.keeper.pause_while_failing(self.keep, self._asked_to_stop)
             self.keeper.adjust_interval()
             self._watch_the_time()
             if self._stop_wanted():
@@ -221,15 +221,22 @@ def _first_masked(finding: Finding, record: StepRecord) -> bool:
     return finding.kind == "non-finite" and record.masked and finding.first_step == record.step
 
 
-def refuse_unsaved(saved_step: int | None, step: int, folder: str) -> None:
+def refuse_unsaved(saved_step: int | None, step: int, folder: str, why: str = "") -> None:
     """The end of a run that is not on disk is no end.
+
+    Args:
+        saved_step: newest step whose checkpoint was read back; None if there is none.
+        step: that training has reached.
+        folder: of the checkpoints.
+        why: what the save has failed of; empty if that is not known.
 
     Raises:
         NeedsPerson: the last checkpoint could not be saved.
     """
     if saved_step != step:
         raise NeedsPerson(
-            f"training reached step {step}, but its checkpoint could not be saved in {folder}",
-            "free space there and start the same command again; "
+            f"training reached step {step}, but its checkpoint could not be saved in {folder}"
+            + (f": {why}" if why else ""),
+            "mend that, or free space there, and start the same command again; "
             + (f"it goes on from step {saved_step}" if saved_step else "it starts from step 0"),
         )
