@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from longhaul.core.errors import NotOwner
-from longhaul.core.files import fsync_folder
+from longhaul.core.files import fsync_folder, naming
 from longhaul.core.records import Decision, Event, Record, StepRecord, to_line
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.journal_files import JournalFile, journal_files
@@ -174,6 +174,10 @@ class _Stream:
 
     def write(self, line: bytes, durably: bool) -> None:
         """Append a whole line, or nothing and raise OSError."""
+        with naming(self._journal / self._file.name):
+            self._append(line, durably)
+
+    def _append(self, line: bytes, durably: bool) -> None:
         descriptor = self._opened()
         begin = os.lseek(descriptor, 0, os.SEEK_END)
         if begin >= self._rotate_bytes:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from longhaul.core.errors import NotOwner
+from longhaul.core.files import naming
 from longhaul.core.units import Bytes
 from longhaul.store.catalogue import Checkpoint
 from longhaul.store.manifest import (
@@ -115,7 +116,8 @@ class RemoteTier:
         with self.files.throttle:
             for file in manifest.files:
                 self.files.fetch(f"{checkpoint.path}/{file.name}", into / file.name, file, say)
-        (into / MANIFEST_NAME).write_bytes(content)
+        with naming(into / MANIFEST_NAME):
+            (into / MANIFEST_NAME).write_bytes(content)
         return manifest
 
     def read(self, checkpoint: Checkpoint, name: str) -> bytes:
