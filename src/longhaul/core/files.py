@@ -86,8 +86,10 @@ def create_exclusively(path: Path, content: bytes) -> bool:
     """
     temporary = _temporary_beside(path)
     try:
-        with naming(path):
-            temporary.write_bytes(content)
+        with naming(path), temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
         os.link(temporary, path)
     except FileExistsError:
         # NFS may make the link and lose its answer; then both names are the same file.
