@@ -7,6 +7,7 @@ Enters: a run's folder and a clock. Leaves: the lease, or who holds it.
 Never knows: what its owner does with the run.
 """
 
+import errno
 import getpass
 import os
 import shlex
@@ -109,6 +110,16 @@ class Lease:
             return False
         # On another machine than its taker's a newer attempt's file may not be seen yet.
         return newest_attempt(self._folder) <= self.attempt
+
+    def may_decide(self) -> bool:
+        """The same for decisions, which wait where the folder is away and may come back.
+
+        Raises:
+            FileNotFoundError: it is away.
+        """
+        if why := self.gone():
+            raise FileNotFoundError(errno.ENOENT, why, str(self._folder.path))
+        return self.is_ours()
 
     def gone(self) -> str:
         """Why the folder is not that of the run whose lease this is; empty if it is.
