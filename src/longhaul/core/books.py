@@ -14,7 +14,8 @@ from longhaul.core.units import Seconds
 
 Bucket = Literal[
     "prepare",  # reading text, training a tokenizer, writing shards
-    "restart",  # from the start of the process (first start too) to its first step; a rollback
+    "start-up",  # from the start of the process to its first step
+    "restart",  # the same after a failure; a rollback
     "compile",
     "training",
     "data_wait",
@@ -42,7 +43,7 @@ class TimeBooks:
     def __init__(
         self,
         clock: Clock,
-        bucket: Bucket = "restart",
+        bucket: Bucket = "start-up",
         already: Seconds = 0.0,
         watcher: Callable[[Bucket], None] | None = None,
     ) -> None:

@@ -23,6 +23,23 @@ def time_spent(records: Iterable[Record]) -> dict[str, Seconds]:
     return spent
 
 
+def start_bucket(records: Iterable[Record]) -> Bucket:
+    """What the next start is booked to: `restart` after a failure, else `start-up`.
+
+    An attempt has failed that ended with a cause, or left no word of its end.
+
+    Args:
+        records: events of the attempts before it, in order.
+    """
+    bucket: Bucket = "start-up"
+    for record in records:
+        if isinstance(record, Event) and record.kind == "attempt-started":
+            bucket = "restart"  # until its end is told
+        elif isinstance(record, Event) and record.kind in ("attempt-ended", "finished"):
+            bucket = "restart" if "cause" in record.data else "start-up"
+    return bucket
+
+
 def wall_seconds(records: Iterable[Record]) -> Seconds:
     """Time from the start of the run's first process to its last record.
 

@@ -24,6 +24,7 @@ Phase = Literal["prepare", "start-up", "compile", "step", "evaluation", "save"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
 PHASE_OF: dict[Bucket, Phase] = {
     "prepare": "prepare",
+    "start-up": "start-up",
     "restart": "start-up",
     "detection": "start-up",  # replays of steps, before an action; comparing ranks
     "compile": "compile",
