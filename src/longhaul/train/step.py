@@ -86,6 +86,9 @@ class TrainingStep:
         self._own: tuple[int, ...] = () if parallel is None else (parallel.world.rank,)
         self.before_change: Callable[[], None] = lambda: None
         """Called before weights or the optimizer's state change: a save may still read them."""
+        self.alive: Callable[[], None] = lambda: None
+        """Called before every micro-batch, every pass of a pipeline and every part of the update: a
+        sign of life. The host may be far ahead of its device there."""
         self.pulse: Pulse | None = None
         """Times this rank's own computing, among many."""
 
@@ -115,10 +118,12 @@ class TrainingStep:
             self.model.train()
         with self.pulse.computing() if self.pulse is not None else nullcontext():
             loss = self.compute(batch, micro_sequences, read_gauges, window)
+        self.alive()
         if self.parallel is not None:
             self.parallel.sum_gradients()
         scale = self.loss_scale.scale.clone() if self.loss_scale is not None else None
         self.before_change()
+        self.alive()
         gate = self.optimizer.judge(loss, scale)
         self.optimizer.set_learning_rate(learning_rate)
         with (
@@ -127,6 +132,7 @@ class TrainingStep:
             else nullcontext()
         ):
             self.optimizer.step(gate)
+        self.alive()
         self.optimizer.clear_gradients()
         figures = [gate.loss, gate.gradient_norm, gate.masked]
         if self.loss_scale is not None and scale is not None:
@@ -162,6 +168,7 @@ class TrainingStep:
             strict=True,
         )
         for number, (tokens_BT, targets_BT) in enumerate(micro_batches):
+            self.alive()
             self._key_generators(batch, number)
             # The sum over the global number of targets, never a mean of means (DESIGN rule 6).
             micro_loss = self._loss(tokens_BT, targets_BT, read_gauges, window) / batch.num_targets
@@ -192,6 +199,7 @@ class TrainingStep:
         first = parallel.first_gradient() if read_gauges and len(tokens) > 1 else None
 
         def forward(one: "Pass", given: torch.Tensor | None) -> torch.Tensor:
+            self.alive()
             # Stages of one rank draw different numbers too.
             turn = (one.stage,) if one.stage > first_stage else ()
             self._key_generators(batch, one.number, *turn)
@@ -200,6 +208,7 @@ class TrainingStep:
             return made / batch.num_targets if staged.makes_loss(one.stage) else made
 
         def backward(one: "Pass", made: torch.Tensor, gradient: torch.Tensor | None) -> None:
+            self.alive()
             looks = first is not None and one.number == 0
             is_last = one.number == len(tokens) - 1
             parallel.before_backward(looks or is_last, looks or one.stage == first_stage)
@@ -231,6 +240,7 @@ class TrainingStep:
         tokens_BT %= self.model.vocab_size
         with self.aside():
             for _ in range(2):
+                self.alive()
                 # With gauges, as those steps take the most memory; they run uncompiled.
                 loss = self._loss(tokens_BT, tokens_BT, read_gauges=True, window=None)
                 self._backward(loss / tokens_BT.numel())

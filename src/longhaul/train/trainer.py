@@ -59,6 +59,7 @@ class Trainer:
         self._effective = EffectiveSettings(recipe, ledger)
         self._parts = parts
         self._drain: Drain[StepRecord] = Drain(parts.step.device)
+        parts.step.alive = parts.books.alive
         self._told: deque[Told] = deque()
         self._stopping = False
         self._went_back = False
