@@ -7,6 +7,7 @@ Never knows: what the buckets are good for; goodput is computed by who reads the
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain, repeat
 from typing import Literal, get_args
 
 from longhaul.core.clocks import Clock
@@ -62,6 +63,16 @@ class TimeBooks:
         """Tell the watcher once more which bucket is open, from within what takes long."""
         if self._watcher is not None:
             self._watcher(self._bucket)
+
+    def alive_after(self, first: Bucket) -> Callable[[], None]:
+        """`alive`, but what follows its first call is booked to `first`, up to its second one."""
+        buckets = chain((first,), repeat(self._bucket))
+
+        def alive() -> None:
+            self.switch(next(buckets))
+            self.alive()
+
+        return alive
 
     def switch(self, bucket: Bucket) -> Bucket:
         """Close the open bucket, open `bucket`, and return the one that was open."""

@@ -229,6 +229,7 @@ class Trainer:
         yield from self._completed(wait=True)
         yield self._event("evaluation-started")
         settings, parts = self.settings, self._parts
+        compiles = parts.step.forms.see_evaluation(settings.model.context)
         with parts.books.booked("evaluation"):
             evaluation: Evaluation = evaluate(
                 parts.step.model,
@@ -239,7 +240,7 @@ class Trainer:
                 settings.evaluation.sequences,
                 most_tokens,
                 parts.ranks,
-                parts.books.alive,
+                parts.books.alive_after("compile") if compiles else parts.books.alive,
             )
         if parts.step.parallel is not None:
             parts.step.parallel.rest()
