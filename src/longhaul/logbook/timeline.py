@@ -57,8 +57,8 @@ def wall_seconds(records: Iterable[Record]) -> Seconds:
 def tokens_per_second(record: StepRecord) -> float:
     """Target tokens of the global batch over the seconds of `STEP_BUCKETS`; NaN if none passed.
 
-    Several steps may be seen complete at once (DESIGN rule 3); the first of them then carries
-    the seconds of all.
+    These are wall seconds since the step before was seen complete. Steps seen complete together
+    (DESIGN rule 3) share them by what the device took for each (`train/completed.py`).
     """
     seconds = sum(record.seconds.get(bucket, 0.0) for bucket in STEP_BUCKETS)
     return record.tokens / seconds if seconds > 0 else float("nan")
