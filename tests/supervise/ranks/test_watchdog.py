@@ -7,6 +7,7 @@ from longhaul.supervise.ranks.watchdog import (
     ProcessState,
     Rank,
     deadline,
+    doubted,
     judge,
     kept,
     learn,
@@ -199,3 +200,21 @@ def test_who_did_not_arrive_is_told_from_what_there_is(ranks, waiting, missing, 
     named, reason = who_did_not_arrive(ranks, waiting)
     assert named == missing
     assert why in reason
+
+
+def test_steps_that_have_become_much_longer_are_not_a_hang_at_every_attempt() -> None:
+    """From 2 s to 40 s at a stage of longer sequences, which each attempt comes to again."""
+    stage = [rank(0, step=100, at=100.0)]
+    learned, waited = taught(rank(0, step=99, sign=4, at=98.0), rank(0, step=100, at=100.0)), []
+    for _ in range(3):
+        verdict = judge(10_000.0, 0.0, stage, learned, SETTINGS)
+        waited.append(verdict.deadline_s)
+        learned = doubted(learned, stage, verdict)
+    assert waited == [30.0, 60.0, 120.0]
+
+
+def test_a_stopped_process_and_a_start_that_hangs_do_not_lengthen_the_deadline_of_a_step() -> None:
+    for ranks in ([rank(0), rank(1, state="stopped")], [rank(0, step=0), Rank(1, "host-a", None)]):
+        verdict = judge(10_000.0, 0.0, ranks, Learned(), SETTINGS)
+        assert verdict.hung
+        assert deadline("step", doubted(Learned(), ranks, verdict), SETTINGS) == 30.0

@@ -17,7 +17,7 @@ from longhaul.core.files import write_json
 from longhaul.core.units import Bytes, Seconds
 from longhaul.logbook.folder import RunFolder
 from longhaul.supervise.ranks.progress import PHASES, Phase
-from longhaul.supervise.ranks.watchdog import Rank, Verdict, judge, kept, learn
+from longhaul.supervise.ranks.watchdog import Rank, Verdict, doubted, judge, kept, learn
 
 _FORMAT = 1
 _WRITE_BEYOND = 1.25
@@ -48,7 +48,11 @@ class Watch:
         longest = self._longest()
         if any(longest[p] > _WRITE_BEYOND * self._kept.get(p, _SHORT_S) for p in longest):
             self._keep(longest)
-        return judge(now, began, ranks, self._learned, self._settings)
+        verdict = judge(now, began, ranks, self._learned, self._settings)
+        if verdict.hung:
+            self._learned = doubted(self._learned, ranks, verdict)
+            self._keep(self._longest())
+        return verdict
 
     def blink(self) -> None:
         """Nobody could look for a while, and ranks could give no signs: begin to look anew."""

@@ -9,7 +9,7 @@ Never knows: processes, files, or what is done about a hang.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from longhaul.config.supervise import SuperviseSection
@@ -117,6 +117,27 @@ def learn(learned: Learned, ranks: Iterable[Rank], now: Seconds) -> Learned:
     return Learned(silences, last, quiet)
 
 
+def doubted(learned: Learned, ranks: Sequence[Rank], verdict: Verdict) -> Learned:
+    """What is known after a group was found to hang: it may just have become slower, as at a stage
+    of longer sequences, and would be found to hang at every attempt. The next deadline is twice as
+    long; a rank that really hangs is found all the same.
+    """
+    if verdict.deadline_s is None or verdict.missing:  # a process that is stopped is not slow
+        return learned
+    seconds = 2 * verdict.deadline_s / _LEARNED_TIMES
+    silences = dict(learned.silences)
+    for rank in ranks:
+        phase: Phase = rank.progress.phase if rank.progress and begun(ranks) else "start-up"
+        step = rank.progress.step if rank.progress else 0
+        silences[phase] = {**silences.get(phase, {}), step: seconds}
+    return replace(learned, silences=silences)
+
+
+def begun(ranks: Iterable[Rank]) -> bool:
+    """Whether a rank has made a record in this attempt."""
+    return any(rank.progress and rank.progress.step for rank in ranks)
+
+
 def deadline(phase: Phase, learned: Learned, settings: SuperviseSection) -> Seconds | None:
     """How long a group may be silent in a phase; None: for ever."""
     if phase not in _DEADLINE_OF:
@@ -154,7 +175,7 @@ def judge(
     quiet_s = now - newest
     phases: list[Phase] = [rank.progress.phase if rank.progress else "start-up" for rank in ranks]
     deadlines = [deadline(phase, learned, settings) for phase in phases]
-    if not any(rank.progress and rank.progress.step for rank in ranks):
+    if not begun(ranks):
         deadlines.append(deadline("start-up", learned, settings))
     stopped = tuple(rank.rank for rank in ranks if rank.state == "stopped")
     if stopped:
