@@ -168,14 +168,11 @@ class Supervisor:
                 self._memory.keep_only(())  # it is that of ranks on other nodes
             signatures = of_device(job.signatures, job.device())
             self._lookout = Lookout(self._fleet, attempt, signatures, self._clock, self._say)
-        return Group(
-            job.folder, attempt, posts, job.work, job.program, self._began, self._memory
-        )  # fmt: skip
+        return Group(job.folder, attempt, posts, job.work, job.program, self._began, self._memory)
 
     def _watch(self, group: Group, ears: Ears) -> End:
         """Until the group has ended, failed, or hangs."""
-        self._ranks.blink()
-        began, looked = self._clock.monotonic(), 0.0
+        began, looked = self._ranks.blink(self._clock.monotonic()), 0.0
         while True:
             before = self._clock.monotonic()
             select.select([ears.descriptor, *group.descriptors()], [], [], _LOOK_EVERY_S)
@@ -184,8 +181,7 @@ class Supervisor:
             now = self._clock.monotonic()
             # A pause, Ctrl-Z or a scheduler's: the workers could give no sign of life either.
             if now - before > 2 * _LOOK_EVERY_S:
-                self._ranks.blink()
-                began = now
+                began = self._ranks.blink(now)
             leaving = ExitCode.START_AGAIN if self._leaving else None
             end = group_end(self._codes(group), self._stop or leaving, at_once=self._at_once)
             if end is not None:

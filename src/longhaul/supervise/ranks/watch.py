@@ -54,9 +54,10 @@ class Watch:
             self._keep(self._longest())
         return verdict
 
-    def blink(self) -> None:
-        """Nobody could look for a while, and ranks could give no signs: begin to look anew."""
+    def blink(self, now: Seconds = 0.0) -> Seconds:
+        """Nobody could look for a while, and ranks could give no signs: begin anew, `now`."""
         self._learned = self._learned.blinked()
+        return now
 
     def close(self) -> None:
         """Keep what holds now, of which some may be less than before."""
