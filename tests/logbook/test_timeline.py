@@ -6,7 +6,13 @@ from hypothesis import strategies as st
 
 from longhaul.core.books import BUCKETS, TimeBooks
 from longhaul.core.clocks import FakeClock
-from longhaul.logbook.timeline import time_spent, tokens_per_second, wall_seconds
+from longhaul.core.records import Event
+from longhaul.logbook.timeline import (
+    start_bucket,
+    time_spent,
+    tokens_per_second,
+    wall_seconds,
+)
 
 spans = st.tuples(
     st.sampled_from(BUCKETS), st.floats(0, 100), st.sampled_from(["", "step", "event"])
@@ -44,3 +50,23 @@ def test_a_rate_counts_what_steps_take_and_nothing_else(make_step):
     seconds = {"training": 1.0, "data_wait": 0.5, "redone": 0.5, "evaluation": 90.0}
     assert tokens_per_second(make_step(seconds=seconds)) == 8 * 64 / 2.0
     assert math.isnan(tokens_per_second(make_step(seconds={})))
+
+
+def told(*kinds: str, **data: object) -> list[Event]:
+    return [Event(kind=kind, data=data, attempt=1, time=0.0) for kind in kinds]
+
+
+@pytest.mark.parametrize(
+    ("before", "bucket"),
+    [
+        ([], "start-up"),
+        (told("attempt-started", "attempt-ended", reason="stopped"), "start-up"),
+        (told("attempt-started", "finished"), "start-up"),
+        (told("attempt-started"), "restart"),
+        (told("attempt-started", "attempt-ended", cause="killed"), "restart"),
+        (told("attempt-ended", cause="killed"), "restart"),
+    ],
+    ids=["the first", "stopped", "finished", "no word", "failed", "failed in its start"],
+)
+def test_only_a_start_after_a_failure_is_booked_as_a_restart(before, bucket) -> None:
+    assert start_bucket(before) == bucket

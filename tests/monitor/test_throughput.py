@@ -25,6 +25,14 @@ def test_only_time_spent_on_steps_counts_and_only_of_the_last_twenty():
     assert throughput.tokens_per_second == pytest.approx(400)
 
 
+def test_a_step_that_compiled_counts_neither_its_tokens_nor_its_time():
+    throughput = Throughput()
+    for step in range(1, 5):
+        throughput.see(record(step, {"compile": 60.0, "training": 0.01}))
+        throughput.see(record(step, {"training": 0.5}))
+    assert throughput.tokens_per_second == pytest.approx(200)
+
+
 def test_peaks_are_those_of_data_sheets():
     assert peak_flops("NVIDIA H100 80GB HBM3", "bf16") == 989e12
     assert peak_flops("NVIDIA A100-SXM4-80GB", "float32") == 19.5e12

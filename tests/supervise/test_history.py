@@ -39,12 +39,12 @@ def test_a_checkpoint_that_is_given_up_is_so_for_every_reader(folder) -> None:
 
 
 def test_what_no_record_booked_is_detection_or_a_start(folder) -> None:
-    assert unbooked(folder, 1, began=100.0, now=103.0) == {"restart": 3.0}
+    assert unbooked(folder, 1, began=100.0, now=103.0) == {"start-up": 3.0}
     pilot = Journal(folder, 1)
-    pilot.append(Event(kind="note", attempt=1, time=110.0))
+    pilot.append(Event(kind="attempt-started", attempt=1, time=110.0))
     pilot.close()
     assert unbooked(folder, 1, began=100.0, now=142.0) == {"detection": 32.0}
-    assert unbooked(folder, 2, began=150.0, now=151.0) == {"restart": 1.0}, "another attempt"
+    assert unbooked(folder, 2, began=150.0, now=151.0) == {"restart": 1.0}, "after one that died"
 
 
 def test_what_is_told_of_other_replicas_is_no_sign_of_the_pilot(folder) -> None:

@@ -17,7 +17,10 @@ def test_a_run_ends_with_all_that_was_promised_and_says_so_the_second_time(room)
         "goodput", f"run: {room.folder().path}", "optimizer groups",
     ):  # fmt: skip
         assert promised in output
-    seconds = sum(time_spent(read_journal(room.folder())).values())
+    spent = time_spent(read_journal(room.folder()))
+    assert spent["start-up"] > 0
+    assert "restart" not in spent, "nothing has failed"
+    seconds = sum(spent.values())
     assert seconds == pytest.approx(wall_seconds(room.records()), rel=0.01)
 
     code, output = room.run("train", "drill")

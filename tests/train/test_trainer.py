@@ -281,3 +281,18 @@ def test_gradients_and_live_settings_do_not_survive_a_rollback(make_trainer: Mak
     assert all(p.grad is None for p in trainer.training_step.model.parameters())
     assert trainer.live_settings()["matrix.lr"] == 1e-4
     assert trainer.position.step == 3
+
+
+def test_every_micro_batch_and_every_batch_of_an_evaluation_gives_a_sign_of_life(
+    make_trainer: MakeTrainer,
+) -> None:
+    """Also where steps are replayed: it is the step that gives them."""
+    trainer = make_trainer(
+        "batch.stages=[]", "batch.sequences=16", "batch.micro_sequences=2", "train.steps=6",
+        "evaluation.sequences=2",
+    )  # fmt: skip
+    signs: list[str] = []
+    trainer._parts.books.watch(signs.append)
+    steps(trainer)
+    assert signs.count("training") >= 6 * (16 // 2 + 2), "and in the update"
+    assert signs.count("evaluation") >= 256 // (2 * 32)

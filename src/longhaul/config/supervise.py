@@ -8,7 +8,8 @@ from longhaul.config.section import Section, changed_at_start
 
 DERIVED_FROM_STEP = 20
 """Start-up, compilation and saving get this many deadlines of a step: the first two give no sign of
-life before their end, and a save gives one only while its bytes move.
+life before their end, and a save gives one only while its bytes move. A start-up lasts until the
+first record: nobody knows before how long a step takes.
 """
 EVALUATION_FROM_STEP = 4
 """An evaluation gives a sign before each of its batches, which may be larger than a step's."""
@@ -43,13 +44,13 @@ class SuperviseSection(Section):
     """The watchdog's deadlines, all of which follow from `deadline_s`, and the budgets of restarts.
 
     A deadline is the time without a sign of life from any rank. Each grows with what was measured:
-    ten times the longest step, evaluation, … seen lately, if that is more.
+    ten times the longest silence lately in a step, an evaluation, …, if that is more.
     """
 
     deadline_s: float = changed_at_start(30.0, gt=0)
-    """Of a step, before and unless steps turn out to take long."""
+    """Of a micro-batch, unless its silence, or on a device that of a step, turns out to be long."""
     start_up_s: float | None = changed_at_start(None, gt=0)
-    """Of a start up to the first step, text already prepared; 20 `deadline_s` when absent."""
+    """Of a start up to the first record, text already prepared; 20 `deadline_s` when absent."""
     compile_s: float | None = changed_at_start(None, gt=0)
     """Of a step that compiles; 20 `deadline_s` when absent."""
     evaluation_s: float | None = changed_at_start(None, gt=0)

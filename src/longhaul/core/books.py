@@ -7,6 +7,7 @@ Never knows: what the buckets are good for; goodput is computed by who reads the
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain, repeat
 from typing import Literal, get_args
 
 from longhaul.core.clocks import Clock
@@ -14,7 +15,8 @@ from longhaul.core.units import Seconds
 
 Bucket = Literal[
     "prepare",  # reading text, training a tokenizer, writing shards
-    "restart",  # from the start of the process (first start too) to its first step; a rollback
+    "start-up",  # from the start of the process to its first step
+    "restart",  # the same after a failure; a rollback
     "compile",
     "training",
     "data_wait",
@@ -42,7 +44,7 @@ class TimeBooks:
     def __init__(
         self,
         clock: Clock,
-        bucket: Bucket = "restart",
+        bucket: Bucket = "start-up",
         already: Seconds = 0.0,
         watcher: Callable[[Bucket], None] | None = None,
     ) -> None:
@@ -61,6 +63,16 @@ class TimeBooks:
         """Tell the watcher once more which bucket is open, from within what takes long."""
         if self._watcher is not None:
             self._watcher(self._bucket)
+
+    def alive_after(self, first: Bucket) -> Callable[[], None]:
+        """`alive`, but what follows its first call is booked to `first`, up to its second one."""
+        buckets = chain((first,), repeat(self._bucket))
+
+        def alive() -> None:
+            self.switch(next(buckets))
+            self.alive()
+
+        return alive
 
     def switch(self, bucket: Bucket) -> Bucket:
         """Close the open bucket, open `bucket`, and return the one that was open."""

@@ -2,8 +2,9 @@
 
 Enters: seconds per bucket of step records. Leaves: a warning. Never knows: which machine is slow.
 
-Only the buckets of training itself count. Steps at which an evaluation or a save is due, those
-right after them, and the first of an attempt are left out.
+Only the buckets of training itself count, without waiting for data. Steps at which an evaluation or
+a save is due, those right after them, those that compile, and the first of an attempt are left out;
+steps that were seen complete together have each their share of the time (`train/completed.py`).
 """
 
 from longhaul.config.diagnose import ThroughputLimits

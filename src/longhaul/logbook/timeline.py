@@ -23,6 +23,23 @@ def time_spent(records: Iterable[Record]) -> dict[str, Seconds]:
     return spent
 
 
+def start_bucket(records: Iterable[Record]) -> Bucket:
+    """What the next start is booked to: `restart` after a failure, else `start-up`.
+
+    An attempt has failed that ended with a cause, or left no word of its end.
+
+    Args:
+        records: events of the attempts before it, in order.
+    """
+    bucket: Bucket = "start-up"
+    for record in records:
+        if isinstance(record, Event) and record.kind == "attempt-started":
+            bucket = "restart"  # until its end is told
+        elif isinstance(record, Event) and record.kind in ("attempt-ended", "finished"):
+            bucket = "restart" if "cause" in record.data else "start-up"
+    return bucket
+
+
 def wall_seconds(records: Iterable[Record]) -> Seconds:
     """Time from the start of the run's first process to its last record.
 
@@ -40,8 +57,8 @@ def wall_seconds(records: Iterable[Record]) -> Seconds:
 def tokens_per_second(record: StepRecord) -> float:
     """Target tokens of the global batch over the seconds of `STEP_BUCKETS`; NaN if none passed.
 
-    Several steps may be seen complete at once (DESIGN rule 3); the first of them then carries
-    the seconds of all.
+    These are wall seconds since the step before was seen complete. Steps seen complete together
+    (DESIGN rule 3) share them by what the device took for each (`train/completed.py`).
     """
     seconds = sum(record.seconds.get(bucket, 0.0) for bucket in STEP_BUCKETS)
     return record.tokens / seconds if seconds > 0 else float("nan")

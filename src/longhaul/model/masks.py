@@ -170,6 +170,18 @@ def attention_dropout(settings: ModelSection) -> float:
     return settings.dropout if own is None else own
 
 
+def compiles_attention(settings: ModelSection, device: torch.device, length: int) -> bool:
+    """Whether passes over whole sequences of `length` run through FlexAttention, whose kernel is
+    compiled at the first pass of a form even where the model is not.
+    """
+    windows = [settings.window_of(layer) for layer in range(settings.layers)]
+    masked = settings.document_mask or any(
+        every is not None and every < length for every in windows
+    )
+    long = length > _BLOCK
+    return device.type == "cuda" and long and masked and not attention_dropout(settings)
+
+
 def _sparse(settings: ModelSection, tokens_BS: Tensor, past: int) -> bool:
     """FlexAttention serves, and has whole blocks to skip.
 

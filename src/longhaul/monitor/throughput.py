@@ -8,6 +8,7 @@ from collections import deque
 
 from longhaul.core.errors import LonghaulError
 from longhaul.core.records import StepRecord
+from longhaul.logbook.timeline import STEP_BUCKETS
 
 PEAK_TFLOPS = {
     # Vendors' data sheets, dense: float32 outside tensor cores, bf16 (and fp16).
@@ -15,13 +16,16 @@ PEAK_TFLOPS = {
     "RTX 3090": (35.6, 71), "RTX 4090": (82.6, 165), "L40S": (91.6, 362),
 }  # fmt: skip
 _WINDOW_STEPS = 20
-_TRAINED_IN = ("training", "redone", "data_wait")
 
 
 class Throughput:
     """Tokens per second over the last 20 steps: enough to be calm, few enough to show a change.
 
-    What is booked as evaluation, saving, compiling or restart does not count.
+    Definition: target tokens of the global batches of these steps, over the wall seconds in which
+    rank 0 saw them become complete, one after the other (`STEP_BUCKETS`). What is booked as
+    evaluation, saving or a start does not count, nor do steps that compiled: neither their tokens
+    nor their time. Steps that were seen complete together share their seconds by what the device
+    took for each (`train/completed.py`), so that none stands in the window without its time.
     """
 
     def __init__(self) -> None:
@@ -29,7 +33,9 @@ class Throughput:
 
     def see(self, record: StepRecord) -> None:
         """Take the next completed step."""
-        seconds = sum(record.seconds.get(bucket, 0.0) for bucket in _TRAINED_IN)
+        if "compile" in record.seconds:
+            return
+        seconds = sum(record.seconds.get(bucket, 0.0) for bucket in STEP_BUCKETS)
         self._steps.append((seconds, record.tokens))
 
     @property

@@ -177,7 +177,8 @@ class Judgement:
             if not record.masked:
                 self._norms.append(record.gradient_norm)
                 self._residuals.extend(_largest_residual(record))
-            self._seconds.append(sum(record.seconds.get(b, 0.0) for b in STEP_BUCKETS))
+            if "compile" not in record.seconds:
+                self._seconds.append(sum(record.seconds.get(b, 0.0) for b in STEP_BUCKETS))
         return self._diagnosis.observe(record)
 
 

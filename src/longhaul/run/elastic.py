@@ -99,7 +99,7 @@ def follow_pilot(folder: RunFolder) -> ExitCode:
     with ExitStack() as leaving:
         progress = ProgressFile(progress_path(folder, number))
         leaving.callback(progress.close)
-        books = TimeBooks(clock, "restart", watcher=progress.booked)
+        books = TimeBooks(clock, watcher=progress.booked)
         leaving.enter_context(leaving_at_once())
         hold_on(os.environ, recipe.supervise.grace_s, folder.workers / f"{number}.log")
         settle_torch(recipe, recipe.machine.processes)

@@ -57,7 +57,7 @@ def follow(place: Place, folder: RunFolder | None = None) -> ExitCode:
     with ExitStack() as leaving:
         leaving.enter_context(telling_who_is_lost(place.rank, place.size, "training"))
         leaving.callback(part)
-        books = TimeBooks(clock, "restart", already=max(0.0, began))
+        books = TimeBooks(clock, already=max(0.0, began))
         progress = None if folder is None else _watched(folder, place, books, leaving)
         try:
             with leaving_at_once():

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from longhaul.core.books import Bucket
 from longhaul.core.records import Decision, Event, Record, StepRecord
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder
@@ -16,7 +17,7 @@ from longhaul.logbook.ledger import LedgerState, fold_all
 from longhaul.logbook.reading import read_journal, read_last
 from longhaul.logbook.requests import done_requests
 from longhaul.logbook.segments import SegmentOpening, read_segments
-from longhaul.logbook.timeline import time_spent
+from longhaul.logbook.timeline import start_bucket, time_spent
 from longhaul.recover.probation import Course, course_of
 from longhaul.supervise.history import NODE_EVENTS
 
@@ -36,6 +37,8 @@ class Past:
     last_segment: SegmentOpening | None
     ended: str
     """How the last attempt ended; empty if it left no word."""
+    start_bucket: Bucket
+    """What this start is booked to."""
     finished: Event | None
     """The newest `finished` event."""
     unopened: Decision | None
@@ -78,6 +81,7 @@ def read_past(folder: RunFolder) -> Past:
         last_seen=max(times) if times else None,
         last_segment=segments[-1] if segments else None,
         ended=ended,
+        start_bucket=start_bucket(events),
         finished=finished[-1] if finished else None,
         unopened=_unopened(events),
         out_of_memory=_unanswered(events),

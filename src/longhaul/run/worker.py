@@ -83,9 +83,9 @@ def work(folder: RunFolder, lease: Lease, view: View) -> ExitCode:
         leaving.enter_context(answer_for_stacks(folder, rank))
         progress = ProgressFile(progress_path(folder, rank))
         leaving.callback(progress.close)
-        already = max(0.0, time.time() - began)
-        books = TimeBooks(clock, "restart", already=already, watcher=progress.booked)
         past = read_past(folder)
+        already = max(0.0, time.time() - began)
+        books = TimeBooks(clock, past.start_bucket, already=already, watcher=progress.booked)
         if past.last_seen is not None:
             books.add("idle", max(0.0, began - past.last_seen))
         book = Book(folder, lease, past, clock, books)

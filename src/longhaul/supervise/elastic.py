@@ -36,7 +36,8 @@ from longhaul.supervise.ranks.group import ATTEMPT, BEGAN
 from longhaul.supervise.ranks.lifeline import Lifeline
 from longhaul.supervise.ranks.meeting import Meeting
 from longhaul.supervise.ranks.progress import Progress, progress_path, read_progress, said_since
-from longhaul.supervise.ranks.watchdog import Learned, Rank, judge, learn
+from longhaul.supervise.ranks.watch import Watch
+from longhaul.supervise.ranks.watchdog import Rank
 from longhaul.supervise.restart import Failure, Plan, next_plan, without_progress
 from longhaul.supervise.supervisor import Job
 
@@ -87,7 +88,7 @@ class ElasticSupervisor:
         """Deaths of other replicas than the pilot."""
         self._away: dict[int, Seconds] = {}
         """Since when those of them have been away that no peer has healed yet."""
-        self._learned = Learned()
+        self._ranks = Watch(job.folder, job.settings)
         self._looked: Seconds = 0.0
         self._stop: ExitCode | None = None
         self._stop_asked: Seconds = 0.0
@@ -104,6 +105,7 @@ class ElasticSupervisor:
             join_s, log = settings.deadlines()["collective_s"], folder.workers / "lighthouse.log"
             lighthouse = Lighthouse(join_s, SILENCE_S, settings.grace_s, log)
             leaving.callback(lighthouse.close)
+            leaving.callback(self._ranks.close)
             leaving.callback(self._end_all)
             pilot_is_there(folder).unlink(missing_ok=True)
             self._due = dict.fromkeys(range(self._job.processes // self._each), 0.0)
@@ -277,7 +279,7 @@ class ElasticSupervisor:
                 os.kill(os.getpid(), signal.SIGSTOP)  # until the shell's `fg` or `bg`
                 for worker in self._workers.values():
                     worker.send(signal.SIGCONT)
-                self._learned = Learned()
+                self._ranks.blink()
                 continue
             if number == signal.SIGINT and self._stop == ExitCode.INTERRUPTED:
                 saved = max(usable_checkpoints(self._job.folder), default=0)
@@ -317,9 +319,7 @@ class ElasticSupervisor:
         ranks = [
             Rank(n, host, self._progress(n), worker.state) for n, worker in self._workers.items()
         ]
-        self._learned = learn(self._learned, ranks)
-        began = max(self._started.values())
-        verdict = judge(now, began, ranks, self._learned, self._job.settings)
+        verdict = self._ranks.look(now, max(self._started.values()), ranks)
         if verdict.hung:
             for number in verdict.missing or tuple(self._workers):
                 self._say(f"WARNING: replica {number // self._each} hangs: {verdict.reason}")

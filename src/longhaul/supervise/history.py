@@ -15,6 +15,7 @@ from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.journal import Journal
 from longhaul.logbook.ledger import load_ledger
 from longhaul.logbook.reading import read_journal, read_last
+from longhaul.logbook.timeline import start_bucket
 from longhaul.store.catalogue import catalogue
 from longhaul.store.health import health_now
 from longhaul.supervise.restart import Failure
@@ -66,8 +67,10 @@ def unbooked(folder: RunFolder, attempt: int, began: Seconds, now: Seconds) -> d
         for record in read_last(folder, _NEAR_END)
         if record.attempt == attempt and not (isinstance(record, Event) and record.kind in _BESIDE)
     ]
-    bucket, since = ("detection", last[-1].time) if last else ("restart", began)
-    return {bucket: round(max(now - since, 0.0), 6)}
+    if last:
+        return {"detection": round(max(now - last[-1].time, 0.0), 6)}
+    before = (r for r in read_journal(folder, steps=False) if r.attempt < attempt)
+    return {start_bucket(before): round(max(now - began, 0.0), 6)}
 
 
 class Chronicle:

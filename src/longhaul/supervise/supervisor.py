@@ -39,7 +39,7 @@ from longhaul.supervise.nodes.verdicts import newest_corrupt
 from longhaul.supervise.ownership import Ownership
 from longhaul.supervise.ranks.ends import End, group_end
 from longhaul.supervise.ranks.group import Group
-from longhaul.supervise.ranks.watchdog import Learned, judge, learn
+from longhaul.supervise.ranks.watch import Watch
 from longhaul.supervise.restart import Failure, Plan, next_plan
 from longhaul.supervise.told import no_world, tell_failure, tell_last_words, what_is_lost
 
@@ -87,6 +87,7 @@ class Supervisor:
         self._began = began
         self._clock = RealClock()
         self._ownership = Ownership(job.folder, lease, self._clock, say)
+        self._ranks = Watch(job.folder, job.settings)
         self._memory = SharedMemory()  # goes with this process, which may end as it likes
         self._stop: ExitCode | None = None
         self._stop_asked: Seconds = 0.0
@@ -111,6 +112,7 @@ class Supervisor:
                 while True:
                     code = self._attempt(ears)
                     if code is not None:
+                        self._ranks.close()
                         return code
                     if not self._ownership.renew(lambda seconds: self._wait(seconds, ears)):
                         return self._stop or ExitCode.NEEDS_PERSON
@@ -166,13 +168,11 @@ class Supervisor:
                 self._memory.keep_only(())  # it is that of ranks on other nodes
             signatures = of_device(job.signatures, job.device())
             self._lookout = Lookout(self._fleet, attempt, signatures, self._clock, self._say)
-        return Group(
-            job.folder, attempt, posts, job.work, job.program, self._began, self._memory
-        )  # fmt: skip
+        return Group(job.folder, attempt, posts, job.work, job.program, self._began, self._memory)
 
     def _watch(self, group: Group, ears: Ears) -> End:
         """Until the group has ended, failed, or hangs."""
-        learned, began, looked = Learned(), self._clock.monotonic(), 0.0
+        began, looked = self._ranks.blink(self._clock.monotonic()), 0.0
         while True:
             before = self._clock.monotonic()
             select.select([ears.descriptor, *group.descriptors()], [], [], _LOOK_EVERY_S)
@@ -181,7 +181,7 @@ class Supervisor:
             now = self._clock.monotonic()
             # A pause, Ctrl-Z or a scheduler's: the workers could give no sign of life either.
             if now - before > 2 * _LOOK_EVERY_S:
-                learned, began = Learned(), now
+                began = self._ranks.blink(now)
             leaving = ExitCode.START_AGAIN if self._leaving else None
             end = group_end(self._codes(group), self._stop or leaving, at_once=self._at_once)
             if end is not None:
@@ -193,10 +193,9 @@ class Supervisor:
                 continue
             looked, ranks = now, group.look()
             self._ownership.look(group.step)
-            learned = learn(learned, ranks)
             if self._lookout is not None and (broken := self._look_at_nodes(group, self._lookout)):
                 return End(cause=broken)
-            verdict = judge(now, began, ranks, learned, self._job.settings)
+            verdict = self._ranks.look(now, began, ranks)
             if verdict.hung:
                 # Rank 0 keeps the book: if it has ended well, whoever does not follow is ended.
                 return group_end(self._codes(group)[:1], self._stop) or End(hang=verdict)

@@ -1,62 +1,176 @@
 """Figures on their way from the device to the host, without waiting for the device.
 
 Enters: a tensor of figures per step, and a tag. Leaves: (tag, floats), in order, once they
-have arrived. Never knows: what the figures mean.
+have arrived; and how long the device worked on each step. Never knows: what the figures mean.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
+
+from longhaul.core.units import Seconds
 
 Tag = TypeVar("Tag")
 
 _MOST_UNDER_WAY = 16
 """Steps the host may run ahead. More would hide a fault for longer than it saves time."""
+_MOST_AHEAD_S: Seconds = 10.0
+"""Of long steps, and until one is measured, fewer: one more keeps the device busy. Faults would
+stay hidden for minutes, and NCCL counts a collective's timeout from where the host queued it."""
+_MILLISECOND = 1e-3
+
+
+class Event(Protocol):
+    """A point in the device's work, as `torch.cuda.Event(enable_timing=True)` marks it."""
+
+    def record(self) -> None:
+        """Mark the end of what is queued."""
+
+    def query(self) -> bool:
+        """Whether the device has come so far."""
+
+    def synchronize(self) -> None:
+        """Wait until it has."""
+
+    def elapsed_time(self, end: Any) -> float:
+        """Milliseconds of the device between this and a later event."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived(Generic[Tag]):
+    """A step that is complete."""
+
+    tag: Tag
+    figures: list[float]
+    shares: tuple[float, ...]
+    """At the first of the steps that were seen complete together: what each of them took of the
+    time of all, by the device's own time where it tells, else alike. Empty at the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class _UnderWay(Generic[Tag]):
     tag: Tag
     figures: torch.Tensor
-    arrived: torch.cuda.Event | None
+    began: Event | None
+    arrived: Event | None
+
+    def seconds(self) -> Seconds:
+        """That the device worked on it, once it has arrived; 0 where that is not known."""
+        if self.began is None or self.arrived is None:
+            return 0.0
+        return self.began.elapsed_time(self.arrived) * _MILLISECOND
+
+
+class Pace:
+    """Keeps the host within two pieces of work of its device: a sign of life that it gives before
+    each of them then tells of the device, and the device is kept busy all the same.
+
+    Args:
+        device: that works.
+        event: as of `Drain`.
+    """
+
+    def __init__(self, device: torch.device, event: Callable[[], Event] | None = None) -> None:
+        self._event = event or _events_of(device)
+        self._before: Event | None = None
+
+    def queued(self) -> None:
+        """A piece is queued; wait for the one before it."""
+        before, self._before = self._before, None if self._event is None else self._event()
+        if self._before is not None:
+            self._before.record()
+        if before is not None:
+            before.synchronize()
 
 
 class Drain(Generic[Tag]):
-    """A queue of figures; one copy a step, none of them blocking on CUDA."""
+    """A queue of figures; one copy a step, none of them blocking on CUDA.
 
-    def __init__(self, device: torch.device) -> None:
+    Args:
+        device: that the figures lie on.
+        event: makes events of a device that the host runs ahead of; CUDA's own by default.
+    """
+
+    def __init__(self, device: torch.device, event: Callable[[], Event] | None = None) -> None:
         self._on_cuda = device.type == "cuda"
+        self._event = event or _events_of(device)
         self._queue: deque[_UnderWay[Tag]] = deque()
+        self._seen: deque[_UnderWay[Tag]] = deque()
+        """Complete, and not taken yet: whoever takes one may want to take all, to go back."""
+        self._began: Event | None = None
+        self._took: Seconds = 0.0
 
     def __len__(self) -> int:
         """Steps whose figures nobody has taken yet."""
-        return len(self._queue)
+        return len(self._queue) + len(self._seen)
+
+    def begin(self, compiles: bool = False) -> None:
+        """What is queued from now on belongs to the next step.
+
+        Args:
+            compiles: the host compiles first. What the device still works on is waited for, or its
+                time would pass for compiling; then the device waits, so the step's is not known.
+        """
+        if compiles and self._queue and (last := self._queue[-1].arrived) is not None:
+            last.synchronize()
+        self._began = None if compiles else self._mark()
 
     def push(self, tag: Tag, figures: torch.Tensor) -> None:
         """Send one step's figures (one dimension, float32) on their way."""
-        arrived = None
         if self._on_cuda:
             host = torch.empty(figures.shape, dtype=figures.dtype, pin_memory=True)
             host.copy_(figures, non_blocking=True)
-            arrived = torch.cuda.Event()
-            arrived.record()
             figures = host
-        self._queue.append(_UnderWay(tag, figures, arrived))
+        self._queue.append(_UnderWay(tag, figures, self._began, self._mark()))
 
-    def ready(self, wait: bool = False) -> Iterator[tuple[Tag, list[float]]]:
+    def ready(self, wait: bool = False) -> Iterator[Arrived[Tag]]:
         """What has arrived, oldest first.
 
         Args:
             wait: for everything that is under way, such as before a save or at the end.
         """
-        while self._queue:
-            oldest = self._queue[0]
-            if oldest.arrived is not None and not oldest.arrived.query():
-                if not wait and len(self._queue) <= _MOST_UNDER_WAY:
-                    return
-                oldest.arrived.synchronize()
-            self._queue.popleft()
-            yield oldest.tag, oldest.figures.tolist()
+        while self._seen or self._queue:
+            shares: tuple[float, ...] = ()
+            if not self._seen:
+                oldest = self._queue[0].arrived
+                if oldest is not None and not oldest.query():
+                    if not wait and len(self._queue) <= self._most_under_way:
+                        return
+                    oldest.synchronize()
+                shares = self._see()
+            step = self._seen.popleft()
+            yield Arrived(step.tag, step.figures.tolist(), shares)
+
+    def _see(self) -> tuple[float, ...]:
+        """Let the oldest step be complete, and those after it that are; their shares."""
+        self._seen.append(self._queue.popleft())
+        while self._queue and (later := self._queue[0].arrived) is not None and later.query():
+            self._seen.append(self._queue.popleft())
+        seconds = [step.seconds() for step in self._seen]
+        known = [s for s in seconds if s] or [1.0]
+        self._took = max(seconds) or self._took
+        usual = sum(known) / len(known)
+        total = sum(s or usual for s in seconds)
+        return tuple((s or usual) / total for s in seconds)
+
+    @property
+    def _most_under_way(self) -> int:
+        if not self._took:
+            return 1
+        return max(1, min(_MOST_UNDER_WAY, int(_MOST_AHEAD_S / self._took)))
+
+    def _mark(self) -> Event | None:
+        if self._event is None:
+            return None
+        event = self._event()
+        event.record()
+        return event
+
+
+def _events_of(device: torch.device) -> Callable[[], Event] | None:
+    """None: the host does the work itself."""
+    return partial(torch.cuda.Event, enable_timing=True) if device.type == "cuda" else None

@@ -19,6 +19,7 @@ from longhaul.data.batches import evaluation_batches
 from longhaul.data.dataset import Dataset, TokenStream
 from longhaul.model.gpt import GPT
 from longhaul.parallel.ranks import Ranks
+from longhaul.train.drain import Pace
 from longhaul.train.precision import autocast
 from longhaul.train.step import to_device
 
@@ -132,6 +133,7 @@ def _split_loss(
     total = torch.zeros((), dtype=torch.float64, device="cpu" if device.type == "mps" else device)
     tokens = 0
     place = (0, 1) if ranks is None else (ranks.world.data_rank, ranks.world.data_size)
+    pace = Pace(device)
     for tokens_BT, targets_BT, num_targets in evaluation_batches(
         stream, sequence_length, sequences, most_tokens, *place
     ):
@@ -139,6 +141,7 @@ def _split_loss(
         loss = model(to_device(tokens_BT, device), to_device(targets_BT, device))
         total += loss.to(total.device, total.dtype)
         tokens += num_targets
+        pace.queued()
     if ranks is not None:
         own = torch.tensor([float(total), tokens], dtype=torch.float64) * ranks.counts
         nats, read = ranks.control.total(own).tolist()

@@ -183,7 +183,7 @@ class FollowingTrainer(WatchedTrainer):
         wishes: of signals.
         restore: fills the parts from the checkpoints that rank 0 tries.
         others: what else may be ordered, by name.
-        reached: told how many updates are made.
+        reached: told how many updates are complete.
     """
 
     def __init__(
@@ -227,8 +227,9 @@ class FollowingTrainer(WatchedTrainer):
 
     def border(self, records: Iterable[StepRecord | Event]) -> Iterator[StepRecord | Event]:
         """Nobody reads the records; what rank 0 orders is done."""
-        _taken(records)
-        self._reached(self.position.step)
+        for record in records:
+            if isinstance(record, StepRecord):  # as rank 0 says it, which writes them down
+                self._reached(record.step)
         self._listen()
         yield from ()
 

@@ -6,7 +6,6 @@ step's figures as one tensor on the device. Never knows: records, intervals, fil
 Shapes: B sequences of a micro-batch, T tokens of a sequence.
 """
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,6 @@ import torch
 
 from longhaul.config.optim import OptimSection
 from longhaul.config.train import PrecisionSection
-from longhaul.core.errors import RecipeError
 from longhaul.core.keys import derive_key
 from longhaul.data.batches import Batch
 from longhaul.model.gpt import GPT
@@ -24,6 +22,7 @@ from longhaul.monitor.weights import tensors_norm
 from longhaul.optim.loss_scale import LossScale
 from longhaul.optim.optimizer import LiveSettings, Optimizer
 from longhaul.parallel.padding import real_tokens
+from longhaul.train.forms import Forms, compiled_model
 from longhaul.train.generators import generator_states, key_generators, put_back
 from longhaul.train.precision import autocast
 from longhaul.train.pulse import Pulse
@@ -78,14 +77,17 @@ class TrainingStep:
         self.device = device
         sharding = None if parallel is None else parallel.sharding
         self.thermometers = Thermometers(model, optimizer.groups, device, sources, sharding)
-        self._forward = _compiled(model, device) if compiled else model
-        self._compiled_forms: set[tuple[int, int, int | None]] | None = set() if compiled else None
+        self._forward = compiled_model(model, device) if compiled else model
+        self.forms = Forms(model.settings, device, compiled)
         self._precision = precision
         self._seed = seed
         # What is drawn differs between ranks, as they compute different things.
         self._own: tuple[int, ...] = () if parallel is None else (parallel.world.rank,)
         self.before_change: Callable[[], None] = lambda: None
         """Called before weights or the optimizer's state change: a save may still read them."""
+        self.alive: Callable[[], None] = lambda: None
+        """Called before every micro-batch, every pass of a pipeline and every part of the update: a
+        sign of life. The host may be far ahead of its device there."""
         self.pulse: Pulse | None = None
         """Times this rank's own computing, among many."""
 
@@ -115,10 +117,12 @@ class TrainingStep:
             self.model.train()
         with self.pulse.computing() if self.pulse is not None else nullcontext():
             loss = self.compute(batch, micro_sequences, read_gauges, window)
+        self.alive()
         if self.parallel is not None:
             self.parallel.sum_gradients()
         scale = self.loss_scale.scale.clone() if self.loss_scale is not None else None
         self.before_change()
+        self.alive()
         gate = self.optimizer.judge(loss, scale)
         self.optimizer.set_learning_rate(learning_rate)
         with (
@@ -127,6 +131,7 @@ class TrainingStep:
             else nullcontext()
         ):
             self.optimizer.step(gate)
+        self.alive()
         self.optimizer.clear_gradients()
         figures = [gate.loss, gate.gradient_norm, gate.masked]
         if self.loss_scale is not None and scale is not None:
@@ -162,6 +167,7 @@ class TrainingStep:
             strict=True,
         )
         for number, (tokens_BT, targets_BT) in enumerate(micro_batches):
+            self.alive()
             self._key_generators(batch, number)
             # The sum over the global number of targets, never a mean of means (DESIGN rule 6).
             micro_loss = self._loss(tokens_BT, targets_BT, read_gauges, window) / batch.num_targets
@@ -192,6 +198,7 @@ class TrainingStep:
         first = parallel.first_gradient() if read_gauges and len(tokens) > 1 else None
 
         def forward(one: "Pass", given: torch.Tensor | None) -> torch.Tensor:
+            self.alive()
             # Stages of one rank draw different numbers too.
             turn = (one.stage,) if one.stage > first_stage else ()
             self._key_generators(batch, one.number, *turn)
@@ -200,6 +207,7 @@ class TrainingStep:
             return made / batch.num_targets if staged.makes_loss(one.stage) else made
 
         def backward(one: "Pass", made: torch.Tensor, gradient: torch.Tensor | None) -> None:
+            self.alive()
             looks = first is not None and one.number == 0
             is_last = one.number == len(tokens) - 1
             parallel.before_backward(looks or is_last, looks or one.stage == first_stage)
@@ -231,6 +239,7 @@ class TrainingStep:
         tokens_BT %= self.model.vocab_size
         with self.aside():
             for _ in range(2):
+                self.alive()
                 # With gauges, as those steps take the most memory; they run uncompiled.
                 loss = self._loss(tokens_BT, tokens_BT, read_gauges=True, window=None)
                 self._backward(loss / tokens_BT.numel())
@@ -258,22 +267,20 @@ class TrainingStep:
     @contextmanager
     def plainly(self) -> Iterator[None]:
         """Steps in the body compute eagerly, and in float32 if their weights are."""
-        before = self._forward, self._compiled_forms, self._precision
-        self._forward, self._compiled_forms = self.model, None
-        self._precision = PrecisionSection(compute="float32")
+        before = self._forward, self.forms, self._precision
+        self._forward, self._precision = self.model, PrecisionSection(compute="float32")
+        self.forms = Forms(self.model.settings, self.device, compiled=False)
         try:
             yield
         finally:
-            self._forward, self._compiled_forms, self._precision = before
+            self._forward, self.forms, self._precision = before
 
     def compiles(
         self, batch: Batch, micro_sequences: int, read_gauges: bool, window: int | None
     ) -> bool:
-        """Whether a step on these must compile the model first, which takes long."""
-        if self._compiled_forms is None or read_gauges:
-            return False
-        form = min(micro_sequences, batch.tokens_BT.size(0)), batch.tokens_BT.size(1), window
-        return form not in self._compiled_forms
+        """Whether a step on these must compile something first, which takes long."""
+        sequences, length = batch.tokens_BT.shape
+        return self.forms.is_new(min(micro_sequences, sequences), length, window, read_gauges)
 
     def apply_settings(self, settings: OptimSection, learning_rate: float) -> None:
         """Take changed settings into the optimizer and the loss scale; all state is kept."""
@@ -340,40 +347,15 @@ class TrainingStep:
         targets_BT = to_device(targets_BT, self.device)
         # Which stage of a pipeline, and what the one before gave: a whole model knows neither.
         more = of_stage or {}
+        self.forms.see(tokens_BT.size(0), tokens_BT.size(1), window, read_gauges)
         with autocast(self.device, self._precision):
             loss: torch.Tensor
             if not read_gauges:
-                loss = self._forward(tokens_BT, targets_BT, window=window, **more)
-                if self._compiled_forms is not None:
-                    self._compiled_forms.add((*tokens_BT.shape, window))
-                return loss
+                return self._forward(tokens_BT, targets_BT, window=window, **more)
             # Gauge steps run uncompiled: a second compiled form would cost more than it saves.
             with self.thermometers.tap.open_for_forward() as tap:
                 loss = self.model(tokens_BT, targets_BT, tap=tap, window=window, **more)
             return loss
-
-
-def _compiled(model: GPT, device: torch.device) -> Callable[..., torch.Tensor]:
-    """`model` through torch.compile, anew for every shape of micro-batch and every window.
-
-    Left alone, torch would compile the second shape for all shapes to come: a resumed run that
-    begins at that shape would have other bits than one that came to it. It would also give up
-    after 8 forms, and go on uncompiled with no more than a warning.
-
-    Raises:
-        RecipeError: there is nothing to compile with.
-    """
-    compilers = [name for name in torch._inductor.config.cpp.cxx if name]
-    if device.type == "cpu" and not any(map(shutil.which, compilers)):
-        raise RecipeError(
-            f"machine.compile: no C++ compiler on this machine (looked for {compilers[0]})",
-            "install g++, name another in the environment variable CXX, or set "
-            "machine.compile=false",
-        )
-    limits = torch._dynamo.config
-    limits.recompile_limit = limits.accumulated_recompile_limit
-    compiled: Callable[..., torch.Tensor] = torch.compile(model, dynamic=False)
-    return compiled
 
 
 def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

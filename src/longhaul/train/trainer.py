@@ -16,11 +16,13 @@ from longhaul.checkpoint.snapshots import SnapshotRing
 from longhaul.config.batch import BatchStage
 from longhaul.config.recipe import Recipe
 from longhaul.core.records import Decision, Event, StepRecord
+from longhaul.core.units import Seconds
 from longhaul.data.batches import BatchRequest
 from longhaul.logbook.ledger import LedgerState, fold
 from longhaul.optim.optimizer import LiveSettings
 from longhaul.parallel.ranks import Ranks
 from longhaul.store.interval import UNMEASURED_STEPS
+from longhaul.train.completed import complete, dealt_out
 from longhaul.train.drain import Drain
 from longhaul.train.effective import (
     EffectiveSettings,
@@ -59,6 +61,8 @@ class Trainer:
         self._effective = EffectiveSettings(recipe, ledger)
         self._parts = parts
         self._drain: Drain[StepRecord] = Drain(parts.step.device)
+        self._seconds: deque[dict[str, Seconds]] = deque()  # of steps seen complete, not yet taken
+        parts.step.alive = parts.books.alive
         self._told: deque[Told] = deque()
         self._stopping = False
         self._went_back = False
@@ -112,8 +116,8 @@ class Trainer:
             settings = self.settings
             evaluation, checkpoint = settings.evaluation, settings.checkpoint
             # What is due is done after all records are taken: they may be a reason to go back.
-            due = self._due(evaluation.interval_steps) or self._due(self.save_interval)
-            yield from self.border(self._completed(wait=due or self.finished))
+            due = any(map(self._due, self._pauses())) or self.finished
+            yield from self.border(self._completed(wait=due))
             yield from self.compared()  # before a save, which would keep what is wrong
             if self._due(evaluation.interval_steps) and not self._stopping:
                 yield from self.evaluate(evaluation.tokens)
@@ -123,6 +127,10 @@ class Trainer:
                 self.snapshot()
             yield from self.saved()
         yield from self.completed()
+
+    def _pauses(self) -> tuple[int, ...]:
+        """Steps between what waits for the device: that must not be booked the steps it is at."""
+        return self.settings.evaluation.interval_steps, self.save_interval
 
     def border(self, records: Iterable[StepRecord | Event]) -> Iterator[StepRecord | Event]:
         """Records between which decisions may be applied, because no step is under way anywhere."""
@@ -228,6 +236,7 @@ class Trainer:
         yield from self._completed(wait=True)
         yield self._event("evaluation-started")
         settings, parts = self.settings, self._parts
+        compiles = parts.step.forms.see_evaluation(settings.model.context)
         with parts.books.booked("evaluation"):
             evaluation: Evaluation = evaluate(
                 parts.step.model,
@@ -238,7 +247,7 @@ class Trainer:
                 settings.evaluation.sequences,
                 most_tokens,
                 parts.ranks,
-                parts.books.alive,
+                parts.books.alive_after("compile") if compiles else parts.books.alive,
             )
         if parts.step.parallel is not None:
             parts.step.parallel.rest()
@@ -288,6 +297,7 @@ class Trainer:
         parts.books.switch("redone" if redone else "training")
         at_once = settings.micro_sequences(position.step)
         compiles = parts.step.compiles(batch, at_once, read_gauges, window)
+        self._drain.begin(compiles)
         with parts.books.booked("compile") if compiles else nullcontext():
             figures = parts.step(batch, at_once, rate, read_gauges, window)
         parts.progress.position = Position(
@@ -318,23 +328,11 @@ class Trainer:
         self._drain.push(record, figures)
 
     def _completed(self, wait: bool = False) -> Iterator[StepRecord]:
-        for record, figures in self._drain.ready(wait):
-            loss, gradient_norm, masked, *scale = figures[: self._parts.step.num_figures]
-            readings = self._parts.step.readings(figures)
-            yield replace(
-                record,
-                time=self._parts.clock.wall(),
-                lag_steps=self.position.step - record.step,
-                loss=loss,
-                gradient_norm=gradient_norm,
-                masked=bool(masked),
-                loss_scale=scale[0] if scale else None,
-                loss_scale_at_floor=bool(scale and scale[1]),
-                gauges=readings.gauges,
-                totals=readings.totals,
-                source_losses=readings.source_losses,
-                seconds=self._parts.books.drain(),
-            )
+        for arrived in self._drain.ready(wait):
+            if arrived.shares:
+                self._seconds.extend(dealt_out(self._parts.books.drain(), arrived.shares))
+            now, seconds = self._parts.clock.wall(), self._seconds.popleft()
+            yield complete(arrived, self._parts.step, now, self.position.step, seconds)
 
     def _request(self, draw: int, stage: BatchStage) -> BatchRequest:
         return BatchRequest(draw, stage.sequences, stage.sequence_length, self.ledger.skips)

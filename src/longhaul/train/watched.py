@@ -114,6 +114,11 @@ class WatchedTrainer(Trainer):
         if slot:
             yield from self.compare("slot")
 
+    def _pauses(self) -> tuple[int, ...]:
+        monitor = self.settings.monitor
+        first = (1,) if self._is_new else ()  # the first border of an attempt compares
+        return (*super()._pauses(), monitor.hash_every, monitor.witness_every, *first)
+
     def compare(self, what: Literal["weights", "slot"]) -> Iterator[StepRecord | Event]:
         """Compare with all ranks; nothing where there is nobody to compare with."""
         clock = self._parts.clock

@@ -63,7 +63,7 @@ def test_what_is_said_of_nodes_books_no_second_and_makes_no_run_begun(folder) ->
     chronicle.tell("attempt-began", 0, began("a"), {})
     chronicle.close()
     assert not read_past(folder).begun
-    assert unbooked(folder, 1, began=clock.wall() - 5, now=clock.wall()) == {"restart": 5.0}
+    assert unbooked(folder, 1, began=clock.wall() - 5, now=clock.wall()) == {"start-up": 5.0}
     pilot = Journal(folder, 1)
     pilot.append(Event(kind="note", attempt=1, time=clock.wall()))
     pilot.close()

@@ -1,3 +1,4 @@
+import os
 import time
 from pathlib import Path
 
@@ -45,13 +46,14 @@ def test_no_trouble_with_the_file_reaches_the_rank(tmp_path: Path) -> None:
         assert read_progress(tmp_path / name) is None
 
 
-def test_the_books_of_time_tell_the_phase(tmp_path: Path) -> None:
+def test_the_books_of_time_tell_the_phase(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(time, "monotonic", lambda: 100.0)
     path = tmp_path / "0.progress"
     file = ProgressFile(path)
     file.reach(7)
     signs = []
     for bucket, phase in (
-        ("restart", "start-up"), ("training", "step"), ("data_wait", "step"),
+        ("start-up", "start-up"), ("training", "step"), ("data_wait", "step"),
         ("checkpoint_stall", "save"), ("evaluation", "evaluation"), ("compile", "compile"),
     ):  # fmt: skip
         file.booked(bucket)
@@ -71,12 +73,17 @@ def test_books_tell_who_watches_them_what_they_are_switched_to() -> None:
     assert seen == ["evaluation", "restart", "training"]
 
 
-def test_a_long_phase_gives_signs_of_life_where_the_books_say_so(tmp_path: Path) -> None:
+def test_a_long_phase_gives_signs_of_life_where_the_books_say_so(
+    tmp_path: Path, monkeypatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     file = ProgressFile(tmp_path / "0.progress")
     books = TimeBooks(FakeClock(), "training", watcher=file.booked)
     with books.booked("evaluation"):
         signs = []
         for _ in range(3):
+            now[0] += 5.0
             books.alive()
             said = read_progress(tmp_path / "0.progress")
             assert said is not None
@@ -84,6 +91,22 @@ def test_a_long_phase_gives_signs_of_life_where_the_books_say_so(tmp_path: Path)
     file.close()
     first = signs[0][1]
     assert signs == [("evaluation", first + n) for n in range(3)]
+
+
+def test_a_thousand_signs_in_a_moment_are_written_once(tmp_path: Path, monkeypatch) -> None:
+    """A tiny model's micro-batches take less time than a write; it must not pay for each."""
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    written = []
+    monkeypatch.setattr(os, "pwrite", lambda _, line, at: written.append(line))
+    file = ProgressFile(tmp_path / "0.progress")
+    books = TimeBooks(FakeClock(), "training", watcher=file.booked)
+    books.alive()
+    written.clear()
+    for _ in range(1000):
+        now[0] += 0.0005
+        books.alive()
+    assert 1 <= len(written) <= 5
 
 
 def test_what_a_rank_says_counts_however_the_clock_is_set(tmp_path: Path, monkeypatch) -> None:

@@ -14,7 +14,6 @@ from pathlib import Path
 from longhaul.config.load import load_recipe
 from longhaul.config.recipe import Recipe
 from longhaul.config.shrink import shrunken
-from longhaul.core.books import BUCKETS
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import NeedsPerson, UsageError
 from longhaul.core.records import StepRecord
@@ -242,7 +241,7 @@ def _steps_in(soak_s: Seconds, mtbf_s: Seconds, plan: _Plan, room: Path, say: Sa
         )
     steps = [record for record in short.records if isinstance(record, StepRecord)]
     step_s = (steps[-1].time - steps[0].time) / (len(steps) - 1)
-    start_s = sum(short.spent.get(bucket, 0.0) for bucket in BUCKETS[:2])
+    start_s = sum(short.spent.get(bucket, 0.0) for bucket in ("prepare", "start-up"))
     training = mtbf_s / (mtbf_s + start_s + _AFTER_A_FAULT_S)
     wanted = max(_PACE_STEPS, round(_SPARE * soak_s * training / step_s))
     say(f"pace: {step_s:.3f} s a step, {short_seconds(start_s)} a start: {wanted:,} steps")

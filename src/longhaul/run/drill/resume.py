@@ -50,7 +50,7 @@ def _drill(kills: int, seed: int, options: tuple[str, ...], room: Path, say: Say
     seconds = finish(reference)
     steps = max(record.step for record in _steps(reference))
     spent = time_spent(read_journal(reference))
-    start_up_s = spent["restart"] + spent["prepare"]
+    start_up_s = spent.get("start-up", 0.0) + spent.get("prepare", 0.0)
     say(f"undisturbed: {steps} steps in {seconds:.1f} s")
     killed = set_up(room, "killed", options)
     struck = 0

@@ -24,6 +24,7 @@ Phase = Literal["prepare", "start-up", "compile", "step", "evaluation", "save"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
 PHASE_OF: dict[Bucket, Phase] = {
     "prepare": "prepare",
+    "start-up": "start-up",
     "restart": "start-up",
     "detection": "start-up",  # replays of steps, before an action; comparing ranks
     "compile": "compile",
@@ -35,6 +36,9 @@ PHASE_OF: dict[Bucket, Phase] = {
 }
 """Where the books of time (`core.books`) have a rank's seconds go, its phase is known."""
 _WIDTH_BYTES = 96
+_SIGN_EVERY_S: Seconds = 0.1
+"""Between two signs of the same: a tiny model makes hundreds of micro-batches in that time, and
+each of them would pay for a write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,7 @@ class ProgressFile:
 
     def __init__(self, path: Path) -> None:
         self._phase: Phase = "start-up"
-        self._bucket: Bucket | None = None
+        self._written: Seconds = 0.0
         self._step = 0
         self._sign = 0
         self._descriptor = -1
@@ -83,9 +87,10 @@ class ProgressFile:
         self._phase = phase
         self._step = self._step if step is None else step
         self._sign += 1
-        line = (
-            f"{phase} {self._step} {self._sign} {time.monotonic():.6f} {time.time():.6f}"
-        ).ljust(_WIDTH_BYTES - 1)
+        self._written = time.monotonic()
+        line = (f"{phase} {self._step} {self._sign} {self._written:.6f} {time.time():.6f}").ljust(
+            _WIDTH_BYTES - 1
+        )
         with suppress(OSError):
             os.pwrite(self._descriptor, f"{line}\n".encode(), 0)
 
@@ -94,13 +99,12 @@ class ProgressFile:
         self.enter(self._phase, step)
 
     def booked(self, bucket: Bucket) -> None:
-        """Say it where the books change to `bucket`, if that begins another phase; or where they
-        say again that it is open, as a sign of life.
+        """Say it where the books change to `bucket`, or say again that it is open: a sign of life,
+        written if another phase begins, or the last one was written a while ago.
         """
         phase = PHASE_OF.get(bucket, self._phase)
-        if phase != self._phase or bucket == self._bucket:
+        if phase != self._phase or time.monotonic() - self._written >= _SIGN_EVERY_S:
             self.enter(phase)
-        self._bucket = bucket
 
     def close(self) -> None:
         """Close the file; nothing is written afterwards."""

@@ -4,7 +4,7 @@ Ranks wait for each other, so one that hangs silences all. The group counts as h
 *newest* sign of life is older than the deadline of what it was doing; who is to blame is told from
 what each rank had reached, the state of its process, and where its stack stands.
 
-Enters: the time, signs of life, learned times, deadlines. Leaves: a verdict with its reason.
+Enters: the time, signs of life, learned silences, deadlines. Leaves: a verdict with its reason.
 Never knows: processes, files, or what is done about a hang.
 """
 
@@ -17,9 +17,9 @@ from longhaul.core.units import Seconds, short_seconds
 from longhaul.supervise.ranks.progress import Phase, Progress
 
 _LEARNED_TIMES = 10
-"""A deadline is this many times the longest duration seen lately, if that is more."""
-_REMEMBERED = 64
-"""Durations of each phase that count as lately."""
+"""A deadline is this many times the longest silence seen lately, if that is more."""
+_REMEMBERED_STEPS = 64
+"""Steps whose silences count as lately, in each phase."""
 _DEADLINE_OF: dict[Phase, str] = {
     "start-up": "start_up_s",
     "compile": "compile_s",
@@ -47,16 +47,33 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What steps and other phases have taken lately, from one look at the ranks to the next."""
+    """How long healthy ranks have been silent lately, from one look at them to the next.
 
-    durations: Mapping[Phase, tuple[Seconds, ...]] = field(default_factory=dict)
+    A silence is what a deadline limits: the time between two signs of life of a rank. It belongs to
+    the phase of the sign that it begins with. On a CPU it is a micro-batch; on a device, of which
+    the host runs ahead and then waits, a whole step.
+    """
+
+    silences: Mapping[Phase, Mapping[int, Seconds]] = field(default_factory=dict)
+    """Phase → step → longest silence there."""
     last: Mapping[int, Progress] = field(default_factory=dict)
+    """Rank → its newest sign."""
+    quiet: Mapping[int, Seconds] = field(default_factory=dict)
+    """Rank → age of that sign when it was looked at last. It is learned when the next sign comes:
+    a hang must not lengthen its own deadline."""
 
     def longest(self, phase: Phase) -> Seconds:
-        """Longest duration of a step, of a batch of an evaluation, or of any other whole phase,
-        lately; 0 before the first.
-        """
-        return max(self.durations.get(phase, ()), default=0.0)
+        """Longest silence lately; 0 before the first."""
+        return max(self.silences.get(phase, {}).values(), default=0.0)
+
+    def blinked(self) -> "Learned":
+        """The same, after a time in which nobody looked: the silence around it counts for none."""
+        return Learned(self.silences)
+
+
+def kept(longest: Mapping[Phase, Seconds]) -> Learned:
+    """What an earlier attempt had learned, which holds until as many new steps have been seen."""
+    return Learned({phase: {0: seconds} for phase, seconds in longest.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,23 +90,52 @@ class Verdict:
     """None: there is none for what the ranks do."""
 
 
-def learn(learned: Learned, ranks: Iterable[Rank]) -> Learned:
-    """What is known after another look at the ranks."""
-    durations, last = dict(learned.durations), dict(learned.last)
+def learn(learned: Learned, ranks: Iterable[Rank], now: Seconds) -> Learned:
+    """What is known after another look at the ranks.
+
+    Args:
+        learned: before it.
+        ranks: as they look.
+        now: monotonic, as progress files are stamped.
+    """
+    silences, last, quiet = dict(learned.silences), dict(learned.last), dict(learned.quiet)
     for rank in ranks:
-        now, before = rank.progress, learned.last.get(rank.rank)
-        if now is None:
+        sign, before = rank.progress, learned.last.get(rank.rank)
+        if sign is None:
             continue
-        last[rank.rank] = now
-        if before is None or now.sign == before.sign:
-            continue
-        took = now.monotonic - before.monotonic
-        if before.phase == "step" and now.step > before.step:
-            took /= now.step - before.step
-        elif before.phase == now.phase != "evaluation":
-            continue
-        durations[before.phase] = (*durations.get(before.phase, ()), took)[-_REMEMBERED:]
-    return replace(learned, durations=durations, last=last)
+        if before is not None and sign.sign > before.sign:
+            # Many signs may lie between two looks: no silence was longer than what a look saw of
+            # it, but for the time between two looks.
+            mean = (sign.monotonic - before.monotonic) / (sign.sign - before.sign)
+            took = max(mean, quiet.get(rank.rank, 0.0))
+            of_phase = dict(silences.get(before.phase, {}))
+            of_phase[before.step] = max(took, of_phase.get(before.step, 0.0))
+            if len(of_phase) > _REMEMBERED_STEPS:
+                del of_phase[next(iter(of_phase))]
+            silences[before.phase] = of_phase
+        last[rank.rank], quiet[rank.rank] = sign, now - sign.monotonic
+    return Learned(silences, last, quiet)
+
+
+def doubted(learned: Learned, ranks: Sequence[Rank], verdict: Verdict) -> Learned:
+    """What is known after a group was found to hang: it may just have become slower, as at a stage
+    of longer sequences, and would be found to hang at every attempt. The next deadline is twice as
+    long; a rank that really hangs is found all the same.
+    """
+    if verdict.deadline_s is None or verdict.missing:  # a process that is stopped is not slow
+        return learned
+    seconds = 2 * verdict.deadline_s / _LEARNED_TIMES
+    silences = dict(learned.silences)
+    for rank in ranks:
+        phase: Phase = rank.progress.phase if rank.progress and begun(ranks) else "start-up"
+        step = rank.progress.step if rank.progress else 0
+        silences[phase] = {**silences.get(phase, {}), step: seconds}
+    return replace(learned, silences=silences)
+
+
+def begun(ranks: Iterable[Rank]) -> bool:
+    """Whether a rank has made a record in this attempt."""
+    return any(rank.progress and rank.progress.step for rank in ranks)
 
 
 def deadline(phase: Phase, learned: Learned, settings: SuperviseSection) -> Seconds | None:
@@ -98,8 +144,8 @@ def deadline(phase: Phase, learned: Learned, settings: SuperviseSection) -> Seco
         return None
     asked = settings.deadlines()
     measured = _LEARNED_TIMES * learned.longest(phase)
-    # Replays of steps, before an action, are booked to what they interrupt and give no signs; a
-    # start-up must be allowed a hundred steps of them (recover.diagnose_steps).
+    # A batch of an evaluation is like one of a step. What gives few signs may take as long as a
+    # hundred of them: replays of steps, before an action, are booked to what they interrupt.
     steps = {"step": 0, "evaluation": _LEARNED_TIMES}.get(phase, 20 * _LEARNED_TIMES)
     in_steps = steps * learned.longest("step")
     most = asked["collective_s"]
@@ -115,6 +161,9 @@ def judge(
 ) -> Verdict:
     """Whether a group of ranks hangs.
 
+    Until the attempt's first record nobody knows how long a step takes, and a host that runs ahead
+    of its device has given all of its signs at once: the deadline of a start-up holds.
+
     Args:
         now: monotonic, as progress files are stamped.
         began: when the ranks were started, for those that have said nothing yet.
@@ -126,6 +175,8 @@ def judge(
     quiet_s = now - newest
     phases: list[Phase] = [rank.progress.phase if rank.progress else "start-up" for rank in ranks]
     deadlines = [deadline(phase, learned, settings) for phase in phases]
+    if not begun(ranks):
+        deadlines.append(deadline("start-up", learned, settings))
     stopped = tuple(rank.rank for rank in ranks if rank.state == "stopped")
     if stopped:
         # It gives no sign until somebody continues it, whatever phase it is in.
