@@ -6,12 +6,15 @@ Enters: a command. Leaves: nothing; the process ends. Never knows: what the comm
 import atexit
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from types import TracebackType
 from typing import NoReturn
 
 import typer
 
+from longhaul.core.addresses import scrubbed
 from longhaul.core.errors import ExitCode, LonghaulError
 from longhaul.core.output import flush_outputs, print_error
 from longhaul.core.units import Seconds
@@ -23,10 +26,11 @@ _READ_WITHIN_S: Seconds = 2.0
 
 def run_and_leave(command: Callable[[], object]) -> NoReturn:
     """Run a command and end the process; a user's mistake never shows a traceback."""
+    sys.excepthook = _print_without_secrets
     try:
         code = command()
     except LonghaulError as error:
-        print_error(f"{error.title}: {error}")
+        print_error(f"{error.title}: {scrubbed(str(error))}")
         sys.exit(error.exit_code)
     except typer.Exit as leaving:
         _leave(leaving.exit_code)
@@ -54,6 +58,14 @@ def run_and_leave(command: Callable[[], object]) -> NoReturn:
         ignore_notices()
         flush_outputs(_READ_WITHIN_S)
     _leave(code if isinstance(code, int) else ExitCode.FINISHED)
+
+
+def _print_without_secrets(
+    kind: type[BaseException], error: BaseException, frames: TracebackType | None
+) -> None:
+    """A traceback goes into workers' logs too, and its last line may repeat an address."""
+    text = "".join(traceback.format_exception(kind, error, frames))
+    print_error(scrubbed(text).rstrip())
 
 
 def _leave(code: int) -> NoReturn:

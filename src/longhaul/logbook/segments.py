@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from longhaul.core.addresses import sealed_values
 from longhaul.core.errors import LonghaulError, UsageError
 from longhaul.core.files import fsync_folder, write_bytes, write_json
 from longhaul.core.units import Seconds
@@ -153,12 +154,16 @@ def _read(folder: RunFolder, number: SegmentNumber) -> SegmentOpening | None:
         body = json.loads(path.read_bytes())
         known = {f.name for f in fields(SegmentOpening)}
         values = {key: value for key, value in body.items() if key in known}
+        # Runs of older versions keep addresses as they were given.
+        values["settings"] = sealed_values(values["settings"])
         values["number"] = number
         parent = values.get("parent")
         values["parent"] = SegmentNumber.parse(parent) if parent else None
         values["nodes"] = tuple(values.get("nodes", ()))
         difference = values.get("difference", {})
-        values["difference"] = {key: (old, new) for key, (old, new) in difference.items()}
+        values["difference"] = {
+            key: (sealed_values(old), sealed_values(new)) for key, (old, new) in difference.items()
+        }
         return SegmentOpening(**values)
     except (OSError, ValueError, TypeError, AttributeError, UsageError):
         return None

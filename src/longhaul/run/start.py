@@ -7,12 +7,12 @@ Never knows: torch; mistakes are told before it is imported.
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, count
 from pathlib import Path
 
-from longhaul.config.load import load_recipe, shipped_recipes, with_overrides
+from longhaul.config.load import load_recipe, sealed_options, shipped_recipes, with_overrides
 from longhaul.core.clocks import RealClock, process_start
 from longhaul.core.errors import ExitCode
 from longhaul.core.records import Event
@@ -117,6 +117,9 @@ def _start(
     train: Callable[[RunFolder, Asked, Lease], ExitCode],
 ) -> ExitCode:
     clock = RealClock()
+    # First of all: what is typed now has the newest signatures, and the recipe may have old ones.
+    options, data = sealed_options(typed.options, typed.data)
+    typed = replace(typed, options=options, data=data)
     folder, asked = _what_is_meant(typed, say)
     if not typed.new:
         asked = bring_back(folder, asked, say, clock)
