@@ -34,6 +34,7 @@ from longhaul.run.asked import (
 )
 from longhaul.run.bring_back import bring_back, is_elsewhere
 from longhaul.run.past import Past, read_past
+from longhaul.run.trust import refuse_untrusted
 from longhaul.run.view import View
 from longhaul.supervise.causes.classify import load_signatures
 from longhaul.supervise.elastic import ElasticSupervisor
@@ -53,6 +54,8 @@ class Start:
     new: bool = False
     runs: Path = Path("runs")
     prepared: Path = Path("prepared")
+    trust: bool = False
+    """Run the commands that the recipe, or the run's folder, names."""
 
 
 def start(typed: Start, view: View) -> ExitCode:
@@ -123,6 +126,7 @@ def _start(
     folder, asked = _what_is_meant(typed, say)
     if not typed.new:
         asked = bring_back(folder, asked, say, clock)
+    refuse_untrusted(folder, asked, typed.recipe, typed.options, typed.trust, say)
     silent = None
     if folder.exists:
         silent = watched_silent(folder, clock, say)
