@@ -201,9 +201,9 @@ def with_overrides(
     return resolve(layers.values, layers.origins | dict(origins or {}), recipe.name).recipe
 
 
-def recipe_from_values(values: Mapping[str, Any]) -> Recipe:
-    """A recipe from its own `model_dump`, such as a segment's settings."""
-    return resolve(values, {}, str(values.get("name", "?"))).recipe
+def recipe_from_values(values: Mapping[str, Any], file: str = "") -> Recipe:
+    """A recipe from its own `model_dump`, such as a segment's settings; `file` is for messages."""
+    return resolve(values, {}, file or str(values.get("name", "?"))).recipe
 
 
 def recipe_file(name: str) -> Path:

@@ -8,7 +8,7 @@ import json
 import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,10 @@ from longhaul.core.addresses import holds_a_secret, sealed, sealed_values
 from longhaul.core.errors import RecipeError, UsageError
 from longhaul.core.files import write_bytes, write_json
 from longhaul.core.fingerprint import differences
+from longhaul.core.strict import DamagedFile, read_object
 from longhaul.logbook.folder import RunFolder
 
+_AGAIN = "start the run again with `longhaul train RECIPE` and the options it had"
 _PATHS = ("checkpoint.remote", "supervise.node_ledger", "supervise.signatures")
 """Settings that are files or folders, which every start must find again."""
 
@@ -49,9 +51,12 @@ class Asked:
     base: str
     """Folder of the first start: relative paths in the recipe's file mean what they meant there."""
 
+    file: str = field(default="", compare=False)
+    """Where it was read; for messages."""
+
     def settings(self) -> Recipe:
         """The recipe, checked."""
-        return recipe_from_values(self.values)
+        return recipe_from_values(self.values, self.file)
 
 
 def ask(
@@ -143,17 +148,19 @@ def read_asked(folder: RunFolder) -> Asked:
         UsageError: the file is gone or damaged.
     """
     try:
-        body = json.loads(_path(folder).read_bytes())
+        body = read_object(_path(folder))
         base = body.get("base") or str(Path.cwd())  # older runs do not say it
         values = body["values"] if body.get("defaults") else _by_old_defaults(body["values"])
         # Older runs also keep addresses as they were given.
         options, data = sealed_options(body["options"], body["data"])
         facts = data, body["prepared"], sealed_values(values), base
-        return Asked(body["recipe"], options, *facts)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return Asked(body["recipe"], options, *facts, file=str(_path(folder)))
+    except DamagedFile as damage:
+        raise UsageError(damage.message, _AGAIN) from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(
             f"{_path(folder)}: cannot be read ({error})",
-            "start the run again with `longhaul train RECIPE` and the options it had",
+            _AGAIN,
         ) from error
 
 
