@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,3 +24,11 @@ def pytest_configure(config: pytest.Config) -> None:
     guard = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(guard)
     config.add_cleanup(guard.start_guard())
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What tests trust is nobody's business after them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield

@@ -17,12 +17,14 @@ class Reader(HTMLParser):
     def __init__(self, page):
         super().__init__()
         self.ids, self.scripts, self.fetched, self.open, self.text = set(), [], [], [], ""
+        self.tags = set()
         self.feed(page)
 
     def handle_starttag(self, tag, attributes):
         given = dict(attributes)
         self.ids |= {given["id"]} if "id" in given else set()
         self.open.append(tag)
+        self.tags.add(tag)
         self.fetched += [given[key] for key in ("src", "href", "action") if key in given]
         if tag == "script":
             self.scripts.append("")
@@ -69,6 +71,34 @@ def test_what_people_typed_cannot_leave_its_place(facts):
     assert len(page.scripts) == 3
     assert page.fetched.count("x") == 0
     json.loads(page.scripts[0])
+
+
+WORD = "<img src=x>"
+
+
+def _said_by_an_incident(facts):
+    decision = replace(facts.incidents[0].decision, reason=WORD)
+    return replace(facts, incidents=(replace(facts.incidents[0], decision=decision),))
+
+
+def _said_by_a_segment(facts):
+    opening = replace(facts.branches[0].opening, reason=WORD)
+    return replace(facts, branches=(replace(facts.branches[0], opening=opening),))
+
+
+@pytest.mark.parametrize(
+    "nasty",
+    [
+        pytest.param(_said_by_an_incident, id="incident's reason"),
+        pytest.param(_said_by_a_segment, id="segment's reason"),
+        pytest.param(lambda f: replace(f, settings={"summary": WORD}), id="setting's value"),
+        pytest.param(lambda f: replace(f, name=WORD), id="run's name"),
+    ],
+)
+def test_a_word_in_brackets_is_read_and_never_becomes_a_tag(facts, nasty):
+    found = Reader(render(nasty(facts), ""))
+    assert "img" not in found.tags
+    assert WORD in found.text
 
 
 def test_nothing_is_fetched_and_the_browser_is_told_so(facts):

@@ -15,6 +15,7 @@ from longhaul.core.records import (
     to_line,
 )
 
+COUNTS = st.integers(0, (1 << 63) - 1)
 FLOATS = st.floats(allow_nan=True, allow_infinity=True)
 STEPS = st.builds(
     StepRecord,
@@ -37,9 +38,7 @@ STEPS = st.builds(
     source_losses=st.dictionaries(st.text(min_size=1), FLOATS),
     loss_scale=st.none() | FLOATS,
     states=st.none()
-    | st.lists(st.tuples(st.integers(0), st.integers(0), st.sampled_from(["memory", "disk"]))).map(
-        tuple
-    ),
+    | st.lists(st.tuples(COUNTS, COUNTS, st.sampled_from(["memory", "disk"]))).map(tuple),
 )
 
 

@@ -12,12 +12,14 @@ from longhaul.logbook.journal import Journal
 from longhaul.logbook.reading import read_decisions, read_journal, read_last
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
+moments = st.floats(0, 1e13)
+wholes = st.integers(-(1 << 63), (1 << 63) - 1)
 anything = st.floats(allow_nan=False)  # NaN is not equal to itself; its own test is below
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 counts = st.integers(0, 2**53)
-seconds = st.dictionaries(st.sampled_from(["training", "idle"]), finite, max_size=2)
-data = st.dictionaries(texts, st.one_of(texts, st.integers(), finite, st.none()), max_size=3)
-common = {"attempt": st.just(1), "segment": texts, "step": counts, "time": finite}
+seconds = st.dictionaries(st.sampled_from(["training", "idle"]), moments, max_size=2)
+data = st.dictionaries(texts, st.one_of(texts, wholes, finite, st.none()), max_size=3)
+common = {"attempt": st.just(1), "segment": texts, "step": counts, "time": moments}
 steps = st.builds(
     StepRecord, **common, draw=counts, next_draw=counts, loss=anything, gradient_norm=anything,
     learning_rate=finite, masked=st.booleans(), sequences=counts, sequence_length=counts,

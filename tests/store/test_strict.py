@@ -18,7 +18,7 @@ def test_what_is_not_plain_json_is_refused(content: bytes) -> None:
 
 def test_a_huge_file_is_refused_before_it_is_read(tmp_path: Path) -> None:
     with (tmp_path / "big").open("wb") as file:
-        os.truncate(file.fileno(), strict._MOST_JSON_BYTES + 1)
+        os.truncate(file.fileno(), strict.MOST_JSON_BYTES + 1)
     with pytest.raises(RefusedCheckpoint, match="268 MB"):
         read_json(tmp_path / "big")
     with pytest.raises(RefusedCheckpoint, match="cannot be read"):

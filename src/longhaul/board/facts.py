@@ -3,7 +3,6 @@
 Enters: a run's folder. Leaves: `RunFacts`. Never knows: words, colours, HTML.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +22,7 @@ from longhaul.board.thermometers import Thermometers, read_thermometers
 from longhaul.core.books import goodput
 from longhaul.core.clocks import Clock
 from longhaul.core.records import Event, Record, StepRecord
+from longhaul.core.strict import read_object
 from longhaul.core.units import Nats, Seconds
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.lease import live_holder
@@ -150,7 +150,7 @@ def _began(folder: RunFolder, records: Sequence[Record], step: StepRecord | None
     if step is None:
         return None
     try:
-        return float(json.loads(folder.identity.read_bytes())["created"])
+        return float(read_object(folder.identity)["created"])
     except (OSError, ValueError, KeyError, TypeError):
         return step.time
 

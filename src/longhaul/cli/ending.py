@@ -9,10 +9,12 @@ import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from types import TracebackType
 from typing import NoReturn
 
 import typer
 
+from longhaul.core.addresses import scrubbed
 from longhaul.core.errors import ExitCode, LonghaulError
 from longhaul.core.output import flush_outputs, print_error
 from longhaul.core.units import Seconds
@@ -24,10 +26,11 @@ _READ_WITHIN_S: Seconds = 2.0
 
 def run_and_leave(command: Callable[[], object]) -> NoReturn:
     """Run a command and end the process; a user's mistake never shows a traceback."""
+    sys.excepthook = _print_without_secrets
     try:
         code = command()
     except LonghaulError as error:
-        print_error(f"{error.title}: {error}")
+        print_error(f"{error.title}: {scrubbed(str(error))}")
         sys.exit(error.exit_code)
     except typer.Exit as leaving:
         _leave(leaving.exit_code)
@@ -63,6 +66,14 @@ def _where(error: OSError) -> str:
         return str(error.filename)
     frames = traceback.extract_tb(error.__traceback__)
     return f"in {frames[-1].name}, {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+
+
+def _print_without_secrets(
+    kind: type[BaseException], error: BaseException, frames: TracebackType | None
+) -> None:
+    """A traceback goes into workers' logs too, and its last line may repeat an address."""
+    text = "".join(traceback.format_exception(kind, error, frames))
+    print_error(scrubbed(text).rstrip())
 
 
 def _leave(code: int) -> NoReturn:

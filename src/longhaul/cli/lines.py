@@ -7,6 +7,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from longhaul.cli.reading import visible
+from longhaul.core.addresses import scrubbed
 from longhaul.core.records import Decision, Event, Finding, Record, StepRecord
 from longhaul.core.units import loss_in_words, short_bytes, short_count
 from longhaul.logbook.timeline import tokens_per_second
@@ -18,8 +20,10 @@ _IMPLIED = {"record", "request"}
 def readable_line(record: Record) -> str:
     """Time, segment and step, and then what happened."""
     at = time.strftime("%m-%d %H:%M:%S", time.localtime(record.time))
-    what = " ".join(_what(record).split())  # a person's note may have several lines
-    return f"{at} {record.segment or '–':>5} {record.step:>7,}  {what}"
+    what = visible(
+        " ".join(scrubbed(_what(record)).split())
+    )  # a person's note may have several lines
+    return f"{at} {visible(record.segment) or '–':>5} {record.step:>7,}  {what}"
 
 
 def _what(record: Record) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from longhaul.cli.options import RUNS, RunName, RunsFolder
+from longhaul.cli.reading import reads_a_run, visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,9 +27,9 @@ _MOST_SHOWN = 44
 """Characters of a value in a difference; the files have the whole of it."""
 
 
+@reads_a_run
 def runs(runs_dir: RunsFolder = RUNS) -> None:
     """List the runs: state, progress, losses, goodput."""
-    import duckdb
     from rich.table import Table
 
     from longhaul.core.clocks import RealClock
@@ -48,11 +49,12 @@ def runs(runs_dir: RunsFolder = RUNS) -> None:
     for folder in folders:
         try:
             table.add_row(*_summary_row(summarize(folder, clock), clock.wall()))
-        except (OSError, duckdb.Error):  # one broken folder must not hide the others
-            table.add_row(folder.name, "unreadable")
+        except Exception:  # noqa: BLE001 (one broken folder must not hide the others)
+            table.add_row(visible(folder.name), "unreadable")
     console().print(table)
 
 
+@reads_a_run
 def log(
     run: RunName,
     last: Annotated[int, typer.Option(min=1, help="how many lines")] = 20,
@@ -72,6 +74,7 @@ def log(
         typer.echo(readable_line(record))
 
 
+@reads_a_run
 def diff(
     run: RunName,
     old: Annotated[str | None, typer.Argument(metavar="[A]", help="a segment")] = None,
@@ -97,7 +100,7 @@ def diff(
     if a is None:
         typer.echo(f"run {folder.name} has one segment, {b.number}: none to compare it with")
     else:
-        typer.echo(f"segment {a.number} → {b.number}   ({b.reason})")
+        typer.echo(f"segment {a.number} → {b.number}   ({visible(b.reason)})")
         for section, found in segment_differences(a, b).items():
             _print_differences(section, found)
     typer.echo("")
@@ -105,6 +108,7 @@ def diff(
     _print_live(folder)
 
 
+@reads_a_run
 def compact(run: RunName, runs_dir: RunsFolder = RUNS) -> None:
     """Copy closed journal files to Parquet, for fast questions; the JSON lines stay."""
     from longhaul.core.clocks import RealClock
@@ -124,7 +128,7 @@ def compact(run: RunName, runs_dir: RunsFolder = RUNS) -> None:
 def _summary_row(summary: RunSummary, now: float) -> list[str]:
     total = f"/{summary.total_steps:,}" if summary.total_steps else ""
     return [
-        summary.name,
+        visible(summary.name),
         summary.state,
         f"{summary.step:,}{total}",
         _loss(summary.loss),
@@ -202,13 +206,13 @@ def _print_live(folder: RunFolder) -> None:
 
 def change_line(path: str, old: Any, new: Any) -> str:
     """A setting before and after, shortened to fit a line."""
-    return f"{path}: {_shown(old)} → {_shown(new)}"
+    return f"{visible(path)}: {_shown(old)} → {_shown(new)}"
 
 
 def _shown(value: Any) -> str:
     if value is None:
         return "none"
-    text = value if isinstance(value, str) and value else repr(value)
+    text = visible(value) if isinstance(value, str) and value else repr(value)
     return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 1]}…"
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from longhaul.cli.options import RUNS, RunsFolder
+from longhaul.cli.reading import reads_a_run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from longhaul.supervise.nodes.roster import LeftOut
 
 
+@reads_a_run
 def nodes(
     where: Annotated[
         str, typer.Argument(metavar="RUN_OR_LEDGER", help="a run's name or folder, or a ledger's")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from longhaul.cli.options import RUNS, RunName, RunsFolder
+from longhaul.cli.reading import reads_a_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from longhaul.recover.backtest import Backtest, Turn
 
 
+@reads_a_run
 def replay(
     run: RunName,
     policy: Annotated[
@@ -73,7 +75,7 @@ def judged_again(folder: RunFolder, limits: Sequence[_Limits] = ()) -> tuple[Bac
 
     recipe = judged_by(read_asked(folder).settings())
     segments = {
-        str(opening.number): judged_by(recipe_from_values(opening.settings))
+        str(opening.number): judged_by(recipe_from_values(opening.settings, opening.file))
         for opening in read_segments(folder)
     }
     records = read_journal(folder)

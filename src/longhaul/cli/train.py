@@ -39,6 +39,14 @@ def train(
     small: Annotated[
         bool, typer.Option("--small", help="train the recipe's small twin: every switch, no size")
     ] = False,
+    trust: Annotated[
+        bool,
+        typer.Option(
+            "--trust",
+            envvar="LONGHAUL_TRUST",
+            help="run the commands that the recipe, or the run's folder, names; said once",
+        ),
+    ] = False,
     runs_dir: RunsFolder = RUNS,
     prepared_dir: PreparedFolder = PREPARED,
 ) -> None:
@@ -63,7 +71,7 @@ def train(
         from longhaul.run.start import Start, start, start_supervised
 
         os.environ.update(torchrun_of_srun(os.environ))
-        typed = Start(recipe, tuple(options), data, new, runs_dir, prepared_dir)
+        typed = Start(recipe, tuple(options), data, new, runs_dir, prepared_dir, trust)
         if "RANK" in os.environ:
             from longhaul.cli.progress import TerminalView
 

@@ -13,6 +13,7 @@ import typer
 
 from longhaul.cli.look import change_line, console
 from longhaul.cli.options import RUNS, RunName, RunsFolder
+from longhaul.cli.reading import reads_a_run, visible
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from longhaul.logbook.tree import Branch
 
 
+@reads_a_run
 def tree(run: RunName, runs_dir: RunsFolder = RUNS) -> None:
     """Show a run's segments: what each went on from, what changed, how it ended, what it cost."""
     from rich.markup import escape
@@ -49,6 +51,7 @@ def tree(run: RunName, runs_dir: RunsFolder = RUNS) -> None:
     console().print(root)
 
 
+@reads_a_run
 def report(
     run: RunName,
     out: Annotated[
@@ -91,9 +94,9 @@ def _label(branch: Branch) -> str:
         if stretch.redone:
             cost.append(f"{stretch.redone:,} redone")
     lines = [
-        f"[bold]{branch.number}[/bold] {escape(' '.join(opening.reason.split()))}",
+        f"[bold]{branch.number}[/bold] {escape(visible(' '.join(opening.reason.split())))}",
         f"{figures} · {', '.join(cost)}",
-        f"{begin} · attempt {opening.attempt} · {escape(branch.ending)}",
+        f"{begin} · attempt {opening.attempt} · {escape(visible(branch.ending))}",
     ]
     if branch.steps_lost:
         lines.append(f"lost: {branch.steps_lost:,} steps, {short_seconds(branch.seconds_lost)}")

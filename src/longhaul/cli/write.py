@@ -6,10 +6,12 @@ from typing import Annotated
 import typer
 
 from longhaul.cli.options import RUNS, RunName, RunsFolder
+from longhaul.cli.reading import reads_a_run
 
 AtStep = Annotated[int | None, typer.Option("--step", help="a checkpoint; the newest when absent")]
 
 
+@reads_a_run
 def sample(
     run: RunName,
     prompt: Annotated[str | None, typer.Option(help="what the text goes on from")] = None,
@@ -29,6 +31,7 @@ def sample(
     print()
 
 
+@reads_a_run
 def evaluate(run: RunName, step: AtStep = None, runs_dir: RunsFolder = RUNS) -> None:
     """Measure a run's model on its whole validation split."""
     from longhaul.run.trained import open_trained

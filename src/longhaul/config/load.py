@@ -7,6 +7,7 @@ Never knows: devices, runs, the ledger.
 
 import difflib
 import importlib.resources
+import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from longhaul.config.problems import (
 )
 from longhaul.config.recipe import Recipe
 from longhaul.config.toml_lines import lines_of_settings
+from longhaul.core.addresses import scrubbed, sealed, sealed_values
 from longhaul.core.errors import RecipeError
 
 _MOST_PARENTS = 16
@@ -104,6 +106,7 @@ def load_recipe(name: str, overrides: Sequence[str] = (), data: str | None = Non
     Raises:
         RecipeError: with every problem found, not only the first.
     """
+    overrides, data = sealed_options(overrides, data)
     layers = _Layers()
     _read_with_parents(recipe_file(name), layers, ())
     _set_options(layers, overrides, data)
@@ -119,12 +122,16 @@ def load_on_top(
         RecipeError: with every problem.
     """
     layers = _Layers(_copied(values))
-    _set_options(layers, overrides, data)
+    _set_options(layers, *sealed_options(overrides, data))
     return resolve(layers.values, layers.origins, name)
 
 
 def resolve(values: Mapping[str, Any], origins: Mapping[str, str], name: str) -> Resolved:
-    """Check merged tables and freeze them; every problem is raised at once."""
+    """Check merged tables and freeze them; every problem is raised at once.
+
+    No secret of an address enters a recipe: it is sealed here (`core.addresses`).
+    """
+    values = sealed_values(values)
     recipe, problems = _validate(values, origins)
     raise_problems(problems, name)
     assert recipe is not None
@@ -137,12 +144,36 @@ def parse_override(text: str) -> tuple[str, Any]:
     path = path.strip()
     if not equals or not path:
         raise RecipeError(
-            f"--set {text}: not of the form path=value", "write it like --set optim.lr=3e-4"
+            f"--set {scrubbed(text)}: not of the form path=value",
+            "write it like --set optim.lr=3e-4",
         )
     try:
         return path, tomllib.loads(f"value = {value.strip()}")["value"]
     except tomllib.TOMLDecodeError:
         return path, value.strip()
+
+
+def sealed_options(
+    overrides: Sequence[str], data: str | None
+) -> tuple[tuple[str, ...], str | None]:
+    """What was typed, without the secrets of addresses in it."""
+    found = []
+    for override in overrides:
+        if "://" in override:
+            path, value = parse_override(override)
+            if (hidden := sealed_values(value)) != value:
+                override = f"{path}={as_toml(hidden)}"
+        found.append(override)
+    return tuple(found), None if data is None else sealed(data)
+
+
+def as_toml(value: Any) -> str:
+    """A value as TOML writes it on one line."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{json.dumps(k)} = {as_toml(v)}' for k, v in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(as_toml, value))}]"
+    return json.dumps(value) if isinstance(value, str | bool) else str(value)
 
 
 def with_overrides(
@@ -170,9 +201,9 @@ def with_overrides(
     return resolve(layers.values, layers.origins | dict(origins or {}), recipe.name).recipe
 
 
-def recipe_from_values(values: Mapping[str, Any]) -> Recipe:
-    """A recipe from its own `model_dump`, such as a segment's settings."""
-    return resolve(values, {}, str(values.get("name", "?"))).recipe
+def recipe_from_values(values: Mapping[str, Any], file: str = "") -> Recipe:
+    """A recipe from its own `model_dump`, such as a segment's settings; `file` is for messages."""
+    return resolve(values, {}, file or str(values.get("name", "?"))).recipe
 
 
 def recipe_file(name: str) -> Path:

@@ -27,6 +27,7 @@ from longhaul.config.train import (
     SampleSection,
     TrainSection,
 )
+from longhaul.core.addresses import without_secrets
 from longhaul.core.errors import RecipeError
 from longhaul.core.schedules import stage_at
 
@@ -113,4 +114,5 @@ def _steps_for_tokens(stages: tuple[BatchStage, ...], tokens: int) -> int:
 
 def source_name(name: str, path: str) -> str:
     """The name of a source: its own, or the last part of its path."""
-    return name or path.rstrip("/").rsplit("/", 1)[-1] or path
+    plain = without_secrets(path)
+    return name or plain.rstrip("/").rsplit("/", 1)[-1] or plain

@@ -141,7 +141,7 @@ class MachineSection(Section):
     """`auto` takes CUDA, then MPS, then the CPU."""
     processes: int = changed_at_start(1, gt=0)
     """Worker processes on this machine: one for each GPU, as a rule."""
-    threads: int | None = changed_at_start(None, gt=0)
+    threads: int | None = changed_at_start(None, gt=0, le=4096)
     """CPU threads of torch; the usable cores when absent. Other counts give other bits."""
     compile: bool = changed_at_start(False)
     """Compile the model with torch.compile."""

@@ -20,6 +20,7 @@ from typing import Any
 import psutil
 
 import longhaul
+from longhaul.core.addresses import scrubbed
 
 _ENVIRONMENT_PREFIXES = (
     "NCCL_", "CUDA_", "TORCH_", "PYTORCH_", "OMP_", "MKL_", "KMP_", "GLOO_", "CUBLAS_",
@@ -94,7 +95,9 @@ def machine() -> dict[str, Any]:
 def environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
     """Environment variables that change how numbers are computed or sent."""
     variables = os.environ if variables is None else variables
-    return {k: variables[k] for k in sorted(variables) if k.startswith(_ENVIRONMENT_PREFIXES)}
+    return {
+        k: scrubbed(variables[k]) for k in sorted(variables) if k.startswith(_ENVIRONMENT_PREFIXES)
+    }
 
 
 def fingerprint(torch_facts: Mapping[str, Any]) -> dict[str, Any]:

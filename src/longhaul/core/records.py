@@ -8,12 +8,13 @@ Never knows: where lines are kept (`logbook/`) or what they lead to.
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 from longhaul.core.errors import LonghaulError
-from longhaul.core.units import Nats, Seconds
+from longhaul.core.strict import parse_json
+from longhaul.core.units import LAST_MOMENT, Nats, Seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,8 +176,6 @@ class Decision:
 
 Record = StepRecord | Finding | Event | Decision
 _TYPES: dict[str, type[Record]] = {t.KIND: t for t in (StepRecord, Finding, Event, Decision)}
-_FLOATS = ("loss", "gradient_norm", "learning_rate", "loss_scale")
-_TABLES_OF_FLOATS = ("totals", "source_losses", "evidence")
 
 
 class RecordError(LonghaulError):
@@ -203,30 +202,99 @@ def from_line(line: str | bytes) -> Record:
     """The record in one JSON line.
 
     Raises:
-        RecordError: the line is not JSON, or names a record or lacks a field this version knows.
+        RecordError: the line is not JSON, names a record or lacks a field this version knows, or
+            a field's value is not of its type and in its range.
     """
     try:
-        body = json.loads(line)
+        # The many numbers of a step are all looked at below.
+        text = line if isinstance(line, str) else line.decode()
+        is_step = text.startswith(_STEP)
+        body = parse_json(text, "journal", check_numbers=not is_step)
         kind = _TYPES[body.pop("record")]
-        known = {f.name for f in fields(kind)}
         # Fields a newer longhaul added are ignored: an old reader must not lose the line.
-        values = {key: value for key, value in body.items() if key in known}
-        for name in _FLOATS:
-            if values.get(name) is not None:
-                values[name] = float(values[name])
-        for name in _TABLES_OF_FLOATS:
-            if name in values:
-                values[name] = {key: float(value) for key, value in values[name].items()}
-        if "gauges" in values:
-            values["gauges"] = {
-                gauge: tuple(float(item) for item in layers)
-                for gauge, layers in values["gauges"].items()
-            }
-        if values.get("states") is not None:
-            values["states"] = tuple(
-                (int(s), int(d), str(where)) for s, d, where in values["states"]
-            )
-        return kind(**values)
-    except (ValueError, KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
+        return kind(**{name: _value(name, body[name]) for name in _FIELDS[kind] if name in body})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         shown = line[:80].decode(errors="replace") if isinstance(line, bytes) else line[:80]
         raise RecordError(f"not a journal record: {shown!r} ({error})") from error
+
+
+_STEP = '{"record":"step"'
+_FIELDS = {kind: tuple(f.name for f in fields(kind)) for kind in _TYPES.values()}
+_MOST_WHOLE = 1 << 63
+
+
+def _value(name: str, value: Any) -> Any:
+    """A field's value, of its type."""
+    read = _READERS.get(name)
+    return value if read is None or (value is None and name in _OPTIONAL) else read(value)
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or not -_MOST_WHOLE <= value < _MOST_WHOLE:
+        raise ValueError(f"{value!r:.40} is no whole number in range")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r:.40} is no text")
+    return value
+
+
+def _switch(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{value!r:.40} is neither true nor false")
+    return value
+
+
+def _moment(value: Any) -> Seconds:
+    if type(value) not in (int, float) or not 0 <= value <= LAST_MOMENT:
+        raise ValueError(f"{value!r:.40} is no time")
+    return float(value)
+
+
+def _severity(value: Any) -> str:
+    if value not in get_args(Severity):
+        raise ValueError(f"{value!r:.40} is no severity")
+    return str(value)
+
+
+def _numbers(value: Any) -> dict[str, float]:
+    return {key: float(item) for key, item in value.items()}
+
+
+def _spent(value: Any) -> dict[str, Seconds]:
+    spent = _numbers(value)
+    if not all(abs(seconds) <= LAST_MOMENT for seconds in spent.values()):
+        raise ValueError("seconds that no run has")
+    return spent
+
+
+def _gauges(value: Any) -> dict[str, tuple[float, ...]]:
+    return {gauge: tuple(float(item) for item in layers) for gauge, layers in value.items()}
+
+
+def _states(value: Any) -> tuple[tuple[int, int, str], ...]:
+    return tuple((_whole(step), _whole(draw), _text(where)) for step, draw, where in value)
+
+
+def _table(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(f"{value!r:.40} is no table")
+    return value
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(
+        ("attempt", "step", "draw", "next_draw", "lag_steps", "sequences", "sequence_length",
+         "mixture_stage", "attention_window", "first_step", "first_draw", "from_step"), _whole),
+    **dict.fromkeys(("segment", "kind", "subject", "sentence", "who", "reason"), _text),
+    **dict.fromkeys(
+        ("masked", "loss_scale_at_floor", "warmup", "evaluation_due", "save_due", "redone"),
+        _switch),
+    **dict.fromkeys(("loss", "gradient_norm", "learning_rate", "loss_scale"), float),
+    **dict.fromkeys(("totals", "source_losses", "evidence"), _numbers),
+    "time": _moment, "severity": _severity, "seconds": _spent, "gauges": _gauges,
+    "states": _states, "data": _table,
+}  # fmt: skip
+_OPTIONAL = frozenset({"loss_scale", "attention_window", "states"})

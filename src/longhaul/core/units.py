@@ -11,6 +11,8 @@ Bytes = int
 Nats = float
 
 NATS_PER_BIT = 0.6931471805599453
+LAST_MOMENT: Seconds = 1e13
+"""In Unix time; 300,000 years later there is no date that a system can show."""
 
 
 def bits_per_byte(total_nats: Nats, num_bytes: float) -> float:

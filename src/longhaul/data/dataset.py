@@ -18,11 +18,13 @@ import numpy.typing as npt
 
 from longhaul.core.errors import DataError
 from longhaul.core.files import sha256_of
-from longhaul.core.units import short_bytes, short_count
+from longhaul.core.strict import read_object
+from longhaul.core.units import Bytes, short_bytes, short_count
 from longhaul.data.shards import Shard
 from longhaul.data.tokenizing import TokenArray, Tokenizer, load_tokenizer
 
 DATASET_FORMAT = 1
+_MOST_MANIFEST_BYTES: Bytes = 64 << 20
 MANIFEST = "dataset.json"
 TOKENIZER_FILE = "tokenizer.json"
 
@@ -273,7 +275,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             "prepare it with `longhaul data prepare RECIPE`",
         )
     try:
-        manifest: dict[str, Any] = json.loads(path.read_bytes())
+        manifest: dict[str, Any] = read_object(path, _MOST_MANIFEST_BYTES)
         if manifest["format"] != DATASET_FORMAT:
             raise DataError(
                 f"{folder}: data format {manifest['format']}; this longhaul reads {DATASET_FORMAT}",

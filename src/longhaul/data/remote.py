@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Literal
 from urllib.parse import unquote, urlsplit
 
+from longhaul.core.addresses import scrubbed, unsealed, without_secrets
 from longhaul.core.errors import DataError, LonghaulError, RecipeError
 from longhaul.core.files import write_atomically, write_json
 from longhaul.core.units import short_bytes
@@ -76,8 +77,8 @@ def fetch(
         DataError: unreachable, absent, truncated, of another hash, or of no known format.
         RecipeError: a hash is given for a folder.
     """
-    folder = downloads / hashlib.sha256(url.encode()).hexdigest()[:16]
-    shown = url.partition("?")[0]  # a query may hold a key that belongs in no log
+    url = unsealed(url)
+    folder, shown = downloads / _folder_of(url), without_secrets(url)
     cached = _cached(folder)
     if cached is not None and (not sha256 or [item.sha256 for item in cached] == [sha256]):
         size = sum(item.size for item in cached)
@@ -106,7 +107,7 @@ def fetch(
 
 def is_here(url: str, downloads: Path) -> bool:
     """Whether `fetch` would take every file from the cache."""
-    return _cached(downloads / hashlib.sha256(url.encode()).hexdigest()[:16]) is not None
+    return _cached(downloads / _folder_of(unsealed(url))) is not None
 
 
 def listed(url: str, wanted: Wanted = "text") -> list[str]:
@@ -116,11 +117,26 @@ def listed(url: str, wanted: Wanted = "text") -> list[str]:
     Raises:
         DataError: as `fetch`.
     """
-    shown = url.partition("?")[0]
+    url = unsealed(url)
+    shown = without_secrets(url)
     with _explained(shown):
         system, names = _list(url, shown, wanted)
         system.info(next(iter(names.values())))
     return list(names)
+
+
+def _folder_of(url: str) -> str:
+    """The name of an address's folder in the cache.
+
+    A query may say which file is meant as well as who may have it: addresses that differ in it are
+    two. Its values are hashed so slowly that nobody finds them by trying; a password is left out.
+    """
+    shown = without_secrets(url)
+    query = unquote(url).partition("?")[2] if "?" not in shown else ""
+    if not query:
+        return hashlib.sha256(shown.encode()).hexdigest()[:16]
+    slow = hashlib.scrypt(query.encode(), salt=shown.encode(), n=1 << 14, r=8, p=1, dklen=8)
+    return slow.hex()
 
 
 def _list(url: str, shown: str, wanted: Wanted) -> tuple[Any, dict[str, str]]:
@@ -134,7 +150,9 @@ def _list(url: str, shown: str, wanted: Wanted) -> tuple[Any, dict[str, str]]:
         way = install_command(scheme, error)
         raise DataError(f"{shown}: {scheme}:// needs a package that is not here", way) from None
     except ValueError as error:
-        raise DataError(f"{shown}: {error}", "use https://, hf://, s3://, gs:// or az://") from None
+        raise DataError(
+            f"{shown}: {scrubbed(str(error))}", "use https://, hf://, s3://, gs:// or az://"
+        ) from None
     if scheme in ("http", "https"):
         name = unquote(PurePosixPath(urlsplit(url).path).name)
         if not _readable(name, wanted):
@@ -273,7 +291,7 @@ def _explained(shown: str) -> Iterator[None]:
         cause: BaseException = error
         while isinstance(cause, FileNotFoundError) and cause.__cause__ is not None:
             cause = cause.__cause__  # fsspec calls an unreachable host a missing file
-        first_line = str(cause).partition("\n")[0]
+        first_line = scrubbed(str(cause).partition("\n")[0])
         if "payload" in type(cause).__name__.lower() or "IncompleteRead" in type(cause).__name__:
             raise _truncated(shown, first_line) from error
         if isinstance(cause, FileNotFoundError):

@@ -31,6 +31,7 @@ import numpy.typing as npt
 
 from longhaul.core.errors import DataError
 from longhaul.core.files import write_atomically
+from longhaul.core.strict import open_regular, parse_json
 from longhaul.data.tokenizing import TokenArray
 
 SHARD_VERSION = 1
@@ -166,7 +167,7 @@ class Shard:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 head = file.read(_HEADER_BYTES)
                 size = file.seek(0, 2)
                 header = _checked_header(path, head, size)
@@ -264,7 +265,7 @@ def _checked_header(path: Path, head: bytes, size: int) -> dict[str, Any]:
     if not genuine or _header_digest(version, body) != digest:
         raise DataError(f"{path}: its header is damaged (checksum)", _DAMAGED)
     try:
-        facts: dict[str, Any] = json.loads(body)
+        facts: dict[str, Any] = parse_json(body, str(path))
         dtype = {"uint16": 2, "uint32": 4}[facts["dtype"]]
         counts = [facts[key] for key in ("num_tokens", "num_documents", "num_bytes")]
         offset, name_bytes = facts["sections"]["names"]

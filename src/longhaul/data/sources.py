@@ -16,6 +16,7 @@ from typing import Any
 
 from longhaul.config.data import SourceSection
 from longhaul.config.recipe import source_name
+from longhaul.core.addresses import without_secrets
 from longhaul.core.errors import DataError
 from longhaul.data.breakage import Breakage
 from longhaul.data.builtin import (
@@ -159,7 +160,8 @@ def _local_files(path: Path, given: str) -> tuple[Sequence[_File], Any]:
 
 def _is_tokens(source: SourceSection) -> bool:
     """Whether a source is tokens already: by its format, or by the name of a single file."""
-    named = source.path.lower().endswith(TOKEN_SUFFIXES) and not Path(source.path).is_dir()
+    plain = without_secrets(source.path)
+    named = plain.lower().endswith(TOKEN_SUFFIXES) and not Path(source.path).is_dir()
     return source.format != "auto" or named
 
 

@@ -7,6 +7,7 @@ Never knows: corpora, shards, or how a tokenizer is trained.
 from dataclasses import dataclass
 from pathlib import Path
 
+from longhaul.core.addresses import without_secrets
 from longhaul.core.errors import DataError, RecipeError
 from longhaul.data.dataset import TOKENIZER_FILE
 from longhaul.data.sources import Say
@@ -49,10 +50,10 @@ def find_tokenizer(given: str, downloads: Path, say: Say) -> TokenizerFiles:
         DataError: there is none, or it is a pickle.
         RecipeError: the address is a folder.
     """
-    if given.lower().endswith((".pkl", ".pickle")):
+    if without_secrets(given).lower().endswith((".pkl", ".pickle")):
         raise DataError(
-            f"tokenizer.path: {given}: a pickle is a program, and longhaul runs no program it is "
-            "given as data",
+            f"tokenizer.path: {without_secrets(given)}: a pickle is a program, and longhaul runs "
+            "no program it is given as data",
             PICKLE_ADVICE,
         )
     if "://" in given and not given.startswith("file://"):

@@ -5,7 +5,6 @@ everyone reads. Never knows: corpora, shards, where the text came from.
 """
 
 import hashlib
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -16,7 +15,10 @@ import numpy.typing as npt
 
 from longhaul.core.errors import DataError
 from longhaul.core.files import write_bytes
+from longhaul.core.strict import parse_json, read_bytes
+from longhaul.core.units import Bytes
 
+_MOST_TOKENIZER_BYTES: Bytes = 256 << 20
 TokenArray: TypeAlias = npt.NDArray[np.integer[Any]]
 
 END_OF_TEXT = "<|endoftext|>"
@@ -87,8 +89,8 @@ def load_tokenizer(path: Path, end_of_text: bool = True) -> Tokenizer:
     from longhaul.data.number_tokens import NumberTokenizer
 
     try:
-        content = path.read_bytes()
-        vocabulary = json.loads(content)
+        content = read_bytes(path, _MOST_TOKENIZER_BYTES)
+        vocabulary = parse_json(content, path.name)
         if not isinstance(vocabulary, dict) or "model" not in vocabulary:
             raise ValueError("it has no 'model'")
     except (OSError, ValueError) as error:

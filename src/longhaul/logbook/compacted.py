@@ -7,12 +7,12 @@ wrote on makes its Parquet file void, until it is compacted again.
 Enters: a run's folder. Leaves: attempt → Parquet file. Never knows: rows.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import duckdb
 
+from longhaul.core.strict import parse_json
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.journal_files import JournalFile
 
@@ -63,6 +63,6 @@ def _made_from(path: Path) -> dict[str, int] | None:
                 "SELECT decode(value) FROM parquet_kv_metadata(?) WHERE decode(key) = ?",
                 [str(no_pattern(path)), SOURCES_KEY],
             ).fetchone()
-            return dict(json.loads(found[0])) if found else None
+            return dict(parse_json(found[0], str(path))) if found else None
     except (duckdb.Error, ValueError, TypeError):
         return None  # damaged, or made by something else: the JSON lines are there

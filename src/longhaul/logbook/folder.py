@@ -5,13 +5,13 @@ Never knows: what the files in it say.
 """
 
 import difflib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from longhaul.core.clocks import Clock
 from longhaul.core.errors import UsageError
 from longhaul.core.files import write_json
+from longhaul.core.strict import DamagedFile, entries_of, read_object
 
 FORMAT = 1
 """Version of the layout and of every file format inside; a higher one is refused, not guessed."""
@@ -136,13 +136,16 @@ def list_runs(runs: Path) -> list[RunFolder]:
     """Every run in `runs`, by name."""
     if not runs.is_dir():
         return []
-    return [folder for path in sorted(runs.iterdir()) if (folder := RunFolder(path)).exists]
+    folders = (RunFolder(runs / name) for name in sorted(entries_of(runs)))
+    return [folder for folder in folders if folder.exists]
 
 
 def _check_format(folder: RunFolder) -> None:
     try:
-        format_version = int(json.loads(folder.identity.read_bytes())["format"])
-    except (ValueError, KeyError, TypeError) as error:
+        format_version = int(read_object(folder.identity)["format"])
+    except DamagedFile:
+        raise
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(
             f"{folder.identity}: damaged ({error})",
             f'write {{"format": {FORMAT}}} into it if the rest of the folder is intact',

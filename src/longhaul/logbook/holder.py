@@ -6,13 +6,14 @@ Leaves: a verdict with its reason. Never knows: lease files, or what the verdict
 
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
-from longhaul.core.units import Seconds, short_seconds
+from longhaul.core.units import LAST_MOMENT, Seconds, short_seconds
 
 STALE_S: Seconds = 60.0
 """Age of the last heartbeat beyond which a holder that cannot be looked at counts as dead: six
@@ -55,6 +56,27 @@ class Verdict:
     restarted: bool = False
     """Its machine seems to have been restarted, and only a heartbeat that is not old yet speaks
     against it: silence will tell (`lease.watched_silent`)."""
+
+
+def holder_of(body: Mapping[str, Any]) -> Holder:
+    """What a lease file says, every value of its type.
+
+    Raises:
+        ValueError, KeyError, TypeError: it is none of ours.
+    """
+    kinds: dict[str, tuple[type, ...]] = {
+        "attempt": (int,), "pid": (int,), "started": (str,), "user": (str,), "command": (str,),
+        "since": (int, float), "heartbeat": (int, float),
+    }  # fmt: skip
+    place, values = body["place"], {name: body[name] for name in kinds}
+    wrong = [name for name, value in values.items() if type(value) not in kinds[name]]
+    times = [values["since"], values["heartbeat"], body["released"] or 0.0]
+    if wrong or not all(0 <= time <= LAST_MOMENT for time in times) or values["pid"] >= 1 << 31:
+        raise ValueError(f"no lease: {', '.join(wrong)}")
+    return Holder(
+        place=Place(str(place["host"]), str(place["boot_id"]), int(place["pid_namespace"])),
+        released=body["released"], **values,
+    )  # fmt: skip
 
 
 def here() -> Place:

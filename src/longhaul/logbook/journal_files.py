@@ -11,9 +11,12 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from longhaul.core.strict import entries_of
+
 _NAME = re.compile(
-    r"(?P<attempt>\d{6,})(-(?P<rotation>\d{4,}))?\.(?P<author>[a-z][a-z0-9_-]*)"
-    r"(?P<events>\.events)?\.jsonl"
+    r"(?P<attempt>\d{6,18})(-(?P<rotation>\d{4,18}))?\.(?P<author>[a-z][a-z0-9_-]*)"
+    r"(?P<events>\.events)?\.jsonl",
+    re.ASCII,
 )
 
 
@@ -42,16 +45,16 @@ class JournalFile:
         match = _NAME.fullmatch(name)
         if match is None:
             return None
-        return cls(
+        file = cls(
             attempt=int(match["attempt"]),
             rotation=int(match["rotation"] or 1),
             author=match["author"],
             events=match["events"] is not None,
         )
+        return file if file.name == name else None
 
 
 def journal_files(journal: Path) -> list[JournalFile]:
     """The journal files in a folder, in order; none if the folder does not exist."""
-    if not journal.is_dir():
-        return []
-    return sorted(file for path in journal.iterdir() if (file := JournalFile.parse(path.name)))
+    names = entries_of(journal)
+    return sorted(file for name in names if (file := JournalFile.parse(name)))

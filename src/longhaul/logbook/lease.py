@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
+from longhaul.core.addresses import scrubbed
 from longhaul.core.clocks import Clock
 from longhaul.core.errors import NeedsPerson, UsageError
 from longhaul.core.units import Seconds, short_seconds
@@ -392,4 +393,4 @@ def user_name() -> str:
 
 
 def _command() -> str:
-    return shlex.join(sys.argv)
+    return shlex.join(scrubbed(word) for word in sys.argv)

@@ -5,15 +5,19 @@ Never knows: whether a holder lives.
 """
 
 import json
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from longhaul.core.files import create_exclusively, write_json
+from longhaul.core.strict import entries_of, read_object
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import FORMAT, RunFolder
-from longhaul.logbook.holder import Holder, Place
+from longhaul.logbook.holder import Holder, Place, holder_of
 from longhaul.logbook.reserve import DISK_FULL, Reserve, reserve_path
+
+_LEASE = re.compile(r"(\d{1,18})\.json", re.ASCII)
 
 
 def lease_path(folder: RunFolder, attempt: int) -> Path:
@@ -23,8 +27,8 @@ def lease_path(folder: RunFolder, attempt: int) -> Path:
 
 def newest_attempt(folder: RunFolder) -> int:
     """Number of the newest attempt; 0 before the first."""
-    stems = (path.stem for path in folder.leases.glob("*.json"))
-    return max((int(stem) for stem in stems if stem.isdecimal()), default=0)
+    found = map(_LEASE.fullmatch, entries_of(folder.leases))
+    return max((int(match[1]) for match in found if match), default=0)
 
 
 def owner_of(holder: Holder) -> tuple[Place, int, str, Seconds]:
@@ -69,10 +73,7 @@ def read_holder(path: Path) -> Holder | None:
         OSError: there is no such file, or it cannot be read.
     """
     try:
-        body = json.loads(path.read_bytes())
-        place = Place(**body.pop("place"))
-        body.pop("format")
-        return Holder(place=place, **body)
+        return holder_of(read_object(path))
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 

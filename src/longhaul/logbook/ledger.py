@@ -175,7 +175,7 @@ def fold(state: LedgerState, decision: Decision) -> LedgerState:
     except (KeyError, ValueError, TypeError) as error:
         raise LedgerError(
             f"decision {decision.kind} at step {decision.step} by {decision.who}: "
-            f"{dict(decision.data)} is not what this kind needs ({error!r})"
+            f"{dict(decision.data)!r:.300} is not what this kind needs ({error!r})"
         ) from error
     return state
 

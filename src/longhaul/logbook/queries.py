@@ -10,6 +10,7 @@ from pathlib import Path
 
 import duckdb
 
+from longhaul.core.strict import MOST_JOURNAL_BYTES, open_regular
 from longhaul.logbook.compacted import no_pattern, quoted, usable_parquet
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.journal_files import journal_files
@@ -36,14 +37,23 @@ _EVENT_FIELDS = {
 }  # fmt: skip
 
 
+_NO_NETWORK: dict[str, str | bool | int | float | list[str]] = {
+    "autoinstall_known_extensions": False, "autoload_known_extensions": False,
+    "allow_community_extensions": False,
+}  # fmt: skip
+"""DuckDB would fetch an extension for a file that needs one."""
+
+
 def connect(folder: RunFolder) -> duckdb.DuckDBPyConnection:
     """A connection in memory with the views `steps` and `events` of this run.
 
     `steps` has the fields of `StepRecord` and `tokens`; `events` those of `Event`, `Decision` and
     `Finding`, with `record` to tell them apart. Files of attempts that begin later are not seen.
     """
-    connection = duckdb.connect()
+    connection = duckdb.connect(config=_NO_NETWORK)
     files = journal_files(folder.journal)
+    for file in files:  # DuckDB would wait for a pipe that nobody writes into
+        open_regular(folder.journal / file.name, MOST_JOURNAL_BYTES).close()
     parquet = usable_parquet(folder, files)
     steps = [folder.journal / f.name for f in files if not f.events and f.attempt not in parquet]
     events = [folder.journal / f.name for f in files if f.events]

@@ -6,17 +6,18 @@ Never knows: who writes, or whether somebody still does.
 """
 
 import heapq
-import os
 from collections.abc import Iterator
 from itertools import chain, groupby, islice
 from pathlib import Path
 
 from longhaul.core.records import Decision, Record, RecordError, from_line
+from longhaul.core.strict import MOST_BYTES, lines_backwards, lines_of
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.journal import TORN
 from longhaul.logbook.journal_files import JournalFile, journal_files
 
-_BLOCK_BYTES = 1 << 16
+_NOTHING = b"\0 \t\r\n"
+"""What a power cut leaves where bytes were promised and never came."""
 
 
 class JournalReading:
@@ -46,14 +47,13 @@ class JournalReading:
             )
 
     def _records(self, file: JournalFile) -> Iterator[Record]:
-        with (self._journal / file.name).open("rb") as lines:
-            for line in lines:
-                record = _record_or_none(line)
-                if record is not None:
-                    yield record
-                elif line.strip() and not line.endswith(TORN) and line.endswith(b"\n"):
-                    # A withdrawn line or a torn tail was never confirmed; this one was.
-                    self.damaged += 1
+        for line in lines_of(self._journal / file.name):
+            record = _record_or_none(line)
+            if record is not None:
+                yield record
+            elif line.strip() and not line.endswith(TORN):
+                # A withdrawn line or a torn tail was never confirmed; this one was.
+                self.damaged += line.endswith(b"\n") or len(line) == MOST_BYTES
 
 
 def read_journal(folder: RunFolder, *, steps: bool = True, events: bool = True) -> JournalReading:
@@ -91,30 +91,14 @@ def _merged(streams: list[Iterator[Record]]) -> Iterator[Record]:
 
 
 def _end_of(journal: Path, stream: list[JournalFile], count: int) -> list[Record]:
-    lines = chain.from_iterable(_lines_backwards(journal / file.name) for file in reversed(stream))
+    lines = chain.from_iterable(lines_backwards(journal / file.name) for file in reversed(stream))
     records = (record for line in lines if (record := _record_or_none(line)) is not None)
     return list(islice(records, count))[::-1]
 
 
-def _lines_backwards(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        position = file.seek(0, os.SEEK_END)
-        pieces: list[bytes] = []  # of the line whose begin is still to come, last piece first
-        while position:
-            size = min(_BLOCK_BYTES, position)
-            position = file.seek(position - size)
-            first, *lines = file.read(size).split(b"\n")
-            if lines:
-                yield b"".join([lines.pop(), *reversed(pieces)])
-                yield from reversed(lines)
-                pieces = []
-            pieces.append(first)
-        yield b"".join(reversed(pieces))
-
-
 def _record_or_none(line: bytes) -> Record | None:
     try:
-        return from_line(line)
+        return from_line(line.strip(_NOTHING))
     except RecordError:
         return None
 

@@ -8,16 +8,20 @@ Enters: what a segment starts from and with. Leaves: its folder, and the tree re
 Never knows: why a segment had to be opened.
 """
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from longhaul.core.addresses import sealed_values
 from longhaul.core.errors import LonghaulError, UsageError
 from longhaul.core.files import fsync_folder, write_bytes, write_json
-from longhaul.core.units import Seconds
+from longhaul.core.strict import entries_of, read_object
+from longhaul.core.units import LAST_MOMENT, Seconds
 from longhaul.logbook.folder import FORMAT, RunFolder
+
+_MOST_COUNT = 1 << 62
+_NUMBER = re.compile(r"(\d{1,18})\.(\d{1,18})", re.ASCII)
 
 
 @dataclass(frozen=True, order=True)
@@ -37,7 +41,7 @@ class SegmentNumber:
         Raises:
             UsageError: it is none.
         """
-        match = re.fullmatch(r"(\d+)\.(\d+)", text, re.ASCII)
+        match = _NUMBER.fullmatch(text)
         if match is None:
             raise UsageError(f"segment {text}: not a segment's number", "write it like 1.02")
         return cls(int(match[1]), int(match[2]))
@@ -66,6 +70,8 @@ class SegmentOpening:
     """Software, machine, environment, torch flags and data (`core.fingerprint`)."""
     nodes: tuple[str, ...] = ()
     opened: Seconds
+    file: str = field(default="", compare=False)
+    """Where it was read; for messages."""
 
 
 class SegmentTaken(LonghaulError):
@@ -91,7 +97,8 @@ def open_segment(folder: RunFolder, opening: SegmentOpening, source_difference: 
     fsync_folder(folder.segments)
     if source_difference:
         write_bytes(segment / "source.diff", source_difference.encode("utf-8", "replace"))
-    body = {name.name: getattr(opening, name.name) for name in fields(opening)}
+    kept = [item.name for item in fields(opening) if item.name != "file"]
+    body = {name: getattr(opening, name) for name in kept}
     body |= {
         "number": str(opening.number),
         "parent": str(opening.parent) if opening.parent else None,
@@ -141,24 +148,43 @@ def next_major(folder: RunFolder) -> SegmentNumber:
 
 
 def _claimed(folder: RunFolder) -> list[SegmentNumber]:
-    if not folder.segments.is_dir():
-        return []
-    names = [path.name for path in folder.segments.iterdir()]
-    return sorted(SegmentNumber.parse(name) for name in names if re.fullmatch(r"\d+\.\d+", name))
+    return sorted(
+        number
+        for name in entries_of(folder.segments)
+        if _NUMBER.fullmatch(name) and str(number := SegmentNumber.parse(name)) == name
+    )
 
 
 def _read(folder: RunFolder, number: SegmentNumber) -> SegmentOpening | None:
     path = folder.segments / str(number) / "settings.json"
     try:
-        body = json.loads(path.read_bytes())
+        body = read_object(path)
         known = {f.name for f in fields(SegmentOpening)}
         values = {key: value for key, value in body.items() if key in known}
+        # Runs of older versions keep addresses as they were given.
+        values["settings"] = sealed_values(values["settings"])
         values["number"] = number
         parent = values.get("parent")
         values["parent"] = SegmentNumber.parse(parent) if parent else None
+        values["file"] = str(path)
         values["nodes"] = tuple(values.get("nodes", ()))
         difference = values.get("difference", {})
-        values["difference"] = {key: (old, new) for key, (old, new) in difference.items()}
-        return SegmentOpening(**values)
+        values["difference"] = {
+            key: (sealed_values(old), sealed_values(new)) for key, (old, new) in difference.items()
+        }
+        opening = SegmentOpening(**values)
+        return opening if _is_sound(opening) else None
     except (OSError, ValueError, TypeError, AttributeError, UsageError):
         return None
+
+
+def _is_sound(opening: SegmentOpening) -> bool:
+    """Every value is of its type: the folder may be a stranger's."""
+    counts = (opening.attempt, opening.step, opening.draw, opening.checkpoint or 0)
+    return (
+        all(type(count) is int and -_MOST_COUNT < count < _MOST_COUNT for count in counts)
+        and all(isinstance(text, str) for text in (opening.reason, *opening.nodes))
+        and all(isinstance(table, dict) for table in (opening.settings, opening.fingerprint))
+        and type(opening.opened) in (int, float)
+        and 0 <= opening.opened <= LAST_MOMENT
+    )

@@ -5,9 +5,10 @@ every option so far and the merged tables. Never knows: devices, text, training.
 """
 
 import json
+import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,18 @@ from longhaul.config.load import (
     parse_override,
     recipe_file,
     recipe_from_values,
+    sealed_options,
 )
 from longhaul.config.paths import change_of
 from longhaul.config.recipe import Recipe
+from longhaul.core.addresses import holds_a_secret, sealed, sealed_values
 from longhaul.core.errors import RecipeError, UsageError
 from longhaul.core.files import write_bytes, write_json
 from longhaul.core.fingerprint import differences
+from longhaul.core.strict import DamagedFile, read_object
 from longhaul.logbook.folder import RunFolder
 
+_AGAIN = "start the run again with `longhaul train RECIPE` and the options it had"
 _PATHS = ("checkpoint.remote", "supervise.node_ledger", "supervise.signatures")
 """Settings that are files or folders, which every start must find again."""
 
@@ -46,9 +51,12 @@ class Asked:
     base: str
     """Folder of the first start: relative paths in the recipe's file mean what they meant there."""
 
+    file: str = field(default="", compare=False)
+    """Where it was read; for messages."""
+
     def settings(self) -> Recipe:
         """The recipe, checked."""
-        return recipe_from_values(self.values)
+        return recipe_from_values(self.values, self.file)
 
 
 def ask(
@@ -71,7 +79,7 @@ def ask(
         RecipeError: with every problem.
     """
     path = Path(recipe)
-    data = _absolute(data)
+    options, data = sealed_options(options, _absolute(data))
     options, base = _anchored_options(options), base or Path.cwd()
     resolved: Resolved = load_recipe(recipe, options, data)
     name = str(path.resolve()) if path.suffix == ".toml" else recipe
@@ -85,8 +93,8 @@ def ask_again(known: Asked, new: Asked) -> Asked:
     Raises:
         RecipeError: the run would no longer be the same run.
     """
-    options = tuple(o for o in known.options if o not in new.options) + new.options
-    data = new.data or known.data
+    typed, data = sealed_options(new.options, new.data or known.data)
+    options = tuple(o for o in known.options if o not in typed) + typed
     merged = ask(new.recipe, options, data, Path(new.prepared), Path(known.base))
     refuse_another_run(known.settings(), merged.settings())
     return merged
@@ -101,8 +109,9 @@ def ask_more(known: Asked, options: tuple[str, ...], data: str | None) -> Asked:
     Raises:
         RecipeError: the run would no longer be the same run.
     """
+    options, data = sealed_options(options, _absolute(data))
     settings, options = known.settings(), _anchored_options(options)
-    resolved = load_on_top(known.values, options, _absolute(data), settings.name)
+    resolved = load_on_top(known.values, options, data, settings.name)
     refuse_another_run(settings, resolved.recipe)
     kept = tuple(option for option in known.options if option not in options)
     return replace(known, options=kept + options, data=data or known.data, values=resolved.values)
@@ -117,7 +126,7 @@ def changed_settings(before: Recipe, after: Recipe) -> dict[str, tuple[Any, Any]
 def write_asked(folder: RunFolder, asked: Asked) -> None:
     """Keep it in the run's folder."""
     with suppress(RecipeError, OSError):  # moved since; the one kept at the first start stays
-        write_bytes(folder.recipe, recipe_file(asked.recipe).read_bytes())
+        write_bytes(folder.recipe, _as_given(recipe_file(asked.recipe)))
     write_json(
         _path(folder),
         {
@@ -139,15 +148,19 @@ def read_asked(folder: RunFolder) -> Asked:
         UsageError: the file is gone or damaged.
     """
     try:
-        body = json.loads(_path(folder).read_bytes())
+        body = read_object(_path(folder))
         base = body.get("base") or str(Path.cwd())  # older runs do not say it
         values = body["values"] if body.get("defaults") else _by_old_defaults(body["values"])
-        facts = body["data"], body["prepared"], values, base
-        return Asked(body["recipe"], tuple(body["options"]), *facts)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        # Older runs also keep addresses as they were given.
+        options, data = sealed_options(body["options"], body["data"])
+        facts = data, body["prepared"], sealed_values(values), base
+        return Asked(body["recipe"], options, *facts, file=str(_path(folder)))
+    except DamagedFile as damage:
+        raise UsageError(damage.message, _AGAIN) from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(
             f"{_path(folder)}: cannot be read ({error})",
-            "start the run again with `longhaul train RECIPE` and the options it had",
+            _AGAIN,
         ) from error
 
 
@@ -159,6 +172,26 @@ def _by_old_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
 def has_asked(folder: RunFolder) -> bool:
     """The run was set up completely."""
     return _path(folder).is_file()
+
+
+def _as_given(recipe: Path) -> bytes:
+    """A recipe's file without the secrets of addresses in it.
+
+    This process knows them from here on: a run started by its own name, whose `asked.json` has none
+    of them, fetches with those of the recipe's file as long as it is where it was.
+    """
+    text = recipe.read_text(encoding="utf-8")
+    if "://" not in text:
+        return text.encode()
+    text = sealed(text)
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        values = {"": text}
+    if sealed_values(values) != values or holds_a_secret(text):
+        # It is written in a way that only a TOML parser reads.
+        text = "# Not kept as given, as it holds a password or a signature: see asked.json.\n"
+    return text.encode()
 
 
 def _absolute(data: str | None) -> str | None:

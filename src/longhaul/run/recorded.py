@@ -177,7 +177,7 @@ class Recorded:
         return all(step in self._made for step in range(begin + 1, self.step + 1))
 
     def _recipe_of(self, opening: SegmentOpening) -> Recipe:
-        return recipe_from_values(opening.settings)
+        return recipe_from_values(opening.settings, opening.file)
 
     def _read(self, attempt: int | None) -> Mapping[int, _Made]:
         """Of each step the last one made before the step asked for was: those it stands on."""

@@ -7,12 +7,12 @@ Never knows: torch; mistakes are told before it is imported.
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, count
 from pathlib import Path
 
-from longhaul.config.load import load_recipe, shipped_recipes, with_overrides
+from longhaul.config.load import load_recipe, sealed_options, shipped_recipes, with_overrides
 from longhaul.core.clocks import RealClock, process_start
 from longhaul.core.errors import ExitCode
 from longhaul.core.records import Event
@@ -34,6 +34,7 @@ from longhaul.run.asked import (
 )
 from longhaul.run.bring_back import bring_back, is_elsewhere
 from longhaul.run.past import Past, read_past
+from longhaul.run.trust import refuse_untrusted
 from longhaul.run.view import View
 from longhaul.supervise.causes.classify import load_signatures
 from longhaul.supervise.elastic import ElasticSupervisor
@@ -53,6 +54,8 @@ class Start:
     new: bool = False
     runs: Path = Path("runs")
     prepared: Path = Path("prepared")
+    trust: bool = False
+    """Run the commands that the recipe, or the run's folder, names."""
 
 
 def start(typed: Start, view: View) -> ExitCode:
@@ -117,9 +120,13 @@ def _start(
     train: Callable[[RunFolder, Asked, Lease], ExitCode],
 ) -> ExitCode:
     clock = RealClock()
+    # First of all: what is typed now has the newest signatures, and the recipe may have old ones.
+    options, data = sealed_options(typed.options, typed.data)
+    typed = replace(typed, options=options, data=data)
     folder, asked = _what_is_meant(typed, say)
     if not typed.new:
         asked = bring_back(folder, asked, say, clock)
+    refuse_untrusted(folder, asked, typed.recipe, typed.options, typed.trust, say)
     silent = None
     if folder.exists:
         silent = watched_silent(folder, clock, say)

@@ -4,12 +4,12 @@ Enters: a run's folder and what it was asked. Leaves: the very text it was train
 the sources have grown, moved or gone since. Never knows: how text is prepared.
 """
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 from longhaul.core.errors import DataError, UsageError
 from longhaul.core.files import write_json
+from longhaul.core.strict import read_object
 from longhaul.data.dataset import Dataset, open_dataset
 from longhaul.data.prepare import prepare
 from longhaul.logbook.folder import RunFolder
@@ -57,8 +57,9 @@ def text_of(folder: RunFolder) -> Dataset:
     try:
         dataset = open_dataset(where)
     except (DataError, OSError) as error:
+        why = error.message if isinstance(error, DataError) else error
         raise UsageError(
-            f"the prepared text of run {folder.name} is gone from {where} ({error})",
+            f"the prepared text of run {folder.name} is gone from {where} ({why})",
             f"`longhaul train {folder.path}` prepares it again",
         ) from error
     if dataset.identity != identity:
@@ -74,7 +75,7 @@ def _listed(summary: str) -> str:
 
 def _pinned(folder: RunFolder) -> tuple[Path, str] | None:
     try:
-        body = json.loads(_path(folder).read_bytes())
+        body = read_object(_path(folder))
         return Path(body["folder"]), str(body["identity"])
     except (OSError, ValueError, KeyError, TypeError):
         return None

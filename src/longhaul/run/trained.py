@@ -8,15 +8,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import torch
 
+from longhaul.checkpoint.capture import StateMismatch
 from longhaul.checkpoint.loader import load_part
 from longhaul.config.load import with_overrides
 from longhaul.config.recipe import Recipe
+from longhaul.config.size import model_size
 from longhaul.core.errors import UsageError
-from longhaul.core.units import loss_in_words
+from longhaul.core.units import loss_in_words, short_bytes
 from longhaul.data.dataset import Dataset
-from longhaul.logbook.folder import open_run
+from longhaul.logbook.folder import RunFolder, open_run
 from longhaul.logbook.ledger import load_ledger
 from longhaul.model.gpt import GPT
 from longhaul.run.asked import read_asked
@@ -24,11 +27,15 @@ from longhaul.run.build import build_model
 from longhaul.run.device import choose_device, settle_torch
 from longhaul.run.ending import prompt_tokens
 from longhaul.run.text import text_of
-from longhaul.store.catalogue import catalogue, newest_usable
+from longhaul.store.catalogue import Checkpoint, catalogue, newest_usable
 from longhaul.store.health import health_now
+from longhaul.store.strict import RefusedCheckpoint
 from longhaul.train.evaluation import Evaluation, evaluate
 from longhaul.train.sampling import sample_tokens
 from longhaul.train.state import ModelState
+
+_ANGLE_BYTES = 24
+"""Of a position and channel while angles are computed: in float64, and twice in float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +130,40 @@ def open_trained(run: str, runs: Path, step: int | None) -> Trained:
     dataset = text_of(folder)
     device = choose_device(recipe.machine.device)
     settle_torch(recipe)
-    model = build_model(recipe, dataset, device)
-    load_part(chosen.path, "model", ModelState(model))
+    _refuse_another_size(folder, recipe, dataset, chosen)
+    try:
+        model = build_model(recipe, dataset, device)
+        load_part(chosen.path, "model", ModelState(model))
+    except (RefusedCheckpoint, StateMismatch) as refusal:
+        others = ", ".join(str(known) for known in there if known != chosen.step)
+        way = f"name another with --step: {others}" if others else "it is the only one"
+        raise UsageError(refusal.message, way) from None
     model.eval()
     return Trained(model, dataset, recipe, device, chosen.step)
+
+
+def _refuse_another_size(
+    folder: RunFolder, recipe: Recipe, dataset: Dataset, chosen: Checkpoint
+) -> None:
+    """Before anything is allocated: what the run's files say must fit what the checkpoint holds.
+
+    Raises:
+        UsageError: it cannot be the checkpoint of such a model, or no memory holds its context.
+    """
+    model, stored = recipe.model, chosen.size_bytes
+    # A byte a parameter is less than any format takes; layers are counted first, as they are
+    # added up one by one.
+    fits = max(model.layers, dataset.vocab_size) <= stored
+    if not fits or model_size(model, dataset.vocab_size).total > stored:
+        raise UsageError(
+            f"{folder.path / 'asked.json'}: its model cannot be that of {chosen.path}, which has "
+            f"{short_bytes(stored)}",
+            "put the file back as it was: it decides what is allocated",
+        )
+    of_position = model.head_width * (_ANGLE_BYTES + 8 * model.layers * model.key_heads)
+    if (needed := model.context * of_position) > psutil.virtual_memory().total:
+        raise UsageError(
+            f"{folder.path / 'asked.json'}: model.context: {model.context:,} positions need "
+            f"{short_bytes(needed)} of memory to write, and this machine has less",
+            "open it on a larger machine, or put the file back as it was",
+        )

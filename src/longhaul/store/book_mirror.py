@@ -9,7 +9,6 @@ which stay. Never knows: threads, or what stands on a page.
 """
 
 import hashlib
-import json
 import platform
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from longhaul.core.clocks import Clock
 from longhaul.core.errors import ExitCode, LonghaulError, NotOwner
+from longhaul.core.strict import read_object
 from longhaul.core.units import Bytes, Seconds
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.journal_files import journal_files
@@ -233,7 +233,7 @@ def editions(files: StoreFiles) -> Iterator[Index]:
 def created_of(folder: RunFolder) -> Seconds | None:
     """Unix time at which a run was made; None if there is none, or it does not say."""
     try:
-        return float(json.loads(folder.identity.read_bytes())["created"])
+        return float(read_object(folder.identity)["created"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

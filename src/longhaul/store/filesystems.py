@@ -6,6 +6,7 @@ path in it. Never knows: what lies there.
 
 from typing import Any
 
+from longhaul.core.addresses import scrubbed, unsealed, without_secrets
 from longhaul.core.errors import RecipeError
 
 _EXTRAS = {"s3": "s3", "s3a": "s3", "hf": "hf"}
@@ -42,7 +43,7 @@ def locate(address: str) -> tuple[Any, str]:
     if scheme in ("file", "local"):
         options["auto_mkdir"] = True
     try:
-        system, root = fsspec.core.url_to_fs(address, **options)
+        system, root = fsspec.core.url_to_fs(unsealed(address), **options)
     except ImportError as error:
         raise RecipeError(
             f"checkpoint.remote: {scheme}:// needs a package that is not here",
@@ -50,7 +51,7 @@ def locate(address: str) -> tuple[Any, str]:
         ) from None
     except ValueError as error:
         raise RecipeError(
-            f"checkpoint.remote: {without_secrets(address)}: {error}",
+            f"checkpoint.remote: {without_secrets(address)}: {scrubbed(str(error))}",
             "give a folder, or an address such as s3://bucket/folder",
         ) from None
     return system, str(root).rstrip("/")
@@ -64,13 +65,6 @@ def makes_folders(system: Any) -> bool:
 def is_local(system: Any) -> bool:
     """Whether its files are those of this machine, so that they can be fsynced."""
     return "file" in _protocols(system)
-
-
-def without_secrets(address: str) -> str:
-    """The address as it may stand in a log: without a query or a user's password."""
-    plain = address.partition("?")[0]
-    scheme, separator, rest = plain.partition("://")
-    return f"{scheme}{separator}{rest.rpartition('@')[2]}" if separator else plain
 
 
 def _protocols(system: Any) -> tuple[str, ...]:

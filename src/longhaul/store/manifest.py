@@ -20,7 +20,15 @@ from typing import Any
 from longhaul.core.files import naming, sha256_of, write_bytes
 from longhaul.core.meter import moved
 from longhaul.core.units import Bytes, Seconds
-from longhaul.store.strict import RefusedCheckpoint, items, parse_json, table, text, whole
+from longhaul.store.strict import (
+    RefusedCheckpoint,
+    items,
+    parse_json,
+    read_bytes,
+    table,
+    text,
+    whole,
+)
 
 MANIFEST_NAME = "manifest.json"
 FORMAT_VERSION = 1
@@ -110,10 +118,7 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
         RefusedCheckpoint: it is absent, damaged in any byte, or of a newer format.
     """
     path = folder / MANIFEST_NAME
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise RefusedCheckpoint(f"{path}: cannot be read ({error.strerror})") from error
+    content = read_bytes(path)
     return parse_manifest(content, str(path)), hashlib.sha256(content).hexdigest()
 
 

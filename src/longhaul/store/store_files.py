@@ -12,11 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from longhaul.core.addresses import scrubbed, without_secrets
 from longhaul.core.clocks import Clock, RealClock
 from longhaul.core.errors import LonghaulError
 from longhaul.core.files import naming
 from longhaul.core.units import Bytes
-from longhaul.store.filesystems import is_local, locate, makes_folders, without_secrets
+from longhaul.store.filesystems import is_local, locate, makes_folders
 from longhaul.store.manifest import FileEntry
 from longhaul.store.patience import Calls, Deadline, Patience, StoreError
 from longhaul.store.strict import RefusedCheckpoint
@@ -269,7 +270,7 @@ class StoreFiles:
         except (LonghaulError, TransferStopped):
             raise
         except Exception as error:
-            first_line = str(error).partition("\n")[0]
+            first_line = scrubbed(str(error).partition("\n")[0])
             raise StoreError(f"{self.name}/{path}: {type(error).__name__}: {first_line}") from error
 
 

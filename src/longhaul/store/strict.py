@@ -1,17 +1,17 @@
-"""Reading JSON that nobody vouches for: a checkpoint may come from anywhere.
+"""Values of a checkpoint's JSON with their types checked: it may come from anywhere.
 
 Enters: a path, or a value that was parsed from JSON. Leaves: the value with its type checked,
 or `RefusedCheckpoint`. Never knows: what the values are for. Nothing here runs code.
 """
 
-import json
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
+from longhaul.core import strict
 from longhaul.core.errors import LonghaulError
-from longhaul.core.units import Bytes, short_bytes
+from longhaul.core.units import Bytes
 
-_MOST_JSON_BYTES: Bytes = 1 << 28
+MOST_JSON_BYTES: Bytes = 1 << 28
 """A checkpoint of 100,000 chunks describes itself in about 20 MB."""
 
 
@@ -19,33 +19,39 @@ class RefusedCheckpoint(LonghaulError):
     """A checkpoint that is damaged or not to be trusted; an older one may do."""
 
 
+def read_bytes(path: Path) -> bytes:
+    """The bytes of a file that describes a checkpoint.
+
+    Raises:
+        RefusedCheckpoint: it is absent, too large, or not a plain file.
+    """
+    try:
+        return strict.read_bytes(path, MOST_JSON_BYTES)
+    except strict.DamagedFile as damage:
+        raise RefusedCheckpoint(damage.message) from None
+    except OSError as error:
+        raise RefusedCheckpoint(f"{path}: cannot be read ({error.strerror})") from error
+
+
 def read_json(path: Path) -> Any:
-    """The JSON value in `path`, with no NaN, no duplicate key and no unbounded size.
+    """The JSON value in `path`, strictly (`core.strict.parse_json`).
 
     Raises:
         RefusedCheckpoint: it is absent, too large, or no such JSON.
     """
-    try:
-        size_bytes = path.stat().st_size
-        if size_bytes > _MOST_JSON_BYTES:
-            raise RefusedCheckpoint(
-                f"{path}: {short_bytes(size_bytes)} is more than a description of tensors needs"
-            )
-        return parse_json(path.read_bytes(), str(path))
-    except OSError as error:
-        raise RefusedCheckpoint(f"{path}: cannot be read ({error.strerror})") from error
+    return parse_json(read_bytes(path), str(path))
 
 
 def parse_json(content: bytes, name: str) -> Any:
     """The JSON value in `content`; `name` is what an error calls it.
 
     Raises:
-        RefusedCheckpoint: it is no JSON, or holds NaN, an infinity or a duplicate key.
+        RefusedCheckpoint: it is no such JSON.
     """
     try:
-        return json.loads(content, parse_constant=_refuse_constant, object_pairs_hook=_unique)
-    except (ValueError, RecursionError) as error:
-        raise RefusedCheckpoint(f"{name}: not the JSON it should be ({error})") from error
+        return strict.parse_json(content, name)
+    except strict.DamagedFile as damage:
+        raise RefusedCheckpoint(damage.message) from None
 
 
 def table(value: Any, keys: set[str], what: str) -> dict[str, Any]:
@@ -80,14 +86,3 @@ def text(value: Any, what: str) -> str:
     if not isinstance(value, str):
         raise RefusedCheckpoint(f"{what}: {value!r} is not text")
     return value
-
-
-def _refuse_constant(word: str) -> NoReturn:
-    raise ValueError(f"{word} is not JSON")
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    known = dict(pairs)
-    if len(known) != len(pairs):
-        raise ValueError("an object names a key twice")
-    return known

@@ -7,7 +7,6 @@ Enters: worker processes; later, a run's folder. Leaves: none of them running.
 Never knows: leases; who calls it has found the supervisor dead, and is asked to look again.
 """
 
-import json
 import os
 import signal
 import time
@@ -17,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from longhaul.core.files import write_json
+from longhaul.core.strict import read_object
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import FORMAT, RunFolder
 from longhaul.logbook.holder import Place, here, process_started
@@ -44,7 +44,7 @@ def write_down(folder: RunFolder, attempt: int, pids: Iterable[tuple[int, int]])
 def left_over(folder: RunFolder) -> list[Started]:
     """Workers of the last attempt that still run on this machine."""
     try:
-        body = json.loads(_path(folder).read_bytes())
+        body = read_object(_path(folder))
         place, workers = Place(**body["place"]), [Started(**item) for item in body["workers"]]
     except (OSError, ValueError, KeyError, TypeError):
         return []

@@ -4,13 +4,13 @@ Enters: whose state a replica was given, at which step. Leaves: `workers/NUMBER.
 back. Never knows: how states are given.
 """
 
-import json
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from longhaul.core.files import write_json
+from longhaul.core.strict import read_object
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder
 
@@ -44,7 +44,7 @@ def forget_healing(folder: RunFolder, number: int) -> None:
 def read_healing(folder: RunFolder, number: int) -> Healing | None:
     """How a replica was healed in its present life; None if it was not."""
     try:
-        return Healing(**json.loads(_path(folder, number).read_bytes()))
+        return Healing(**read_object(_path(folder, number)))
     except (OSError, ValueError, TypeError):
         return None
 

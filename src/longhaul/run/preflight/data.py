@@ -18,6 +18,7 @@ from pathlib import Path
 from longhaul.config.data import SourceSection
 from longhaul.config.recipe import source_name
 from longhaul.config.size import known_vocabulary
+from longhaul.core.addresses import without_secrets
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import DataError, LonghaulError
 from longhaul.core.units import Bytes, Seconds, short_bytes
@@ -98,9 +99,7 @@ def _look(ground: Ground, source: SourceSection, most: Bytes) -> tuple[Check, Se
     name, downloads = source_name(source.name, source.path), ground.prepared / "downloads"
     if _is_elsewhere(source) and not is_here(source.path, downloads):
         names = listed(source.path, "text" if source.format == "auto" else "tokens")
-        told = (
-            f"{name}: {len(names):,} files answer at {source.path.partition('?')[0]}; not fetched"
-        )
+        told = f"{name}: {len(names):,} files answer at {without_secrets(source.path)}; not fetched"
         return judged(_NAME, told, files=len(names)), []
     corpus = locate(source, ground.recipe.seed, downloads, lambda _: None)
     if corpus.token_files:

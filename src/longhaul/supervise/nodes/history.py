@@ -11,6 +11,7 @@ from typing import Any
 
 from longhaul.config.supervise import NodeSection
 from longhaul.core.records import Event, RecordError, from_line
+from longhaul.core.strict import lines_of
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.journal_files import journal_files
 from longhaul.supervise.history import NODE_EVENTS, WHO
@@ -30,7 +31,7 @@ def node_events(folder: RunFolder) -> list[Event]:
     for file in journal_files(folder.journal):
         if file.author != WHO or not file.events:
             continue
-        for line in (folder.journal / file.name).read_bytes().splitlines():
+        for line in lines_of(folder.journal / file.name):
             with suppress(RecordError):
                 record = from_line(line)
                 if isinstance(record, Event) and record.kind in kinds:

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from longhaul.core.addresses import unsealed
 from longhaul.core.units import Seconds, short_seconds
 
 _LOOK_EVERY_S: Seconds = 0.02
@@ -56,7 +57,8 @@ class Inquiry:
         self._process: subprocess.Popen[bytes] | None = None
         try:
             self._process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._errors,
+                [unsealed(word, references=False) for word in words],
+                stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._errors,
                 start_new_session=True, env=os.environ | dict(environment or {}),
             )  # fmt: skip
         except OSError as error:

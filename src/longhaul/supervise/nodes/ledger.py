@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from longhaul.core.files import naming
-from longhaul.core.units import Seconds
+from longhaul.core.strict import lines_of, parse_json
+from longhaul.core.units import LAST_MOMENT, Seconds
 from longhaul.supervise.nodes.identity import Node
 
 Kind = Literal["probed", "joined", "left", "failed", "corrected", "cordoned", "released"]
@@ -85,7 +86,7 @@ def read(folder: Path) -> tuple[NodeEvent, ...]:
     path = folder / FILE_NAME
     if not path.exists():
         return ()
-    events = (_event(line) for line in path.read_bytes().splitlines())
+    events = (_event(line) for line in lines_of(path))
     return tuple(event for event in events if event is not None)
 
 
@@ -108,11 +109,14 @@ def cordons(events: Sequence[NodeEvent]) -> dict[str, NodeEvent]:
 
 def _event(line: bytes) -> NodeEvent | None:
     try:
-        body = json.loads(line)
+        body = parse_json(line, FILE_NAME)
         if body.pop("format") != FORMAT or body["kind"] not in get_args(Kind):
             return None
         known = NodeEvent.__dataclass_fields__.keys()
         values = {key: value for key, value in body.items() if key in known}
-        return NodeEvent(**values | {"parts": tuple(values["parts"])})
+        event = NodeEvent(**values | {"parts": tuple(values["parts"])})
+        texts = (*event.parts, event.host, event.run, event.cause, event.reason)
+        sound = all(isinstance(text, str) for text in texts) and type(event.count) is int
+        return event if sound and 0 <= event.time < LAST_MOMENT else None
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

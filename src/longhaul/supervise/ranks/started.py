@@ -16,6 +16,7 @@ from contextlib import suppress
 
 import psutil
 
+from longhaul.core.addresses import unsealed
 from longhaul.core.errors import ExitCode
 from longhaul.core.units import Seconds
 from longhaul.supervise.ranks.lifeline import DESCRIPTOR
@@ -48,7 +49,8 @@ class Started:
         words = [f"{name}={value}" for name, value in told.items()]
         self._program = list(program)
         self._process = subprocess.Popen(
-            [*command, "env", *words, *program], stdin=lifeline, stdout=output, stderr=errors,
+            [*(unsealed(word, references=False) for word in command), "env", *words, *program],
+            stdin=lifeline, stdout=output, stderr=errors,
             env=os.environ | told, start_new_session=True,
         )  # fmt: skip
         self._worker: int | None = None

@@ -1,0 +1,225 @@
+"""Reading files that nobody vouches for: a run's folder may come from anywhere.
+
+Whatever lies there is read through here, with limits on size and depth, and nothing in it is run.
+A pipe or a device in a file's place is refused before it is opened for good, as it would never end.
+
+Enters: a path, or bytes. Leaves: bytes, lines, or a JSON value; or `DamagedFile`, which names the
+file. Never knows: what the values are for.
+"""
+
+import errno
+import json
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn
+
+from longhaul.core.errors import UsageError
+from longhaul.core.units import Bytes, short_bytes
+
+MOST_BYTES: Bytes = 4 << 20
+"""Of a JSON file in a run's folder, and of a line of a journal. A run of 10,000 nodes opens its
+segments with 300 kB."""
+MOST_JOURNAL_BYTES: Bytes = 1 << 32
+"""Of a file of lines; a journal begins another one after 64 MB."""
+MOST_ENTRIES = 100_000
+"""Segments of a run, files of its journal, leases: a hundred restarts a day for two years."""
+_MOST_DEPTH = 64
+_LONGEST_NUMBER = 20
+"""Characters: what fits 64 bits, with its sign."""
+_BLOCK_BYTES: Bytes = 1 << 16
+
+
+class DamagedFile(UsageError, ValueError):
+    """A file that cannot be what it should be: damaged, or made to do harm.
+
+    A `ValueError` as well: who passes over a file that is no JSON passes over this one.
+    """
+
+
+def open_regular(path: Path, most: Bytes | None = None) -> BinaryIO:
+    """Open a file to read, links followed; it is a plain one, and no larger than it can be.
+
+    Raises:
+        DamagedFile: it is a folder, a pipe, a device, or too large.
+        OSError: it is absent, or cannot be opened.
+    """
+    # Without it the opening of a pipe waits for somebody who writes into it.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise DamagedFile(f"{path}: not a plain file", _REMEDY)
+        if most is not None and found.st_size > most:
+            raise DamagedFile(
+                f"{path}: {short_bytes(found.st_size)}, and at most {short_bytes(most)} can "
+                "belong there",
+                _REMEDY,
+            )
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_bytes(path: Path, most: Bytes = MOST_BYTES) -> bytes:
+    """The bytes of a plain file that is no larger than it can be.
+
+    Raises:
+        DamagedFile: it is larger, or not a plain file.
+        OSError: it is absent, or cannot be read.
+    """
+    with open_regular(path, most) as file:
+        return file.read(most)
+
+
+def read_json(path: Path, most: Bytes = MOST_BYTES) -> Any:
+    """The JSON value in a file.
+
+    Raises:
+        DamagedFile: it is no such JSON (`parse_json`), too large, or not a plain file.
+        OSError: it is absent, or cannot be read.
+    """
+    return parse_json(read_bytes(path, most), str(path))
+
+
+def read_object(path: Path, most: Bytes = MOST_BYTES) -> dict[str, Any]:
+    """The JSON object in a file.
+
+    Raises:
+        DamagedFile: as `read_json`, or the value is no object.
+        OSError: it is absent, or cannot be read.
+    """
+    value = read_json(path, most)
+    if not isinstance(value, dict):
+        raise DamagedFile(f"{path}: {type(value).__name__} where an object should be", _REMEDY)
+    return value
+
+
+def parse_json(content: bytes | str, name: str, *, check_numbers: bool = True) -> Any:
+    """The JSON value in `content`; `name` is what an error calls it.
+
+    Args:
+        content: the text.
+        name: of it.
+        check_numbers: refuse numbers beyond 64 bits; who checks them anyway need not pay twice.
+
+    Raises:
+        DamagedFile: it is no JSON, is nested deeply, or holds NaN, an infinity, a number beyond 64
+            bits or a key twice.
+    """
+    try:
+        value = json.loads(
+            content, parse_constant=_refuse_constant, object_pairs_hook=_unique,
+            parse_int=_whole if check_numbers else None,
+            parse_float=_finite if check_numbers else None,
+        )  # fmt: skip
+    except RecursionError:
+        raise DamagedFile(f"{name}: nested too deeply", _REMEDY) from None
+    except ValueError as error:
+        raise DamagedFile(f"{name}: not the JSON it should be ({error})", _REMEDY) from None
+    if is_deep(value):
+        raise DamagedFile(f"{name}: nested too deeply", _REMEDY)
+    return value
+
+
+def is_deep(value: Any) -> bool:
+    """Whether tables and lists are nested more deeply than any of ours."""
+    level = [value]
+    for _ in range(_MOST_DEPTH):
+        level = [
+            item
+            for holder in level
+            if isinstance(holder, dict | list)
+            for item in (holder.values() if isinstance(holder, dict) else holder)
+            if isinstance(item, dict | list)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def lines_of(path: Path, most: Bytes = MOST_BYTES) -> Iterator[bytes]:
+    """The lines of a plain file with their ends; of one that is too long its first bytes only.
+
+    Raises:
+        DamagedFile: it is not a plain file, or larger than a journal's can be.
+        OSError: it is absent, or cannot be read.
+    """
+    with open_regular(path, MOST_JOURNAL_BYTES) as file:
+        while line := file.readline(most):
+            yield line
+            # Of a line that is too long the rest is passed over, as it comes.
+            while line and not line.endswith(b"\n"):
+                line = file.readline(most)
+
+
+def lines_backwards(path: Path, most: Bytes = MOST_BYTES) -> Iterator[bytes]:
+    """The same from the end, without their ends; of one that is too long its last bytes only."""
+    with open_regular(path, MOST_JOURNAL_BYTES) as file:
+        position = file.seek(0, os.SEEK_END)
+        pieces: list[bytes] = []  # of the line whose begin is still to come, last piece first
+        while position:
+            is_short = len(pieces) * _BLOCK_BYTES < most
+            size = min(_BLOCK_BYTES if is_short else most, position)
+            position = file.seek(position - size)
+            first, *lines = file.read(size).split(b"\n")
+            if lines:
+                yield b"".join([lines.pop(), *reversed(pieces)])
+                yield from reversed(lines)
+                pieces = []
+            if is_short or lines:
+                pieces.append(first)
+        yield b"".join(reversed(pieces))
+
+
+def entries_of(folder: Path) -> list[str]:
+    """The names in a folder; none if there is no such folder.
+
+    Raises:
+        DamagedFile: they are more than a run can have.
+        OSError: it cannot be listed.
+    """
+    names: list[str] = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                names.append(entry.name)
+                if len(names) > MOST_ENTRIES:
+                    raise DamagedFile(
+                        f"{folder}: more than {MOST_ENTRIES:,} entries, and no run has as many",
+                        _REMEDY,
+                    )
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            return []
+        raise
+    return names
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > _LONGEST_NUMBER:
+        raise ValueError(f"a whole number of {len(digits)} digits")
+    return int(digits)
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if number - number != 0:
+        raise ValueError(f"{digits[:20]} is beyond what a number can be")
+    return number
+
+
+def _refuse_constant(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not JSON")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    known = dict(pairs)
+    if len(known) != len(pairs):
+        raise ValueError("an object names a key twice")
+    return known
+
+
+_REMEDY = "put the file back as it was, from a copy or from checkpoint.remote, or leave this run"

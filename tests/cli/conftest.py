@@ -1,0 +1,24 @@
+"""A small run that was really trained, for commands that read one."""
+
+from pathlib import Path
+
+import pytest
+
+from longhaul.core.errors import ExitCode
+from longhaul.run.start import Start, start
+from longhaul.run.view import SilentView
+
+OPTIONS = (
+    "train.steps=4", "optim.schedule.warmup_steps=1", "checkpoint.interval_steps=2",
+    "evaluation.interval_steps=2", "sample.tokens=4", "batch.stages=[]", "machine.threads=1",
+    "data.held_out.fraction=0.001", "supervise.deadline_s=600.0",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its folder, `runs/drill`."""
+    place = tmp_path_factory.mktemp("honest")
+    typed = Start("drill", OPTIONS, runs=place / "runs", prepared=place / "prepared")
+    assert start(typed, SilentView()) is ExitCode.FINISHED
+    return place / "runs" / "drill"
