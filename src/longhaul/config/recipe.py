@@ -30,6 +30,9 @@ from longhaul.config.train import (
 from longhaul.core.errors import RecipeError
 from longhaul.core.schedules import stage_at
 
+MOST_TOKENS_EVALUATED = 1 << 16
+"""Computed at once in an evaluation, however large a micro-batch is: more is no faster."""
+
 
 class Recipe(Section):
     """Everything a run is asked to do."""
@@ -90,6 +93,20 @@ class Recipe(Section):
                 "train the recipe, which finds it at the first start, or give a number",
             )
         return self.batch.micro_sequences or self.batch_at(step).sequences
+
+    def evaluated_at_once(self, step: int, data_ranks: int = 1) -> int:
+        """Sequences of `model.context` tokens that a rank evaluates at once at `step`: no more
+        tokens than its micro-batch has, which fits although more is kept for its backward pass.
+
+        Args:
+            step: updates made.
+            data_ranks: that share the global batch.
+        """
+        stage = self.batch_at(step)
+        share = math.ceil(stage.sequences / data_ranks)
+        trained = min(self.micro_sequences(step), share) * stage.sequence_length
+        tokens = min(trained, MOST_TOKENS_EVALUATED)
+        return max(1, min(self.evaluation.sequences, tokens // self.model.context))
 
     def total_steps(self) -> int | None:
         """Updates after which the run is finished; None when only hours limit it."""

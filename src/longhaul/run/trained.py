@@ -85,7 +85,7 @@ class Trained:
             self.device,
             recipe.precision,
             recipe.model.context,
-            recipe.evaluation.sequences,
+            recipe.evaluated_at_once(self.step),
             None,
         )
 

@@ -19,8 +19,8 @@ from longhaul.config.recipe import Recipe
 from longhaul.core.memory import available_memory
 from longhaul.core.units import Bytes, short_bytes
 from longhaul.parallel.ranks import Ranks
+from longhaul.train.allocation_errors import TooMuchMeasured, is_out_of_memory
 from longhaul.train.micro_batch import Budget, Found, find_micro_sequences
-from longhaul.train.out_of_memory import TooMuchMeasured, is_out_of_memory
 from longhaul.train.step import TrainingStep
 
 # Of the free memory of a GPU: the rest is for the update's own tensors, evaluation, libraries'
