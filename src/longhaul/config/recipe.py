@@ -104,9 +104,12 @@ class Recipe(Section):
         """
         stage = self.batch_at(step)
         share = math.ceil(stage.sequences / data_ranks)
-        trained = min(self.micro_sequences(step), share) * stage.sequence_length
-        tokens = min(trained, MOST_TOKENS_EVALUATED)
-        return max(1, min(self.evaluation.sequences, tokens // self.model.context))
+        return self.evaluated_within(min(self.micro_sequences(step), share) * stage.sequence_length)
+
+    def evaluated_within(self, tokens: int) -> int:
+        """Sequences that are evaluated at once beside micro-batches of so many tokens."""
+        most = min(tokens, MOST_TOKENS_EVALUATED)
+        return max(1, min(self.evaluation.sequences, most // self.model.context))
 
     def total_steps(self) -> int | None:
         """Updates after which the run is finished; None when only hours limit it."""

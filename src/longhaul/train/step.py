@@ -235,6 +235,17 @@ class TrainingStep:
                 loss = self._loss(tokens_BT, tokens_BT, read_gauges=True, window=None)
                 self._backward(loss / tokens_BT.numel())
 
+    def rehearse_evaluation(self, sequences: int, length: int) -> None:
+        """Compute one pass of an evaluation, to see what it takes; nothing is left behind."""
+        tokens_BT = torch.arange(sequences * length).view(sequences, length)
+        tokens_BT %= self.model.vocab_size
+        # Not in inference mode, where operations allocate out of sight of what follows tensors.
+        with self.aside(), torch.no_grad(), autocast(self.device, self._precision):
+            self.model.eval()
+            self.model(to_device(tokens_BT, self.device), to_device(tokens_BT, self.device))
+        if self.parallel is not None:
+            self.parallel.rest()
+
     @contextmanager
     def aside(self, draws_as: tuple[int, ...] | None = None) -> Iterator[None]:
         """Passes in the body lead to no update, and leave nothing behind.
