@@ -79,19 +79,17 @@ class Sight:
         self._length = length
         self._past = past
         self._device = device
-        self._windows = windows
         self._document_BS = document_BS
         self._sparse = sparse
-        self._views: dict[int | None, View] = {}
+        # All at once: a layer that is computed again must leave nothing behind, or torch.compile
+        # gives its checkpointing up.
+        own = [None if window is None or window >= past + length else window for window in windows]
+        views = {window: self._view(window) for window in dict.fromkeys(own)}
+        self._views = [views[window] for window in own]
 
     def of(self, layer: int) -> View:
         """What the queries of `layer` see."""
-        window = self._windows[layer]
-        if window is not None and window >= self._past + self._length:
-            window = None
-        if window not in self._views:
-            self._views[window] = self._view(window)
-        return self._views[window]
+        return self._views[layer]
 
     def _view(self, window: int | None) -> View:
         if window is None and self._document_BS is None:
