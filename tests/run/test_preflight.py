@@ -378,3 +378,18 @@ def test_a_model_that_cannot_learn_is_told(make_ground: MakeGround) -> None:
     (check,) = check_learning(frozen)
     assert check.verdict == "failed"
     assert "lr_factors" in check.remedy
+
+
+def test_a_recipe_that_cannot_be_compiled_here_is_told(
+    make_ground: MakeGround, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from longhaul.run.preflight.memory import check_compiler
+
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    (fine,) = check_compiler(make_ground())
+    assert fine.verdict == "ok"
+    compiled = make_ground("quickstart", "machine.compile=true", 'machine.device="cpu"')
+    with pytest.raises(RecipeError, match=r"lacks a C\+\+ compiler"):
+        list(check_compiler(compiled))
+    (elsewhere,) = check_compiler(replace(compiled, device_bytes=10**9))
+    assert elsewhere.verdict == "skipped"

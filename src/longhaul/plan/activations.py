@@ -45,6 +45,11 @@ class Formats:
         return cls(2 if half else FLOAT32, product, stream)
 
     @property
+    def narrows(self) -> bool:
+        """What products take of the stream is a copy in their own format."""
+        return self.product != self.stream
+
+    @property
     def casts(self) -> bool:
         """Products take copies of the weights in their own format (autocast)."""
         return self.weight != self.product

@@ -21,6 +21,7 @@ from longhaul.logbook.ledger import load_ledger
 from longhaul.model.gpt import GPT
 from longhaul.run.asked import read_asked
 from longhaul.run.build import build_model
+from longhaul.run.compilers import refuse_without_compiler
 from longhaul.run.device import choose_device, settle_torch
 from longhaul.run.ending import prompt_tokens
 from longhaul.run.text import text_of
@@ -123,6 +124,7 @@ def open_trained(run: str, runs: Path, step: int | None) -> Trained:
     dataset = text_of(folder)
     device = choose_device(recipe.machine.device)
     settle_torch(recipe)
+    refuse_without_compiler(recipe, device, trains=False)
     model = build_model(recipe, dataset, device)
     load_part(chosen.path, "model", ModelState(model))
     model.eval()

@@ -6,7 +6,6 @@ step's figures as one tensor on the device. Never knows: records, intervals, fil
 Shapes: B sequences of a micro-batch, T tokens of a sequence.
 """
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -15,9 +14,9 @@ import torch
 
 from longhaul.config.optim import OptimSection
 from longhaul.config.train import PrecisionSection
-from longhaul.core.errors import RecipeError
 from longhaul.core.keys import derive_key
 from longhaul.data.batches import Batch
+from longhaul.model.compiling import compiled_by_shape
 from longhaul.model.gpt import GPT
 from longhaul.monitor.thermometers import Readings, Thermometers
 from longhaul.monitor.weights import tensors_norm
@@ -54,9 +53,6 @@ class TrainingStep:
         sources: names of the sources of text, by number, whose losses are told apart.
         parallel: with many processes, how `model` is dealt out over them. Each is given its share
             of the batch, and all have the same figures.
-
-    Raises:
-        RecipeError: `compiled`, and there is nothing to compile with.
     """
 
     def __init__(
@@ -78,7 +74,7 @@ class TrainingStep:
         self.device = device
         sharding = None if parallel is None else parallel.sharding
         self.thermometers = Thermometers(model, optimizer.groups, device, sources, sharding)
-        self._forward = _compiled(model, device) if compiled else model
+        self._forward = compiled_by_shape(model) if compiled else model
         self._compiled_forms: set[tuple[int, int, int | None]] | None = set() if compiled else None
         self._precision = precision
         self._seed = seed
@@ -362,29 +358,6 @@ class TrainingStep:
             with self.thermometers.tap.open_for_forward() as tap:
                 loss = self.model(tokens_BT, targets_BT, tap=tap, window=window, **more)
             return loss
-
-
-def _compiled(model: GPT, device: torch.device) -> Callable[..., torch.Tensor]:
-    """`model` through torch.compile, anew for every shape of micro-batch and every window.
-
-    Left alone, torch would compile the second shape for all shapes to come: a resumed run that
-    begins at that shape would have other bits than one that came to it. It would also give up
-    after 8 forms, and go on uncompiled with no more than a warning.
-
-    Raises:
-        RecipeError: there is nothing to compile with.
-    """
-    compilers = [name for name in torch._inductor.config.cpp.cxx if name]
-    if device.type == "cpu" and not any(map(shutil.which, compilers)):
-        raise RecipeError(
-            f"machine.compile: no C++ compiler on this machine (looked for {compilers[0]})",
-            "install g++, name another in the environment variable CXX, or set "
-            "machine.compile=false",
-        )
-    limits = torch._dynamo.config
-    limits.recompile_limit = limits.accumulated_recompile_limit
-    compiled: Callable[..., torch.Tensor] = torch.compile(model, dynamic=False)
-    return compiled
 
 
 def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -18,9 +18,10 @@ from longhaul.core.units import Bytes, short_bytes
 from longhaul.parallel.layout import Layout
 from longhaul.parallel.recompute import checkpoint_activations
 from longhaul.plan.memory import MemoryEstimate, estimate_memory, way_to_cut
+from longhaul.run.compilers import refuse_without_compiler
 from longhaul.run.device import choose_device, settle_torch
 from longhaul.run.preflight.data import vocabulary
-from longhaul.run.preflight.ground import ALONE, Check, Ground, judged
+from longhaul.run.preflight.ground import ALONE, Check, Ground, judged, skipped
 from longhaul.train.equality import make_step, random_batches
 from longhaul.train.memory import peak_of
 
@@ -54,6 +55,20 @@ def check_memory(ground: Ground) -> Iterator[Check]:
     yield judged("memory", told, remedy, **data)
     yield _of_first_evaluation(ground, estimate, there)
     yield _validated(ground.twin(*ALONE), device)
+
+
+def check_compiler(ground: Ground) -> Iterator[Check]:
+    """Whether what the recipe compiles can be compiled here; the small twin compiles nothing.
+
+    Raises:
+        RecipeError: it cannot.
+    """
+    device = choose_device(ground.recipe.machine.device)
+    if ground.device_bytes is not None:
+        yield skipped("compiler", "the run's machine is another: look for a C compiler there")
+        return
+    refuse_without_compiler(ground.recipe, device)
+    yield judged("compiler", f"what the recipe compiles for {device.type} can be compiled here")
 
 
 def _of_first_evaluation(ground: Ground, estimate: MemoryEstimate, there: Bytes) -> Check:
