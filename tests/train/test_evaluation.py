@@ -13,12 +13,13 @@ from longhaul.core.records import Event
 from longhaul.data.dataset import Dataset
 from longhaul.model import gpt
 from longhaul.model.initialise import build
+from longhaul.train import evaluation
 from longhaul.train.allocation_errors import TooMuchEvaluated
 from longhaul.train.evaluation import Evaluation, evaluate
 from longhaul.train.memory import LiveBytes
 from longhaul.train.trainer import Trainer
 
-CPU, FLOAT32 = torch.device("cpu"), PrecisionSection()
+CPU, FLOAT32 = torch.device("cpu"), PrecisionSection(compute="float32")
 
 
 def tiny(dataset: Dataset) -> gpt.GPT:
@@ -103,6 +104,19 @@ def test_what_one_sequence_is_refused_cannot_be_halved(dataset: Dataset) -> None
     with short_of_memory(model, 0), pytest.raises(TooMuchEvaluated, match=r"33\.00 GiB") as told:
         read(model, dataset, 2)
     assert told.value.sequences == 1
+
+
+def test_where_attention_is_compiled_for_every_shape_batches_have_one(
+    dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny(dataset)
+    plain = read(model, dataset, 7)
+    monkeypatch.setattr(evaluation, "flex_attends", lambda *_: True)
+    with short_of_memory(model, 5) as seen:
+        whole = read(model, dataset, 7)
+    assert set(seen) == {7, 3}
+    assert whole.tokens == plain.tokens
+    assert whole.loss == pytest.approx(plain.loss, rel=1e-6)
 
 
 def test_other_errors_pass(dataset: Dataset) -> None:

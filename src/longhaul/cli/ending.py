@@ -42,9 +42,9 @@ def run_and_leave(command: Callable[[], object]) -> NoReturn:
         print_error("  → mend what the path stands on, and give the same command again")
         sys.exit(ExitCode.NEEDS_PERSON)
     except Exception as error:
-        if type(error).__name__ == "OutOfMemoryError":
-            print_error(f"longhaul: the device ran out of memory: {error}")
-            print_error("  → give --set batch.micro_sequences=N with a smaller N")
+        if memory := _refused_memory(error):
+            print_error(f"longhaul: ran out of {memory}: {error}")
+            print_error("  → free some, or give --set batch.micro_sequences=N with a smaller N")
             sys.exit(ExitCode.NEEDS_PERSON)
         if type(error).__module__.startswith(("click", "typer")) and hasattr(error, "show"):
             error.show()
@@ -54,6 +54,15 @@ def run_and_leave(command: Callable[[], object]) -> NoReturn:
         ignore_notices()
         flush_outputs(_READ_WITHIN_S)
     _leave(code if isinstance(code, int) else ExitCode.FINISHED)
+
+
+def _refused_memory(error: Exception) -> str | None:
+    """Whose memory an error says was refused; without torch no allocator has said anything."""
+    if "torch" not in sys.modules:
+        return None
+    from longhaul.train.allocation_errors import refused_memory
+
+    return refused_memory(error)
 
 
 def _leave(code: int) -> NoReturn:

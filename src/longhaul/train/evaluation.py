@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch.nn import functional
 
 from longhaul.config.recipe import Recipe
 from longhaul.config.train import PrecisionSection
@@ -19,6 +20,8 @@ from longhaul.core.units import Nats, bits_per_byte
 from longhaul.data.batches import evaluation_batches
 from longhaul.data.dataset import Dataset, TokenStream
 from longhaul.model.gpt import GPT
+from longhaul.model.head import IGNORED_TARGET
+from longhaul.model.masks import flex_attends
 from longhaul.parallel.ranks import Ranks
 from longhaul.train.allocation_errors import TooMuchEvaluated, is_out_of_memory
 from longhaul.train.parts import Parts
@@ -191,6 +194,8 @@ class _Passes:
         """Computed at once by now."""
         self._model, self._device, self._length = model, device, sequence_length
         self._ranks, self._alive = ranks, alive
+        # FlexAttention is compiled for every shape, so that a last batch has nothing for its rest.
+        self._whole = flex_attends(model.settings, sequence_length, device)
         self._sums_on = torch.device("cpu") if device.type == "mps" else device
 
     def split_loss(self, stream: TokenStream, most_tokens: int | None) -> SplitLoss:
@@ -217,7 +222,8 @@ class _Passes:
             loss = self._pass(tokens_BT[some], targets_BT[some])
             if loss is None:
                 # Only here has the traceback let go of what the pass had computed.
-                self.sequences = max(1, len(tokens_BT[some]) // 2)
+                computed = self.sequences if self._whole else len(tokens_BT[some])
+                self.sequences = max(1, computed // 2)
                 if self._device.type == "cuda":
                     torch.cuda.empty_cache()
                 continue
@@ -228,6 +234,10 @@ class _Passes:
     def _pass(self, tokens_BT: torch.Tensor, targets_BT: torch.Tensor) -> torch.Tensor | None:
         """The loss of one pass; None if it must be made again with fewer sequences."""
         self._alive()
+        if self._whole:
+            nothing = (0, 0, 0, self.sequences - len(tokens_BT))
+            tokens_BT = functional.pad(tokens_BT, nothing)
+            targets_BT = functional.pad(targets_BT, nothing, value=IGNORED_TARGET)
         try:
             loss: torch.Tensor = self._model(
                 to_device(tokens_BT, self._device), to_device(targets_BT, self._device)
