@@ -1,10 +1,12 @@
 import os
 import shutil
+from functools import partial
 
 import pytest
 import torch
 
 from longhaul.config.model import ModelSection
+from longhaul.model.compiling import compiled_by_shape
 from longhaul.model.gpt import GPT
 from longhaul.model.initialise import build
 from longhaul.model.precision import to_half
@@ -74,6 +76,33 @@ def test_every_precision_is_one_graph_with_the_same_loss_and_gradients(precision
             found.append(loss_and_gradients(model, compiled, None, "aot_eager"))
     for eager, captured in zip(*found, strict=True):
         torch.testing.assert_close(captured, eager)
+
+
+def test_no_number_of_shapes_and_windows_is_computed_uncompiled_in_silence(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Torch gives up after 8 of them, and FlexAttention then writes all scores out."""
+    uncompiled = []
+
+    def attend(x: torch.Tensor, window: int) -> torch.Tensor:
+        if not torch.compiler.is_compiling():
+            uncompiled.append(window)
+        return x[-window:].sum()
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    torch.compiler.reset()
+    with torch._dynamo.config.patch(recompile_limit=8, fail_on_recompile_limit_hit=False):
+        compiled = compiled_by_shape(attend)
+        for window in range(1, 13):
+            for length in (20, 30):
+                assert compiled(torch.ones(length), window) == window
+    assert not uncompiled
+    with torch._dynamo.config.patch(recompile_limit=8, fail_on_recompile_limit_hit=False):
+        compiled = compiled_by_shape(attend)
+        torch._dynamo.config.recompile_limit = 30  # 24 are there
+        with pytest.raises(torch._dynamo.exc.FailOnRecompileLimitHit):
+            any(compiled(torch.ones(99), window) is None for window in range(1, 60))
+    torch.compiler.reset()
 
 
 @pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning")

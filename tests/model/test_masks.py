@@ -3,10 +3,11 @@ import torch
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from torch.nn.attention.flex_attention import create_mask
+from torch.nn.attention.flex_attention import create_block_mask, create_mask
 
 from longhaul.config.model import ModelSection
 from longhaul.model.masks import CAUSAL, EVERYTHING, Sight, make_sight, may_attend
+from longhaul.train.memory import LiveBytes
 
 END = 0
 
@@ -118,6 +119,45 @@ def test_block_masks_hold_the_same_rule():
     for batch in range(2):
         sequence = torch.tensor(batch)
         assert torch.equal(blocks.mask_mod(sequence, sequence, rows, columns), dense[batch, 0])
+
+
+@hypothesis_settings(max_examples=80, deadline=None)
+@given(
+    length=st.integers(129, 700),
+    window=st.one_of(st.none(), st.sampled_from([1, 2, 127, 128, 129, 255, 256, 257, 400, 1000])),
+    ends=st.one_of(st.none(), st.lists(st.integers(0, 699), max_size=6)),
+)
+def test_squares_told_from_their_borders_are_those_of_all_pairs(length, window, ends):
+    tokens = torch.ones(2, length, dtype=torch.long)
+    if ends is not None:
+        tokens[0, [end for end in ends if end < length]] = END
+    elif window is None or window >= length:
+        window = 5
+    of_end = (tokens == END).long()
+    documents = None if ends is None else of_end.cumsum(1) - of_end
+    ours = Sight(length, 0, tokens.device, [window], documents, sparse=True).of(0).blocks
+    batch = None if documents is None else 2
+    window = None if window is None or window >= length else window
+    theirs = create_block_mask(may_attend(window, documents), batch, None, length, length, "cpu")
+    assert ours.shape == theirs.shape
+    for name in ("kv", "full_kv", "q", "full_q"):
+        counts = getattr(ours, f"{name}_num_blocks"), getattr(theirs, f"{name}_num_blocks")
+        assert torch.equal(*counts), name
+        columns = getattr(ours, f"{name}_indices"), getattr(theirs, f"{name}_indices")
+        there = torch.arange(columns[0].size(-1)) < counts[0][..., None]
+        assert torch.equal(columns[0][there], columns[1][there]), name
+
+
+def test_block_masks_are_made_without_writing_all_pairs_out():
+    length = 8192
+    tokens = some_tokens(2, length)
+    of_end = (tokens == END).long()
+    with LiveBytes() as live:
+        documents = of_end.cumsum(1) - of_end
+        sight = Sight(length, 0, tokens.device, [1024, None], documents, sparse=True)
+        assert sight.of(0).blocks.sparsity() > 80
+        assert sight.of(1).blocks is not None
+    assert live.peak < length * length / 20  # 134 MB for one such mask of bytes
 
 
 @pytest.mark.parametrize("sparse", [False, True])

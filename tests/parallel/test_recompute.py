@@ -1,12 +1,20 @@
+import importlib
+import os
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from longhaul.config.load import load_recipe
 from longhaul.config.shrink import shrunken
+from longhaul.model import attention, compiling, masks
 from longhaul.model.gpt import GPT
 from longhaul.model.initialise import build
 from longhaul.model.tap import Tap
-from longhaul.parallel.recompute import checkpoint_activations
+from longhaul.parallel.recompute import _selective, checkpoint_activations
 from longhaul.train.memory import LiveBytes
 
 TOKENS = torch.randint(131, (4, 65), generator=torch.Generator().manual_seed(3))
@@ -79,3 +87,79 @@ def test_gauges_count_nothing_twice() -> None:
 
 def test_names_of_weights_stay() -> None:
     assert model_of("full").state_dict().keys() == model_of("none").state_dict().keys()
+
+
+@pytest.fixture
+def flex_on_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """FlexAttention as on a GPU, but for the generation of code; its forward passes."""
+    flex = importlib.import_module("torch.nn.attention.flex_attention")
+    operation = importlib.import_module("torch._higher_order_ops.flex_attention")
+    options, passes = flex._apply_kernel_options, operation.math_attention
+    made: list[str] = []
+
+    def with_statistics(*given: Any, **named: Any) -> dict[str, Any]:
+        return options(*given, **named) | {"OUTPUT_LOGSUMEXP": True}
+
+    def counted(query: torch.Tensor, *given: Any, **named: Any) -> Any:
+        if type(query) is torch.Tensor:
+            made.append("forward")
+        return passes(query, *given, **named)
+
+    def plainly(function: Any, **_: Any) -> Any:
+        return torch.compile(function, backend="aot_eager", dynamic=False)
+
+    monkeypatch.setattr(flex, "_validate_device", lambda *_: None)
+    monkeypatch.setattr(flex, "_apply_kernel_options", with_statistics)
+    monkeypatch.setattr(operation, "math_attention", counted)
+    monkeypatch.setattr(compiling, "compiled_by_shape", plainly)
+    monkeypatch.setattr(attention, "_compiled_flex_attention", None)
+    monkeypatch.setattr(masks, "_sparse", lambda *_: True)
+    torch.compiler.reset()
+    yield made
+    torch.compiler.reset()
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_flex_attention_is_kept_and_not_computed_again(
+    flex_on_cpu: list[str], compiled: bool
+) -> None:
+    twin = shrunken(load_recipe("llama-1b").recipe)
+    options = [*twin, "model.layers=2", "model.window=16", "model.context=256"]
+    settings = load_recipe("llama-1b", options).recipe.model
+    tokens = torch.randint(131, (2, 151), generator=torch.Generator().manual_seed(3))
+    found = []
+    for how in ("none", "selective"):
+        model = build(settings, 131, 1, end_of_text=0)
+        if how != "none":
+            checkpoint_activations(model, how)
+        forward: Any = model
+        if compiled:  # as one graph: nothing of it falls back to eager in silence
+            forward = torch.compile(model, backend="aot_eager", dynamic=False, fullgraph=True)
+        flex_on_cpu.clear()
+        forward(tokens[:, :-1], tokens[:, 1:]).backward()
+        assert len(flex_on_cpu) == settings.layers, how
+        found.append([parameter.grad for parameter in model.parameters()])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which(os.environ.get("CXX", "g++")), reason="needs a C++ compiler")
+def test_generated_code_is_kept_and_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What FlexAttention is on a GPU where the model is not compiled, as in gauge steps."""
+    wrap, runs = importlib.import_module("torch._higher_order_ops.wrap"), []
+    make = wrap.InductorCompiledCallable.__init__
+
+    def counted(self: Any, code: Any, *given: Any, **named: Any) -> None:
+        make(self, lambda inputs: (runs.append(1), code(inputs))[1], *given, **named)
+
+    monkeypatch.setattr(wrap.InductorCompiledCallable, "__init__", counted)
+    torch.compiler.reset()
+    kernel = compiling.compiled_by_shape(
+        lambda x, y: torch.softmax(x * y, -1).sin(), kept_by_checkpointing=True
+    )
+    x = torch.randn(8, 8, requires_grad=True)
+    out = checkpoint(lambda x: kernel(x.exp(), x), x, use_reentrant=False, context_fn=_selective)
+    forward = len(runs)
+    out.sum().backward()
+    assert (forward, len(runs)) == (1, 1)

@@ -8,8 +8,12 @@ from hypothesis import strategies as st
 from longhaul.config.load import load_recipe, shipped_recipes
 from longhaul.config.recipe import Recipe
 from longhaul.config.shrink import shrunken
-from longhaul.parallel.layout import Layout
+from longhaul.config.size import known_vocabulary
+from longhaul.model import gpt
+from longhaul.parallel.layout import Layout, layout_for
+from longhaul.plan import evaluation
 from longhaul.plan.memory import checkpoint_bytes, estimate_memory, way_to_cut
+from longhaul.run.preflight import memory as preflight
 from longhaul.run.preflight.memory import VOCABULARY, measured
 from longhaul.train.equality import make_step
 
@@ -25,8 +29,26 @@ def twin(name: str, *options: str) -> Recipe:
 def test_an_estimate_is_near_what_a_step_of_the_small_twin_takes(name: str) -> None:
     torch.set_num_threads(1)
     recipe = twin(name)
-    estimate = estimate_memory(recipe, VOCABULARY, ONE, on_cpu=True).total
-    assert estimate == pytest.approx(measured(recipe, CPU), rel=0.08)
+    estimate, real = estimate_memory(recipe, VOCABULARY, ONE, on_cpu=True), measured(recipe, CPU)
+    assert sum(estimate.step.values()) == pytest.approx(real.step, rel=0.08)
+    assert sum(estimate.evaluation.values()) == pytest.approx(real.evaluation, rel=0.08)
+    assert estimate.total == pytest.approx(max(real.step, real.evaluation), rel=0.08)
+
+
+@pytest.mark.parametrize("name", shipped_recipes())
+@pytest.mark.parametrize("vocabulary", [32, VOCABULARY], ids=["layers", "logits"])
+def test_an_evaluation_is_estimated_where_layers_and_where_logits_take_most(
+    name: str, vocabulary: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chunks of the logits are shorter than a pass, as they are at true size."""
+    torch.set_num_threads(1)
+    for module in (gpt, evaluation):
+        monkeypatch.setattr(module, "LOGITS_AT_ONCE", 300 * vocabulary)
+    monkeypatch.setattr(preflight, "VOCABULARY", vocabulary)
+    recipe = twin(name, "batch.sequences=32")
+    estimate = estimate_memory(recipe, vocabulary, ONE, on_cpu=True).evaluation
+    real = measured(recipe, CPU).evaluation
+    assert sum(estimate.values()) == pytest.approx(real, rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -46,8 +68,9 @@ def test_an_estimate_is_near_what_a_step_of_the_small_twin_takes(name: str) -> N
 def test_an_estimate_follows_the_switches(options: tuple[str, ...]) -> None:
     torch.set_num_threads(1)
     recipe = twin("quickstart", *options)
-    estimate = estimate_memory(recipe, VOCABULARY, ONE, on_cpu=True).total
-    assert estimate == pytest.approx(measured(recipe, CPU), rel=0.12)
+    estimate, real = estimate_memory(recipe, VOCABULARY, ONE, on_cpu=True), measured(recipe, CPU)
+    assert estimate.total == pytest.approx(real.step, rel=0.12)
+    assert sum(estimate.evaluation.values()) == pytest.approx(real.evaluation, rel=0.12)
 
 
 @pytest.mark.parametrize("name", ["quickstart", "opt-175b", "speedrun-124m", "yalm-100b"])
@@ -117,6 +140,27 @@ def test_state_that_is_offloaded_is_not_on_the_device() -> None:
     )
     assert there.total <= here.total - here.classes["optimizer state"] + 2**28
     assert "optimizer state" not in there.classes
+
+
+@pytest.mark.parametrize("name", shipped_recipes())
+def test_an_evaluation_takes_no_more_than_a_step_however_many_sequences_are_asked_for(
+    name: str,
+) -> None:
+    """With 32 at once whatever the context, `llama-8b` took 132 GB for logits alone."""
+    layout = layout_for(load_recipe(name).recipe.parallel, 1)
+    for sequences in (1, 32, 4096):
+        recipe = load_recipe(name, (f"evaluation.sequences={sequences}",)).recipe
+        estimate = estimate_memory(recipe, known_vocabulary(recipe)[0], layout)
+        assert sum(estimate.evaluation.values()) <= sum(estimate.step.values())
+
+
+def test_an_evaluation_that_takes_more_than_a_step_counts() -> None:
+    """Its sequences are as long as the model's context; those of training may be short."""
+    options = ("batch.sequence_length=64", "batch.sequences=1", "model.context=65536")
+    recipe = load_recipe("quickstart", options).recipe
+    estimate = estimate_memory(recipe, 4096, ONE)
+    assert estimate.total == sum(estimate.evaluation.values()) > sum(estimate.step.values())
+    assert estimate.largest.endswith("of an evaluation")
 
 
 def test_a_micro_batch_of_auto_counts_as_the_least_there_is() -> None:

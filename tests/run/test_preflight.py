@@ -347,12 +347,26 @@ def test_memory_is_held_against_the_device_that_is_meant(make_ground: MakeGround
     from longhaul.run.preflight.memory import check_memory
 
     ground = make_ground("llama-1b", world=8, device_bytes=80 * 10**9)
-    fits, validated = check_memory(ground)
-    assert (fits.verdict, validated.verdict) == ("ok", "ok")
+    fits, evaluation, validated = check_memory(ground)
+    assert {fits.verdict, evaluation.verdict, validated.verdict} == {"ok"}
     too_small = replace(ground, device_bytes=16 * 10**9)
-    small, _ = check_memory(too_small)
+    small, _, _ = check_memory(too_small)
     assert small.verdict == "failed"
     assert "activations" in small.remedy
+
+
+def test_what_the_first_evaluation_takes_is_told(make_ground: MakeGround) -> None:
+    from longhaul.run.preflight.memory import check_memory
+
+    ground = make_ground("overnight-3090", device_bytes=24 * 10**9)
+    _, evaluation, _ = check_memory(ground)
+    assert (evaluation.name, evaluation.verdict) == ("first evaluation", "ok")
+    assert evaluation.figure.startswith("at step 125: 4 sequences of 2,048 at once, ")
+    assert "logits of an evaluation" in evaluation.figure
+    # Its logits alone would have taken 33 GB with 32 at once.
+    assert evaluation.data["total"] < 6e9
+    _, evaluation, _ = check_memory(replace(ground, device_bytes=10**9))
+    assert evaluation.verdict == "failed"
 
 
 def test_a_model_that_cannot_learn_is_told(make_ground: MakeGround) -> None:
@@ -364,3 +378,18 @@ def test_a_model_that_cannot_learn_is_told(make_ground: MakeGround) -> None:
     (check,) = check_learning(frozen)
     assert check.verdict == "failed"
     assert "lr_factors" in check.remedy
+
+
+def test_a_recipe_that_cannot_be_compiled_here_is_told(
+    make_ground: MakeGround, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from longhaul.run.preflight.memory import check_compiler
+
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    (fine,) = check_compiler(make_ground())
+    assert fine.verdict == "ok"
+    compiled = make_ground("quickstart", "machine.compile=true", 'machine.device="cpu"')
+    with pytest.raises(RecipeError, match=r"lacks a C\+\+ compiler"):
+        list(check_compiler(compiled))
+    (elsewhere,) = check_compiler(replace(compiled, device_bytes=10**9))
+    assert elsewhere.verdict == "skipped"

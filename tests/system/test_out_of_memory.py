@@ -132,3 +132,60 @@ def test_ranks_that_measure_together_do_not_wait_for_one_that_ran_out(room: Room
     assert code == 0, output
     assert [event.data["measured"] for event in ran_out(records)] == [2]
     assert decided(records) == [("set", 1, "longhaul")]
+
+
+EVALUATES = (
+    "train.steps=4", "batch.micro_sequences=8", "model.context=16", "evaluation.interval_steps=2",
+)  # fmt: skip
+IN_EVALUATION = {"SHORT_IN": "evaluation", "SHORT_ABOVE": 2}
+
+
+def evaluated(records: list[Record]) -> list[float]:
+    found = [r for r in records if isinstance(r, Event) and r.kind == "evaluation"]
+    return [float(event.data["loss"]) for event in found]
+
+
+@pytest.fixture(scope="module")
+def evaluated_undisturbed(
+    tmp_path_factory: pytest.TempPathFactory, shared_prepared: Path
+) -> list[float]:
+    made = Room(tmp_path_factory.mktemp("evaluated"), shared_prepared)
+    code, output, records = made.train({}, *EVALUATES, nproc=1)
+    made.close()
+    assert code == 0, output
+    return evaluated(records)
+
+
+@pytest.mark.parametrize(("nproc", "layout"), [(1, "replicate=1"), (2, "replicate=2")])
+def test_an_evaluation_that_runs_out_is_made_with_half_as_many_at_once(
+    room: Room, evaluated_undisturbed: list[float], nproc: int, layout: str
+) -> None:
+    """Replicas do not wait for each other within a pass, so the attempt goes on."""
+    short = {"SHORT_RANK": nproc - 1, **IN_EVALUATION}
+    code, output, records = room.train(short, *EVALUATES, f"parallel.{layout}", nproc=nproc)
+    assert code == 0, output
+    assert not ran_out(records)
+    assert {record.attempt for record in records} == {1}
+    assert evaluated(records) == pytest.approx(evaluated_undisturbed, rel=1e-5)
+    if nproc == 1:
+        assert "(2 sequences at once; memory ran out with 8)" in output
+
+
+@pytest.mark.parametrize("layout", [("shard=2",), ("tensor=2",), ("pipeline=2", "replicate=1")])
+def test_ranks_that_share_a_pass_evaluate_half_as_many_at_once_from_the_next_attempt_on(
+    room: Room, layout: tuple[str, ...]
+) -> None:
+    options = [*EVALUATES, "model.layers=2", *(f"parallel.{each}" for each in layout)]
+    code, output, records = room.train({"SHORT_RANK": 1, **IN_EVALUATION}, *options)
+    assert code == 0, output
+    told = [(event.data["path"], event.data["next"]) for event in ran_out(records)]
+    assert told == [("evaluation.sequences", 4), ("evaluation.sequences", 2)]
+    assert decided(records) == [("set", 4, "out-of-memory"), ("set", 2, "out-of-memory")]
+    assert "the next attempt evaluates 2 sequences at once" in output
+    assert len(evaluated(records)) == 2
+    # Training was not touched: its micro-batch is as asked for.
+    assert all(d.data["path"] == "evaluation.sequences" for d in records if is_set(d))
+
+
+def is_set(record: Record) -> bool:
+    return isinstance(record, Decision) and record.kind == "set"

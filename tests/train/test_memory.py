@@ -80,6 +80,21 @@ def test_less_memory_gives_smaller_micro_batches_and_too_little_is_refused(
         fitting_micro_sequences(step, recipe)
 
 
+def test_a_micro_batch_leaves_room_for_the_evaluation_beside_it(
+    make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = make_trainer("evaluation.sequences=8")
+    step, recipe = trainer.training_step, trainer.settings
+    monkeypatch.setattr(memory, "available_memory", lambda: 4 * 10**9)
+    assert fitting_micro_sequences(step, recipe).sequences == 8
+
+    def takes_much(sequences: int, length: int) -> None:
+        torch.empty(sequences * 3 * 10**8, dtype=torch.uint8)
+
+    monkeypatch.setattr(step, "rehearse_evaluation", takes_much)
+    assert fitting_micro_sequences(step, recipe).sequences == 2
+
+
 def test_memory_grows_in_a_straight_line_with_the_micro_batch(make_trainer: MakeTrainer) -> None:
     step = make_trainer().training_step
     taken = [memory._peak_on_host(lambda n=n: step.rehearse(n, 32), step.device) for n in (1, 2, 8)]  # type: ignore[misc]

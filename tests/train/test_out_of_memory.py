@@ -3,29 +3,64 @@
 import pytest
 import torch
 
-from longhaul.train.out_of_memory import (
-    Held,
-    Shortage,
+from longhaul.train.allocation_errors import (
+    DEVICE,
+    HOST,
+    PINNED,
     TooMuchMeasured,
     is_out_of_memory,
-    within_step,
+    refused_memory,
 )
+from longhaul.train.out_of_memory import Held, Shortage, within_step
 from longhaul.train.step import TrainingStep
 
+NOT_FROM_ITS_CACHE = (
+    "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported at some other "
+    "API call, so the stacktrace below might be incorrect."
+)
 
-@pytest.mark.parametrize("error", [
-    MemoryError(), TooMuchMeasured(2), torch.OutOfMemoryError("CUDA out of memory."),
-    RuntimeError("[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't "
-                 "allocate memory: you tried to allocate 4000000000000 bytes."),
+
+@pytest.mark.parametrize(("error", "memory"), [
+    (MemoryError(), HOST), (TooMuchMeasured(2), HOST),
+    (torch.OutOfMemoryError("CUDA out of memory."), DEVICE),
+    (RuntimeError("[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't "
+                  "allocate memory: you tried to allocate 4000000000000 bytes."), HOST),
+    (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+     DEVICE),
+    (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), DEVICE),
+    (RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"), DEVICE),
+    (RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED"), HOST),
+    (torch.AcceleratorError(NOT_FROM_ITS_CACHE), DEVICE),
+    (RuntimeError("cudaErrorMemoryAllocation: out of memory"), DEVICE),
+    (RuntimeError("NCCL Error 1: unhandled cuda error. Last error:\nCuda failure 2 "
+                  "'out of memory'"), DEVICE),
+    (RuntimeError("MPS backend out of memory (MPS allocated: 8.8 GiB)"), DEVICE),
 ])  # fmt: skip
-def test_what_allocators_say_is_known(error: BaseException) -> None:
+def test_what_allocators_say_is_known_and_whose_memory_it_was(
+    error: BaseException, memory: str
+) -> None:
     assert is_out_of_memory(error)
+    assert refused_memory(error) == memory
 
 
-def test_torchs_own_refusal_on_the_host_is_known() -> None:
+@pytest.mark.parametrize("how", ["a copy", "an empty tensor"])
+def test_page_locked_memory_is_told_from_the_devices_of_which_the_driver_says_the_same(
+    how: str,
+) -> None:
+    # Operations of torch leave no frame of Python behind, so ours is the innermost.
+    def copies(tensor: torch.Tensor | None = None) -> None:
+        if tensor is None:
+            raise torch.AcceleratorError(NOT_FROM_ITS_CACHE)
+        tensor.pin_memory()
+
+    def empty(size: int = 0) -> None:
+        if not size:
+            raise torch.AcceleratorError(NOT_FROM_ITS_CACHE)
+        torch.empty(size, dtype=torch.uint8, pin_memory=True)
+
     with pytest.raises(RuntimeError) as raised:
-        torch.empty(1 << 60, dtype=torch.uint8)
-    assert is_out_of_memory(raised.value)
+        (copies if how == "a copy" else empty)()
+    assert refused_memory(raised.value) == PINNED
 
 
 @pytest.mark.parametrize("error", [RuntimeError("shapes differ"), ValueError("out of range")])

@@ -75,7 +75,7 @@ def _event(event: Event) -> str:
     if event.kind == "evaluation" and "loss" in data:
         bits = data.get("bits_per_byte")
         shown = loss_in_words(float(data["loss"]), None if bits is None else float(bits))
-        return f"evaluation: {shown}"
+        return f"evaluation: {shown}{halved_in_words(data)}"
     if event.kind == "attempt-started":
         resumed = data.get("resumed_from")
         of = "a snapshot in memory of step" if data.get("resumed_in") == "memory" else "checkpoint"
@@ -102,6 +102,14 @@ def _event(event: Event) -> str:
             who = f" by {data['who']}" if data.get("who") else ""
             return f"{event.kind}{who}: {data[key]}"
     return f"{event.kind} {_pairs(data)}".rstrip()
+
+
+def halved_in_words(evaluation: Mapping[str, Any]) -> str:
+    """Whether an evaluation ran out of memory on its way; empty if it did not."""
+    more = evaluation.get("did_not_fit")
+    if not more:
+        return ""
+    return f" ({evaluation.get('at_once')} sequences at once; memory ran out with {more})"
 
 
 def _pairs(data: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO, cast
 
+from longhaul.cli.lines import halved_in_words
 from longhaul.core.output import Stream, keep_dropped_in, print_out
 from longhaul.core.records import Event, StepRecord
 from longhaul.core.units import loss_in_words, short_count, short_seconds
@@ -79,6 +80,7 @@ class TerminalView:
                 f"step {record.step:>6}  validation loss "
                 + loss_in_words(record.data["loss"], record.data["bits_per_byte"])
                 + _per_source(record.data.get("sources", {}))
+                + halved_in_words(record.data)
             )
         elif record.kind == "checkpoint-failed":
             self.say(f"WARNING: {record.data.get('message', 'a checkpoint was not saved')}")

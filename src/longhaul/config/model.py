@@ -6,6 +6,9 @@ from longhaul.config.section import Section, fixed, live
 
 GATED_ACTIVATIONS = ("geglu", "swiglu")
 """Activations that multiply one projection by another; their MLP has three matrices."""
+LOGITS_AT_ONCE = 1 << 26
+"""Of a forward pass that no backward pass follows: 1,300 tokens of GPT-2's vocabulary, which keep
+a GPU busy and take less than a GB with their loss."""
 
 
 class WindowStage(Section):

@@ -31,6 +31,9 @@ from longhaul.core.addresses import without_secrets
 from longhaul.core.errors import RecipeError
 from longhaul.core.schedules import stage_at
 
+MOST_TOKENS_EVALUATED = 1 << 16
+"""Computed at once in an evaluation, however large a micro-batch is: more is no faster."""
+
 
 class Recipe(Section):
     """Everything a run is asked to do."""
@@ -91,6 +94,23 @@ class Recipe(Section):
                 "train the recipe, which finds it at the first start, or give a number",
             )
         return self.batch.micro_sequences or self.batch_at(step).sequences
+
+    def evaluated_at_once(self, step: int, data_ranks: int = 1) -> int:
+        """Sequences of `model.context` tokens that a rank evaluates at once at `step`: no more
+        tokens than its micro-batch has, which fits although more is kept for its backward pass.
+
+        Args:
+            step: updates made.
+            data_ranks: that share the global batch.
+        """
+        stage = self.batch_at(step)
+        share = math.ceil(stage.sequences / data_ranks)
+        return self.evaluated_within(min(self.micro_sequences(step), share) * stage.sequence_length)
+
+    def evaluated_within(self, tokens: int) -> int:
+        """Sequences that are evaluated at once beside micro-batches of so many tokens."""
+        most = min(tokens, MOST_TOKENS_EVALUATED)
+        return max(1, min(self.evaluation.sequences, most // self.model.context))
 
     def total_steps(self) -> int | None:
         """Updates after which the run is finished; None when only hours limit it."""

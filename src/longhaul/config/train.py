@@ -77,7 +77,8 @@ class EvaluationSection(Section):
     """Most tokens per source for an evaluation on the way, spread evenly over the split; all
     when absent. The last evaluation always reads the whole split."""
     sequences: int = live(32, gt=0)
-    """Sequences computed at once."""
+    """Most sequences computed at once. Fewer are where a micro-batch has fewer tokens, and half as
+    many from where memory runs out, so that no evaluation takes what training leaves."""
 
 
 class CheckpointSection(Section):

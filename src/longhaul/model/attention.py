@@ -202,5 +202,7 @@ def _flex_attention() -> Callable[..., Tensor]:
     if torch.compiler.is_compiling():
         return flex_attention
     if _compiled_flex_attention is None:
-        _compiled_flex_attention = torch.compile(flex_attention)
+        from longhaul.model.compiling import compiled_by_shape
+
+        _compiled_flex_attention = compiled_by_shape(flex_attention, kept_by_checkpointing=True)
     return _compiled_flex_attention

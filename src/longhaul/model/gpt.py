@@ -4,15 +4,15 @@ Enters: token numbers, and targets when a loss is wanted. Leaves: logits, or the
 losses (DESIGN rule 6: dividing by the global number of targets is the caller's).
 Never knows: parallelism, optimizers, data.
 
-Shape suffixes: B batch, T time, S time with the positions that a cache holds, D width,
-V vocabulary (padded).
+Shape suffixes: B batch, T time, S time with the positions that a cache holds, R some of B·T,
+D width, V vocabulary (padded).
 """
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from longhaul.config.model import ModelSection
+from longhaul.config.model import LOGITS_AT_ONCE, ModelSection
 from longhaul.core.errors import UsageError
 from longhaul.model.block import Block
 from longhaul.model.cache import KeyValueCache
@@ -122,12 +122,10 @@ class GPT(nn.Module):
         Raises:
             UsageError: the sequence is longer than the model's context.
         """
-        logits_BTV = self._logits(self._transformed(tokens_BT, tap, window, cache))
+        x_BTD = self._before_head(self._transformed(tokens_BT, tap, window, cache))
         if targets_BT is None:
-            return logits_BTV[..., : self.vocab_size]
-        z_loss = self.settings.z_loss if self.training else 0.0
-        loss: Tensor = self.loss(logits_BTV, targets_BT, z_loss, tap)
-        return loss
+            return self._logits(x_BTD)[..., : self.vocab_size]
+        return self._summed_loss(x_BTD, targets_BT, tap)
 
     def _transformed(
         self,
@@ -181,12 +179,37 @@ class GPT(nn.Module):
             x_BTD = functional.dropout(x_BTD, self.embedding_dropout, self.training)
         return x_BTD
 
-    def _logits(self, x_BTD: Tensor) -> Tensor:
-        """Logits [B, T, V], padding of the vocabulary at -inf."""
+    def _summed_loss(self, x_BTD: Tensor, targets_BT: Tensor, tap: Tap | None) -> Tensor:
+        """The summed loss of what the head reads.
+
+        Without a backward pass, logits are let go of chunk by chunk: whole they would take 33 GB
+        at 32 sequences of 2,048 tokens and GPT-2's vocabulary. The chunks depend on shapes alone,
+        so that tensor ranks, whose losses are collectives, make the same.
+        """
+        z_loss = self.settings.z_loss if self.training else 0.0
+        rows = max(1, LOGITS_AT_ONCE // self.settings.padded_vocab(self.vocab_size))
+        reads_gauges = tap is not None and tap.is_open
+        loss: Tensor
+        if torch.is_grad_enabled() or reads_gauges or targets_BT.numel() <= rows:
+            loss = self.loss(self._logits(x_BTD), targets_BT, z_loss, tap)
+            return loss
+        chunks = zip(x_BTD.flatten(0, 1).split(rows), targets_BT.flatten().split(rows), strict=True)
+        losses = [
+            self.loss(self._logits(x_RD[None]), targets_R[None], z_loss)
+            for x_RD, targets_R in chunks
+        ]
+        return torch.stack(losses).sum()
+
+    def _before_head(self, x_BTD: Tensor) -> Tensor:
+        """What the head reads of the last block's stream."""
         if self.final_norm is not None:
             x_BTD = self.final_norm(x_BTD)
         if self.project_out is not None:
             x_BTD = self.project_out(x_BTD)
+        return x_BTD
+
+    def _logits(self, x_BTD: Tensor) -> Tensor:
+        """Logits [B, T, V] of what the head reads, padding of the vocabulary at -inf."""
         head_VD = self.tokens.weight if self.head is None else self.head.weight
         if self.widens:
             x_BTD = x_BTD.to(head_VD.dtype)

@@ -5,7 +5,7 @@ layer, what attention's kernel must be told, made once for all layers that see a
 Never knows: queries, keys, values.
 
 Shape suffixes: B batch, T positions that ask, R some of these, S positions so far (S = past + T;
-without a cache both are the sequence).
+without a cache both are the sequence), Q squares of positions.
 """
 
 from collections.abc import Callable, Sequence
@@ -79,19 +79,17 @@ class Sight:
         self._length = length
         self._past = past
         self._device = device
-        self._windows = windows
         self._document_BS = document_BS
         self._sparse = sparse
-        self._views: dict[int | None, View] = {}
+        # All at once: a layer that is computed again must leave nothing behind, or torch.compile
+        # gives its checkpointing up.
+        own = [None if window is None or window >= past + length else window for window in windows]
+        views = {window: self._view(window) for window in dict.fromkeys(own)}
+        self._views = [views[window] for window in own]
 
     def of(self, layer: int) -> View:
         """What the queries of `layer` see."""
-        window = self._windows[layer]
-        if window is not None and window >= self._past + self._length:
-            window = None
-        if window not in self._views:
-            self._views[window] = self._view(window)
-        return self._views[window]
+        return self._views[layer]
 
     def _view(self, window: int | None) -> View:
         if window is None and self._document_BS is None:
@@ -99,9 +97,9 @@ class Sight:
                 return CAUSAL
             if self._length == 1:
                 return EVERYTHING
-        rule = may_attend(window, self._document_BS)
         if self._sparse:
-            return View(blocks=self._blocks(rule))
+            return View(blocks=self._blocks(window))
+        rule = may_attend(window, self._document_BS)
         end = self._past + self._length
         asking_T1 = torch.arange(self._past, end, device=self._device)[:, None]
         asked_S = torch.arange(end, device=self._device)
@@ -109,11 +107,50 @@ class Sight:
         sequence = torch.arange(sequences, device=self._device)[:, None, None, None]
         return View(mask=rule(sequence, sequence, asking_T1, asked_S))
 
-    def _blocks(self, rule: Rule) -> "BlockMask":
-        from torch.nn.attention.flex_attention import create_block_mask
+    def _blocks(self, window: int | None) -> "BlockMask":
+        from torch.nn.attention.flex_attention import BlockMask
 
-        batch = None if self._document_BS is None else self._document_BS.size(0)
-        return create_block_mask(rule, batch, None, self._length, self._length, self._device)
+        some, whole = _squares(self._length, window, self._document_BS, self._device)
+        return BlockMask.from_kv_blocks(
+            *_ordered(some),
+            *_ordered(whole),
+            BLOCK_SIZE=_BLOCK,
+            mask_mod=may_attend(window, self._document_BS),
+            seq_lengths=(self._length, self._length),
+        )
+
+
+def _squares(
+    length: int, window: int | None, document_BS: Tensor | None, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """The squares of which some pairs of positions may attend, and those of which all may, each
+    [B, 1, Q, Q]; Q squares a side.
+
+    Told from the pair of a square that is nearest and the one that is farthest, as documents never
+    come back: torch's `create_block_mask` writes all pairs out, 5 bytes for each.
+    """
+    first_Q = torch.arange(0, length, _BLOCK, device=device)
+    last_Q = (first_Q + (_BLOCK - 1)).clamp(max=length - 1)
+    apart_QQ = first_Q[:, None] - last_Q  # of the nearest pair, in squares behind the diagonal
+    some_QQ = apart_QQ > 0
+    whole_QQ = some_QQ & (last_Q - first_Q == _BLOCK - 1)[:, None]  # what is padded never is
+    if window is not None:
+        some_QQ = some_QQ & (apart_QQ < window)
+        whole_QQ = whole_QQ & (last_Q[:, None] - first_Q < window)
+    some_BQQ, whole_BQQ = some_QQ[None], whole_QQ[None]
+    if document_BS is not None:
+        at_first_BQ, at_last_BQ = document_BS[:, first_Q], document_BS[:, last_Q]
+        some_BQQ = some_BQQ & (at_first_BQ[:, :, None] == at_last_BQ[:, None])
+        whole_BQQ = whole_BQQ & (at_last_BQ[:, :, None] == at_first_BQ[:, None])
+    on_diagonal_QQ = first_Q[:, None] == first_Q
+    return (((some_BQQ & ~whole_BQQ) | on_diagonal_QQ)[:, None], whole_BQQ[:, None])
+
+
+def _ordered(squares_B1QQ: Tensor) -> tuple[Tensor, Tensor]:
+    """How many squares of each row there are [B, 1, Q], and all columns, those first."""
+    chosen_B1QQ = squares_B1QQ.int()
+    columns_B1QQ = chosen_B1QQ.argsort(dim=-1, descending=True, stable=True)
+    return chosen_B1QQ.sum(dim=-1, dtype=torch.int32), columns_B1QQ.int()
 
 
 def may_attend(window: int | None, document_BS: Tensor | None) -> Rule:
@@ -170,23 +207,16 @@ def attention_dropout(settings: ModelSection) -> float:
     return settings.dropout if own is None else own
 
 
-def compiles_attention(settings: ModelSection, device: torch.device, length: int) -> bool:
-    """Whether passes over whole sequences of `length` run through FlexAttention, whose kernel is
-    compiled at the first pass of a form even where the model is not.
+def flex_attends(settings: ModelSection, length: int, device: torch.device) -> bool:
+    """Whether FlexAttention serves sequences of so many tokens, and has squares to skip.
+
+    It has no backward pass on a CPU (torch 2.13) and no dropout anywhere.
     """
-    windows = [settings.window_of(layer) for layer in range(settings.layers)]
-    masked = settings.document_mask or any(
-        every is not None and every < length for every in windows
-    )
-    long = length > _BLOCK
-    return device.type == "cuda" and long and masked and not attention_dropout(settings)
+    masks = settings.document_mask or settings.window is not None
+    serves = device.type == "cuda" and not attention_dropout(settings)
+    return masks and serves and length > _BLOCK
 
 
 def _sparse(settings: ModelSection, tokens_BS: Tensor, past: int) -> bool:
-    """FlexAttention serves, and has whole blocks to skip.
-
-    It has no backward pass on a CPU (torch 2.13) and no dropout anywhere, and would be compiled
-    anew for each length of a cache.
-    """
-    long = tokens_BS.size(1) > _BLOCK
-    return tokens_BS.is_cuda and long and past == 0 and not attention_dropout(settings)
+    """With a cache it would be compiled anew for each of its lengths."""
+    return past == 0 and flex_attends(settings, tokens_BS.size(1), tokens_BS.device)

@@ -243,9 +243,7 @@ class StageGPT(GPT):
         if not self.makes_loss(stage):
             return x_BTD
         assert targets_BT is not None
-        z_loss = self.settings.z_loss if self.training else 0.0
-        loss: Tensor = self.loss(self._logits(x_BTD), targets_BT, z_loss, carry.tap)
-        return loss
+        return self._summed_loss(self._before_head(x_BTD), targets_BT, carry.tap)
 
     def makes_loss(self, stage: int) -> bool:
         """Whether it is the last of all."""

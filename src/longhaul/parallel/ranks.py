@@ -46,6 +46,14 @@ class Ranks:
         return torch.cat(all_WV)[:vocabulary]
 
     @property
+    def share_passes(self) -> bool:
+        """Whether other ranks wait in the middle of a forward pass for what this one computes:
+        for its share of a layer, or its stage's activations. Replicas do not.
+        """
+        layout = self.world.layout
+        return layout.shard * layout.tensor * layout.pipeline > 1
+
+    @property
     def counts(self) -> bool:
         """Whether this rank's figures are to be added up: of those that read the same sequences
         one alone speaks.

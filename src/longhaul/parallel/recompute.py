@@ -20,7 +20,7 @@ from longhaul.model.carry import Carry
 from longhaul.model.gpt import GPT
 from longhaul.parallel.become import become
 
-_aten, _collectives = torch.ops.aten, torch.ops._c10d_functional
+_aten, _collectives, _higher = torch.ops.aten, torch.ops._c10d_functional, torch.ops.higher_order
 # Results that cost more to compute than to keep: products, attention, what came over a network.
 _KEPT = {
     _aten.mm.default,
@@ -30,6 +30,8 @@ _KEPT = {
     _aten._scaled_dot_product_flash_attention_for_cpu.default,
     _aten._scaled_dot_product_efficient_attention.default,
     _aten._scaled_dot_product_cudnn_attention.default,
+    # FlexAttention within a compiled model; without one it is generated code by itself.
+    *(getattr(_higher, name, None) for name in ("flex_attention", "inductor_compiled_code")),
     _collectives.all_gather_into_tensor.default,
     _collectives.reduce_scatter_tensor.default,
 }

@@ -16,10 +16,10 @@ from longhaul.config.model import ModelSection
 from longhaul.config.recipe import Recipe
 from longhaul.core.units import Bytes
 
-_FLOAT32: Bytes = 4
+FLOAT32: Bytes = 4
 _SHORT_ON_CPU = 256
 """Tokens up to which attention on a CPU computes in float32 (`model/attention.py`)."""
-_WIDENED: Bytes = 4 << 19
+WIDENED: Bytes = 4 << 19
 """Of logits in half precision, what a CPU's thread widens at once, with its gradients."""
 _UNFUSED = 3
 """Tensors of the logits' size in float32 when the loss goes backward: the logarithms of the
@@ -40,9 +40,14 @@ class Formats:
     def of(cls, recipe: Recipe) -> "Formats":
         """The formats of a recipe."""
         half = recipe.precision.half_weights is not None
-        product = _FLOAT32 if recipe.precision.compute in ("auto", "float32") else 2
-        stream = 2 if half and not recipe.precision.islands else _FLOAT32
-        return cls(2 if half else _FLOAT32, product, stream)
+        product = FLOAT32 if recipe.precision.compute in ("auto", "float32") else 2
+        stream = 2 if half and not recipe.precision.islands else FLOAT32
+        return cls(2 if half else FLOAT32, product, stream)
+
+    @property
+    def narrows(self) -> bool:
+        """What products take of the stream is a copy in their own format."""
+        return self.product != self.stream
 
     @property
     def casts(self) -> bool:
@@ -111,13 +116,19 @@ def of_logits(recipe: Recipe, tokens: int, rows: int, on_cpu: bool) -> Bytes:
         on_cpu: as in `of_layer`.
     """
     model, product = recipe.model, Formats.of(recipe).product
-    if product == _FLOAT32 or model.logit_softcap:
-        capped = _FLOAT32 if model.logit_softcap else 0  # the hyperbolic tangent
-        z_loss = _FLOAT32 if model.z_loss else 0
-        return tokens * rows * (_UNFUSED * _FLOAT32 + capped + z_loss)
+    if product == FLOAT32 or model.logit_softcap:
+        capped = FLOAT32 if model.logit_softcap else 0  # the hyperbolic tangent
+        z_loss = FLOAT32 if model.z_loss else 0
+        return tokens * rows * (_UNFUSED * FLOAT32 + capped + z_loss)
     if on_cpu and not model.z_loss:  # by rows: see `model/head.py`
-        return tokens * rows * 2 * product + min(4 * tokens * rows * _FLOAT32, _WIDENED)
-    return tokens * rows * (_UNFUSED * _FLOAT32 + (_FLOAT32 if model.z_loss else 0))
+        return tokens * rows * 2 * product + min(4 * tokens * rows * FLOAT32, WIDENED)
+    return tokens * rows * (_UNFUSED * FLOAT32 + (FLOAT32 if model.z_loss else 0))
+
+
+def computed_in(formats: Formats, length: int, on_cpu: bool) -> Bytes:
+    """Bytes of an element of queries, keys and values."""
+    short = on_cpu and length <= _SHORT_ON_CPU
+    return FLOAT32 if short else formats.product
 
 
 def _into_product(model: ModelSection, formats: Formats) -> Bytes:
@@ -134,21 +145,20 @@ def _attention(
     """Bytes a token, and those of products and attention itself."""
     keys = model.key_heads * model.head_width
     mixed = model.width + 2 * keys
-    computed = formats.product
-    widened: Bytes = 0
-    if on_cpu and formats.product != _FLOAT32 and length <= _SHORT_ON_CPU:
-        computed, widened = _FLOAT32, formats.product * model.width  # the result, narrowed again
-    statistics = _FLOAT32 * model.heads
+    computed = computed_in(formats, length, on_cpu)
+    # Computed in float32, the result is narrowed again.
+    widened = formats.product * model.width if computed != formats.product else 0
+    statistics = FLOAT32 * model.heads
     products = computed * (mixed + model.width) + statistics + widened
     kept = products
     if model.qk_norm:
-        kept += _FLOAT32 * (model.width + keys)
+        kept += FLOAT32 * (model.width + keys)
     if model.positions == "rotary" or model.split_score_scale:
         kept += computed * (model.width + keys)
     if on_cpu and _drops_attention(model):
         # No kernel of the CPU's drops attention weights, so they are written out: the shares, which
         # of them stay, what is left of them; and scaled copies of queries and keys.
-        kept += (2 * _FLOAT32 + 1) * model.heads * length + computed * (model.width + keys)
+        kept += (2 * FLOAT32 + 1) * model.heads * length + computed * (model.width + keys)
     if model.value_residual:
         kept += 2 * computed * keys
     if model.attention_head_scale:

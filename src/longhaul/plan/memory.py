@@ -4,9 +4,9 @@ Enters: a recipe, its vocabulary, a layout. Leaves: bytes by class at the worst 
 and which class to cut and how.
 Never knows: devices, or what was measured (`run/preflight/memory.py` holds the two together).
 
-The worst moment is one of three, of which the largest counts: logits and loss at the turn from
+The worst moment is one of four, of which the largest counts: logits and loss at the turn from
 the forward to the backward pass, with everything that layers have kept; the end of the backward
-pass, with all gradients; the update, with what its rule borrows.
+pass, with all gradients; the update, with what its rule borrows; an evaluation, without gradients.
 """
 
 import math
@@ -17,9 +17,9 @@ from longhaul.config.recipe import Recipe
 from longhaul.config.size import ModelSize, model_size
 from longhaul.core.units import Bytes
 from longhaul.parallel.layout import Layout
-from longhaul.plan.activations import Formats, around_layers, of_layer, of_logits
+from longhaul.plan.activations import FLOAT32, Formats, around_layers, of_layer, of_logits
+from longhaul.plan.evaluation import in_layers, of_a_chunk
 
-_FLOAT32: Bytes = 4
 _PORTION = 1 << 25
 """Elements of half weights that are updated at once (`optim/half.py`)."""
 _STACK = 1 << 24
@@ -31,13 +31,22 @@ _MOMENTS = {"adamw": 2, "lamb": 2, "sgdw": 1}
 
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
-    """Bytes on one rank at the worst moment of a step."""
+    """Bytes on one rank at the worst moment of a step, and at that of an evaluation."""
 
-    classes: Mapping[str, Bytes]
+    step: Mapping[str, Bytes]
     """Class of tensor → bytes."""
     micro_sequences: int
-    """Sequences that are computed at once on a rank."""
+    """Sequences that a step computes at once on a rank."""
     layout: Layout
+    evaluation: Mapping[str, Bytes]
+    """Class of tensor → bytes."""
+    evaluated_sequences: int
+    """Sequences that an evaluation computes at once on a rank."""
+
+    @property
+    def classes(self) -> Mapping[str, Bytes]:
+        """Of whichever takes more."""
+        return max(self.step, self.evaluation, key=lambda classes: sum(classes.values()))
 
     @property
     def total(self) -> Bytes:
@@ -83,11 +92,11 @@ def estimate_memory(
     backward = gradients + working + casts
     update = gradients + borrowed
     on_host = recipe.optim.offload and not on_cpu
-    classes: dict[str, Bytes] = {
+    standing: dict[str, Bytes] = {
         "weights": round(parameters * formats.weight / layout.shard),
         "optimizer state": 0 if on_host else round(_state(recipe, size) * held / layout.shard),
-        "gathered layers": _gathered(recipe, size, formats, layout),
     }
+    classes = standing | {"gathered layers": _gathered(recipe, size, formats, layout)}
     if turn >= max(backward, update):
         classes |= {"activations": kept, "logits": logits, "weights in bf16": casts}
         classes |= {"gradients": gradients if several else 0}
@@ -95,18 +104,48 @@ def estimate_memory(
         classes |= {"activations": working, "weights in bf16": casts, "gradients": gradients}
     else:
         classes |= {"gradients": gradients, "update": borrowed}
-    return MemoryEstimate({n: b for n, b in classes.items() if b}, micro, layout)
+    evaluated = recipe.evaluated_within(tokens)
+    evaluation = standing | {
+        "gathered layers": _gathered(recipe, size, formats, layout, has_gradients=False),
+        "weights in bf16": casts,
+    }
+    evaluation |= _evaluation(recipe, vocab_size, layout, evaluated, on_cpu)
+    return MemoryEstimate(
+        {name: taken for name, taken in classes.items() if taken},
+        micro,
+        layout,
+        {name: taken for name, taken in evaluation.items() if taken},
+        evaluated,
+    )
+
+
+def _evaluation(
+    recipe: Recipe, vocab_size: int, layout: Layout, sequences: int, on_cpu: bool
+) -> dict[str, Bytes]:
+    """What an evaluation takes beside what stands: its layers, or else its logits."""
+    length = recipe.model.context
+    padded = recipe.model.padded_vocab(vocab_size)
+    tokens = sequences * length
+    layers = in_layers(recipe, tokens, length, on_cpu) // layout.tensor
+    logits = of_a_chunk(recipe, tokens, padded // layout.tensor, padded, on_cpu)
+    if logits > layers:
+        return {"logits of an evaluation": logits}
+    return {"activations of an evaluation": layers}
 
 
 def way_to_cut(estimate: MemoryEstimate, recipe: Recipe) -> str:
     """What makes the largest class smaller, as an instruction."""
     largest, micro = estimate.largest, estimate.micro_sequences
     recomputation = recipe.machine.activation_checkpointing
+    if largest.endswith("of an evaluation") and estimate.evaluated_sequences > 1:
+        return f"evaluation.sequences below {estimate.evaluated_sequences}"
     if largest in ("activations", "logits"):
         if micro > 1:
             return f"batch.micro_sequences below {micro} (the global batch stays)"
         if largest == "activations" and recomputation != "full":
             return 'machine.activation_checkpointing = "full"'
+        return "parallel.tensor: more ranks compute each layer and the vocabulary"
+    if largest.endswith("of an evaluation"):
         return "parallel.tensor: more ranks compute each layer and the vocabulary"
     if largest == "gathered layers":
         return "parallel.tensor cuts each layer before it is gathered; parallel.prefetch = 0 helps"
@@ -162,7 +201,9 @@ def _casts(size: ModelSize, formats: Formats, layout: Layout) -> Bytes:
     return round(in_products / layout.tensor) * formats.product
 
 
-def _gathered(recipe: Recipe, size: ModelSize, formats: Formats, layout: Layout) -> Bytes:
+def _gathered(
+    recipe: Recipe, size: ModelSize, formats: Formats, layout: Layout, has_gradients: bool = True
+) -> Bytes:
     """Whole layers that FSDP holds at once, beside this rank's shards."""
     if layout.shard == 1:
         return 0
@@ -172,8 +213,8 @@ def _gathered(recipe: Recipe, size: ModelSize, formats: Formats, layout: Layout)
         blocks = min(blocks, blocks / layers * (1 + recipe.parallel.prefetch))
     # What is around the layers is gathered once and stays; gradients of one layer are whole too,
     # in the format in which they are summed.
-    summed = _FLOAT32 if recipe.parallel.reduce == "float32" else formats.weight
-    of_gradients = size.blocks / recipe.model.layers * (formats.weight + summed)
+    summed = FLOAT32 if recipe.parallel.reduce == "float32" else formats.weight
+    of_gradients = size.blocks / recipe.model.layers * (formats.weight + summed) * has_gradients
     around = (size.total - size.blocks) * formats.weight
     return round((blocks * formats.weight + around + of_gradients) / layout.tensor)
 
@@ -182,9 +223,9 @@ def _state(recipe: Recipe, size: ModelSize) -> Bytes:
     """Of all ranks together; float32 whatever the weights are."""
     name = recipe.optim.name
     if name == "muon":
-        return _FLOAT32 * (_matrices(size) + 2 * (size.total - _matrices(size)))
+        return FLOAT32 * (_matrices(size) + 2 * (size.total - _matrices(size)))
     moments = _MOMENTS[name] if name != "sgdw" or recipe.optim.sgdw.momentum else 0
-    return _FLOAT32 * moments * size.total
+    return FLOAT32 * moments * size.total
 
 
 def _matrices(size: ModelSize) -> int:
@@ -200,9 +241,9 @@ def _borrowed(recipe: Recipe, size: ModelSize, own: int) -> Bytes:
         size: of the model.
         own: parameters of this rank.
     """
-    portion = min(own, _PORTION) * 2 * _FLOAT32
+    portion = min(own, _PORTION) * 2 * FLOAT32
     lent = portion if recipe.optim.offload else 0  # moments, on their way
     halves = portion if recipe.precision.half_weights else 0
     if recipe.optim.name == "muon":
-        return max(halves + lent, _MUON_BORROWS * _FLOAT32 * min(_matrices(size), _STACK))
+        return max(halves + lent, _MUON_BORROWS * FLOAT32 * min(_matrices(size), _STACK))
     return (portion if recipe.optim.name == "lamb" else halves) + lent

@@ -25,6 +25,7 @@ from longhaul.parallel.world import meet, part
 from longhaul.run.asked import read_asked
 from longhaul.run.attempt import Attempt
 from longhaul.run.build import Site, build_parts
+from longhaul.run.compilers import refuse_without_compiler
 from longhaul.run.crew import form_ranks
 from longhaul.run.device import choose_device, settle_torch
 from longhaul.run.precision import with_formats
@@ -103,6 +104,7 @@ def follow_pilot(folder: RunFolder) -> ExitCode:
         leaving.enter_context(leaving_at_once())
         hold_on(os.environ, recipe.supervise.grace_s, folder.workers / f"{number}.log")
         settle_torch(recipe, recipe.machine.processes)
+        refuse_without_compiler(recipe, choose_device(recipe.machine.device))
         while not pilot_is_there(folder).exists():
             time.sleep(_LOOK_EVERY_S)
         dataset = text_for_training(folder, asked, lambda _: None)

@@ -24,6 +24,7 @@ from longhaul.recover.judgement import Judgement
 from longhaul.run.asked import changed_settings
 from longhaul.run.attempt import Attempt
 from longhaul.run.build import build_parts, site_of
+from longhaul.run.compilers import refuse_without_compiler
 from longhaul.run.crew import Briefing, lead, wishes_of
 from longhaul.run.desk import Desk
 from longhaul.run.device import choose_device, settle_torch, torch_facts
@@ -71,6 +72,7 @@ def _fly(attempt: Attempt, dataset: Dataset, wish: StopWish, place: Place | None
     processes = place.local_size if place else alone
     settle_torch(attempt.recipe, processes)
     device = choose_device(attempt.recipe.machine.device)
+    refuse_without_compiler(attempt.recipe, device)
     attempt = replace(attempt, recipe=settle_precision(attempt, device))
     settle_torch(attempt.recipe, processes)  # TF32 may have been chosen
     ranks = None if place is None else lead(place, briefing_of(attempt))

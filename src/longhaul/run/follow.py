@@ -24,8 +24,9 @@ from longhaul.parallel.ranks import Ranks
 from longhaul.parallel.world import FirstAbsent, part
 from longhaul.run.asked import read_asked
 from longhaul.run.build import Site, build_parts
+from longhaul.run.compilers import refuse_without_compiler
 from longhaul.run.crew import Briefing, form_ranks, join, wishes_of
-from longhaul.run.device import settle_torch
+from longhaul.run.device import choose_device, settle_torch
 from longhaul.run.ending import write_sample
 from longhaul.run.live_cause import CAUSE, look_into_told
 from longhaul.run.micro_batch import measure_told
@@ -69,6 +70,7 @@ def follow(place: Place, folder: RunFolder | None = None) -> ExitCode:
             progress = _watched(folder, place, books, leaving)
         wish = leaving.enter_context(listening(lambda _: None))  # rank 0 tells of signals
         settle_torch(briefing.recipe, place.local_size)
+        refuse_without_compiler(briefing.recipe, choose_device(briefing.recipe.machine.device))
         ranks = form_ranks(place, control, briefing.recipe)
         dataset = text_for_training(folder, read_asked(folder), lambda _: None)
         parts = _restored_parts(briefing, folder, dataset, ranks, books, leaving)

@@ -1,17 +1,20 @@
 """Sequences computed at once, where longhaul chooses them: found once for `auto`, halved once
-after a rank ran out of memory; kept in the ledger, until the recipe has its own.
+after a rank ran out of memory; kept in the ledger, until the recipe has its own. Those of an
+evaluation are halved as often as ranks run out in one together.
 
 Enters: an attempt that is about to train. Leaves: a decision in the ledger where one is due.
 Never knows: how memory is measured.
 """
 
 from longhaul.config.recipe import Recipe
+from longhaul.core.records import Event
 from longhaul.parallel.ranks import Ranks
 from longhaul.run.attempt import Attempt
 from longhaul.train.memory import NO_LIMIT, fitting_micro_sequences
 from longhaul.train.parts import Parts
 
 PATH = "batch.micro_sequences"
+EVALUATION = "evaluation.sequences"
 _WHO = "longhaul"
 """Signs what was found; a decision of anybody else is left alone."""
 RAN_OUT = "out-of-memory"
@@ -47,6 +50,7 @@ def measure_told(recipe: Recipe, parts: Parts, ranks: Ranks) -> None:
 
 
 def _settle(attempt: Attempt, parts: Parts) -> None:
+    _settle_evaluation(attempt, parts)
     asked, ledger = attempt.recipe.batch.micro_sequences, attempt.book.ledger.state
     in_force = ledger.override_at(PATH, parts.progress.position.step)
     if in_force is not None and in_force.who in (_WHO, RAN_OUT):
@@ -59,7 +63,7 @@ def _settle(attempt: Attempt, parts: Parts) -> None:
     fewer = [
         (event.data["next"], str(event.data["message"]))
         for event in attempt.past.out_of_memory
-        if event.data.get("next") and event.data["asked"] == asked
+        if _asks_for_fewer(event, PATH) and event.data["asked"] == asked
     ]
     if fewer:
         value, reason = min(fewer)
@@ -67,6 +71,26 @@ def _settle(attempt: Attempt, parts: Parts) -> None:
         attempt.view.say(f"micro-batch: {value} sequences of {_sizes(attempt)} at once; {reason}")
     elif asked == "auto" and in_force is None:
         _find(attempt, parts)
+
+
+def _settle_evaluation(attempt: Attempt, parts: Parts) -> None:
+    """Where ranks share their passes, one that runs out of memory in an evaluation cannot make its
+    pass again while the others stand in the middle of it: this attempt evaluates half as many.
+    """
+    fewer = [
+        (event.data["next"], str(event.data["message"]))
+        for event in attempt.past.out_of_memory
+        if _asks_for_fewer(event, EVALUATION)
+    ]
+    if fewer:
+        value, reason = min(fewer)
+        old = attempt.recipe.evaluation.sequences
+        _decide(attempt, parts, "set", reason, RAN_OUT, EVALUATION, value=value, old=old)
+        attempt.view.say(f"evaluation: {value} sequences at once; {reason}")
+
+
+def _asks_for_fewer(event: Event, path: str) -> bool:
+    return bool(event.data.get("next")) and event.data.get("path", PATH) == path
 
 
 def _find(attempt: Attempt, parts: Parts) -> None:
@@ -91,10 +115,16 @@ def _known_too_many(attempt: Attempt) -> int:
 
 
 def _decide(
-    attempt: Attempt, parts: Parts, kind: str, reason: str, who: str = _WHO, **data: object
+    attempt: Attempt,
+    parts: Parts,
+    kind: str,
+    reason: str,
+    who: str = _WHO,
+    path: str = PATH,
+    **data: object,
 ) -> None:
     step = parts.progress.position.step
-    attempt.book.decide(kind, step, {"path": PATH, **data}, who=who, reason=reason)
+    attempt.book.decide(kind, step, {"path": path, **data}, who=who, reason=reason)
 
 
 def _sizes(attempt: Attempt) -> str:

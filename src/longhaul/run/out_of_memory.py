@@ -24,23 +24,30 @@ from longhaul.core.records import Event
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.journal import Journal
 from longhaul.logbook.ledger import LedgerError, LedgerState
-from longhaul.run.micro_batch import PATH, RAN_OUT
-from longhaul.train.micro_batch import candidates
-from longhaul.train.out_of_memory import (
-    MemoryWatch,
+from longhaul.run.micro_batch import EVALUATION, PATH, RAN_OUT
+from longhaul.train.allocation_errors import (
+    DEVICE,
+    HOST,
+    PINNED,
+    TooMuchEvaluated,
     TooMuchMeasured,
-    is_out_of_memory,
-    within_step,
+    refused_memory,
 )
+from longhaul.train.micro_batch import candidates
+from longhaul.train.out_of_memory import MemoryWatch, within_step
 from longhaul.train.parts import Parts
 from longhaul.train.trainer import Trainer
 
 Tell = Callable[[int, Mapping[str, Any]], None]
 """Writes an `out-of-memory` event, durably: the step and its data."""
-_WAYS_OUT = (
-    "free memory, set machine.activation_checkpointing, shard over more processes ([parallel]), "
-    "or make batch.sequence_length or the model smaller"
-)
+_WAYS_OUT = {
+    HOST: "free memory, take fewer snapshots (checkpoint.snapshot_mb), shard over more processes "
+    "([parallel]), or make batch.sequence_length or the model smaller",
+    PINNED: "free memory of the host, raise `ulimit -l`, or set checkpoint.snapshot_mb or "
+    "optim.offload lower",
+    DEVICE: "free memory, set machine.activation_checkpointing, shard over more processes "
+    "([parallel]), or make batch.sequence_length or the model smaller",
+}
 
 
 class SmallerNext(LonghaulError):
@@ -90,16 +97,26 @@ class MemoryGuard:
         """
         if isinstance(error, TooMuchMeasured):
             return self._measured_too_much(error.sequences)
-        if trainer is None or not is_out_of_memory(error):
+        memory = refused_memory(error)
+        if trainer is None or memory is None:
             return None
         shortage, step = self._watch.shortage(trainer), trainer.position.step
-        fewer, why_not = None, "it was not a training step that asked for it"
-        if within_step(error):
+        path, fewer = PATH, None
+        why_not = "it was neither a training step nor an evaluation that asked for it"
+        if isinstance(error, TooMuchEvaluated):
+            path, why_not = EVALUATION, "a single sequence of model.context tokens was evaluated"
+            fewer = error.sequences // 2 or None
+        elif memory == PINNED:
+            why_not = "fewer sequences at once need no less of it"
+        elif within_step(error):
             fewer, why_not = fewer_sequences(self._recipe, trainer.ledger, step, shortage.sequences)
-        message = f"rank {self._rank} ran out of memory at step {step}: {shortage}"
+        doing = " in an evaluation" if path == EVALUATION else ""
+        message = f"rank {self._rank} ran out of {memory} at step {step}{doing}: {shortage}"
         data = shortage.as_data() | {
             "rank": self._rank,
             "message": message,
+            "memory": memory,
+            "path": path,
             "said": str(error).partition("\n")[0],
             "asked": self._recipe.batch.micro_sequences,
             "next": fewer,
@@ -108,8 +125,12 @@ class MemoryGuard:
         with suppress(LedgerError, OSError):  # the end is told all the same
             self._tell(step, data)
         if fewer is None:
-            return NeedsPerson(f"{message}; {why_not}", _WAYS_OUT)
-        return SmallerNext(f"{message}; {_words_of_next(fewer)}", "start the same command again")
+            return NeedsPerson(f"{message}; {why_not}", _WAYS_OUT[memory])
+        does = "evaluates" if path == EVALUATION else "computes"
+        return SmallerNext(
+            f"{message}; the next attempt {does} {fewer} sequence{'s' * (fewer > 1)} at once",
+            "start the same command again",
+        )
 
     def _measured_too_much(self, sequences: int) -> LonghaulError:
         message = f"rank {self._rank} ran out of memory while {sequences} sequences were measured"
@@ -157,10 +178,6 @@ def fewer_sequences(
     sizes = candidates(stage.sequences for stage in effective.batch_stages())
     fewer = next((size for size in sizes if 2 * size <= at_once), None)
     return fewer, "no smaller number divides every batch stage"
-
-
-def _words_of_next(fewer: int) -> str:
-    return f"the next attempt computes {fewer} sequence{'s' * (fewer > 1)} at once, the same batch"
 
 
 def telling_in_own_file(folder: RunFolder, attempt: int, rank: int, clock: Clock) -> Tell:

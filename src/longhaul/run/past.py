@@ -44,7 +44,8 @@ class Past:
     unopened: Decision | None
     """The last recovery, if its process died before the segment that it asked for was opened."""
     out_of_memory: tuple[Event, ...]
-    """Ranks that ran out of memory, while no decision on the micro-batch has answered them."""
+    """Ranks that ran out of memory, while no decision on what they compute at once, in a step or
+    in an evaluation, has answered them."""
     course: Course
     """Troubles so far, however long ago: they deny states that may still be on disk."""
 
@@ -113,13 +114,14 @@ def _unopened(events: list[Record]) -> Decision | None:
 
 def _unanswered(events: list[Record]) -> tuple[Event, ...]:
     # What runs out ends its attempt, so an answer comes in a later one.
-    answered = [
-        decision.attempt
-        for decision in _decisions(events)
-        if decision.data.get("path") == "batch.micro_sequences"
-    ]
-    since = max(answered, default=0)
-    return tuple(e for e in _of_kind(events, "out-of-memory") if e.attempt >= since)
+    answered: dict[object, int] = {}
+    for decision in _decisions(events):
+        answered[decision.data.get("path")] = decision.attempt
+    return tuple(
+        event
+        for event in _of_kind(events, "out-of-memory")
+        if event.attempt >= answered.get(event.data.get("path", "batch.micro_sequences"), 0)
+    )
 
 
 def _decisions(events: list[Record]) -> list[Decision]:

@@ -23,6 +23,7 @@ from longhaul.optim.build import build_optimizer
 from longhaul.optim.loss_scale import LossScale
 from longhaul.optim.rules import FUSED_DEVICES, RuledOptimizer
 from longhaul.run.bundle import Bundle, StepInput, copied
+from longhaul.run.compilers import refuse_without_compiler
 from longhaul.run.device import settle_torch
 from longhaul.train.renew import do_reset, fit_optimizer, parts_for
 from longhaul.train.state import Progress, training_state
@@ -76,6 +77,7 @@ class Replayer:
             form: as trained, or plain.
         """
         plain = form == "plain"
+        refuse_without_compiler(settings, device, trains=not plain)
         precision = PrecisionSection(compute="float32") if plain else settings.precision
         model = build(settings.model, vocab_size, settings.seed, device, end_of_text)
         half = precision.half_weights

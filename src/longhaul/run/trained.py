@@ -24,6 +24,7 @@ from longhaul.logbook.ledger import load_ledger
 from longhaul.model.gpt import GPT
 from longhaul.run.asked import read_asked
 from longhaul.run.build import build_model
+from longhaul.run.compilers import refuse_without_compiler
 from longhaul.run.device import choose_device, settle_torch
 from longhaul.run.ending import prompt_tokens
 from longhaul.run.text import text_of
@@ -92,7 +93,7 @@ class Trained:
             self.device,
             recipe.precision,
             recipe.model.context,
-            recipe.evaluation.sequences,
+            recipe.evaluated_at_once(self.step),
             None,
         )
 
@@ -131,6 +132,7 @@ def open_trained(run: str, runs: Path, step: int | None) -> Trained:
     device = choose_device(recipe.machine.device)
     settle_torch(recipe)
     _refuse_another_size(folder, recipe, dataset, chosen)
+    refuse_without_compiler(recipe, device, trains=False)
     try:
         model = build_model(recipe, dataset, device)
         load_part(chosen.path, "model", ModelState(model))

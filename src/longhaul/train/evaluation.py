@@ -12,14 +12,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch.nn import functional
 
+from longhaul.config.recipe import Recipe
 from longhaul.config.train import PrecisionSection
 from longhaul.core.units import Nats, bits_per_byte
 from longhaul.data.batches import evaluation_batches
 from longhaul.data.dataset import Dataset, TokenStream
 from longhaul.model.gpt import GPT
+from longhaul.model.head import IGNORED_TARGET
+from longhaul.model.masks import flex_attends
 from longhaul.parallel.ranks import Ranks
+from longhaul.train.allocation_errors import TooMuchEvaluated, is_out_of_memory
 from longhaul.train.drain import Pace
+from longhaul.train.parts import Parts
 from longhaul.train.precision import autocast
 from longhaul.train.step import to_device
 
@@ -43,6 +49,8 @@ class Evaluation:
     """Losses of every source, and over all of them."""
 
     sources: dict[str, SplitLoss]
+    at_once: int
+    """Sequences that this rank computed at once in the end."""
 
     @property
     def tokens(self) -> int:
@@ -70,6 +78,7 @@ class Evaluation:
             "bits_per_byte": self.bits_per_byte,
             "tokens": self.tokens,
             "sources": {name: split.loss for name, split in self.sources.items()},
+            "at_once": self.at_once,
         }
 
 
@@ -86,6 +95,9 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate every source's held-out stream.
 
+    Where memory runs out, the same windows are read again half as many at once, and so are all
+    that follow; the sums are over the same tokens.
+
     Args:
         model: put into evaluation mode, and back.
         dataset: its held-out streams are read.
@@ -96,55 +108,153 @@ def evaluate(
         most_tokens: per source; None reads the whole split.
         ranks: among which the windows are dealt out; the figures are those of all.
         alive: called before every batch.
+
+    Raises:
+        TooMuchEvaluated: memory ran out with a single sequence, or in a pass that other ranks
+            stand in the middle of.
     """
     was_training = model.training
     model.eval()
+    passes = _Passes(model, device, sequence_length, sequences, ranks, alive)
     try:
         with torch.inference_mode(), autocast(device, precision):
             return Evaluation(
                 {
-                    source.name: _split_loss(
-                        model,
-                        source.held_out,
-                        device,
-                        sequence_length,
-                        sequences,
-                        most_tokens,
-                        ranks,
-                        alive,
-                    )
+                    source.name: passes.split_loss(source.held_out, most_tokens)
                     for source in dataset.sources
-                }
+                },
+                passes.sequences,
             )
     finally:
         model.train(was_training)
 
 
-def _split_loss(
-    model: GPT,
-    stream: TokenStream,
-    device: torch.device,
-    sequence_length: int,
-    sequences: int,
-    most_tokens: int | None,
-    ranks: Ranks | None,
-    alive: Callable[[], None],
-) -> SplitLoss:
-    total = torch.zeros((), dtype=torch.float64, device="cpu" if device.type == "mps" else device)
-    tokens = 0
-    place = (0, 1) if ranks is None else (ranks.world.data_rank, ranks.world.data_size)
-    pace = Pace(device)
-    for tokens_BT, targets_BT, num_targets in evaluation_batches(
-        stream, sequence_length, sequences, most_tokens, *place
-    ):
-        alive()
-        loss = model(to_device(tokens_BT, device), to_device(targets_BT, device))
-        total += loss.to(total.device, total.dtype)
-        tokens += num_targets
-        pace.queued()
-    if ranks is not None:
-        own = torch.tensor([float(total), tokens], dtype=torch.float64) * ranks.counts
-        nats, read = ranks.control.total(own).tolist()
-        total, tokens = torch.tensor(nats, dtype=torch.float64), int(read)
-    bytes_per_token = stream.num_bytes / stream.num_tokens if stream.num_tokens else 0.0
-    return SplitLoss(float(total), tokens, tokens * bytes_per_token)
+class Evaluator:
+    """Evaluates the model in training, with as many sequences at once as fit.
+
+    Args:
+        parts: what the trainer works with.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._fit: int | None = None
+        """Sequences that memory was enough for, once it was not for more."""
+
+    def figures(self, settings: Recipe, most_tokens: int | None) -> dict[str, object]:
+        """An evaluation as the journal keeps it; a collective of all ranks.
+
+        Args:
+            settings: in force.
+            most_tokens: per source; None reads the whole split.
+
+        Raises:
+            TooMuchEvaluated: see `evaluate`.
+        """
+        parts, position = self._parts, self._parts.progress.position
+        step, ranks = parts.step, parts.ranks
+        share = 1 if ranks is None else ranks.world.data_size
+        wanted = settings.evaluated_at_once(position.step, share)
+        at_once = wanted if self._fit is None else min(wanted, self._fit)
+        compiles = step.forms.see_evaluation(settings.model.context)
+        evaluation = evaluate(
+            step.model,
+            parts.dataset,
+            step.device,
+            settings.precision,
+            settings.model.context,
+            at_once,
+            most_tokens,
+            ranks,
+            parts.books.alive_after("compile") if compiles else parts.books.alive,
+        )
+        if evaluation.at_once < at_once:  # more would not fit the next time either
+            self._fit = evaluation.at_once
+        if step.parallel is not None:
+            step.parallel.rest()
+        return {
+            **evaluation.as_data(),
+            "did_not_fit": wanted if evaluation.at_once < wanted else None,
+            "whole_split": most_tokens is None,
+            "epoch": round(parts.batches.order.epoch(position.draw), 4),
+        }
+
+
+class _Passes:
+    """The forward passes of one evaluation; see `evaluate`."""
+
+    def __init__(
+        self,
+        model: GPT,
+        device: torch.device,
+        sequence_length: int,
+        sequences: int,
+        ranks: Ranks | None,
+        alive: Callable[[], None],
+    ) -> None:
+        self.sequences = sequences
+        """Computed at once by now."""
+        self._model, self._device, self._length = model, device, sequence_length
+        self._ranks, self._alive = ranks, alive
+        # FlexAttention is compiled for every shape, so that a last batch has nothing for its rest.
+        self._whole = flex_attends(model.settings, sequence_length, device)
+        self._pace = Pace(device)
+        self._sums_on = torch.device("cpu") if device.type == "mps" else device
+
+    def split_loss(self, stream: TokenStream, most_tokens: int | None) -> SplitLoss:
+        """The loss over one stream; a collective of all ranks."""
+        ranks, total, tokens = self._ranks, self._nothing(), 0
+        place = (0, 1) if ranks is None else (ranks.world.data_rank, ranks.world.data_size)
+        for tokens_BT, targets_BT, num_targets in evaluation_batches(
+            stream, self._length, self.sequences, most_tokens, *place
+        ):
+            total += self._summed(tokens_BT, targets_BT)
+            tokens += num_targets
+        if ranks is not None:
+            own = torch.tensor([float(total), tokens], dtype=torch.float64) * ranks.counts
+            nats, read = ranks.control.total(own).tolist()
+            total, tokens = torch.tensor(nats, dtype=torch.float64), int(read)
+        bytes_per_token = stream.num_bytes / stream.num_tokens if stream.num_tokens else 0.0
+        return SplitLoss(float(total), tokens, tokens * bytes_per_token)
+
+    def _summed(self, tokens_BT: torch.Tensor, targets_BT: torch.Tensor) -> torch.Tensor:
+        """Nats over all targets of a batch, in as many passes as memory asks for."""
+        total, done = self._nothing(), 0
+        while done < len(tokens_BT):
+            some = slice(done, done + self.sequences)
+            loss = self._pass(tokens_BT[some], targets_BT[some])
+            if loss is None:
+                # Only here has the traceback let go of what the pass had computed.
+                computed = self.sequences if self._whole else len(tokens_BT[some])
+                self.sequences = max(1, computed // 2)
+                if self._device.type == "cuda":
+                    torch.cuda.empty_cache()
+                continue
+            total += loss.to(total.device, total.dtype)
+            done += self.sequences
+            self._pace.queued()
+        return total
+
+    def _pass(self, tokens_BT: torch.Tensor, targets_BT: torch.Tensor) -> torch.Tensor | None:
+        """The loss of one pass; None if it must be made again with fewer sequences."""
+        self._alive()
+        if self._whole:
+            nothing = (0, 0, 0, self.sequences - len(tokens_BT))
+            tokens_BT = functional.pad(tokens_BT, nothing)
+            targets_BT = functional.pad(targets_BT, nothing, value=IGNORED_TARGET)
+        try:
+            loss: torch.Tensor = self._model(
+                to_device(tokens_BT, self._device), to_device(targets_BT, self._device)
+            )
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            shared = self._ranks is not None and self._ranks.share_passes
+            if shared or len(tokens_BT) == 1:
+                said = str(error).partition("\n")[0]
+                raise TooMuchEvaluated(len(tokens_BT), said) from error
+            return None
+        return loss
+
+    def _nothing(self) -> torch.Tensor:
+        return torch.zeros((), dtype=torch.float64, device=self._sums_on)

@@ -19,12 +19,12 @@ from longhaul.config.recipe import Recipe
 from longhaul.core.memory import available_memory
 from longhaul.core.units import Bytes, short_bytes
 from longhaul.parallel.ranks import Ranks
+from longhaul.train.allocation_errors import TooMuchMeasured, is_out_of_memory
 from longhaul.train.micro_batch import Budget, Found, find_micro_sequences
-from longhaul.train.out_of_memory import TooMuchMeasured, is_out_of_memory
 from longhaul.train.step import TrainingStep
 
-# Of the free memory of a GPU: the rest is for the update's own tensors, evaluation, libraries'
-# workspaces, and what a caching allocator cannot join together.
+# Of the free memory of a GPU: the rest is for the update's own tensors, libraries' workspaces, and
+# what a caching allocator cannot join together.
 _SHARE_OF_GPU = 0.9
 # A CPU does not compute a larger micro-batch faster, its caches hold less of it, and the memory
 # is somebody's laptop.
@@ -41,8 +41,9 @@ def fitting_micro_sequences(
     """The largest micro-batch that this device computes within its memory.
 
     Measured by real forward and backward passes at the longest sequence length of the run,
-    uncompiled, as gauge steps are. A device whose memory is not told apart from the host's counts
-    as the host. Several ranks measure together, and the one that has the least room decides.
+    uncompiled, as gauge steps are, and by the pass that an evaluation makes beside them. A device
+    whose memory is not told apart from the host's counts as the host. Several ranks measure
+    together, and the one that has the least room decides.
 
     Args:
         step: of this rank.
@@ -55,15 +56,19 @@ def fitting_micro_sequences(
         TooMuchMeasured: this rank ran out of memory, of several. The others stand in the middle of
             the same pass and wait for it, so all must begin again, with `below`.
     """
-    length = recipe.block_length()
+    length, context = recipe.block_length(), recipe.model.context
     on_gpu = step.device.type == "cuda"
     peak = _peak_on_gpu if on_gpu else _peak_on_host
 
     def measure(sequences: int) -> Bytes | None:
         if sequences >= below:
             return None
+        evaluated = recipe.evaluated_within(sequences * length)
         try:
-            taken = peak(lambda: step.rehearse(sequences, length), step.device)
+            taken = max(
+                peak(lambda: step.rehearse(sequences, length), step.device),
+                peak(lambda: step.rehearse_evaluation(evaluated, context), step.device),
+            )
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise

@@ -22,28 +22,8 @@ from longhaul.train.state import training_state
 from longhaul.train.step import TrainingStep
 from longhaul.train.trainer import Trainer
 
-_ON_HOST = ("can't allocate memory", "not enough memory", "Cannot allocate memory", "bad_alloc")
-"""What torch's allocators of host memory say, in errors of no class of their own."""
 _FLOAT32: Bytes = 4
 _KIB: Bytes = 1024
-
-
-class TooMuchMeasured(MemoryError):
-    """A rank ran out of memory while several measured together how much fits.
-
-    The others wait for it in collectives of the same pass, so none of them can go on.
-    """
-
-    def __init__(self, sequences: int) -> None:
-        super().__init__(f"out of memory while measuring {sequences} sequences")
-        self.sequences = sequences
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a device's or the host's allocator refused."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(said in str(error) for said in _ON_HOST)
 
 
 def within_step(error: BaseException) -> bool:

@@ -16,13 +16,14 @@ from longhaul.config.optim import OptimSection
 from longhaul.config.train import PrecisionSection
 from longhaul.core.keys import derive_key
 from longhaul.data.batches import Batch
+from longhaul.model.compiling import compiled_by_shape
 from longhaul.model.gpt import GPT
 from longhaul.monitor.thermometers import Readings, Thermometers
 from longhaul.monitor.weights import tensors_norm
 from longhaul.optim.loss_scale import LossScale
 from longhaul.optim.optimizer import LiveSettings, Optimizer
 from longhaul.parallel.padding import real_tokens
-from longhaul.train.forms import Forms, compiled_model
+from longhaul.train.forms import Forms
 from longhaul.train.generators import generator_states, key_generators, put_back
 from longhaul.train.precision import autocast
 from longhaul.train.pulse import Pulse
@@ -53,9 +54,6 @@ class TrainingStep:
         sources: names of the sources of text, by number, whose losses are told apart.
         parallel: with many processes, how `model` is dealt out over them. Each is given its share
             of the batch, and all have the same figures.
-
-    Raises:
-        RecipeError: `compiled`, and there is nothing to compile with.
     """
 
     def __init__(
@@ -77,7 +75,7 @@ class TrainingStep:
         self.device = device
         sharding = None if parallel is None else parallel.sharding
         self.thermometers = Thermometers(model, optimizer.groups, device, sources, sharding)
-        self._forward = compiled_model(model, device) if compiled else model
+        self._forward = compiled_by_shape(model) if compiled else model
         self.forms = Forms(model.settings, device, compiled)
         self._precision = precision
         self._seed = seed
@@ -243,6 +241,17 @@ class TrainingStep:
                 # With gauges, as those steps take the most memory; they run uncompiled.
                 loss = self._loss(tokens_BT, tokens_BT, read_gauges=True, window=None)
                 self._backward(loss / tokens_BT.numel())
+
+    def rehearse_evaluation(self, sequences: int, length: int) -> None:
+        """Compute one pass of an evaluation, to see what it takes; nothing is left behind."""
+        tokens_BT = torch.arange(sequences * length).view(sequences, length)
+        tokens_BT %= self.model.vocab_size
+        # Not in inference mode, where operations allocate out of sight of what follows tensors.
+        with self.aside(), torch.no_grad(), autocast(self.device, self._precision):
+            self.model.eval()
+            self.model(to_device(tokens_BT, self.device), to_device(tokens_BT, self.device))
+        if self.parallel is not None:
+            self.parallel.rest()
 
     @contextmanager
     def aside(self, draws_as: tuple[int, ...] | None = None) -> Iterator[None]:

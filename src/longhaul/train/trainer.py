@@ -30,7 +30,7 @@ from longhaul.train.effective import (
     refuse_if_different,
     warming_up,
 )
-from longhaul.train.evaluation import Evaluation, evaluate
+from longhaul.train.evaluation import Evaluator
 from longhaul.train.loan import Loan, lend, take_back
 from longhaul.train.parts import Identity, Parts
 from longhaul.train.renew import Told, do_reset, fit_optimizer, parts_for
@@ -60,6 +60,7 @@ class Trainer:
         self._recipe = recipe
         self._effective = EffectiveSettings(recipe, ledger)
         self._parts = parts
+        self._evaluator = Evaluator(parts)
         self._drain: Drain[StepRecord] = Drain(parts.step.device)
         self._seconds: deque[dict[str, Seconds]] = deque()  # of steps seen complete, not yet taken
         parts.step.alive = parts.books.alive
@@ -235,27 +236,8 @@ class Trainer:
         """Measure validation loss; None reads the whole split."""
         yield from self._completed(wait=True)
         yield self._event("evaluation-started")
-        settings, parts = self.settings, self._parts
-        compiles = parts.step.forms.see_evaluation(settings.model.context)
-        with parts.books.booked("evaluation"):
-            evaluation: Evaluation = evaluate(
-                parts.step.model,
-                parts.dataset,
-                parts.step.device,
-                settings.precision,
-                settings.model.context,
-                settings.evaluation.sequences,
-                most_tokens,
-                parts.ranks,
-                parts.books.alive_after("compile") if compiles else parts.books.alive,
-            )
-        if parts.step.parallel is not None:
-            parts.step.parallel.rest()
-        told = {
-            **evaluation.as_data(),
-            "whole_split": most_tokens is None,
-            "epoch": round(parts.batches.order.epoch(self.position.draw), 4),
-        }
+        with self._parts.books.booked("evaluation"):
+            told = self._evaluator.figures(self.settings, most_tokens)
         yield from self.border([self._event("evaluation", **told)])
 
     def save(self) -> Iterator[StepRecord | Event]:

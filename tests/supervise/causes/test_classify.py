@@ -35,6 +35,16 @@ XID = "NVRM: Xid (PCI:0000:3b:00): {}, pid=71, Ch 00000008"
          "out-of-memory", "stop"),
         (Death(0, 1, TRACE + "torch.OutOfMemoryError: CUDA out of memory. Tried"),
          "out-of-memory", "stop"),
+        (Death(0, 1, TRACE + "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling "
+         "`cublasCreate(handle)`"), "out-of-memory", "stop"),
+        (Death(0, 1, TRACE + "torch.AcceleratorError: CUDA error: out of memory"),
+         "out-of-memory", "stop"),
+        (Death(0, 17, "longhaul: rank 1 ran out of page-locked host memory at step 3: nothing"),
+         "out-of-memory", "stop"),
+        (Death(0, 16, "longhaul: rank 1 ran out of device memory at step 3: logits grew most; the "
+         "next attempt computes 4 sequences at once"), "out-of-memory", "restart"),
+        (Death(0, 16, "longhaul: rank 1 ran out of device memory at step 3 in an evaluation: …; "
+         "the next attempt evaluates 1 sequence at once"), "out-of-memory", "restart"),
         (Death(0, 1, TRACE + "RuntimeError: CUDA error: an illegal memory access"),
          "cuda-error", "probe"),
         (Death(0, 1, TRACE + "RuntimeError: CUDA error: uncorrectable ECC error encountered"),

@@ -1,12 +1,14 @@
 """Preflight: whether the run will fit its devices, by an estimate that is held against a
 measurement of the small twin.
 
-Enters: the ground. Leaves: two lines of the report: what was estimated for the true size, and by
-how much the estimate of the small twin differs from what it takes.
+Enters: the ground. Leaves: three lines of the report: what was estimated for the true size, of
+that what its first evaluation takes, and by how much the estimates of the small twin differ from
+what it takes.
 Never knows: how an estimate comes about (`plan/`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 
 import torch
 
@@ -16,9 +18,10 @@ from longhaul.core.units import Bytes, short_bytes
 from longhaul.parallel.layout import Layout
 from longhaul.parallel.recompute import checkpoint_activations
 from longhaul.plan.memory import MemoryEstimate, estimate_memory, way_to_cut
+from longhaul.run.compilers import refuse_without_compiler
 from longhaul.run.device import choose_device, settle_torch
 from longhaul.run.preflight.data import vocabulary
-from longhaul.run.preflight.ground import ALONE, Check, Ground, judged
+from longhaul.run.preflight.ground import ALONE, Check, Ground, judged, skipped
 from longhaul.train.equality import make_step, random_batches
 from longhaul.train.memory import peak_of
 
@@ -42,7 +45,7 @@ def check_memory(ground: Ground) -> Iterator[Check]:
     told = (
         f"{short_bytes(estimate.total)} a rank of {ground.world}"
         f"{'' if estimate.layout.size == 1 else f' ({estimate.layout})'}, "
-        f"{estimate.micro_sequences} sequences at once: {_listed(estimate)}; "
+        f"{estimate.micro_sequences} sequences at once: {_listed(estimate.classes)}; "
         f"{short_bytes(there)} {of_what}"
     )
     told += "" if known else f" (the vocabulary is taken to have {vocab_size:,} tokens)"
@@ -50,11 +53,49 @@ def check_memory(ground: Ground) -> Iterator[Check]:
     remedy = "" if fits else _remedy(ground, estimate)
     data = {"classes": dict(estimate.classes), "total": estimate.total, "device_bytes": there}
     yield judged("memory", told, remedy, **data)
+    yield _of_first_evaluation(ground, estimate, there)
     yield _validated(ground.twin(*ALONE), device)
 
 
-def measured(recipe: Recipe, device: torch.device) -> Bytes:
-    """What one process really takes at the worst moment of a step of a small recipe."""
+def check_compiler(ground: Ground) -> Iterator[Check]:
+    """Whether what the recipe compiles can be compiled here; the small twin compiles nothing.
+
+    Raises:
+        RecipeError: it cannot.
+    """
+    device = choose_device(ground.recipe.machine.device)
+    if ground.device_bytes is not None:
+        yield skipped("compiler", "the run's machine is another: look for a C compiler there")
+        return
+    refuse_without_compiler(ground.recipe, device)
+    yield judged("compiler", f"what the recipe compiles for {device.type} can be compiled here")
+
+
+def _of_first_evaluation(ground: Ground, estimate: MemoryEstimate, there: Bytes) -> Check:
+    recipe, interval = ground.recipe, ground.recipe.evaluation.interval_steps
+    steps = recipe.total_steps()
+    at = interval if interval and (steps is None or interval < steps) else steps
+    when = "at the end" if at is None else f"at step {at:,}"
+    total = sum(estimate.evaluation.values())
+    told = (
+        f"{when}: {estimate.evaluated_sequences} sequences of {recipe.model.context:,} at once, "
+        f"{short_bytes(total)} a rank: {_listed(estimate.evaluation)}"
+    )
+    remedy = "" if total <= _SHARE * there else _remedy(ground, estimate)
+    data = {"total": total, "at_once": estimate.evaluated_sequences, "step": at}
+    return judged("first evaluation", told, remedy, classes=dict(estimate.evaluation), **data)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one process really takes of a small recipe, at the worst moment."""
+
+    step: Bytes
+    evaluation: Bytes
+
+
+def measured(recipe: Recipe, device: torch.device) -> Measured:
+    """What a step and an evaluation of a small recipe take, each with what stands."""
     step = make_step(recipe, VOCABULARY, device, None)
     recomputation = recipe.machine.activation_checkpointing
     if recomputation != "none":
@@ -67,21 +108,28 @@ def measured(recipe: Recipe, device: torch.device) -> Bytes:
     lr = recipe.optim.lr
     step(next(batches), sequences, lr, False)  # what is made once and kept is none of a step's
     batch = next(batches)
-    return standing + peak_of(lambda: step(batch, sequences, lr, False), device)
+    of_step = peak_of(lambda: step(batch, sequences, lr, False), device)
+    evaluated = recipe.evaluated_within(sequences * recipe.block_length())
+    length = recipe.model.context
+    of_evaluation = peak_of(lambda: step.rehearse_evaluation(evaluated, length), device)
+    return Measured(standing + of_step, standing + of_evaluation)
 
 
 def _validated(twin: Recipe, device: torch.device) -> Check:
-    on_cpu = device.type == "cpu"
-    estimate = estimate_memory(twin, VOCABULARY, Layout(), on_cpu).total
+    estimate = estimate_memory(twin, VOCABULARY, Layout(), device.type == "cpu")
     real = measured(twin, device)
-    ratio = estimate / real
-    near = _NEAR[0] <= ratio <= _NEAR[1]
-    told = (
-        f"the small twin takes {short_bytes(real)}, {short_bytes(estimate)} were estimated: "
-        f"{ratio:.2f} times"
+    pairs = {
+        "a step": (sum(estimate.step.values()), real.step),
+        "an evaluation": (sum(estimate.evaluation.values()), real.evaluation),
+    }
+    ratios = {what: estimated / taken for what, (estimated, taken) in pairs.items()}
+    told = "the small twin takes " + ", ".join(
+        f"{short_bytes(taken)} in {what}, estimated {short_bytes(estimated)} ({ratios[what]:.2f}×)"
+        for what, (estimated, taken) in pairs.items()
     )
+    near = all(_NEAR[0] <= ratio <= _NEAR[1] for ratio in ratios.values())
     remedy = "" if near else "do not trust the estimate above: measure on one of the devices"
-    return judged("memory estimate", told, remedy, ratio=ratio, measured=real, estimated=estimate)
+    return judged("memory estimate", told, remedy, ratios=ratios, measured=asdict(real))
 
 
 def _memory_of(ground: Ground, device: torch.device) -> tuple[Bytes, str]:
@@ -94,8 +142,8 @@ def _memory_of(ground: Ground, device: torch.device) -> tuple[Bytes, str]:
     return available_memory() // ranks, "available on this host" + (" for it" if ranks > 1 else "")
 
 
-def _listed(estimate: MemoryEstimate) -> str:
-    ordered = sorted(estimate.classes.items(), key=lambda item: -item[1])
+def _listed(classes: Mapping[str, Bytes]) -> str:
+    ordered = sorted(classes.items(), key=lambda item: -item[1])
     return ", ".join(f"{name} {short_bytes(size)}" for name, size in ordered)
 
 

@@ -246,6 +246,12 @@ def _remote(ground: Ground) -> Iterator[Check]:
     return check_remote(ground)
 
 
+def _compiler(ground: Ground) -> Iterator[Check]:
+    from longhaul.run.preflight.memory import check_compiler
+
+    return check_compiler(ground)
+
+
 def _memory(ground: Ground) -> Iterator[Check]:
     from longhaul.run.preflight.memory import check_memory
 
@@ -287,6 +293,7 @@ STAGES = (
     Stage("data", _data, 1.5),
     Stage("disk", _disk, 1.5),
     Stage("remote", _remote, 0.5),
+    Stage("compiler", _compiler, 0.5),
     Stage("memory", _memory, 4.0),
     Stage("one batch", _learning, 1.5),
     Stage("layouts", _layouts, 12.0),
