@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-import longhaul.train.trainer
+import longhaul.train.evaluation
 from longhaul.core.clocks import FakeClock
 from longhaul.core.records import StepRecord
 from longhaul.logbook.timeline import STEP_BUCKETS, tokens_per_second
@@ -71,10 +71,10 @@ def on_a_device(trainer: Trainer, monkeypatch: pytest.MonkeyPatch, step_s: Any) 
     def evaluated(*_: Any) -> Evaluation:
         device.queue(7.0)
         device.wait()
-        return Evaluation({})
+        return Evaluation({}, 1)
 
     monkeypatch.setattr(TrainingStep, "__call__", queued)
-    monkeypatch.setattr(longhaul.train.trainer, "evaluate", evaluated)
+    monkeypatch.setattr(longhaul.train.evaluation, "evaluate", evaluated)
     trainer._drain = Drain(torch.device("cpu"), device.event)
     return device
 

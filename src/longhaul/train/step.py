@@ -360,7 +360,8 @@ class TrainingStep:
         with autocast(self.device, self._precision):
             loss: torch.Tensor
             if not read_gauges:
-                return self._forward(tokens_BT, targets_BT, window=window, **more)
+                loss = self._forward(tokens_BT, targets_BT, window=window, **more)
+                return loss
             # Gauge steps run uncompiled: a second compiled form would cost more than it saves.
             with self.thermometers.tap.open_for_forward() as tap:
                 loss = self.model(tokens_BT, targets_BT, tap=tap, window=window, **more)
