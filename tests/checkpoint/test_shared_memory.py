@@ -1,5 +1,6 @@
 """Snapshots that outlive their process: sealed or not there, and never in the way of anything."""
 
+import errno
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -166,3 +167,22 @@ def test_nothing_of_it_has_a_path_and_strangers_do_not_find_it(memory: SharedMem
     assert slots({}) == ()
     with Path(os.devnull).open() as other:
         assert slots({DESCRIPTORS: f"{other.fileno()},9999"}) == ()
+
+
+def test_where_files_run_out_none_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table of open files is full after three slots of the second rank."""
+    made = SharedMemory()
+    made.environment(0)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    create, left = os.memfd_create, iter(range(3))
+
+    def scarce(name: str) -> int:
+        if next(left, None) is None:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return create(name)
+
+    monkeypatch.setattr(os, "memfd_create", scarce)
+    assert made.environment(1) == {}
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert made.environment(0), "the first rank keeps its own"
+    made.close()

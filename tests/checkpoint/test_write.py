@@ -8,8 +8,9 @@ import torch
 
 from longhaul.checkpoint.write import needed_bytes, render_facts, write_checkpoint
 from longhaul.core.clocks import FakeClock
+from longhaul.core.errors import NotOwner
 from longhaul.store.catalogue import catalogue
-from longhaul.store.commit import NotOwner, sweep
+from longhaul.store.commit import sweep
 
 
 def steps_of_a_save(folder: Path, step: int, owner: bool = True, fill: float = 1.0):

@@ -5,7 +5,9 @@ import typer
 from typer.testing import CliRunner
 
 from longhaul.cli import data
+from longhaul.config.load import load_recipe
 from longhaul.core.errors import DataError, RecipeError
+from longhaul.data.prepare import prepare
 
 
 @pytest.fixture
@@ -59,3 +61,18 @@ def test_text_that_cannot_be_read_is_wrong_data(call, tmp_path):
 def test_tokens_have_no_text_to_look_at(call, tmp_path):
     (tmp_path / "train.bin").write_bytes(b"\0\1" * 50)
     assert "tokens already" in call(str(tmp_path / "train.bin"))
+
+
+def test_what_was_prepared_for_a_recipe_is_compared_with_its_checksums(call, tmp_path):
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text('extends = "quickstart"\n[[data.sources]]\npath = "synthetic"\n')
+    assert "checksums" not in call(str(recipe))
+    prepared = prepare(load_recipe(str(recipe)).recipe, tmp_path / "prepared", lambda _: None)
+    assert "match their checksums" in call(str(recipe))
+    shard = next(prepared.folder.glob("*.shard"))
+    content = bytearray(shard.read_bytes())
+    content[-1] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(DataError, match=shard.name) as refused:
+        call(str(recipe))
+    assert refused.value.exit_code == 3

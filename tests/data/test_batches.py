@@ -78,6 +78,20 @@ def test_shorter_sequences_subdivide_the_very_blocks_of_longer_ones(
     reader.close()
 
 
+@pytest.mark.parametrize(
+    ("num_tokens", "blocks"), [(4 * BLOCK, 3), (4 * BLOCK + 1, 4), (4 * BLOCK - 1, 3)]
+)
+def test_an_epoch_is_every_block_whose_last_target_exists(num_tokens: int, blocks: int) -> None:
+    """A block needs one token more than it has: where tokens divide exactly, the last has none."""
+    corpus = Corpus((Source("a", 1.0, Line(num_tokens)),))
+    reader = BatchReader(corpus, seed=3, block_length=BLOCK, cycle=12, stages=())
+    epoch = reader.read(request(sequences=blocks))
+    assert sorted(epoch.tokens_BT[:, 0].tolist()) == [BLOCK * block for block in range(blocks)]
+    slots = reader.slots(request(draw=blocks, sequences=blocks))
+    assert {slot.epoch for slot in slots} == {1}, "the next one begins right after it"
+    reader.close()
+
+
 def test_a_guess_read_ahead_gives_what_reading_at_once_gives(reader: BatchReader) -> None:
     expected = [reader.read(request(draw)).tokens_BT for draw in (0, 4, 8)]
     ahead = [reader.read(request(d), following=request(d + 4)).tokens_BT for d in (0, 4, 8)]

@@ -133,7 +133,43 @@ def test_poisoned_is_final_for_that_checkpoint_but_not_for_the_step():
     poisoned = fold_all([to_health("good"), to_health("poisoned"), to_health("good")])
     assert poisoned.checkpoint_health[100].health == "poisoned"
     again = fold(poisoned, to_health("committed", manifest="m2"))
-    assert again.checkpoint_health[100] == CheckpointHealth("committed", "m2")
+    known = again.checkpoint_health[100]
+    assert (known.health, known.manifest) == ("committed", "m2")
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(healths, max_size=12))
+def test_a_poisoned_manifest_stays_poisoned_whatever_is_saved_at_its_step_since(history):
+    poisoned = set()
+    state = LedgerState()
+    for decision in history:
+        state = fold(state, decision)
+        if decision.data["health"] == "poisoned":
+            poisoned.add(decision.data["manifest"])
+        known = state.checkpoint_health[100]
+        assert known.poisoned == poisoned
+        assert {known.of(manifest) for manifest in poisoned} <= {"poisoned"}
+        assert not known.unpoisoned & poisoned
+
+
+def test_a_checkpoint_saved_again_at_a_step_leaves_the_former_one_poisoned():
+    recover = decided(
+        "recover", {"cause": "divergence", "actions": ["rollback"], "poison": [[100, "m1"]]}
+    )
+    saved_again = [to_health("written", ""), to_health("committed", "m2"), to_health("good", "m2")]
+    known = fold_all([to_health("good"), recover, *saved_again]).checkpoint_health[100]
+    assert (known.health, known.of("m1"), known.of("m2")) == ("good", "poisoned", "good")
+    assert known.of("m3") == "committed", "one that the ledger has not heard of is another one"
+
+
+def test_a_step_that_an_old_ledger_poisoned_without_a_hash_is_still_refused():
+    poison = decided("checkpoint-health", {"checkpoint": 100, "health": "poisoned"})
+    known = fold_all([poison]).checkpoint_health[100]
+    assert known.of("m1") == "poisoned"
+    after = fold_all([poison, to_health("verified", "m2")]).checkpoint_health[100]
+    assert (after.of("m2"), after.of("m1")) == ("verified", "poisoned")
+    before = fold_all([to_health("verified", "m1"), poison, to_health("verified", "m2")])
+    assert before.checkpoint_health[100].poisoned == {"m1"}
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from longhaul.core.errors import ExitCode, NeedsPerson, RecipeError, UsageError
 from longhaul.core.records import Decision, Event, StepRecord
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.lease import RunGone
-from longhaul.logbook.ledger import load_ledger
+from longhaul.logbook.ledger import fold_all, load_ledger
 from longhaul.logbook.reading import read_journal
 from longhaul.logbook.requests import new_request, pending, submit
 from longhaul.logbook.segments import read_segments
@@ -141,6 +142,48 @@ def test_what_was_poisoned_is_saved_anew_at_the_same_step(room: Room) -> None:
     assert poisoned[0] == 10
     assert manifests[10] != poisoned[1]
     assert ledger.checkpoint_health[10].health == "verified"
+
+
+def test_a_rollback_poisons_all_that_was_ever_saved_beyond_it_and_a_tier_may_hold(
+    room: Room,
+) -> None:
+    """A crash had step 10 saved twice; the tier has the first, and an unknown step 15."""
+    words = [(10, "verified", "first"), (10, "verified", "second"), (5, "verified", "kept")]
+    ledger = fold_all(
+        Decision(kind="checkpoint-health", attempt=1, step=step, time=1.0, who="pilot", reason="",
+                 data={"checkpoint": step, "health": word, "manifest": manifest})
+        for step, word, manifest in words
+    )  # fmt: skip
+    book = SimpleNamespace(folder=room.folder, ledger=SimpleNamespace(state=ledger))
+    tiers = SimpleNamespace(any=True, unpoisoned=lambda recorded: {(5, "kept"), (15, "unknown")})
+    recovery = Recovery(book, {}, RealClock(), print, tiers)
+    assert recovery._beyond(6) == [[10, "first"], [10, "second"], [15, "unknown"]]
+
+
+def test_a_rollback_leaves_nothing_poisoned_in_the_tier(room: Room, tmp_path: Path) -> None:
+    remote = f"checkpoint.remote={[str(tmp_path / 'remote')]}"
+    room.train(14, remote, at={13: room.ask("rollback", to=6)})
+    ((step, poisoned),) = room.recoveries()[0].data["poison"]
+    ends = [
+        record.data["manifest"]
+        for record in read_journal(room.folder, steps=False)
+        if isinstance(record, Event) and record.kind in ("remote-removed", "upload-dropped")
+    ]
+    assert step == 10
+    assert poisoned in ends
+    assert not list((tmp_path / "remote" / "drill").glob(f"step-10-{poisoned[:12]}"))
+
+
+def test_a_manifest_that_rots_here_does_not_poison_the_sound_copy_gone_on_from(
+    room: Room, tmp_path: Path
+) -> None:
+    remote = f"checkpoint.remote={[str(tmp_path / 'remote')]}"
+    room.train(10, remote)
+    (room.folder.checkpoints / "step-10" / "manifest.json").write_bytes(b"{}")
+    room.train(12, remote)
+    assert room.events("attempt-started")[-1].data["resumed_from"] == 10
+    ledger, _ = load_ledger(room.folder)
+    assert ledger.checkpoint_health[10].health in ("verified", "good")
 
 
 class Killed(BaseException):

@@ -9,8 +9,9 @@ from longhaul.config.load import load_recipe
 from longhaul.core.books import TimeBooks
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import ExitCode, NeedsPerson, RecipeError
+from longhaul.core.records import Decision
 from longhaul.logbook.folder import RunFolder
-from longhaul.logbook.ledger import CheckpointHealth
+from longhaul.logbook.ledger import CheckpointHealth, fold_all
 from longhaul.run.tiers import StoreNeeded, Tiers
 from longhaul.store.catalogue import catalogue
 from longhaul.store.manifest import Manifest, verify, write_listed_file, write_manifest
@@ -153,6 +154,62 @@ def test_what_a_rollback_went_past_is_not_fetched(room_with) -> None:
     room.lose()
     room.recorded[20] = CheckpointHealth("poisoned", room.recorded[20].manifest)
     assert list(room.candidates(room.tiers())) == [10]
+
+
+def health(step: int, word: str, manifest: str) -> Decision:
+    data = {"checkpoint": step, "health": word, "manifest": manifest}
+    return Decision(
+        kind="checkpoint-health", attempt=3, step=step, time=1.0, who="pilot", reason="", data=data
+    )
+
+
+def test_what_was_saved_again_at_a_poisoned_step_lets_no_diverged_state_back(room_with) -> None:
+    """The tier is slow: it has the diverged step 20, and not yet the one that was made anew."""
+    room = room_with("remote")
+    room.send(10, 20)
+    diverged = room.recorded[20].manifest
+    room.recorded = dict(
+        fold_all(
+            [
+                health(10, "verified", room.recorded[10].manifest),
+                health(20, "verified", diverged),
+                health(20, "poisoned", diverged),
+                health(20, "committed", "made anew"),
+                health(20, "verified", "made anew"),
+            ]
+        ).checkpoint_health
+    )
+    room.lose()
+    assert list(room.candidates(room.tiers())) == [10]
+
+
+def test_a_rollback_takes_poisoned_copies_out_of_every_tier(room_with) -> None:
+    room = room_with("near", "far")
+    room.send(10, 20)
+    tiers = room.made[0]
+    assert tiers.unpoisoned(room.recorded) == {
+        (step, known.manifest) for step, known in room.recorded.items()
+    }
+    room.recorded[20] = CheckpointHealth("poisoned", room.recorded[20].manifest)
+    tiers.withdraw(room.recorded)
+    tiers.settle(30)
+    left = [path.name for remote in room.remotes for path in (remote / "trial").glob("step-*")]
+    assert [name.split("-")[1] for name in left] == ["10", "10"]
+    assert tiers.unpoisoned(room.recorded) == {(10, room.recorded[10].manifest)}
+
+
+def test_what_was_poisoned_while_nobody_trained_goes_at_the_next_start(room_with) -> None:
+    room = room_with("remote")
+    room.send(10, 20)
+    room.recorded[20] = CheckpointHealth(
+        "verified", "made anew", {room.recorded[20].manifest: "poisoned"}
+    )
+    tiers = room.tiers()
+    tiers.offer(room.recorded)
+    tiers.settle(30)
+    assert [path.name.split("-")[1] for path in (room.remotes[0] / "trial").glob("step-*")] == [
+        "10"
+    ]
 
 
 def test_a_run_does_not_begin_anew_because_its_store_is_silent(room_with, monkeypatch) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from longhaul.core.clocks import RealClock
+from longhaul.core.errors import NotOwner
 from longhaul.core.records import Decision, StepRecord
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.journal import Journal
@@ -14,7 +15,6 @@ from longhaul.logbook.ledger import load_ledger
 from longhaul.store.book_index import FOLDER, PAGES, render_index
 from longhaul.store.book_mirror import BookMirror, PlaceTaken, editions
 from longhaul.store.book_return import Found, best_first, bring_book, find_book
-from longhaul.store.commit import NotOwner
 from longhaul.store.manifest import FileEntry
 from longhaul.store.patience import StoreError
 

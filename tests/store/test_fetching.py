@@ -3,8 +3,10 @@ from pathlib import Path
 
 import pytest
 
+from longhaul.core.errors import NotOwner
+from longhaul.logbook.ledger import CheckpointHealth
 from longhaul.store.catalogue import Checkpoint, catalogue
-from longhaul.store.commit import NotOwner, sweep
+from longhaul.store.commit import sweep
 from longhaul.store.fetching import bring_here, forget_downloads, newest_of_all
 from longhaul.store.manifest import verify
 from longhaul.store.patience import StoreError
@@ -26,7 +28,7 @@ def test_the_newest_comes_first_and_of_one_step_the_copy_that_is_here(tier_of) -
             (near, [entry(20, "b"), entry(30, "c"), entry(40, "d")]),
             (far, [entry(40, "d")]),
         ],
-        {"d": "verified"},
+        {40: CheckpointHealth("verified", "d")},
     )
     order = [(copy.checkpoint.step, copy.tier) for copy in copies]
     assert order == [(40, near), (40, far), (30, None), (30, near), (20, near), (10, None)]
@@ -35,7 +37,8 @@ def test_the_newest_comes_first_and_of_one_step_the_copy_that_is_here(tier_of) -
 def test_a_poisoned_state_is_passed_over_wherever_it_lies(tier_of) -> None:
     tier = tier_of()
     there = [entry(20, "old line", 1.0), entry(20, "new line", 2.0), entry(10, "a")]
-    copies = newest_of_all([entry(20, "old line")], [(tier, there)], {"old line": "poisoned"})
+    recorded = {20: CheckpointHealth("verified", "new line", {"old line": "poisoned"})}
+    copies = newest_of_all([entry(20, "old line")], [(tier, there)], recorded)
     assert [copy.checkpoint.manifest_sha256 for copy in copies] == ["new line", "a"]
 
 

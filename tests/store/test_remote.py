@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from longhaul.store.commit import NotOwner
+from longhaul.core.errors import NotOwner
 from longhaul.store.manifest import verify
 from longhaul.store.patience import StoreError
 from longhaul.store.strict import RefusedCheckpoint

@@ -159,6 +159,122 @@ def test_an_attempt_that_was_fenced_commits_nothing(
     assert steps(uploader.tier) == []
 
 
+def test_what_is_poisoned_is_taken_out_of_the_tier_and_of_the_queue_even_while_it_is_away(
+    tmp_path: Path, fill, tier_of, uploader_to, store
+) -> None:
+    """Decided while the store is away: first what is poisoned goes, then the rest comes."""
+    uploader = uploader_to(tier_of(store))
+    for step in (10, 20):
+        fill(tmp_path / "run" / f"step-{step}", step)
+        uploader.offer(catalogue(tmp_path / "run")[-1], {})
+    assert uploader.settle(DEADLINE_S)
+    store.away = True
+    for step in (30, 40):
+        fill(tmp_path / "run" / f"step-{step}", step)
+        uploader.offer(catalogue(tmp_path / "run")[-1], {})
+    told(uploader, lambda change: change.kind == "store-away")
+    entries = {entry.step: entry.manifest_sha256 for entry in catalogue(tmp_path / "run")}
+    recorded = {step: CheckpointHealth("poisoned", entries[step]) for step in (20, 30)}
+    uploader.withdraw(recorded)
+    assert uploader.pending == {40}
+    assert not uploader.all_sent
+    assert uploader.held == {entries[10], entries[20]}
+    store.away = False
+    seen = told(uploader, lambda change: change.kind == "uploaded")
+    kinds = [(change.kind, change.step) for change in seen if change.kind != "store-back"]
+    assert kinds == [("upload-dropped", 30), ("remote-removed", 20), ("uploaded", 40)]
+    uploader.close()
+    assert steps(uploader.tier) == [10, 40]
+
+
+def test_what_is_poisoned_while_it_is_sent_never_gets_its_manifest(
+    tmp_path: Path, fill, tier_of, uploader_to, store
+) -> None:
+    fill(tmp_path / "run" / "step-10", 10)
+    (entry,) = catalogue(tmp_path / "run")
+    store.hangs.add("state.json")
+    uploader = uploader_to(tier_of(store))
+    uploader.offer(entry, {})
+    clock = RealClock()
+    began = clock.monotonic()
+    while "state.json" not in store.written:
+        assert clock.monotonic() - began < DEADLINE_S
+    uploader.withdraw({10: CheckpointHealth("poisoned", entry.manifest_sha256)})
+    store.released.set()
+    assert uploader.settle(DEADLINE_S)
+    uploader.close()
+    assert "manifest.json" not in store.written
+    assert [change.kind for change in uploader.poll()] == ["upload-dropped"]
+
+
+def test_of_a_step_made_again_a_poisoned_copy_never_counts_as_the_newer_one(
+    tmp_path: Path, fill, tier_of, uploader_to
+) -> None:
+    """The clock was set back between the two: the poisoned one looks newer."""
+    tier = tier_of()
+    for name, content, time in (("sound", b"sound", 1.0), ("bad", b"diverged", 2.0)):
+        tier.send(fill(tmp_path / name / "step-10", 10, content, time), lambda: True)
+    (bad,) = catalogue(tmp_path / "bad")
+    (sound,) = catalogue(tmp_path / "sound")
+    recorded = {
+        10: CheckpointHealth("good", sound.manifest_sha256, {bad.manifest_sha256: "poisoned"})
+    }
+    fill(tmp_path / "run" / "step-20", 20)
+    uploader = uploader_to(tier)
+    uploader.offer(catalogue(tmp_path / "run")[0], recorded)
+    assert uploader.settle(DEADLINE_S)
+    uploader.close()
+    left = [entry.manifest_sha256 for entry in tier.checkpoints()]
+    assert left[0] == sound.manifest_sha256
+    assert bad.manifest_sha256 not in left
+
+
+class Owner:
+    """The lease, lost at a moment of the test's choosing."""
+
+    def __init__(self) -> None:
+        self.ours = True
+
+    def __call__(self) -> bool:
+        return self.ours
+
+
+@pytest.mark.parametrize("why", ["not kept", "poisoned", "unfinished"])
+def test_nothing_is_removed_there_once_the_lease_is_lost(
+    tmp_path: Path, fill, tier_of, uploader_to, store, monkeypatch, why: str
+) -> None:
+    tier, owner = tier_of(store), Owner()
+    fill(tmp_path / "run" / "step-10", 10)
+    uploader = uploader_to(tier, keep_last=1, owner=owner)
+    uploader.offer(catalogue(tmp_path / "run")[0], {})
+    assert uploader.settle(DEADLINE_S)
+    (first,) = tier.checkpoints()
+    if why == "unfinished":
+        first = tmp_path / "remote" / "step-5-0123456789ab"
+        first.mkdir()
+    removed: list[str] = []
+    monkeypatch.setattr(tier, "_remove", removed.append)
+    send = tier.send
+
+    def lost_after(*arguments):
+        sent = send(*arguments)
+        owner.ours = False
+        return sent
+
+    monkeypatch.setattr(tier, "send", lost_after)
+    if why == "poisoned":
+        owner.ours = False
+        uploader.withdraw({10: CheckpointHealth("poisoned", first.manifest_sha256)})
+    else:
+        if why == "unfinished":
+            uploader._keep_last = 9
+        fill(tmp_path / "run" / "step-20", 20)
+        uploader.offer(catalogue(tmp_path / "run")[1], {})
+    uploader._thread.join(DEADLINE_S)
+    assert not uploader._thread.is_alive(), "who is fenced sends nothing more"
+    assert removed == []
+
+
 def test_closing_does_not_wait_for_a_store_that_is_away(
     tmp_path: Path, fill, tier_of, uploader_to, store
 ) -> None:

@@ -8,6 +8,7 @@ Enters: a step and the live training state. Leaves: committed checkpoints, and c
 polled at step borders. Never knows: the ledger, or which checkpoints are kept.
 """
 
+import errno
 import shutil
 import threading
 from collections import deque
@@ -22,13 +23,13 @@ from longhaul.checkpoint.capture import TrainingState
 from longhaul.checkpoint.staging import Staging
 from longhaul.checkpoint.write import Stage, needed_bytes, render_facts, write_checkpoint
 from longhaul.core.clocks import Clock
+from longhaul.core.errors import NotOwner
 from longhaul.core.meter import Meter
 from longhaul.core.pieces import Pieces
 from longhaul.core.units import Bytes, Seconds, short_bytes
 from longhaul.logbook.reserve import DISK_FULL, RESERVE_BYTES
 from longhaul.parallel.control import Control, first_does
 from longhaul.store.catalogue import catalogue
-from longhaul.store.commit import NotOwner
 from longhaul.store.manifest import Manifest
 from longhaul.store.strict import RefusedCheckpoint
 
@@ -293,7 +294,8 @@ class Saver:
 
     def _reason(self, error: OSError, facts: bytes) -> str:
         if error.errno not in DISK_FULL:
-            return f"{error.strerror or error} ({error.filename or self._folder})"
+            code = errno.errorcode.get(error.errno or 0, "no errno")
+            return f"{error.strerror or error} ({code}, {error.filename or self._folder})"
         needed = short_bytes(needed_bytes(self._staging.filled(), facts, self._pieces))
         free = "?"
         with suppress(OSError):

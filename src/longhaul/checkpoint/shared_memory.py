@@ -53,9 +53,13 @@ class SharedMemory:
         if not hasattr(os, "memfd_create"):
             return {}
         if rank not in self._descriptors:
+            made: list[int] = []
             try:
-                made = [os.memfd_create(f"{_NAME}-{rank}") for _ in range(SLOTS)]
+                while len(made) < SLOTS:
+                    made.append(os.memfd_create(f"{_NAME}-{rank}"))
             except OSError:  # too many open files: a run must not end for want of a convenience
+                for descriptor in made:  # nor keep what it would need for something else
+                    os.close(descriptor)
                 return {}
             self._descriptors[rank] = made
         return {DESCRIPTORS: ",".join(map(str, self._descriptors[rank]))}

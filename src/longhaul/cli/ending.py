@@ -6,6 +6,7 @@ Enters: a command. Leaves: nothing; the process ends. Never knows: what the comm
 import atexit
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
@@ -38,7 +39,7 @@ def run_and_leave(command: Callable[[], object]) -> NoReturn:
         sys.stderr.close()
         sys.exit(ExitCode.FINISHED)
     except OSError as error:
-        print_error(f"longhaul: {error.strerror or error}: {error.filename or '?'}")
+        print_error(f"longhaul: {error.strerror or error}: {_where(error)}")
         print_error("  → mend what the path stands on, and give the same command again")
         sys.exit(ExitCode.NEEDS_PERSON)
     except Exception as error:
@@ -54,6 +55,14 @@ def run_and_leave(command: Callable[[], object]) -> NoReturn:
         ignore_notices()
         flush_outputs(_READ_WITHIN_S)
     _leave(code if isinstance(code, int) else ExitCode.FINISHED)
+
+
+def _where(error: OSError) -> str:
+    """The path that an error is about; of one that knows none, who met with it."""
+    if error.filename is not None:
+        return str(error.filename)
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"in {frames[-1].name}, {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 
 def _leave(code: int) -> NoReturn:

@@ -41,6 +41,7 @@ def lint(
     from longhaul.data.sources import locate
 
     for recipe in _recipes(texts, text_field):
+        _compare(recipe, prepared_dir)
         for source in recipe.data.sources:
             corpus = locate(source, recipe.seed, prepared_dir / "downloads", typer.echo)
             if corpus.token_files:
@@ -53,6 +54,26 @@ def lint(
             breakage.judge()
             for line in told(corpus.name, seen.result(), breakage.summary()):
                 typer.echo(line)
+
+
+def _compare(recipe: Recipe, prepared_dir: Path) -> None:
+    """Compare what was prepared for a recipe with its checksums, if anything was.
+
+    Raises:
+        DataError: a file differs.
+    """
+    from longhaul.core.units import short_bytes
+    from longhaul.data.dataset import MANIFEST
+    from longhaul.data.prepare import prepared_folder
+    from longhaul.data.verification import MEMORY, Verification
+
+    folder = prepared_folder(recipe, prepared_dir, typer.echo)
+    if not (folder / MANIFEST).exists():
+        return
+    verification = Verification(folder)  # all of it, whatever was compared before
+    size = short_bytes(verification.left_bytes)
+    verification.compare_all((folder / MEMORY,))
+    typer.echo(f"{folder}: {verification.num_files} files ({size}) match their checksums")
 
 
 def told(name: str, seen: SourceLint, skipped: str) -> Iterator[str]:

@@ -95,6 +95,10 @@ class CheckpointSection(Section):
     memory, are kept besides."""
     keep_every: int = live(0, ge=0)
     """Also keep checkpoints at multiples of this many steps; 0 keeps none."""
+    retry_minutes: float = live(30.0, ge=0)
+    """Minutes that training waits, and tries again, once two saves in a row have failed for another
+    reason than a full disk (no permission, read-only); then it stops with exit code 17. A full disk
+    is waited for without end."""
     remote: Annotated[
         tuple[str, ...],
         BeforeValidator(_addresses, json_schema_input_type=str | tuple[str, ...]),

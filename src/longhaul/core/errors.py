@@ -67,3 +67,9 @@ class NeedsPerson(LonghaulError):
     """Going on would do harm, and longhaul cannot repair it by itself."""
 
     exit_code = ExitCode.NEEDS_PERSON
+
+
+class NotOwner(LonghaulError):
+    """Another attempt owns this run now; this one must not touch it any more."""
+
+    exit_code = ExitCode.START_AGAIN

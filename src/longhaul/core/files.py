@@ -8,7 +8,8 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,11 +18,23 @@ from longhaul.core.meter import moved
 _CHUNK_BYTES = 1 << 20
 
 
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let an `OSError` of the body name `path`: those of a descriptor know no name."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            error.filename = str(path)
+        raise
+
+
 def fsync_folder(folder: Path) -> None:
     """Make names in `folder` (creations, renames) survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(descriptor)
+        with naming(folder):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
@@ -39,7 +52,7 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:
     """
     temporary = _temporary_beside(path)
     try:
-        with temporary.open("wb") as file:
+        with naming(path), temporary.open("wb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
@@ -72,8 +85,11 @@ def create_exclusively(path: Path, content: bytes) -> bool:
     with the name: it is written under another name first and linked.
     """
     temporary = _temporary_beside(path)
-    temporary.write_bytes(content)
     try:
+        with naming(path), temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
         os.link(temporary, path)
     except FileExistsError:
         # NFS may make the link and lose its answer; then both names are the same file.
@@ -94,7 +110,7 @@ def sha256_of(path: Path, past_page_cache: bool = False) -> str:
             from the medium where the system allows it (it is a request, not a guarantee).
     """
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with naming(path), path.open("rb") as file:
         if past_page_cache and hasattr(os, "posix_fadvise"):
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         while chunk := file.read(_CHUNK_BYTES):

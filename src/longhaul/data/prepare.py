@@ -79,10 +79,9 @@ def _prepare(recipe: Recipe, home: Path, say: Say) -> Dataset:
     clock = RealClock()
     began = clock.monotonic()
     downloads = home / "downloads"
-    corpora = tuple(locate(s, recipe.seed, downloads, say) for s in recipe.data.sources)
-    given = _given_tokenizer(recipe.tokenizer, downloads, say)
+    corpora, given = _given(recipe, downloads, say)
     _check_kinds(recipe.tokenizer, corpora)
-    folder = home / f"{file_stem(corpora[0].name)}-{_key(recipe, corpora, given)}"
+    folder = home / _folder_name(recipe, corpora, given)
     if (found := _reusable(folder, say)) is not None:
         return found
     home.mkdir(parents=True, exist_ok=True)
@@ -97,6 +96,28 @@ def _prepare(recipe: Recipe, home: Path, say: Say) -> Dataset:
         f"in {short_seconds(clock.monotonic() - began)}"
     )
     return dataset
+
+
+def prepared_folder(recipe: Recipe, home: Path, say: Say) -> Path:
+    """Where `prepare` puts a recipe's data, whether it is there or not.
+
+    Raises:
+        DataError: a source is missing.
+    """
+    return home / _folder_name(recipe, *_given(recipe, home / "downloads", say))
+
+
+def _given(
+    recipe: Recipe, downloads: Path, say: Say
+) -> tuple[tuple[Corpus, ...], TokenizerFiles | None]:
+    corpora = tuple(locate(s, recipe.seed, downloads, say) for s in recipe.data.sources)
+    return corpora, _given_tokenizer(recipe.tokenizer, downloads, say)
+
+
+def _folder_name(
+    recipe: Recipe, corpora: tuple[Corpus, ...], tokenizer: TokenizerFiles | None
+) -> str:
+    return f"{file_stem(corpora[0].name)}-{_key(recipe, corpora, tokenizer)}"
 
 
 def _given_tokenizer(

@@ -9,11 +9,13 @@ Never knows: what the records mean.
 import os
 import threading
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from longhaul.core.files import fsync_folder
+from longhaul.core.errors import NotOwner
+from longhaul.core.files import fsync_folder, naming
 from longhaul.core.records import Decision, Event, Record, StepRecord, to_line
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.journal_files import JournalFile, journal_files
@@ -34,6 +36,8 @@ class Journal:
         folder: the run.
         attempt: the attempt that the lease gave out; it names the files.
         author: `pilot` or `supervisor`.
+        still_owner: the fence, asked before every decision; what an attempt records of itself needs
+            none.
         rotate_bytes: size past which a new file is begun.
         most_held_lines: lines kept in memory while nothing can be written.
     """
@@ -44,10 +48,12 @@ class Journal:
         attempt: int,
         author: str = "pilot",
         *,
+        still_owner: Callable[[], bool] = lambda: True,
         rotate_bytes: int = _ROTATE_BYTES,
         most_held_lines: int = _MOST_HELD_LINES,
     ) -> None:
         self._attempt = attempt
+        self._still_owner = still_owner
         self._most_held_lines = most_held_lines
         self._reserve = Reserve(reserve_path(folder))
         self._reserve.refill()
@@ -81,7 +87,15 @@ class Journal:
 
         Raises:
             OSError: it could not be; the line is withdrawn and will not be tried again.
+            NotOwner: it is a decision, and another attempt decides by now; nothing is written.
         """
+        # The next attempt has read the ledger already, and would not know of this decision.
+        if isinstance(record, Decision) and not self._still_owner():
+            raise NotOwner(
+                f"attempt {self._attempt} may not decide any more ({record.kind} at step "
+                f"{record.step}): another attempt has taken this run over",
+                "`longhaul log RUN` shows who trains it",
+            )
         with self._lock:
             self._write_held(self._events)
             self._write(self._events, _encoded(record), durably=True)
@@ -158,6 +172,10 @@ class _Stream:
 
     def write(self, line: bytes, durably: bool) -> None:
         """Append a whole line, or nothing and raise OSError."""
+        with naming(self._journal / self._file.name):
+            self._append(line, durably)
+
+    def _append(self, line: bytes, durably: bool) -> None:
         descriptor = self._opened()
         begin = os.lseek(descriptor, 0, os.SEEK_END)
         if begin >= self._rotate_bytes:

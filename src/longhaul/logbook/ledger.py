@@ -51,6 +51,33 @@ class CheckpointHealth:
     health: Health
     manifest: str
     """Hash of its manifest; a checkpoint written again at the same step has another."""
+    former: Mapping[str, Health] = field(default_factory=dict)
+    """Manifest hash → last health of the checkpoints that were saved before it at this step. A
+    slow tier may hold them still, so what was poisoned of them stays poisoned."""
+
+    def of(self, manifest: str) -> Health:
+        """Health of the checkpoint of this step with this manifest's hash.
+
+        One that the ledger does not know starts over as committed, unless the step was poisoned
+        without a hash: then nothing proves that it is another one.
+
+        Args:
+            manifest: its hash; empty if it cannot be read.
+        """
+        if manifest in ("", self.manifest) or (not self.manifest and self.health == "poisoned"):
+            return self.health
+        return self.former.get(manifest, self.former.get("", "committed"))
+
+    @property
+    def poisoned(self) -> frozenset[str]:
+        """Manifest hashes of the checkpoints of this step that must not be gone on from."""
+        words = {**self.former, self.manifest: self.health}
+        return frozenset(name for name, word in words.items() if word == "poisoned")
+
+    @property
+    def unpoisoned(self) -> frozenset[str]:
+        """Manifest hashes of all others of this step."""
+        return frozenset({self.manifest, *self.former} - self.poisoned - {""})
 
 
 @dataclass(frozen=True)
@@ -196,6 +223,7 @@ class Ledger:
 
         Raises:
             LedgerError: it could not be written or makes no sense; the state is as it was.
+            NotOwner: another attempt decides by now; the state is as it was.
         """
         state = fold(self._state, decision)
         try:
@@ -280,10 +308,22 @@ def _with_health(state: LedgerState, data: Mapping[str, Any]) -> LedgerState:
     if data["health"] not in HEALTHS:
         raise ValueError(f"health {data['health']!r} is not one of {', '.join(HEALTHS)}")
     new = CheckpointHealth(data["health"], manifest)
-    old = state.checkpoint_health.get(step)
-    # Training that was rolled back passes the same step again and saves another checkpoint
-    # there; its manifest differs, and so it does not inherit the old one's health.
-    if old is not None and manifest in ("", old.manifest):
-        furthest = max(old.health, new.health, key=HEALTHS.index)
-        new = CheckpointHealth(furthest, old.manifest)
+    if (old := state.checkpoint_health.get(step)) is not None:
+        new = _health_after(old, new)
     return replace(state, checkpoint_health={**state.checkpoint_health, step: new})
+
+
+def _health_after(old: CheckpointHealth, new: CheckpointHealth) -> CheckpointHealth:
+    """What is known of a step's checkpoints after one more word on one of them.
+
+    Training that was rolled back passes the same step again and saves another checkpoint there;
+    its manifest differs, and so it does not inherit the old one's health.
+    """
+    if new.manifest in ("", old.manifest):
+        return replace(old, health=max(old.health, new.health, key=HEALTHS.index))
+    if old.manifest and "poisoned" in (new.health, old.former.get(new.manifest)):
+        return replace(old, former={**old.former, new.manifest: "poisoned"})
+    former = {name: word for name, word in old.former.items() if name != new.manifest}
+    if old.manifest or old.health == "poisoned":
+        former[old.manifest] = old.health
+    return replace(new, former=former)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import Clock
+from longhaul.data.verification import Verification
 from longhaul.logbook.folder import RunFolder
 from longhaul.run.book import Book
 from longhaul.run.past import Past
@@ -30,3 +31,5 @@ class Attempt:
     """Where this process says at which step it is; None: nobody watches."""
     tiers: Tiers | None = None
     """Where else its checkpoints are; None: nowhere."""
+    verification: Verification | None = None
+    """Of its prepared text, beside training; None: nobody compares it."""

@@ -48,7 +48,7 @@ class Book:
         self.time = books
         self._clock = clock
         self._source_difference: str | None = None
-        self._journal = Journal(folder, lease.attempt)
+        self._journal = Journal(folder, lease.attempt, still_owner=lease.is_ours)
         self.ledger = Ledger(self._journal, past.ledger)
 
     @property
@@ -104,6 +104,7 @@ class Book:
 
         Raises:
             LedgerError: it could not be written; nothing may be applied.
+            NotOwner: another attempt has taken the run over.
         """
         decision = Decision(
             kind=kind,

@@ -11,7 +11,7 @@ from typing import Any
 from longhaul.config.load import with_overrides
 from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import Clock
-from longhaul.core.errors import LonghaulError, RecipeError
+from longhaul.core.errors import LonghaulError, NotOwner, RecipeError
 from longhaul.core.records import Decision
 from longhaul.core.units import Seconds
 from longhaul.logbook.ledger import LedgerError
@@ -20,7 +20,6 @@ from longhaul.recover.plan import Safe
 from longhaul.run.askable import NotAskable, refuse_resets, refuse_senseless, refuse_unless_live
 from longhaul.run.book import Book
 from longhaul.run.recovery import Keep, Recovery
-from longhaul.store.commit import NotOwner
 from longhaul.train.trainer import Trainer
 
 _LOOK_EVERY_S: Seconds = 0.5

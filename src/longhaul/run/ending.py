@@ -129,7 +129,8 @@ def _save(pilot: Pilot) -> None:
             pilot.keep(item)
         for record in trainer.saved(wait=True):
             pilot.keep(record)
-        refuse_unsaved(pilot.keeper.saved_step, step, str(pilot.keeper.folder))
+        keeper = pilot.keeper
+        refuse_unsaved(keeper.saved_step, step, str(keeper.folder), keeper.failed_of)
     pilot.keeper.prune()
 
 

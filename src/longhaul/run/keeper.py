@@ -1,14 +1,16 @@
 """The keeper of checkpoints: which of them are sound, how many stay, where else copies lie.
 
 Enters: events of the saver, what the ledger knows, step times. Leaves: healths in the ledger,
-folders removed or sent to other tiers, a run that waits while its disk is full.
+folders removed or sent to other tiers, a run that waits while nothing can be saved.
 Never knows: what is in a checkpoint, or whether to go back to one.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import Any, NoReturn
 
+from longhaul.core.errors import NeedsPerson, NotOwner
 from longhaul.core.records import Event, StepRecord
 from longhaul.core.units import Seconds
 from longhaul.logbook.lease import GONE_S
@@ -19,15 +21,17 @@ from longhaul.run.recovery import Recovery
 from longhaul.run.save_interval import SaveInterval
 from longhaul.run.tiers import Tiers
 from longhaul.store.catalogue import catalogue
-from longhaul.store.commit import NotOwner, checkpoint_path, remove
+from longhaul.store.commit import checkpoint_path, remove
 from longhaul.store.health import health_now
 from longhaul.store.retention import to_remove
 from longhaul.train.trainer import Trainer
 
 _SETTLE_S: Seconds = 1.0
-_FULL_BEFORE_PAUSE = 2
+_FAILED_BEFORE_PAUSE = 2
 """One save that fails costs an interval at most; the second in a row is no accident."""
-_RETRY_FULL_S: Seconds = 5.0
+_RETRY_S: Seconds = 5.0
+_LONGEST_RETRY_S: Seconds = 60.0
+"""The pause between two tries doubles up to here: they copy the state, and fill the journal."""
 
 
 class Keeper:
@@ -53,14 +57,17 @@ class Keeper:
         self._book = attempt.book
         self._say = attempt.view.say
         self._tiers = attempt.tiers
+        self._clock = attempt.clock
         self._trainer = trainer
         self._recovery = recovery
         self._interval = interval
         self._decided = decided(attempt.book.ledger.state)
         self._saved_step = restored
         self._prune_due = False
-        self._found_full = 0
-        """Saves in a row that failed because the disk is full."""
+        self._failed = 0
+        """Saves in a row that failed, for whatever reason."""
+        self._failure: Mapping[str, Any] = {}
+        """Data of the last of them."""
 
     @property
     def saved_step(self) -> int | None:
@@ -69,14 +76,19 @@ class Keeper:
         poisoned = health is not None and health.health == "poisoned"
         return None if poisoned else self._saved_step
 
+    @property
+    def failed_of(self) -> str:
+        """What the last save has failed of; empty if it has not."""
+        return str(self._failure["message"]) if self._failed else ""
+
     def take(self, event: Event) -> bool:
         """Heed what the saver says of a checkpoint; whether the journal should tell of it too.
 
         Raises:
             NotOwner: another attempt owns the run.
         """
-        if event.kind == "checkpoint-failed":
-            self._found_full = self._found_full + 1 if event.data.get("full") else 0
+        if event.kind == "checkpoint-failed" or event.data.get("health") == "damaged":
+            self._failed, self._failure = self._failed + 1, event.data
         if event.kind != "checkpoint":
             return True
         health, manifest = event.data["health"], event.data["manifest"]
@@ -93,7 +105,7 @@ class Keeper:
             self._say(f"WARNING: {event.data['message']}; it will not be used")
         self._record(event.step, health, manifest, str(event.data["message"]) or health)
         if health == "verified":
-            self._saved_step, self._found_full, self._prune_due = event.step, 0, True
+            self._saved_step, self._failed, self._prune_due = event.step, 0, True
             self.offer()
         self._recovery.look_again()
         # The ledger holds the first two healths; the journal tells when all was read back.
@@ -174,31 +186,69 @@ class Keeper:
             step = self._trainer.position.step
             self._book.tell("save-interval", step, steps=interval.steps, reason=interval.reason)
 
-    def pause_while_full(
+    def pause_while_failing(
         self, keep: Callable[[StepRecord | Event], None], stop_wanted: Callable[[], bool]
     ) -> None:
-        """Where nothing can be saved any more, wait for space rather than train into the void.
+        """Where nothing can be saved any more, wait rather than train into the void.
 
         Args:
             keep: takes the records of further saves.
             stop_wanted: asked between two of them; it may take its time.
+
+        Raises:
+            NeedsPerson: `checkpoint.retry_minutes` have passed, and it is not a full disk.
         """
-        if self._found_full < _FULL_BEFORE_PAUSE:
+        if self._failed < _FAILED_BEFORE_PAUSE:
             return
         trainer, step = self._trainer, self._trainer.position.step
-        why = why_paused(self.folder, self._saved_step)
+        why = self._why_unsaved()
         self._book.tell("paused", step, reason=why)
-        self._say(
-            f"PAUSED at step {step}: {why}\n  → free space there: training then goes on by itself"
-        )
-        while self._found_full and not stop_wanted():
+        self._say(f"PAUSED at step {step}: {why}\n  → {self._way_out()}")
+        waited_s, pause_s, last = 0.0, _RETRY_S, self._clock.monotonic()
+        while self._failed and not stop_wanted():
+            if waited_s >= trainer.settings.checkpoint.retry_minutes * 60:
+                self._give_up(step, why)
             with self._book.time.booked("checkpoint_stall"):
-                time.sleep(_RETRY_FULL_S)
+                time.sleep(pause_s)
             for record in (*trainer.save(), *trainer.saved(wait=True)):
                 keep(record)
-        if not self._found_full:
-            self._book.tell("resumed", step, reason="there is space again")
-            self._say(f"there is space again: training goes on from step {step}")
+            before, last = last, self._clock.monotonic()
+            if not self._failure.get("full"):
+                waited_s, pause_s = waited_s + last - before, min(2 * pause_s, _LONGEST_RETRY_S)
+        if not self._failed:
+            what = "there is space again" if self._failure.get("full") else "it can be saved again"
+            self._book.tell("resumed", step, reason=what)
+            self._say(f"{what}: training goes on from step {step}")
+
+    def _why_unsaved(self) -> str:
+        if self._failure.get("full"):
+            return why_paused(self.folder, self.saved_step)
+        saved = "none" if self.saved_step is None else f"step {self.saved_step}"
+        return (
+            f"{self._failed} saves in a row have failed ({self._failure['message']}); the newest "
+            f"checkpoint is {saved}"
+        )
+
+    def _way_out(self) -> str:
+        if self._failure.get("full"):
+            return "free space there: training then goes on by itself"
+        minutes = self._trainer.settings.checkpoint.retry_minutes
+        return (
+            f"mend {self.folder}: training then goes on by itself; after {minutes:g} minutes "
+            "(checkpoint.retry_minutes) it stops"
+        )
+
+    def _give_up(self, step: int, why: str) -> NoReturn:
+        saved = self.saved_step
+        kept = f"{checkpoint_path(self.folder, saved or 0)} is kept, and {step - (saved or 0)}"
+        lost = f"{kept} steps are made again" if saved else "the run begins again from step 0"
+        self._book.tell("attempt-ended", step, reason=f"stopped: {why}")
+        raise NeedsPerson(
+            f"training stands at step {step}, and nothing could be saved for "
+            f"{self._trainer.settings.checkpoint.retry_minutes:g} minutes "
+            f"(checkpoint.retry_minutes): {self._failure['message']}",
+            f"mend {self.folder} and start the same command again; {lost}",
+        )
 
     def settle(self, stop_wanted: Callable[[], bool]) -> None:
         """Of a finished run: wait for what is still being sent elsewhere, unless told to stop."""

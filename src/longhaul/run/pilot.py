@@ -64,6 +64,7 @@ class Pilot:
         self._book = attempt.book
         self._view = attempt.view
         self._progress = attempt.progress
+        self._verification = attempt.verification
         self._clock = attempt.clock
         self._judgement = judgement
         self._recovery = recovery
@@ -75,7 +76,11 @@ class Pilot:
         self._spent: tuple[Seconds, Seconds] | None = None
 
     def fly(self) -> None:
-        """Train until the run is finished, somebody wants it to stop, or its time is up."""
+        """Train until the run is finished, somebody wants it to stop, or its time is up.
+
+        Raises:
+            DataError: the text is not what was prepared any more.
+        """
         self._desk.answer(self.trainer, self.keep)
         self._watch_the_time()
         if self._stop_wanted():
@@ -84,6 +89,8 @@ class Pilot:
         self.keeper.adjust_interval()
         for record in self.trainer.steps():
             self.keep(record)
+            if self._verification is not None:
+                self._verification.raise_if_wrong()
             if not self.trainer.at_border:
                 continue  # the other ranks are under way; what this asks for comes up again
             self.keeper.refuse_if_gone()
@@ -93,7 +100,7 @@ class Pilot:
                 self._steer()
             self._desk.answer(self.trainer, self.keep)
             self.keeper.prune()
-            self.keeper.pause_while_full(self.keep, self._asked_to_stop)
+            self.keeper.pause_while_failing(self.keep, self._asked_to_stop)
             self.keeper.adjust_interval()
             self._watch_the_time()
             if self._stop_wanted():
@@ -216,15 +223,22 @@ def _first_masked(finding: Finding, record: StepRecord) -> bool:
     return finding.kind == "non-finite" and record.masked and finding.first_step == record.step
 
 
-def refuse_unsaved(saved_step: int | None, step: int, folder: str) -> None:
+def refuse_unsaved(saved_step: int | None, step: int, folder: str, why: str = "") -> None:
     """The end of a run that is not on disk is no end.
+
+    Args:
+        saved_step: newest step whose checkpoint was read back; None if there is none.
+        step: that training has reached.
+        folder: of the checkpoints.
+        why: what the save has failed of; empty if that is not known.
 
     Raises:
         NeedsPerson: the last checkpoint could not be saved.
     """
     if saved_step != step:
         raise NeedsPerson(
-            f"training reached step {step}, but its checkpoint could not be saved in {folder}",
-            "free space there and start the same command again; "
+            f"training reached step {step}, but its checkpoint could not be saved in {folder}"
+            + (f": {why}" if why else ""),
+            "mend that, or free space there, and start the same command again; "
             + (f"it goes on from step {saved_step}" if saved_step else "it starts from step 0"),
         )

@@ -170,6 +170,8 @@ class Recovery:
             reason=reason,
         )
         self.look_again()
+        if poison and self._tiers is not None:
+            self._tiers.withdraw(self._book.ledger.state.checkpoint_health)
         checkpoint = self._go_back(trainer, to) if to is not None else None
         trainer.apply(decision)
         changes = any(data.get(key) for key in ("skip", "set", "reset"))
@@ -257,13 +259,13 @@ class Recovery:
 
     def _beyond(self, step: int) -> list[list[Any]]:
         """Step and manifest of every checkpoint that a rollback to a step makes unusable."""
-        beyond = {c.step: c.manifest_sha256 for c in self._checkpoints() if c.step > step}
+        beyond = {(c.step, c.manifest_sha256) for c in self._checkpoints()}
         if self._tiers is not None and self._tiers.any:
-            # A tier may still have what was removed here, and would give it back one day.
-            for saved, known in self._book.ledger.state.checkpoint_health.items():
-                if saved > step and known.health != "poisoned" and known.manifest:
-                    beyond.setdefault(saved, known.manifest)
-        return [[saved, beyond[saved]] for saved in sorted(beyond)]
+            # A tier may still have what was removed or replaced here, and would give it back.
+            recorded = self._book.ledger.state.checkpoint_health
+            beyond |= {(saved, one) for saved in recorded for one in recorded[saved].unpoisoned}
+            beyond |= self._tiers.unpoisoned(recorded)
+        return [[saved, manifest] for saved, manifest in sorted(beyond) if saved > step]
 
     def _elsewhere(self) -> tuple[Safe, ...]:
         if self._tiers is None:

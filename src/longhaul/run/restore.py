@@ -87,9 +87,7 @@ def restore_newest(
             say(f"WARNING: refused {refusal.message}; trying the one before it")
             refused.append((checkpoint, refusal))
         else:
-            # Where a copy from elsewhere has taken its place, the checkpoint itself is sound.
-            sha256 = checkpoint.manifest_sha256
-            _record(book, [item for item in refused if item[0].manifest_sha256 != sha256])
+            _record(book, [item for item in refused if not _is_same(item[0], checkpoint)])
             if tiers is not None:
                 tiers.arrived(loaded.step, recorded, say)
             return loaded.step
@@ -145,6 +143,13 @@ def restore_told(parts_for: PartsFor, control: Control) -> int | None:
         with suppress(RefusedCheckpoint):  # by any rank: rank 0 tells of it, and tries another
             return restore(Path(path), parts_for(facts), control).step
     return None
+
+
+def _is_same(refused: Checkpoint, loaded: Checkpoint) -> bool:
+    """Where a copy from elsewhere has taken its place, the checkpoint itself is sound; one whose
+    manifest could not be read here has no other name than its step.
+    """
+    return refused.step == loaded.step and refused.manifest_sha256 in ("", loaded.manifest_sha256)
 
 
 def _record(book: Book, refused: list[tuple[Checkpoint, RefusedCheckpoint]]) -> None:

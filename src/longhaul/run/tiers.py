@@ -14,7 +14,7 @@ from typing import Any
 from longhaul.config.recipe import Recipe
 from longhaul.core.books import TimeBooks
 from longhaul.core.clocks import Clock
-from longhaul.core.errors import LonghaulError, NeedsPerson
+from longhaul.core.errors import LonghaulError, NeedsPerson, NotOwner
 from longhaul.core.records import StepRecord
 from longhaul.core.units import Bytes, Seconds, short_bytes, short_seconds
 from longhaul.logbook.folder import RunFolder
@@ -24,16 +24,17 @@ from longhaul.recover.plan import Safe
 from longhaul.run.elsewhere import StoreNeeded, draw_of, places_of
 from longhaul.store.book_mirror import BookMirror, created_of, editions
 from longhaul.store.catalogue import Checkpoint, catalogue
-from longhaul.store.commit import NotOwner, remove
+from longhaul.store.commit import remove
 from longhaul.store.fetching import Copy, bring_here, forget_downloads, newest_of_all
-from longhaul.store.health import health_now
+from longhaul.store.health import health_now, health_of
 from longhaul.store.pace import Pace
 from longhaul.store.patience import StoreError
 from longhaul.store.relief import to_make_room
 from longhaul.store.remote import RemoteTier
 from longhaul.store.strict import RefusedCheckpoint
 from longhaul.store.throttle import Throttle
-from longhaul.store.uploader import TierChange, Uploader
+from longhaul.store.tier_changes import TierChange
+from longhaul.store.uploader import Uploader
 
 Say = Callable[[str], None]
 
@@ -113,6 +114,7 @@ class Tiers:
         if not self._uploaders or not recorded:
             return
         self.offer_book()
+        self.withdraw(recorded)
         there = catalogue(self._checkpoints)
         health = health_now(there, recorded)
         for checkpoint in there:
@@ -125,6 +127,28 @@ class Tiers:
         """Send what the run's book has gained; returns at once."""
         for uploader in self._uploaders:
             uploader.offer_book()
+
+    def withdraw(self, recorded: Mapping[int, CheckpointHealth]) -> None:
+        """Take every poisoned checkpoint out of the tiers and of what waits for them.
+
+        Returns at once; from a tier that is away they go when it is back, before anything else is
+        sent to it.
+
+        Args:
+            recorded: healths from the ledger.
+        """
+        self._recorded = dict(recorded)
+        for uploader in self._uploaders:
+            uploader.withdraw(recorded)
+
+    def unpoisoned(self, recorded: Mapping[int, CheckpointHealth]) -> set[tuple[int, str]]:
+        """Step and manifest's hash of what tiers are known to hold, poisoned ones left out."""
+        return {
+            (checkpoint.step, checkpoint.manifest_sha256)
+            for uploader in self._uploaders
+            for checkpoint in uploader.known
+            if health_of(checkpoint, recorded) != "poisoned"
+        }
 
     def states(self, recorded: Mapping[int, CheckpointHealth]) -> Iterator[Safe]:
         """Sound training states that a tier is known to hold; never waits.
@@ -215,16 +239,13 @@ class Tiers:
         """
         local = catalogue(self._checkpoints)
         health = health_now(local, recorded)
-        words = {entry.manifest: entry.health for entry in recorded.values() if entry.manifest} | {
-            c.manifest_sha256: health[c.step] for c in local if c.manifest_sha256
-        }
         usable = [c.step for c in local if not c.damage and health[c.step] != "poisoned"]
         known = [s for s, entry in recorded.items() if entry.health in ("verified", "good")]
         asked = not usable or max(usable) < max(known, default=0)
         elsewhere = self._elsewhere(say) if asked else []
         tried: list[Copy] = []
         while True:
-            copies = newest_of_all(local, elsewhere, words)
+            copies = newest_of_all(local, elsewhere, recorded)
             copy = next((copy for copy in copies if copy not in tried), None)
             if copy is not None:
                 tried.append(copy)
@@ -299,8 +320,7 @@ class Tiers:
     def unsent(self) -> str:
         """What could not be sent, in words; empty if nothing is left."""
         return "; ".join(
-            ", ".join([f"step-{step}" for step in sorted(uploader.pending)] or ["the run's book"])
-            + f" could not be sent to {uploader.tier.name}; the next start of this run sends it"
+            _unsent(uploader)
             for uploader in self._uploaders
             if not (uploader.all_sent or uploader.taken)
         )
@@ -358,6 +378,14 @@ class Tiers:
         )
         say(f"fetched step-{checkpoint.step} from {tier.name} in {short_seconds(took_s)}")
         return next(c for c in catalogue(self._checkpoints) if c.path == path)
+
+
+def _unsent(uploader: Uploader) -> str:
+    name = uploader.tier.name
+    if not (uploader.pending or uploader.book_due):
+        return f"poisoned checkpoints could not be removed from {name}; the next start removes them"
+    what = [f"step-{step}" for step in sorted(uploader.pending)] or ["the run's book"]
+    return f"{', '.join(what)} could not be sent to {name}; the next start of this run sends it"
 
 
 def _data(change: TierChange) -> dict[str, Any]:

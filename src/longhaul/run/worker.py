@@ -8,11 +8,13 @@ Never knows: who started it; only whether somebody supervises it.
 import os
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 
 from longhaul.core.books import TimeBooks
 from longhaul.core.clocks import RealClock, process_start
 from longhaul.core.errors import ExitCode, RecipeError
 from longhaul.core.output import print_error
+from longhaul.data.verification import verifying
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.lease import Lease, acquire, join
 from longhaul.parallel.layout import layout_for
@@ -71,7 +73,7 @@ def work(folder: RunFolder, lease: Lease, view: View) -> ExitCode:
     """Train the run in `folder` until it is finished or has to stop.
 
     Raises:
-        DataError: its text cannot be prepared.
+        DataError: its text cannot be prepared, or is not what was prepared any more.
         NeedsPerson: going on would do harm.
     """
     clock = RealClock()
@@ -110,6 +112,8 @@ def work(folder: RunFolder, lease: Lease, view: View) -> ExitCode:
             )
         with leaving_at_once(), books.booked("prepare"):
             dataset = text_for_training(folder, asked, view.say)
+            verification = verifying(dataset.folder, folder.path, view.say)
+            attempt = replace(attempt, verification=leaving.enter_context(verification))
         wish = leaving.enter_context(listening(print_error, orphaned))
         spin_little()
         # Torch takes a second to import; mistakes in the recipe or the text were told before it.

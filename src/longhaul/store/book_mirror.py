@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from longhaul.core.clocks import Clock
-from longhaul.core.errors import ExitCode, LonghaulError
+from longhaul.core.errors import ExitCode, LonghaulError, NotOwner
 from longhaul.core.units import Bytes, Seconds
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.journal_files import journal_files
@@ -34,7 +34,6 @@ from longhaul.store.book_index import (
     place_of,
     render_index,
 )
-from longhaul.store.commit import NotOwner
 from longhaul.store.manifest import FileEntry
 from longhaul.store.patience import StoreError
 from longhaul.store.store_files import StoreFiles, local_pieces

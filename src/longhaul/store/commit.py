@@ -13,18 +13,12 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from longhaul.core.errors import ExitCode, LonghaulError
+from longhaul.core.errors import NotOwner
 from longhaul.core.files import fsync_folder
 
 _COMMITTED = re.compile(r"step-(0|[1-9][0-9]*)")
 _UNFINISHED = re.compile(r"\.(step-[0-9]+)\.attempt-([0-9]+)\.(partial|replaced)")
 _REMOVED = re.compile(r"\.step-[0-9]+\.removed")
-
-
-class NotOwner(LonghaulError):
-    """Another attempt owns this run now; this one must not touch it any more."""
-
-    exit_code = ExitCode.START_AGAIN
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:

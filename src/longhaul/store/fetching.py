@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from longhaul.logbook.ledger import CheckpointHealth
 from longhaul.store.catalogue import Checkpoint
 from longhaul.store.commit import checkpoint_path, commit, partial_path
+from longhaul.store.health import health_of
 from longhaul.store.manifest import verify
 from longhaul.store.remote import RemoteTier
 
@@ -32,22 +34,22 @@ class Copy:
 def newest_of_all(
     local: Sequence[Checkpoint],
     remote: Iterable[tuple[RemoteTier, Sequence[Checkpoint]]],
-    health: Mapping[str, str],
+    recorded: Mapping[int, CheckpointHealth],
 ) -> Iterator[Copy]:
     """Copies to try after a crash, best first: by step, those here before those elsewhere.
 
     Args:
         local: of the run's own folder.
         remote: per tier what it holds; the first tier's copy is tried first.
-        health: manifest hash → health word; one that is absent counts as committed. By hash,
-            because tiers may hold different checkpoints of one step.
+        recorded: healths from the ledger. Tiers may hold different checkpoints of one step, so
+            each is judged by its own manifest.
     """
     copies = [Copy(checkpoint, None) for checkpoint in local]
     for tier, there in remote:
         # Of several at one step the last one made is of the line that the run is on.
         copies += [Copy(c, tier) for c in sorted(there, key=lambda c: c.time, reverse=True)]
     for copy in sorted(copies, key=lambda copy: copy.checkpoint.step, reverse=True):
-        if health.get(copy.checkpoint.manifest_sha256) != "poisoned":
+        if health_of(copy.checkpoint, recorded) != "poisoned":
             yield copy
 
 

@@ -15,23 +15,24 @@ from longhaul.store.catalogue import Checkpoint
 _UNRECORDED = CheckpointHealth("committed", "")
 
 
+def health_of(checkpoint: Checkpoint, recorded: Mapping[int, CheckpointHealth]) -> Health:
+    """The health of one checkpoint, wherever it lies.
+
+    A record counts only for the very checkpoint it was made for: one that a later attempt wrote
+    anew at the same step starts over as committed, and so does one whose record was lost. One that
+    was poisoned stays so, whatever was saved at its step since.
+
+    Args:
+        checkpoint: of a catalogue.
+        recorded: by step, as folded from the ledger.
+    """
+    known = recorded.get(checkpoint.step, _UNRECORDED)
+    word = known.of(checkpoint.manifest_sha256)
+    return "committed" if word == "written" else word  # it has its manifest, so it is
+
+
 def health_now(
     checkpoints: Sequence[Checkpoint], recorded: Mapping[int, CheckpointHealth]
 ) -> dict[int, Health]:
-    """Step → health of the checkpoints that are there.
-
-    A record counts only for the very checkpoint it was made for: one that a later attempt wrote
-    anew at the same step starts over as committed, and so does one whose record was lost.
-
-    Args:
-        checkpoints: the catalogue.
-        recorded: by step, as folded from the ledger.
-    """
-    current: dict[int, Health] = {}
-    for checkpoint in checkpoints:
-        known = recorded.get(checkpoint.step, _UNRECORDED)
-        # Only a readable manifest can prove that this is another checkpoint than the one recorded.
-        another = checkpoint.manifest_sha256 not in ("", known.manifest)
-        early = another or known.health == "written"
-        current[checkpoint.step] = "committed" if early else known.health
-    return current
+    """Step → health of the checkpoints that are there, one a step (`health_of`)."""
+    return {checkpoint.step: health_of(checkpoint, recorded) for checkpoint in checkpoints}

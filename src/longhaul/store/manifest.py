@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from longhaul.core.files import sha256_of, write_bytes
+from longhaul.core.files import naming, sha256_of, write_bytes
 from longhaul.core.meter import moved
 from longhaul.core.units import Bytes, Seconds
 from longhaul.store.strict import RefusedCheckpoint, items, parse_json, table, text, whole
@@ -66,7 +66,7 @@ def write_listed_file(path: Path, pieces: Iterable[bytes | memoryview]) -> FileE
         OSError: the medium refused, with whatever it had taken so far left behind.
     """
     digest, size_bytes, synced = hashlib.sha256(), 0, 0
-    with path.open("xb", buffering=0) as file:
+    with naming(path), path.open("xb", buffering=0) as file:
         for piece in pieces:
             unwritten = memoryview(piece)
             digest.update(unwritten)

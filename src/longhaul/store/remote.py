@@ -18,9 +18,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from longhaul.core.errors import NotOwner
+from longhaul.core.files import write_bytes
 from longhaul.core.units import Bytes
 from longhaul.store.catalogue import Checkpoint
-from longhaul.store.commit import NotOwner
 from longhaul.store.manifest import (
     MANIFEST_NAME,
     FileEntry,
@@ -115,7 +116,7 @@ class RemoteTier:
         with self.files.throttle:
             for file in manifest.files:
                 self.files.fetch(f"{checkpoint.path}/{file.name}", into / file.name, file, say)
-        (into / MANIFEST_NAME).write_bytes(content)
+        write_bytes(into / MANIFEST_NAME, content)  # and every name beside it
         return manifest
 
     def read(self, checkpoint: Checkpoint, name: str) -> bytes:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from longhaul.core.clocks import Clock, RealClock
 from longhaul.core.errors import LonghaulError
+from longhaul.core.files import naming
 from longhaul.core.units import Bytes
 from longhaul.store.filesystems import is_local, locate, makes_folders, without_secrets
 from longhaul.store.manifest import FileEntry
@@ -188,7 +189,7 @@ class StoreFiles:
     def _read(self, path: str, target: Path, file: FileEntry) -> None:
         digest, there = _hash_so_far(target, file.size_bytes)
         deadline = self._deadline(file.size_bytes - there, path)
-        with target.open("ab") as local:
+        with naming(target), target.open("ab") as local:
             pieces = self._pieces_of(path, there, file.size_bytes, deadline)
             while True:
                 with self._explained(path):  # errors of the local disk are no fault of the store

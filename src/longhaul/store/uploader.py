@@ -9,47 +9,27 @@ owner does with a change.
 """
 
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Literal
 
 from longhaul.core.clocks import Clock
-from longhaul.core.units import Bytes, Seconds, short_seconds
+from longhaul.core.errors import NotOwner
+from longhaul.core.units import Seconds, short_seconds
 from longhaul.logbook.ledger import CheckpointHealth, Health
 from longhaul.store.book_mirror import BookMirror, PlaceTaken
 from longhaul.store.catalogue import Checkpoint
-from longhaul.store.commit import NotOwner
-from longhaul.store.health import health_now
+from longhaul.store.health import health_now, health_of
+from longhaul.store.inventory import DrawOf, Inventory
 from longhaul.store.patience import StoreError
 from longhaul.store.remote import RemoteTier
 from longhaul.store.retention import superseded, to_remove
 from longhaul.store.strict import RefusedCheckpoint
 from longhaul.store.throttle import TransferStopped
+from longhaul.store.tier_changes import TierChange, TierChanges
 
-Kind = Literal[
-    "uploaded", "store-away", "store-back", "store-taken", "upload-dropped", "remote-removed"
-]
+_WENT_BACK = "the run went back behind it, or it did not read back"
 _END_S = 5.0
 """For a piece under way when the run ends; a hanging call is not waited for."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TierChange:
-    """Something that happened between this run and a tier since the last poll."""
-
-    kind: Kind
-    """`store-away`: told once, when the first attempt fails; it is tried again and again.
-    `store-taken`: the place is another run's, or a later attempt's; nothing more is sent there.
-    `upload-dropped`: a checkpoint that will not be sent, and why."""
-    tier: str
-    step: int
-    manifest_sha256: str = ""
-    size_bytes: Bytes = 0
-    """Sent now; files that were there already are not counted."""
-    seconds: Seconds = 0.0
-    message: str = ""
 
 
 class Uploader:
@@ -74,7 +54,7 @@ class Uploader:
         keep_last: int,
         keep_every: int,
         book: BookMirror | None = None,
-        draw_of: Callable[[RemoteTier, Checkpoint], int | None] = lambda tier, checkpoint: None,
+        draw_of: DrawOf = lambda tier, checkpoint: None,
     ) -> None:
         self.tier = tier
         self._still_owner = still_owner
@@ -84,14 +64,15 @@ class Uploader:
         self._book = book
         self._book_wanted = self._book_sent = 0
         """Counts wishes for the book to be sent, and how many of them are fulfilled."""
-        self._draw_of = draw_of
-        self._draws: dict[str, int | None] = {}
+        self._inventory = Inventory(tier, draw_of)
         self._queue: list[Checkpoint] = []
         self._recorded: Mapping[int, CheckpointHealth] = {}
-        self._there: list[Checkpoint] | None = None
-        """What the tier holds, once it has been asked."""
         self._offered: set[str] = set()
-        self._changes: deque[TierChange] = deque()
+        self._withdrawn: frozenset[tuple[int, str]] = frozenset()
+        self._to_withdraw: frozenset[tuple[int, str]] = frozenset()
+        """Step and manifest's hash of the poisoned ones that are gone from there, and of those
+        that must go."""
+        self._changes = TierChanges(tier.name)
         self._failures = 0
         self._changed = threading.Condition()
         self._stopping = False
@@ -107,17 +88,19 @@ class Uploader:
             return frozenset(checkpoint.step for checkpoint in self._queue)
 
     @property
+    def known(self) -> tuple[Checkpoint, ...]:
+        """What is known to be there."""
+        return self._inventory.checkpoints
+
+    @property
     def held(self) -> frozenset[str]:
         """Hashes of the manifests that are known to be there."""
-        with self._changed:
-            return frozenset(checkpoint.manifest_sha256 for checkpoint in self._there or ())
+        return self._inventory.manifests
 
     @property
     def held_states(self) -> list[tuple[Checkpoint, int]]:
         """Checkpoints that are known to be there, and where in the data they go on."""
-        with self._changed:
-            draws = [(there, self._draws.get(there.manifest_sha256)) for there in self._there or ()]
-        return [(checkpoint, draw) for checkpoint, draw in draws if draw is not None]
+        return self._inventory.states
 
     def learn(self) -> None:
         """Ask the tier what it holds; may take long.
@@ -125,10 +108,8 @@ class Uploader:
         Raises:
             StoreError: it does not say.
         """
-        there = self.tier.checkpoints()
-        with self._changed:
-            self._there = there
-        self._learn_draws()
+        self._inventory.learn()
+        self._inventory.learn_draws()
 
     def offer_book(self) -> None:
         """Send what the book has gained, beside training; returns at once."""
@@ -157,11 +138,26 @@ class Uploader:
             self._book_wanted += self._book is not None
             self._begin()
 
+    def withdraw(self, recorded: Mapping[int, CheckpointHealth]) -> None:
+        """Send no poisoned checkpoint, and remove those that are there, before anything else is
+        sent; returns at once. Whatever the tier holds is looked through once.
+
+        Args:
+            recorded: healths by step.
+        """
+        with self._changed:
+            self._recorded = dict(recorded)
+            for checkpoint in [item for item in self._queue if self._is_poisoned(item)]:
+                self._queue.remove(checkpoint)
+                self._changes.tell("upload-dropped", checkpoint, _WENT_BACK)
+            poisoned = {(step, one) for step in recorded for one in recorded[step].poisoned}
+            if poisoned - self._withdrawn and not self._ended:
+                self._to_withdraw = frozenset(poisoned)
+                self._begin()
+
     def poll(self) -> Iterator[TierChange]:
         """What happened since the last call, in order; never waits."""
-        with suppress(IndexError):
-            while True:
-                yield self._changes.popleft()
+        return self._changes.poll()
 
     @property
     def settled(self) -> bool:
@@ -170,8 +166,13 @@ class Uploader:
 
     @property
     def all_sent(self) -> bool:
-        """Whether the tier has every checkpoint it was offered, and the book."""
-        return not self._queue and not self.book_due
+        """Whether the tier has every checkpoint it was offered, the book, and nothing poisoned."""
+        return not self._queue and not self.book_due and not self.withdrawal_due
+
+    @property
+    def withdrawal_due(self) -> bool:
+        """Whether the tier may still hold what was poisoned."""
+        return not self._to_withdraw <= self._withdrawn
 
     @property
     def book_due(self) -> bool:
@@ -205,7 +206,7 @@ class Uploader:
     def _run(self) -> None:
         try:
             while self._next():
-                if not self._send_book():
+                if not (self._send_book() and self._remove_poisoned()):
                     continue
                 with self._changed:
                     checkpoint = self._queue[0] if self._queue else None
@@ -218,7 +219,7 @@ class Uploader:
         except PlaceTaken as taken:
             with self._changed:
                 self.taken, self._queue = True, []  # their folders need not stay for this tier
-            self._tell("store-taken", None, f"{taken.message}; {taken.remedy}")
+            self._changes.tell("store-taken", None, f"{taken.message}; {taken.remedy}")
         finally:
             with self._changed:
                 self._ended = True
@@ -237,7 +238,7 @@ class Uploader:
             return True
         try:
             self._book.send(self._still_owner)
-            if self._there is None:
+            if not self._inventory.asked:
                 self.learn()
         except (TransferStopped, NotOwner, PlaceTaken):
             raise
@@ -250,24 +251,64 @@ class Uploader:
             self._changed.notify_all()
         return True
 
+    def _remove_poisoned(self) -> bool:
+        """Whether the tier holds nothing that was poisoned when this began."""
+        wanted = self._to_withdraw
+        if wanted <= self._withdrawn:
+            return True
+        try:
+            self.learn()  # what was sent by this attempt is known by its path here
+            for checkpoint in filter(self._is_poisoned, self.known):
+                self._remove(checkpoint)
+        except (TransferStopped, NotOwner):
+            raise
+        except Exception as error:  # noqa: BLE001 (nothing of a tier may stop training)
+            self._wait_after(error, None)
+            return False
+        self._answered(None)
+        with self._changed:
+            self._withdrawn = wanted
+            self._changed.notify_all()
+        return True
+
+    def _remove(self, checkpoint: Checkpoint) -> None:
+        """Remove a checkpoint there, of those that the tier has listed.
+
+        Raises:
+            NotOwner: the lease went to another attempt.
+            StoreError: the store refused or hung.
+        """
+        self._require_lease()
+        self.tier.remove(checkpoint)
+        self._inventory.discard(checkpoint)
+        self._changes.tell("remote-removed", checkpoint)
+
+    def _require_lease(self) -> None:
+        """What is there belongs to whoever owns the run now."""
+        if not self._still_owner():
+            raise NotOwner(f"nothing is removed in {self.tier.name}: another attempt owns the run")
+
+    def _is_poisoned(self, checkpoint: Checkpoint) -> bool:
+        return health_of(checkpoint, self._recorded) == "poisoned"
+
     def _send(self, checkpoint: Checkpoint) -> bool:
         """Whether this checkpoint is done with, sent or dropped."""
         began = self._clock.monotonic()
         try:
-            if self._there is None:
+            if not self._inventory.asked:
                 self.learn()
             if not self._wants(checkpoint):
                 return True
-            sent = self.tier.send(checkpoint.path, self._still_owner)
-            with self._changed:
-                self._there = [*(self._there or ()), checkpoint]
+            sent = self.tier.send(checkpoint.path, self._may_commit(checkpoint))
+            self._inventory.add(checkpoint)
             self._answered(checkpoint)
             took_s = self._clock.monotonic() - began
-            self._tell("uploaded", checkpoint, size_bytes=sent.bytes_sent, seconds=took_s)
+            self._changes.tell("uploaded", checkpoint, size_bytes=sent.bytes_sent, seconds=took_s)
             self._tidy_up(checkpoint)
-            self._learn_draws()
+            self._inventory.learn_draws()
         except RefusedCheckpoint as refusal:
-            self._tell("upload-dropped", checkpoint, str(refusal))
+            if not self._is_poisoned(checkpoint):  # else it was told, and may be gone by now
+                self._changes.tell("upload-dropped", checkpoint, str(refusal))
         except (TransferStopped, NotOwner):
             raise
         except Exception as error:  # noqa: BLE001 (nothing of a tier may stop training)
@@ -275,18 +316,19 @@ class Uploader:
             return False
         return True
 
-    def _learn_draws(self) -> None:
-        """Where checkpoints there go on in the data; what the store does not say is asked later."""
-        with suppress(StoreError):
-            for checkpoint in self._there or ():
-                listed = len(checkpoint.path.parts) == 1  # what was just sent has its path here
-                if listed and checkpoint.manifest_sha256 not in self._draws:
-                    draw = self._draw_of(self.tier, checkpoint)
-                    self._draws[checkpoint.manifest_sha256] = draw
+    def _may_commit(self, checkpoint: Checkpoint) -> Callable[[], bool]:
+        """The fence of one upload; what was poisoned while it was sent gets no manifest."""
+
+        def may_commit() -> bool:
+            if self._is_poisoned(checkpoint):
+                raise RefusedCheckpoint(_WENT_BACK)
+            return self._still_owner()
+
+        return may_commit
 
     def _answered(self, checkpoint: Checkpoint | None) -> None:
         if self._failures:
-            self._tell("store-back", checkpoint)
+            self._changes.tell("store-back", checkpoint)
             self._failures = 0
 
     def _wait_after(self, error: Exception, checkpoint: Checkpoint | None) -> None:
@@ -295,7 +337,7 @@ class Uploader:
         if self._failures == 0:
             queued = next(iter(self._queue), checkpoint)
             what = "the run's book" if queued is None else f"step-{queued.step}"
-            self._tell(
+            self._changes.tell(
                 "store-away",
                 queued,
                 f"{what} is not in {self.tier.name} yet: {reason}; it stays here "
@@ -308,27 +350,25 @@ class Uploader:
 
     def _wants(self, checkpoint: Checkpoint) -> bool:
         """Whether the tier lacks it, and would keep it."""
-        there = self._there or []
-        if any(item.manifest_sha256 == checkpoint.manifest_sha256 for item in there):
+        if checkpoint.manifest_sha256 in self.held:
             return False
-        others = [item for item in there if item.step != checkpoint.step]
+        others = [item for item in self.known if item.step != checkpoint.step]
         return checkpoint not in self._to_remove([*others, checkpoint])
 
     def _tidy_up(self, newest: Checkpoint) -> None:
         """Remove there what is not to be kept; failing at it costs space only."""
         with suppress(StoreError):
-            there = self.tier.checkpoints()
+            self._inventory.learn()
+            there = list(self.known)
             with self._changed:
-                self._there = there
                 wanted = {item.manifest_sha256 for item in self._queue}
-            gone = superseded(there)
+            # A poisoned one must not count as the newer one of a step that was made again.
+            gone = [item for item in there if self._is_poisoned(item)]
+            gone += superseded([item for item in there if item not in gone])
             gone += self._to_remove([item for item in there if item not in gone])
             for checkpoint in gone:
-                if self._still_owner():
-                    self.tier.remove(checkpoint)
-                    self._tell("remote-removed", checkpoint)
-                    with self._changed:
-                        self._there = [item for item in self._there if item != checkpoint]
+                self._remove(checkpoint)
+            self._require_lease()
             self.tier.remove_unfinished(newest.step, wanted)
 
     def _to_remove(self, there: list[Checkpoint]) -> list[Checkpoint]:
@@ -344,25 +384,4 @@ class Uploader:
         for checkpoint in self._to_remove(self._queue[1:]):  # the first may be under way
             self._queue.remove(checkpoint)
             why = f"newer ones wait for {self.tier.name}, and it would not be kept there"
-            self._tell("upload-dropped", checkpoint, why)
-
-    def _tell(
-        self,
-        kind: Kind,
-        checkpoint: Checkpoint | None,
-        message: str = "",
-        *,
-        size_bytes: Bytes = 0,
-        seconds: Seconds = 0.0,
-    ) -> None:
-        self._changes.append(
-            TierChange(
-                kind=kind,
-                tier=self.tier.name,
-                step=0 if checkpoint is None else checkpoint.step,
-                manifest_sha256="" if checkpoint is None else checkpoint.manifest_sha256,
-                size_bytes=size_bytes,
-                seconds=seconds,
-                message=message,
-            )
-        )
+            self._changes.tell("upload-dropped", checkpoint, why)

@@ -226,7 +226,7 @@ class ElasticSupervisor:
         # Deaths that training went on after cost seconds each, and may come every minute for ever.
         counted = without_progress([*before, failure])
         plan = next_plan(counted, list(usable), code, self._job.settings)
-        chronicle = Chronicle(folder, self._lease.attempt, self._clock)
+        chronicle = Chronicle(folder, self._lease.attempt, self._clock, self._lease.is_ours)
         if plan.poison is not None:
             chronicle.poison(plan.poison, usable[plan.poison], step or 0, plan.reason)
         told = {

@@ -5,7 +5,7 @@ before anything is done; all failures so far, whoever watched.
 Never knows: how failures are judged.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from longhaul.core.clocks import Clock
@@ -77,12 +77,19 @@ class Chronicle:
         folder: the run.
         attempt: whose lease this process holds.
         clock: stamps records.
+        still_owner: the fence of decisions.
     """
 
-    def __init__(self, folder: RunFolder, attempt: int, clock: Clock) -> None:
+    def __init__(
+        self,
+        folder: RunFolder,
+        attempt: int,
+        clock: Clock,
+        still_owner: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._attempt = attempt
         self._clock = clock
-        self._journal = Journal(folder, attempt, author=WHO)
+        self._journal = Journal(folder, attempt, author=WHO, still_owner=still_owner)
 
     def tell(
         self, kind: str, step: int, data: Mapping[str, Any], seconds: Mapping[str, Seconds]
@@ -103,6 +110,7 @@ class Chronicle:
 
         Raises:
             OSError: it could not be written; then it is not so.
+            NotOwner: another attempt has taken the run over.
         """
         data = {"checkpoint": checkpoint, "health": "poisoned", "manifest": manifest}
         self._journal.append_durably(

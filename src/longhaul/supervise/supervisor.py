@@ -298,7 +298,7 @@ class Supervisor:
             cause = on_one_machine(cause, verdict, before, now)
         unfit = self._unfit(cause, ears)
         seconds = unbooked(folder, self._lease.attempt, self._began, self._clock.wall())
-        chronicle = Chronicle(folder, self._lease.attempt, self._clock)
+        chronicle = Chronicle(folder, self._lease.attempt, self._clock, self._lease.is_ours)
         if verdict is not None:
             for checkpoint in distrusted(list(usable), verdict):
                 chronicle.poison(checkpoint, usable.pop(checkpoint), step or 0, verdict.reason)

@@ -22,12 +22,15 @@ from longhaul.core.clocks import RealClock
 from longhaul.core.errors import DataError, LonghaulError
 from longhaul.core.units import Bytes, Seconds, short_bytes
 from longhaul.data.breakage import Breakage
+from longhaul.data.dataset import MANIFEST
 from longhaul.data.documents import Document
 from longhaul.data.lint import Lint
+from longhaul.data.prepare import prepared_folder
 from longhaul.data.remote import is_here, listed
 from longhaul.data.sources import locate
 from longhaul.data.tokenizer_files import find_tokenizer, load_given
 from longhaul.data.tokenizing import Tokenizer
+from longhaul.data.verification import MEMORY, Verification
 from longhaul.run.preflight.ground import Check, Ground, failed, judged
 
 _SAMPLE_BYTES: Bytes = 2_000_000
@@ -36,6 +39,8 @@ _SAMPLE_S: Seconds = 5.0
 """For one source; beyond it, what has been read must do."""
 _FEWEST_BYTES: Bytes = 200_000
 """With less the small twin reads hardly anything twice."""
+_MOST_COMPARED: Bytes = 16 << 30
+"""Of prepared files; what half a minute reads."""
 _NAME = "data"
 
 
@@ -64,6 +69,29 @@ def check_data(ground: Ground) -> Iterator[Check]:
         stand_in = _stand_in(ground, turn, len(missing))
         _write(ground.sample_of(number), stand_in)
     yield from _tokenizer(ground)
+    yield from _prepared(ground)
+
+
+def _prepared(ground: Ground) -> Iterator[Check]:
+    """What was prepared for this recipe already, compared with its checksums."""
+    if any(map(_is_elsewhere, ground.recipe.data.sources)) or not ground.prepared.is_dir():
+        return  # nothing is fetched here
+    try:
+        folder = prepared_folder(ground.recipe, ground.prepared, lambda _: None)
+        if not (folder / MANIFEST).exists():
+            return
+        verification = Verification(folder, (folder / MEMORY,))
+        size = verification.left_bytes
+        if size > _MOST_COMPARED:
+            told = f"{short_bytes(size)} in {folder} to compare beside training"
+            yield judged(_NAME, f"{told}; `longhaul data lint {ground.name}` compares it now")
+            return
+        verification.compare_all()
+    except DataError as error:
+        yield failed(_NAME, error)
+    else:
+        told = f"{verification.num_files} prepared files match their checksums"
+        yield judged(_NAME, told, compared=size)
 
 
 def _look(ground: Ground, source: SourceSection, most: Bytes) -> tuple[Check, Sequence[Document]]:

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from longhaul.core.files import naming
 from longhaul.core.units import Seconds
 from longhaul.supervise.nodes.identity import Node
 
@@ -64,8 +65,11 @@ def append(folder: Path, event: NodeEvent) -> None:
         # A writer that died in the middle of a line must not spoil the next one.
         size = os.fstat(descriptor).st_size
         torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-        os.write(descriptor, (b"\n" if torn else b"") + line.encode())
-        os.fsync(descriptor)
+        with naming(folder / FILE_NAME):
+            unwritten = (b"\n" if torn else b"") + line.encode()
+            while unwritten:  # a full disk takes a part first and refuses the rest
+                unwritten = unwritten[os.write(descriptor, unwritten) :]
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 

@@ -1,0 +1,238 @@
+"""Prepared files compared with the hashes in their manifest: once, and beside training.
+
+What small data takes is compared before the first step; of terabytes the rest is compared on a
+thread that rests as long as it reads. A file that was compared is remembered by its size, its time
+of change and its inode, so that a restart does not read it again.
+
+Enters: a prepared folder. Leaves: a `DataError` that names the first file that differs.
+Never knows: tokens, or when they are read.
+"""
+
+import hashlib
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from longhaul.core.clocks import Clock, RealClock
+from longhaul.core.errors import DataError
+from longhaul.core.units import Bytes, Seconds, short_bytes
+from longhaul.data.dataset import listed_files, read_manifest
+
+MEMORY = ".compared.jsonl"
+"""Beside the prepared files, or where that is read-only in the run's folder."""
+_AT_ONCE: Bytes = 64 << 20
+"""Compared before the first step; a tenth of a second where the files are in memory."""
+_CHUNK: Bytes = 4 << 20
+_END_S: Seconds = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """A file that was found to be what the manifest says."""
+
+    name: str
+    size_bytes: Bytes
+    mtime_ns: int
+    inode: int
+    sha256: str
+
+
+class Verification:
+    """The comparison of one prepared folder with its manifest.
+
+    Args:
+        folder: as `prepare` wrote it.
+        memories: files that remember what was compared; the first that can be written is.
+        at_once: bytes that `begin` compares before it returns.
+        clock: for how long the thread rests.
+
+    Raises:
+        DataError: there is no manifest, or it lists what is not there.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        memories: Sequence[Path] = (),
+        at_once: Bytes = _AT_ONCE,
+        clock: Clock | None = None,
+    ) -> None:
+        self._folder = folder
+        self._memories = tuple(memories)
+        self._at_once = at_once
+        self._clock: Clock = clock or RealClock()
+        known = set(_remembered(self._memories))
+        files = listed_files(read_manifest(folder)).values()
+        wanted = [(str(file["file"]), str(file["sha256"])) for file in files]
+        found = [(name, _found(folder / name, name, sha256)) for name, sha256 in wanted]
+        self.left = [facts for _, facts in found if facts is not None and facts not in known]
+        """Not compared yet, in the order of the manifest."""
+        self.num_files = len(wanted)
+        self.unread = [f"{folder / name}: cannot be read" for name, facts in found if facts is None]
+        """Files that could not be read, and why."""
+        self._wrong: DataError | None = None
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def left_bytes(self) -> Bytes:
+        """Of the files that were not compared yet."""
+        return sum(file.size_bytes for file in self.left)
+
+    def begin(self, say: Callable[[str], None]) -> None:
+        """Compare what takes no time now, and the rest beside whatever follows.
+
+        Raises:
+            DataError: one of the first files differs.
+        """
+        done: Bytes = 0
+        while self.left and done + self.left[0].size_bytes <= self._at_once:
+            done += self.left[0].size_bytes
+            self._next()
+        if self.left:
+            say(
+                f"data: comparing {len(self.left)} files ({short_bytes(self.left_bytes)}) with "
+                "their checksums beside training"
+            )
+            self._thread = threading.Thread(target=self._run, name="compare data", daemon=True)
+            self._thread.start()
+
+    def raise_if_wrong(self) -> None:
+        """Never waits.
+
+        Raises:
+            DataError: a file that was compared since `begin` differs.
+        """
+        if self._wrong is not None:
+            raise self._wrong
+
+    def compare_all(self, memories: Sequence[Path] = ()) -> None:
+        """Compare every file that is left, now.
+
+        Args:
+            memories: what was compared is remembered there too.
+
+        Raises:
+            DataError: one of them differs, or cannot be read.
+        """
+        self._memories += tuple(memories)
+        while self.left:
+            self._next()
+        if self.unread:
+            raise DataError(f"{self.unread[0]}", "mend the medium, or prepare the data again")
+
+    def close(self) -> None:
+        """End the thread; what is left is compared after the next start."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(_END_S)
+
+    def wait(self) -> None:
+        """Until everything is compared."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while self.left and not self._stop.is_set():
+                self._next(rest=True)
+        except DataError as error:
+            self._wrong = error
+
+    def _next(self, rest: bool = False) -> None:
+        file = self.left[0]
+        path = self._folder / file.name
+        try:
+            sha256 = self._sha256(path, rest)
+        except OSError as error:
+            # Of a medium that is away for a moment no run ends here: training reads the file too.
+            self.unread.append(f"{path}: cannot be read ({error.strerror})")
+            self.left.pop(0)
+            return
+        if sha256 is None:  # told to stop
+            return
+        if sha256 != file.sha256:
+            raise DataError(
+                f"{path}: its bytes are not those that were prepared (SHA-256 {sha256[:12]}…, the "
+                f"manifest says {file.sha256[:12]}…; last written {_date(file.mtime_ns)})",
+                f"delete {self._folder} and start again, which prepares it anew from its sources; "
+                "`longhaul rollback RUN --to STEP` goes back behind steps made on other bytes",
+            )
+        self.left.pop(0)
+        if _found(path, file.name, file.sha256) == file:  # it did not change while it was read
+            _remember(self._memories, file)
+
+    def _sha256(self, path: Path, rest: bool) -> str | None:
+        digest, buffer = hashlib.sha256(), bytearray(_CHUNK)
+        with path.open("rb", buffering=0) as opened:
+            while True:
+                began = self._clock.monotonic()
+                size = opened.readinto(buffer)
+                if not size:
+                    return digest.hexdigest()
+                digest.update(memoryview(buffer)[:size])
+                # Half of the time is left to whoever reads and computes beside this.
+                if rest and self._stop.wait(self._clock.monotonic() - began):
+                    return None
+
+
+@contextmanager
+def verifying(folder: Path, run: Path, say: Callable[[str], None]) -> Iterator[Verification]:
+    """Compare a prepared folder from now on, until the body ends.
+
+    Args:
+        folder: as `prepare` wrote it.
+        run: the folder of the run that reads it.
+        say: is told what is not compared at once, and what has not been when the body ends.
+
+    Raises:
+        DataError: one of the first files differs.
+    """
+    verification = Verification(folder, (folder / MEMORY, run / MEMORY))
+    try:
+        verification.begin(say)
+        yield verification
+    finally:
+        verification.close()
+    if left := len(verification.left) + len(verification.unread):
+        say(
+            f"data: {left} of {verification.num_files} files were not compared with their "
+            "checksums yet; the next start goes on with them"
+        )
+
+
+def _date(mtime_ns: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(mtime_ns / 1e9))
+
+
+def _found(path: Path, name: str, sha256: str) -> _Compared | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return _Compared(name, found.st_size, found.st_mtime_ns, found.st_ino, sha256)
+
+
+def _remembered(memories: Iterable[Path]) -> Iterator[_Compared]:
+    for memory in memories:
+        with suppress(OSError):
+            for line in memory.read_bytes().splitlines():
+                with suppress(ValueError, TypeError):  # torn, or of a later longhaul
+                    yield _Compared(**json.loads(line))
+
+
+def _remember(memories: Iterable[Path], file: _Compared) -> None:
+    line = json.dumps(asdict(file)).encode() + b"\n"
+    for memory in memories:
+        with suppress(OSError):  # it is compared again then
+            descriptor = os.open(memory, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            try:
+                os.write(descriptor, line)
+            finally:
+                os.close(descriptor)
+            return
