@@ -28,7 +28,7 @@ from longhaul.config.train import (
     TrainSection,
 )
 from longhaul.core.errors import RecipeError
-from longhaul.core.schedules import stage_at
+from longhaul.core.schedules import learning_rate_factor, stage_at
 
 
 class Recipe(Section):
@@ -90,6 +90,19 @@ class Recipe(Section):
                 "train the recipe, which finds it at the first start, or give a number",
             )
         return self.batch.micro_sequences or self.batch_at(step).sequences
+
+    def learning_rate_factor(self, step: int) -> float:
+        """Factor of the schedule on `optim.lr` for the update that turns `step` into `step + 1`."""
+        schedule = self.optim.schedule
+        decay_steps = (schedule.decay_steps or self.total_steps() or 0) - schedule.from_step
+        return learning_rate_factor(
+            max(0, step - schedule.from_step),
+            shape=schedule.shape,
+            warmup_steps=schedule.warmup_steps,
+            decay_steps=decay_steps,
+            final_fraction=schedule.final_fraction,
+            cooldown_steps=round(schedule.cooldown_fraction * decay_steps),
+        )
 
     def total_steps(self) -> int | None:
         """Updates after which the run is finished; None when only hours limit it."""

@@ -40,7 +40,7 @@ def price_of(
         `steps_lost_later` (full steps' worth of progress; below 0 where a raise gains some) and
         `seconds_lost_later`.
     """
-    known = rates(situation, limits, sizes.cooldown)
+    known = rates(situation, limits)
     begin = remedy.rollback.step if remedy.rollback else situation.step
     total = situation.settings.total_steps()
     left = None if total is None else max(total - begin, 0)
