@@ -17,6 +17,8 @@ from longhaul.core.units import Seconds
 How = Literal["set", "fork", "restart", "raise"]
 """`set`, `fork`: asked of a live run. `restart`: found when an attempt began. `raise`: a step back
 up of a learning rate that the policy had lowered."""
+SWAP = "optim.name"
+"""The setting that another optimizer comes with."""
 Pairs = Mapping[str, tuple[Any, Any]]
 """Dotted path → (before, since)."""
 
@@ -36,6 +38,8 @@ class Change:
     """Software, machine, threads and ranks: what no decision can take back."""
     resets: tuple[int, ...] = ()
     """Numbers of the resets it came with."""
+    renews: bool = False
+    """It threw optimizer state away: a state that was kept at its very step may lack it already."""
     scheduled: bool = False
     """It was asked for before its step, and holds from there on whatever is gone back behind."""
 
@@ -76,7 +80,8 @@ def after_decision(
     if decision.kind == "set" and data.get("old") is not None:
         begins = max(step, decision.from_step)
         pair = {str(data["path"]): (data["old"], data["value"])}
-        return (*changes, made("set", begins, pair, scheduled=begins > step))
+        more = {"scheduled": begins > step, "renews": SWAP in pair}
+        return (*changes, made("set", begins, pair, **more))
     if decision.kind == "restart":
         settings, surroundings = _pairs(data.get("settings")), _pairs(data.get("surroundings"))
         changes = gone_back(changes, step)
@@ -95,14 +100,17 @@ def after_decision(
         return (*changes, made("raise", step, pairs))
     if "fork" in data["actions"] and (pairs or data.get("reset")):
         numbers = (resets,) if data.get("reset") else ()
-        return (*changes, made("fork", step, pairs, resets=numbers))
+        renews = not back and (SWAP in pairs or bool(numbers))
+        return (*changes, made("fork", step, pairs, resets=numbers, renews=renews))
     return changes
 
 
 def gone_back(changes: Iterable[Change], step: int) -> tuple[Change, ...]:
     """The same after going back to the state after `step` updates."""
     return tuple(
-        change if change.scheduled or change.step <= step else replace(change, step=step)
+        change
+        if change.scheduled or change.step <= step
+        else replace(change, step=step, renews=False)
         for change in changes
     )
 

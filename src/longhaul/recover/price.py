@@ -52,6 +52,8 @@ def price_of(
 
     lost = situation.step - begin
     later = cost(new) - cost(known.now) + remedy.rewarm_steps / 2
+    if any(change.how != "raise" for change in remedy.undo):
+        later = 0.0  # what somebody set just before the trouble is no pace to compare with
     return {
         "steps_lost": lost,
         "seconds_lost": round(lost * situation.seconds_per_step, 3),

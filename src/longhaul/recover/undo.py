@@ -55,14 +55,9 @@ def suspicion(
         within = max(sizes.probation, sizes.suspect or 0)
         stage = stage_before(cause, settings, situation.blocks_per_step, within)
         return Suspicion(f"after {stage}" if stage else "")
-    to = _newest_before(newest, situation, sizes)
-    begin = newest.step if to is None else to.step
-    near = [
-        change
-        for change in able
-        if change.step >= begin and suspect([change], cause, settings, sizes) is not None
-    ]
-    remedy = _undone(near, situation, to)
+    near = [change for change in able if suspect([change], cause, settings, sizes) is not None]
+    together, to = _together(newest, near, situation, sizes)
+    remedy = _undone(together, situation, to)
     if remedy is None:
         words = f"after {in_words([newest])}, which a live run cannot undo"
         return Suspicion(words, None, bool(newest.surroundings))
@@ -70,6 +65,22 @@ def suspicion(
     if cause.kind in SOUND_KINDS or not limits.undo:
         return Suspicion(words)
     return Suspicion(words, remedy)
+
+
+def _together(
+    newest: Change, near: Sequence[Change], situation: Situation, sizes: Sizes
+) -> tuple[list[Change], Safe | None]:
+    """The state to go back to, and all suspects that came after it."""
+    known = [newest]
+    while True:
+        states = [_newest_before(change, situation, sizes) for change in known]
+        there = [state for state in states if state is not None]
+        to = min(there, key=lambda state: state.step) if len(there) == len(states) else None
+        begin = min(change.step for change in known) if to is None else to.step
+        found = [change for change in near if change.step >= begin]
+        if len(found) <= len(known):
+            return known, to
+        known = found
 
 
 def _undone(near: Sequence[Change], situation: Situation, to: Safe | None) -> Remedy | None:
@@ -93,7 +104,7 @@ def _newest_before(change: Change, situation: Situation, sizes: Sizes) -> Safe |
     """
     states = situation.states or situation.good
     innocent = innocent_states(
-        states, situation.troubles, change.step, sizes.margin, sizes.probation
+        states, situation.troubles, change.step - change.renews, sizes.margin, sizes.probation
     )
     here = [state for state in innocent if state.where != "remote"] or innocent
     return here[-1] if here else None
