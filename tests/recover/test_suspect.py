@@ -242,6 +242,26 @@ def test_a_stage_of_the_mixture_is_planned_and_only_named(make):
     assert "stage" not in plan.reason
 
 
+def test_of_several_raises_the_last_is_undone_and_then_the_ladder_begins(make):
+    ledger = make.after(
+        LedgerState(),
+        POLICY.decide(make.situation(200), [make.finding("divergence", 200)]),
+        200,
+    )
+    for step in (240, 290):
+        up = POLICY.decide(make.situation(step, ledger))
+        assert up.actions == ("raise-lr",)
+        ledger = make.after(ledger, up, step)
+    _, plan = blamed(
+        make, step=310, first_step=310, ledger=ledger, good=make.safe(*range(0, 310, 10))
+    )
+    assert plan.actions == ("rollback", "undo")
+    assert (plan.rollback.step, plan.settings) == (290, {"optim.lr": up.old["optim.lr"]})
+    ledger = make.after(ledger, plan, 310)
+    _, again = blamed(make, step=300, first_step=300, ledger=ledger)
+    assert "lower-lr" in again.actions
+
+
 # Where a change holds, as the ledger knows it.
 
 

@@ -90,7 +90,11 @@ def after_decision(
         return (*changes, made("restart", step, settings, surroundings=surroundings))
     if decision.kind != "recover":
         return changes
-    changes = without(changes, data.get("undo", ()))
+    undone = data.get("undo", ())
+    changes = without(changes, undone)
+    if any(change["how"] == "raise" for change in undone):
+        # The rates before held for a while: if the sign returns, it is no matter of one raise more.
+        changes = tuple(change for change in changes if change.how != "raise")
     if back := data.get("rollback"):
         step = int(back["to"])
         changes = gone_back(changes, step)

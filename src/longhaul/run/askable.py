@@ -90,7 +90,7 @@ def refuse_undone(ledger: LedgerState, changed: Mapping[str, Any], *, force: boo
         undone = None if force else ledger.undone(path, value)
         if undone is not None:
             raise NotAskable(
-                f"{path}: {value} is as far out as what was undone at step {undone.step:,} because of "
-                f"{undone.cause}",
+                f"{path}: {value} is as far out as what was undone at step {undone.step:,} "
+                f"because of {undone.cause}",
                 "if you want it all the same, ask again with --force; it is not undone again",
             )
