@@ -110,6 +110,15 @@ def test_every_kind_that_acts_undoes_the_change_first_and_says_who_made_it(make,
     assert after.undone("optim.lr", 1.0) == after.recoveries[0]
 
 
+@pytest.mark.parametrize("kind", HARMFUL)
+def test_of_what_a_person_has_just_changed_a_warning_is_sign_enough(make, kind):
+    ledger = make.set(LedgerState(), "optim.lr", 1.0, 1e-3, 300)
+    situation = make.situation(310, ledger, states=make.safe(290, 300))
+    warning = make.finding(kind, 310, 302, severity="warning")
+    assert POLICY.decide(situation, [warning]).actions == ("rollback", "undo")
+    assert POLICY.decide(situation, [replace(warning, severity="notice")]) is None
+
+
 def test_only_if_the_sign_returns_does_the_ladder_begin_and_no_budget_is_spent(make):
     situation, plan = blamed(make)
     ledger = make.after(situation.ledger, plan, 310)
