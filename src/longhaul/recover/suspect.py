@@ -78,8 +78,8 @@ def harmful(change: Change, settings: Recipe, ledger: LedgerState) -> Pairs:
     """
     found, values = {}, settings.model_dump(mode="json")
     for path, (before, since) in change.settings.items():
-        if not path.startswith(_COMPUTES) or path in _FOUND_BY_THE_RUN:
-            continue
+        if not path.startswith(_COMPUTES) or path in _FOUND_BY_THE_RUN or before == "auto":
+            continue  # what is "auto" the run finds for itself
         now = value_at(values, path)
         if now == before or (path == LEARNING_RATE and now < before):
             continue
