@@ -78,6 +78,7 @@ class Live:
             self.step, self.ledger, self.recipe,
             good=good_states(self.safe.values(), self.course, probation),
             quiet_since=self.course.quiet_since, draw=self.draw,
+            states=tuple(self.safe.values()), troubles=self.course.troubles,
         )  # fmt: skip
         plan = None
         if findings or self.step % LOOK_EVERY_STEPS == 0:

@@ -1,11 +1,14 @@
 """What a drafted plan becomes once the cause is known."""
 
+import json
+
 import pytest
 
 from longhaul.config.recover import RecoverSection
 from longhaul.core.records import Event, from_line, to_line
 from longhaul.diagnose.cause import Verdict
 from longhaul.logbook.ledger import LedgerState
+from longhaul.recover.learning_rate import in_force
 from longhaul.recover.policy import Policy
 from longhaul.recover.shape import asks_for_cause, shaped, verdict_in
 
@@ -52,6 +55,21 @@ def test_a_rate_that_is_too_high_is_lowered_and_no_data_is_passed_over(make, kin
 def test_where_half_of_the_rate_does_not_help_it_is_lowered_to_what_does(make) -> None:
     plan, at = drafted(make, "divergence")
     assert shaped(plan, EIGHTH, at, LIMITS).settings == {"optim.lr": 1.25e-4}
+
+
+def test_a_rate_that_replays_found_is_gone_to_at_once_however_low(make) -> None:
+    """Ladders halve down to a floor; from what replays have shown they may go on halving."""
+    found = Verdict("hyper-parameter", "rate", "", {"factor": 1 / 128, "too_high": 1 / 32})
+    plan, at = drafted(make, "divergence", recipe=make.recipe(lr=1.0))
+    done = shaped(plan, found, at, LIMITS)
+    assert done.settings == {"optim.lr": 1 / 128}
+    rate = in_force(at.settings, plan.first_step)
+    assert done.failed == (rate / 32, rate), "what failed, in the run and in replays"
+    ledger = make.after(LedgerState(), done, 200)
+    again, _ = drafted(make, "divergence", ledger=ledger, recipe=make.recipe(lr=1.0))
+    assert again.settings == {"optim.lr": 1 / 256}
+    back = [json.loads(json.dumps(recovery.failed)) for recovery in ledger.recoveries]
+    assert back == [list(done.failed)]
 
 
 @pytest.mark.parametrize("cause", ["parallel or kernel bug", "software", "machine"])

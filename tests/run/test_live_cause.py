@@ -158,6 +158,13 @@ def test_a_rate_that_is_too_high_is_lowered_and_no_data_is_passed_over(room: Roo
     assert "lower-lr" in decision.data["actions"]
     assert decision.data["set"]["optim.lr"] <= 15.0
     assert decision.data["skip"] is None
+    told = room.causes()[0].data
+    assert "0.125 of the rate" in told["rungs"], "lower rates are tried until one works"
+    factor, too_high = told["evidence"]["factor"], told["evidence"]["too_high"]
+    assert decision.data["set"]["optim.lr"] == pytest.approx(30.0 * factor)
+    assert factor < too_high in (1.0, 0.5, 0.125, 1 / 32, 1 / 128, 1 / 512, 1 / 2048)
+    assert told["replayed_steps"] <= 200
+    assert len(decision.data["failed"]) == 1 + (too_high < 1)
 
 
 def test_a_kernel_that_computes_wrong_numbers_stops_the_run_with_a_reason(

@@ -29,8 +29,9 @@ def is_rollback(record) -> bool:
 
 def test_a_decision_and_its_budget_outlive_sigkill(room) -> None:
     process = room.start(
-        "train", "drill", *SMALL, *SOME_CHECKPOINTS, "--set", "recover.max_recoveries=1"
-    )
+        "train", "drill", *SMALL, *SOME_CHECKPOINTS, "--set", "recover.max_recoveries=1",
+        "--set", "recover.undo=false", "--set", "recover.diagnose=false",
+    )  # fmt: skip
     room.wait_for("step 100", is_step(100))
     code, output = room.run("set", "drill", "optim.lr=10.0", "--reason", "far too high")
     assert code == 0, output

@@ -65,6 +65,10 @@ def _decision(decision: Decision) -> str:
         return (
             f"{', '.join(data['actions'])} after {data['cause']} {data.get('subject', '')}".rstrip()
         )
+    if decision.kind == "restart":
+        pairs = {**data.get("settings", {}), **data.get("surroundings", {})}
+        changed = ", ".join(f"{path} {old} → {new}" for path, (old, new) in pairs.items())
+        return f"went on with {changed}" if changed else "went on from before a change"
     if decision.kind == "checkpoint-health":
         return f"checkpoint {data.get('checkpoint')} is {data.get('health')}"
     return f"{decision.kind} {_pairs(data)}".rstrip()

@@ -29,7 +29,7 @@ from longhaul.config.train import (
 )
 from longhaul.core.addresses import without_secrets
 from longhaul.core.errors import RecipeError
-from longhaul.core.schedules import stage_at
+from longhaul.core.schedules import learning_rate_factor, stage_at
 
 MOST_TOKENS_EVALUATED = 1 << 16
 """Computed at once in an evaluation, however large a micro-batch is: more is no faster."""
@@ -111,6 +111,19 @@ class Recipe(Section):
         """Sequences that are evaluated at once beside micro-batches of so many tokens."""
         most = min(tokens, MOST_TOKENS_EVALUATED)
         return max(1, min(self.evaluation.sequences, most // self.model.context))
+
+    def learning_rate_factor(self, step: int) -> float:
+        """Factor of the schedule on `optim.lr` for the update that turns `step` into `step + 1`."""
+        schedule = self.optim.schedule
+        decay_steps = (schedule.decay_steps or self.total_steps() or 0) - schedule.from_step
+        return learning_rate_factor(
+            max(0, step - schedule.from_step),
+            shape=schedule.shape,
+            warmup_steps=schedule.warmup_steps,
+            decay_steps=decay_steps,
+            final_fraction=schedule.final_fraction,
+            cooldown_steps=round(schedule.cooldown_fraction * decay_steps),
+        )
 
     def total_steps(self) -> int | None:
         """Updates after which the run is finished; None when only hours limit it."""

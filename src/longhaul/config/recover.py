@@ -13,6 +13,7 @@ Told = Literal["report", "lower-lr", "fallback", "stop"]
 Action = Literal[
     "mask",
     "report",
+    "undo",
     "rollback",
     "skip-batch",
     "skip",
@@ -27,6 +28,7 @@ Action = Literal[
 ]
 """`mask`: the gate has held the update back already, and that is enough.
 `report`: written down, nothing else.
+`undo`: what was changed just before the first sign is as it was before; comes before any ladder.
 `rollback`: go on from the last good state before the first sign.
 `skip-batch`, `skip`: after a rollback, pass over the batch of the first sign, or a range around it.
 `lower-lr`, `tighten-clip`: `optim.lr`, `optim.clip` times a factor.
@@ -100,7 +102,19 @@ class RecoverSection(Section):
     again, with one thing changed at a time, and the verdict shapes what is done."""
     diagnose_steps: int = live(100, ge=0)
     """Steps that may be computed again before one action, at most; what does not fit is left out,
-    and said to be."""
+    and said to be. The search for a learning rate that works may take as many again."""
+    undo: bool = live(True)
+    """Before any ladder: what was changed just before the first sign (a setting by hand, a fork, a
+    restart with other settings, a raised learning rate) is undone, from the newest good state
+    before the change. Where it is false, or what changed cannot be undone (software, machines), it
+    is named."""
+    suspect_steps: int | None = live(None, ge=0)
+    """Steps from a change to a first sign that it may be blamed for. When absent, the longest of
+    the probation, twice the memory of the optimizer's second moment (1 / (1 - beta2)), and what a
+    changed weight decay needs to show (1 / (rate x decay)), but no more than the cooldown."""
+    stop_for_surroundings: bool = live(False)
+    """Stop for a person (exit 17) where the first suspect is software or machines, which a run
+    cannot change back by itself; else the ladder goes on."""
     margin_steps: int | None = live(None, ge=0)
     """How far before the first sign to go back to, where there is a good state; PaLM's 100, or
     1/50 of a shorter run."""

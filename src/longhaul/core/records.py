@@ -147,6 +147,8 @@ class Decision:
         skip: {"begin": draw, "end": draw}, blocks begin ≤ draw < end are passed over
         checkpoint-health: {"checkpoint": step, "health": word, "manifest": hash}
         stop: {}
+        restart: {"settings": {path: [before, since]}, "surroundings": the same of software, machine
+            and ranks}, what an attempt found changed where it went on
         recover: what the policy decided, or a person who asked for a rollback, as one line, so
             that a crash keeps all of it or nothing:
             {"cause": kind of finding, "subject": its subject, "first_step": of its first sign,
@@ -155,7 +157,8 @@ class Decision:
              "skip": {"begin": draw, "end": draw} or null, "set": {path: value},
              "old": {path: value before}, "reset": ["optimizer" | "loss-scale"],
              "rewarm_steps": n, "poison": [[checkpoint step, manifest hash]], "price": {…},
-             "fallback": name of what was forked to or "",
+             "fallback": name of what was forked to or "", "undo": [changes that are undone],
+             "failed": [learning rates that the run could not bear],
              "verdict": {"cause", "rung", "sentence"} of replays made before it, or null}
     """
 

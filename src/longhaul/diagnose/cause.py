@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
-from longhaul.diagnose.symptom import HALF_WAY, Figures, Series, Symptom
+from longhaul.diagnose.symptom import HALF_WAY, Figures, Series, Symptom, working_rate
 
 Cause = Literal[
     "machine", "parallel or kernel bug", "software", "data", "hyper-parameter", "undetermined"
@@ -286,18 +286,21 @@ def _by_data(symptom: Symptom, ladder: Ladder) -> Verdict | None:
 def _by_rate(symptom: Symptom, ladder: Ladder) -> Verdict | None:
     if not symptom.shown_by(ladder.as_trained):
         return None
-    for factor, series in ladder.lower_rates:
-        if not symptom.shown_by(series):
-            elsewhere = "; it comes on other batches too" if ladder.other_data else ""
-            if _free_on_other_data(symptom, ladder):
-                elsewhere = "; only these batches bring it out"
-            return Verdict(
-                "hyper-parameter",
-                "rate",
-                f"it goes away with {factor:g} of the learning rate{elsewhere}",
-                {"factor": factor},
-            )
-    return None
+    free = [factor for factor, series in ladder.lower_rates if not symptom.shown_by(series)]
+    if not free:
+        return None
+    elsewhere = "; it comes on other batches too" if ladder.other_data else ""
+    if _free_on_other_data(symptom, ladder):
+        elsewhere = "; only these batches bring it out"
+    factor = working_rate(symptom, ladder.lower_rates) or min(free)
+    more = f", and {factor:g} of it works" if factor != free[0] else ""
+    tried = [1.0, *(f for f, series in ladder.lower_rates if not symptom.calm_in(series))]
+    return Verdict(
+        "hyper-parameter",
+        "rate",
+        f"it goes away with {free[0]:g} of the learning rate{more}{elsewhere}",
+        {"factor": factor, "too_high": min(f for f in tried if f > factor)},
+    )
 
 
 def _free_on_other_data(symptom: Symptom, ladder: Ladder) -> bool:

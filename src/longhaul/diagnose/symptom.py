@@ -13,6 +13,10 @@ from typing import Literal
 
 HALF_WAY = 0.5
 """From healthy to what was recorded: less does not show the symptom, nor explain it."""
+_CALM = 0.125
+"""Of what was recorded: less is left where a learning rate works."""
+_MUCH_BETTER = 0.05
+"""Share of the loss: lower rates look better over a few steps, as they average out its noise."""
 
 _REFERENCE = 8
 """Steps whose median is a level."""
@@ -88,6 +92,26 @@ class Symptom:
         levels = [self.healthy, *_levels([self.measured(figures) for figures in lead])]
         return max(values) >= max(map(self._risen_from, levels))
 
+    def calm_in(self, series: Sequence[Figures]) -> bool:
+        """Hardly anything of it is left: what is not half of it may still harm a run at leisure.
+
+        The loss ends no higher than it was before the first sign, by more than an eighth of what
+        was recorded or by what noise does.
+        """
+        if self.shown_by(series):
+            return False
+        if self.kind == "gradient-spike":
+            return True
+        lead = [figures.loss for figures in series if figures.step < self.first_step]
+        level = min(_levels(lead) or lead[:1] or [self.ends_at(series)])
+        rise = self.reached - self.healthy if self.kind != "non-finite" else 0.0
+        return self.ends_at(series) <= level + max(_CALM * rise, _LEAST_RISE * abs(level))
+
+    def ends_at(self, series: Sequence[Figures]) -> float:
+        """Loss at the end of some steps, from the first sign on."""
+        rest = [figures.loss for figures in series if figures.step >= self.first_step]
+        return _ending(rest) if rest and all(map(math.isfinite, rest)) else math.inf
+
     def measured(self, figures: Figures) -> float:
         """The figure that it shows in."""
         return figures.gradient_norm if self.kind == "gradient-spike" else figures.loss
@@ -134,6 +158,23 @@ def symptom_since(recorded: Sequence[Figures], first_step: int) -> Symptom | Non
     if reached <= healthy:
         return None
     return Symptom("divergence", rest[-1].step, first_step, healthy, reached)
+
+
+def working_rate(symptom: Symptom, tried: Sequence[tuple[float, Series]]) -> float | None:
+    """The highest factor on the learning rate that leaves hardly anything of a symptom, and that a
+    lower one does not do much better than; None if none does.
+
+    Args:
+        symptom: seen at the full rate.
+        tried: factors, falling, with the figures of the same steps at each.
+    """
+    best: tuple[float, float] | None = None
+    for factor, series in tried:
+        end = symptom.ends_at(series)
+        better = best is not None and end < best[1] * (1 - _MUCH_BETTER)
+        if better or (best is None and symptom.calm_in(series)):
+            best = factor, end
+    return best[0] if best else None
 
 
 def _standing_out(history: list[Figures]) -> Symptom | None:

@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 from longhaul.core.errors import LonghaulError
 from longhaul.core.records import Decision
 from longhaul.core.units import Seconds
+from longhaul.logbook.changes import Change, after_decision, as_far
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.journal import Journal
 from longhaul.logbook.reading import read_decisions
@@ -104,6 +105,11 @@ class Recovery:
     """Blocks it passed over."""
     fallback: str = ""
     """Name of the fallback that it forked to."""
+    undo: tuple[Mapping[str, Any], ...] = ()
+    """Changes that it undid (`Change.as_data`)."""
+    failed: tuple[float, ...] = ()
+    """Learning rates that it left behind because the run could not bear them, as they were in
+    force at the first sign."""
 
 
 @dataclass(frozen=True)
@@ -139,8 +145,19 @@ class LedgerState:
     recoveries: tuple[Recovery, ...] = ()
     """In the order decided."""
     resets: tuple[Reset, ...] = ()
+    changes: tuple[Change, ...] = ()
+    """What is not as it was at the run's first step, and was not undone."""
     decisions: int = 0
     """How many decisions were folded in."""
+
+    def undone(self, path: str, value: Any) -> Recovery | None:
+        """The recovery that undid a change of a setting to this value, or to one less far."""
+        for recovery in reversed(self.recoveries):
+            for change in recovery.undo:
+                pair = change["settings"].get(path)
+                if pair is not None and as_far(pair[0], pair[1], value):
+                    return recovery
+        return None
 
     def override_at(self, path: str, step: int) -> Override | None:
         """The decision in force on one setting for the update after `step`."""
@@ -159,24 +176,29 @@ def fold(state: LedgerState, decision: Decision) -> LedgerState:
     Raises:
         LedgerError: the decision lacks what its kind needs.
     """
-    state = replace(state, decisions=state.decisions + 1)
     try:
-        if decision.kind == "set":
-            path, value = decision.data["path"], decision.data["value"]
-            return _with_override(state, decision, path, value, decision.data.get("old"))
-        if decision.kind == "unset":
-            return _without_overrides(state, decision.data["path"])
-        if decision.kind == "skip":
-            return _with_skip(state, int(decision.data["begin"]), int(decision.data["end"]))
-        if decision.kind == "checkpoint-health":
-            return _with_health(state, decision.data)
-        if decision.kind == "recover":
-            return _with_recovery(state, decision)
-    except (KeyError, ValueError, TypeError) as error:
+        state = _with_values(state, decision)
+        changes = after_decision(state.changes, decision, len(state.resets))
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise LedgerError(
             f"decision {decision.kind} at step {decision.step} by {decision.who}: "
             f"{dict(decision.data)!r:.300} is not what this kind needs ({error!r})"
         ) from error
+    return replace(state, changes=changes, decisions=state.decisions + 1)
+
+
+def _with_values(state: LedgerState, decision: Decision) -> LedgerState:
+    if decision.kind == "set":
+        path, value = decision.data["path"], decision.data["value"]
+        return _with_override(state, decision, path, value, decision.data.get("old"))
+    if decision.kind == "unset":
+        return _without_overrides(state, decision.data["path"])
+    if decision.kind == "skip":
+        return _with_skip(state, int(decision.data["begin"]), int(decision.data["end"]))
+    if decision.kind == "checkpoint-health":
+        return _with_health(state, decision.data)
+    if decision.kind == "recover":
+        return _with_recovery(state, decision)
     return state
 
 
@@ -251,6 +273,12 @@ def _with_recovery(state: LedgerState, decision: Decision) -> LedgerState:
     if what := tuple(data.get("reset", ())):
         new = Reset(len(state.resets) + 1, what, int(data.get("rewarm_steps", 0)))
         state = replace(state, resets=(*state.resets, new))
+    if undo := tuple(data.get("undo", ())):
+        # A state from before an undone reset is gone back to as it was.
+        taken_back = {number for change in undo for number in change["resets"]}
+        kept = (replace(r, what=(), rewarm_steps=0) if r.number in taken_back else r
+                for r in state.resets)  # fmt: skip
+        state = replace(state, resets=tuple(kept))
     rollback = data.get("rollback")
     recovery = Recovery(
         step=decision.step,
@@ -265,6 +293,8 @@ def _with_recovery(state: LedgerState, decision: Decision) -> LedgerState:
         first_draw=int(data.get("first_draw", 0)),
         skip=(int(skip["begin"]), int(skip["end"])) if skip else None,
         fallback=str(data.get("fallback", "")),
+        undo=undo,
+        failed=tuple(float(rate) for rate in data.get("failed", ())),
     )
     return replace(state, recoveries=(*state.recoveries, recovery))
 

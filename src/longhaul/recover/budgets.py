@@ -6,7 +6,7 @@ Enters: the ledger's recoveries and skips, the step. Leaves: counts, and the rea
 more may be spent. Never knows: actions to come.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from longhaul.config.recover import RecoverSection
 from longhaul.logbook.ledger import LedgerState, Recovery
@@ -14,6 +14,11 @@ from longhaul.recover.plan import WHO, Situation
 
 FREE = frozenset({"mask", "report", "raise-lr", "fallback", "stop"})
 """Actions that no budget counts. Of fallbacks there are as many as the recipe lists."""
+
+
+def is_free(actions: Collection[str]) -> bool:
+    """Whether no budget counts them: what is undone is undone once only, wherever it goes back."""
+    return "undo" in actions or FREE.issuperset(actions)
 
 
 def own_recoveries(ledger: LedgerState) -> list[Recovery]:
@@ -44,7 +49,7 @@ def recent(
 
 def spent(situation: Situation, limits: RecoverSection, cooldown_steps: int) -> str:
     """Why no further recovery may be paid for; empty if one may."""
-    paid = [r for r in since_fallback(situation.ledger) if not FREE.issuperset(r.actions)]
+    paid = [r for r in since_fallback(situation.ledger) if not is_free(r.actions)]
     if len(paid) >= limits.max_recoveries:
         return (
             f"{len(paid)} recoveries were made, and recover.max_recoveries allows "

@@ -4,11 +4,9 @@ Enters: a remedy and what led to it. Leaves: a `Plan`.
 Never knows: why this remedy was chosen.
 """
 
-from typing import Any
-
 from longhaul.config.recover import RecoverSection
 from longhaul.recover.back import Sign
-from longhaul.recover.plan import Plan, Situation
+from longhaul.recover.plan import Plan, Situation, value_at
 from longhaul.recover.price import price_of
 from longhaul.recover.rungs import Remedy
 from longhaul.recover.sizes import Sizes
@@ -26,6 +24,7 @@ def draft(
     subject: str = "",
     sign: Sign | None = None,
     fallback: str = "",
+    failed: tuple[float, ...] = (),
 ) -> Plan:
     """The plan.
 
@@ -39,9 +38,10 @@ def draft(
         subject: of that finding.
         sign: the first sign; None without any.
         fallback: name of the fallback that the remedy is.
+        failed: learning rates that are left behind.
     """
     values = situation.settings.model_dump(mode="json")
-    old = {path: _value_at(values, path) for path in remedy.settings}
+    old = {path: value_at(values, path) for path in remedy.settings}
     price = price_of(situation, remedy, limits, sizes, for_good=bool(fallback))
     costs = what_it_costs(price)
     return Plan(
@@ -58,12 +58,8 @@ def draft(
         rewarm_steps=remedy.rewarm_steps,
         price=price,
         fallback=fallback,
+        undo=remedy.undo,
+        failed=failed,
         headline=headline,
         reason=f"{headline}: {what_is_done(remedy, old)}" + (f"; {costs}" if costs else ""),
     )
-
-
-def _value_at(values: Any, path: str) -> Any:
-    for part in path.split("."):
-        values = values[int(part)] if isinstance(values, list) else values[part]
-    return values

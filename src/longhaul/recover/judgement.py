@@ -137,6 +137,8 @@ class Judgement:
             settings=settings,
             ledger=ledger,
             good=good_states(self._states, self._course, probation),
+            states=self._states,
+            troubles=self._course.troubles,
             quiet_since=self._course.quiet_since,
             gradient_norm=median(self._norms) if self._norms else None,
             residual_max=median(self._residuals) if self._residuals else None,

@@ -1,14 +1,21 @@
 """The learning rate between what was asked for and what the run can bear.
 
+What a run cannot bear is an update of a size, which is the rate that the schedule makes of the peak
+(`optim.lr`) at that step. So rates that failed are remembered as they were in force, and a peak is
+too high if the schedule still leads it there: what failed at the top of the warm-up may be borne
+late in the decay.
+
 Enters: the ledger's recoveries and the rate in force. Leaves: the rate that was asked for, the
-highest one that may be tried again, the next one down and the next one up.
+highest one that may be tried again, the next one down and the next one up, and how long to wait.
 Never knows: why a rate is changed.
 """
 
-import itertools
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from longhaul.config.recipe import Recipe
 from longhaul.config.recover import RecoverSection
 from longhaul.logbook.ledger import LedgerState, Recovery
 from longhaul.recover.plan import WHO, Situation
@@ -18,6 +25,10 @@ _WITHIN = 1e-6
 """Rates this close are the same: a change of a millionth is none."""
 _LAST_STEP_UP = 1.1
 """What is less than this factor short of its end goes there at once."""
+_NEAR = math.sqrt(2)
+"""Rates within this factor are too alike for one to hold where the other has failed twice."""
+_ROUNDED = 1e-3
+"""A factor of 1.4142 is √2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +39,11 @@ class Rates:
     asked: float
     """Of the recipe, of a person, or of the fallback that was forked to."""
     ceiling: float
-    """Highest that may be tried: `asked`, or what was in force before a raise that failed."""
+    """Highest that may be tried: `asked`, or what keeps a factor of √2 from what failed twice."""
     floor: float
-    """Lowest that may be set."""
+    """Lowest that a ladder may set."""
+    failed_raises: int = 0
+    """How often the rate had to go down again since it was first raised: doubles the wait."""
 
     def lowered(self, factor: float) -> float | None:
         """The next rate down; None if the floor is reached."""
@@ -45,17 +58,24 @@ class Rates:
         return new if new > self.now * (1 + _WITHIN) else None
 
 
-def rates(situation: Situation, limits: RecoverSection, cooldown_steps: int) -> Rates:
+def rates(situation: Situation, limits: RecoverSection) -> Rates:
     """The rates as the ledger tells them."""
     now = situation.settings.optim.lr
-    chain = _chain(situation.ledger, PATH, now, situation.step)
-    asked = asked_value(situation, PATH, now)
-    ceiling = asked
-    for before, after in itertools.pairwise(chain):
-        failed = "raise-lr" in before.actions and "lower-lr" in after.actions
-        if failed and after.step - before.step <= cooldown_steps:
-            ceiling = min(ceiling, float(before.old[PATH]))
-    return Rates(now, asked, max(ceiling, min(now, asked)), asked * limits.min_lr_share)
+    asked, chain = _chain(situation.ledger, PATH, now, situation.step)
+    ceiling = min(asked, _highest_to_try(chain, situation.settings, situation.step))
+    base = asked
+    for recovery in chain:
+        # Replays may have shown that the run bears no more than far below the floor.
+        if recovery.settings[PATH] < base * limits.min_lr_share * (1 - _WITHIN):
+            base = float(recovery.settings[PATH])
+    return Rates(
+        now, asked, max(ceiling, min(now, asked)), base * limits.min_lr_share, _failed_raises(chain)
+    )
+
+
+def in_force(settings: Recipe, step: int) -> float:
+    """The rate of the update that led to `step`, which its record tells."""
+    return settings.optim.lr * settings.learning_rate_factor(max(step - 1, 0))
 
 
 def raised_since(situation: Situation, step: int) -> str:
@@ -78,26 +98,65 @@ def asked_value(situation: Situation, path: str, now: Any) -> Any:
         path: dotted path.
         now: the value in force.
     """
-    chain = _chain(situation.ledger, path, now, situation.step)
-    if not chain:
-        return now
-    first = chain[0]
-    return first.settings[path] if first.fallback else first.old[path]
+    return _chain(situation.ledger, path, now, situation.step)[0]
 
 
-def _chain(ledger: LedgerState, path: str, now: Any, step: int) -> list[Recovery]:
-    """The policy's changes of a setting since somebody else last gave it a value, or a fallback
-    did, in order.
+def _highest_to_try(chain: Sequence[Recovery], settings: Recipe, step: int) -> float:
+    """The highest peak whose rates stay clear of what failed twice."""
+    failed = [rate for recovery in chain for rate in _failed(recovery)]
+    twice = [
+        rate
+        for rate in failed
+        if sum(rate / _NEAR * (1 + _ROUNDED) < other <= rate for other in failed) > 1
+    ]
+    if not twice:
+        return math.inf
+    warm = settings.optim.schedule.from_step + settings.optim.schedule.warmup_steps
+    highest = max(settings.learning_rate_factor(at) for at in {step, max(step, warm)})
+    return min(twice) / _NEAR / highest if highest > 0 else math.inf
+
+
+def _failed(recovery: Recovery) -> tuple[float, ...]:
+    if recovery.failed or "lower-lr" not in recovery.actions:
+        return recovery.failed
+    return (float(recovery.old[PATH]),)  # an older longhaul did not tell at which rate
+
+
+def _failed_raises(chain: Sequence[Recovery]) -> int:
+    first = next((n for n, r in enumerate(chain) if "raise-lr" in r.actions), len(chain))
+    return sum("raise-lr" not in recovery.actions for recovery in chain[first:])
+
+
+def _chain(ledger: LedgerState, path: str, now: Any, step: int) -> tuple[Any, tuple[Recovery, ...]]:
+    """The value of a setting that was asked for, and the policy's changes of it since somebody
+    else last gave it a value, or a fallback did, in order.
     """
     override = ledger.override_at(path, step)
     if override is None or override.who != WHO:
-        return []
-    chain: list[Recovery] = []
+        return now, ()
+    asked, value, chain = now, None, tuple[Recovery, ...]()
+    held: list[tuple[Any, Any, tuple[Recovery, ...]]] = []
     for recovery in ledger.recoveries:
         if recovery.who != WHO or path not in recovery.settings:
             continue
-        others = chain and recovery.old.get(path) != chain[-1].settings[path]
-        if others or recovery.fallback:
-            chain = []
-        chain.append(recovery)
-    return chain if chain and chain[-1].settings[path] == now else []
+        new = recovery.settings[path]
+        if recovery.fallback:
+            asked, chain = new, (recovery,)
+        elif path in _not_raised(recovery):
+            # As before somebody changed it: with what had been asked for then, and had failed.
+            known = [(a, c) for v, a, c in held if v == new]
+            asked, chain = known[-1] if known else (new, ())
+        elif recovery.old.get(path) == value:
+            chain = (*chain, recovery)
+        else:
+            asked, chain = recovery.old.get(path), (recovery,)
+        value = new
+        held.append((value, asked, chain))
+    return (asked, chain) if value == now else (now, ())
+
+
+def _not_raised(recovery: Recovery) -> set[str]:
+    """Settings that a recovery undid, but for raises by the policy."""
+    return {
+        path for change in recovery.undo if change["how"] != "raise" for path in change["settings"]
+    }

@@ -13,6 +13,7 @@ from longhaul.config.recipe import Recipe
 from longhaul.config.recover import Action, Resettable
 from longhaul.core.units import Seconds
 from longhaul.diagnose.cause import Verdict
+from longhaul.logbook.changes import Change
 from longhaul.logbook.ledger import LedgerState
 
 WHO: Final = "policy"
@@ -34,6 +35,16 @@ class Safe:
     """`remote`: a tier has it, and it must be fetched first."""
 
 
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """One warning or alarm about the weights."""
+
+    first_step: int
+    """Step of the first sign."""
+    step: int
+    """Step that brought it to light."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
     """Where the run stands at a step border: all that a decision may depend on."""
@@ -50,6 +61,10 @@ class Situation:
     ledger: LedgerState
     good: tuple[Safe, ...] = ()
     """States whose probation is over (`probation.good_states`), by rising step."""
+    states: tuple[Safe, ...] = ()
+    """All that can be gone back to, in probation or not."""
+    troubles: tuple[Trouble, ...] = ()
+    """Of the course of training that the run stands on."""
     quiet_since: int = 0
     """Step of the last trouble in the course of training that the run stands on
     (`probation.Course.quiet_since`)."""
@@ -87,6 +102,10 @@ class Plan:
     """See `price.price_of`."""
     fallback: str = ""
     """Name of the `[[fallback]]` entry that is forked to; `settings` has its values."""
+    undo: tuple[Change, ...] = ()
+    """Changes that are undone, oldest first; `settings` has the values before them."""
+    failed: tuple[float, ...] = ()
+    """Learning rates that the run could not bear, as they were in force at the first sign."""
     stop: bool = False
     """End the attempt with exit code 17: a person must look."""
     verdict: Verdict | None = None
@@ -123,8 +142,17 @@ class Plan:
             "poison": [],
             "price": dict(self.price),
             "fallback": self.fallback,
+            "undo": [change.as_data() for change in self.undo],
+            "failed": list(self.failed),
             "verdict": _in_short(self.verdict) if self.verdict else None,
         }
+
+
+def value_at(values: Any, path: str) -> Any:
+    """What lies at a dotted path of settings in their JSON form."""
+    for part in path.split("."):
+        values = values[int(part)] if isinstance(values, list) else values[part]
+    return values
 
 
 def _in_short(verdict: Verdict) -> dict[str, str]:

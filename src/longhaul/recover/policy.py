@@ -7,7 +7,7 @@ Enters: a `Situation` at a step border, the findings since the last one. Leaves:
 None. Never knows: clocks, files, tensors, or how a plan is carried out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from longhaul.config.recover import (
@@ -31,10 +31,11 @@ from longhaul.recover.budgets import (
     spent,
 )
 from longhaul.recover.draft import draft
-from longhaul.recover.learning_rate import rates
-from longhaul.recover.plan import Plan, Situation
+from longhaul.recover.learning_rate import PATH, rates
+from longhaul.recover.plan import WHO, Plan, Situation
 from longhaul.recover.rungs import Means, Remedy, fallback_remedy, remedy_of
 from longhaul.recover.sizes import Sizes, sizes_of
+from longhaul.recover.undo import suspicion
 from longhaul.recover.words import what_is_wrong
 
 _BY_URGENCY = (
@@ -77,9 +78,11 @@ class Policy:
         present = [finding for finding in findings if self._concerns(situation, finding)]
         harmful = [finding for finding in present if _acted_on(finding)]
         if harmful:
-            plan: Plan | None = self._climb(
+            plan: Plan | None = self._act(
                 situation, min(harmful, key=_urgency), min(harmful, key=_sign)
             )
+        elif (early := self._undo_early(situation, present)) is not None:
+            plan = early
         elif present:
             plan = self._tell(situation, present)
         else:
@@ -102,7 +105,33 @@ class Policy:
             for recovery in own_recoveries(situation.ledger)
         )
 
-    def _climb(self, situation: Situation, cause: Finding, sign: Finding) -> Plan:
+    def _act(self, situation: Situation, cause: Finding, sign: Finding) -> Plan:
+        """Undo what was changed just before; or else climb the cause's ladder."""
+        sizes = self._sizes(situation)
+        suspected = suspicion(situation, cause, self._limits, sizes)
+        if suspected.remedy is None:
+            if suspected.surroundings and self._limits.stop_for_surroundings:
+                lack = f"it came {suspected.words}, and recover.stop_for_surroundings asks for it"
+                return _stop(cause, sign, lack)
+            return self._climb(situation, cause, sign, suspected.words)
+        means = Means(situation, self._limits, sizes, cause, sizes.margin)
+        return self._draft(means, cause, suspected.remedy, suspected.words)
+
+    def _undo_early(self, situation: Situation, present: Sequence[Finding]) -> Plan | None:
+        """Of what a person has just changed a warning is sign enough: both together are more than
+        either, and undoing it costs but the few steps since.
+        """
+        warnings = [finding for finding in present if finding.kind in _BY_URGENCY]
+        for cause in sorted(warnings, key=_urgency):
+            sizes = self._sizes(situation)
+            suspected = suspicion(situation, cause, self._limits, sizes)
+            remedy = suspected.remedy
+            if remedy is not None and any(change.how != "raise" for change in remedy.undo):
+                means = Means(situation, self._limits, sizes, cause, sizes.margin)
+                return self._draft(means, cause, remedy, suspected.words)
+        return None
+
+    def _climb(self, situation: Situation, cause: Finding, sign: Finding, after: str = "") -> Plan:
         """The next rung of the cause's ladder that can still do something and is paid for."""
         sizes = self._sizes(situation)
         ladder = ladder_of(self._limits.ladder, cause.kind)
@@ -130,6 +159,7 @@ class Policy:
                 why = "no good state lies before it"
             elif climbed and not why:
                 why = f"number {climbed + 1} within {sizes.cooldown:,} steps"
+            why = ", ".join(filter(None, (after, why)))
             return self._draft(means, cause, remedy, why)
         return self._last_resort(means, cause, lack)
 
@@ -142,7 +172,7 @@ class Policy:
         who = learning_rate.raised_since(situation, to.step) if to else ""
         if not who or "rollback" not in rung or "lower-lr" in rung:
             return None
-        return ("rollback", "lower-lr"), f"after {who} raised {learning_rate.PATH}"
+        return ("rollback", "lower-lr"), f"after {who} raised {PATH}"
 
     def _for_same_data(
         self, rung: tuple[Action, ...], cause: Finding, means: Means
@@ -177,7 +207,8 @@ class Policy:
                 means = Means(situation, self._limits, sizes, finding, sizes.margin)
                 plans.append(self._draft(means, finding, Remedy(("mask",)), ""))
             elif finding.kind in SOUND_KINDS and not self._told_before(situation, finding):
-                plans.append(self._climb(situation, finding, finding))
+                after = suspicion(situation, finding, self._limits, sizes).words
+                plans.append(self._climb(situation, finding, finding, after))
         return min(plans, key=lambda plan: not (plan.effects or plan.stop), default=None)
 
     def _told_before(self, situation: Situation, finding: Finding) -> bool:
@@ -193,14 +224,17 @@ class Policy:
         if not recoveries:
             return None
         sizes = self._sizes(situation)
-        last = recoveries[-1]
-        begin = max(situation.quiet_since, last.step if last.to_step is None else last.to_step)
-        if situation.step - begin < sizes.raise_after:
-            return None
-        new = rates(situation, self._limits, sizes.cooldown).raised(self._limits.raise_factor)
+        known = rates(situation, self._limits)
+        new = known.raised(self._limits.raise_factor)
         if new is None:
             return None
-        remedy = Remedy(("raise-lr",), settings={learning_rate.PATH: new})
+        # What somebody changed and is undone has nothing to do with how long the rate has held.
+        own = [r for r in recoveries if r.who != WHO or not r.undo or PATH in _raised_by(r)]
+        last = (own or recoveries)[-1]
+        begin = max(situation.quiet_since, last.step if last.to_step is None else last.to_step)
+        if situation.step - begin < sizes.raise_after << known.failed_raises:
+            return None
+        remedy = Remedy(("raise-lr",), settings={PATH: new})
         headline = f"healthy for {situation.step - begin:,} steps"
         return draft(situation, self._limits, sizes, remedy, headline, cause=PROBATION)
 
@@ -208,9 +242,13 @@ class Policy:
         self, means: Means, cause: Finding, remedy: Remedy, why: str, fallback: str = ""
     ) -> Plan:
         headline = what_is_wrong(cause) + (f", {why}" if why else "")
+        raised = any(change.how == "raise" for change in remedy.undo)
+        failed = raised or "lower-lr" in remedy.actions
+        rate = learning_rate.in_force(means.situation.settings, means.sign.first_step)
         return draft(
             means.situation, self._limits, means.sizes, remedy, headline,
             cause=cause.kind, subject=cause.subject, sign=means.sign, fallback=fallback,
+            failed=(rate,) if failed else (),
         )  # fmt: skip
 
     def _sizes(self, situation: Situation) -> Sizes:
@@ -241,13 +279,19 @@ def _earlier(
     recoveries: Sequence[Recovery], finding: Finding, situation: Situation, sizes: Sizes
 ) -> list[Recovery]:
     """Recoveries of late for the same cause. Of reports only those on the same subject count:
-    another source or role is another story. An update that the gate held back is no rung.
+    another source or role is another story. An update that the gate held back is no rung, nor is a
+    change that was undone.
     """
     made = recent(recoveries, finding.kind, situation.step, sizes.cooldown)
-    made = [recovery for recovery in made if recovery.actions != ("mask",)]
+    made = [r for r in made if r.actions != ("mask",) and not r.undo]
     if finding.kind not in SOUND_KINDS:
         return made
     return [recovery for recovery in made if recovery.subject == finding.subject]
+
+
+def _raised_by(recovery: Recovery) -> Iterable[str]:
+    """Settings whose raise by the policy a recovery undid."""
+    return (path for c in recovery.undo if c["how"] == "raise" for path in c["settings"])
 
 
 def _stop(cause: Finding, sign: Finding, lack: str) -> Plan:

@@ -40,7 +40,7 @@ def price_of(
         `steps_lost_later` (full steps' worth of progress; below 0 where a raise gains some) and
         `seconds_lost_later`.
     """
-    known = rates(situation, limits, sizes.cooldown)
+    known = rates(situation, limits)
     begin = remedy.rollback.step if remedy.rollback else situation.step
     total = situation.settings.total_steps()
     left = None if total is None else max(total - begin, 0)
@@ -52,6 +52,8 @@ def price_of(
 
     lost = situation.step - begin
     later = cost(new) - cost(known.now) + remedy.rewarm_steps / 2
+    if any(change.how != "raise" for change in remedy.undo):
+        later = 0.0  # what somebody set just before the trouble is no pace to compare with
     return {
         "steps_lost": lost,
         "seconds_lost": round(lost * situation.seconds_per_step, 3),

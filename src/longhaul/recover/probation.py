@@ -17,17 +17,7 @@ from dataclasses import dataclass
 
 from longhaul.config.recover import SOUND_KINDS
 from longhaul.core.records import Event, Finding, Record, StepRecord
-from longhaul.recover.plan import Safe
-
-
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """One warning or alarm about the weights."""
-
-    first_step: int
-    """Step of the first sign."""
-    step: int
-    """Step that brought it to light."""
+from longhaul.recover.plan import Safe, Trouble
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +87,34 @@ def good_states(states: Iterable[Safe], course: Course, probation_steps: int) ->
     """
     good = (state for state in states if course.is_good(state.step, probation_steps))
     return tuple(sorted(good, key=lambda state: (state.step, state.where == "memory")))
+
+
+def innocent_states(
+    states: Iterable[Safe],
+    troubles: Iterable[Trouble],
+    change_step: int,
+    margin_steps: int,
+    probation_steps: int,
+) -> tuple[Safe, ...]:
+    """States from before a change, by rising step, that nothing but what came of the change speaks
+    against: one whose probation it cut short is as good as any.
+
+    Args:
+        states: that can be gone back to.
+        troubles: of the course of training.
+        change_step: updates made when the change came into force.
+        margin_steps: by which a first sign may be estimated too early.
+        probation_steps: the probation's length.
+    """
+    older = [
+        trouble
+        for trouble in troubles
+        if trouble.step <= change_step or trouble.first_step <= change_step - margin_steps
+    ]
+    innocent = (
+        state
+        for state in states
+        if state.step <= change_step
+        and not any(t.first_step - probation_steps <= state.step <= t.step for t in older)
+    )
+    return tuple(sorted(innocent, key=lambda state: (state.step, state.where == "memory")))

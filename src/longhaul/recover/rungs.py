@@ -17,6 +17,7 @@ from longhaul.config.recover import (
     Resettable,
 )
 from longhaul.core.records import Finding
+from longhaul.logbook.changes import Change
 from longhaul.recover import learning_rate
 from longhaul.recover.back import batch_to_skip, range_to_skip, safe_before
 from longhaul.recover.learning_rate import asked_value, rates
@@ -43,6 +44,7 @@ class Remedy:
     settings: Mapping[str, Any] = field(default_factory=dict)
     reset: tuple[Resettable, ...] = ()
     rewarm_steps: int = 0
+    undo: tuple[Change, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,7 @@ def _with_action(remedy: Remedy, action: Action, means: Means) -> Remedy:
                 skip = batch_to_skip(situation, means.sign, to, means.limits)
             return replace(added, skip=skip) if skip else remedy
         case "lower-lr":
-            known = rates(situation, means.limits, means.sizes.cooldown)
+            known = rates(situation, means.limits)
             return _with_setting(
                 remedy, added, learning_rate.PATH, known.lowered(means.limits.lr_factor)
             )

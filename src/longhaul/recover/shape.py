@@ -17,7 +17,7 @@ from longhaul.config.recover import RecoverSection
 from longhaul.diagnose.cause import CAUSES, Verdict
 from longhaul.recover.back import range_to_skip
 from longhaul.recover.draft import draft
-from longhaul.recover.learning_rate import PATH, rates
+from longhaul.recover.learning_rate import PATH, in_force, rates
 from longhaul.recover.plan import Plan, Situation
 from longhaul.recover.rungs import Remedy
 from longhaul.recover.sizes import Sizes, sizes_of
@@ -29,6 +29,8 @@ may be done about it needs no cause."""
 
 def asks_for_cause(plan: Plan, limits: RecoverSection) -> bool:
     """Whether the cause is looked for before the plan is carried out."""
+    if any(change.how != "raise" for change in plan.undo):
+        return False  # what a person or a restart changed is undone whatever a replay tells
     cures = plan.rollback is not None or "lower-lr" in plan.actions
     last_resort = plan.stop or bool(plan.fallback)
     return limits.diagnose and cures and not last_resort and plan.cause in _SEEN_IN_A_REPLAY
@@ -51,6 +53,8 @@ def shaped(plan: Plan, verdict: Verdict, situation: Situation, limits: RecoverSe
             return plan
         case "data":
             remedy = _of_data(plan, situation, limits, sizes)
+        case "hyper-parameter" if plan.undo:
+            return plan  # the rate before the raise is one that held
         case "hyper-parameter":
             remedy = _of_rate(plan, verdict, situation, limits, sizes)
         case _:
@@ -58,7 +62,11 @@ def shaped(plan: Plan, verdict: Verdict, situation: Situation, limits: RecoverSe
     if remedy is None:
         return plan
     headline = f"{plan.headline}, because of the {_WORDS[verdict.cause]}"
-    return _redrafted(plan, remedy, headline, situation, limits, sizes)
+    failed: tuple[float, ...] = ()
+    if verdict.cause == "hyper-parameter":
+        rate = in_force(situation.settings, plan.first_step)
+        failed = tuple(sorted({rate, rate * verdict.evidence.get("too_high", 1.0)}))
+    return _redrafted(plan, remedy, headline, situation, limits, sizes, failed)
 
 
 def verdict_in(data: Mapping[str, Any]) -> Verdict | None:
@@ -84,9 +92,12 @@ def _of_data(
 def _of_rate(
     plan: Plan, verdict: Verdict, situation: Situation, limits: RecoverSection, sizes: Sizes
 ) -> Remedy | None:
-    # Where half of the rate shows it too, lowering to half would only lead here again.
-    factor = min(limits.lr_factor, verdict.evidence.get("factor", 1.0))
-    new = rates(situation, limits, sizes.cooldown).lowered(factor)
+    # Where half of the rate shows it too, lowering to half would only lead here again: replays have
+    # found the rate that works, if need be below the floor of ladders, which only halve.
+    found, known = verdict.evidence.get("factor", 1.0), rates(situation, limits)
+    new = known.lowered(limits.lr_factor)
+    if found < limits.lr_factor:
+        new = known.now * found
     if new is None:
         return None
     others = [action for action in plan.actions if action not in ("skip", "skip-batch", "lower-lr")]
@@ -126,9 +137,10 @@ def _redrafted(
     situation: Situation,
     limits: RecoverSection,
     sizes: Sizes,
+    failed: tuple[float, ...] = (),
 ) -> Plan:
     redrafted = draft(
         situation, limits, sizes, remedy, headline,
-        cause=plan.cause, subject=plan.subject, sign=plan,
+        cause=plan.cause, subject=plan.subject, sign=plan, failed=failed,
     )  # fmt: skip
     return replace(redrafted, verdict=plan.verdict)

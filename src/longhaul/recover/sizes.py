@@ -22,6 +22,8 @@ class Sizes:
     settle: int
     rewarm: int
     raise_after: int
+    suspect: int | None = None
+    """As asked for; None: it depends on what was changed (`suspect.steps_to_show`)."""
 
 
 def sizes_of(limits: RecoverSection, total_steps: int | None) -> Sizes:
@@ -40,4 +42,5 @@ def sizes_of(limits: RecoverSection, total_steps: int | None) -> Sizes:
         settle=of(limits.settle_steps, 50, 1 / 100),
         rewarm=of(limits.rewarm_steps, 200, 1 / 50),
         raise_after=of(limits.raise_after_steps, 2_000, 1 / 20),
+        suspect=limits.suspect_steps,
     )

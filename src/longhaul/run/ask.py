@@ -19,7 +19,12 @@ from longhaul.logbook.folder import RunFolder, open_run
 from longhaul.logbook.lease import live_holder, user_name
 from longhaul.logbook.reading import read_journal
 from longhaul.logbook.requests import new_request, submit
-from longhaul.run.askable import refuse_resets, refuse_senseless, refuse_unless_live
+from longhaul.run.askable import (
+    refuse_resets,
+    refuse_senseless,
+    refuse_undone,
+    refuse_unless_live,
+)
 from longhaul.run.asked import has_asked, read_asked
 from longhaul.run.past import read_past
 from longhaul.store.catalogue import catalogue
@@ -58,6 +63,7 @@ def ask_set(
     before, made = _effective(folder)
     after = with_overrides(before, {path: value}, {path: change})
     refuse_senseless(before, after, max(made, from_step), force=force)
+    refuse_undone(read_past(folder).ledger, {path: value}, force=force)
     data = {"path": path, "value": value, "from_step": from_step, "force": force}
     answer = _ask(folder, "set", data, reason, wait_s)
     if answer is None:
@@ -123,6 +129,7 @@ def ask_fork(
     typed = {parse_override(change)[0]: f"--set {change}" for change in changes}
     before, _ = _effective(folder)
     refuse_senseless(before, with_overrides(before, changed, typed), at_step, force=force)
+    refuse_undone(read_past(folder).ledger, changed, force=force)
     data = {"at": at_step, "set": changed, "reset": list(resets), "force": force}
     answer = _ask(folder, "fork", data, reason, wait_s)
     if answer is None:

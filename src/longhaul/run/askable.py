@@ -7,12 +7,14 @@ Enters: settings before and after, the step. Leaves: the reason why it cannot be
 Never knows: requests, runs, or who asks.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from longhaul.config.paths import change_of
 from longhaul.config.problems import unknown_setting
 from longhaul.config.recipe import Recipe
 from longhaul.core.errors import UsageError
+from longhaul.logbook.ledger import LedgerState
 
 RESETS = ("optimizer", "loss-scale", "schedule", "data")
 """What a fork may begin anew."""
@@ -75,3 +77,20 @@ def refuse_senseless(before: Recipe, after: Recipe, step: int, *, force: bool) -
             f"optim.lr: {new:g} is {new / was:.0e} times the {was:g} in force",
             "if it is no slip of the pen, ask again with --force",
         )
+
+
+def refuse_undone(ledger: LedgerState, changed: Mapping[str, Any], *, force: bool) -> None:
+    """What the run had to undo already. Who insists gets it, and it is not undone again: what comes
+    of it is left to the ladders.
+
+    Raises:
+        NotAskable: with what came of it.
+    """
+    for path, value in changed.items():
+        undone = None if force else ledger.undone(path, value)
+        if undone is not None:
+            raise NotAskable(
+                f"{path}: {value} is as far out as what was undone at step {undone.step:,} "
+                f"because of {undone.cause}",
+                "if you want it all the same, ask again with --force; it is not undone again",
+            )

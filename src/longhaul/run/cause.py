@@ -32,6 +32,7 @@ from longhaul.run.device import choose_device, torch_facts
 from longhaul.run.recorded import Recorded
 from longhaul.run.replays import Replayer, replay_each, settled
 from longhaul.run.rerun import Elsewhere, on_device
+from longhaul.run.restarted import NUMBERS_COME_FROM
 
 LEAD_STEPS = 16
 """Steps before the first sign that the rungs with other data and lower rates set out from."""
@@ -41,10 +42,6 @@ _SHIFTS = (1, -1, 4, -4, 8, 16)
 """Where other data is taken from: so many lengths of the stretch further on, or back."""
 _CHOICES = 4
 """Stretches of other data that are tried."""
-_NUMBERS_COME_FROM = (
-    "software.longhaul", "software.python", "software.git", "software.packages.torch",
-    "software.packages.numpy", "machine.cpu", "torch.",
-)  # fmt: skip
 _KINDS: Mapping[str, SymptomKind] = {
     "non-finite": "non-finite",
     "loss-spike": "loss-spike",
@@ -329,5 +326,5 @@ def _changed(before: Mapping[str, object], now: Mapping[str, object]) -> tuple[s
     return tuple(
         f"{path} {old!r} → {new!r}"
         for path, (old, new) in found.items()
-        if path.startswith(_NUMBERS_COME_FROM)
+        if path.startswith(NUMBERS_COME_FROM)
     )

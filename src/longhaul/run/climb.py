@@ -1,7 +1,8 @@
 """The ladder of replays in a live run: steps computed again, with one thing changed at a time.
 
 Replays are few. Half of the learning rate comes before other data: what goes away with it needs no
-other data, and what goes away with other data needs no more rates.
+other data, and what goes away with other data needs no more rates. Then lower rates are tried until
+one works.
 
 All ranks climb together, as a step is computed by all of them. What they decide follows from
 figures, which are taken from rank 0; where a rank by itself may have to give up, all of them do.
@@ -22,13 +23,20 @@ from longhaul.checkpoint.snapshots import DamagedSnapshot
 from longhaul.config.recipe import Recipe
 from longhaul.core.records import StepRecord
 from longhaul.data.batches import BatchRequest
-from longhaul.diagnose.cause import SAME_BITS, Ladder, Verdict, apart, decide, reproduced
-from longhaul.diagnose.symptom import Series, Symptom
+from longhaul.diagnose.cause import (
+    SAME_BITS,
+    Ladder,
+    Verdict,
+    apart,
+    decide,
+    reproduced,
+)
+from longhaul.diagnose.symptom import Series, Symptom, working_rate
 from longhaul.logbook.ledger import LedgerState
 from longhaul.parallel.control import Control, first_does
 from longhaul.recover.plan import Safe
 from longhaul.run.bundle import Bundle, StepInput, given_to, with_rate
-from longhaul.run.cause import RATES, has_dropout, rounding_of, symptom_in_words
+from longhaul.run.cause import has_dropout, rounding_of, symptom_in_words
 from longhaul.run.recorded import figures_of
 from longhaul.run.replays import Replayer
 from longhaul.store.commit import checkpoint_path
@@ -38,6 +46,10 @@ from longhaul.train.trainer import Trainer
 
 _SHIFTS = (-1, -2, 8, 16)
 """Where other data is taken from: so many lengths of the stretch back, which was sound, or on."""
+LIVE_RATES = tuple(0.5 * 0.25**n for n in range(7))
+"""Factors on the learning rate, the half and then by powers of four: down to 1/8192 of it."""
+_SEARCHED = 2
+"""Times `recover.diagnose_steps`, the steps before that included, for the rate that works."""
 _CHOICES = 2
 """Stretches of other data that are tried."""
 _NOT_LIVE = {
@@ -169,11 +181,13 @@ class _Climb:
         verdict = decide(question.symptom, self._ladder)
         if not reproduced(self._ladder):
             return verdict  # what does not come again cannot be seen to go away
-        for rung in (self._plain, self._half_rate, self._other_data, self._lowest_rate):
+        for rung in (self._plain, self._half_rate, self._other_data):
             self._ladder = rung(self._ladder)
             verdict = decide(question.symptom, self._ladder)
             if verdict.found:
                 break
+        if verdict.cause in ("undetermined", "hyper-parameter"):
+            verdict = self._search_rate(self._ladder)
         return verdict
 
     def figures(self) -> dict[str, Any]:
@@ -242,13 +256,23 @@ class _Climb:
         return replace(ladder, beside_plain=ladder.here, plain=tuple(found))
 
     def _half_rate(self, ladder: Ladder) -> Ladder:
-        return self._at_rate(ladder, RATES[0])
+        return self._at_rate(ladder, LIVE_RATES[0])
 
-    def _lowest_rate(self, ladder: Ladder) -> Ladder:
-        return self._at_rate(ladder, RATES[-1])
+    def _search_rate(self, ladder: Ladder) -> Verdict:
+        """Down by powers of four until a rate works, so that the run can go there at once: each
+        rollback that finds one by halving costs more than all of these replays.
+        """
+        symptom = self._question.symptom
+        for factor in LIVE_RATES[1:]:
+            works = working_rate(symptom, ladder.lower_rates)
+            if (works and ladder.lower_rates[-1][0] < works) or "rate" in ladder.skipped:
+                break  # the one below it was no better
+            ladder = self._at_rate(ladder, factor, _SEARCHED)
+        self._ladder = ladder
+        return decide(symptom, ladder)
 
-    def _at_rate(self, ladder: Ladder, factor: float) -> Ladder:
-        if why := self._too_many(len(self._question.varied)):
+    def _at_rate(self, ladder: Ladder, factor: float, times: int = 1) -> Ladder:
+        if why := self._too_many(len(self._question.varied), times):
             return _skip(ladder, "rate", why)
         inputs = (with_rate(given, factor) for given in self._varied())
         series = self._replay(self._begin(), inputs, len(self._question.varied))
@@ -334,13 +358,14 @@ class _Climb:
         steps = sorted(self._frames)
         return tuple(tuple(f for f in series if step <= f.step <= step + 1) for step in steps)
 
-    def _too_many(self, steps: int) -> str:
+    def _too_many(self, steps: int, times: int = 1) -> str:
         """Why so many steps more may not be computed; empty if they may."""
-        most = self._settings.recover.diagnose_steps
+        most = self._settings.recover.diagnose_steps * times
         if self._spent + steps <= most:
             return ""
         already = f" after {self._spent}" if self._spent else ""
-        return f"it takes {steps} steps{already}, and recover.diagnose_steps allows {most}"
+        allows = "allows" if times == 1 else f"times {times} allows"
+        return f"it takes {steps} steps{already}, and recover.diagnose_steps {allows} {most}"
 
 
 def _in_parts(given: StepInput, parts: int) -> StepInput:

@@ -17,7 +17,13 @@ from longhaul.core.units import Seconds
 from longhaul.logbook.ledger import LedgerError
 from longhaul.logbook.requests import Request, pending, refuse, settle
 from longhaul.recover.plan import Safe
-from longhaul.run.askable import NotAskable, refuse_resets, refuse_senseless, refuse_unless_live
+from longhaul.run.askable import (
+    NotAskable,
+    refuse_resets,
+    refuse_senseless,
+    refuse_undone,
+    refuse_unless_live,
+)
 from longhaul.run.book import Book
 from longhaul.run.recovery import Keep, Recovery
 from longhaul.train.trainer import Trainer
@@ -162,6 +168,8 @@ class Desk:
         step = trainer.position.step
         force = bool(request.data.get("force"))
         refuse_senseless(effective, settings, max(step, from_step), force=force)
+        refuse_undone(trainer.ledger, {path: value}, force=force)
+        again = trainer.ledger.undone(path, value) is not None
         old = value_at(effective.model_dump(mode="json"), path)
         data = {"path": path, "value": value, "old": old}
         decision = self._decide(request, step, data, from_step)
@@ -172,7 +180,8 @@ class Desk:
         trainer.apply(decision, segment)
         self._book.tell("settings-read-back", step, live=trainer.live_settings())
         later = f" from step {from_step} on" if from_step > step else ""
-        return f"{path} {old!r} → {value!r}{later}"
+        insisted = "; it was undone once and will not be again" if again else ""
+        return f"{path} {old!r} → {value!r}{later}{insisted}"
 
     def _roll_back(self, request: Request, trainer: Trainer, keep: Keep) -> str:
         wanted, step = int(request.data.get("to", -1)), trainer.position.step
@@ -199,7 +208,9 @@ class Desk:
             changed.setdefault("optim.schedule.from_step", at)
         before = trainer.settings
         after = with_overrides(before, changed, dict.fromkeys(changed, f"asked by {request.who}"))
-        refuse_senseless(before, after, at, force=bool(request.data.get("force")))
+        force = bool(request.data.get("force"))
+        refuse_senseless(before, after, at, force=force)
+        refuse_undone(trainer.ledger, changed, force=force)
         values = before.model_dump(mode="json")
         data = self._recover_data("fork", step, to, request) | {
             "set": changed,

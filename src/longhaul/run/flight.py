@@ -16,6 +16,7 @@ from longhaul.core.errors import ExitCode, LonghaulError
 from longhaul.core.fingerprint import differences, fingerprint
 from longhaul.core.records import Record, StepRecord
 from longhaul.data.dataset import Dataset
+from longhaul.logbook.ledger import LedgerState
 from longhaul.logbook.reading import read_journal, read_last
 from longhaul.parallel.control import RankLost, telling_who_is_lost
 from longhaul.parallel.place import Place, find_place
@@ -26,7 +27,7 @@ from longhaul.run.attempt import Attempt
 from longhaul.run.build import build_parts, site_of
 from longhaul.run.compilers import refuse_without_compiler
 from longhaul.run.crew import Briefing, lead, wishes_of
-from longhaul.run.desk import Desk
+from longhaul.run.desk import Desk, value_at
 from longhaul.run.device import choose_device, settle_torch, torch_facts
 from longhaul.run.ending import end_unfinished, finish
 from longhaul.run.keeper import Keeper
@@ -37,6 +38,7 @@ from longhaul.run.past import Past, is_fork
 from longhaul.run.pilot import Pilot
 from longhaul.run.precision import settle_precision
 from longhaul.run.recovery import Recovery
+from longhaul.run.restarted import decide_restart
 from longhaul.run.restore import restore_newest, set_unknown_aside
 from longhaul.run.save_interval import SaveInterval
 from longhaul.run.saved_batch import SavedBatches
@@ -196,7 +198,9 @@ def _announce(
     book, past, position = attempt.book, attempt.past, parts.progress.position
     ledger = book.ledger.state  # a start may have decided something already
     effective = with_overrides(attempt.recipe, ledger.overrides_at(position.step))
+    ledger = decide_restart(book, past.last_segment, effective, prints, position.step)
     _say_what_differs(attempt, effective, parts.progress, prints)
+    _say_what_stays_undone(attempt, ledger, position.step)
     reason = _reason(past, origin)
     book.open_segment(
         reason,
@@ -270,6 +274,20 @@ def _say_what_differs(
             segment_before=str(last.number),
             difference=changed,
         )
+
+
+def _say_what_stays_undone(attempt: Attempt, ledger: LedgerState, step: int) -> None:
+    """A recipe that asks for what was undone does not bring it back: a start asks for much."""
+    asked = attempt.recipe.model_dump(mode="json")
+    for path, value in ledger.overrides_at(step).items():
+        wanted = value_at(asked, path)
+        undone = ledger.undone(path, wanted) if wanted != value else None
+        if undone is not None:
+            attempt.view.say(
+                f"{path}: the recipe asks for {wanted}, which was undone at step "
+                f"{undone.step:,} because of {undone.cause}; {value} holds "
+                f"(`longhaul set {attempt.folder.name} {path}={wanted} --force` insists)"
+            )
 
 
 def _said(changed: Mapping[str, tuple[Any, Any]]) -> str:

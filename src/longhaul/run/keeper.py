@@ -293,4 +293,5 @@ class Keeper:
 
 def decided(ledger: LedgerState) -> tuple[object, ...]:
     """Parts of a ledger that are other objects once anything but a health was decided."""
-    return ledger.overrides, ledger.withdrawn, ledger.skips, ledger.recoveries, ledger.resets
+    parts = ledger.overrides, ledger.withdrawn, ledger.skips, ledger.recoveries, ledger.resets
+    return (*parts, ledger.changes)

@@ -10,7 +10,6 @@ from typing import Any
 from longhaul.config.load import with_overrides
 from longhaul.config.recipe import Recipe
 from longhaul.core.errors import NeedsPerson
-from longhaul.core.schedules import learning_rate_factor
 from longhaul.logbook.ledger import LedgerState
 
 
@@ -32,16 +31,7 @@ class EffectiveSettings:
 
 def learning_rate(settings: Recipe, step: int) -> float:
     """Learning rate of the update that turns `step` into `step + 1`."""
-    schedule = settings.optim.schedule
-    decay_steps = (schedule.decay_steps or settings.total_steps() or 0) - schedule.from_step
-    return settings.optim.lr * learning_rate_factor(
-        max(0, step - schedule.from_step),
-        shape=schedule.shape,
-        warmup_steps=schedule.warmup_steps,
-        decay_steps=decay_steps,
-        final_fraction=schedule.final_fraction,
-        cooldown_steps=round(schedule.cooldown_fraction * decay_steps),
-    )
+    return settings.optim.lr * settings.learning_rate_factor(step)
 
 
 def warming_up(settings: Recipe, step: int) -> bool:

@@ -1,0 +1,131 @@
+"""The first suspect for a sign: what changed just before it.
+
+Whatever else the trouble looks like, the newest thing about a run is what somebody has just done to
+it. A change is suspected if it came into force before the finding was made and no more than a
+bounded number of steps before its first sign. First signs are estimates, as noise may run into what
+rises or grows: the change may lie up to a margin behind them.
+
+Enters: changes, a finding, settings in force. Leaves: the newest suspect, or None, and what of it
+could do harm. Never knows: states to go back to, or what is done about it.
+"""
+
+import math
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from longhaul.config.paths import change_of
+from longhaul.config.recipe import Recipe
+from longhaul.core.records import Finding
+from longhaul.logbook.changes import Change, Pairs
+from longhaul.logbook.ledger import LedgerState
+from longhaul.recover.plan import value_at
+from longhaul.recover.sizes import Sizes
+
+LEARNING_RATE = "optim.lr"
+CLIP = "optim.clip"
+WEIGHT_DECAY = "optim.weight_decay"
+_COMPUTES = (
+    "optim.", "model.", "batch.", "data.", "precision.", "order.", "parallel.", "machine.",
+    "train.steps", "train.tokens",
+)  # fmt: skip
+"""Settings that numbers come from. The others cannot harm a weight."""
+_FOUND_BY_THE_RUN = frozenset({"batch.micro_sequences", "machine.device"})
+_EXACT = frozenset({"non-finite"})
+"""Kinds of finding whose first sign is no estimate."""
+_MEMORIES = 2.0
+"""Times the second moment's memory: by then a change of the gradients' scale has shown."""
+_WAITS = 2.0
+
+
+def suspect(
+    changes: Sequence[Change], sign: Finding, settings: Recipe, sizes: Sizes
+) -> Change | None:
+    """The newest change that the sign may come of; None if there is none.
+
+    Args:
+        changes: that the run stands on, as `LedgerState.changes`.
+        sign: the finding.
+        settings: in force.
+        sizes: lengths in force.
+    """
+    late = 0 if sign.kind in _EXACT else sizes.margin
+    latest = min(sign.step - 1, sign.first_step - 1 + late)
+    near = (
+        change
+        for change in changes
+        if sign.first_step - steps_to_show(change, settings, sizes) <= change.step <= latest
+    )
+    return max(near, key=lambda change: change.step, default=None)
+
+
+def steps_to_show(change: Change, settings: Recipe, sizes: Sizes) -> int:
+    """Steps in which a change shows what it does, at most the cooldown."""
+    if sizes.suspect is not None:
+        return sizes.suspect
+    optim = settings.optim
+    times = [float(sizes.probation), _MEMORIES / (1 - optim.beta2)]
+    if WEIGHT_DECAY in change.settings and optim.weight_decay > 0:
+        times.append(1 / (optim.lr * optim.weight_decay))
+    if change.how == "raise":
+        times.append(_WAITS * sizes.raise_after)  # a rate that does not hold so long did not hold
+    return min(math.ceil(max(times)), sizes.cooldown)
+
+
+def harmful(change: Change, settings: Recipe, ledger: LedgerState) -> Pairs:
+    """What of a change still holds and could do harm. A learning rate that was lowered and clipping
+    that was tightened are none; nor is what was undone once and set again: that is on purpose.
+    """
+    found, values = {}, settings.model_dump(mode="json")
+    for path, (before, since) in change.settings.items():
+        if not path.startswith(_COMPUTES) or path in _FOUND_BY_THE_RUN or before == "auto":
+            continue  # what is "auto" the run finds for itself
+        now = value_at(values, path)
+        if now == before or (path == LEARNING_RATE and now < before):
+            continue
+        if path == CLIP and (now or math.inf) <= (before or math.inf):
+            continue
+        if change.how != "raise" and ledger.undone(path, since) is not None:
+            continue
+        found[path] = (before, since)
+    return found
+
+
+def can_be_undone(path: str) -> bool:
+    """Whether a live run can take it back; the length of a run is a wish, and no fault."""
+    return change_of(path) == "live" and path.startswith(("optim.", "model."))
+
+
+def stage_before(sign: Finding, settings: Recipe, blocks_per_step: int, within: int) -> str:
+    """The stage of the mixture that began just before a sign, in words; empty if none did. It is
+    part of the recipe's plan, and only a person can change that: it is named, and not undone.
+    """
+    for number, stage in reversed(list(enumerate(settings.data.stages, start=1))):
+        steps = (sign.first_draw - stage.from_draw) // blocks_per_step
+        if stage.from_draw <= sign.first_draw and steps <= within:
+            return f"stage {number} of the mixture began, as planned, {steps:,} steps before"
+    return ""
+
+
+def in_words(changes: Iterable[Change]) -> str:
+    """Who changed what, and when, oldest first."""
+    return " and ".join(_in_words(change) for change in changes)
+
+
+def _in_words(change: Change) -> str:
+    pairs = {**change.settings, **change.surroundings}
+    what = ", ".join(f"{path} {_shown(a)} → {_shown(b)}" for path, (a, b) in pairs.items())
+    if change.resets:
+        what = ", ".join(filter(None, (what, "a reset")))
+    when = time.strftime(" (%d %b %H:%M:%S UTC)", time.gmtime(change.time)) if change.time else ""
+    how = {
+        "set": f"{change.who} set",
+        "fork": f"{change.who} forked with",
+        "restart": f"a restart by {change.who} with",
+        "raise": f"the {change.who} raised",
+    }[change.how]
+    return f"{how} {what} at step {change.step:,}{when}"
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
