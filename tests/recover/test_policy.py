@@ -375,7 +375,7 @@ ASKED = 1e-3
 def flown(make, limits, story):
     """Every (situation, findings, plan) of a run in which findings come as told."""
     policy, recipe, ledger = Policy(limits), make.recipe(steps=2000, lr=ASKED), None
-    step = 0
+    step = 500  # the rate that was asked for has held so far
     for ahead, found in story:
         step += ahead
         findings = [
@@ -390,6 +390,31 @@ def flown(make, limits, story):
             if plan.stop:
                 return
             step = plan.rollback.step if plan.rollback else step
+
+
+def test_a_rate_that_fails_from_its_start_is_left_in_a_few_growing_steps(make):
+    """A hundred times too high: seven halvings, and the floor of a rate that has held, are not
+    what such a run needs.
+    """
+    policy, recipe, ledger = Policy(RecoverSection()), make.recipe(steps=2000, lr=1.0), None
+    rates_set, step = [], 30
+    while len(rates_set) < 4:
+        situation = make.situation(step, ledger, recipe)
+        plan = policy.decide(situation, [make.finding("growth", step, step - 5)])
+        ledger = make.after(situation.ledger, plan, step)
+        rates_set.append(plan.settings["optim.lr"])
+        step += 20
+    assert rates_set == pytest.approx([1 / 2, 1 / 4, 1 / 16, 1 / 256])
+
+
+def test_a_rate_that_has_held_is_lowered_to_its_floor_and_no_further(make):
+    ledger, recipe = LedgerState(), make.recipe(steps=2000, lr=1.0)
+    for step in range(900, 1000, 20):
+        plan = POLICY.decide(
+            make.situation(step, ledger, recipe), [make.finding("growth", step, step - 5)]
+        )
+        ledger = make.after(ledger, plan, step)
+        assert plan.settings.get("optim.lr", 1.0) >= RecoverSection().min_lr_share
 
 
 @settings(max_examples=60, deadline=None)

@@ -130,9 +130,11 @@ class RecoverSection(Section):
     rewarm_steps: int | None = live(None, ge=0)
     """Warm-up after a reset of the optimizer; 200, or 1/50 of a shorter run."""
     lr_factor: float = live(0.5, gt=0, lt=1)
-    """What is left of the learning rate when it is lowered."""
+    """What is left of the learning rate when it is lowered; of one that fails from its start, the
+    square and then the fourth power of it, where two steps down were not enough."""
     min_lr_share: float = live(0.05, gt=0, le=1)
-    """Lowest learning rate, as a share of the one that was asked for."""
+    """Lowest learning rate, as a share of the one that was asked for, if that had held for
+    `raise_after_steps`; of one that fails from its start nothing is known, and this is no floor."""
     raise_after_steps: int | None = live(None, gt=0)
     """Steps without trouble after which a lowered rate goes one step back up; 2,000, or 1/20 of a
     shorter run."""

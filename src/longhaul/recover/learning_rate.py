@@ -19,6 +19,7 @@ from longhaul.config.recipe import Recipe
 from longhaul.config.recover import RecoverSection
 from longhaul.logbook.ledger import LedgerState, Recovery
 from longhaul.recover.plan import WHO, Situation
+from longhaul.recover.sizes import sizes_of
 
 PATH = "optim.lr"
 _WITHIN = 1e-6
@@ -27,6 +28,8 @@ _LAST_STEP_UP = 1.1
 """What is less than this factor short of its end goes there at once."""
 _NEAR = math.sqrt(2)
 """Rates within this factor are too alike for one to hold where the other has failed twice."""
+LOWEST_SHARE = 2.0**-13
+"""Of a rate that has never held, the lowest that is tried: as low as replays search."""
 _ROUNDED = 1e-3
 """A factor of 1.4142 is √2."""
 
@@ -42,12 +45,18 @@ class Rates:
     """Highest that may be tried: `asked`, or what keeps a factor of √2 from what failed twice."""
     floor: float
     """Lowest that a ladder may set."""
+    falls: int = 0
+    """How often one that has never held was lowered lately without having risen since."""
     failed_raises: int = 0
     """How often the rate had to go down again since it was first raised: doubles the wait."""
 
     def lowered(self, factor: float) -> float | None:
-        """The next rate down; None if the floor is reached."""
-        new = max(self.now * factor, self.floor)
+        """The next rate down; None if the floor is reached.
+
+        One that has never held, and still fails after two steps down, is far too high: the steps
+        grow, to the factor's square, then its fourth power.
+        """
+        new = max(self.now * factor**2 ** max(0, self.falls - 1), self.floor)
         return new if new < self.now * (1 - _WITHIN) else None
 
     def raised(self, factor: float) -> float | None:
@@ -63,14 +72,19 @@ def rates(situation: Situation, limits: RecoverSection) -> Rates:
     now = situation.settings.optim.lr
     asked, chain = _chain(situation.ledger, PATH, now, situation.step)
     ceiling = min(asked, _highest_to_try(chain, situation.settings, situation.step))
-    base = asked
+    sizes = sizes_of(limits, situation.settings.total_steps())
+    base, falls = asked, 0
+    if chain and not _has_held(situation, chain[0].step, sizes.raise_after):
+        base = asked * LOWEST_SHARE / limits.min_lr_share
+        falls = _falls(chain, situation.step, sizes.cooldown)
     for recovery in chain:
         # Replays may have shown that the run bears no more than far below the floor.
         if recovery.settings[PATH] < base * limits.min_lr_share * (1 - _WITHIN):
             base = float(recovery.settings[PATH])
     return Rates(
-        now, asked, max(ceiling, min(now, asked)), base * limits.min_lr_share, _failed_raises(chain)
-    )
+        now, asked, max(ceiling, min(now, asked)), base * limits.min_lr_share,
+        falls, _failed_raises(chain),
+    )  # fmt: skip
 
 
 def in_force(settings: Recipe, step: int) -> float:
@@ -120,6 +134,31 @@ def _failed(recovery: Recovery) -> tuple[float, ...]:
     if recovery.failed or "lower-lr" not in recovery.actions:
         return recovery.failed
     return (float(recovery.old[PATH]),)  # an older longhaul did not tell at which rate
+
+
+def _has_held(situation: Situation, failed: int, healthy: int) -> bool:
+    """Whether the rate that was asked for had trained for a while before it first failed. If not,
+    nothing is known of what share of it the run bears.
+    """
+    asked_at = [
+        change.step
+        for change in situation.ledger.changes
+        if change.how != "raise" and PATH in change.settings and change.step <= failed
+    ]
+    warm = (
+        situation.settings.optim.schedule.from_step + situation.settings.optim.schedule.warmup_steps
+    )
+    return failed - max([warm, *asked_at]) > healthy
+
+
+def _falls(chain: Sequence[Recovery], step: int, cooldown: int) -> int:
+    """Steps down in a row, each within a cooldown of the next."""
+    count = 0
+    for recovery in reversed(chain):
+        if "lower-lr" not in recovery.actions or abs(step - recovery.step) > cooldown:
+            break
+        count, step = count + 1, recovery.step
+    return count
 
 
 def _failed_raises(chain: Sequence[Recovery]) -> int:
