@@ -1,6 +1,6 @@
 # make train   sets everything up and trains recipe `quickstart`
 # make test    sets everything up and runs the tests
-.PHONY: help setup setup-dev train test test-slow test-mutants check format \
+.PHONY: help setup setup-dev train test test-slow test-mutants drills-real check format \
   bench bench-nanogpt bench-quickstart bench-step bench-monitor bench-cause \
   bench-equality bench-reshape bench-save bench-prefetch bench-recovery lab lab-prevention \
   drills-numbers drills-machines drill-preempt drill-soak preflight clean
@@ -28,6 +28,7 @@ help:
 	@echo "make bench-recovery  time to detect and to recover, steps lost"
 	@echo "make preflight RECIPE=NAME   what would fail later, said in two minutes"
 	@echo "make drills-machines  break ranks, nodes and storage as in the incident book"
+	@echo "make drills-real     real faults: full and read-only disks, an unread pipe, a deleted folder, a clock set back"
 	@echo "make drill-preempt   100 notices at random moments"
 	@echo "make drill-soak      random faults for ten minutes"
 	@echo "make drills-numbers  inject what happened to others, and see that the run ends well"
@@ -101,6 +102,9 @@ drills-machines: setup
 
 drill-preempt: setup
 	$(BIN)/longhaul drill preempt --signals 100 --seed 0
+
+drills-real: setup-dev
+	$(BIN)/python -m pytest -v tests/drills
 
 drill-soak: setup
 	$(BIN)/longhaul drill drill --small --nproc 2 --soak 10m --mtbf 20s --seed 7
