@@ -183,7 +183,7 @@ class FakeDevice(TorchDispatchMode):
             return self._done(func, args, dict(kwargs or {}))
         try:
             return self._done(func, args, dict(kwargs or {}))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 (raised once the pass is over)
             # In a backward pass a device of Python's ends the process if an error goes through it.
             self._found = self._found or error
             if func in (_aten._local_scalar_dense.default, *_COMPARES):
