@@ -73,7 +73,9 @@ NEWEST := .venv-newest
 	$(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade torch --editable '.[dev]'
 	@touch $@
 
-CORE ?= tests/core tests/config tests/model tests/optim tests/train tests/checkpoint tests/parallel tests/device
+# Without the tests that compile, which take longer than all others.
+CORE ?= tests/core tests/config tests/model tests/optim tests/train tests/checkpoint tests/parallel tests/device \
+  --ignore=tests/model/test_compile.py
 WHOLE_RUN ?= tests/system/test_train.py
 test-newest: .venv-newest/installed
 	@$(NEWEST)/bin/python -c 'import torch; print("torch", torch.__version__)'
