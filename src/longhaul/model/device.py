@@ -81,7 +81,7 @@ class Mark:
         with on(self._device):
             self._event.synchronize()
 
-    def elapsed_time(self, end: "Mark") -> float:
+    def elapsed_time(self, end: Any) -> float:
         """Milliseconds between two that were reached; both are timed."""
         with on(self._device):
             return float(self._event.elapsed_time(end._event))

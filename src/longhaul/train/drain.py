@@ -28,7 +28,7 @@ _MILLISECOND = 1e-3
 class Event(Protocol):
     """A point in the device's work, as `model.device.Mark` marks it."""
 
-    def record(self) -> None:
+    def record(self) -> object:
         """Mark the end of what is queued."""
 
     def query(self) -> bool:

@@ -38,7 +38,7 @@ TINY = (
     "checkpoint.snapshot_interval_steps=2", "checkpoint.snapshot_mb=64",
     "monitor.gauge_interval_steps=3", "optim.schedule.warmup_steps=3",
 )  # fmt: skip
-EVALUATION = "train.evaluation:_split_loss"
+EVALUATION = "train.evaluation:_Passes.split_loss"
 LOAN = ("train.loan:lend.<locals>.<dictcomp>", "train.loan:take_back")
 REPLAY = ("run.replays:Replayer.make", "run.replays:Replayer.replay")
 
@@ -241,8 +241,8 @@ def test_every_replica_has_the_device_of_its_number(fake, monkeypatch) -> None:
 
 
 def test_a_thread_that_waits_means_the_device_that_it_waits_for(fake) -> None:
-    mark = Mark(fake.device)
-    thread = Thread(target=mark.wait)
+    mark = Mark(fake.device).record()
+    thread = Thread(target=mark.synchronize)
     thread.start()
     thread.join()
     assert fake.module.asked == [("record", 1), ("wait", 1)]
