@@ -1,6 +1,6 @@
 # make train   sets everything up and trains recipe `quickstart`
 # make test    sets everything up and runs the tests
-.PHONY: help setup setup-dev train test test-slow test-mutants drills-real check format \
+.PHONY: help setup setup-dev train test test-slow test-mutants test-newest drills-real check format \
   bench bench-nanogpt bench-quickstart bench-step bench-monitor bench-cause \
   bench-equality bench-reshape bench-save bench-prefetch bench-recovery lab lab-prevention \
   drills-numbers drills-machines drill-preempt drill-soak preflight clean
@@ -15,6 +15,7 @@ help:
 	@echo "make test    set up and run the tests"
 	@echo "make test-slow   the tests that compile every switch, 6 minutes"
 	@echo "make test-mutants   plant bugs one at a time; their tests must find them"
+	@echo "make test-newest   a core of the tests with the newest torch that is allowed"
 	@echo "make check   ruff, mypy, import-linter"
 	@echo "make setup   only set up .venv"
 	@echo "make bench-quickstart   measure the newcomer's run"
@@ -64,6 +65,22 @@ test-slow: setup-dev
 
 test-mutants: setup-dev
 	$(BIN)/python tests/mutants/run.py
+
+# An environment of its own (with a CUDA build of torch 6 GB), made anew when pyproject.toml changes.
+NEWEST := .venv-newest
+.venv-newest/installed: pyproject.toml
+	@test -n "$(PYTHON)" || { echo "longhaul needs Python 3.11 or newer; none found on PATH (set PYTHON=/path/to/python)"; exit 2; }
+	$(PYTHON) -m venv $(NEWEST)
+	$(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade torch --editable '.[dev]'
+	@touch $@
+
+# Without the tests that compile, which take longer than all others.
+CORE ?= tests/core tests/config tests/model tests/optim tests/train tests/checkpoint tests/parallel tests/device \
+  --ignore=tests/model/test_compile.py
+WHOLE_RUN ?= tests/system/test_train.py
+test-newest: .venv-newest/installed
+	@$(NEWEST)/bin/python -c 'import torch; print("torch", torch.__version__)'
+	$(NEWEST)/bin/python -m pytest -p no:cacheprovider $(CORE) $(WHOLE_RUN)
 
 check: setup-dev
 	$(BIN)/ruff format --check .
@@ -139,4 +156,4 @@ bench: bench-quickstart
 	@test -z "$(PEER)" || $(MAKE) bench-nanogpt
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-newest .pytest_cache .mypy_cache .ruff_cache .hypothesis

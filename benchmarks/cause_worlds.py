@@ -276,7 +276,7 @@ def serve() -> None:
         asked = json.loads(line)
         bundles = tuple(load_bundle(Path(folder)) for folder in asked["folders"])
         device = torch.device("cpu")
-        with settled(bundles[0].inputs[0].settings, 1), living_in(World(**asked["world"])):
+        with settled(bundles[0].inputs[0].settings, 1, device), living_in(World(**asked["world"])):
             first, again = replay_each(bundles, device), replay_each(bundles, device)
         print(figures_text((first, again)), flush=True)
 

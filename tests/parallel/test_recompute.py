@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from longhaul.config.load import load_recipe
@@ -163,3 +164,22 @@ def test_generated_code_is_kept_and_not_run_again(monkeypatch: pytest.MonkeyPatc
     forward = len(runs)
     out.sum().backward()
     assert (forward, len(runs)) == (1, 1)
+
+
+@pytest.mark.parametrize("how", ["selective", "full"])
+def test_gradients_are_the_same_when_gauges_are_read_and_attention_is_not_fused(how: str) -> None:
+    """A GPU computes attention of such shapes by products, which selective recomputation keeps: one
+    more product in the forward pass, and each later one would be taken for the one before it.
+    """
+    found = []
+    for each in ("none", how):
+        torch.manual_seed(5)
+        model = model_of(each)
+        tap = Tap(GPT.gauges, len(model.blocks))
+        with sdpa_kernel(SDPBackend.MATH):
+            with tap.open_for_forward():
+                loss = model(TOKENS[:, :-1], TOKENS[:, 1:], tap=tap)
+            loss.backward()
+        found.append([parameter.grad for parameter in model.parameters()])
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)

@@ -15,7 +15,9 @@ from torch import Tensor
 from longhaul.checkpoint.flat import Place, as_rows, from_rows
 from longhaul.checkpoint.shared_memory import Slot
 from longhaul.core.units import Bytes, Seconds
+from longhaul.model.device import on
 
+_CPU = torch.device("cpu")
 _WORD = 1 << 64
 """Checksums are kept as unsigned words of 8 bytes; torch's sums are signed."""
 
@@ -48,8 +50,8 @@ class SharedBuffer:
     stamp: Callable[[], dict[str, Any]]
     free: list[Slot]
     """Takes the slot when it is released."""
-    registered: bool = False
-    """Page-locked, for copies of a GPU."""
+    registered: torch.device | None = None
+    """Page-locked for copies of this GPU."""
 
     def seal(
         self, checksum: int, at: Mapping[str, int], places: Mapping[str, Place], facts: str
@@ -65,8 +67,9 @@ class SharedBuffer:
     def release(self) -> None:
         """Give the memory back; the buffer is not touched any more."""
         self.slot.break_seal()
-        if self.registered:
-            torch.cuda.cudart().cudaHostUnregister(self.buffer.data_ptr())
+        if self.registered is not None:
+            with on(self.registered):
+                torch.cuda.cudart().cudaHostUnregister(self.buffer.data_ptr())
         self.slot.free()
         self.free.append(self.slot)
 
@@ -79,16 +82,23 @@ class SharedBuffers:
         attempt: of this process.
         layout: which rank of which layout this is; others' bytes are no use to it.
         wall: Unix time.
+        device: that this rank trains on.
     """
 
     def __init__(
-        self, slots: Sequence[Slot], attempt: int, layout: str, wall: Callable[[], Seconds]
+        self,
+        slots: Sequence[Slot],
+        attempt: int,
+        layout: str,
+        wall: Callable[[], Seconds],
+        device: torch.device = _CPU,
     ) -> None:
         self._all = tuple(slots)
         self._free = list(slots)
         self._attempt = attempt
         self._layout = layout
         self._wall = wall
+        self._device = device
 
     @property
     def held_bytes(self) -> Bytes:
@@ -110,7 +120,7 @@ class SharedBuffers:
         except OSError:
             self._free.append(slot)
             raise
-        if shared.registered != pinned:
+        if (shared.registered is not None) != pinned:
             shared.release()
             return None
         return shared.buffer, shared
@@ -132,7 +142,7 @@ class SharedBuffers:
             slot.free()
         for survivor in sorted(wanted, key=lambda one: one.step):
             slot, label = found[survivor]
-            shared = self._mapped(slot, label["size"], torch.cuda.is_available())
+            shared = self._mapped(slot, label["size"], self._device.type == "cuda")
             places = from_rows(label["places"])
             yield survivor, shared.buffer, shared, places, label["facts"]
 
@@ -150,9 +160,11 @@ class SharedBuffers:
     def _mapped(self, slot: Slot, size: Bytes, pinned: bool) -> SharedBuffer:
         buffer = torch.frombuffer(slot.data(size), dtype=torch.uint8)
         if pinned:
-            failed = int(torch.cuda.cudart().cudaHostRegister(buffer.data_ptr(), size, 0))
+            with on(self._device):
+                failed = int(torch.cuda.cudart().cudaHostRegister(buffer.data_ptr(), size, 0))
             pinned = failed == 0
-        return SharedBuffer(slot, buffer, self._stamp, self._free, registered=pinned)
+        registered = self._device if pinned else None
+        return SharedBuffer(slot, buffer, self._stamp, self._free, registered)
 
     def _stamp(self) -> dict[str, Any]:
         return {"attempt": self._attempt, "time": self._wall(), "layout": self._layout}

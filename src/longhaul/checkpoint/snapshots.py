@@ -32,6 +32,7 @@ from longhaul.checkpoint.shards import local_of
 from longhaul.checkpoint.shared_buffers import SharedBuffer, SharedBuffers, Survivor
 from longhaul.core.errors import LonghaulError
 from longhaul.core.units import Bytes
+from longhaul.model.device import Mark, queues
 from longhaul.parallel.control import Control
 
 _FEWEST = 2
@@ -61,7 +62,7 @@ class _Held:
     buffer: Tensor
     places: Mapping[str, Place]
     facts: str
-    copied: torch.cuda.Event | None
+    copied: Mark | None
     shared: SharedBuffer | None = None
     """Where the buffer lies, if this process shares it."""
     checksum: int | None = None
@@ -131,7 +132,9 @@ class SnapshotRing:
         facts = json.dumps(state.facts, allow_nan=False)
         tensors = {name: local_of(tensor) for name, tensor in state.tensors.items()}
         places, size = lay_out(tensors)
-        pinned = any(tensor.is_cuda for tensor in tensors.values())
+        devices = (tensor.device for tensor in tensors.values() if queues(tensor.device))
+        device = next(devices, None)
+        pinned = device is not None
         fit = min(self._budget // max(1, taken_bytes(size, pinned)), self._most)
         if not self._agreed(fit >= _FEWEST):
             self.clear()
@@ -148,8 +151,8 @@ class SnapshotRing:
             return False
         for name, tensor in tensors.items():
             # What lies on the host is copied before this returns, and may change at once.
-            places[name].view(buffer).copy_(tensor, non_blocking=tensor.is_cuda)
-        copied = torch.cuda.current_stream().record_event() if pinned else None
+            places[name].view(buffer).copy_(tensor, non_blocking=queues(tensor.device))
+        copied = None if device is None else Mark(device).record()
         for held in self._held:
             held.settle()  # their copies arrived long ago
         new = _Held(Snapshot(step, draw), buffer, places, facts, copied, shared)
@@ -192,7 +195,7 @@ class SnapshotRing:
         with torch.no_grad():
             for name, tensor in local.items():
                 view = held.places[name].view(held.buffer)
-                tensor.copy_(view, non_blocking=tensor.is_cuda)
+                tensor.copy_(view, non_blocking=queues(tensor.device))
         hand_back_to(parts, TrainingState(live.tensors, facts))
 
     def drop(self, unwanted: Callable[[Snapshot], bool]) -> None:

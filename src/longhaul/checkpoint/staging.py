@@ -18,6 +18,7 @@ from torch import Tensor
 
 from longhaul.checkpoint.shards import local_of
 from longhaul.core.units import Bytes
+from longhaul.model.device import Mark, queues
 
 _Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 _SLICE_BYTES: Bytes = 8 << 20
@@ -32,7 +33,7 @@ class Staging:
     def __init__(self) -> None:
         self._buffers: dict[str, Tensor] = {}
         self._on_host: list[tuple[Tensor, Tensor]] = []
-        self._copied: torch.cuda.Event | None = None
+        self._copied: Mark | None = None
         self._copiers: ThreadPoolExecutor | None = None
 
     @property
@@ -52,15 +53,15 @@ class Staging:
         """
         local = {name: local_of(tensor) for name, tensor in tensors.items()}
         self._buffers = {name: self._buffer(name, tensor) for name, tensor in local.items()}
-        queued, self._on_host = False, []
+        queue, self._on_host = None, []
         for name, tensor in local.items():
             buffer = self._buffers[name]
             if tensor.device.type == "cpu" and tensor.is_contiguous():
                 self._on_host.append((buffer, tensor))
             else:
-                buffer.copy_(tensor, non_blocking=tensor.is_cuda)
-                queued |= tensor.is_cuda
-        self._copied = torch.cuda.current_stream().record_event() if queued else None
+                buffer.copy_(tensor, non_blocking=queues(tensor.device))
+                queue = tensor.device if queues(tensor.device) else queue
+        self._copied = None if queue is None else Mark(queue).record()
 
     def copy(self) -> None:
         """Copy what lies on the host.
@@ -89,7 +90,7 @@ class Staging:
     def _buffer(self, name: str, like: Tensor) -> Tensor:
         buffer = self._buffers.get(name)
         if buffer is None or buffer.shape != like.shape or buffer.dtype != like.dtype:
-            return torch.empty(like.shape, dtype=like.dtype, pin_memory=like.is_cuda)
+            return torch.empty(like.shape, dtype=like.dtype, pin_memory=queues(like.device))
         return buffer
 
     def _copy(self, pairs: Sequence[tuple[_Bytes, _Bytes]]) -> None:

@@ -4,7 +4,7 @@ Enters: the normalised residual stream. Leaves: what each token gathered from th
 it, same shape. Never knows: what it is added to.
 
 Shape suffixes: B batch, T time, S time of all keys (T and what a cache holds), D width, H heads,
-J heads of keys and values, K head width (D = H·K), R positions whose scores are measured.
+J heads of keys and values, K head width (D = H·K), R positions whose scores are measured, N = B·J.
 """
 
 from collections.abc import Callable
@@ -136,8 +136,12 @@ class Attention(nn.Module):
         # Query heads that share a head of keys stand side by side.
         shared_BJRK = query_BHRK.reshape(batch, self.key_heads, -1, self.head_width)
         with torch.autocast(query_BHTK.device.type, enabled=False):
-            logits_BJRS = shared_BJRK @ key_BJSK.float().transpose(-1, -2)
-        logits_BHRS = logits_BJRS.view(batch, self.heads, rows, -1)
+            # Not as a `bmm`: selective recomputation keeps the results of those by their count, and
+            # would take this one, which is not computed again, for attention's own.
+            shared_NRK, key_NSK = shared_BJRK.flatten(0, 1), key_BJSK.float().flatten(0, 1)
+            nothing = shared_NRK.new_zeros(())
+            logits_NRS = torch.baddbmm(nothing, shared_NRK, key_NSK.mT, beta=0)
+        logits_BHRS = logits_NRS.view(batch, self.heads, rows, -1)
         seen = view.seen_by(asking_R, batch, key_BJSK.size(2))
         if seen is not None:
             logits_BHRS.masked_fill_(~seen, -torch.inf)

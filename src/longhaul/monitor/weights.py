@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from longhaul.model.device import to_device
 from longhaul.model.tap import Gauge
 from longhaul.model.weights import Role
 from longhaul.optim.gate import Gate
@@ -232,9 +233,10 @@ def _over_second_moment(
     beta2, eps = (float(settings[f"{group.role}.{name}"]) for name in ("beta2", "eps"))
     steps_W = torch.stack([state[f"{name}.step"] for name in group.names])
     # Where no update was made yet the moment is 0 whatever it is divided by.
-    bias_W = torch.where(steps_W > 0, 1.0 - beta2**steps_W, 1.0).to(look.weight_S.device)
+    bias_W = torch.where(steps_W > 0, 1.0 - beta2**steps_W, 1.0)
     moment_S = sample.of([state[f"{name}.exp_avg_sq"] for name in group.names])
-    moment_S = moment_S.to(look.weight_S.device)  # it may live on the host
+    # They may live on the host.
+    bias_W, moment_S = (to_device(it, look.weight_S.device) for it in (bias_W, moment_S))
     moment_S /= sample.spread(bias_W)
     return sample.mean(look.gradient_S.square() / moment_S.clamp_min_(eps * eps))
 

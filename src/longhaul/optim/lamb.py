@@ -52,7 +52,8 @@ class LambRule(MomentsRule):
         steps, first, second = state
         beta1, beta2 = self.numbers["beta1"], self.numbers["beta2"]
         hush(gradients, gate)
-        torch._foreach_add_(steps, 1.0 - gate.found_inf)
+        # By name: torch reads a tensor that stands in this place as a number, and waits for it.
+        torch._foreach_add_(steps, other=1.0 - gate.found_inf)
         torch._foreach_mul_(first, torch.where(gate.masked, 1.0, beta1))
         torch._foreach_add_(first, gradients, alpha=1.0 - beta1)
         torch._foreach_mul_(second, torch.where(gate.masked, 1.0, beta2))

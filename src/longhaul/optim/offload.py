@@ -15,10 +15,12 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from longhaul.model.device import Mark, queues
+
 
 def host_zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
     """State on the host, page-locked if it is lent to a GPU."""
-    return torch.zeros(tuple(shape), dtype=dtype, pin_memory=device.type == "cuda")
+    return torch.zeros(tuple(shape), dtype=dtype, pin_memory=queues(device))
 
 
 @contextmanager
@@ -47,5 +49,5 @@ def lent(
 
 def wait_for_loans(device: torch.device) -> None:
     """Wait until what was lent is back, before the host reads or writes it."""
-    if device.type == "cuda":
-        torch.cuda.current_stream(device).synchronize()
+    if queues(device):
+        Mark(device).record().synchronize()

@@ -22,6 +22,7 @@ from torch.distributed.distributed_c10d import _set_pg_timeout as set_timeout
 
 from longhaul.core.errors import ExitCode, LonghaulError, RecipeError
 from longhaul.core.units import Seconds
+from longhaul.model.device import claim
 from longhaul.parallel.layout import Layout
 from longhaul.parallel.place import KEPT_PORT, Place
 
@@ -30,6 +31,7 @@ COLLECTIVE_TIMEOUT_S: Seconds = 1200.0
 _LOOK_EVERY_S: Seconds = 0.1
 _CONNECT_S: Seconds = 5.0
 _READY, _ABSENT, _HEARD = "longhaul/ready", "longhaul/absent", "longhaul/heard"
+_CLAIMED = "longhaul/claimed"
 _HEARD_WITHIN_S: Seconds = 30.0
 """Tasks of one step of srun begin within seconds of each other."""
 _has_met = False
@@ -79,12 +81,27 @@ class World:
         return self.rank == 0
 
 
-def meet(place: Place, timeout_s: Seconds = COLLECTIVE_TIMEOUT_S) -> dist.ProcessGroup:
+def meet(
+    place: Place,
+    timeout_s: Seconds = COLLECTIVE_TIMEOUT_S,
+    wanted: str = "cpu",
+    own: Callable[[str], torch.device] = torch.device,
+) -> dist.ProcessGroup:
     """Wait until all processes are there; the control group.
 
     Call it first of all that is `torch.distributed`, once. Others wait for rank 0 for days, if
     need be, so it may come when it has something to say; after that `timeout_s` holds for
     everything that ranks do together.
+
+    Args:
+        place: of this process.
+        timeout_s: of everything that ranks do together from now on.
+        wanted: the device, as rank 0's recipe names it; what others say does not count.
+        own: claims this process's device from that name, before anything is done on one.
+
+    Raises:
+        FirstAbsent: rank 0 has ended.
+        RecipeError: there is no such device for this process, or another one computes on it.
     """
     if place.rank != 0:
         # Not within torch, where a process is deaf to signals.
@@ -93,22 +110,49 @@ def meet(place: Place, timeout_s: Seconds = COLLECTIVE_TIMEOUT_S) -> dist.Proces
     timeout = timedelta(seconds=timeout_s)
     store = _store(place, timeout)
     if place.rank == 0:
-        store.set(_READY, "1")
+        store.set(_READY, wanted)
     else:
         _wait_for(lambda: store.check([_READY]) or store.check([_ABSENT]))
         if store.check([_ABSENT]):
             code = ExitCode(int(store.get(_ABSENT)))
             store.add(_HEARD, 1)
             raise FirstAbsent(code)
+        wanted = store.get(_READY).decode()
     global _has_met
     _has_met = True
     store.set_timeout(timeout)
-    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    device = own(wanted)
+    on_gpu = device.type == "cuda"
+    if on_gpu:
+        _refuse_shared(store, place, device)
+    # The number of its device lets NCCL connect now, and split the groups of a mesh off later;
+    # without it NCCL guesses one from the rank.
     dist.init_process_group(
-        backend, store=store, rank=place.rank, world_size=place.size, timeout=timeout
+        "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
+        store=store,
+        rank=place.rank,
+        world_size=place.size,
+        timeout=timeout,
+        device_id=device if on_gpu else None,
     )
     control: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=timeout)
     return control
+
+
+def _refuse_shared(store: Store, place: Place, device: torch.device) -> None:
+    """Two processes on one GPU would each wait for the other's kernels to end.
+
+    Raises:
+        RecipeError: another process has claimed this device.
+    """
+    own = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+    if own is not None and store.add(f"{_CLAIMED}/{own}", 1) > 1:
+        raise RecipeError(
+            f"machine.device: rank {place.rank} of {socket.gethostname()} computes on the same GPU "
+            f"as another rank ({own}); it sees {torch.cuda.device_count()}, and {place.local_size} "
+            "processes were started on that host",
+            "start one process for each GPU, or give each its own (srun --gpus-per-task=1)",
+        )
 
 
 def telling_of_absence(place: Place | None, body: Callable[[], ExitCode]) -> ExitCode:
@@ -229,10 +273,14 @@ def form_world(
 
 
 def device_of(place: Place, device: torch.device) -> torch.device:
-    """The device of this process, where a single process would use `device`.
+    """The device of this process, claimed, where a single process would use `device`.
+
+    A process that sees fewer devices than there are processes on its host was given its own, as
+    by `srun --gpus-per-task=1`: local rank 3 then sees one device, whose number is 0. That nobody
+    else was given the same is found out when all meet.
 
     Raises:
-        RecipeError: processes cannot share that kind of device, or there are too few of it.
+        RecipeError: processes cannot share that kind of device, or this one sees none.
     """
     if device.type == "cpu":
         return device
@@ -241,12 +289,10 @@ def device_of(place: Place, device: torch.device) -> torch.device:
             f"machine.device: {place.size} processes cannot train on {device.type}",
             "use --device cpu, or one process",
         )
-    if place.local_rank >= torch.cuda.device_count():
+    seen = torch.cuda.device_count()
+    if seen == 0:
         raise RecipeError(
-            f"machine.device: this host has {torch.cuda.device_count()} GPUs, and "
-            f"{place.local_size} processes were started on it",
-            "start one process for each GPU",
+            f"machine.device: local rank {place.local_rank} sees no GPU",
+            "look at CUDA_VISIBLE_DEVICES, or use --device cpu",
         )
-    own = torch.device("cuda", place.local_rank)
-    torch.cuda.set_device(own)
-    return own
+    return claim(torch.device("cuda", place.local_rank % seen))

@@ -149,7 +149,7 @@ def build_parts(site: Site, dataset: Dataset, device: torch.device) -> Parts:
             make_room=site.make_room,
             settled=True,
         ),
-        snapshots=_snapshots(site, world),
+        snapshots=_snapshots(site, world, device),
         books=site.books,
         clock=site.clock,
         ranks=ranks,
@@ -200,13 +200,13 @@ def _say_what_was_built(
     )
 
 
-def _snapshots(site: Site, world: World | None) -> SnapshotRing:
+def _snapshots(site: Site, world: World | None, device: torch.device) -> SnapshotRing:
     """Where the supervisor has memory for them, they outlive this process."""
     shared = None
     if own := slots(os.environ):
         # The same bytes are of use to the same rank of the same layout only.
         layout = "one process" if world is None else f"{world.rank} of {world.layout}"
-        shared = SharedBuffers(own, site.attempt, layout, site.clock.wall)
+        shared = SharedBuffers(own, site.attempt, layout, site.clock.wall, device)
     taken = shared.held_bytes if shared is not None else 0
     budget = _snapshot_budget(site.recipe, world, taken)
     return SnapshotRing(budget, control=site.ranks.control if site.ranks else None, shared=shared)

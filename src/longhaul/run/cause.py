@@ -28,7 +28,7 @@ from longhaul.diagnose.cause import (
 from longhaul.diagnose.symptom import Series, Symptom, SymptomKind, symptom_of
 from longhaul.logbook.folder import open_run
 from longhaul.run.bundle import Bundle, save_bundle, with_rate
-from longhaul.run.device import choose_device, torch_facts
+from longhaul.run.device import own_device, torch_facts
 from longhaul.run.recorded import Recorded
 from longhaul.run.replays import Replayer, replay_each, settled
 from longhaul.run.rerun import Elsewhere, on_device
@@ -106,10 +106,10 @@ def diagnose(
     recorded = Recorded(open_run(run, runs), step, attempt)
     try:
         settings = recorded.settings_at(step)
-        device = choose_device(settings.machine.device)
+        device = own_device(settings.machine.device)
         opening = recorded.segment
         before = opening.fingerprint if opening else {}
-        with settled(settings, before.get("torch", {}).get("threads")):
+        with settled(settings, before.get("torch", {}).get("threads"), device):
             changed = _changed(before, fingerprint(torch_facts(device)))
             return _Climb(recorded, device, means, symptom, changed, say).climb()
     finally:
@@ -317,7 +317,7 @@ def rounding_of(settings: Recipe) -> Rounding:
 def _second_gpu(device: torch.device) -> str | None:
     if device.type != "cuda" or torch.cuda.device_count() < 2:
         return None
-    return "cuda:1" if torch.cuda.current_device() == 0 else "cuda:0"
+    return "cuda:1" if device.index == 0 else "cuda:0"
 
 
 def _changed(before: Mapping[str, object], now: Mapping[str, object]) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ Never knows: training.
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 from longhaul.config.recipe import Recipe
 from longhaul.core.errors import ExitCode
@@ -16,8 +17,8 @@ from longhaul.parallel.control import Control
 from longhaul.parallel.layout import layout_for
 from longhaul.parallel.place import Place
 from longhaul.parallel.ranks import Ranks
-from longhaul.parallel.world import device_of, form_world, meet
-from longhaul.run.device import choose_device
+from longhaul.parallel.world import form_world, meet
+from longhaul.run.device import own_device
 from longhaul.run.signals import StopWish
 from longhaul.train.leading import NO_WISH, Wishes
 
@@ -41,14 +42,15 @@ def lead(place: Place, briefing: Briefing) -> Ranks:
         RecipeError: so many processes cannot train this recipe; nobody was met.
     """
     layout_for(briefing.recipe.parallel, place.size)
-    control = Control(meet(place))
+    wanted = briefing.recipe.machine.device
+    control = Control(meet(place, wanted=wanted, own=partial(own_device, place=place)))
     control.share(briefing)
     return form_ranks(place, control, briefing.recipe)
 
 
 def join(place: Place) -> tuple[Control, Briefing]:
     """Meet rank 0, which may take its time, and be told; on every other rank."""
-    control = Control(meet(place))
+    control = Control(meet(place, own=partial(own_device, place=place)))
     briefing: Briefing = control.share()
     return control, briefing
 
@@ -65,7 +67,7 @@ def wishes_of(wish: StopWish) -> Wishes:
 
 def form_ranks(place: Place, control: Control, recipe: Recipe) -> Ranks:
     """Form the world with all others, under the layout of the recipe."""
-    device = device_of(place, choose_device(recipe.machine.device))
+    device = own_device(recipe.machine.device, place)
     layout = layout_for(recipe.parallel, place.size)
     timeout_s = recipe.supervise.deadlines()["collective_s"]
     return Ranks.of(form_world(place, control.group, layout, device, timeout_s))

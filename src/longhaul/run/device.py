@@ -11,6 +11,9 @@ import torch
 
 from longhaul.config.recipe import Recipe
 from longhaul.core.errors import RecipeError
+from longhaul.model.device import claim
+from longhaul.parallel.place import Place
+from longhaul.parallel.world import device_of
 
 
 def usable_cores() -> int:
@@ -21,7 +24,7 @@ def usable_cores() -> int:
 
 
 def choose_device(wanted: str) -> torch.device:
-    """The device named, or for `auto` the first of CUDA, MPS, CPU that answers.
+    """The kind of device named, or for `auto` the first of CUDA, MPS, CPU that answers.
 
     Raises:
         RecipeError: the device named is not on this machine.
@@ -40,6 +43,20 @@ def choose_device(wanted: str) -> torch.device:
             "use --device auto, or install the torch build for that device",
         )
     return torch.device(wanted)
+
+
+def own_device(wanted: str, place: Place | None = None) -> torch.device:
+    """The device of this process, which all its threads' work is for from now on.
+
+    Args:
+        wanted: as `choose_device`.
+        place: among other processes, each of which has its own.
+
+    Raises:
+        RecipeError: it is not there, or there is none left for this process.
+    """
+    chosen = choose_device(wanted)
+    return claim(chosen) if place is None else device_of(place, chosen)
 
 
 def settle_torch(recipe: Recipe, processes: int = 1) -> None:

@@ -9,6 +9,7 @@ import os
 import time
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -19,6 +20,7 @@ from longhaul.core.errors import ExitCode, RecipeError
 from longhaul.core.records import StepRecord
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import load_ledger
+from longhaul.model.device import claim, queues
 from longhaul.parallel.control import Control
 from longhaul.parallel.place import find_place
 from longhaul.parallel.world import meet, part
@@ -27,7 +29,7 @@ from longhaul.run.attempt import Attempt
 from longhaul.run.build import Site, build_parts
 from longhaul.run.compilers import refuse_without_compiler
 from longhaul.run.crew import form_ranks
-from longhaul.run.device import choose_device, settle_torch
+from longhaul.run.device import choose_device, own_device, settle_torch
 from longhaul.run.precision import with_formats
 from longhaul.run.signals import leaving_at_once
 from longhaul.run.surviving import Origin
@@ -111,7 +113,9 @@ def follow_pilot(folder: RunFolder) -> ExitCode:
         ranks = None
         if within is not None:
             leaving.callback(part)
-            ranks = form_ranks(within, Control(meet(within)), recipe)
+            own = partial(own_device, place=within)
+            group = meet(within, wanted=recipe.machine.device, own=own)
+            ranks = form_ranks(within, Control(group), recipe)
         ledger = load_ledger(folder)[0]
         recipe = with_formats(recipe, ledger)
         site = Site(
@@ -150,5 +154,18 @@ def _place(parts: Parts, number: int, recipe: Recipe) -> Place:
 
 
 def _device(number: int, asked: str) -> torch.device:
+    """Of a replica that is one process: the device of its number.
+
+    Raises:
+        RecipeError: there are fewer devices than replicas.
+    """
     device = choose_device(asked)
-    return torch.device("cuda", number) if device.type == "cuda" else device
+    if not queues(device):
+        return device
+    there = torch.get_device_module(device).device_count()
+    if number >= there:
+        raise RecipeError(
+            f"machine.device: replica {number} has no GPU of its own, as this host has {there}",
+            "start one replica for each GPU (machine.processes)",
+        )
+    return claim(torch.device(device.type, number))

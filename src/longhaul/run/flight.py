@@ -28,7 +28,7 @@ from longhaul.run.build import build_parts, site_of
 from longhaul.run.compilers import refuse_without_compiler
 from longhaul.run.crew import Briefing, lead, wishes_of
 from longhaul.run.desk import Desk, value_at
-from longhaul.run.device import choose_device, settle_torch, torch_facts
+from longhaul.run.device import own_device, settle_torch, torch_facts
 from longhaul.run.ending import end_unfinished, finish
 from longhaul.run.keeper import Keeper
 from longhaul.run.machine_watch import MachineWatch
@@ -73,7 +73,7 @@ def _fly(attempt: Attempt, dataset: Dataset, wish: StopWish, place: Place | None
     alone = attempt.recipe.machine.processes if elastic else 1
     processes = place.local_size if place else alone
     settle_torch(attempt.recipe, processes)
-    device = choose_device(attempt.recipe.machine.device)
+    device = own_device(attempt.recipe.machine.device, place)
     refuse_without_compiler(attempt.recipe, device)
     attempt = replace(attempt, recipe=settle_precision(attempt, device))
     settle_torch(attempt.recipe, processes)  # TF32 may have been chosen

@@ -25,6 +25,7 @@ from longhaul.optim.rules import FUSED_DEVICES, RuledOptimizer
 from longhaul.run.bundle import Bundle, StepInput, copied
 from longhaul.run.compilers import refuse_without_compiler
 from longhaul.run.device import settle_torch
+from longhaul.train.generators import generator_states, put_back
 from longhaul.train.renew import do_reset, fit_optimizer, parts_for
 from longhaul.train.state import Progress, training_state
 from longhaul.train.step import TrainingStep
@@ -202,7 +203,7 @@ def replay_each(
 
 
 @contextmanager
-def settled(settings: Recipe, threads: int | None) -> Iterator[None]:
+def settled(settings: Recipe, threads: int | None, device: torch.device) -> Iterator[None]:
     """Torch's flags and threads as the run had them, and generators that may be used up.
 
     A live trainer of the same process finds its own again afterwards.
@@ -210,16 +211,19 @@ def settled(settings: Recipe, threads: int | None) -> Iterator[None]:
     Args:
         settings: of the run.
         threads: that torch computed with; other counts give other bits.
+        device: where replays draw; the generators of others are not asked for, as each would take
+            memory of its device.
     """
     matmul, convolution = torch.backends.cuda.matmul, torch.backends.cudnn
     flags = matmul.allow_tf32, convolution.allow_tf32
     before = torch.get_num_threads()
-    with torch.random.fork_rng():
+    generators = generator_states(device)
+    try:
         settle_torch(settings)
         if threads is not None:
             torch.set_num_threads(threads)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
-            matmul.allow_tf32, convolution.allow_tf32 = flags
+        yield
+    finally:
+        torch.set_num_threads(before)
+        matmul.allow_tf32, convolution.allow_tf32 = flags
+        put_back(generators, device)

@@ -53,11 +53,14 @@ def on_device(name: str) -> Elsewhere:
     """Another device of this process, such as `cuda:1`."""
     import torch
 
+    from longhaul.model.device import on
     from longhaul.run.replays import replay_each
 
     def compute(bundles: tuple[Bundle, ...]) -> Twice:
         device = torch.device(name)
-        return replay_each(bundles, device), replay_each(bundles, device)
+        # This process trains or replays on another one, which it means wherever none is named.
+        with on(device):
+            return replay_each(bundles, device), replay_each(bundles, device)
 
     return compute
 
@@ -167,12 +170,13 @@ def main() -> None:
     bundles = tuple(load_bundle(folder) for folder in given.folders)
     import torch
 
-    from longhaul.run.device import choose_device
+    from longhaul.model.device import claim
+    from longhaul.run.device import own_device
     from longhaul.run.replays import replay_each, settled
 
     kind, _, number = given.device.partition(":")
-    device = torch.device(kind, int(number)) if number else choose_device(kind)
-    with settled(bundles[0].inputs[0].settings, None):
+    device = claim(torch.device(kind, int(number))) if number else own_device(kind)
+    with settled(bundles[0].inputs[0].settings, None, device):
         first, again = replay_each(bundles, device), replay_each(bundles, device)
     sys.stdout.write(figures_text((first, again)) + "\n")
 

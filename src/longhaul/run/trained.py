@@ -25,7 +25,7 @@ from longhaul.model.gpt import GPT
 from longhaul.run.asked import read_asked
 from longhaul.run.build import build_model
 from longhaul.run.compilers import refuse_without_compiler
-from longhaul.run.device import choose_device, settle_torch
+from longhaul.run.device import own_device, settle_torch
 from longhaul.run.ending import prompt_tokens
 from longhaul.run.text import text_of
 from longhaul.store.catalogue import Checkpoint, catalogue, newest_usable
@@ -129,7 +129,7 @@ def open_trained(run: str, runs: Path, step: int | None) -> Trained:
     chosen = there[max(there) if step is None else step]
     recipe = with_overrides(recipe, ledger.overrides_at(chosen.step))
     dataset = text_of(folder)
-    device = choose_device(recipe.machine.device)
+    device = own_device(recipe.machine.device)
     settle_torch(recipe)
     _refuse_another_size(folder, recipe, dataset, chosen)
     refuse_without_compiler(recipe, device, trains=False)

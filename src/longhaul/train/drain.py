@@ -13,6 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 
 from longhaul.core.units import Seconds
+from longhaul.model.device import Mark, queues
 
 Tag = TypeVar("Tag")
 
@@ -25,9 +26,9 @@ _MILLISECOND = 1e-3
 
 
 class Event(Protocol):
-    """A point in the device's work, as `torch.cuda.Event(enable_timing=True)` marks it."""
+    """A point in the device's work, as `model.device.Mark` marks it."""
 
-    def record(self) -> None:
+    def record(self) -> object:
         """Mark the end of what is queued."""
 
     def query(self) -> bool:
@@ -96,7 +97,7 @@ class Drain(Generic[Tag]):
     """
 
     def __init__(self, device: torch.device, event: Callable[[], Event] | None = None) -> None:
-        self._on_cuda = device.type == "cuda"
+        self._queues = queues(device)
         self._event = event or _events_of(device)
         self._queue: deque[_UnderWay[Tag]] = deque()
         self._seen: deque[_UnderWay[Tag]] = deque()
@@ -121,7 +122,7 @@ class Drain(Generic[Tag]):
 
     def push(self, tag: Tag, figures: torch.Tensor) -> None:
         """Send one step's figures (one dimension, float32) on their way."""
-        if self._on_cuda:
+        if self._queues:
             host = torch.empty(figures.shape, dtype=figures.dtype, pin_memory=True)
             host.copy_(figures, non_blocking=True)
             figures = host
@@ -173,4 +174,4 @@ class Drain(Generic[Tag]):
 
 def _events_of(device: torch.device) -> Callable[[], Event] | None:
     """None: the host does the work itself."""
-    return partial(torch.cuda.Event, enable_timing=True) if device.type == "cuda" else None
+    return partial(Mark, device, timing=True) if queues(device) else None

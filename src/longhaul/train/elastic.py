@@ -32,6 +32,7 @@ from longhaul.core.errors import ExitCode, LonghaulError
 from longhaul.core.records import Decision, Event, StepRecord, from_line, to_line
 from longhaul.core.units import Seconds
 from longhaul.data.batches import IGNORED, Batch, share_of
+from longhaul.model.device import on, to_device
 from longhaul.optim.sharding import own_part
 from longhaul.parallel.ranks import Ranks
 from longhaul.parallel.replicas import Deal, Replicas, State, Within
@@ -75,7 +76,7 @@ class ElasticStep(TrainingStep):
         while True:
             deal = self.place.meet()
             if deal is None:
-                return self.place.figures.to(self.device)
+                return to_device(self.place.figures, self.device)
             own = self.place.own_deal(deal)
             self._own = (own.rank,)
             share = own_share(batch, own, even=self.parallel is not None)
@@ -214,6 +215,11 @@ class Place:
         self.replicas.close()
 
     def _give(self) -> State:
+        # torchft asks on a thread of its own.
+        with on(self._step.device):
+            return self._given()
+
+    def _given(self) -> State:
         state = capture(training_state(self._step, self._progress))
         told = {
             "giver": self._number,

@@ -19,6 +19,7 @@ from longhaul.config.train import PrecisionSection
 from longhaul.core.units import Nats, bits_per_byte
 from longhaul.data.batches import evaluation_batches
 from longhaul.data.dataset import Dataset, TokenStream
+from longhaul.model.device import to_device
 from longhaul.model.gpt import GPT
 from longhaul.model.head import IGNORED_TARGET
 from longhaul.model.masks import flex_attends
@@ -27,7 +28,6 @@ from longhaul.train.allocation_errors import TooMuchEvaluated, is_out_of_memory
 from longhaul.train.drain import Pace
 from longhaul.train.parts import Parts
 from longhaul.train.precision import autocast
-from longhaul.train.step import to_device
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,8 @@ Enters: keys, or states of before. Leaves: the generators, set. Never knows: wha
 
 import torch
 
+from longhaul.model.device import generator_state, put_back_generator, seed
+
 
 def key_generators(key: int, device: torch.device) -> None:
     """Seed the host's generator and the device's, as `torch.manual_seed` would.
@@ -14,14 +16,14 @@ def key_generators(key: int, device: torch.device) -> None:
     """
     torch.default_generator.manual_seed(key)
     if device.type != "cpu":
-        torch.get_device_module(device).manual_seed(key)
+        seed(key, device)
 
 
 def generator_states(device: torch.device) -> list[torch.Tensor]:
     """The host's, and the device's if it has its own."""
     states = [torch.default_generator.get_state()]
     if device.type != "cpu":
-        states.append(torch.get_device_module(device).get_rng_state())
+        states.append(generator_state(device))
     return states
 
 
@@ -29,4 +31,4 @@ def put_back(states: list[torch.Tensor], device: torch.device) -> None:
     """As `generator_states` gave them."""
     torch.default_generator.set_state(states[0])
     if device.type != "cpu":
-        torch.get_device_module(device).set_rng_state(states[1])
+        put_back_generator(states[1], device)

@@ -14,6 +14,7 @@ from longhaul.core.books import Bucket, TimeBooks
 from longhaul.core.memory import available_memory
 from longhaul.core.units import short_bytes
 from longhaul.data.batches import BatchReader
+from longhaul.model.device import generator_state, put_back_generator
 from longhaul.train.renew import parts_for
 from longhaul.train.state import Progress, training_state
 from longhaul.train.step import TrainingStep
@@ -66,7 +67,7 @@ def lend(
     on_host = {name: tensor.cpu().clone() for name, tensor in local.items()}
     generator = None
     if step.device.type != "cpu":
-        generator = torch.get_device_module(step.device).get_rng_state(step.device)
+        generator = generator_state(step.device)
     return Loan(step, batches, dataset, TrainingState(on_host, state.facts), generator, bucket)
 
 
@@ -85,6 +86,5 @@ def take_back(loan: Loan, progress: Progress, books: TimeBooks) -> None:
     loan.step.optimizer.clear_gradients()
     loan.step.thermometers.discard()
     if loan.device_generator is not None:
-        module = torch.get_device_module(loan.step.device)
-        module.set_rng_state(loan.device_generator, loan.step.device)
+        put_back_generator(loan.device_generator, loan.step.device)
     books.switch(loan.bucket)

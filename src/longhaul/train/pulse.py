@@ -27,12 +27,13 @@ import torch
 from torch import Tensor, nn
 
 from longhaul.core.units import Seconds
+from longhaul.model.device import Mark, queues
 
+_MILLISECOND = 1e-3
 EVERY_STEPS = 8
 """The figures of so many steps are told at once: eight numbers."""
 _LATE_STEPS = 24
 """On a device they are told so much later: the host runs 17 steps ahead of it at most."""
-_MILLISECOND = 1e-3
 
 
 class Pulse:
@@ -44,12 +45,12 @@ class Pulse:
     """
 
     def __init__(self, device: torch.device, layers: Sequence[nn.Module]) -> None:
-        self._on_cuda = device.type == "cuda"
-        self._late = _LATE_STEPS if self._on_cuda else 0
-        self._times: dict[int, Seconds | list[torch.cuda.Event]] = {}
+        self._device, self._queues = device, queues(device)
+        self._late = _LATE_STEPS if self._queues else 0
+        self._times: dict[int, Seconds | list[Mark]] = {}
         self._took: Seconds = math.nan
-        self._events: list[torch.cuda.Event] | None = None
-        if self._on_cuda:
+        self._events: list[Mark] | None = None
+        if self._queues:
             # Here, as it imports the compiler, and that FSDP.
             mark = torch.compiler.disable(self._mark)
             for layer in layers:
@@ -60,7 +61,7 @@ class Pulse:
     @contextmanager
     def computing(self) -> Iterator[None]:
         """The body makes the passes of a step."""
-        self._events = [] if self._on_cuda else None
+        self._events = [] if self._queues else None
         before = time.thread_time()
         try:
             yield
@@ -91,16 +92,14 @@ class Pulse:
 
     def _mark(self, layer: nn.Module, *given: Any) -> None:
         if self._events is not None:
-            event = torch.cuda.Event(enable_timing=True)
-            event.record()
-            self._events.append(event)
+            self._events.append(Mark(self._device, timing=True).record())
 
 
-def _seconds(kept: Seconds | list[torch.cuda.Event]) -> Seconds:
+def _seconds(kept: Seconds | list[Mark]) -> Seconds:
     """Seconds between pairs of events; NaN where the device is not so far yet."""
     if not isinstance(kept, list):
         return kept
     if not kept or not kept[-1].query():
         return math.nan
     pairs = zip(kept[::2], kept[1::2], strict=True)
-    return float(sum(begin.elapsed_time(end) for begin, end in pairs)) * _MILLISECOND
+    return sum(begin.elapsed_time(end) for begin, end in pairs) * _MILLISECOND

@@ -17,6 +17,7 @@ from longhaul.config.train import PrecisionSection
 from longhaul.core.keys import derive_key
 from longhaul.data.batches import Batch
 from longhaul.model.compiling import compiled_by_shape
+from longhaul.model.device import to_device
 from longhaul.model.gpt import GPT
 from longhaul.monitor.thermometers import Readings, Thermometers
 from longhaul.monitor.weights import tensors_norm
@@ -366,10 +367,3 @@ class TrainingStep:
             with self.thermometers.tap.open_for_forward() as tap:
                 loss = self.model(tokens_BT, targets_BT, tap=tap, window=window, **more)
             return loss
-
-
-def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Copy a host tensor to the device without waiting."""
-    if device.type != "cuda":
-        return tensor.to(device)
-    return tensor.contiguous().pin_memory().to(device, non_blocking=True)

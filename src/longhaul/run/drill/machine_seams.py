@@ -22,6 +22,7 @@ import longhaul.checkpoint.write
 import longhaul.store.manifest
 from longhaul.core.units import Seconds
 from longhaul.data.batches import Batch, BatchReader, BatchRequest
+from longhaul.model.device import queues, wait_for
 from longhaul.run.drill.bit_flips import flip_root
 from longhaul.run.drill.machine_faults import Hands, out_of_memory
 from longhaul.store.manifest import FileEntry
@@ -58,27 +59,27 @@ class Slowness:
         self._hands = hands
         self._since: Seconds = 0.0
 
-    def begin(self) -> None:
-        """A step begins."""
-        self._since = self._now()
+    def begin(self, device: torch.device) -> None:
+        """A step begins on this device."""
+        self._since = self._now(device)
 
-    def rest(self) -> None:
-        """Something was computed."""
+    def rest(self, device: torch.device) -> None:
+        """Something was computed there."""
         fault = self._hands.acting.get("slow")
         if fault is None:
             return
-        longer = (fault.value - 1) * (self._now() - self._since)
-        if torch.cuda.is_initialized():
+        longer = (fault.value - 1) * (self._now(device) - self._since)
+        if queues(device):
             time.sleep(longer)
         else:
             until = time.thread_time() + longer
             while time.thread_time() < until:
                 pass
-        self._since = self._now()
+        self._since = self._now(device)
 
-    def _now(self) -> Seconds:
-        if torch.cuda.is_initialized():
-            torch.cuda.synchronize()
+    def _now(self, device: torch.device) -> Seconds:
+        if queues(device):
+            wait_for(device)
             return time.monotonic()
         return time.thread_time()
 
@@ -88,7 +89,7 @@ def _around_steps(hands: Hands, slowness: Slowness) -> None:
 
     def made(trainer: Trainer) -> None:
         hands.begin(trainer, trainer.position.step + 1)
-        slowness.begin()
+        slowness.begin(trainer.training_step.device)
         make(trainer)
 
     _put(Trainer, "_step", made)
@@ -100,14 +101,14 @@ def _around_losses(hands: Hands, slowness: Slowness) -> None:
     def loss(step: TrainingStep, tokens_BT: Tensor, *given: Any, **named: Any) -> Tensor:
         _run_out_of_memory(hands, len(tokens_BT))
         computed = compute(step, tokens_BT, *given, **named)
-        slowness.rest()
+        slowness.rest(step.device)
         if (flip := hands.acting.get("bitflip-grad")) is not None:
             flip_root(computed, int(flip.value))
         return computed * math.nan if "nan" in hands.acting else computed
 
     def back(step: TrainingStep, micro_loss: Tensor) -> None:
         backward(step, micro_loss)
-        slowness.rest()
+        slowness.rest(step.device)
 
     _put(TrainingStep, "_loss", loss)
     _put(TrainingStep, "_backward", back)

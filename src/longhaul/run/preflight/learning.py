@@ -12,7 +12,7 @@ import torch
 
 from longhaul.config.recipe import Recipe
 from longhaul.core.units import Nats
-from longhaul.run.device import choose_device, settle_torch
+from longhaul.run.device import own_device, settle_torch
 from longhaul.run.preflight.ground import ALONE, Check, Ground, judged
 from longhaul.run.preflight.memory import VOCABULARY
 from longhaul.train.equality import make_step, random_batches
@@ -30,7 +30,7 @@ _OVERRIDES = (
 def check_learning(ground: Ground) -> Iterator[Check]:
     """Two random sequences, 80 steps at the twin's peak rate."""
     recipe = ground.twin(*ALONE, *_OVERRIDES)
-    first, last = learn_by_heart(recipe, choose_device(recipe.machine.device))
+    first, last = learn_by_heart(recipe, own_device(recipe.machine.device))
     told = f"one batch, {_STEPS} times at rate {recipe.optim.lr:g}: loss {first:.3f} → {last:.3f}"
     fine = last <= _LEFT * first
     remedy = (

@@ -19,7 +19,7 @@ from longhaul.parallel.layout import Layout
 from longhaul.parallel.recompute import checkpoint_activations
 from longhaul.plan.memory import MemoryEstimate, estimate_memory, way_to_cut
 from longhaul.run.compilers import refuse_without_compiler
-from longhaul.run.device import choose_device, settle_torch
+from longhaul.run.device import own_device, settle_torch
 from longhaul.run.preflight.data import vocabulary
 from longhaul.run.preflight.ground import ALONE, Check, Ground, judged, skipped
 from longhaul.train.equality import make_step, random_batches
@@ -36,7 +36,7 @@ _NEAR = (0.75, 1.33)
 
 def check_memory(ground: Ground) -> Iterator[Check]:
     """The estimate at true size against the device, and the estimator against the twin."""
-    device = choose_device(ground.recipe.machine.device)
+    device = own_device(ground.recipe.machine.device)
     settle_torch(ground.twin())
     vocab_size, known = vocabulary(ground)
     on_cpu = device.type == "cpu" and ground.device_bytes is None
@@ -63,7 +63,7 @@ def check_compiler(ground: Ground) -> Iterator[Check]:
     Raises:
         RecipeError: it cannot.
     """
-    device = choose_device(ground.recipe.machine.device)
+    device = own_device(ground.recipe.machine.device)
     if ground.device_bytes is not None:
         yield skipped("compiler", "the run's machine is another: look for a C compiler there")
         return

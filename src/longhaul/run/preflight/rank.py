@@ -11,6 +11,7 @@ import platform
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +52,8 @@ def compare(asked: Path, result: Path, spoil: Spoil | None = None) -> None:
     place = find_place(os.environ)
     if place is None:
         raise UsageError("preflight-rank: RANK and WORLD_SIZE are not set", "`longhaul preflight`")
-    group = meet(place, _TIMEOUT_S)
-    ranks = _facts(place, Control(group), body["device"])
+    group = meet(place, _TIMEOUT_S, body["device"], partial(_device, place))
+    ranks = _facts(place, Control(group), _device(place, body["device"]))
     cpu = torch.device("cpu")
     layouts = [Layout(**case["layout"]) for case in body["cases"]]
     worlds = {
@@ -80,13 +81,16 @@ def compare(asked: Path, result: Path, spoil: Spoil | None = None) -> None:
     part()
 
 
-def _facts(place: Place, control: Control, wanted: str) -> list[dict[str, Any]]:
-    """What each rank is, once all stand at the same point."""
+def _device(place: Place, wanted: str) -> torch.device:
+    """A GPU of its own for each rank of this host, or the CPU for all."""
     device = choose_device(wanted)
     if device.type != "cpu" and torch.cuda.device_count() >= place.local_size:
-        device = device_of(place, device)
-    else:
-        device = torch.device("cpu")
+        return device_of(place, device)
+    return torch.device("cpu")
+
+
+def _facts(place: Place, control: Control, device: torch.device) -> list[dict[str, Any]]:
+    """What each rank is, once all stand at the same point."""
     named = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     ones = torch.ones(1 << 16, device=device)
     dist.all_reduce(ones)

@@ -1,0 +1,112 @@
+"""A device as a thread of the host sees it: which one it means, how far that is, what it draws.
+
+CUDA keeps for every thread of the host the device that it means, and a new thread means device 0.
+What a thread does without naming a device is done there: it seeds another replica's generator,
+waits for another one's work, or takes half a gigabyte of another one's card for a context. So a
+process claims its device once, before anything is computed; whatever records, waits or draws says
+on which device; and a helper thread works within `on`.
+
+Enters: a device. Leaves: the same, claimed; tensors there; marks in its
+queue. Never knows: what is computed.
+"""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+_ONE_QUEUE = ("cpu", "meta", "mps")
+"""Kinds that compute while the host waits, or that torch gives one queue and no events of ours."""
+
+
+def queues(device: torch.device) -> bool:
+    """Whether the host queues work there and goes on: it has streams, events, and copies that do
+    not wait if the host's side is page-locked.
+    """
+    return device.type not in _ONE_QUEUE
+
+
+def claim(device: torch.device) -> torch.device:
+    """Make `device` the one that this thread means from now on; the same, with its number."""
+    if not queues(device):
+        return device
+    module = torch.get_device_module(device)
+    number = module.current_device() if device.index is None else device.index
+    module.set_device(number)
+    return torch.device(device.type, number)
+
+
+def on(device: torch.device) -> AbstractContextManager[Any]:
+    """In the body, this thread means `device`."""
+    if not queues(device):
+        return nullcontext()
+    context: AbstractContextManager[Any] = torch.get_device_module(device).device(device)
+    return context
+
+
+def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """`tensor` on the device: itself if it is there, or else a copy that nobody waits for."""
+    if tensor.device == device or not queues(device):
+        return tensor.to(device)
+    return tensor.contiguous().pin_memory().to(device, non_blocking=True)
+
+
+class Mark:
+    """A point in a device's current stream: reached once everything queued before it is done.
+
+    Args:
+        device: that has a queue.
+        timing: for `elapsed_time`.
+    """
+
+    def __init__(self, device: torch.device, timing: bool = False) -> None:
+        self._device = device
+        self._module = torch.get_device_module(device)
+        with on(device):
+            self._event = self._module.Event(enable_timing=timing)
+
+    def record(self) -> "Mark":
+        """Stand at the end of what is queued now; itself."""
+        with on(self._device):
+            self._event.record(self._module.current_stream(self._device))
+        return self
+
+    def query(self) -> bool:
+        """Whether the device is so far; never waits."""
+        with on(self._device):
+            return bool(self._event.query())
+
+    def synchronize(self) -> None:
+        """Wait for it, on whatever thread."""
+        with on(self._device):
+            self._event.synchronize()
+
+    def elapsed_time(self, end: Any) -> float:
+        """Milliseconds between two that were reached; both are timed."""
+        with on(self._device):
+            return float(self._event.elapsed_time(end._event))
+
+
+def wait_for(device: torch.device) -> None:
+    """Wait for everything that is queued on a device, if it has a queue."""
+    if queues(device):
+        torch.get_device_module(device).synchronize(device)
+
+
+def seed(key: int, device: torch.device) -> None:
+    """Seed the generator of a device that is not the host."""
+    with on(device):
+        torch.get_device_module(device).manual_seed(key)
+
+
+def generator_state(device: torch.device) -> torch.Tensor:
+    """State of that generator, on the host."""
+    with on(device):
+        state: torch.Tensor = torch.get_device_module(device).get_rng_state()
+    return state
+
+
+def put_back_generator(state: torch.Tensor, device: torch.device) -> None:
+    """As `generator_state` gave it."""
+    with on(device):
+        torch.get_device_module(device).set_rng_state(state)

@@ -1,0 +1,92 @@
+"""The step, of every recipe and with every switch that changes it: it never waits for the device.
+
+Each case makes steps with and without gauges, in two micro-batches.
+"""
+
+import pytest
+import torch
+
+from longhaul.config.load import load_recipe, shipped_recipes
+from longhaul.config.recipe import Recipe
+from longhaul.config.shrink import shrunken
+from longhaul.data.batches import Batch
+from longhaul.model.initialise import build
+from longhaul.model.precision import to_half
+from longhaul.optim.build import OPTIMIZERS, build_optimizer
+from longhaul.optim.loss_scale import LossScale
+from longhaul.parallel.recompute import checkpoint_activations
+from longhaul.train.equality import random_batches
+from longhaul.train.step import TrainingStep
+
+VOCABULARY = 512
+HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
+SMALL = ("model.layers=2", "batch.sequences=4", "batch.micro_sequences=2")
+
+
+def recipe_of(name, *overrides: str) -> Recipe:
+    recipe = load_recipe(name).recipe
+    less = ["model.value_embeddings=1"] if recipe.model.value_embeddings else []
+    return load_recipe(name, [*shrunken(recipe), *SMALL, *less, *overrides]).recipe
+
+
+def step_of(fake, recipe: Recipe) -> TrainingStep:
+    with fake.building():
+        model = build(recipe.model, VOCABULARY, recipe.seed, fake.device, end_of_text=0)
+        half = recipe.precision.half_weights
+        if half is not None:
+            to_half(model, HALF[half], recipe.precision.islands)
+        if recipe.machine.activation_checkpointing != "none":
+            checkpoint_activations(model, recipe.machine.activation_checkpointing)
+        return TrainingStep(
+            model,
+            build_optimizer(model, recipe.optim),
+            fake.device,
+            recipe.precision,
+            recipe.seed,
+            loss_scale=LossScale(recipe.optim.loss_scale, fake.device) if half == "fp16" else None,
+            sources=["text"],
+        )
+
+
+def batches_of(recipe: Recipe) -> list[Batch]:
+    return list(random_batches(recipe, VOCABULARY, 2, None))
+
+
+def train(fake, recipe: Recipe) -> None:
+    step = step_of(fake, recipe)
+    for batch, read_gauges in zip(batches_of(recipe), (False, True), strict=True):
+        figures = step(batch, 2, recipe.optim.lr, read_gauges)
+        assert figures.device == fake.device
+    assert fake.waited <= {"tests"}
+    assert ("seed", fake.device.index) in fake.module.asked
+
+
+@pytest.mark.parametrize("name", sorted(shipped_recipes()))
+def test_a_recipe(fake, name: str) -> None:
+    train(fake, recipe_of(name))
+
+
+@pytest.mark.parametrize("offloaded", [False, True])
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+def test_an_optimizer(fake, name: str, offloaded: bool) -> None:
+    train(fake, recipe_of("drill", f"optim.name={name}", f"optim.offload={str(offloaded).lower()}"))
+
+
+@pytest.mark.parametrize("weights", ["bf16", "fp16"])
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+def test_half_weights_and_a_loss_scale(fake, name: str, weights: str) -> None:
+    train(fake, recipe_of("drill", f"optim.name={name}", f"precision.compute={weights}_weights"))
+
+
+@pytest.mark.parametrize("how", ["full", "selective"])
+@pytest.mark.parametrize("name", ["drill", "speedrun-124m", "llama-8b"])
+def test_layers_that_are_computed_again(fake, name: str, how: str) -> None:
+    train(fake, recipe_of(name, f"machine.activation_checkpointing={how}", "model.dropout=0.1"))
+
+
+def test_a_rehearsal_leaves_the_device_alone(fake) -> None:
+    recipe = recipe_of("drill")
+    step = step_of(fake, recipe)
+    with fake.building():
+        step.rehearse(2, recipe.block_length())
+    assert ("state", fake.device.index) in fake.module.asked
