@@ -42,8 +42,10 @@ help:
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "$(PYTHON) cannot make a virtual environment: install its venv package (Debian: apt-get install python3-venv)"; exit 2; }
 	$(PYTHON) -m venv .venv
 
+# The torch that figures were measured with; any that pyproject.toml allows will do (TORCH=torch: the newest).
+TORCH ?= torch==2.13.0
 .venv/installed: pyproject.toml | .venv/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)" --editable .
 	@touch $@
 
 .venv/installed-dev: pyproject.toml | .venv/installed
