@@ -2,7 +2,7 @@
 # make test    sets everything up and runs the tests
 .PHONY: help setup setup-dev train test test-slow test-mutants test-newest drills-real check format \
   bench bench-nanogpt bench-quickstart bench-step bench-monitor bench-cause \
-  bench-equality bench-reshape bench-save bench-prefetch bench-recovery lab lab-prevention \
+  bench-equality bench-reshape bench-save bench-prefetch bench-recovery lab lab-ends lab-prevention \
   drills-numbers drills-machines drill-preempt drill-soak preflight clean
 
 # The first Python on this machine that answers and is new enough.
@@ -34,6 +34,7 @@ help:
 	@echo "make drill-soak      random faults for ten minutes"
 	@echo "make drills-numbers  inject what happened to others, and see that the run ends well"
 	@echo "make lab             judge the detectors on hundreds of small runs"
+	@echo "make lab-ends        how runs end, with the policy and with nobody acting (QUICK=1: minutes)"
 	@echo "make lab-prevention  which stabilisers would have prevented what"
 	@echo "make bench-nanogpt PEER=path/to/nanoGPT TEXT=path/to/input.txt"
 
@@ -149,6 +150,11 @@ bench-recovery: setup
 # The lab trains 610 small runs, an hour; once trained they are kept in prepared/.
 lab: setup-dev
 	$(BIN)/python -m benchmarks.divergence_lab --processes 2
+
+# 250 small runs, half an hour on two idle cores; once trained they are kept in prepared/.
+# QUICK=1 trains a case of each way to go wrong, some minutes.
+lab-ends: setup-dev
+	$(BIN)/python -m benchmarks.divergence_lab.ends --processes 2 --cases $(if $(QUICK),--quick)
 
 # 2,068 small runs, an hour and a half; once trained they are kept in prepared/.
 lab-prevention: setup-dev

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from benchmarks.divergence_lab.runs import (
+    SECOND_FROM,
     Choices,
     Fault,
     Run,
@@ -48,7 +49,8 @@ def caused(mechanism: str, number: int) -> Run:
     choose = Choices(name)
     base = base_of(number, choose)
     seed = choose.whole(1, 10**6)
-    make = MILDER[mechanism] if number >= MILDER_FROM else CAUSES[mechanism].make
+    milder = MILDER_FROM <= number < SECOND_FROM
+    make = MILDER[mechanism] if milder else CAUSES[mechanism].make
     return Run(name=name, mechanism=mechanism, seed=seed, **make(choose, base))
 
 
@@ -238,7 +240,8 @@ CAUSES: dict[str, Cause] = {
 }  # fmt: skip
 
 MILDER_FROM = 300
-"""Runs numbered from here on are milder: at the border of harm, where a judge errs."""
+"""Runs numbered from here on, up to the second held-out set, are milder: at the border of harm,
+where a judge errs."""
 MILDER: dict[str, Make] = {
     "no-warmup": partial(_no_warmup, adam_lr=(0.015, 0.04), sgd_lr=(0.2, 0.5)),
     "bad-stretch": partial(_bad_stretch, share=(0.25, 0.6)),

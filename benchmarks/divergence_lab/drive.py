@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from benchmarks.divergence_lab.faults import DisturbedStep
+from benchmarks.divergence_lab.other import is_of_other_text, located, sources
 from benchmarks.divergence_lab.runs import BASE, Run
 
 from longhaul.checkpoint.snapshots import SnapshotRing
@@ -58,14 +59,20 @@ def base_recipe() -> Recipe:
 
 
 @cache
-def text(home: Path) -> Dataset:
-    """The prepared text, the same for all runs; its sources' weights are each run's own."""
-    return prepare(base_recipe(), home, lambda _: None)
+def text(home: Path, other: bool = False) -> Dataset:
+    """The prepared text, the same for all runs, or the other text; its sources' weights are each
+    run's own.
+    """
+    changed = {"data.sources": located(sources())} if other else {}
+    return prepare(with_overrides(base_recipe(), changed), home, lambda _: None)
 
 
 def recipe_of(run: Run) -> Recipe:
     """The recipe of a run, checked as any other is."""
-    return with_overrides(base_recipe(), {**run.settings, "seed": run.seed})
+    changed = {**run.settings, "seed": run.seed}
+    if "data.sources" in changed:
+        changed["data.sources"] = located(changed["data.sources"])
+    return with_overrides(base_recipe(), changed)
 
 
 def ledger_of(run: Run) -> LedgerState:
@@ -85,7 +92,7 @@ def make_trainer(run: Run, home: Path) -> tuple[Trainer, BatchReader]:
     """A trainer at its start, and the reader to close after it."""
     torch.set_num_threads(1)
     recipe, device, clock = recipe_of(run), torch.device("cpu"), FakeClock()
-    dataset = _weighted(text(home), recipe)
+    dataset = _weighted(text(home, is_of_other_text(run)), recipe)
     model = build(recipe.model, dataset.vocab_size, recipe.seed)
     if recipe.precision.half_weights == "bf16":
         to_half(model, torch.bfloat16, recipe.precision.islands)

@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.common import Bar, at_least, at_most, figure, write_results
 from benchmarks.divergence_lab import tables, traces
 from benchmarks.divergence_lab.generate import Made, make_all
-from benchmarks.divergence_lab.runs import catalogue
+from benchmarks.divergence_lab.runs import Run, catalogue
 from benchmarks.divergence_lab.score import Judged, Score, lead_of, score, slow_kinds
 from benchmarks.divergence_lab.split import part_of
 from benchmarks.divergence_lab.truth import Truth
@@ -56,9 +56,9 @@ def main() -> None:
         write_results("divergence_lab", bars(judged), COMMAND)
 
 
-def fresh(home: Path, processes: int) -> list[Made]:
-    """Every run of the catalogue; those that were made before are read."""
-    runs = list(catalogue())
+def fresh(home: Path, processes: int, runs: Sequence[Run] | None = None) -> list[Made]:
+    """Every run of the catalogue, or these; those that were made before are read."""
+    runs = list(catalogue()) if runs is None else runs
     (home / "traces").mkdir(parents=True, exist_ok=True)
     made = {}
     for number, done in enumerate(make_all(runs, home, processes), start=1):
@@ -108,47 +108,56 @@ def bars(judged: Sequence[Judged]) -> list[Bar]:
         at_least("healthy runs", healthy, "runs", 100),
         at_least("held-out runs that came to harm", figures.harmed, "runs", 60),
         at_least("held-out healthy steps", figures.healthy_steps, "steps", 30_000),
-        at_least("recall", figures.recall.value, "", RECALL_BAR, _interval(figures, "recall")),
+        at_least("recall", figures.recall.value, "", RECALL_BAR, interval(figures, "recall")),
         figure("recall of kind", figures.recall_of_kind.value, "",
-               _interval(figures, "recall_of_kind")),
+               interval(figures, "recall_of_kind")),
         figure("precision of alarms", figures.precision.value, "",
-               _interval(figures, "precision")),
+               interval(figures, "precision")),
         at_most("false alarms per 10,000 healthy steps", figures.false_alarms.value, "",
-                FALSE_ALARM_BAR, _interval(figures, "false_alarms")),
+                FALSE_ALARM_BAR, interval(figures, "false_alarms")),
         Bar("median lead of slowly growing kinds", steps.value, "steps", LEAD_BAR_STEPS,
             long_enough, f"{steps:.0f} steps, {share:.2f} of the run, over {steps.of} runs; "
             f"or {LEAD_BAR_SHARE:g} of the run"),
-        figure("unseen mechanism: recall", apart.recall.value, "", _interval(apart, "recall")),
+        figure("unseen mechanism: recall", apart.recall.value, "", interval(apart, "recall")),
         figure("unseen mechanism: median lead", apart.lead.value, "steps",
                format(apart.lead, ".0f")),
     ]  # fmt: skip
 
 
-def _interval(figures: Score, name: str) -> str:
+def interval(figures: Score, name: str) -> str:
+    """A figure's interval in words."""
     interval = getattr(figures, name)
     return f"95 % interval {interval.low:.3g} to {interval.high:.3g}, of {interval.of:,}"
 
 
-def store(made: Sequence[Made]) -> None:
-    """Keep traces and truths in the repository."""
-    traces.write(STORE / "traces.parquet", {m.name: m.trace for m in made})
+def store(made: Sequence[Made], name: str = "") -> None:
+    """Keep traces and truths in the repository, of a set with a name of its own or of the first."""
+    traces.write(_traces(name), {m.name: m.trace for m in made})
     truths = {m.name: {"harmless": m.harmless, **asdict(m.truth)} for m in made}
-    (STORE / "truths.json").write_text(json.dumps(truths, indent=0, sort_keys=True) + "\n")
+    _truths(name).write_text(json.dumps(truths, indent=0, sort_keys=True) + "\n")
     size = sum(path.stat().st_size for path in STORE.iterdir())
     print(f"{len(made)} traces kept in {STORE.name}/, {size / 1e6:.1f} MB")
 
 
 def stored_names() -> list[str]:
     """Runs that are kept in the repository."""
-    return list(json.loads((STORE / "truths.json").read_text()))
+    return list(json.loads(_truths().read_text()))
 
 
-def stored(names: Collection[str] | None = None) -> list[Made]:
+def _traces(name: str = "") -> Path:
+    return STORE / f"{name or 'traces'}.parquet"
+
+
+def _truths(name: str = "") -> Path:
+    return STORE / (f"{name}-truths.json" if name else "truths.json")
+
+
+def stored(names: Collection[str] | None = None, name: str = "") -> list[Made]:
     """Runs that are kept in the repository, with their truths."""
-    truths: dict[str, dict[str, Any]] = json.loads((STORE / "truths.json").read_text())
+    truths: dict[str, dict[str, Any]] = json.loads(_truths(name).read_text())
     made = []
-    for name, trace in traces.read(STORE / "traces.parquet", names).items():
-        facts = truths[name]
+    for run, trace in traces.read(_traces(name), names).items():
+        facts = truths[run]
         harmless = tuple(facts.pop("harmless"))
-        made.append(Made(name, name.split("/")[0], harmless, Truth(**facts), trace))
+        made.append(Made(run, run.split("/")[0], harmless, Truth(**facts), trace))
     return made

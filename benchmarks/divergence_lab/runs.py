@@ -26,6 +26,9 @@ HEALTHY_RUNS = 150
 MORE_FROM = 200
 """Runs numbered from here on were added for tuning after the split was fixed."""
 MORE_HEALTHY_RUNS = 32
+SECOND_FROM = 500
+"""Runs numbered from here on are the second held-out set: of other shapes and, once `other.py` has
+been over them, of other text."""
 HARMLESS = ("H1", "H2", "H3", "H4", "H5", "H6", "H7")
 """Disturbances that must trigger nothing: change of mixture, curriculum, a gradient spike that
 clipping absorbs, fast decay of the learning rate, noise of a small batch, cold first steps, slow
@@ -142,6 +145,17 @@ _SHAPES = (
 )
 
 
+_OTHER_SHAPES = (
+    # The same; no shape and no width is among those above.
+    (2, 40, 2, 40, 8),
+    (3, 40, 4, 24, 10),
+    (5, 24, 2, 32, 8),
+    (2, 56, 4, 28, 8),
+    (1, 72, 4, 48, 6),
+    (4, 40, 2, 20, 10),
+)
+
+
 def base_settings(choose: Choices) -> dict[str, Any]:
     """A sound configuration."""
     layers, width, heads, context, sequences = choose.pick(_SHAPES)
@@ -179,8 +193,17 @@ def base_settings(choose: Choices) -> dict[str, Any]:
 
 def base_of(number: int, choose: Choices) -> dict[str, Any]:
     """A sound configuration for the run of this number."""
+    if number >= SECOND_FROM:
+        return other_shape(base_settings(choose), choose)
     varied = number >= MORE_FROM and number % 2 == 1
     return varied_settings(choose) if varied else base_settings(choose)
+
+
+def other_shape(settings: Settings, choose: Choices) -> dict[str, Any]:
+    """The same settings in a shape that was used by nothing before."""
+    layers, width, heads, context, sequences = choose.pick(_OTHER_SHAPES)
+    return {**settings, "model.layers": layers, "model.width": width, "model.heads": heads,
+            "model.context": context, "batch.sequences": sequences}  # fmt: skip
 
 
 def varied_settings(choose: Choices) -> dict[str, Any]:
@@ -228,7 +251,7 @@ def healthy(number: int) -> Run:
         if disturbance == "H3":
             onset = choose.whole(80, settings["train.steps"] - 40)
             spike = Fault("gradient-spike", onset, choose.log_between(15, 300))
-        settings |= _disturbed(disturbance, settings, choose)
+        settings |= disturbed_by(disturbance, settings, choose)
     if half:
         settings |= half_settings(choose)
     return Run(
@@ -237,7 +260,8 @@ def healthy(number: int) -> Run:
     )  # fmt: skip
 
 
-def _disturbed(disturbance: str, settings: Settings, choose: Choices) -> dict[str, Any]:
+def disturbed_by(disturbance: str, settings: Settings, choose: Choices) -> dict[str, Any]:
+    """Settings that bring a harmless disturbance about, as far as settings can."""
     steps, context = settings["train.steps"], settings["model.context"]
     border = choose.whole(steps // 3, 2 * steps // 3)
     match disturbance:
