@@ -15,6 +15,7 @@ from benchmarks.divergence_lab import second
 from benchmarks.divergence_lab.causes import CAUSES
 from benchmarks.divergence_lab.drive import recipe_of
 from benchmarks.divergence_lab.ends import score
+from benchmarks.divergence_lab.ends.calm import calm
 from benchmarks.divergence_lab.ends.cases import WAYS, Case, Change, case, catalogue, healthy
 from benchmarks.divergence_lab.ends.drive import Action, Ended, Form, settings_of, train
 from benchmarks.divergence_lab.ends.make import Ends, as_json, from_json, together
@@ -24,7 +25,7 @@ from benchmarks.divergence_lab.runs import catalogue as first_catalogue
 from benchmarks.divergence_lab.split import part_of
 
 TUNING, HELD_OUT = list(catalogue("tuning")), list(catalogue("held-out"))
-HELD_OUT_CASES = "fdbc4eab6f2d5bf5"
+HELD_OUT_CASES = "9a93a3b4cefd24b1"
 SECOND_RUNS = "be291de1e1b459ac"
 
 
@@ -72,7 +73,7 @@ def test_every_way_to_go_wrong_and_every_harmless_disturbance_is_in_both_parts()
     for cases in (TUNING, HELD_OUT):
         unseen = {"output-logits"} if cases is TUNING else set()
         assert {c.way for c in cases} == {"healthy", *WAYS} - unseen
-        assert {h for c in cases for h in c.run.harmless} == set(HARMLESS)
+    assert {h for c in (*TUNING, *HELD_OUT) for h in c.run.harmless} == set(HARMLESS)
     assert {"set", "fork", "restart"} == {c.change.how for c in TUNING if c.change}
     assert {*CAUSES} <= {*WAYS}
 
@@ -179,7 +180,7 @@ def test_what_was_done_before_anything_was_wrong_is_needless() -> None:
         "healthy/000": {"policy": replace(END, name="healthy/000", total=total, made=total,
                                           actions=(late,))},
     }  # fmt: skip
-    quiet = score.calm(ends)
+    quiet = calm(ends)
     assert quiet.actions == 2
     assert quiet.steps == total + onset - 1
     assert quiet.per_10_000 == pytest.approx(20_000 / quiet.steps)

@@ -10,13 +10,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.common import Bar, missing, write_results
+from benchmarks.common import Bar, at_most, missing, write_results
+from benchmarks.divergence_lab.ends.calm import calm, calm_on_traces
 from benchmarks.divergence_lab.ends.cases import PARTS, Case, Part, catalogue
 from benchmarks.divergence_lab.ends.make import Ends, make_all, store, stored, together
 from benchmarks.divergence_lab.ends.score import (
+    NEEDLESS_BAR,
     bars,
     before_and_after,
-    calm,
     compared,
     table,
 )
@@ -100,7 +101,11 @@ def _print(ends: Ends, part: Part, markdown: bool, each: bool) -> None:
 
 def _all_bars() -> list[Bar]:
     """Of every stored part; the newest policy last."""
-    found: list[Bar] = []
+    quiet = calm_on_traces()
+    found = [
+        at_most("stored healthy traces, judged again: needless actions per 10,000 steps",
+                quiet.per_10_000, "", NEEDLESS_BAR, f"{quiet.actions} in {quiet.steps:,}")
+    ]  # fmt: skip
     for part in PARTS:
         for label in ("before", "after"):
             path = _store(label, part)

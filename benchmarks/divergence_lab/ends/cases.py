@@ -181,29 +181,29 @@ def _of_lab(mechanism: str) -> Make:
 WAYS: dict[str, Way] = {
     "set-lr-x10": Way(3, 1, _set_rate(10), "set: rate × 10", "people"),
     "set-lr-x100": Way(4, 2, _set_rate(100), "set: rate × 100", "people"),
-    "set-lr-x1000": Way(4, 2, _set_rate(1000), "set: rate × 1,000", "people"),
+    "set-lr-x1000": Way(4, 3, _set_rate(1000), "set: rate × 1,000", "people"),
     "set-lr-x0.01": Way(2, 1, _set_rate(0.01), "set: rate × 0.01", "people"),
     "set-decay": Way(3, 1, _set_decay, "set: weight decay 5 to 50", "people"),
     "set-betas": Way(4, 1, _set_betas, "set: a beta", "people"),
     "set-clip-off": Way(2, 1, _set_clip, "set: clipping off", "people"),
-    "restart": Way(4, 2, _restart, "restart with --set: rate or decay", "people"),
+    "restart": Way(4, 1, _restart, "restart with --set: rate or decay", "people"),
     "fork": Way(4, 2, _fork, "fork with --set: rate or decay", "people"),
-    "lr-from-start": Way(5, 3, _rate_from_start, "rate × 10 to 300 from the start", "rates"),
+    "lr-from-start": Way(5, 2, _rate_from_start, "rate × 10 to 300 from the start", "rates"),
     "lr-too-high": Way(2, 1, _of_lab("lr-too-high"), "rate too high, no QK-norm", "rates"),
     "no-warmup": Way(2, 1, _of_lab("no-warmup"), "no warm-up", "rates"),
     "lr-too-low": Way(1, 1, _of_lab("lr-too-low"), "rate too low", "rates"),
     "weight-decay": Way(1, 1, _of_lab("weight-decay"), "wrong weight decay", "rates"),
     "second-moment": Way(2, 1, _of_lab("second-moment"), "β₂ too high", "rates"),
-    "attention-logits": Way(3, 2, _of_lab("attention-logits"), "attention logits grow", "outside"),
-    "output-logits": Way(0, 2, _of_lab("output-logits"), "output logits drift", "outside"),
+    "attention-logits": Way(3, 1, _of_lab("attention-logits"), "attention logits grow", "outside"),
+    "output-logits": Way(0, 1, _of_lab("output-logits"), "output logits drift", "outside"),
     "float16-range": Way(2, 1, _of_lab("float16-range"), "float16 range (emulated)", "outside"),
     "poisoned-batch": Way(3, 2, _of_lab("poisoned-batch"), "a poisoned batch", "outside"),
-    "bad-stretch": Way(2, 2, _of_lab("bad-stretch"), "a bad stretch of data", "outside"),
+    "bad-stretch": Way(2, 1, _of_lab("bad-stretch"), "a bad stretch of data", "outside"),
     "corrupted-weight": Way(3, 2, _of_lab("corrupted-weight"), "a corrupted weight", "outside"),
     "frozen-group": Way(1, 1, _of_lab("frozen-group"), "frozen positions or group", "outside"),
     "escape-leak": Way(1, 1, _of_lab("escape-leak"), "escape characters leak in", "outside"),
 }
-HEALTHY_CASES = {"tuning": 10, "held-out": 8}
+HEALTHY_CASES = {"tuning": 4, "held-out": 4}
 
 
 def case(way: str, number: int) -> Case:
@@ -254,12 +254,12 @@ def catalogue(part: Part, quick: bool = False) -> Iterator[Case]:
 
     Args:
         part: which.
-        quick: one of each way, and of each harmless disturbance.
+        quick: one of each way.
     """
     first = HELD_OUT_FROM if part == "held-out" else 0
     for name, way in WAYS.items():
         count = way.held_out if part == "held-out" else way.tuning
         for number in range(min(count, 1) if quick else count):
             yield case(name, first + number)
-    for number in range(len(HARMLESS) + 1 if quick else HEALTHY_CASES[part]):
+    for number in range(1 if quick else HEALTHY_CASES[part]):
         yield healthy(first + number)

@@ -21,12 +21,13 @@ Definitions:
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
 from benchmarks.common import Bar, at_least, at_most, figure
-from benchmarks.divergence_lab.ends.cases import HELD_OUT_FROM, WAYS, Case, case, healthy
+from benchmarks.divergence_lab.ends.calm import calm
+from benchmarks.divergence_lab.ends.cases import HELD_OUT_FROM, WAYS, Case, case
 from benchmarks.divergence_lab.ends.drive import Ended
 from benchmarks.divergence_lab.ends.make import Ends
 from benchmarks.divergence_lab.score import rate
@@ -84,19 +85,6 @@ class Compared:
         return self.policy.wasted_s / self.policy.seconds if self.policy.seconds else math.nan
 
 
-@dataclass(frozen=True, slots=True)
-class Calm:
-    """Steps in which nothing was to be done, and what was done in them."""
-
-    steps: int
-    actions: int
-
-    @property
-    def per_10_000(self) -> float:
-        """Needless actions."""
-        return 10_000 * self.actions / self.steps if self.steps else math.nan
-
-
 def compared(ends: Ends) -> list[Compared]:
     """Every case with something wrong of which all forms are there, in the order of ways."""
     found = []
@@ -107,30 +95,6 @@ def compared(ends: Ends) -> list[Compared]:
             found.append(Compared(one, forms["undisturbed"], forms["nobody"], forms["policy"]))
     order = list(WAYS)
     return sorted(found, key=lambda c: (order.index(c.case.way), c.case.run.name))
-
-
-def calm(ends: Ends) -> Calm:
-    """Healthy steps and needless actions."""
-    steps = actions = 0
-    for name, forms in ends.items():
-        way, number = name.split("/")
-        run = forms["policy"]
-        one = healthy(int(number)) if way == "healthy" else case(way, int(number))
-        first = run.total + 1 if way == "healthy" else one.onset
-        steps += min(run.made, first - 1)
-        if way == "healthy":
-            actions += len(run.actions)
-        elif run.actions and run.actions[0].step < first:
-            actions += sum(action.step < first for action in _before_onset(run, first))
-    return Calm(steps, actions)
-
-
-def _before_onset(run: Ended, onset: int) -> Iterable[object]:
-    """Actions before anything was wrong: after a rollback step counts are low once more."""
-    for action in run.actions:
-        if action.step >= onset:
-            return
-        yield action
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -219,7 +183,7 @@ def bars(ends: Ends, says: str) -> list[Bar]:
     held_out = sum(c.case.part == "held-out" for c in cases)
     assert held_out in (0, len(cases)), f"parts are mixed at number {HELD_OUT_FROM}"
     return [
-        at_least(f"{says}: runs with a fault", len(cases), "runs", 40),
+        at_least(f"{says}: runs with a fault", len(cases), "runs", 25),
         at_most(f"{says}: median end", median(c.end for c in cases), "× twin", MEDIAN_BAR,
                 f"{_shown(median(c.left for c in cases))} with nobody acting"),
         at_most(f"{says}: 95 % of recovered runs", percentile(recovered, 0.95), "× twin",
