@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--part", choices=PARTS, default="tuning")
     parser.add_argument("--quick", action="store_true", help="one case of each way")
-    parser.add_argument("--only", default="", help="names of cases that begin like this")
+    parser.add_argument("--only", default="", help="cases whose names begin like this, or this")
     parser.add_argument("--store", metavar="LABEL", help="keep the ends in the repository")
     parser.add_argument("--show", metavar="LABEL", help="print stored ends, train nothing")
     parser.add_argument("--against", metavar="LABEL", help="compare with stored ends")
@@ -52,7 +52,8 @@ def main() -> None:
     if given.show:
         ends = stored(_store(given.show, part))
     else:
-        cases = [c for c in catalogue(part, given.quick) if c.run.name.startswith(given.only)]
+        only = tuple(given.only.split(","))
+        cases = [c for c in catalogue(part, given.quick) if c.run.name.startswith(only)]
         ends = _made(cases, given.processes)
     if given.store:
         store(_store(given.store, part), ends)
