@@ -7,12 +7,13 @@ Ends that are stored under a label (`before`, `after`) print without training: `
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from benchmarks.common import Bar, at_most, missing, write_results
 from benchmarks.divergence_lab.ends.calm import calm, calm_on_traces
 from benchmarks.divergence_lab.ends.cases import PARTS, Case, Part, catalogue
+from benchmarks.divergence_lab.ends.drive import FORMS
 from benchmarks.divergence_lab.ends.make import Ends, make_all, store, stored, together
 from benchmarks.divergence_lab.ends.score import (
     NEEDLESS_BAR,
@@ -36,6 +37,7 @@ def main() -> None:
     parser.add_argument("--part", choices=PARTS, default="tuning")
     parser.add_argument("--quick", action="store_true", help="one case of each way")
     parser.add_argument("--only", default="", help="cases whose names begin like this, or this")
+    parser.add_argument("--forms", default=",".join(FORMS), help="train only these of a case")
     parser.add_argument("--store", metavar="LABEL", help="keep the ends in the repository")
     parser.add_argument("--show", metavar="LABEL", help="print stored ends, train nothing")
     parser.add_argument("--against", metavar="LABEL", help="compare with stored ends")
@@ -54,18 +56,20 @@ def main() -> None:
     else:
         only = tuple(given.only.split(","))
         cases = [c for c in catalogue(part, given.quick) if c.run.name.startswith(only)]
-        ends = _made(cases, given.processes)
+        ends = _made(cases, given.processes, given.forms.split(","))
     if given.store:
         store(_store(given.store, part), ends)
+    if "policy" not in given.forms:
+        return
     _print(ends, part, given.markdown, given.cases)
     if given.against:
         before = stored(_store(given.against, part))
         print(as_text(before_and_after(compared(before), compared(ends)), given.markdown))
 
 
-def _made(cases: Sequence[Case], processes: int) -> Ends:
+def _made(cases: Sequence[Case], processes: int, forms: Collection[str]) -> Ends:
     made = []
-    for number, end in enumerate(make_all(cases, HOME, processes), start=1):
+    for number, end in enumerate(make_all(cases, HOME, processes, forms), start=1):
         made.append(end)
         loss = f"{end.loss:.4f}" if end.loss is not None else f"exit {end.code}: {end.why}"
         print(f"  {number} {end.name} {end.form}: {loss}, {len(end.actions)} actions", flush=True)

@@ -12,7 +12,7 @@ import hashlib
 import json
 import multiprocessing
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, replace
 from functools import cache
@@ -61,9 +61,11 @@ def _make(case: Case, form: Form, home: Path) -> Ended:
     return ended
 
 
-def make_all(cases: Iterable[Case], home: Path, processes: int) -> Iterator[Ended]:
-    """All forms of all cases, in any order of completion."""
-    wanted = [(case, form) for case in cases for form in forms_of(case)]
+def make_all(
+    cases: Iterable[Case], home: Path, processes: int, forms: Collection[str] = FORMS
+) -> Iterator[Ended]:
+    """All forms of all cases, or only some, in any order of completion."""
+    wanted = [(case, form) for case in cases for form in forms_of(case) if form in forms]
     for case, _ in wanted:
         text_of(case, home)  # made before several processes want it
     context = multiprocessing.get_context("spawn")
