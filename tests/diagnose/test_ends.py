@@ -25,7 +25,7 @@ from benchmarks.divergence_lab.runs import catalogue as first_catalogue
 from benchmarks.divergence_lab.split import part_of
 
 TUNING, HELD_OUT = list(catalogue("tuning")), list(catalogue("held-out"))
-HELD_OUT_CASES = "9a93a3b4cefd24b1"
+HELD_OUT_CASES = "060c1847ab948d1e"
 SECOND_RUNS = "be291de1e1b459ac"
 
 

@@ -183,7 +183,7 @@ def bars(ends: Ends, says: str) -> list[Bar]:
     held_out = sum(c.case.part == "held-out" for c in cases)
     assert held_out in (0, len(cases)), f"parts are mixed at number {HELD_OUT_FROM}"
     return [
-        at_least(f"{says}: runs with a fault", len(cases), "runs", 25),
+        at_least(f"{says}: runs with a fault", len(cases), "runs", 20),
         at_most(f"{says}: median end", median(c.end for c in cases), "× twin", MEDIAN_BAR,
                 f"{_shown(median(c.left for c in cases))} with nobody acting"),
         at_most(f"{says}: 95 % of recovered runs", percentile(recovered, 0.95), "× twin",
