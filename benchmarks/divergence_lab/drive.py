@@ -55,7 +55,8 @@ class _SlowSaver:
 
 @cache
 def base_recipe() -> Recipe:
-    return load_recipe(str(BASE)).recipe
+    # The stored traces were made in it, and no attempt is begun here that would choose a format.
+    return load_recipe(str(BASE), ("precision.compute=float32",)).recipe
 
 
 @cache

@@ -56,8 +56,11 @@ _COMMON: dict[str, Any] = {
     "checkpoint.interval_steps": 100,
     "checkpoint.snapshot_interval_steps": 20,
     "sample.tokens": 0,
+    "precision.compute": "float32",
+    "optim.muon.newton_schulz": "bf16",
 }
-"""About a fifth and a twentieth of a run, as in long ones. Of the policy's own settings none."""
+"""Saves and snapshots about a fifth and a twentieth of a run apart, as in long ones, and formats
+that no machine chooses. Of the policy's own settings none."""
 
 
 @dataclass(frozen=True, slots=True)
