@@ -6,7 +6,8 @@ Definitions:
     end: final loss over the undisturbed twin's. The loss is the mean validation loss over all
         held-back text (about 100 kB), in nats; twins share seed, data and every bit up to the
         fault.
-        A run that was stopped for a person has no end: it counts as infinite in medians.
+        A run that was stopped for a person, or whose loss is not finite, has no end: it counts as
+        infinite in medians.
     recovered: the policy acted, and the run came to its end.
     worse: with the policy the end is more than 1.02 times what it is with nobody acting. Equal runs
         are equal to the bit, so that this is not for noise; it is what any other order of the same
@@ -17,6 +18,8 @@ Definitions:
         seconds from the first step to the end.
     action: a decision of the policy that changes something; masks and reports are none.
     needless action: one in a run without a fault, or before the onset of the fault.
+    harmed: with nobody acting it ends above 1.05. It is found if there is a warning or an alarm
+        from the onset on.
     healthy steps: of runs without a fault, and before the onset in the others.
 """
 
@@ -30,13 +33,14 @@ from benchmarks.divergence_lab.ends.calm import calm
 from benchmarks.divergence_lab.ends.cases import HELD_OUT_FROM, WAYS, Case, case
 from benchmarks.divergence_lab.ends.drive import Ended
 from benchmarks.divergence_lab.ends.make import Ends
-from benchmarks.divergence_lab.score import rate
+from benchmarks.divergence_lab.score import rate, wilson
 
 MEDIAN_BAR = 1.02
 RECOVERED_BAR = 1.10
 NEEDLESS_BAR = 0.2
 _TOLERANCE = 1.02
 _WELL = 1.10
+_HARM = 1.05
 Rows = list[tuple[str, ...]]
 
 
@@ -68,6 +72,16 @@ class Compared:
     def recovered(self) -> bool:
         """The policy acted, and the run came to its end."""
         return bool(self.policy.actions) and not self.stopped
+
+    @property
+    def harmed(self) -> bool:
+        """With nobody acting."""
+        return self.left > _HARM
+
+    @property
+    def found(self) -> bool:
+        """Detectors see it where nobody acts."""
+        return any(step >= self.case.onset for step, _ in self.nobody.alarms)
 
     @property
     def worse(self) -> bool:
@@ -160,7 +174,7 @@ def _row(label: str, mine: Sequence[Compared]) -> tuple[str, ...]:
 
 
 def _shown(value: float) -> str:
-    return "stopped" if math.isinf(value) else f"{value:.3f}"
+    return "no end" if math.isinf(value) else f"{value:.3f}"
 
 
 def _ratio(run: Ended, twin: Ended) -> float:
@@ -179,24 +193,36 @@ def bars(ends: Ends, says: str) -> list[Bar]:
     cases, quiet = compared(ends), calm(ends)
     recovered = [c.end for c in cases if c.recovered]
     worse = [c.case.run.name for c in cases if c.worse]
+    harmed = [c for c in cases if c.harmed]
+    recall = wilson(sum(c.found for c in harmed), len(harmed))
     spread = rate(quiet.actions, quiet.steps)
     held_out = sum(c.case.part == "held-out" for c in cases)
     assert held_out in (0, len(cases)), f"parts are mixed at number {HELD_OUT_FROM}"
     return [
         at_least(f"{says}: runs with a fault", len(cases), "runs", 20),
-        at_most(f"{says}: median end", median(c.end for c in cases), "× twin", MEDIAN_BAR,
+        _below(f"{says}: median end", median(c.end for c in cases), "× twin", MEDIAN_BAR,
                 f"{_shown(median(c.left for c in cases))} with nobody acting"),
-        at_most(f"{says}: 95 % of recovered runs", percentile(recovered, 0.95), "× twin",
+        _below(f"{says}: 95 % of recovered runs", percentile(recovered, 0.95), "× twin",
                 RECOVERED_BAR, f"{len(recovered)} runs, "
                 f"{sum(end <= RECOVERED_BAR for end in recovered)} within; 95th percentile of "
                 f"all with nobody acting {_shown(percentile([c.left for c in cases], 0.95))}"),
         at_most(f"{says}: runs worse than with nobody acting", len(worse), "runs", 0,
                 ", ".join(worse)),
-        at_most(f"{says}: needless actions per 10,000 healthy steps", quiet.per_10_000, "",
+        _below(f"{says}: needless actions per 10,000 healthy steps", quiet.per_10_000, "",
                 NEEDLESS_BAR, f"{quiet.actions} in {quiet.steps:,}; 95 % interval "
                 f"{spread.low:.2f} to {spread.high:.2f}"),
+        figure(f"{says}: recall of detectors, with nobody acting", recall.value, "",
+               f"{sum(c.found for c in harmed)} of {len(harmed)} harmed runs; 95 % interval "
+               f"{recall.low:.2f} to {recall.high:.2f}"),
         figure(f"{says}: stopped for a person", sum(c.stopped for c in cases), "runs"),
         figure(f"{says}: steps made again", 100 * fmean(c.again for c in cases), "%"),
         figure(f"{says}: seconds wasted", 100 * fmean(c.wasted for c in cases), "%"),
         figure(f"{says}: actions", fmean(len(c.policy.actions) for c in cases), "a run"),
     ]  # fmt: skip
+
+
+def _below(name: str, value: float, unit: str, bar: float, note: str) -> Bar:
+    """A figure against its bar; JSON knows no infinity."""
+    if math.isfinite(value):
+        return at_most(name, value, unit, bar, note)
+    return Bar(name, None, unit, bar, False, f"no end; {note}")
