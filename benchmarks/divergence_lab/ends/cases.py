@@ -33,6 +33,7 @@ PARTS: tuple[Part, ...] = ("tuning", "held-out")
 HELD_OUT_FROM = SECOND_FROM
 """Numbers of held-out cases begin here."""
 HEALTHY_STEPS = 2_200
+SNAPSHOT_STEPS = 20
 _GENERATION = 1
 """Raised when cases of the same name come to mean something else."""
 
@@ -76,7 +77,9 @@ class Case:
         """First step that something wrong may touch."""
         if self.change is None:
             return self.run.onset
-        return self.change.at - self.change.back + 1
+        # A fork begins at the newest state that is not later.
+        earlier = self.change.back + SNAPSHOT_STEPS if self.change.how == "fork" else 0
+        return max(self.change.at - earlier, 0) + 1
 
     def undisturbed(self) -> "Case":
         """The same run without anything wrong."""

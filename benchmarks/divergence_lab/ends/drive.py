@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
-from benchmarks.divergence_lab.ends.cases import Case, Change
+from benchmarks.divergence_lab.ends.cases import SNAPSHOT_STEPS, Case, Change
 from benchmarks.divergence_lab.ends.faults import disturbed
 from benchmarks.divergence_lab.other import is_of_other_text, located, sources
 from benchmarks.divergence_lab.runs import BASE
@@ -54,7 +54,7 @@ _NO_ACTIONS = frozenset({"mask", "report"})
 _BOOKKEEPING = ("checkpoint-health",)
 _COMMON: dict[str, Any] = {
     "checkpoint.interval_steps": 100,
-    "checkpoint.snapshot_interval_steps": 20,
+    "checkpoint.snapshot_interval_steps": SNAPSHOT_STEPS,
     "sample.tokens": 0,
     "precision.compute": "float32",
     "optim.muon.newton_schulz": "bf16",
