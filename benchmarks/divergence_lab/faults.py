@@ -174,10 +174,7 @@ class DisturbedStep(TrainingStep):
         def rounded(x_BTD: Tensor) -> Tensor:
             if self.model.final_norm is not None and self.model.training:
                 with torch.no_grad():
-                    read_BTD = self.model.final_norm(x_BTD)
-                    if self.model.project_out is not None:
-                        read_BTD = self.model.project_out(read_BTD)
-                    mean_D = read_BTD.float().mean(dim=(0, 1))
+                    mean_D = x_BTD.float().mean(dim=(0, 1))
                     before_D = self._hidden_D
                     self._hidden_D = mean_D if before_D is None else before_D.lerp(mean_D, 0.2)
             logits_BTV = original(x_BTD)

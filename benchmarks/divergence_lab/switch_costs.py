@@ -167,7 +167,8 @@ def _loss_in_half(model: GPT) -> None:
 
 
 def _half_loss(model: GPT, tokens_BT: Tensor, targets_BT: Tensor, window: int | None) -> Tensor:
-    logits_BTV = model._logits(model._transformed(tokens_BT, None, window, None))
+    read_BTD = model._before_head(model._transformed(tokens_BT, None, window, None))
+    logits_BTV = model._logits(read_BTD)
     losses_N = functional.cross_entropy(
         logits_BTV.flatten(0, 1), targets_BT.flatten(), reduction="none"
     )
