@@ -154,7 +154,7 @@ def _forward_of_half(forward: Callable[..., torch.Tensor]) -> Callable[..., torc
 def living_in(world: World) -> Iterator[None]:
     """Compute in `world` while the body runs."""
     with ExitStack() as stack:
-        stack.enter_context(patch.object(step_file, "_compiled", _compiled_wrongly))
+        stack.enter_context(patch.object(step_file, "compiled_by_shape", _compiled_wrongly))
         if world.kernel:
             stack.enter_context(
                 patch.object(Attention, "_gather", _wrong_gather(world.kernel, always=False))

@@ -60,7 +60,8 @@ def test_the_model_is_one_graph_with_the_same_loss_gradients_and_gauges(form, ta
         results = loss_and_gradients(model, compiled, tap, "aot_eager")
         found.append([*results, tap.drain() if tap is not None else torch.zeros(0)])
     for eager, captured in zip(*found, strict=True):
-        torch.testing.assert_close(captured, eager)
+        # Sums of thousands of terms, in another order on some processors.
+        torch.testing.assert_close(captured, eager, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("precision", ["autocast", "bf16", "bf16 with islands", "fp16"])

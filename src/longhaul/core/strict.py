@@ -71,7 +71,8 @@ def read_bytes(path: Path, most: Bytes = MOST_BYTES) -> bytes:
         OSError: it is absent, or cannot be read.
     """
     with open_regular(path, most) as file:
-        return file.read(most)
+        # Asked for more than there is, Python sets all of it aside first.
+        return file.read(min(most, os.fstat(file.fileno()).st_size + 1))
 
 
 def read_json(path: Path, most: Bytes = MOST_BYTES) -> Any:
