@@ -120,6 +120,10 @@ def test_a_run_whose_replicas_die_and_come_back_has_no_complaints() -> None:
     assert found() == []
 
 
+def test_a_replica_that_is_back_before_it_is_missed_has_kept_nobody_waiting() -> None:
+    assert found(fates=(other(went_on_s=2.1, back_s=2.0),)) == []
+
+
 def test_each_broken_promise_is_told() -> None:
     twice = (*MADE, MADE[4], DIED, BACK)
     missing = tuple(record for record in MADE if record.step != 7)
