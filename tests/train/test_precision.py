@@ -50,9 +50,15 @@ def test_an_emulated_format_is_dropped_at_first_sight():
 
 
 def test_measuring_ends_with_its_budget():
-    device, clock = Device({FLOAT32: 0.1, BF16: 0.1}), count(step=0.1)
+    device, clock = Device({FLOAT32: 0.1, BF16: 0.09}), count(step=0.1)
     choose_format((BF16,), device, lambda: next(clock))
     assert len(device.asked) <= 16
+
+
+def test_measuring_ends_sooner_where_the_answer_is_clear():
+    device = Device({FLOAT32: 4.0, BF16: 1.0})
+    choose_format((BF16,), device, lambda: 0.0)
+    assert len(device.asked) <= 8
 
 
 def test_one_slow_pass_decides_nothing():

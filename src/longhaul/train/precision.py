@@ -29,7 +29,7 @@ _HOPELESS = 3.0
 """So many times slower than float32 at first sight: emulated, and not measured any further."""
 _MOST_T, _MOST_D, _MOST_F = 1024, 512, 2048
 """Beyond these sizes the ratio between formats does not change, and the time would."""
-_FEWEST_ROUNDS, _MOST_ROUNDS = 4, 50
+_FEWEST_ROUNDS, _MOST_ROUNDS = 2, 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,8 @@ def choose_format(
         return Choice(FLOAT32, "this device has nothing faster than float32")
     until = clock() + BUDGET_S
     for number in range(_MOST_ROUNDS):
-        if number >= _FEWEST_ROUNDS and clock() >= until:
+        clear = all(_is_clear(best[FLOAT32] / best[other]) for other in best if other != FLOAT32)
+        if number >= _FEWEST_ROUNDS and (clear or clock() >= until):
             break
         for candidate in best:
             best[candidate] = min(best[candidate], measure(candidate))
@@ -112,6 +113,13 @@ def choose_format(
     if best[FLOAT32] < _CLEARLY_FASTER * best[winner]:
         winner = FLOAT32
     return Choice(winner, reason)
+
+
+def _is_clear(ratio: float) -> bool:
+    """Whether a format's speed over float32's is so far from the line that more rounds cannot move
+    it across.
+    """
+    return not _CLEARLY_FASTER / 1.5 < ratio < _CLEARLY_FASTER * 1.5
 
 
 def _warm(measure: Measure, candidate: Format) -> Seconds:
