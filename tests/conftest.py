@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +18,10 @@ settings.load_profile("ci" if os.environ.get("CI") else "by hand")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Whatever ends the tests ends what they have started."""
+    """Whatever ends the tests ends what they have started, which hears what it is sent."""
+    # A shell has SIGINT ignored by what it starts in the background, and so would our commands.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     spec = importlib.util.spec_from_file_location("guard", Path(__file__).with_name("guard.py"))
     assert spec is not None
     assert spec.loader is not None
