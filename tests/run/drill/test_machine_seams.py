@@ -62,13 +62,17 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Han
     return make
 
 
+STEP = SimpleNamespace(device=torch.device("cpu"))
+
+
 def make_step(number: int) -> None:
-    Trainer._step(SimpleNamespace(position=SimpleNamespace(step=number - 1)))
+    trainer = SimpleNamespace(position=SimpleNamespace(step=number - 1), training_step=STEP)
+    Trainer._step(trainer)
 
 
 def loss_of(sequences: int = 2) -> torch.Tensor:
     WEIGHT.grad = None
-    return TrainingStep._loss(None, torch.ones(sequences, 3))
+    return TrainingStep._loss(STEP, torch.ones(sequences, 3))
 
 
 def test_a_loss_is_no_number_in_its_step_alone(worker: Callable[..., Hands]) -> None:
@@ -109,7 +113,7 @@ def test_a_wrong_gradient_is_wrong_on_its_way_alone(worker: Callable[..., Hands]
         make_step(number)
         loss = loss_of()
         assert loss.item() == 6.0
-        TrainingStep._backward(None, loss)
+        TrainingStep._backward(STEP, loss)
         gradients.append(float(WEIGHT.grad))
     assert gradients[0] == gradients[3] == 6.0
     assert gradients[1] == gradients[2] != 6.0
