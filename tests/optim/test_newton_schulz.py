@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from longhaul.optim.newton_schulz import bf16_is_fast, newton_schulz
+from longhaul.optim.newton_schulz import COEFFICIENTS, bf16_is_fast, newton_schulz
 
 
 @hypothesis_settings(max_examples=25, deadline=None)
@@ -50,6 +50,23 @@ def test_zeros_stay_zeros_and_nan_spoils_only_its_own_matrix(dtype):
     assert torch.equal(result[0], torch.zeros(4, 4))
     assert result[1].isnan().all()
     assert result[2].isfinite().all()
+
+
+@pytest.mark.parametrize("steps", [1, 4, 5, 6, 12, 20])
+@pytest.mark.parametrize("smallest", [1.0, 1e-3])
+def test_a_wide_matrix_is_rounded_as_often_as_a_square_one(steps, smallest):
+    """Through x·xᵀ or not: the same polynomial of every singular value, the tiny ones too."""
+    generator = torch.Generator().manual_seed(steps)
+    left = torch.linalg.qr(torch.randn(64, 64, generator=generator).double())[0]
+    right = torch.linalg.qr(torch.randn(256, 64, generator=generator).double())[0]
+    values = torch.linspace(smallest, 1.0, 64).double()
+    expected = values / values.norm()
+    a, b, c = COEFFICIENTS
+    for _ in range(steps):
+        expected = a * expected + b * expected**3 + c * expected**5
+    wide = (left @ torch.diag(values) @ right.mT).float()
+    result = newton_schulz(wide[None], steps, torch.float32)[0].double()
+    torch.testing.assert_close(result, left @ torch.diag(expected) @ right.mT, rtol=0.0, atol=1e-4)
 
 
 def test_bf16_is_near_float32():
