@@ -60,8 +60,10 @@ RECIPE ?= quickstart
 train: setup
 	$(BIN)/longhaul train $(RECIPE)
 
+# Two share a machine of two cores: half of the time one process of a test waits for another.
+WORKERS ?= 2
 test: setup-dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 test-slow: setup-dev
 	$(BIN)/python -m pytest -m slow

@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import fcntl
 import importlib.util
 import os
 import signal
@@ -35,4 +36,14 @@ def own_state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     """What tests trust is nobody's business after them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
+@pytest.fixture
+def shared_memory_to_itself(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """For tests that look at all of the machine's shared memory: one at a time, of all workers."""
+    base = tmp_path_factory.getbasetemp()
+    everyones = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    with (everyones / "shared-memory.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         yield

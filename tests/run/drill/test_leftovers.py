@@ -59,6 +59,7 @@ def test_an_orphan_is_found_with_its_port(folder: RunFolder, orphan: tuple[str, 
     assert f"port {port} of process {pid}" in found
 
 
+@pytest.mark.usefixtures("shared_memory_to_itself")
 def test_a_segment_that_nobody_uses_is_found(folder: RunFolder) -> None:
     before = shared_memory()
     segment = memory.SharedMemory(create=True, size=64)
