@@ -1,14 +1,15 @@
 """What all tests share."""
 
 import fcntl
-import importlib.util
 import os
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from fork_server import SERVER
+from guard import start_guard
 
 # By hand every run looks at new examples; in CI the same ones each time, so that whether a change
 # lands is not a matter of luck.
@@ -23,12 +24,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell has SIGINT ignored by what it starts in the background, and so would our commands.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    spec = importlib.util.spec_from_file_location("guard", Path(__file__).with_name("guard.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    guard = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(guard)
-    config.add_cleanup(guard.start_guard())
+    config.add_cleanup(start_guard())
+    config.add_cleanup(SERVER.close)
 
 
 @pytest.fixture(scope="session", autouse=True)

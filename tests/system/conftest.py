@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from fork_server import SERVER, ForkedProcess
 from longhaul.core.clocks import RealClock
 from longhaul.core.records import Event, Record
 from longhaul.logbook.folder import RunFolder, create_run, list_runs
@@ -30,7 +31,7 @@ class Room:
 
     path: Path
     prepared: Path
-    processes: list[subprocess.Popen[str]] = field(default_factory=list)
+    processes: list[ForkedProcess | subprocess.Popen[str]] = field(default_factory=list)
 
     @property
     def runs(self) -> Path:
@@ -39,9 +40,9 @@ class Room:
     def folder(self, name: str = "drill") -> RunFolder:
         return RunFolder(self.runs / name)
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str) -> ForkedProcess | subprocess.Popen[str]:
         """Start a command; training commands work in this room."""
-        command = [sys.executable, "-m", "longhaul", *arguments]
+        command = ["-m", "longhaul", *arguments]
         if arguments[0] == "train":
             command += ["--prepared-dir", str(self.prepared)]
         if arguments[0] in (
@@ -59,15 +60,11 @@ class Room:
             "eval",
         ) or arguments[:2] == ("data", "at"):
             command += ["--runs-dir", str(self.runs)]
-        process = subprocess.Popen(
-            command, cwd=self.path, text=True, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-            env=os.environ | {"COLUMNS": "200"},
-        )  # fmt: skip
+        process = SERVER.start(command, self.path, os.environ | {"COLUMNS": "200"})
         self.processes.append(process)
         return process
 
-    def kill(self, process: subprocess.Popen[str]) -> None:
+    def kill(self, process: ForkedProcess | subprocess.Popen[str]) -> None:
         """SIGKILL a command and all workers, as where the machine goes: nobody saves anything."""
         workers = [worker for folder in list_runs(self.runs) for worker in left_over(folder)]
         for number in (signal.SIGSTOP, signal.SIGKILL):

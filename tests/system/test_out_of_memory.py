@@ -2,12 +2,12 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from fork_server import SERVER, ForkedProcess
 from longhaul.core.records import Decision, Event, Record, StepRecord
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal
@@ -29,7 +29,7 @@ class Room:
     def __init__(self, path: Path, prepared: Path) -> None:
         self.path, self.prepared = path, prepared
         self.folder = RunFolder(path / "drill")
-        self.started: list[subprocess.Popen[str]] = []
+        self.started: list[ForkedProcess | subprocess.Popen[str]] = []
 
     def train(
         self, short: dict[str, object], *options: str, nproc: int = 2
@@ -37,13 +37,11 @@ class Room:
         """Train to the end where memory is short: exit code, output, journal."""
         sets = [part for option in (*TINY, *options) for part in ("--set", option)]
         environment = {name: str(value) for name, value in short.items()}
-        process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("short_of_memory.py")), "train",
+        process = SERVER.start(
+            [str(Path(__file__).with_name("short_of_memory.py")), "train",
              "drill", *sets, "--nproc", str(nproc), "--runs-dir", str(self.path),
              "--prepared-dir", str(self.prepared)],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, cwd=self.path, env=os.environ | {"SHORT_RANK": "-1"} | environment,
-            start_new_session=True,
+            self.path, os.environ | {"SHORT_RANK": "-1"} | environment,
         )  # fmt: skip
         self.started.append(process)
         output, _ = process.communicate(timeout=120)

@@ -6,6 +6,7 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from longhaul.core.clocks import RealClock
@@ -75,6 +76,8 @@ def test_two_interrupts_end_at_once_and_nothing_is_broken(room, wait_until) -> N
     room.wait_for("a verified checkpoint", is_verified)
     (worker,) = left_over(room.folder())
     os.kill(worker.pid, signal.SIGSTOP)  # it cannot save, however long the second one takes
+    stopped = psutil.Process(worker.pid)  # until then it would take an interrupt first
+    wait_until("the stop", lambda: stopped.status() == psutil.STATUS_STOPPED)
     made = max(r.step for r in room.records() if isinstance(r, StepRecord))
     process.send_signal(signal.SIGINT)
     wait_until(

@@ -297,7 +297,9 @@ def _in_longhaul() -> str:
     while frame is not None:
         name = frame.f_globals.get("__name__", "")
         if name.startswith("longhaul."):
-            return f"{name.removeprefix('longhaul.')}:{frame.f_code.co_qualname}"
+            # From Python 3.12 on a comprehension is no function of its own.
+            function = frame.f_code.co_qualname.removesuffix(".<locals>.<dictcomp>")
+            return f"{name.removeprefix('longhaul.')}:{function}"
         frame = frame.f_back
     return "the test"
 

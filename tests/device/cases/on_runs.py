@@ -39,7 +39,7 @@ TINY = (
     "monitor.gauge_interval_steps=3", "optim.schedule.warmup_steps=3",
 )  # fmt: skip
 EVALUATION = "train.evaluation:_Passes.split_loss"
-LOAN = ("train.loan:lend.<locals>.<dictcomp>", "train.loan:take_back")
+LOAN = ("train.loan:lend", "train.loan:take_back")
 REPLAY = ("run.replays:Replayer.make", "run.replays:Replayer.replay")
 
 
@@ -139,7 +139,7 @@ def input_of(trainer: Trainer) -> StepInput:
 
 def test_replays_on_the_own_device_and_on_another(fake, make_trainer) -> None:
     trainer = make_trainer()
-    fake.allowed = (*REPLAY, "run.bundle:copied.<locals>.<dictcomp>", *FILLING)
+    fake.allowed = (*REPLAY, "run.bundle:copied", *FILLING)
     replayer = Replayer(trainer.training_step, trainer.settings)
     bundle = replayer.bundle((input_of(trainer),))
     with settled(trainer.settings, None, fake.device):
@@ -156,7 +156,7 @@ def test_replays_on_the_own_device_and_on_another(fake, make_trainer) -> None:
 def test_a_replay_in_plain_form_counts_on_the_host(fake, make_trainer) -> None:
     trainer = make_trainer()
     plain = "optim.adamw:AdamRule._call"  # torch's loop reads its counters
-    fake.allowed = (*REPLAY, *FILLING, "run.bundle:copied.<locals>.<dictcomp>", plain)
+    fake.allowed = (*REPLAY, *FILLING, "run.bundle:copied", plain)
     replayer = Replayer(trainer.training_step, trainer.settings)
     bundle = replayer.bundle((input_of(trainer),))
     with replayer.in_plain_form():

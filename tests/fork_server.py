@@ -1,0 +1,221 @@
+"""Starts `longhaul` processes in milliseconds: a process that has imported torch forks them.
+
+A fresh interpreter needs two to three seconds of processor time to import what a trainer needs,
+which was most of what the tests of real processes took. What is forked has a session, environment,
+folder and output of its own, and ends as an interpreter does. It differs from a fresh one in that
+torch is imported already: what depends on how a process starts is tested with `subprocess`.
+"""
+
+import gc
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+_AT_START = ("CUDA_", "DNNL_", "KMP_", "LD_", "MALLOC_", "MKL_", "OMP_", "ONEDNN_", "PYTHON",
+             "PYTORCH", "TORCH")  # fmt: skip
+"""Environment that an interpreter or a library reads once, when it starts."""
+_LARGEST = 1 << 17
+
+
+class ForkedProcess:
+    """A process as `subprocess.Popen` shows one: text on `stdout`, which standard error joins."""
+
+    def __init__(self, pid: int, arguments: Sequence[str], output: int, ended: int) -> None:
+        self.pid = pid
+        self.args = list(arguments)
+        self.returncode: int | None = None
+        self.stdout = os.fdopen(output, encoding="utf-8")
+        self._ended = ended
+        self._reader: threading.Thread | None = None
+        self._text = ""
+
+    def poll(self) -> int | None:
+        """Exit code, negative for a signal; None while it runs."""
+        return self._wait(0.0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end."""
+        if self._wait(timeout) is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+        assert self.returncode is not None
+        return self.returncode
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, None]:
+        """All it prints until it has ended."""
+        until = None if timeout is None else time.monotonic() + timeout
+        if self._reader is None:
+            self._reader = threading.Thread(target=self._read, daemon=True)
+            self._reader.start()
+        self._reader.join(timeout)
+        if self._reader.is_alive():
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+        self.wait(None if until is None else max(0.0, until - time.monotonic()))
+        return self._text, None
+
+    def send_signal(self, number: int) -> None:
+        """Signal it, unless it has ended."""
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+    def _read(self) -> None:
+        with suppress(ValueError):  # closed meanwhile
+            self._text = self.stdout.read()
+
+    def _wait(self, timeout: float | None) -> int | None:
+        if self.returncode is None and select.select([self._ended], [], [], timeout)[0]:
+            told = os.read(self._ended, 16)
+            os.close(self._ended)
+            self.returncode = int(told) if told else -signal.SIGKILL  # the server itself is gone
+        return self.returncode
+
+
+class ForkServer:
+    """The server, seen from the tests. It starts with the first process asked for."""
+
+    def __init__(self) -> None:
+        self._server: subprocess.Popen[bytes] | None = None
+        self._line: socket.socket | None = None
+
+    def start(
+        self, arguments: Sequence[str], cwd: Path, env: Mapping[str, str]
+    ) -> "ForkedProcess | subprocess.Popen[str]":
+        """Start `python ARGUMENTS` in a session of its own.
+
+        Args:
+            arguments: `-m MODULE …` or `SCRIPT …`.
+            cwd: its folder.
+            env: its whole environment. Where that differs in what is read at the start of an
+                interpreter, a fresh one is started.
+        """
+        if any(os.environ.get(name) != env.get(name)
+               for name in {*os.environ, *env} if name.startswith(_AT_START)):  # fmt: skip
+            return subprocess.Popen(
+                [sys.executable, *arguments], cwd=cwd, env=env, text=True, start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+        if self._line is None:
+            self._begin()
+        assert self._line is not None
+        output, written = os.pipe()
+        ended, tell = os.pipe()
+        asked = {"arguments": list(arguments), "cwd": str(cwd), "env": dict(env)}
+        try:
+            socket.send_fds(self._line, [json.dumps(asked).encode()], [written, tell])
+        finally:
+            os.close(written)
+            os.close(tell)
+        answer = self._line.recv(64)
+        if not answer:
+            raise RuntimeError("the fork server of the tests has ended")
+        return ForkedProcess(int(answer), arguments, output, ended)
+
+    def close(self) -> None:
+        """End the server; what it has forked lives on."""
+        if self._line is not None and self._server is not None:
+            self._line.close()
+            self._server.wait()
+
+    def _begin(self) -> None:
+        self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        for end in (self._line, theirs):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LARGEST * 4)
+        with theirs:
+            self._server = subprocess.Popen(
+                [sys.executable, __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
+
+
+def _import_all() -> None:
+    import longhaul.cli.main
+    import longhaul.cli.train
+    import longhaul.run.follow
+    import longhaul.run.worker
+    import longhaul.train.trainer  # noqa: F401
+
+    gc.collect()
+    gc.freeze()  # what is shared stays shared
+
+
+def _serve(line: socket.socket) -> dict[str, Any] | None:
+    """Fork what is asked for, tell how it ends; returns in each child, with what it is to do."""
+    children: dict[int, tuple[int, int]] = {}  # by descriptor of the process: pid, where to tell
+    while True:
+        ready, _, _ = select.select([line, *children], [], [])
+        for descriptor in ready:
+            if descriptor is line:
+                message, (written, tell), _, _ = _received(line)
+                if not message:
+                    return None
+                pid = os.fork()
+                if pid == 0:
+                    os.dup2(written, 1)
+                    os.dup2(written, 2)
+                    return dict(json.loads(message))
+                os.close(written)
+                children[os.pidfd_open(pid)] = pid, tell
+                line.send(str(pid).encode())
+            else:
+                pid, tell = children.pop(descriptor)
+                _, status = os.waitpid(pid, 0)
+                os.close(descriptor)
+                with suppress(BrokenPipeError):
+                    os.write(tell, str(os.waitstatus_to_exitcode(status)).encode())
+                os.close(tell)
+
+
+def _received(line: socket.socket) -> tuple[bytes, list[int], int, Any]:
+    message, descriptors, flags, address = socket.recv_fds(line, _LARGEST, 2)
+    return message, descriptors or [-1, -1], flags, address
+
+
+def _become(asked: dict[str, Any]) -> None:
+    """The process that was asked for; ends as an interpreter does."""
+    os.setsid()
+    os.closerange(3, 1024)
+    os.chdir(asked["cwd"])
+    os.environ.clear()
+    os.environ.update(asked["env"])
+    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1,  # noqa: SIM115
+                      closefd=False)  # fmt: skip
+    arguments = asked["arguments"]
+    if arguments[0] == "-m":
+        sys.argv = arguments[1:]
+        sys.path[0] = asked["cwd"]
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = arguments
+        sys.path[0] = str(Path(arguments[0]).parent)
+        runpy.run_path(arguments[0], run_name="__main__")
+
+
+SERVER = ForkServer()
+"""Of this worker of pytest."""
+
+if __name__ == "__main__":
+    _import_all()
+    with socket.socket(fileno=int(sys.argv[1])) as its_line:
+        its_task = _serve(its_line)
+    if its_task is not None:
+        _become(its_task)
