@@ -85,8 +85,6 @@ class Policy:
             plan: Plan | None = self._act(
                 situation, min(harmful, key=_urgency), min(harmful, key=_sign)
             )
-        elif (early := self._undo_early(situation, present)) is not None:
-            plan = early
         elif present:
             plan = self._tell(situation, present, doubts)
         else:
@@ -145,21 +143,6 @@ class Policy:
             return self._climb(situation, cause, sign, suspected.words)
         means = Means(situation, self._limits, sizes, cause, sizes.margin)
         return self._draft(means, cause, suspected.remedy, suspected.words)
-
-    def _undo_early(self, situation: Situation, present: Sequence[Finding]) -> Plan | None:
-        """Of what a person has just changed a warning that the loss is worse is sign enough: both
-        together are more than either, and undoing it costs but the few steps since.
-        """
-        early = set(_BY_URGENCY) - _ACTED_ON_WARNING
-        warnings = [finding for finding in present if finding.kind in early]
-        for cause in sorted(warnings, key=_urgency):
-            sizes = self._sizes(situation)
-            suspected = suspicion(situation, cause, self._limits, sizes)
-            remedy = suspected.remedy
-            if remedy is not None and any(change.how != "raise" for change in remedy.undo):
-                means = Means(situation, self._limits, sizes, cause, sizes.margin)
-                return self._draft(means, cause, remedy, suspected.words)
-        return None
 
     def _climb(self, situation: Situation, cause: Finding, sign: Finding, after: str = "") -> Plan:
         """The next rung of the cause's ladder that can still do something and is paid for."""
