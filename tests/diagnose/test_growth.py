@@ -168,6 +168,7 @@ def test_weights_replaced_within_twenty_steps_learn_nothing(made):
     (finding,) = made.told(made.judge(made.changed(made.healthy(900), fast)), "growth")
     assert finding.subject == "update_ratio.matrix"
     assert finding.step == 650
+    assert finding.evidence["stands_since"] == 500, "losses before it are those of before"
 
 
 def test_weights_replaced_fast_are_told_although_a_reading_is_lower(made):

@@ -210,6 +210,17 @@ def test_a_change_in_place_is_given_time_but_an_alarm_is_not_kept_waiting(make):
     assert POLICY.decide(make.situation(305, ledger, good=()), [worse]).settings
 
 
+def test_what_was_only_reported_keeps_no_other_warning_waiting(make):
+    high = {"value": 0.07, "stands_since": 250.0}
+    ratio = make.finding("growth", 300, severity="warning", subject="u", evidence=high)
+    known = {"losses": tuple((step, 3 - step / 1000) for step in range(1, 311))}
+    plan = POLICY.decide(make.situation(300, **known), [ratio])
+    assert plan.actions == ("report",)
+    ledger = make.after(LedgerState(), plan, 300)
+    trend = make.finding("growth", 305, 250, severity="warning", subject="a[1]")
+    assert "lower-lr" in POLICY.decide(make.situation(305, ledger, **known), [trend]).actions
+
+
 def test_the_first_sign_of_all_decides_where_to_go_back_to(make):
     findings = [make.finding("divergence", 300, 280), make.finding("growth", 300, 200)]
     plan = POLICY.decide(make.situation(300), findings)

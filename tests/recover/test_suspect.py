@@ -110,13 +110,59 @@ def test_every_kind_that_acts_undoes_the_change_first_and_says_who_made_it(make,
     assert after.undone("optim.lr", 1.0) == after.recoveries[0]
 
 
-@pytest.mark.parametrize("kind", HARMFUL)
-def test_of_what_a_person_has_just_changed_a_warning_is_sign_enough(make, kind):
+def losses(before, since, at=300, now=310):
+    """Losses before a step and since, with some noise."""
+    return tuple(
+        (step, (before if step <= at else since) + 0.02 * (step % 5)) for step in range(1, now + 1)
+    )
+
+
+AHEAD_OF_THE_LOSS = ("gradient-spike", "growth", "loss-scale-collapse")
+
+
+@pytest.mark.parametrize("kind", AHEAD_OF_THE_LOSS)
+@pytest.mark.parametrize(("since", "undone"), [(2.0, False), (2.5, False), (2.7, True)])
+def test_what_a_person_changed_is_undone_on_a_warning_only_where_the_loss_agrees(
+    make, kind, since, undone
+):
+    ledger = make.set(LedgerState(), "optim.lr", 1.0, 1e-3, 300)
+    here = {"states": make.safe(290, 300), "losses": losses(2.5, since)}
+    situation = make.situation(310, ledger, **here)
+    warning = make.finding(kind, 310, 302, severity="warning")
+    plan = POLICY.decide(situation, [warning])
+    assert "after anna set optim.lr 0.001 → 1 at step 300" in plan.reason
+    if undone:
+        assert plan.actions == ("rollback", "undo")
+        return
+    assert plan.actions == ("report",), "neither undone nor lowered"
+    assert "the loss is no worse than before" in plan.reason
+    ledger = make.after(ledger, plan, 310)
+    soon = make.situation(312, ledger, **here)
+    assert POLICY.decide(soon, [replace(warning, step=312)]) is None, "it is told once"
+    alarm = make.finding(kind, 330, 302)
+    plan = POLICY.decide(make.situation(330, ledger, **here), [alarm])
+    assert plan.actions == ("rollback", "undo"), "an alarm acts whatever the loss"
+    plan = POLICY.decide(make.situation(700, ledger), [make.finding(kind, 700)])
+    assert "number 2" not in plan.reason, "a report is no rung of the ladder"
+
+
+def test_a_warning_is_sign_enough_where_no_loss_from_before_the_change_is_known(make):
     ledger = make.set(LedgerState(), "optim.lr", 1.0, 1e-3, 300)
     situation = make.situation(310, ledger, states=make.safe(290, 300))
-    warning = make.finding(kind, 310, 302, severity="warning")
+    warning = make.finding("growth", 310, 302, severity="warning")
     assert POLICY.decide(situation, [warning]).actions == ("rollback", "undo")
-    assert POLICY.decide(situation, [replace(warning, severity="notice")]) is None
+
+
+@pytest.mark.parametrize("kind", ["non-finite", "loss-spike", "divergence"])
+def test_a_loss_that_may_return_by_itself_undoes_nothing_before_the_alarm(make, kind):
+    """Any change may unsettle a run for some steps, one that does good as well."""
+    ledger = make.set(LedgerState(), "optim.lr", 1.0, 1e-3, 300)
+    situation = make.situation(310, ledger, states=make.safe(290, 300), losses=losses(2.5, 4.0))
+    warning = make.finding(kind, 310, 302, severity="warning")
+    plan = POLICY.decide(situation, [warning])
+    assert plan is None or not plan.effects
+    alarm = replace(warning, severity="alarm")
+    assert POLICY.decide(situation, [alarm]).actions == ("rollback", "undo")
 
 
 def test_only_if_the_sign_returns_does_the_ladder_begin_and_no_budget_is_spent(make):

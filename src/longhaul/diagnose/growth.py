@@ -119,7 +119,9 @@ class Growth(Detector):
             stands = min(now, median_low(last)) if line.typical else min(last)
         rise = None if line.sudden else self._rise(layer, readings)
         severity = self._severity(stands, now, line, rise, record.step)
-        return severity and _sign(subject, severity, now, line, rise, record)
+        if severity is None:
+            return None
+        return _sign(subject, severity, now, line, rise or _since(layer, line, readings), record)
 
     def _severity(
         self, stands: float, now: float, line: Line, rise: _Rise | None, step: int
@@ -191,13 +193,27 @@ class Growth(Detector):
         )
 
 
+def _since(layer: int, line: Line, readings: deque[_Reading]) -> int:
+    """Step of the last reading before a gauge stood beyond its warning line."""
+    last = range(max(len(readings) - line.in_a_row, 0), len(readings))
+    first = next((i for i in last if readings[i].values[layer] >= line.warning), last[-1])
+    return readings[max(first - 1, 0)].mark.step
+
+
 def _sign(
-    subject: str, severity: Severity, now: float, line: Line, rise: _Rise | None, record: StepRecord
+    subject: str,
+    severity: Severity,
+    now: float,
+    line: Line,
+    rise: _Rise | int,
+    record: StepRecord,
 ) -> Sign:
+    """Of a trend, or of a gauge that has stood beyond its line since a step."""
     evidence = {"value": now}
     if math.isfinite(line.alarm):
         evidence |= {"warning_line": line.warning, "danger_line": line.alarm}
-    if rise is None:
+    if isinstance(rise, int):
+        evidence["stands_since"] = float(rise)
         sentence = f"{subject} stands at {now:.4g}: {line.why}."
         return Sign("growth", severity, mark(record), sentence, subject, evidence)
     doubling = math.log(2) / rise.slope

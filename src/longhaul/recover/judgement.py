@@ -33,6 +33,8 @@ _RECENT_STEPS = 64
 """Steps that typical figures are taken from."""
 _LINE_STEPS = 512
 """Records kept for who looks for a cause."""
+_LOSSES = 4_096
+"""Losses kept: a change is suspected for thousands of steps, and held against those before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,7 @@ class Judgement:
         self._residuals: deque[float] = deque(maxlen=_RECENT_STEPS)
         self._pending: tuple[Finding, ...] = ()
         self._line: deque[StepRecord] = deque(maxlen=_LINE_STEPS)
+        self._losses: deque[tuple[int, float]] = deque(maxlen=_LOSSES)
         self._looked = 0
         for record in past:
             self._observe(record)
@@ -140,6 +143,7 @@ class Judgement:
             states=self._states,
             troubles=self._course.troubles,
             quiet_since=self._course.quiet_since,
+            losses=tuple(self._losses),
             gradient_norm=median(self._norms) if self._norms else None,
             residual_max=median(self._residuals) if self._residuals else None,
         )
@@ -172,6 +176,9 @@ class Judgement:
             if self._line and self._line[-1].step != record.step - 1:
                 self._line.clear()
             self._line.append(record)
+            while self._losses and self._losses[-1][0] >= record.step:
+                self._losses.pop()
+            self._losses.append((record.step, record.loss))
             if record.states is not None:
                 self._states = tuple(
                     Safe(step, draw, _where(word)) for step, draw, word in record.states

@@ -68,6 +68,8 @@ class Situation:
     quiet_since: int = 0
     """Step of the last trouble in the course of training that the run stands on
     (`probation.Course.quiet_since`)."""
+    losses: tuple[tuple[int, float], ...] = ()
+    """(step, nats) of the last steps of that course, by rising step."""
     gradient_norm: float | None = None
     """Typical norm before clipping of recent healthy steps, if known."""
     residual_max: float | None = None

@@ -32,6 +32,7 @@ from longhaul.recover.budgets import (
 )
 from longhaul.recover.draft import draft
 from longhaul.recover.learning_rate import PATH, rates
+from longhaul.recover.loss_level import is_worse
 from longhaul.recover.plan import WHO, Plan, Situation
 from longhaul.recover.rungs import Means, Remedy, fallback_remedy, remedy_of
 from longhaul.recover.sizes import Sizes, sizes_of
@@ -49,6 +50,8 @@ _BY_URGENCY = (
 """Findings about the weights; of several as severe the first is the cause."""
 _ACTED_ON_WARNING = frozenset({"growth", "gradient-spike", "loss-scale-collapse"})
 """Here a warning comes while the loss is still fine, which is the best time to act."""
+_STANDS_SINCE, _DANGER_LINE = "stands_since", "danger_line"
+"""Evidence of a gauge that is high without a trend, and of one that may come to an alarm."""
 _OF_DATA = frozenset({"loss-spike", "gradient-spike", "non-finite"})
 """Kinds that one batch can bring about: what comes again with the same data is of the data."""
 LOOK_EVERY_STEPS = 10
@@ -76,15 +79,14 @@ class Policy:
         Without findings it is asked whether health allows a lowered learning rate to rise again.
         """
         present = [finding for finding in findings if self._concerns(situation, finding)]
-        harmful = [finding for finding in present if _acted_on(finding)]
+        doubts = [finding for finding in present if self._doubted(situation, finding)]
+        harmful = [f for f in present if _acted_on(f) and f not in doubts]
         if harmful:
             plan: Plan | None = self._act(
                 situation, min(harmful, key=_urgency), min(harmful, key=_sign)
             )
-        elif (early := self._undo_early(situation, present)) is not None:
-            plan = early
         elif present:
-            plan = self._tell(situation, present)
+            plan = self._tell(situation, present, doubts)
         else:
             plan = self._raise(situation)
         if plan is not None and self._limits.mode == "report" and (plan.effects or plan.stop):
@@ -97,13 +99,38 @@ class Policy:
             return False  # what lies beyond this step was rolled back
         if finding.severity == "alarm" or finding.kind in SOUND_KINDS:
             return True
+        return all(r.actions == ("report",) for r in self._just_made(situation, finding))
+
+    def _just_made(self, situation: Situation, finding: Finding) -> list[Recovery]:
+        """Recoveries of its kind without a rollback, no longer ago than a change is given time."""
         settle = self._sizes(situation).settle
-        return not any(
-            recovery.cause == finding.kind
+        return [
+            recovery
+            for recovery in own_recoveries(situation.ledger)
+            if recovery.cause == finding.kind
             and recovery.to_step is None
             and 0 <= situation.step - recovery.step < settle
-            for recovery in own_recoveries(situation.ledger)
-        )
+        ]
+
+    def _doubted(self, situation: Situation, finding: Finding) -> bool:
+        """Whether the loss speaks against a warning that is ahead of it, where that alone tells no
+        harm: what a person changed on purpose may do good, and a gauge that is only high, without a
+        trend or an alarm to come, may do nothing. Then only an alarm acts.
+        """
+        if finding.severity == "alarm" or finding.kind not in _ACTED_ON_WARNING:
+            return False
+        sizes, settings = self._sizes(situation), situation.settings
+        remedy = suspicion(situation, finding, self._limits, sizes).remedy
+        since = finding.evidence.get(_STANDS_SINCE)
+        if remedy is not None:
+            since = min((c.step for c in remedy.undo if c.how != "raise"), default=None)
+        elif _DANGER_LINE in finding.evidence or self._climbed(situation, finding, sizes):
+            since = None
+        if since is None:
+            return False
+        schedule = settings.optim.schedule
+        warm = schedule.from_step + schedule.warmup_steps
+        return is_worse(situation.losses, int(since), warm) is False
 
     def _act(self, situation: Situation, cause: Finding, sign: Finding) -> Plan:
         """Undo what was changed just before; or else climb the cause's ladder."""
@@ -117,25 +144,11 @@ class Policy:
         means = Means(situation, self._limits, sizes, cause, sizes.margin)
         return self._draft(means, cause, suspected.remedy, suspected.words)
 
-    def _undo_early(self, situation: Situation, present: Sequence[Finding]) -> Plan | None:
-        """Of what a person has just changed a warning is sign enough: both together are more than
-        either, and undoing it costs but the few steps since.
-        """
-        warnings = [finding for finding in present if finding.kind in _BY_URGENCY]
-        for cause in sorted(warnings, key=_urgency):
-            sizes = self._sizes(situation)
-            suspected = suspicion(situation, cause, self._limits, sizes)
-            remedy = suspected.remedy
-            if remedy is not None and any(change.how != "raise" for change in remedy.undo):
-                means = Means(situation, self._limits, sizes, cause, sizes.margin)
-                return self._draft(means, cause, remedy, suspected.words)
-        return None
-
     def _climb(self, situation: Situation, cause: Finding, sign: Finding, after: str = "") -> Plan:
         """The next rung of the cause's ladder that can still do something and is paid for."""
         sizes = self._sizes(situation)
         ladder = ladder_of(self._limits.ladder, cause.kind)
-        climbed = len(_earlier(since_fallback(situation.ledger), cause, situation, sizes))
+        climbed = self._climbed(situation, cause, sizes)
         # What a rollback did not help is older than it looked: go back further every time.
         means = Means(situation, self._limits, sizes, sign, sizes.margin * (1 + climbed))
         lack = "nothing on its ladder is left to try"
@@ -162,6 +175,16 @@ class Policy:
             why = ", ".join(filter(None, (after, why)))
             return self._draft(means, cause, remedy, why)
         return self._last_resort(means, cause, lack)
+
+    def _climbed(self, situation: Situation, cause: Finding, sizes: Sizes) -> int:
+        """Rungs of its ladder that the cause has climbed lately. A report is one only where the
+        ladder asks for it: nothing was tried.
+        """
+        ladder, climbed = ladder_of(self._limits.ladder, cause.kind), 0
+        for recovery in _earlier(since_fallback(situation.ledger), cause, situation, sizes):
+            rung = ladder[min(climbed, len(ladder) - 1)]
+            climbed += recovery.actions != ("report",) or rung == ("report",)
+        return climbed
 
     def _for_raised_rate(
         self, rung: tuple[Action, ...], means: Means
@@ -199,7 +222,9 @@ class Policy:
             lack += ", and no fallback is left"
         return _stop(cause, means.sign, lack)
 
-    def _tell(self, situation: Situation, present: Sequence[Finding]) -> Plan | None:
+    def _tell(
+        self, situation: Situation, present: Sequence[Finding], doubts: Sequence[Finding]
+    ) -> Plan | None:
         """Findings that harm no weight: what is already masked, and what people should know."""
         sizes, plans = self._sizes(situation), list[Plan]()
         for finding in present:
@@ -209,6 +234,11 @@ class Policy:
             elif finding.kind in SOUND_KINDS and not self._told_before(situation, finding):
                 after = suspicion(situation, finding, self._limits, sizes).words
                 plans.append(self._climb(situation, finding, finding, after))
+            elif finding in doubts and not self._just_made(situation, finding):
+                after = suspicion(situation, finding, self._limits, sizes).words
+                why = ", ".join(filter(None, (after, "but the loss is no worse than before")))
+                means = Means(situation, self._limits, sizes, finding, sizes.margin)
+                plans.append(self._draft(means, finding, Remedy(("report",)), why))
         return min(plans, key=lambda plan: not (plan.effects or plan.stop), default=None)
 
     def _told_before(self, situation: Situation, finding: Finding) -> bool:
