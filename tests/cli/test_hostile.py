@@ -138,6 +138,35 @@ def test_the_file_that_is_wrong_is_named(stranger):
     assert give(COMMANDS["sample"], stranger.parent) == (0, "")
 
 
+TOML = {
+    "deep": b"x = " + DEEP,
+    "a dotted key of 100,000 parts": b"a" + b".a" * 100_000 + b" = 1",
+    "tables in tables": b"x = " + b"{a=" * 100_000,
+    "5,000 digits": b"[optim]\nlr = " + b"9" * 5000,
+    "10^30 layers": b"[model]\nlayers = 1" + b"0" * 30,
+    "infinite": b"[optim]\nlr = inf\n[recover]\nlr_factor = nan",
+    "an escape sequence": b"[recover]\n'\x1b]0;x\x07' = 1",
+}
+
+
+@pytest.mark.parametrize("content", [*TOML, *(name for name in CONTENTS if " for " not in name)])
+def test_a_recipe_in_a_runs_folder_is_read_as_strictly(stranger, content):
+    """The recipe of a run that somebody hands over, shown or taken as a policy."""
+    recipe = stranger / "recipe.toml"
+    if content in TOML:
+        recipe.write_bytes(TOML[content])
+    else:
+        CONTENTS[content](recipe)
+    for options in (["--policy", str(recipe)], ["--detectors", str(recipe)]):
+        code, message = give(["replay", "drill", *options], stranger.parent)
+        assert code == 2
+        assert "recipe.toml" in message or "lr_factor" in message
+    with pytest.raises(LonghaulError, match="recipe") as refused:
+        app(["recipe", "show", str(recipe)], standalone_mode=False)
+    assert refused.value.exit_code == 2
+    withstand(stranger)
+
+
 EVENTS, STEPS = "journal/000001.pilot.events.jsonl", "journal/000001.pilot.jsonl"
 FIRST = {"record": "event", "kind": "note", "attempt": 1, "segment": "1.00", "step": 1, "data": {}}
 A_STEP = {

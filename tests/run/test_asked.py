@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,29 @@ def test_a_second_start_from_another_folder_finds_the_same_files(
     moved = ask_more(same, ("supervise.node_ledger=nodes",), None)
     assert moved.settings().supervise.node_ledger == str(later / "nodes")
     assert moved.settings().checkpoint.remote == settings.checkpoint.remote
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "-----BEGIN PRIVATE KEY-----\n",
+        '[registry]\ntoken = "secret"\n',
+        "x = " + "[" * 100_000,
+        "a" + ".a" * 100_000 + " = 1\n",
+    ],
+    ids=["a key", "credentials", "deep lists", "a deep key"],
+)
+def test_a_folder_from_elsewhere_has_no_file_of_ours_copied_into_it(
+    folder: RunFolder, tmp_path: Path, content: str
+) -> None:
+    """What it calls its recipe's file is its own word, and a remote tier would take the copy."""
+    write_asked(folder, asked())
+    ours = tmp_path / "ours.toml"
+    ours.write_text(content)
+    body = json.loads((folder.path / "asked.json").read_text())
+    (folder.path / "asked.json").write_text(json.dumps(body | {"recipe": str(ours)}))
+    write_asked(folder, ask_more(read_asked(folder), (), None))
+    assert "for `longhaul drill`" in folder.recipe.read_text()
 
 
 def test_other_text_is_refused() -> None:

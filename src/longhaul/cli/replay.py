@@ -162,22 +162,20 @@ class _Limits:
     @classmethod
     def read(cls, path: Path, tables: tuple[str, ...]) -> _Limits:
         """The tables of these names in a TOML file."""
-        import tomllib
-
         from longhaul.config.load import leaves
         from longhaul.config.recipe import Recipe
         from longhaul.config.toml_lines import lines_of_settings
         from longhaul.core.errors import UsageError
+        from longhaul.core.strict import DamagedFile, read_toml
 
         named = " or ".join(f"[{name}]" for name in tables)
         remedy = f"name a TOML file with {named}, as they stand in a recipe"
         try:
-            text = path.read_bytes().decode("utf-8-sig")
-            values = tomllib.loads(text)
+            text, values = read_toml(path)
         except OSError as error:
             raise UsageError(f"{path}: cannot be read ({error.strerror})", remedy) from error
-        except ValueError as error:
-            raise UsageError(f"{path}: cannot be read as TOML: {error}", remedy) from error
+        except DamagedFile as error:
+            raise UsageError(error.message, remedy) from error
         if unknown := [name for name in values if name not in Recipe.model_fields]:
             raise UsageError(f"{path}: {unknown[0]} is no table of a recipe", remedy)
         given = {name: values[name] for name in tables if name in values}

@@ -8,7 +8,6 @@ Never knows: devices, runs, the ledger.
 import difflib
 import importlib.resources
 import json
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +28,7 @@ from longhaul.config.recipe import Recipe
 from longhaul.config.toml_lines import lines_of_settings
 from longhaul.core.addresses import scrubbed, sealed, sealed_values
 from longhaul.core.errors import RecipeError
+from longhaul.core.strict import DamagedFile, parse_toml, read_toml
 
 _MOST_PARENTS = 16
 
@@ -148,8 +148,8 @@ def parse_override(text: str) -> tuple[str, Any]:
             "write it like --set optim.lr=3e-4",
         )
     try:
-        return path, tomllib.loads(f"value = {value.strip()}")["value"]
-    except tomllib.TOMLDecodeError:
+        return path, parse_toml(f"value = {value.strip()}", path)["value"]
+    except DamagedFile:
         return path, value.strip()
 
 
@@ -252,12 +252,9 @@ def _read_with_parents(path: Path, layers: _Layers, children: tuple[Path, ...]) 
 
 def _read(path: Path) -> tuple[str, dict[str, Any]]:
     try:
-        text = path.read_text(encoding="utf-8")
-        return text, tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise RecipeError(f"{path}: not TOML: {error}", "mend the file at that line") from error
-    except UnicodeDecodeError as error:
-        raise RecipeError(f"{path}: not UTF-8 text ({error.reason})") from error
+        return read_toml(path)
+    except DamagedFile as error:
+        raise RecipeError(error.message, "mend the file, or name another recipe") from error
     except OSError as error:
         raise RecipeError(f"{path}: cannot be read ({error.strerror})") from error
 

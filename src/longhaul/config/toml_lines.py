@@ -9,7 +9,9 @@ outermost key is given.
 
 import re
 
-_TABLE = re.compile(r"^\s*(\[\[?)\s*([^\]]+?)\s*\]\]?\s*(#.*)?$")
+from longhaul.core.strict import bare_toml
+
+_TABLE = re.compile(r"^\s*(\[\[?)([^\]]++)\]\]?\s*(#.*)?$")
 _NAME = r"""(?:[\w-]+|"[^"]*"|'[^']*')"""
 _KEY = re.compile(rf"^\s*({_NAME}(?:\s*\.\s*{_NAME})*)\s*=")
 
@@ -57,5 +59,5 @@ def _unclosed_string(value: str) -> str:
 
 
 def _open_brackets(text: str) -> int:
-    bare = re.sub(r'"(?:\\.|[^"\\])*"|\'[^\']*\'|#.*', "", text)
+    bare = bare_toml(text)
     return sum(bare.count(c) for c in "[{") - sum(bare.count(c) for c in "]}")

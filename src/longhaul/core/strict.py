@@ -3,14 +3,16 @@
 Whatever lies there is read through here, with limits on size and depth, and nothing in it is run.
 A pipe or a device in a file's place is refused before it is opened for good, as it would never end.
 
-Enters: a path, or bytes. Leaves: bytes, lines, or a JSON value; or `DamagedFile`, which names the
-file. Never knows: what the values are for.
+Enters: a path, or bytes. Leaves: bytes, lines, a JSON value or TOML tables; or `DamagedFile`, which
+names the file. Never knows: what the values are for.
 """
 
 import errno
 import json
 import os
+import re
 import stat
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
@@ -19,8 +21,8 @@ from longhaul.core.errors import UsageError
 from longhaul.core.units import Bytes, short_bytes
 
 MOST_BYTES: Bytes = 4 << 20
-"""Of a JSON file in a run's folder, and of a line of a journal. A run of 10,000 nodes opens its
-segments with 300 kB."""
+"""Of a JSON or TOML file in a run's folder, and of a line of a journal. A run of 10,000 nodes opens
+its segments with 300 kB."""
 MOST_JOURNAL_BYTES: Bytes = 1 << 32
 """Of a file of lines; a journal begins another one after 64 MB."""
 MOST_ENTRIES = 100_000
@@ -29,6 +31,13 @@ _MOST_DEPTH = 64
 _LONGEST_NUMBER = 20
 """Characters: what fits 64 bits, with its sign."""
 _BLOCK_BYTES: Bytes = 1 << 16
+_TOML_OPAQUE = re.compile(
+    r'''"""(?:\\.|[^\\])*?(?:"""|\\?\Z)|'{3}.*?(?:'{3}|\Z)'''
+    r"""|"(?:\\.|[^"\\\n])*+"?|'[^'\n]*+'?|\#[^\n]*+""",
+    re.DOTALL,
+)
+"""Strings and comments. Each begin of one matches, closed or not: the search takes linear time."""
+_LONG_KEY = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{_MOST_DEPTH}}}")
 
 
 class DamagedFile(UsageError, ValueError):
@@ -123,6 +132,62 @@ def parse_json(content: bytes | str, name: str, *, check_numbers: bool = True) -
     if is_deep(value):
         raise DamagedFile(f"{name}: nested too deeply", _REMEDY)
     return value
+
+
+def read_toml(path: Path, most: Bytes = MOST_BYTES) -> tuple[str, dict[str, Any]]:
+    """The text of a TOML file, and its tables.
+
+    Raises:
+        DamagedFile: it is no such TOML (`parse_toml`), too large, or not a plain file.
+        OSError: it is absent, or cannot be read.
+    """
+    try:
+        text = read_bytes(path, most).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DamagedFile(f"{path}: not UTF-8 text ({error.reason})", _REMEDY) from None
+    return text, parse_toml(text, str(path))
+
+
+def parse_toml(text: str, name: str) -> dict[str, Any]:
+    """The tables in a TOML text; `name` is what an error calls it.
+
+    Raises:
+        DamagedFile: it is no TOML, is nested deeply, or holds a whole number beyond 64 bits.
+            Infinities and NaN belong to TOML: who checks its values says which setting is wrong.
+    """
+    # Looked at before it is parsed: tomllib takes the square of a dotted key's length.
+    if _is_deep_toml(text):
+        raise DamagedFile(f"{name}: nested too deeply", _REMEDY)
+    try:
+        values = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DamagedFile(f"{name}: not TOML: {error}", _REMEDY) from None
+    if is_deep(values):
+        raise DamagedFile(f"{name}: nested too deeply", _REMEDY)
+    holders: list[Any] = [values]
+    while holders:
+        holder = holders.pop()
+        for item in holder.values() if isinstance(holder, dict) else holder:
+            if isinstance(item, dict | list):
+                holders.append(item)
+            elif isinstance(item, int) and not -(1 << 63) <= item < 1 << 64:
+                raise DamagedFile(f"{name}: holds a whole number beyond 64 bits", _REMEDY)
+    return values
+
+
+def bare_toml(text: str) -> str:
+    """TOML without its comments, and with an `s` for each string: keys and brackets stay."""
+    return _TOML_OPAQUE.sub(lambda found: "" if found[0][0] == "#" else "s", text)
+
+
+def _is_deep_toml(text: str) -> bool:
+    bare = bare_toml(text)
+    depth = 0
+    for bracket in re.finditer(r"[\[\]{}]", bare):
+        depth = depth + 1 if bracket[0] in "[{" else max(0, depth - 1)
+        if depth > _MOST_DEPTH:
+            return True
+    return _LONG_KEY.search(bare) is not None
 
 
 def is_deep(value: Any) -> bool:

@@ -5,7 +5,6 @@ every option so far and the merged tables. Never knows: devices, text, training.
 """
 
 import json
-import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -27,7 +26,7 @@ from longhaul.core.addresses import holds_a_secret, sealed, sealed_values
 from longhaul.core.errors import RecipeError, UsageError
 from longhaul.core.files import write_bytes, write_json
 from longhaul.core.fingerprint import differences
-from longhaul.core.strict import DamagedFile, read_object
+from longhaul.core.strict import DamagedFile, parse_toml, read_object, read_toml
 from longhaul.logbook.folder import RunFolder
 
 _AGAIN = "start the run again with `longhaul train RECIPE` and the options it had"
@@ -125,7 +124,8 @@ def changed_settings(before: Recipe, after: Recipe) -> dict[str, tuple[Any, Any]
 
 def write_asked(folder: RunFolder, asked: Asked) -> None:
     """Keep it in the run's folder."""
-    with suppress(RecipeError, OSError):  # moved since; the one kept at the first start stays
+    # Moved or broken since, the one kept at the first start stays.
+    with suppress(RecipeError, OSError, DamagedFile):
         write_bytes(folder.recipe, _as_given(recipe_file(asked.recipe)))
     write_json(
         _path(folder),
@@ -177,16 +177,20 @@ def has_asked(folder: RunFolder) -> bool:
 def _as_given(recipe: Path) -> bytes:
     """A recipe's file without the secrets of addresses in it.
 
+    A run's folder from elsewhere names any file of ours as its recipe: only a recipe is copied.
+
     This process knows them from here on: a run started by its own name, whose `asked.json` has none
     of them, fetches with those of the recipe's file as long as it is where it was.
     """
-    text = recipe.read_text(encoding="utf-8")
+    text, values = read_toml(recipe)
+    if strange := set(values) - set(Recipe.model_fields) - {"extends"}:
+        raise RecipeError(f"{recipe}: {min(strange)} is no table of a recipe")
     if "://" not in text:
         return text.encode()
     text = sealed(text)
     try:
-        values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
+        values = parse_toml(text, str(recipe))
+    except DamagedFile:
         values = {"": text}
     if sealed_values(values) != values or holds_a_secret(text):
         # It is written in a way that only a TOML parser reads.

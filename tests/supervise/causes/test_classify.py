@@ -130,7 +130,7 @@ def test_a_users_signatures_come_first_and_may_be_about_one_device(tmp_path: Pat
         ("format = 1\n[[signature]]\ncause = 'x'\nremedy = 'stop'", "it fits everything"),
         ("format = 1\n[[signature]]\ncause = 'x'\nremedy = 'stop'\ntext = '('", "no regular"),
         ("format = 1\n[[signature]]\ncause = 'x'\nremedy = 'stop'\ntex = 'a'", "tex: unknown"),
-        ("format = ", "cannot be read"),
+        ("format = ", "not TOML"),
         ("format = 1\n[signature]\ncause = 'x'", "no list of tables"),
         ("format = 1\n[[signature]]\ncause = 'x'\nremedy = 'stop'\nexit = 16", "exit: 16 is not a"),
         (

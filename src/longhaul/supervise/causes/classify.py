@@ -10,13 +10,13 @@ Never knows: how the evidence was come by.
 import importlib.resources
 import re
 import signal
-import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from longhaul.core.errors import RecipeError
+from longhaul.core.strict import DamagedFile, parse_toml, read_toml
 from longhaul.core.units import Seconds
 
 Remedy = Literal["restart", "probe", "cordon", "stop"]
@@ -198,14 +198,15 @@ def load_signatures(own: str | None = None) -> tuple[Signature, ...]:
         RecipeError: the file cannot be read, or a signature in it makes no sense.
     """
     built_in = importlib.resources.files("longhaul.supervise.causes") / "signatures.toml"
-    known = _read(tomllib.loads(built_in.read_text(encoding="utf-8")), "signatures.toml")
+    known = _read(parse_toml(built_in.read_text(encoding="utf-8"), "built in"), "signatures.toml")
     if own is None:
         return known
     try:
-        tables = tomllib.loads(Path(own).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        _, tables = read_toml(Path(own))
+    except (OSError, DamagedFile) as error:
+        why = error.message if isinstance(error, DamagedFile) else f"{own}: {error.strerror}"
         raise RecipeError(
-            f"supervise.signatures: {own} cannot be read ({error})",
+            f"supervise.signatures: {why}",
             "give the path of a TOML file of [[signature]] tables",
         ) from error
     return (*_read(tables, own), *known)
