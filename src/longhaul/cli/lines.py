@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from longhaul.cli.reading import visible
 from longhaul.core.addresses import scrubbed
 from longhaul.core.records import Decision, Event, Finding, Record, StepRecord
 from longhaul.core.units import loss_in_words, short_bytes, short_count
@@ -20,10 +19,8 @@ _IMPLIED = {"record", "request"}
 def readable_line(record: Record) -> str:
     """Time, segment and step, and then what happened."""
     at = time.strftime("%m-%d %H:%M:%S", time.localtime(record.time))
-    what = visible(
-        " ".join(scrubbed(_what(record)).split())
-    )  # a person's note may have several lines
-    return f"{at} {visible(record.segment) or '–':>5} {record.step:>7,}  {what}"
+    what = " ".join(scrubbed(_what(record)).split())  # a person's note may have several lines
+    return f"{at} {record.segment or '–':>5} {record.step:>7,}  {what}"
 
 
 def _what(record: Record) -> str:

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from longhaul.cli.options import RUNS, RunName, RunsFolder
-from longhaul.cli.reading import reads_a_run, visible
+from longhaul.cli.reading import reads_a_run
+from longhaul.cli.shown import console
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from rich.console import Console
 
     from longhaul.logbook.folder import RunFolder
     from longhaul.logbook.segments import SegmentOpening
@@ -50,7 +49,7 @@ def runs(runs_dir: RunsFolder = RUNS) -> None:
         try:
             table.add_row(*_summary_row(summarize(folder, clock), clock.wall()))
         except Exception:  # noqa: BLE001 (one broken folder must not hide the others)
-            table.add_row(visible(folder.name), "unreadable")
+            table.add_row(folder.name, "unreadable")
     console().print(table)
 
 
@@ -100,7 +99,7 @@ def diff(
     if a is None:
         typer.echo(f"run {folder.name} has one segment, {b.number}: none to compare it with")
     else:
-        typer.echo(f"segment {a.number} → {b.number}   ({visible(b.reason)})")
+        typer.echo(f"segment {a.number} → {b.number}   ({b.reason})")
         for section, found in segment_differences(a, b).items():
             _print_differences(section, found)
     typer.echo("")
@@ -128,7 +127,7 @@ def compact(run: RunName, runs_dir: RunsFolder = RUNS) -> None:
 def _summary_row(summary: RunSummary, now: float) -> list[str]:
     total = f"/{summary.total_steps:,}" if summary.total_steps else ""
     return [
-        visible(summary.name),
+        summary.name,
         summary.state,
         f"{summary.step:,}{total}",
         _loss(summary.loss),
@@ -206,22 +205,15 @@ def _print_live(folder: RunFolder) -> None:
 
 def change_line(path: str, old: Any, new: Any) -> str:
     """A setting before and after, shortened to fit a line."""
-    return f"{visible(path)}: {_shown(old)} → {_shown(new)}"
+    return f"{path}: {_shown(old)} → {_shown(new)}"
 
 
 def _shown(value: Any) -> str:
     if value is None:
         return "none"
-    text = visible(value) if isinstance(value, str) and value else repr(value)
+    text = value if isinstance(value, str) and value else repr(value)
     return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 1]}…"
 
 
 def _loss(value: float | None) -> str:
     return "–" if value is None else f"{value:.4f}"
-
-
-def console() -> Console:
-    """Where tables and trees are printed."""
-    from rich.console import Console
-
-    return Console(highlight=False)

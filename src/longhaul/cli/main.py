@@ -24,6 +24,7 @@ from longhaul.cli import (
     write,
 )
 from longhaul.cli.ending import run_and_leave
+from longhaul.cli.shown import text_only
 from longhaul.run.signals import leave_in_order_on_interrupt
 
 app = typer.Typer(
@@ -34,6 +35,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+@app.callback()
+def begin(context: typer.Context) -> None:
+    """Let no command print what a terminal would obey."""
+    context.with_resource(text_only())
+
+
 app.command()(train.train)
 app.command(hidden=True)(worker.worker)
 app.command("recipes")(recipes.list_recipes)

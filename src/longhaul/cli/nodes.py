@@ -86,7 +86,7 @@ def _found(where: str, runs: Path) -> tuple[Path, Sequence[NodeSection], Sequenc
 def _print(known: Sequence[Known], ledger: Path, now: float) -> None:
     from rich.table import Table
 
-    from longhaul.cli.look import console
+    from longhaul.cli.shown import console
 
     if not known:
         print(f"no node is known in {ledger}: none has been named or used")

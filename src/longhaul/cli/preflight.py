@@ -23,6 +23,7 @@ from longhaul.cli.options import (
     RecipeName,
     RunsFolder,
 )
+from longhaul.cli.shown import console
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,14 +86,14 @@ def preflight(
         runs=runs_dir,
         prepared=prepared_dir,
     )
-    console = _console()
+    terminal = console()
     with leaving_at_once():  # what was started is ended, and the room goes
-        made = check(typed, (lambda _: None) if as_json else lambda line: _show(console, line))
+        made = check(typed, (lambda _: None) if as_json else lambda line: _show(terminal, line))
     code, sentence = verdict(made)
     if as_json:
         print(json.dumps(as_object(recipe, made, code, sentence), ensure_ascii=False))
     else:
-        _conclude(console, made, sentence)
+        _conclude(terminal, made, sentence)
     raise typer.Exit(code)
 
 
@@ -116,15 +117,9 @@ def _finite_or_word(value: Any) -> Any:
     return value
 
 
-def _console() -> Any:
-    from rich.console import Console
-
-    return Console(highlight=False)
-
-
-def _show(console: Any, check: Check) -> None:
+def _show(terminal: Any, check: Check) -> None:
     """One line of the report; on a terminal a long figure goes on below its own beginning."""
-    if not console.is_terminal:
+    if not terminal.is_terminal:
         took = "" if check.verdict == "skipped" else f"  ({check.seconds:.1f} s)"
         print(f"{check.verdict:7}  {check.name:{_NAME_WIDTH}}  {check.figure}{took}", flush=True)
         return
@@ -140,16 +135,16 @@ def _show(console: Any, check: Check) -> None:
     verdict = Text(check.verdict, style=_STYLES[check.verdict])
     line.add_row(verdict, check.name, Text(check.figure), seconds)
     line.expand = True
-    console.print(line)
+    terminal.print(line)
 
 
-def _conclude(console: Any, checks: Sequence[Check], sentence: str) -> None:
+def _conclude(terminal: Any, checks: Sequence[Check], sentence: str) -> None:
     from rich.text import Text
 
     wrong = [check for check in checks if check.verdict == "failed"]
-    console.print()
-    console.print(Text(sentence, style="bold red" if wrong else "bold green"), soft_wrap=True)
+    terminal.print()
+    terminal.print(Text(sentence, style="bold red" if wrong else "bold green"), soft_wrap=True)
     for check in wrong:
-        console.print(Text(f"  {check.name}: {check.figure}"), soft_wrap=True)
+        terminal.print(Text(f"  {check.name}: {check.figure}"), soft_wrap=True)
         if check.remedy:
-            console.print(Text(f"    → {check.remedy}"), soft_wrap=True)
+            terminal.print(Text(f"    → {check.remedy}"), soft_wrap=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO, cast
 
 from longhaul.cli.lines import halved_in_words
+from longhaul.cli.shown import console
 from longhaul.core.output import Stream, keep_dropped_in, print_out
 from longhaul.core.records import Event, StepRecord
 from longhaul.core.units import loss_in_words, short_count, short_seconds
@@ -30,11 +31,7 @@ class TerminalView:
     """
 
     def __init__(self, log: Path | None = None) -> None:
-        from rich.console import Console
-
-        self._console = Console(
-            file=cast(TextIO, Stream(sys.stdout)), highlight=False, soft_wrap=True
-        )
+        self._console = console(cast(TextIO, Stream(sys.stdout)), soft_wrap=True)
         self._log = log
         if log is not None:
             keep_dropped_in(sys.stdout, str(log))
@@ -46,7 +43,7 @@ class TerminalView:
     def say(self, text: str) -> None:
         """One sentence, above the live line."""
         self._write_down(text)
-        self._console.print(text, markup=False)
+        self._console.print(text)
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Rows of text under a title; figures to the right."""

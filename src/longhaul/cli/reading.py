@@ -9,12 +9,12 @@ Enters: a command. Leaves: the same command, whose errors are a user's. Never kn
 from __future__ import annotations
 
 import functools
-import re
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from longhaul.core.errors import ExitCode, LonghaulError, UsageError
+from longhaul.core.output import visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,6 @@ R = TypeVar("R")
 _OUR_CODES = (ExitCode.RECIPE_WRONG, ExitCode.DATA_WRONG)
 _ODD = (ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, RecursionError,
         RuntimeError, TypeError, ValueError)  # fmt: skip
-_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def reads_a_run(command: Callable[P, R]) -> Callable[P, R]:
@@ -67,8 +66,3 @@ def as_usage_error(error: Exception, run: str) -> UsageError:
         f"run {run}: its files hold what no run writes ({type(error).__name__}: {said}{where})",
         "it is damaged, or was made by another program: put its folder back from a copy",
     )
-
-
-def visible(text: str) -> str:
-    """A text that a stranger may have written, without what a terminal would obey."""
-    return _UNSEEN.sub("\ufffd", text)

@@ -39,8 +39,7 @@ def replay(
     runs_dir: RunsFolder = RUNS,
 ) -> None:
     """Judge a run's journal again, by other limits if given: what would be found and done."""
-    from rich.console import Console
-
+    from longhaul.cli.shown import console
     from longhaul.logbook.folder import open_run
 
     folder = open_run(run, runs_dir)
@@ -50,7 +49,7 @@ def replay(
     for line in told(folder.name, done):
         typer.echo(line)
     if done.turns:
-        Console(highlight=False).print(_table(done.turns))
+        console().print(_table(done.turns))
     typer.echo(balance(done))
     if done.turns and not done.tells_states:
         typer.echo("an older longhaul wrote this: what could be gone back to is not known")
@@ -123,7 +122,6 @@ def _key(finding: Finding) -> tuple[Any, ...]:
 
 
 def _table(turns: Sequence[Turn]) -> Table:
-    from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -139,7 +137,7 @@ def _table(turns: Sequence[Turn]) -> Table:
         would = _done(
             turn.would.actions if turn.would else (), turn.steps_lost, to and {"to": to.step}
         )
-        table.add_row(f"{turn.step:,}", turn.segment, escape(cause), escape(did), escape(would))
+        table.add_row(f"{turn.step:,}", turn.segment, cause, did, would)
     return table
 
 

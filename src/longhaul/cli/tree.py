@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from longhaul.cli.look import change_line, console
+from longhaul.cli.look import change_line
 from longhaul.cli.options import RUNS, RunName, RunsFolder
-from longhaul.cli.reading import reads_a_run, visible
+from longhaul.cli.reading import reads_a_run
+from longhaul.cli.shown import console
 
 if TYPE_CHECKING:
+    from rich.text import Text
     from rich.tree import Tree
 
     from longhaul.logbook.tree import Branch
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
 @reads_a_run
 def tree(run: RunName, runs_dir: RunsFolder = RUNS) -> None:
     """Show a run's segments: what each went on from, what changed, how it ended, what it cost."""
-    from rich.markup import escape
     from rich.tree import Tree
 
     from longhaul.core.clocks import RealClock
@@ -39,7 +40,7 @@ def tree(run: RunName, runs_dir: RunsFolder = RUNS) -> None:
     live = live_holder(folder, RealClock()) is not None
     with connect(folder) as connection:
         grown = read_branches(folder, connection, events, live=live)
-    root = Tree(escape(f"run {folder.name}: {_total(grown)}"))
+    root = Tree(f"run {folder.name}: {_total(grown)}")
     own: dict[str, Tree] = {}
     beside: dict[str, Tree] = {}
     for branch in grown:
@@ -75,8 +76,8 @@ def _total(grown: tuple[Branch, ...]) -> str:
     return f"{count}, {lost:,} steps lost" if lost else count
 
 
-def _label(branch: Branch) -> str:
-    from rich.markup import escape
+def _label(branch: Branch) -> Text:
+    from rich.text import Text
 
     from longhaul.core.units import short_seconds
 
@@ -94,11 +95,11 @@ def _label(branch: Branch) -> str:
         if stretch.redone:
             cost.append(f"{stretch.redone:,} redone")
     lines = [
-        f"[bold]{branch.number}[/bold] {escape(visible(' '.join(opening.reason.split())))}",
+        f" {' '.join(opening.reason.split())}",
         f"{figures} · {', '.join(cost)}",
-        f"{begin} · attempt {opening.attempt} · {escape(visible(branch.ending))}",
+        f"{begin} · attempt {opening.attempt} · {branch.ending}",
     ]
     if branch.steps_lost:
         lines.append(f"lost: {branch.steps_lost:,} steps, {short_seconds(branch.seconds_lost)}")
-    lines += [escape(change_line(path, *pair)) for path, pair in opening.difference.items()]
-    return "\n  ".join(lines)
+    lines += [change_line(path, *pair) for path, pair in opening.difference.items()]
+    return Text.assemble((branch.number, "bold"), "\n  ".join(lines))

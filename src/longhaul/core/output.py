@@ -9,6 +9,7 @@ Enters: text. Leaves: it, on a file descriptor, as far as it is read. Never know
 
 import os
 import queue
+import re
 import sys
 import threading
 import time
@@ -20,6 +21,12 @@ from longhaul.core.units import Seconds
 _MOST_PENDING = 256
 """Pieces, beside what the pipe or the terminal itself holds."""
 _AGAIN_AFTER_S: Seconds = 0.01
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def visible(text: str) -> str:
+    """A text that a stranger may have written, without what a terminal would obey."""
+    return _UNSEEN.sub("\ufffd", text)
 
 
 class Output:
@@ -136,13 +143,13 @@ def flush_outputs(within_s: Seconds) -> None:
 
 
 def print_out(text: str) -> None:
-    """A line on standard output."""
-    write_to(sys.stdout, f"{text}\n")
+    """A line of visible text on standard output."""
+    write_to(sys.stdout, f"{visible(text)}\n")
 
 
 def print_error(text: str) -> None:
-    """A line on standard error."""
-    write_to(sys.stderr, f"{text}\n")
+    """A line of visible text on standard error."""
+    write_to(sys.stderr, f"{visible(text)}\n")
 
 
 # The threads of a process that forks are not in its child.
