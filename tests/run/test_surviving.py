@@ -1,5 +1,6 @@
 """Which snapshots of an earlier process may be gone on from, by what the journal says."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,17 +12,17 @@ from longhaul.logbook.folder import create_run
 from longhaul.run.surviving import Origin, denied, newest_saved, repeats
 from longhaul.store.manifest import Manifest, write_listed_file, write_manifest
 
-TAKEN = Survivor(step=50, draw=500, attempt=1, time=100.0, checksum=0)
+TAKEN = Survivor(step=50, draw=500, attempt=2, time=100.0, checksum=0)
 
 
 def decision(
-    kind: str, who: str = "supervisor", time: float = 101.0, /, **data: object
+    kind: str, who: str = "supervisor", time: float = 101.0, /, attempt: int = 2, **data: object
 ) -> Decision:
-    return Decision(kind=kind, attempt=1, step=60, time=time, who=who, reason="", data=data)
+    return Decision(kind=kind, attempt=attempt, step=60, time=time, who=who, reason="", data=data)
 
 
-def event(kind: str, time: float = 101.0, /, **data: object) -> Event:
-    return Event(kind=kind, attempt=1, step=60, time=time, data=data)
+def event(kind: str, time: float = 101.0, /, attempt: int = 2, **data: object) -> Event:
+    return Event(kind=kind, attempt=attempt, step=60, time=time, data=data)
 
 
 def recover(to: int | None, time: float = 101.0, poison: tuple = ()) -> Decision:
@@ -52,16 +53,27 @@ def test_a_state_that_was_given_up_since_is_not_gone_on_from(record) -> None:
     recover(50),
     recover(40, time=99.0),             # it was taken on the way up again
     poisoned(60),
-    poisoned(40, time=99.0),
     poisoned(40, who="pilot"),          # the medium gave back other bytes
     corrupt(50),
-    corrupt(40, time=99.0),
     corrupt(None, kind="straggler"),
     decision("checkpoint-health", "pilot", checkpoint=40, health="verified"),
     decision("set", "alice", path="optim.lr", value=0.1),
 ])  # fmt: skip
 def test_anything_else_leaves_it_as_good_as_it_was(record) -> None:
     assert denied(TAKEN, [record]) == ""
+
+
+AGAINST = [recover(40), recover(None, poison=((45, "a"),)), poisoned(40), corrupt(40)]
+
+
+@pytest.mark.parametrize("record", AGAINST)
+@pytest.mark.parametrize("clock", [0.0, 99.0, 1e9])
+def test_a_clock_that_was_set_changes_nothing(record, clock: float) -> None:
+    """What belongs to a later attempt came later, and what belongs to an earlier one before."""
+    assert denied(TAKEN, [replace(record, attempt=3, time=clock)])
+    assert denied(TAKEN, [replace(record, attempt=1, time=clock)]) == ""
+    if record.kind != "recover":  # these end the attempt they belong to
+        assert denied(TAKEN, [replace(record, time=clock)])
 
 
 def failed(cause: str, reached: int | None) -> Event:

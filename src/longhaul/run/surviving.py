@@ -118,16 +118,22 @@ def denied(survivor: Survivor, since: Sequence[Record]) -> str:
     """Why a snapshot must not be gone on from, as the journal says; empty if it may.
 
     A checkpoint that its reader poisons has bad bytes, which says nothing against a snapshot; one
-    that somebody else poisons has a bad state, and so has every later one.
+    that somebody else poisons has a bad state, and so has every later one. The supervisor does so
+    once an attempt has ended, and numbers found wrong end it: both are later than its snapshots.
 
     Args:
         survivor: the snapshot.
-        since: events and decisions of the run; those before the snapshot are passed over.
+        since: events and decisions of the run; those before the snapshot are passed over, by
+            attempt, as clocks are set back.
     """
     for record in since:
-        if record.time < survivor.time:
+        if record.attempt < survivor.attempt:
             continue
+        later = record.attempt > survivor.attempt
         if isinstance(record, Decision):
+            # One that ends no attempt leaves its time alone to order it by.
+            if not later and record.kind == "recover" and record.time < survivor.time:
+                continue
             back = record.data.get("rollback") if record.kind == "recover" else None
             if back and int(back["to"]) < survivor.step:
                 return f"the run went back to step {back['to']} since"
