@@ -1,6 +1,11 @@
 """A run's folder that is deleted under the run, for real, while it trains and saves."""
 
+import importlib.util
+import os
 import shutil
+from pathlib import Path
+
+import pytest
 
 from longhaul.core.records import Event, StepRecord
 
@@ -9,6 +14,9 @@ ENDLESS = (
     "--set", "evaluation.interval_steps=0",
 )  # fmt: skip
 STEPS = ("--set", "train.steps=120")
+ELASTIC = (
+    "--set", "parallel.elastic=true", "--set", "machine.processes=2", "--set", "machine.threads=1",
+)  # fmt: skip
 
 
 def is_late_checkpoint(record) -> bool:
@@ -40,6 +48,38 @@ def test_a_run_whose_folder_is_deleted_ends_loudly_and_does_not_make_it_anew(
     assert "what it held is lost unless you moved it" in output
     assert "Traceback" not in output
     assert not room.folder().path.exists()
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("torchft") is None,
+    reason="torchft is not installed: replicas that come and go need the extra `ft`",
+)
+def test_replicas_whose_folder_is_deleted_end_as_loudly_and_all_of_them(room, wait_until) -> None:
+    process = room.start("train", "drill", *ENDLESS, *ELASTIC)
+    room.wait_for("a late checkpoint", is_late_checkpoint)
+    replicas = children_of(process.pid)
+    assert len(replicas) >= 2
+    delete(room.folder(), wait_until)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 17, output
+    assert f"{room.folder().path}: the folder is not this run's any more" in output
+    assert "run.json is missing" in output
+    assert "what it held is lost unless you moved it" in output
+    assert "Traceback" not in output
+    assert not room.folder().path.exists()
+    wait_until("no replica left", lambda: not any(map(is_running, replicas)))
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def test_a_run_begun_where_another_was_deleted_ends_in_the_bytes_of_one_left_alone(
