@@ -143,7 +143,8 @@ class MachineSection(Section):
     processes: int = changed_at_start(1, gt=0)
     """Worker processes on this machine: one for each GPU, as a rule."""
     threads: int | None = changed_at_start(None, gt=0, le=4096)
-    """CPU threads of torch; the usable cores when absent. Other counts give other bits."""
+    """CPU threads of torch; an equal share of the usable cores when absent, which a run then keeps
+    on machines of the same kind, as far as they have the cores. Other counts give other bits."""
     compile: bool = changed_at_start(False)
     """Compile the model with torch.compile."""
     activation_checkpointing: Literal["none", "selective", "full"] = changed_at_start("none")

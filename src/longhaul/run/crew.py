@@ -33,6 +33,8 @@ class Briefing:
     """As asked for."""
     attempt: int
     ledger: LedgerState
+    threads: int | None = None
+    """Of torch, in each process of the run so far."""
 
 
 def lead(place: Place, briefing: Briefing) -> Ranks:

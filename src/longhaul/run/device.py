@@ -1,7 +1,7 @@
 """The device, the threads, and what torch alone can tell about both.
 
-Enters: the machine section of a recipe. Leaves: a device, torch's global settings in place, and
-facts for the fingerprint. Never knows: models or runs.
+Enters: the machine section of a recipe, a run's last segment. Leaves: a device, torch's global
+settings in place, and facts for the fingerprint. Never knows: models.
 """
 
 import os
@@ -11,9 +11,12 @@ import torch
 
 from longhaul.config.recipe import Recipe
 from longhaul.core.errors import RecipeError
+from longhaul.core.fingerprint import machine
+from longhaul.logbook.segments import SegmentOpening
 from longhaul.model.device import claim
 from longhaul.parallel.place import Place
 from longhaul.parallel.world import device_of
+from longhaul.supervise.nodes.placement import LAYOUT
 
 
 def usable_cores() -> int:
@@ -59,19 +62,48 @@ def own_device(wanted: str, place: Place | None = None) -> torch.device:
     return claim(chosen) if place is None else device_of(place, chosen)
 
 
-def settle_torch(recipe: Recipe, processes: int = 1) -> None:
+def settle_torch(recipe: Recipe, processes: int = 1, before: int | None = None) -> None:
     """Put thread counts and precision flags in force, once, before any tensor is made.
 
     Args:
         recipe: says how many threads; left out, the cores are shared out.
         processes: of this run on this host.
+        before: threads that the run has computed with; they are kept where there are cores for
+            them, as other counts give other bits.
     """
-    torch.set_num_threads(recipe.machine.threads or max(1, usable_cores() // processes))
+    share = max(1, usable_cores() // processes)
+    torch.set_num_threads(recipe.machine.threads or min(before or share, share))
     torch.backends.cuda.matmul.allow_tf32 = recipe.precision.tf32
     torch.backends.cudnn.allow_tf32 = recipe.precision.tf32
     # Flushing denormals changes bits and speeds up nothing measurable here; left off, and said
     # here because a host program may have turned it on.
     torch.set_flush_denormal(False)
+
+
+def threads_before(recipe: Recipe, last: SegmentOpening | None, size: int) -> int | None:
+    """Threads of torch that a run has had on a machine like this one, unless somebody set them.
+
+    Other cores than before, or another number of processes that a person chose, are no reason to
+    compute with as few as then.
+
+    Args:
+        recipe: of this start.
+        last: its last segment; None in a new run.
+        size: processes of the run.
+    """
+    if last is None:
+        return None
+    here, there = machine(), last.fingerprint.get("machine") or {}
+    if any(here[name] != there.get(name) for name in ("cpu", "cores")):
+        return None
+    settings = last.settings.get("machine") or {}
+    if settings.get("threads") or settings.get("processes", 1) != recipe.machine.processes:
+        return None
+    ranks = last.fingerprint.get("ranks") or {}
+    if ranks.get("size", 1) != size and LAYOUT not in os.environ:
+        return None
+    threads = (last.fingerprint.get("torch") or {}).get("threads")
+    return threads if isinstance(threads, int) and threads > 0 else None
 
 
 def torch_facts(device: torch.device) -> dict[str, Any]:

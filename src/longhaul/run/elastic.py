@@ -20,6 +20,7 @@ from longhaul.core.errors import ExitCode, RecipeError
 from longhaul.core.records import StepRecord
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import load_ledger
+from longhaul.logbook.segments import read_segments
 from longhaul.model.device import claim, queues
 from longhaul.parallel.control import Control
 from longhaul.parallel.place import find_place
@@ -29,7 +30,7 @@ from longhaul.run.attempt import Attempt
 from longhaul.run.build import Site, build_parts
 from longhaul.run.compilers import refuse_without_compiler
 from longhaul.run.crew import form_ranks
-from longhaul.run.device import choose_device, own_device, settle_torch
+from longhaul.run.device import choose_device, own_device, settle_torch, threads_before
 from longhaul.run.precision import with_formats
 from longhaul.run.signals import leaving_at_once
 from longhaul.run.surviving import Origin
@@ -105,7 +106,9 @@ def follow_pilot(folder: RunFolder) -> ExitCode:
         books = TimeBooks(clock, watcher=progress.booked)
         leaving.enter_context(leaving_at_once())
         hold_on(os.environ, recipe.supervise.grace_s, folder.workers / f"{number}.log")
-        settle_torch(recipe, recipe.machine.processes)
+        last = next(reversed(read_segments(folder)), None)
+        threads = threads_before(recipe, last, within.size if within else 1)
+        settle_torch(recipe, recipe.machine.processes, threads)
         refuse_without_compiler(recipe, choose_device(recipe.machine.device))
         while not pilot_is_there(folder).exists():
             time.sleep(_LOOK_EVERY_S)

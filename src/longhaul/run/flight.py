@@ -28,7 +28,7 @@ from longhaul.run.build import build_parts, site_of
 from longhaul.run.compilers import refuse_without_compiler
 from longhaul.run.crew import Briefing, lead, wishes_of
 from longhaul.run.desk import Desk, value_at
-from longhaul.run.device import own_device, settle_torch, torch_facts
+from longhaul.run.device import own_device, settle_torch, threads_before, torch_facts
 from longhaul.run.ending import end_unfinished, finish
 from longhaul.run.keeper import Keeper
 from longhaul.run.machine_watch import MachineWatch
@@ -72,12 +72,14 @@ def _fly(attempt: Attempt, dataset: Dataset, wish: StopWish, place: Place | None
     elastic = attempt.recipe.parallel.elastic
     alone = attempt.recipe.machine.processes if elastic else 1
     processes = place.local_size if place else alone
-    settle_torch(attempt.recipe, processes)
+    size = place.size if place else 1
+    threads = threads_before(attempt.recipe, attempt.past.last_segment, size)
+    settle_torch(attempt.recipe, processes, threads)
     device = own_device(attempt.recipe.machine.device, place)
     refuse_without_compiler(attempt.recipe, device)
     attempt = replace(attempt, recipe=settle_precision(attempt, device))
-    settle_torch(attempt.recipe, processes)  # TF32 may have been chosen
-    ranks = None if place is None else lead(place, briefing_of(attempt))
+    settle_torch(attempt.recipe, processes, threads)  # TF32 may have been chosen
+    ranks = None if place is None else lead(place, briefing_of(attempt, threads))
     device = ranks.world.device if ranks else device
     parts = build_parts(site_of(attempt, ranks), dataset, device)
     origin = _restore(attempt, parts)
@@ -149,11 +151,11 @@ def _end_others(trainer: Trainer | None, code: ExitCode) -> None:
         trainer.end(int(code))
 
 
-def briefing_of(attempt: Attempt) -> Briefing:
-    """What the other ranks are told of an attempt."""
+def briefing_of(attempt: Attempt, threads: int | None) -> Briefing:
+    """What the other ranks are told of an attempt; `threads` as `settle_torch`."""
     folder = str(attempt.folder.path.resolve())
     ledger = attempt.book.ledger.state
-    return Briefing(folder, attempt.recipe, attempt.book.lease.attempt, ledger)
+    return Briefing(folder, attempt.recipe, attempt.book.lease.attempt, ledger, threads)
 
 
 def _pilot(

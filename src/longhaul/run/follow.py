@@ -69,7 +69,7 @@ def follow(place: Place, folder: RunFolder | None = None) -> ExitCode:
         if progress is None:
             progress = _watched(folder, place, books, leaving)
         wish = leaving.enter_context(listening(lambda _: None))  # rank 0 tells of signals
-        settle_torch(briefing.recipe, place.local_size)
+        settle_torch(briefing.recipe, place.local_size, briefing.threads)
         refuse_without_compiler(briefing.recipe, choose_device(briefing.recipe.machine.device))
         ranks = form_ranks(place, control, briefing.recipe)
         dataset = text_for_training(folder, read_asked(folder), lambda _: None)
