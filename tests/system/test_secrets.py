@@ -7,6 +7,8 @@ import threading
 
 import pytest
 
+from longhaul.core.records import StepRecord
+
 PASSWORD, SIGNATURE, TOKEN = "hunter2-of-anna", "c2lnbmF0dXJl-7711", "tok-9f9f9f9f"
 SECRETS = (PASSWORD, SIGNATURE, TOKEN)
 TEXT = "".join(f'{{"text": "the {n} of {n * n} and {n % 7}"}}\n' for n in range(4000)).encode()
@@ -127,3 +129,43 @@ def test_what_a_server_refuses_is_told_without_the_secret(own, server):
     assert "gone.jsonl: cannot be fetched" in said  # aiohttp's own words repeat the address
     assert not [secret for secret in SECRETS if secret in said]
     assert not found_below(room.runs)
+
+
+def on_a_node(*command):
+    """Options for a node that is reached with a command; the one here passes no secrets on."""
+    words = ", ".join(map(repr, ("env", *command)))
+    return "--set", f"supervise.node=[{{name='a', command=[{words}]}}]"
+
+
+WITHOUT_ENVIRONMENT = on_a_node("-u", "LONGHAUL_ADDRESSES")
+
+
+def test_secrets_that_do_not_reach_a_node_end_the_start_and_the_way_out_is_named(own, server):
+    """`ssh` passes no environment on, and everybody on a node may read a command line."""
+    file = own.path / "guarded.toml"
+    file.write_text(recipe(server))
+    local = ("--set", "checkpoint.remote=[]")
+    for options, place in ((local, "http://127.0.0.1"), ((), "memory://store/place")):
+        code, said = train(own, str(file), *WITHOUT_ENVIRONMENT, *options)
+        assert code == 2, said
+        assert place in said
+        assert "its password or signature is needed on this node" in said
+        assert "${NAME}" in said
+        assert "Traceback" not in said
+        assert not [secret for secret in SECRETS if secret in said]
+    assert not any(isinstance(record, StepRecord) for record in own.records())
+
+
+def test_the_ways_out_are_ways_out(own, server, monkeypatch):
+    file = own.path / "guarded.toml"
+    file.write_text(recipe(server))
+    code, said = train(own, str(file), *on_a_node())  # a command that passes all on
+    assert code == 0, said
+    monkeypatch.setenv("ANNAS", PASSWORD)
+    monkeypatch.setenv("SIGNED", f"sig={SIGNATURE}")
+    text = recipe(server).replace(PASSWORD, "${ANNAS}").replace(f"sig={SIGNATURE}", "${SIGNED}")
+    file.write_text(text.replace('"guarded"', '"named"').replace(f"&key={TOKEN}", ""))
+    code, said = train(own, str(file), *WITHOUT_ENVIRONMENT)
+    assert code == 0, said
+    assert not [secret for secret in SECRETS if secret in said]
+    assert not found_below(own.runs, own.prepared)

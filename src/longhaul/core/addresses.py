@@ -21,6 +21,9 @@ from longhaul.core.errors import UsageError
 
 KEPT_IN = "LONGHAUL_ADDRESSES"
 """The variable by which started processes know the whole addresses: sealed → whole, as JSON."""
+SENT = "LONGHAUL_ADDRESSES_SENT"
+"""The variable that says that whoever started a process has given it `KEPT_IN`, which a node's
+command may not have passed on."""
 _START = r"[A-Za-z][A-Za-z0-9+.-]*://"
 # Of chained addresses (`zip://*.csv::https://host/a.zip`) each is one of its own.
 _IN_TEXT = re.compile(rf"({_START})((?:(?!::{_START})[^\s\"'<>`|])*)")
@@ -157,12 +160,24 @@ def unsealed(text: str, *, references: bool = True) -> str:
     if references and "://" in text:
         text = _REFERENCE.sub(_of_environment(text), text)
     if _SEAL.search(text):
+        if is_cut_off():
+            raise UsageError(
+                f"{scrubbed(text)}: its password or signature is needed on this node, whose "
+                "command does not pass the environment on",
+                f"write the secret as ${{NAME}} in the recipe and set NAME on the nodes, or let "
+                f"the command pass {KEPT_IN} on (ssh: SendEnv, and AcceptEnv on the node)",
+            )
         raise UsageError(
             f"{scrubbed(text)}: its password or signature is needed and is not kept with the run",
             "start it with the recipe that has the whole address, give it again with --data or "
             "--set, or write the secret as ${NAME} and set that variable",
         )
     return text
+
+
+def is_cut_off() -> bool:
+    """Whether secrets that were sent to this process have not reached it."""
+    return SENT in os.environ and KEPT_IN not in os.environ
 
 
 def forget_addresses() -> None:

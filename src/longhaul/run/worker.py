@@ -10,6 +10,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import replace
 
+from longhaul.core.addresses import is_cut_off, unsealed
 from longhaul.core.books import TimeBooks
 from longhaul.core.clocks import RealClock, process_start
 from longhaul.core.errors import ExitCode, RecipeError
@@ -100,6 +101,9 @@ def work(folder: RunFolder, lease: Lease, view: View) -> ExitCode:
                 f"parallel.elastic: {place.size} ranks of one world were started, no replicas",
                 "let `longhaul train` start them, or set parallel.elastic=false",
             )
+        if is_cut_off():
+            for address in settings.checkpoint.remote:
+                unsealed(address)  # or each upload would fail, for as long as the run goes on
         log = folder.workers / f"{rank}.log"
         orphaned = hold_on(os.environ, settings.supervise.grace_s, log).is_set
         tiers = Tiers.of(settings, folder, lease, clock)

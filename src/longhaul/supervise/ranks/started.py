@@ -16,7 +16,7 @@ from contextlib import suppress
 
 import psutil
 
-from longhaul.core.addresses import unsealed
+from longhaul.core.addresses import KEPT_IN, SENT, unsealed
 from longhaul.core.errors import ExitCode
 from longhaul.core.units import Seconds
 from longhaul.supervise.ranks.lifeline import DESCRIPTOR
@@ -46,6 +46,8 @@ class Started:
         errors: int,
     ) -> None:
         told = dict(environment) | {DESCRIPTOR: "0"}
+        if KEPT_IN in os.environ:  # in the environment alone: anybody may read a command line
+            told[SENT] = "1"
         words = [f"{name}={value}" for name, value in told.items()]
         self._program = list(program)
         self._process = subprocess.Popen(
