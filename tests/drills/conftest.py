@@ -2,9 +2,10 @@
 
 import importlib.util
 import os
+import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -68,3 +69,24 @@ def output_until() -> Callable[..., str]:
         return said.decode()
 
     return read
+
+
+@pytest.fixture
+def mount_small(tmp_path, room) -> Iterator[Callable[[str], Path]]:
+    """Mounts a tmpfs of a size such as `32m`, which needs root, and gives its folder."""
+    small = tmp_path / "small"
+
+    def mount(size: str) -> Path:
+        small.mkdir()
+        words = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(small)]
+        try:
+            subprocess.run(words, capture_output=True, check=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            pytest.skip(f"a file system cannot be mounted here, which needs root: {error}")
+        return small
+
+    yield mount
+    for process in room.processes:
+        room.kill(process)
+    if small.is_mount():
+        subprocess.run(["umount", "-l", str(small)], check=False)

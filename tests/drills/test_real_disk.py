@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -43,21 +41,11 @@ class Disk:
 
 
 @pytest.fixture
-def disk(tmp_path, room) -> Iterator[Disk]:
-    small = tmp_path / "small"
-    small.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", str(small)]
-    try:
-        subprocess.run(mount, capture_output=True, check=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"a small file system cannot be mounted here, which needs root: {error}")
-    try:
-        (tmp_path / "runs").symlink_to(small)
-        yield Disk(small)
-    finally:
-        for process in room.processes:
-            room.kill(process)
-        subprocess.run(["umount", str(small)], check=False)
+def disk(tmp_path, mount_small) -> Disk:
+    """All runs lie on it."""
+    small = mount_small("32m")
+    (tmp_path / "runs").symlink_to(small)
+    return Disk(small)
 
 
 def test_a_worker_that_dies_while_the_disk_is_full_costs_nothing_but_the_wait(

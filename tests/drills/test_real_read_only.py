@@ -1,7 +1,6 @@
 """A file system that turns read-only under a run, for real. Mounting one needs root."""
 
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,24 +28,13 @@ class Mount:
 
 
 @pytest.fixture
-def mounted(tmp_path, room) -> Iterator[Mount]:
+def mounted(room, mount_small) -> Mount:
     """The run's checkpoints lie on it; its journal does not, whose files stay open."""
-    small = tmp_path / "small"
-    small.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(small)]
-    try:
-        subprocess.run(mount, capture_output=True, check=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"a file system cannot be mounted here, which needs root: {error}")
-    try:
-        folder = room.folder()
-        folder.path.mkdir(parents=True)
-        folder.checkpoints.symlink_to(small)
-        yield Mount(small)
-    finally:
-        for process in room.processes:
-            room.kill(process)
-        subprocess.run(["umount", "-l", str(small)], check=False)
+    small = mount_small("64m")
+    folder = room.folder()
+    folder.path.mkdir(parents=True)
+    folder.checkpoints.symlink_to(small)
+    return Mount(small)
 
 
 def turned_read_only(room, mounted) -> None:

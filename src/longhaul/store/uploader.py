@@ -11,6 +11,7 @@ owner does with a change.
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 
 from longhaul.core.clocks import Clock
 from longhaul.core.errors import NotOwner
@@ -233,19 +234,17 @@ class Uploader:
 
     def _send_book(self) -> bool:
         """Whether the tier has the book as it was when this began."""
-        wanted = self._book_wanted
-        if self._book is None or self._book_sent == wanted:
-            return True
-        try:
-            self._book.send(self._still_owner)
+        wanted, book = self._book_wanted, self._book
+
+        def send(book: BookMirror) -> None:
+            book.send(self._still_owner)
             if not self._inventory.asked:
                 self.learn()
-        except (TransferStopped, NotOwner, PlaceTaken):
-            raise
-        except Exception as error:  # noqa: BLE001 (nothing of a tier may stop training)
-            self._wait_after(error, None)
+
+        if book is None or self._book_sent == wanted:
+            return True
+        if not self._done(partial(send, book)):
             return False
-        self._answered(None)
         with self._changed:
             self._book_sent = wanted
             self._changed.notify_all()
@@ -254,21 +253,31 @@ class Uploader:
     def _remove_poisoned(self) -> bool:
         """Whether the tier holds nothing that was poisoned when this began."""
         wanted = self._to_withdraw
-        if wanted <= self._withdrawn:
-            return True
-        try:
+
+        def remove() -> None:
             self.learn()  # what was sent by this attempt is known by its path here
             for checkpoint in filter(self._is_poisoned, self.known):
                 self._remove(checkpoint)
-        except (TransferStopped, NotOwner):
+
+        if wanted <= self._withdrawn:
+            return True
+        if not self._done(remove):
+            return False
+        with self._changed:
+            self._withdrawn = wanted
+            self._changed.notify_all()
+        return True
+
+    def _done(self, work: Callable[[], None]) -> bool:
+        """Whether the store took it; else some time has passed, and it is to be tried again."""
+        try:
+            work()
+        except (TransferStopped, NotOwner, PlaceTaken):
             raise
         except Exception as error:  # noqa: BLE001 (nothing of a tier may stop training)
             self._wait_after(error, None)
             return False
         self._answered(None)
-        with self._changed:
-            self._withdrawn = wanted
-            self._changed.notify_all()
         return True
 
     def _remove(self, checkpoint: Checkpoint) -> None:
