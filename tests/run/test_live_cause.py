@@ -5,23 +5,16 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors import safe_open
 
 from longhaul.core.errors import ExitCode, NeedsPerson
-from longhaul.core.records import Decision, Event, Record, StepRecord
-from longhaul.logbook.folder import RunFolder
-from longhaul.logbook.reading import read_journal
+from longhaul.core.records import Event, StepRecord
 from longhaul.recover.backtest import replay
 from longhaul.run import climb
 from longhaul.run.asked import read_asked
-from longhaul.run.start import Start, start
-from longhaul.run.view import SilentView
-from longhaul.store.catalogue import catalogue
 from longhaul.train import loan
 from longhaul.train.step import TrainingStep
 from longhaul.train.trainer import Trainer
@@ -47,51 +40,9 @@ def every_ladder(ladder: str) -> tuple[str, ...]:
     return tuple(f"recover.ladder.{k}={ladder}" for k in ("non_finite", "loss_spike", "divergence"))
 
 
-class Room:
-    def __init__(self, path: Path, prepared: Path) -> None:
-        self.path, self.prepared, self.said = path, prepared, ""
-        self.folder = RunFolder(path / "drill")
-
-    def train(self, steps: int, *options: str) -> ExitCode:
-        view = SilentView()
-        typed = (*TINY, f"train.steps={steps}", *options)
-        try:
-            return start(Start("drill", typed, runs=self.path, prepared=self.prepared), view)
-        finally:
-            self.said = "\n".join(view.said)
-
-    def records(self) -> list[Record]:
-        return list(read_journal(self.folder))
-
-    def causes(self) -> list[Event]:
-        return [r for r in self.records() if isinstance(r, Event) and r.kind == "cause"]
-
-    def recoveries(self) -> list[Decision]:
-        """But for updates that were masked, which is all that was done about those."""
-        made = [r for r in self.records() if isinstance(r, Decision) and r.kind == "recover"]
-        return [decision for decision in made if decision.data["actions"] != ["mask"]]
-
-    def state(self) -> dict[str, bytes]:
-        found = {}
-        for path in sorted(catalogue(self.folder.checkpoints)[-1].path.glob("*.safetensors")):
-            with safe_open(str(path), framework="numpy") as file:
-                found |= {k: file.get_tensor(k).tobytes() for k in file.keys()}  # noqa: SIM118
-        return found
-
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("prepared")
-
-
 @pytest.fixture
-def room(tmp_path: Path, prepared: Path) -> Room:
-    return Room(tmp_path / "runs", prepared)
-
-
-@pytest.fixture
-def other(tmp_path: Path, prepared: Path) -> Room:
-    return Room(tmp_path / "other", prepared)
+def other(tmp_path, new_room):
+    return new_room(tmp_path / "other")
 
 
 @pytest.fixture
@@ -129,7 +80,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
 @pytest.mark.parametrize(("kind", "steps"), [("nan", 48), ("noise", 150)])
 def test_poisoned_data_is_passed_over_at_the_same_rate_whatever_the_ladder_says(
-    room: Room, spoil: Callable[[str], None], kind: str, steps: int
+    room, spoil: Callable[[str], None], kind: str, steps: int
 ) -> None:
     spoil(kind)
     assert room.train(steps, *every_ladder(LOWER)) is ExitCode.FINISHED, room.said
@@ -137,7 +88,7 @@ def test_poisoned_data_is_passed_over_at_the_same_rate_whatever_the_ladder_says(
     assert decision.data["verdict"]["cause"] == "data", room.said
     assert decision.data["actions"] == ["rollback", "skip"]
     assert decision.data["set"] == {}
-    (told,) = room.causes()
+    (told,) = room.events("cause")
     assert (told.data["cause"], told.step) == ("data", decision.step)
     assert told.data["reason"] == decision.data["verdict"]["sentence"]
     assert told.data["reason"] in room.said
@@ -149,7 +100,7 @@ def test_poisoned_data_is_passed_over_at_the_same_rate_whatever_the_ladder_says(
     assert {r.learning_rate for r in made if r.step > 2} == {2e-3}
 
 
-def test_a_rate_that_is_too_high_is_lowered_and_no_data_is_passed_over(room: Room) -> None:
+def test_a_rate_that_is_too_high_is_lowered_and_no_data_is_passed_over(room) -> None:
     wild = ("optim.lr=30.0", "optim.schedule.warmup_steps=120", "batch.sequences=8")
     with suppress(NeedsPerson):  # at such a rate one recovery may not be enough
         room.train(48, *wild, *every_ladder(SKIP), "recover.max_recoveries=1")
@@ -158,7 +109,7 @@ def test_a_rate_that_is_too_high_is_lowered_and_no_data_is_passed_over(room: Roo
     assert "lower-lr" in decision.data["actions"]
     assert decision.data["set"]["optim.lr"] <= 15.0
     assert decision.data["skip"] is None
-    told = room.causes()[0].data
+    told = room.events("cause")[0].data
     assert "0.125 of the rate" in told["rungs"], "lower rates are tried until one works"
     factor, too_high = told["evidence"]["factor"], told["evidence"]["too_high"]
     assert decision.data["set"]["optim.lr"] == pytest.approx(30.0 * factor)
@@ -168,7 +119,7 @@ def test_a_rate_that_is_too_high_is_lowered_and_no_data_is_passed_over(room: Roo
 
 
 def test_a_kernel_that_computes_wrong_numbers_stops_the_run_with_a_reason(
-    room: Room, spoil: Callable[[str], None]
+    room, spoil: Callable[[str], None]
 ) -> None:
     spoil("kernel")
     with pytest.raises(NeedsPerson, match="eager float32, unsharded, computes step 24") as told:
@@ -182,8 +133,8 @@ def test_a_kernel_that_computes_wrong_numbers_stops_the_run_with_a_reason(
 @pytest.mark.parametrize("ladder", [SKIP, LOWER_IN_PLACE])
 @pytest.mark.parametrize("fails", [False, True])
 def test_looking_for_the_cause_changes_no_bit_of_a_run_that_does_the_same(
-    room: Room,
-    other: Room,
+    room,
+    other,
     spoil: Callable[[str], None],
     monkeypatch: pytest.MonkeyPatch,
     ladder: str,
@@ -192,7 +143,7 @@ def test_looking_for_the_cause_changes_no_bit_of_a_run_that_does_the_same(
     spoil("nan")
     options = (*every_ladder(ladder), "model.dropout=0.3", "batch.micro_sequences=2")
     other.train(40, *options, "recover.diagnose=false")
-    assert not other.causes()
+    assert not other.events("cause")
     if fails:
 
         def broken(*given: Any) -> Any:
@@ -200,7 +151,7 @@ def test_looking_for_the_cause_changes_no_bit_of_a_run_that_does_the_same(
 
         monkeypatch.setattr(climb._Climb, "_other_data", broken)
     assert room.train(40, *options) is ExitCode.FINISHED, room.said
-    told = room.causes()[0]
+    told = room.events("cause")[0]
     assert told.data["cause"] == ("undetermined" if fails else "data")
     if fails:
         assert "RuntimeError: the device is out of memory" in told.data["reason"]
@@ -220,7 +171,7 @@ def test_looking_for_the_cause_changes_no_bit_of_a_run_that_does_the_same(
     ],
 )
 def test_what_cannot_be_looked_for_is_said_and_the_drafted_plan_is_carried_out(
-    room: Room,
+    room,
     spoil: Callable[[str], None],
     monkeypatch: pytest.MonkeyPatch,
     why: str,
@@ -233,7 +184,7 @@ def test_what_cannot_be_looked_for_is_said_and_the_drafted_plan_is_carried_out(
         options = (*options, "checkpoint.interval_steps=0")
     with suppress(NeedsPerson):  # a lower rate does not help bad data
         room.train(40, *every_ladder(LOWER), *options, "recover.max_recoveries=1")
-    told = room.causes()[0]
+    told = room.events("cause")[0]
     assert why in told.data["reason"], told.data
     decision = room.recoveries()[0]
     assert decision.data["verdict"]["cause"] == "undetermined"
@@ -241,18 +192,18 @@ def test_what_cannot_be_looked_for_is_said_and_the_drafted_plan_is_carried_out(
 
 
 def test_what_no_replay_shows_again_accuses_no_machine_and_says_what_was_not_asked(
-    room: Room, spoil: Callable[[str], None]
+    room, spoil: Callable[[str], None]
 ) -> None:
     spoil("once")
     assert room.train(40, *every_ladder(SKIP)) is ExitCode.FINISHED, room.said
-    told = room.causes()[0].data
+    told = room.events("cause")[0].data
     assert told["cause"] == "undetermined"
     assert "a live run asks no other device" in told["reason"]
     assert told["skipped"]["witness"] in told["reason"]
 
 
 def test_who_has_to_stop_does_not_look_for_causes(
-    room: Room, spoil: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    room, spoil: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A node that is taken away gives seconds of notice, and replays may take minutes."""
     spoil("nan")
@@ -264,14 +215,14 @@ def test_who_has_to_stop_does_not_look_for_causes(
 
     monkeypatch.setattr(climb._Climb, "_half_rate", preempted)
     assert room.train(40, *every_ladder(SKIP)) is ExitCode.START_AGAIN, room.said
-    told = room.causes()[0].data
+    told = room.events("cause")[0].data
     assert "the run has to stop" in told["reason"]
     assert told["rungs"].keys() == {"recorded", "as trained", "eager float32"}
     assert room.recoveries()[0].data["actions"] == ["rollback", "skip"]
 
 
 def test_bytes_that_changed_in_memory_are_gone_back_behind_from_the_disk(
-    room: Room, spoil: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    room, spoil: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spoil("nan")
     honest = Trainer.lend
@@ -284,24 +235,22 @@ def test_bytes_that_changed_in_memory_are_gone_back_behind_from_the_disk(
     monkeypatch.setattr(Trainer, "lend", damaged)
     back_to_15 = "recover.margin_steps=8"
     assert room.train(40, *every_ladder(SKIP), back_to_15) is ExitCode.FINISHED, room.said
-    assert "has changed in the host's memory" in room.causes()[0].data["reason"]
+    assert "has changed in the host's memory" in room.events("cause")[0].data["reason"]
     (back,) = [r for r in room.records() if isinstance(r, Event) and r.kind == "rolled-back"]
     assert (back.data["where"], back.step) == ("disk", 10)
 
 
-def test_steps_that_do_not_fit_leave_rungs_out(room: Room, spoil: Callable[[str], None]) -> None:
+def test_steps_that_do_not_fit_leave_rungs_out(room, spoil: Callable[[str], None]) -> None:
     spoil("nan")
     room.train(40, *every_ladder(SKIP), "recover.diagnose_steps=24")
-    told = room.causes()[0].data
+    told = room.events("cause")[0].data
     assert told["cause"] == "undetermined"
     assert told["replayed_steps"] <= 24
     assert "recover.diagnose_steps allows 24" in told["reason"]
     assert {"rate", "data"} & told["skipped"].keys()
 
 
-def test_a_journal_judged_again_comes_to_the_same_plans(
-    room: Room, spoil: Callable[[str], None]
-) -> None:
+def test_a_journal_judged_again_comes_to_the_same_plans(room, spoil: Callable[[str], None]) -> None:
     spoil("nan")
     room.train(48, *every_ladder(LOWER))
     recipe = read_asked(room.folder).settings()

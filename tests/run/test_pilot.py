@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from longhaul.core.errors import ExitCode, NeedsPerson
-from longhaul.core.records import Decision, Event, Finding, StepRecord, from_line, to_line
+from longhaul.core.records import Decision, Finding, StepRecord, from_line, to_line
 from longhaul.diagnose.diagnosis import replay
 from longhaul.logbook import journal as journal_module
-from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import load_ledger
 from longhaul.logbook.reading import read_journal
 from longhaul.logbook.segments import read_segments
@@ -20,9 +19,7 @@ from longhaul.run import saved_batch
 from longhaul.run.asked import read_asked
 from longhaul.run.data_at import documents_at
 from longhaul.run.recovery import Recovery
-from longhaul.run.start import Start, start
 from longhaul.run.text import text_of
-from longhaul.run.view import SilentView
 from longhaul.train.step import TrainingStep
 from longhaul.train.trainer import Trainer
 
@@ -43,41 +40,6 @@ POISONED_DRAWS = range(92, 108)  # steps 24 to 27, at four blocks a step
 
 class Killed(BaseException):
     """What SIGKILL would do: nothing of the run's own ending is reached."""
-
-
-class Room:
-    def __init__(self, path: Path, prepared: Path) -> None:
-        self.path, self.prepared, self.said = path, prepared, ""
-        self.folder = RunFolder(path / "drill")
-
-    def train(self, steps: int, *options: str) -> ExitCode:
-        view = SilentView()
-        typed = (*TINY, f"train.steps={steps}", *options)
-        try:
-            return start(Start("drill", typed, runs=self.path, prepared=self.prepared), view)
-        finally:
-            self.said = "\n".join(view.said)
-
-    def of(self, kind: type) -> list[Any]:
-        return [record for record in read_journal(self.folder) if isinstance(record, kind)]
-
-    def events(self, kind: str) -> list[Event]:
-        return [event for event in self.of(Event) if event.kind == kind]
-
-    def recoveries(self) -> list[Decision]:
-        """But for updates that were masked, which is all that was done about those."""
-        made = [decision for decision in self.of(Decision) if decision.kind == "recover"]
-        return [decision for decision in made if decision.data["actions"] != ["mask"]]
-
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("prepared")
-
-
-@pytest.fixture
-def room(tmp_path: Path, prepared: Path) -> Room:
-    return Room(tmp_path / "runs", prepared)
 
 
 @pytest.fixture
@@ -109,7 +71,7 @@ def kill_once(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
 
 
 @pytest.mark.usefixtures("poison")
-def test_bad_data_is_seen_gone_back_behind_and_passed_over(room: Room) -> None:
+def test_bad_data_is_seen_gone_back_behind_and_passed_over(room) -> None:
     assert room.train(40, SKIP_AT_ONCE) is ExitCode.FINISHED, room.said
     (decision,) = room.recoveries()
     assert decision.who == "policy"
@@ -135,7 +97,7 @@ def test_bad_data_is_seen_gone_back_behind_and_passed_over(room: Room) -> None:
 
 
 @pytest.mark.usefixtures("poison")
-def test_the_batch_that_was_masked_first_is_kept_with_its_documents(room: Room) -> None:
+def test_the_batch_that_was_masked_first_is_kept_with_its_documents(room) -> None:
     room.train(40, 'recover.mode="report"')
     (told,) = room.events("batch-saved")
     assert told.step == 24, "the masked ones after it are of the same incident"
@@ -154,9 +116,7 @@ def test_the_batch_that_was_masked_first_is_kept_with_its_documents(room: Room) 
 
 
 @pytest.mark.usefixtures("poison")
-def test_a_batch_that_cannot_be_kept_fails_nothing(
-    room: Room, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_that_cannot_be_kept_fails_nothing(room, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(path: Path, content: bytes) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -167,7 +127,7 @@ def test_a_batch_that_cannot_be_kept_fails_nothing(
 
 
 @pytest.mark.usefixtures("poison")
-def test_what_is_kept_of_batches_is_bounded(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_kept_of_batches_is_bounded(room, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(saved_batch, "_MOST_TOKENS", 70)
     room.train(40, SKIP_AT_ONCE)
     (told,) = room.events("batch-saved")
@@ -181,7 +141,7 @@ def test_what_is_kept_of_batches_is_bounded(room: Room, monkeypatch: pytest.Monk
 
 
 @pytest.mark.usefixtures("poison")
-def test_a_journal_gives_the_findings_again_that_were_told_live(room: Room) -> None:
+def test_a_journal_gives_the_findings_again_that_were_told_live(room) -> None:
     room.train(26, SKIP_AT_ONCE)
     room.train(40, SKIP_AT_ONCE)  # the judgement is rebuilt in the middle of the trouble
     settings = read_asked(room.folder).settings()
@@ -194,7 +154,7 @@ def test_a_journal_gives_the_findings_again_that_were_told_live(room: Room) -> N
 @pytest.mark.usefixtures("poison")
 @pytest.mark.parametrize("killed_in", [(Trainer, "roll_back"), (Recovery, "open_segment")])
 def test_a_decision_holds_although_the_process_died_before_carrying_it_out(
-    room: Room, monkeypatch: pytest.MonkeyPatch, killed_in: tuple[type, str]
+    room, monkeypatch: pytest.MonkeyPatch, killed_in: tuple[type, str]
 ) -> None:
     kill_once(monkeypatch, *killed_in)
     limits = (LOWER_AT_ONCE, "recover.margin_steps=6", "recover.diagnose=false")
@@ -219,7 +179,7 @@ def test_a_decision_holds_although_the_process_died_before_carrying_it_out(
 
 @pytest.mark.usefixtures("poison")
 def test_what_cannot_be_written_is_not_done_and_tried_again(
-    room: Room, monkeypatch: pytest.MonkeyPatch
+    room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     honest, refused = journal_module.Journal.append_durably, []
 
@@ -237,7 +197,7 @@ def test_what_cannot_be_written_is_not_done_and_tried_again(
 
 
 @pytest.mark.usefixtures("poison")
-def test_a_policy_at_its_end_stops_for_a_person(room: Room) -> None:
+def test_a_policy_at_its_end_stops_for_a_person(room) -> None:
     with pytest.raises(NeedsPerson, match="stopped for a person to look") as told:
         room.train(40, SKIP_AT_ONCE, "recover.max_recoveries=0")
     assert told.value.exit_code == ExitCode.NEEDS_PERSON
@@ -245,7 +205,7 @@ def test_a_policy_at_its_end_stops_for_a_person(room: Room) -> None:
 
 
 @pytest.mark.usefixtures("poison")
-def test_a_policy_that_may_only_report_changes_nothing(room: Room) -> None:
+def test_a_policy_that_may_only_report_changes_nothing(room) -> None:
     assert room.train(40, SKIP_AT_ONCE, 'recover.mode="report"') is ExitCode.FINISHED
     assert {tuple(d.data["actions"]) for d in room.recoveries()} == {("report",)}
     assert len(read_segments(room.folder)) == 1
@@ -253,7 +213,7 @@ def test_a_policy_that_may_only_report_changes_nothing(room: Room) -> None:
 
 
 @pytest.mark.usefixtures("poison")
-def test_a_fallback_is_forked_to_when_the_ladder_is_spent(room: Room) -> None:
+def test_a_fallback_is_forked_to_when_the_ladder_is_spent(room) -> None:
     plan_b = 'fallback=[{name="calm", set={optim={lr=1e-4}}, reset=["optimizer"]}]'
     with pytest.raises(NeedsPerson, match="no fallback is left"):
         room.train(40, SKIP_AT_ONCE, "recover.max_recoveries=0", plan_b)
@@ -265,7 +225,7 @@ def test_a_fallback_is_forked_to_when_the_ladder_is_spent(room: Room) -> None:
     assert opened.difference == {"optim.lr": (2e-3, 1e-4)}
 
 
-def test_checkpoints_become_good_after_their_probation(room: Room) -> None:
+def test_checkpoints_become_good_after_their_probation(room) -> None:
     room.train(40)
     ledger, _ = load_ledger(room.folder)
     healths = {step: known.health for step, known in ledger.checkpoint_health.items()}

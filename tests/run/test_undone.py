@@ -1,10 +1,8 @@
 """What somebody changed just before the trouble is undone, in whole runs within this process."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-from safetensors import safe_open
 
 from longhaul.cli.replay import judged_again
 from longhaul.core.clocks import RealClock
@@ -12,13 +10,10 @@ from longhaul.core.errors import ExitCode
 from longhaul.core.records import Decision, Event, StepRecord
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import load_ledger
-from longhaul.logbook.reading import read_journal
 from longhaul.logbook.requests import new_request, submit
 from longhaul.recover.plan import WHO
 from longhaul.run import desk
-from longhaul.run.start import Start, start
 from longhaul.run.view import SilentView
-from longhaul.store.catalogue import catalogue
 
 TINY = (
     "model.width=16", "model.layers=1", "model.context=32", "model.dropout=0.0",
@@ -53,34 +48,14 @@ class Insistent(SilentView):
             submit(self.folder, new_request(kind, data, who="anna", reason="try", clock=clock))
 
 
-class Room:
-    def __init__(self, path: Path, prepared: Path) -> None:
-        self.path, self.prepared, self.said = path, prepared, ""
-        self.folder = RunFolder(path / "drill")
+def train(room, *options: str, asked: Asked | None = None, dies_at: int | None = None) -> ExitCode:
+    return room.train(STEPS, *options, view=Insistent(room.folder, asked or {}, dies_at))
 
-    def train(
-        self, *options: str, asked: Asked | None = None, dies_at: int | None = None
-    ) -> ExitCode:
-        view = Insistent(self.folder, asked or {}, dies_at)
-        typed = (*TINY, f"train.steps={STEPS}", *options)
-        try:
-            return start(Start("drill", typed, runs=self.path, prepared=self.prepared), view)
-        finally:
-            self.said = "\n".join(view.said)
 
-    def of(self, kind: type) -> list[Any]:
-        return [record for record in read_journal(self.folder) if isinstance(record, kind)]
-
-    def recoveries(self) -> list[Decision]:
-        made = [d for d in self.of(Decision) if d.kind == "recover" and d.who == WHO]
-        return [d for d in made if set(d.data["actions"]) - {"mask", "report"}]
-
-    def weights(self) -> dict[str, bytes]:
-        found = {}
-        for path in sorted(catalogue(self.folder.checkpoints)[-1].path.glob("*.safetensors")):
-            with safe_open(str(path), framework="numpy") as file:
-                found |= {k: file.get_tensor(k).tobytes() for k in file.keys()}  # noqa: SIM118
-        return found
+def recoveries(room) -> list[Decision]:
+    """By the policy, and more than a word."""
+    made = [decision for decision in room.recoveries() if decision.who == WHO]
+    return [d for d in made if set(d.data["actions"]) - {"mask", "report"}]
 
 
 @pytest.fixture(autouse=True)
@@ -89,21 +64,11 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("prepared")
-
-
-@pytest.fixture
-def room(tmp_path: Path, prepared: Path) -> Room:
-    return Room(tmp_path / "runs", prepared)
-
-
-@pytest.fixture(scope="module")
-def left_alone(tmp_path_factory: pytest.TempPathFactory, prepared: Path) -> Room:
+def left_alone(tmp_path_factory: pytest.TempPathFactory, new_room):
     """The same run, which nobody interferes with."""
-    twin = Room(tmp_path_factory.mktemp("twin") / "runs", prepared)
-    assert twin.train() is ExitCode.FINISHED
-    assert not twin.recoveries()
+    twin = new_room(tmp_path_factory.mktemp("twin") / "runs")
+    assert train(twin) is ExitCode.FINISHED
+    assert not recoveries(twin)
     return twin
 
 
@@ -121,17 +86,15 @@ def setting(path: str, value: Any, force: bool = True) -> tuple[str, dict[str, A
     ],
     ids=["rate", "two settings", "another optimizer", "fork"],
 )
-def test_a_run_that_somebody_spoils_ends_as_if_nobody_had(
-    room: Room, left_alone: Room, asked: Asked
-) -> None:
-    assert room.train(asked=asked) is ExitCode.FINISHED, room.said
-    (decision,) = room.recoveries()
+def test_a_run_that_somebody_spoils_ends_as_if_nobody_had(room, left_alone, asked: Asked) -> None:
+    assert train(room, asked=asked) is ExitCode.FINISHED, room.said
+    (decision,) = recoveries(room)
     assert decision.data["actions"] == ["rollback", "undo"], room.said
     assert decision.data["rollback"]["to"] in (100, WHEN), "the newest state before, and no older"
     assert {change["who"] for change in decision.data["undo"]} == {"anna"}
     assert "after anna" in decision.reason
     assert decision.reason in room.said
-    assert room.weights() == left_alone.weights()
+    assert room.state() == left_alone.state()
     done, _ = judged_again(room.folder)
     (turn,) = [t for t in done.turns if t.live is not None and t.live.data["actions"] != ["mask"]]
     assert turn.would is not None
@@ -140,40 +103,38 @@ def test_a_run_that_somebody_spoils_ends_as_if_nobody_had(
 
 
 def test_a_restart_with_another_rate_is_undone_and_the_recipe_does_not_bring_it_back(
-    room: Room, left_alone: Room
+    room, left_alone
 ) -> None:
-    room.train(asked={WHEN: ("stop", {})})
-    assert room.train("optim.lr=3.0") is ExitCode.FINISHED, room.said
-    (decision,) = room.recoveries()
+    train(room, asked={WHEN: ("stop", {})})
+    assert train(room, "optim.lr=3.0") is ExitCode.FINISHED, room.said
+    (decision,) = recoveries(room)
     assert decision.data["actions"] == ["rollback", "undo"], room.said
     assert decision.data["set"] == {"optim.lr": 2e-3}
     assert decision.data["rollback"]["to"] == WHEN
-    assert room.weights() == left_alone.weights()
-    room.train("optim.lr=3.0", f"train.steps={STEPS + 1}")
+    assert room.state() == left_alone.state()
+    train(room, "optim.lr=3.0", f"train.steps={STEPS + 1}")
     assert "optim.lr: the recipe asks for 3.0, which was undone at step" in room.said
     assert "--force` insists" in room.said
 
 
-def test_a_crash_between_the_change_and_its_sign_forgets_neither(
-    room: Room, left_alone: Room
-) -> None:
+def test_a_crash_between_the_change_and_its_sign_forgets_neither(room, left_alone) -> None:
     with pytest.raises(Killed):
-        room.train(asked={WHEN: setting("optim.lr", 3.0)}, dies_at=WHEN + 1)
-    assert room.train() is ExitCode.FINISHED, room.said
-    (decision,) = room.recoveries()
+        train(room, asked={WHEN: setting("optim.lr", 3.0)}, dies_at=WHEN + 1)
+    assert train(room) is ExitCode.FINISHED, room.said
+    (decision,) = recoveries(room)
     assert decision.data["rollback"]["to"] == 100, "the checkpoint that the attempt went on from"
-    assert room.weights() == left_alone.weights()
+    assert room.state() == left_alone.state()
     assert judged_again(room.folder)[0].turns[0].live == decision
 
 
-def test_who_insists_is_asked_once_more_and_then_the_ladder_helps(room: Room) -> None:
+def test_who_insists_is_asked_once_more_and_then_the_ladder_helps(room) -> None:
     again = setting("optim.lr", 3.0, force=False)
     forced = setting("optim.lr", 3.0)
-    room.train(asked={WHEN: forced, 150: again, 160: forced})
+    train(room, asked={WHEN: forced, 150: again, 160: forced})
     (refused,) = [e for e in room.of(Event) if e.kind == "request-refused"]
     assert "was undone at step" in refused.data["reason"]
     assert "it was undone once and will not be again" in room.said
-    undone, *others = room.recoveries()
+    undone, *others = recoveries(room)
     assert undone.data["actions"] == ["rollback", "undo"]
     assert all("undo" not in decision.data["actions"] for decision in others)
     assert any("lower-lr" in decision.data["actions"] for decision in others)
@@ -181,8 +142,8 @@ def test_who_insists_is_asked_once_more_and_then_the_ladder_helps(room: Room) ->
     assert ledger.undone("optim.lr", 3.0) == ledger.recoveries[0]
 
 
-def test_nobody_suspects_a_restart_that_changed_nothing(room: Room) -> None:
-    room.train(asked={WHEN: ("stop", {})})
-    room.train()
+def test_nobody_suspects_a_restart_that_changed_nothing(room) -> None:
+    train(room, asked={WHEN: ("stop", {})})
+    train(room)
     assert not [d for d in room.of(Decision) if d.kind == "restart"]
     assert load_ledger(room.folder)[0].changes == ()

@@ -1,0 +1,69 @@
+"""Small runs of the `drill` recipe within the tests' own process."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors import safe_open
+
+from longhaul.core.errors import ExitCode
+from longhaul.core.records import Decision, Event, Record
+from longhaul.logbook.folder import RunFolder
+from longhaul.logbook.reading import read_journal
+from longhaul.run.start import Start, start
+from longhaul.run.view import SilentView
+from longhaul.store.catalogue import catalogue
+
+
+class Room:
+    """A folder of runs, in which one run is trained, as often as it takes."""
+
+    def __init__(self, path: Path, prepared: Path, options: tuple[str, ...]) -> None:
+        self.path, self.prepared, self.options, self.said = path, prepared, options, ""
+        self.folder = RunFolder(path / "drill")
+
+    def train(self, steps: int, *options: str, view: SilentView | None = None) -> ExitCode:
+        """Until it has made so many steps; what it says is in `said`, however it ends."""
+        view = view or SilentView()
+        typed = (*self.options, f"train.steps={steps}", *options)
+        try:
+            return start(Start("drill", typed, runs=self.path, prepared=self.prepared), view)
+        finally:
+            self.said = "\n".join(view.said)
+
+    def records(self) -> list[Record]:
+        return list(read_journal(self.folder))
+
+    def of(self, kind: type) -> list[Any]:
+        return [record for record in self.records() if isinstance(record, kind)]
+
+    def events(self, kind: str) -> list[Event]:
+        return [event for event in self.of(Event) if event.kind == kind]
+
+    def recoveries(self) -> list[Decision]:
+        """But for updates that were masked, which is all that was done about those."""
+        made = [decision for decision in self.of(Decision) if decision.kind == "recover"]
+        return [decision for decision in made if decision.data["actions"] != ["mask"]]
+
+    def state(self) -> dict[str, bytes]:
+        """Every tensor of the last checkpoint."""
+        found = {}
+        for path in sorted(catalogue(self.folder.checkpoints)[-1].path.glob("*.safetensors")):
+            with safe_open(str(path), framework="numpy") as file:
+                found |= {k: file.get_tensor(k).tobytes() for k in file.keys()}  # noqa: SIM118
+        return found
+
+
+@pytest.fixture(scope="module")
+def new_room(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[Path], Room]:
+    """A room at a path, whose runs have the options `TINY` of the tests' module."""
+    prepared = tmp_path_factory.mktemp("prepared")
+    return lambda path: Room(path, prepared, request.module.TINY)
+
+
+@pytest.fixture
+def room(tmp_path: Path, new_room: Callable[[Path], Room]) -> Room:
+    return new_room(tmp_path / "runs")
