@@ -49,7 +49,7 @@ def test_the_map_in_the_readme_is_true() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=_NAMES)
 def test_pages_name_files_and_commands_that_exist(page: Path) -> None:
     stages = "|".join(p.name for p in (ROOT / "src/longhaul").iterdir() if p.is_dir())
-    for path in re.findall(rf"`((?:{stages})/[\w/.]+)`", page.read_text()):
+    for path in re.findall(rf"(?<![\w/])((?:{stages})/[\w/.]+(?:(?=`)|\.py\b))", page.read_text()):
         there = ROOT / "src/longhaul" / path
         found = (there, there.with_suffix(".py"), ROOT / path)
         assert any(candidate.exists() for candidate in found), f"{page.name}: {path}"
