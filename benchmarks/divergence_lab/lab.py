@@ -36,7 +36,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__.splitlines()[0])
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument(
-        "--markdown", action="store_true", help="print tables for docs/judgement.md"
+        "--markdown", action="store_true", help="print tables for docs/measurements/judgement.md"
     )
     parser.add_argument("--quick", action="store_true", help="judge the stored traces only")
     parser.add_argument("--store", action="store_true", help="keep the traces in the repository")

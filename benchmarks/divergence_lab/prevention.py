@@ -168,7 +168,7 @@ def main() -> None:
     parser.add_argument("--made-only", action="store_true", help="train nothing")
     parser.add_argument("--no-costs", action="store_true", help="do not time the switches")
     parser.add_argument(
-        "--markdown", action="store_true", help="print tables for docs/judgement.md"
+        "--markdown", action="store_true", help="print tables for docs/measurements/judgement.md"
     )
     parser.add_argument("--home", type=Path, default=HOME, help="prepared text and trained runs")
     given = parser.parse_args()

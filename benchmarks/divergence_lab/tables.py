@@ -1,4 +1,4 @@
-"""The lab's figures as tables, for a terminal or for `docs/judgement.md`.
+"""The lab's figures as tables, for a terminal or for `docs/measurements/judgement.md`.
 
 Enters: scores. Leaves: text. Never knows: how a figure came about.
 """
