@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from longhaul.optim.newton_schulz import COEFFICIENTS, bf16_is_fast, newton_schulz
+from longhaul.optim.newton_schulz import COEFFICIENTS, POLAR_EXPRESS, bf16_is_fast, newton_schulz
 
 
 @hypothesis_settings(max_examples=25, deadline=None)
@@ -67,6 +67,31 @@ def test_a_wide_matrix_is_rounded_as_often_as_a_square_one(steps, smallest):
     wide = (left @ torch.diag(values) @ right.mT).float()
     result = newton_schulz(wide[None], steps, torch.float32)[0].double()
     torch.testing.assert_close(result, left @ torch.diag(expected) @ right.mT, rtol=0.0, atol=1e-4)
+
+
+def spread(polar_express: bool, steps: int, shape: tuple[int, int] = (64, 64)) -> float:
+    """How far singular values are from 1 at most, in Gaussian matrices."""
+    stack = torch.randn(4, *shape, generator=torch.Generator().manual_seed(1))
+    done = newton_schulz(stack, steps, torch.float32, polar_express)
+    return float((torch.linalg.svdvals(done.double()) - 1).abs().max())
+
+
+def test_polar_express_comes_nearer_to_one_and_nearer_with_each_round():
+    assert spread(True, 5, (64, 160)) < spread(False, 5, (64, 160))
+    assert spread(True, 12) < 0.02 < spread(True, 6) < spread(True, 4) < 1
+
+
+def test_polar_express_is_the_same_on_a_gram_matrix():
+    stack = torch.randn(2, 16, 64, generator=torch.Generator().manual_seed(0))
+    wide = newton_schulz(stack, 6, torch.float32, True)
+    scaled = stack.double() / torch.linalg.vector_norm(stack.double(), dim=(1, 2), keepdim=True)
+    left, values, right = torch.linalg.svd(scaled, full_matrices=False)
+    for a, b, c in POLAR_EXPRESS[:6]:
+        values = values / 1.01
+        values = a * values + b * values**3 + c * values**5
+    torch.testing.assert_close(
+        wide.double(), left @ torch.diag_embed(values) @ right, rtol=0.0, atol=1e-4
+    )
 
 
 def test_bf16_is_near_float32():

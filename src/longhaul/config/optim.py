@@ -60,6 +60,9 @@ class MuonSection(Section):
     device multiplies it faster than float32."""
     newton_schulz_steps: int = live(5, ge=1, le=20)
     """Rounds of that iteration."""
+    coefficients: Literal["quintic", "polar-express"] = live("quintic")
+    """Of each round: Keller Jordan's quintic, or Polar Express (arXiv 2505.16932), which comes
+    nearer to an orthogonal matrix in fewer rounds."""
     scale: Literal["shape", "rms"] = live("shape")
     """Factor on the orthogonal matrix: √max(1, rows/columns) (Keller Jordan), or
     0.2·√max(rows, columns), whose root mean square is AdamW's, so that AdamW's learning rates

@@ -69,6 +69,7 @@ class MuonRule(Rule):
             "nesterov": float(muon.nesterov),
             "newton_schulz_steps": float(muon.newton_schulz_steps),
             "newton_schulz_bf16": float(bf16),
+            "polar_express": float(muon.coefficients == "polar-express"),
             "rms_scale": float(muon.scale == "rms"),
             "separate_parts": float(muon.separate_parts),
         }
@@ -134,7 +135,8 @@ class MuonRule(Rule):
     def _scaled(self, stack_NRC: Tensor) -> Tensor:
         """-lr · scale · the orthogonal matrix."""
         dtype = torch.bfloat16 if self.numbers["newton_schulz_bf16"] else torch.float32
-        orthogonal_NRC = newton_schulz(stack_NRC, int(self.numbers["newton_schulz_steps"]), dtype)
+        steps, polar = int(self.numbers["newton_schulz_steps"]), bool(self.numbers["polar_express"])
+        orthogonal_NRC = newton_schulz(stack_NRC, steps, dtype, polar)
         rows, columns = stack_NRC.shape[1:]
         scale = math.sqrt(max(1.0, rows / columns))
         if self.numbers["rms_scale"]:
