@@ -16,11 +16,11 @@ from longhaul.core.records import Decision
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_decisions
 from longhaul.logbook.segments import SegmentNumber, SegmentOpening, read_segments
+from longhaul.parallel.layout import LAYOUT
 from longhaul.run import device
 from longhaul.run.device import settle_torch, threads_before
 from longhaul.run.start import Start, start
 from longhaul.run.view import SilentView
-from longhaul.supervise.nodes.placement import LAYOUT
 
 
 @pytest.fixture(autouse=True)

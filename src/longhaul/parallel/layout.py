@@ -10,6 +10,10 @@ from dataclasses import dataclass
 from longhaul.config.parallel import ParallelSection
 from longhaul.core.errors import RecipeError
 
+LAYOUT = "LONGHAUL_LAYOUT"
+"""Environment variable of a worker: replicas and shards, as `3 2`, where there are too few nodes
+for the recipe's own."""
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:

@@ -14,9 +14,9 @@ from longhaul.core.errors import RecipeError
 from longhaul.core.fingerprint import machine
 from longhaul.logbook.segments import SegmentOpening
 from longhaul.model.device import claim
+from longhaul.parallel.layout import LAYOUT
 from longhaul.parallel.place import Place
 from longhaul.parallel.world import device_of
-from longhaul.supervise.nodes.placement import LAYOUT
 
 
 def usable_cores() -> int:

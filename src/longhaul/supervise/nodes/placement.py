@@ -13,15 +13,13 @@ from dataclasses import dataclass
 from longhaul.config.load import with_overrides
 from longhaul.config.recipe import Recipe
 from longhaul.config.supervise import NodeSection
-from longhaul.parallel.layout import Layout
+from longhaul.parallel.layout import LAYOUT, Layout
 from longhaul.supervise.nodes.identity import Node, node_of
 
 NODE = "LONGHAUL_NODE"
 """Environment variable of a worker: the name of its node."""
 NODE_PARTS = "LONGHAUL_NODE_PARTS"
 """What that node is known by, separated by commas."""
-LAYOUT = "LONGHAUL_LAYOUT"
-"""Replicas and shards, as `3 2`, where there are too few nodes for the recipe's own."""
 
 
 @dataclass(frozen=True, slots=True)
