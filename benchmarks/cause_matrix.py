@@ -31,9 +31,9 @@ from longhaul.diagnose.cause import CAUSES, Cause
 from longhaul.diagnose.symptom import Figures, symptom_of
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal
-from longhaul.run.bundle import Bundle, save_bundle
-from longhaul.run.cause import Means, diagnose
-from longhaul.run.rerun import Elsewhere, Twice, read_figures
+from longhaul.run.diagnose.bundle import Bundle, save_bundle
+from longhaul.run.diagnose.cause import Means, diagnose
+from longhaul.run.diagnose.rerun import Elsewhere, Twice, read_figures
 
 STEPS = 64
 BLOCKS = 8

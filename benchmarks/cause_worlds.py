@@ -21,24 +21,24 @@ from longhaul.core.books import TimeBooks
 from longhaul.core.clocks import RealClock
 from longhaul.core.fingerprint import fingerprint
 from longhaul.core.records import StepRecord
+from longhaul.core.view import SilentView
 from longhaul.data.batches import BatchReader
+from longhaul.data.pinned_text import text_for_training
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.lease import acquire
+from longhaul.logbook.run_spec import ask, read_asked, write_asked
 from longhaul.model import attention
 from longhaul.model import gpt as gpt_file
 from longhaul.model.attention import Attention
 from longhaul.optim import adamw as adamw_file
-from longhaul.run.asked import ask, read_asked, write_asked
-from longhaul.run.attempt import Attempt
-from longhaul.run.book import Book
-from longhaul.run.build import build_parts, site_of
-from longhaul.run.bundle import load_bundle
-from longhaul.run.device import settle_torch, torch_facts
-from longhaul.run.past import read_past
-from longhaul.run.replays import replay_each, settled
-from longhaul.run.rerun import figures_text
-from longhaul.run.text import text_for_training
-from longhaul.run.view import SilentView
+from longhaul.parallel.device import settle_torch, torch_facts
+from longhaul.run.diagnose.bundle import load_bundle
+from longhaul.run.diagnose.replays import replay_each, settled
+from longhaul.run.diagnose.rerun import figures_text
+from longhaul.run.train.attempt import Attempt
+from longhaul.run.train.build import build_parts, site_of
+from longhaul.run.train.run_history import read_past
+from longhaul.run.train.run_log import Book
 from longhaul.train import step as step_file
 from longhaul.train.trainer import Identity, Trainer
 

@@ -146,7 +146,7 @@ def bare_step(recipe: "Recipe", compiled: bool) -> "tuple[TrainingStep, Batch]":
     from longhaul.model.precision import to_half
     from longhaul.optim.build import build_optimizer
     from longhaul.optim.loss_scale import LossScale
-    from longhaul.run.device import choose_device, settle_torch
+    from longhaul.parallel.device import choose_device, settle_torch
     from longhaul.train.memory import fitting_micro_sequences
     from longhaul.train.step import TrainingStep
 

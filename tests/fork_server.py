@@ -149,8 +149,8 @@ class ForkServer:
 def _import_all() -> None:
     import longhaul.cli.main
     import longhaul.cli.train
-    import longhaul.run.follow
-    import longhaul.run.worker
+    import longhaul.run.train.follower
+    import longhaul.run.train.worker
     import longhaul.train.trainer  # noqa: F401
 
     gc.collect()

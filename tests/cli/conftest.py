@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from longhaul.core.errors import ExitCode
-from longhaul.run.start import Start, start
-from longhaul.run.view import SilentView
+from longhaul.core.view import SilentView
+from longhaul.run.train.launch import Start, start
 
 OPTIONS = (
     "train.steps=4", "optim.schedule.warmup_steps=1", "checkpoint.interval_steps=2",

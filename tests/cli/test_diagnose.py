@@ -8,8 +8,8 @@ from longhaul.cli.diagnose import diagnose, told
 from longhaul.core.errors import UsageError
 from longhaul.diagnose.cause import Ladder, Verdict
 from longhaul.diagnose.symptom import Figures, Symptom
-from longhaul.run.cause import Diagnosed
-from longhaul.run.rerun import device_named
+from longhaul.run.diagnose.cause import Diagnosed
+from longhaul.run.diagnose.rerun import device_named
 
 SERIES = (Figures(40, 2.5, 1.0), Figures(41, 4.5, 9.0, masked=True))
 

@@ -13,8 +13,8 @@ from longhaul.logbook.folder import create_run
 from longhaul.logbook.journal import Journal
 from longhaul.logbook.lease import acquire
 from longhaul.logbook.ledger import Ledger, LedgerState
+from longhaul.logbook.run_spec import ask, write_asked
 from longhaul.logbook.segments import SegmentNumber, SegmentOpening, open_segment
-from longhaul.run.asked import ask, write_asked
 
 
 @pytest.fixture

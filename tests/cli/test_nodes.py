@@ -11,7 +11,7 @@ from longhaul.cli.nodes import nodes
 from longhaul.core.clocks import FakeClock
 from longhaul.core.errors import UsageError
 from longhaul.logbook.folder import create_run
-from longhaul.run.asked import ask, write_asked
+from longhaul.logbook.run_spec import ask, write_asked
 from longhaul.supervise.nodes.ledger import NodeEvent, append, cordons, read
 
 APP = typer.Typer(rich_markup_mode=None)

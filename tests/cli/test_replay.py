@@ -10,7 +10,7 @@ from longhaul.core.errors import RecipeError, UsageError
 from longhaul.core.records import Decision, Finding, StepRecord
 from longhaul.logbook.folder import create_run
 from longhaul.logbook.journal import Journal
-from longhaul.run.asked import ask, write_asked
+from longhaul.logbook.run_spec import ask, write_asked
 
 
 @pytest.fixture

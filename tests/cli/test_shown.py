@@ -14,8 +14,8 @@ from longhaul.core.output import print_error, print_out
 from longhaul.core.records import Decision, Event, Finding, StepRecord
 from longhaul.logbook.folder import create_run
 from longhaul.logbook.journal import Journal
+from longhaul.logbook.run_spec import ask, write_asked
 from longhaul.logbook.segments import SegmentNumber, SegmentOpening, open_segment
-from longhaul.run.asked import ask, write_asked
 from longhaul.supervise.nodes.ledger import NodeEvent, append
 
 TITLE, CLEAR, REVERSED, LINK = "\x1b]0;title\x07", "\x9b2J", "\u202e", "[link=http://x]y[/link]"
@@ -93,7 +93,7 @@ def test_what_a_model_writes_is_text(monkeypatch, capsys):
         def write(self, wanted):
             yield from ("a\x1b", "]0;x\x07", "b\n")
 
-    monkeypatch.setattr("longhaul.run.trained.open_trained", lambda *_: Model())
+    monkeypatch.setattr("longhaul.run.commands.trained.open_trained", lambda *_: Model())
     app(["sample", "alpha"], standalone_mode=False)
     assert capsys.readouterr().out == "a\ufffd]0;x\ufffdb\n\n"
 

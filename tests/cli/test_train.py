@@ -21,8 +21,8 @@ sys.exit(0 if sys.stdin.read() == "" and min(os.pipe()) > 2 else 1)
 _WORKER = """
 import sys, types
 sys.modules["torch"] = types.ModuleType("torch")  # there once a run was trained; its end differs
-import longhaul.run.worker
-longhaul.run.worker.enter = lambda folder, view: 0
+import longhaul.run.train.worker
+longhaul.run.train.worker.enter = lambda folder, view: 0
 sys.argv = ["longhaul", "worker", sys.argv[1]]
 from longhaul.cli.entry import main
 main()

@@ -9,10 +9,10 @@ from safetensors import safe_open
 
 from longhaul.core.errors import ExitCode
 from longhaul.core.records import Decision, Event, Record
+from longhaul.core.view import SilentView
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal
-from longhaul.run.start import Start, start
-from longhaul.run.view import SilentView
+from longhaul.run.train.launch import Start, start
 from longhaul.store.catalogue import catalogue
 
 

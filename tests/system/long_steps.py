@@ -17,7 +17,7 @@ HANG = tuple(map(int, sys.argv[2].split(":"))) if sys.argv[2] != "-" else None
 
 
 def lengthen() -> None:
-    from longhaul.run.worker import spin_little
+    from longhaul.run.train.worker import spin_little
 
     spin_little()
     from longhaul.train.step import TrainingStep

@@ -17,13 +17,13 @@ import torch
 
 import longhaul.checkpoint.storage
 import longhaul.parallel.parallelize
-import longhaul.run.flight
-import longhaul.run.follow  # noqa: F401 (before forking)
+import longhaul.run.train.flight
+import longhaul.run.train.follower  # noqa: F401 (before forking)
 from longhaul.config.load import load_recipe
 from longhaul.core.errors import LonghaulError
+from longhaul.core.view import SilentView
 from longhaul.data.prepare import prepare
-from longhaul.run.start import Start, start
-from longhaul.run.view import SilentView
+from longhaul.run.train.launch import Start, start
 from longhaul.train.step import TrainingStep
 from longhaul.train.trainer import Trainer
 

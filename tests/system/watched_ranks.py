@@ -38,7 +38,7 @@ from longhaul.parallel.parallelize import parallelize
 from longhaul.parallel.place import Place, find_place
 from longhaul.parallel.ranks import Ranks
 from longhaul.parallel.world import form_world, meet, part
-from longhaul.run.machine_watch import judge
+from longhaul.run.train.rank_health import judge
 from longhaul.supervise.ranks.stragglers import StragglerWatch
 from longhaul.train.leading import FollowingTrainer, LeadingTrainer, Wishes
 from longhaul.train.parts import Identity, Parts

@@ -6,7 +6,7 @@ import torch
 from longhaul.checkpoint.capture import capture
 from longhaul.config.load import with_overrides
 from longhaul.core.records import StepRecord
-from longhaul.run.bundle import copied
+from longhaul.run.diagnose.bundle import copied
 from longhaul.train import loan as loan_file
 from longhaul.train.renew import fit_optimizer
 from longhaul.train.state import training_state

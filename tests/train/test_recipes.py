@@ -20,7 +20,7 @@ from longhaul.data.prepare import prepare
 from longhaul.logbook.ledger import LedgerState
 from longhaul.optim.build import build_optimizer
 from longhaul.optim.loss_scale import LossScale
-from longhaul.run.build import build_model
+from longhaul.run.train.build import build_model
 from longhaul.train.state import Progress, training_state
 from longhaul.train.step import TrainingStep
 from longhaul.train.trainer import Identity, Parts, Trainer

@@ -26,22 +26,22 @@ from benchmarks.divergence_lab.ends.faults import disturbed
 from benchmarks.divergence_lab.other import is_of_other_text, located, sources
 from benchmarks.divergence_lab.runs import BASE
 
-import longhaul.run.desk
-import longhaul.run.worker
+import longhaul.run.train.request_handler
+import longhaul.run.train.worker
 from longhaul.config.load import load_recipe, with_overrides
 from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import ExitCode, LonghaulError
 from longhaul.core.records import Decision, Event, Finding, Record, StepRecord
+from longhaul.core.view import SilentView
 from longhaul.data.dataset import Dataset
 from longhaul.data.prepare import prepare
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.reading import read_journal
+from longhaul.logbook.run_spec import Asked, write_asked
 from longhaul.recover.plan import WHO
-from longhaul.run.ask import ask_fork, ask_set, ask_stop
-from longhaul.run.asked import Asked, write_asked
-from longhaul.run.start import Start, start
-from longhaul.run.view import SilentView
+from longhaul.run.train.control_requests import ask_fork, ask_set, ask_stop
+from longhaul.run.train.launch import Start, start
 from longhaul.supervise.ranks.group import BEGAN
 
 Form = Literal["undisturbed", "nobody", "policy"]
@@ -223,7 +223,7 @@ def _attempt(folder: RunFolder, options: tuple[str, ...], view: SilentView) -> t
 @contextmanager
 def _seams(text: Dataset) -> Iterator[None]:
     """Text that was prepared once for all, and a desk that looks at every border."""
-    desk, worker = longhaul.run.desk, longhaul.run.worker
+    desk, worker = longhaul.run.train.request_handler, longhaul.run.train.worker
     before = desk._LOOK_EVERY_S, worker.text_for_training
     desk._LOOK_EVERY_S, worker.text_for_training = 0.0, lambda folder, asked, say: text
     try:

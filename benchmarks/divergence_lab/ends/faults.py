@@ -24,8 +24,8 @@ from benchmarks.divergence_lab.faults import TEXT_FAULTS, DisturbedStep
 from benchmarks.divergence_lab.runs import Fault
 from torch import Tensor
 
-import longhaul.run.build
-import longhaul.run.replays
+import longhaul.run.diagnose.replays
+import longhaul.run.train.build
 from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import FakeClock
 from longhaul.core.keys import derive_key
@@ -118,8 +118,8 @@ def disturbed(case: Case, settings: Recipe) -> Iterator[None]:
     made = Made()
     step = partial(LiveStep, case, settings, made)
     seams: list[tuple[Any, str, Any]] = [
-        (longhaul.run.build, "TrainingStep", step),
-        (longhaul.run.replays, "TrainingStep", step),
+        (longhaul.run.train.build, "TrainingStep", step),
+        (longhaul.run.diagnose.replays, "TrainingStep", step),
         (Trainer, "_step", _live(made, Trainer._step)),
     ]
     before = [getattr(where, name) for where, name, _ in seams]

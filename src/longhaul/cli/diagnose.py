@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from longhaul.diagnose.symptom import Series
-    from longhaul.run.cause import Diagnosed
-    from longhaul.run.rerun import Elsewhere
+    from longhaul.run.diagnose.cause import Diagnosed
+    from longhaul.run.diagnose.rerun import Elsewhere
 
 
 def diagnose(
@@ -44,16 +44,16 @@ def diagnose(
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="keep what was captured: `python -m longhaul.run.rerun FOLDER/* > FILE` on "
-            "another machine makes the file for --witness",
+            help="keep what was captured: `python -m longhaul.run.diagnose.rerun FOLDER/* > FILE` "
+            "on another machine makes the file for --witness",
         ),
     ] = None,
     runs_dir: RunsFolder = RUNS,
 ) -> None:
     """Find what made a step go wrong: replay it with one thing changed at a time."""
-    from longhaul.run.cause import LEAD_STEPS, Means
-    from longhaul.run.cause import diagnose as find
-    from longhaul.run.rerun import under_python
+    from longhaul.run.diagnose.cause import LEAD_STEPS, Means
+    from longhaul.run.diagnose.cause import diagnose as find
+    from longhaul.run.diagnose.rerun import under_python
 
     if save is not None:
         _make_empty(save)
@@ -70,7 +70,7 @@ def diagnose(
 
 def told(found: Diagnosed) -> Iterator[str]:
     """The verdict for a person: what was seen, what each rung gave, and the cause."""
-    from longhaul.run.cause import symptom_in_words
+    from longhaul.run.diagnose.cause import symptom_in_words
 
     ladder, step = found.ladder, found.symptom.first_step
     yield symptom_in_words(found.symptom)
@@ -107,7 +107,7 @@ def _row(name: str, series: Series, step: int) -> str:
 
 
 def _witness(named: str | None) -> Elsewhere | str | None:
-    from longhaul.run.rerun import device_named, from_file
+    from longhaul.run.diagnose.rerun import device_named, from_file
 
     if named is None:
         return None

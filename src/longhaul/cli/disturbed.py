@@ -15,7 +15,7 @@ from longhaul.logbook.folder import RunFolder
 
 
 def _disturb(folder: RunFolder) -> None:
-    from longhaul.run.worker import spin_little
+    from longhaul.run.train.worker import spin_little
 
     spin_little()  # before torch is imported, as in any worker
     from longhaul.run.drill.disturbed import disturb

@@ -243,7 +243,7 @@ def _seconds(option: str, text: str) -> Seconds:
 @contextmanager
 def _leaving_nothing() -> Iterator[None]:
     """A drill that is told to end ends what it has started, as it does after Ctrl-C."""
-    from longhaul.run.signals import handled
+    from longhaul.core.signals import handled
 
     def leave(number: int, frame: object) -> None:
         raise typer.Exit(ExitCode.INTERRUPTED)

@@ -17,8 +17,8 @@ import typer
 from longhaul.core.addresses import scrubbed
 from longhaul.core.errors import ExitCode, LonghaulError
 from longhaul.core.output import flush_outputs, print_error
+from longhaul.core.signals import ignore_notices
 from longhaul.core.units import Seconds
-from longhaul.run.signals import ignore_notices
 
 _READ_WITHIN_S: Seconds = 2.0
 """A terminal that is paused, or a pipe nobody reads, does not keep a process from ending."""

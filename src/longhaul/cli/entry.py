@@ -8,7 +8,7 @@ Enters: arguments. Leaves: what the command leaves. Never knows: what the comman
 
 import sys
 
-from longhaul.run.signals import leave_on_interrupt, leave_on_notices
+from longhaul.core.signals import leave_on_interrupt, leave_on_notices
 
 _TRAINING = ("train", "worker")
 

@@ -27,7 +27,7 @@ def set_setting(
     runs_dir: RunsFolder = RUNS,
 ) -> None:
     """Change one setting of a run at its next step border; a restart keeps it."""
-    from longhaul.run.ask import ask_set
+    from longhaul.run.train.control_requests import ask_set
 
     print(ask_set(run, runs_dir, change, reason, wait, force=force))
 
@@ -40,7 +40,7 @@ def rollback(
     runs_dir: RunsFolder = RUNS,
 ) -> None:
     """Go back to an earlier state; decisions stay. A run that rests does so when next started."""
-    from longhaul.run.ask import ask_rollback
+    from longhaul.run.train.control_requests import ask_rollback
 
     print(ask_rollback(run, runs_dir, to, reason, wait))
 
@@ -65,14 +65,14 @@ def fork(
     runs_dir: RunsFolder = RUNS,
 ) -> None:
     """Begin a new line of descent, with a major number of its own, at an earlier state."""
-    from longhaul.run.ask import ask_fork
+    from longhaul.run.train.control_requests import ask_fork
 
     print(ask_fork(run, runs_dir, at, change, reset, reason, wait, force))
 
 
 def stop(run: RunName, reason: Reason = "", wait: Wait = 60.0, runs_dir: RunsFolder = RUNS) -> None:
     """Let a run finish its step, save, and end; `longhaul train` goes on with it."""
-    from longhaul.run.ask import ask_stop
+    from longhaul.run.train.control_requests import ask_stop
 
     print(ask_stop(run, runs_dir, reason, wait))
 
@@ -84,6 +84,6 @@ def note(
     runs_dir: RunsFolder = RUNS,
 ) -> None:
     """Write a note into a run's logbook."""
-    from longhaul.run.ask import ask_note
+    from longhaul.run.train.control_requests import ask_note
 
     print(ask_note(run, runs_dir, text, wait))

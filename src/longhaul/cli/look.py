@@ -160,7 +160,7 @@ def _print_drift(folder: RunFolder, segments: Sequence[SegmentOpening]) -> None:
     from longhaul.logbook.compare import drift_from_recipe, scheduled
     from longhaul.logbook.ledger import load_ledger
     from longhaul.logbook.reading import read_last
-    from longhaul.run.asked import read_asked
+    from longhaul.logbook.run_spec import read_asked
 
     try:
         recipe = read_asked(folder).settings().model_dump(mode="json")

@@ -25,7 +25,7 @@ from longhaul.cli import (
 )
 from longhaul.cli.ending import run_and_leave
 from longhaul.cli.shown import text_only
-from longhaul.run.signals import leave_in_order_on_interrupt
+from longhaul.core.signals import leave_in_order_on_interrupt
 
 app = typer.Typer(
     name="longhaul",

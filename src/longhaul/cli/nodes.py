@@ -68,7 +68,7 @@ def nodes(
 def _found(where: str, runs: Path) -> tuple[Path, Sequence[NodeSection], Sequence[LeftOut]]:
     """The folder of a ledger; of a run also its recipe's entries, and whom it has left out."""
     from longhaul.logbook.folder import RunFolder, open_run
-    from longhaul.run.asked import read_asked
+    from longhaul.logbook.run_spec import read_asked
     from longhaul.supervise.nodes.history import left_out, node_events
     from longhaul.supervise.nodes.ledger import FILE_NAME
 

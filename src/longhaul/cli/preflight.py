@@ -69,9 +69,9 @@ def preflight(
     The twin has every switch of the recipe and none of its size. It is trained, killed, resumed,
     read back, and dealt out over processes.
     """
+    from longhaul.core.signals import leaving_at_once
     from longhaul.run.preflight.preflight import Preflight, verdict
     from longhaul.run.preflight.preflight import preflight as check
-    from longhaul.run.signals import leaving_at_once
 
     typed = Preflight(
         recipe=recipe,

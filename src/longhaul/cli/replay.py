@@ -63,9 +63,9 @@ def judged_again(folder: RunFolder, limits: Sequence[_Limits] = ()) -> tuple[Bac
     """
     from longhaul.config.load import recipe_from_values
     from longhaul.logbook.reading import read_journal
+    from longhaul.logbook.run_spec import read_asked
     from longhaul.logbook.segments import read_segments
     from longhaul.recover.backtest import replay as judge_again
-    from longhaul.run.asked import read_asked
 
     def judged_by(settings: Recipe) -> Recipe:
         for other in limits:

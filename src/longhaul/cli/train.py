@@ -64,11 +64,11 @@ def train(
         options.append(f"train.max_hours={float(max_hours)}")
     if nproc is not None:
         options.append(f"machine.processes={nproc}")
-    from longhaul.run.signals import leaving_at_once
+    from longhaul.core.signals import leaving_at_once
 
     with leaving_at_once():  # a notice that comes before anything was begun
         from longhaul.parallel.place import torchrun_of_srun
-        from longhaul.run.start import Start, start, start_supervised
+        from longhaul.run.train.launch import Start, start, start_supervised
 
         os.environ.update(torchrun_of_srun(os.environ))
         typed = Start(recipe, tuple(options), data, new, runs_dir, prepared_dir, trust)
@@ -83,7 +83,7 @@ def _work(folder: RunFolder) -> None:
     """What a worker's process does: the command `longhaul worker`."""
     from longhaul.cli.ending import run_and_leave
     from longhaul.cli.worker import worker
-    from longhaul.run.signals import leave_on_interrupt
+    from longhaul.core.signals import leave_on_interrupt
 
     leave_on_interrupt()  # the lease is the supervisor's; until it trains there is nothing to save
     run_and_leave(lambda: worker(folder.path))

@@ -15,7 +15,7 @@ def worker(run: Annotated[Path, typer.Argument(metavar="RUN", help="the run's fo
     from longhaul.cli.progress import TerminalView
     from longhaul.logbook.folder import open_run
     from longhaul.parallel.place import torchrun_of_srun
-    from longhaul.run.worker import enter
+    from longhaul.run.train.worker import enter
     from longhaul.supervise.ranks.group import ATTEMPT
 
     os.environ.update(torchrun_of_srun(os.environ))

@@ -6,7 +6,7 @@ for a person: every further step would be computed as wrongly, and neither other
 rate would mend it. Whatever stays undetermined is left to the ladder of the finding.
 
 Enters: a plan, a verdict, a situation. Leaves: a plan.
-Never knows: how a verdict comes about (`diagnose/cause.py`, `run/live_cause.py`).
+Never knows: how a verdict comes about (`diagnose/cause.py`, `run/diagnose/live_cause.py`).
 """
 
 from collections.abc import Mapping

@@ -1,1 +1,1 @@
-"""Composition roots: each file wires stages together for one command."""
+"""One folder a command: where stages are wired together."""

@@ -2,7 +2,7 @@
 
 Enters: what a trainer works with, and the error that ended a step. Leaves: what each class of
 tensors held before and holds now, in bytes and in words.
-Never knows: what follows (`run/out_of_memory.py`), or what is written down.
+Never knows: what follows (`run/train/out_of_memory.py`), or what is written down.
 """
 
 import resource

@@ -6,7 +6,7 @@ from threading import Thread
 import pytest
 import torch
 
-import longhaul.run.elastic
+import longhaul.run.train.elastic
 import longhaul.train.elastic
 from longhaul.checkpoint.loader import restore
 from longhaul.config.load import load_recipe
@@ -14,18 +14,18 @@ from longhaul.core.books import TimeBooks
 from longhaul.core.clocks import FakeClock
 from longhaul.core.errors import RecipeError
 from longhaul.core.records import Event, StepRecord
+from longhaul.core.view import SilentView
 from longhaul.data.batches import BatchRequest
 from longhaul.data.dataset import Dataset
 from longhaul.data.prepare import prepare
 from longhaul.logbook.ledger import LedgerState
 from longhaul.model.device import Mark
 from longhaul.parallel.replicas import Deal, Replicas
-from longhaul.run.build import Site, build_parts
-from longhaul.run.bundle import StepInput
-from longhaul.run.elastic import _device
-from longhaul.run.replays import Replayer, replay_each, settled
-from longhaul.run.rerun import on_device
-from longhaul.run.view import SilentView
+from longhaul.run.diagnose.bundle import StepInput
+from longhaul.run.diagnose.replays import Replayer, replay_each, settled
+from longhaul.run.diagnose.rerun import on_device
+from longhaul.run.train.build import Site, build_parts
+from longhaul.run.train.elastic import _device
 from longhaul.train.elastic import ElasticTrainer, Place
 from longhaul.train.sampling import sample_tokens
 from longhaul.train.state import training_state
@@ -40,7 +40,7 @@ TINY = (
 )  # fmt: skip
 EVALUATION = "train.evaluation:_Passes.split_loss"
 LOAN = ("train.loan:lend", "train.loan:take_back")
-REPLAY = ("run.replays:Replayer.make", "run.replays:Replayer.replay")
+REPLAY = ("run.diagnose.replays:Replayer.make", "run.diagnose.replays:Replayer.replay")
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +139,7 @@ def input_of(trainer: Trainer) -> StepInput:
 
 def test_replays_on_the_own_device_and_on_another(fake, make_trainer) -> None:
     trainer = make_trainer()
-    fake.allowed = (*REPLAY, "run.bundle:copied", *FILLING)
+    fake.allowed = (*REPLAY, "run.diagnose.bundle:copied", *FILLING)
     replayer = Replayer(trainer.training_step, trainer.settings)
     bundle = replayer.bundle((input_of(trainer),))
     with settled(trainer.settings, None, fake.device):
@@ -156,7 +156,7 @@ def test_replays_on_the_own_device_and_on_another(fake, make_trainer) -> None:
 def test_a_replay_in_plain_form_counts_on_the_host(fake, make_trainer) -> None:
     trainer = make_trainer()
     plain = "optim.adamw:AdamRule._call"  # torch's loop reads its counters
-    fake.allowed = (*REPLAY, *FILLING, "run.bundle:copied", plain)
+    fake.allowed = (*REPLAY, *FILLING, "run.diagnose.bundle:copied", plain)
     replayer = Replayer(trainer.training_step, trainer.settings)
     bundle = replayer.bundle((input_of(trainer),))
     with replayer.in_plain_form():
@@ -230,7 +230,7 @@ def test_replicas_make_steps_and_heal_each_other(fake, make_trainer, monkeypatch
 
 
 def test_every_replica_has_the_device_of_its_number(fake, monkeypatch) -> None:
-    monkeypatch.setattr(longhaul.run.elastic, "choose_device", torch.device)
+    monkeypatch.setattr(longhaul.run.train.elastic, "choose_device", torch.device)
     assert _device(1, "fakegpu") == fake.device
     assert fake.module.current_device() == 1
     fake.module.set_device(0)

@@ -4,7 +4,7 @@ import pytest
 
 from longhaul.config.load import load_recipe
 from longhaul.core.errors import UsageError
-from longhaul.run.asked import read_asked
+from longhaul.logbook.run_spec import read_asked
 from longhaul.run.drill.plan import Typed, drill_recipe, standard_faults
 from longhaul.run.drill.recipe import check_faults, set_up_run
 

@@ -22,8 +22,8 @@ BUSY = (
     + """Current thread 0x00007f02 (most recent call first):
   File "/lib/longhaul/data/batches.py", line 12 in read
   File "/lib/longhaul/train/trainer.py", line 200 in _step
-  File "/lib/longhaul/run/pilot.py", line 20 in fly
-  File "/lib/longhaul/run/flight.py", line 20 in fly
+  File "/lib/longhaul/run/train/loop.py", line 20 in fly
+  File "/lib/longhaul/run/train/flight.py", line 20 in fly
   File "/lib/torch/distributed/elastic.py", line 7 in main
 """
 )

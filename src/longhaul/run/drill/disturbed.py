@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import longhaul.run.build
-import longhaul.run.replays
+import longhaul.run.diagnose.replays
+import longhaul.run.train.build
 from longhaul.core.keys import derive_key
 from longhaul.core.records import Finding, Record
 from longhaul.data.batches import Batch
@@ -219,8 +219,8 @@ def disturb(folder: RunFolder) -> None:
     disturbance = read_disturbance(folder)
     if disturbance.faults:
         step = partial(DisturbedStep, disturbance.faults)
-        _put(longhaul.run.build, "TrainingStep", step)
-        _put(longhaul.run.replays, "TrainingStep", step)
+        _put(longhaul.run.train.build, "TrainingStep", step)
+        _put(longhaul.run.diagnose.replays, "TrainingStep", step)
         _put(Trainer, "_step", _live(Trainer._step))
     if disturbance.blind:
         _put(Diagnosis, "observe", _sees_nothing)

@@ -21,8 +21,8 @@ from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.ledger import load_ledger
 from longhaul.logbook.requests import new_request, submit
+from longhaul.logbook.run_spec import ask, write_asked
 from longhaul.logbook.segments import read_segments
-from longhaul.run.asked import ask, write_asked
 from longhaul.run.drill.of_numbers import BASE, Drill, crash, harmless, numbers, texts
 from longhaul.run.drill.recipe import MODULE
 from longhaul.run.drill.story import Story, complaints, seen

@@ -13,8 +13,7 @@ from longhaul.core.clocks import RealClock
 from longhaul.core.records import Decision, Event, Record
 from longhaul.core.units import Seconds
 from longhaul.logbook.ledger import load_ledger
-from longhaul.run.ask import ask_set
-from longhaul.run.asked import read_asked
+from longhaul.logbook.run_spec import read_asked
 from longhaul.run.drill.machine_drill import (
     MachineDrill,
     Played,
@@ -26,6 +25,7 @@ from longhaul.run.drill.machine_drill import (
 from longhaul.run.drill.stage import LONGEST_S, SOON_NOTICED, Stage
 from longhaul.run.drill.story import Story
 from longhaul.run.drill.training_process import Seen
+from longhaul.run.train.control_requests import ask_set
 from longhaul.supervise.nodes.identity import Node
 from longhaul.supervise.nodes.ledger import Kind, NodeEvent, append, cordons, read
 from longhaul.supervise.nodes.reputation import PROVEN_STEPS, assign

@@ -19,12 +19,12 @@ from pathlib import Path
 
 from longhaul.core.errors import ExitCode, NeedsPerson
 from longhaul.core.records import StepRecord
+from longhaul.core.signals import NOTICES
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal
 from longhaul.run.drill.resume import compare, set_up
 from longhaul.run.drill.training_process import Training
-from longhaul.run.signals import NOTICES
 from longhaul.store.catalogue import catalogue
 from longhaul.supervise.ears import STOPS
 from longhaul.supervise.faults.moments import Moment, random_moments, wait_for

@@ -23,8 +23,8 @@ from longhaul.core.records import Event, Record
 from longhaul.core.units import Nats, Seconds
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.reading import read_journal
+from longhaul.logbook.run_spec import ask, read_asked, write_asked
 from longhaul.logbook.timeline import time_spent
-from longhaul.run.asked import ask, read_asked, write_asked
 from longhaul.run.drill.incidents import Incident, incidents
 from longhaul.run.drill.leftovers import MARK, end_all, leftovers, let_go, shared_memory
 from longhaul.run.drill.training_process import Training

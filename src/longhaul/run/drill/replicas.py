@@ -24,7 +24,7 @@ from longhaul.core.records import StepRecord
 from longhaul.core.units import Seconds, short_seconds
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import load_ledger
-from longhaul.run.asked import read_asked
+from longhaul.logbook.run_spec import read_asked
 from longhaul.run.drill.leftovers import MARK, end_all, leftovers, let_go, shared_memory
 from longhaul.run.drill.recipe import set_up_run
 from longhaul.run.drill.replica_verdict import (

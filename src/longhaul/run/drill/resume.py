@@ -22,8 +22,8 @@ from longhaul.core.units import Seconds, short_bytes
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.reading import read_journal
 from longhaul.logbook.requests import new_request, submit
+from longhaul.logbook.run_spec import ask, write_asked
 from longhaul.logbook.timeline import time_spent
-from longhaul.run.asked import ask, write_asked
 from longhaul.store.catalogue import catalogue
 from longhaul.supervise.faults.moments import random_moments, wait_for
 from longhaul.supervise.ranks.process import Worker

@@ -16,10 +16,10 @@ from longhaul.core.units import Nats, Seconds
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import load_ledger
 from longhaul.logbook.reading import read_journal
+from longhaul.logbook.run_spec import read_asked
 from longhaul.logbook.segments import read_segments
 from longhaul.logbook.timeline import time_spent, wall_seconds
 from longhaul.recover.plan import WHO
-from longhaul.run.asked import read_asked
 
 _LEVEL_STEPS = 10
 _HARM: Nats = 0.1

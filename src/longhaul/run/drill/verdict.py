@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from longhaul.core.units import Bytes, Seconds, short_seconds
+from longhaul.core.view import time_rows
 from longhaul.run.drill.incidents import Incident, must_be_noticed
 from longhaul.run.drill.recipe import DrilledRun
 from longhaul.run.drill.resume import Differences, differences
-from longhaul.run.view import time_rows
 from longhaul.supervise.causes.classify import last_words
 from longhaul.supervise.faults.machines import MachineFault
 

@@ -12,7 +12,7 @@ import torch
 
 from longhaul.config.recipe import Recipe
 from longhaul.core.units import Nats
-from longhaul.run.device import own_device, settle_torch
+from longhaul.parallel.device import own_device, settle_torch
 from longhaul.run.preflight.ground import ALONE, Check, Ground, judged
 from longhaul.run.preflight.memory import VOCABULARY
 from longhaul.train.equality import make_step, random_batches

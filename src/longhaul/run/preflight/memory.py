@@ -15,11 +15,11 @@ import torch
 from longhaul.config.recipe import Recipe
 from longhaul.core.memory import available_memory
 from longhaul.core.units import Bytes, short_bytes
+from longhaul.model.compilers import refuse_without_compiler
+from longhaul.parallel.device import own_device, settle_torch
 from longhaul.parallel.layout import Layout
 from longhaul.parallel.recompute import checkpoint_activations
 from longhaul.plan.memory import MemoryEstimate, estimate_memory, way_to_cut
-from longhaul.run.compilers import refuse_without_compiler
-from longhaul.run.device import own_device, settle_torch
 from longhaul.run.preflight.data import vocabulary
 from longhaul.run.preflight.ground import ALONE, Check, Ground, judged, skipped
 from longhaul.train.equality import make_step, random_batches

@@ -23,10 +23,10 @@ from longhaul.core.errors import UsageError
 from longhaul.core.files import write_json
 from longhaul.core.units import Seconds
 from longhaul.parallel.control import Control
+from longhaul.parallel.device import choose_device
 from longhaul.parallel.layout import Layout
 from longhaul.parallel.place import Place, find_place
 from longhaul.parallel.world import device_of, form_world, meet, part
-from longhaul.run.device import choose_device
 from longhaul.train.equality import Trace, distance, trace
 from longhaul.train.step import TrainingStep
 

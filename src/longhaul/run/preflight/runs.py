@@ -21,8 +21,8 @@ from longhaul.core.records import Event, Finding, Record, StepRecord
 from longhaul.core.units import short_bytes, short_count
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.reading import read_journal
+from longhaul.logbook.run_spec import ask, write_asked
 from longhaul.logbook.timeline import tokens_per_second
-from longhaul.run.asked import ask, write_asked
 from longhaul.run.drill.resume import differences
 from longhaul.run.drill.training_process import Training
 from longhaul.run.preflight.ground import Check, Ground, judged, skipped
@@ -79,7 +79,7 @@ def check_resume(ground: Ground) -> Iterator[Check]:
 
 def check_read_back(ground: Ground) -> Iterator[Check]:
     """The last checkpoint, opened as `longhaul eval` and `longhaul sample` do."""
-    from longhaul.run.trained import Wanted, open_trained
+    from longhaul.run.commands.trained import Wanted, open_trained
 
     folder = RunFolder(ground.room / UNDISTURBED)
     (finished,) = _events(read_journal(folder, steps=False), "finished")

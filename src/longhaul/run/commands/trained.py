@@ -1,0 +1,171 @@
+"""A run's model, opened for reading: `longhaul sample` and `longhaul eval`.
+
+Enters: a run, a checkpoint's step. Leaves: text the model writes, or its validation loss.
+Never knows: training; it takes no lease and writes nothing, so it works beside a live run.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import torch
+
+from longhaul.checkpoint.capture import StateMismatch
+from longhaul.checkpoint.loader import load_part
+from longhaul.config.load import with_overrides
+from longhaul.config.recipe import Recipe
+from longhaul.config.size import model_size
+from longhaul.core.errors import UsageError
+from longhaul.core.units import loss_in_words, short_bytes
+from longhaul.data.dataset import Dataset
+from longhaul.data.pinned_text import text_of
+from longhaul.logbook.folder import RunFolder, open_run
+from longhaul.logbook.ledger import load_ledger
+from longhaul.logbook.run_spec import read_asked
+from longhaul.model.compilers import refuse_without_compiler
+from longhaul.model.gpt import GPT
+from longhaul.parallel.device import own_device, settle_torch
+from longhaul.run.train.build import build_model
+from longhaul.run.train.finish import prompt_tokens
+from longhaul.store.catalogue import Checkpoint, catalogue, newest_usable
+from longhaul.store.health import health_now
+from longhaul.store.strict import RefusedCheckpoint
+from longhaul.train.evaluation import Evaluation, evaluate
+from longhaul.train.sampling import sample_tokens
+from longhaul.train.state import ModelState
+
+_ANGLE_BYTES = 24
+"""Of a position and channel while angles are computed: in float64, and twice in float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to write; absent values are the recipe's."""
+
+    prompt: str | None
+    tokens: int | None
+    temperature: float | None
+    seed: int
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model of a run, on its device."""
+
+    model: GPT
+    dataset: Dataset
+    recipe: Recipe
+    device: torch.device
+    step: int
+
+    def write(self, wanted: Wanted) -> Iterator[str]:
+        """The prompt, then the text that follows it, in pieces as they are drawn."""
+        sample, tokenizer = self.recipe.sample, self.dataset.tokenizer
+        prompt = sample.prompt if wanted.prompt is None else wanted.prompt
+        yield prompt
+        written: list[int] = []
+        shown = ""
+        for token in sample_tokens(
+            self.model,
+            prompt_tokens(tokenizer, prompt),
+            most_tokens=wanted.tokens or sample.tokens or 200,
+            context=self.recipe.model.context,
+            temperature=sample.temperature if wanted.temperature is None else wanted.temperature,
+            top_k=sample.top_k,
+            seed=wanted.seed,
+            device=self.device,
+            end_of_text=tokenizer.end_of_text,
+        ):
+            written.append(token)
+            # A character may span tokens: only what can no longer change is shown.
+            text = tokenizer.decode(written)
+            if not text.endswith("\ufffd"):
+                yield text[len(shown) :]
+                shown = text
+
+    def evaluate(self) -> Evaluation:
+        """Losses on the whole validation split."""
+        recipe = self.recipe
+        return evaluate(
+            self.model,
+            self.dataset,
+            self.device,
+            recipe.precision,
+            recipe.model.context,
+            recipe.evaluated_at_once(self.step),
+            None,
+        )
+
+    def evaluated(self) -> str:
+        """The same, in words."""
+        result = self.evaluate()
+        lines = [
+            f"step {self.step}: validation loss "
+            f"{loss_in_words(result.loss, result.bits_per_byte)}, over {result.tokens:,} tokens"
+        ]
+        if len(result.sources) > 1:
+            lines += [f"  {name}: {split.loss:.4f}" for name, split in result.sources.items()]
+        return "\n".join(lines)
+
+
+def open_trained(run: str, runs: Path, step: int | None) -> Trained:
+    """Load a run's model from one of its checkpoints.
+
+    Raises:
+        UsageError: the run has no such checkpoint.
+        RefusedCheckpoint: the checkpoint is damaged.
+    """
+    folder = open_run(run, runs)
+    recipe = read_asked(folder).settings()
+    entries = catalogue(folder.checkpoints)
+    ledger, _ = load_ledger(folder)
+    usable = newest_usable(entries, health_now(entries, ledger.checkpoint_health))
+    there = {checkpoint.step: checkpoint for checkpoint in usable if not checkpoint.damage}
+    if not there or (step is not None and step not in there):
+        known = ", ".join(map(str, there)) or "none yet"
+        which = f"checkpoint step-{step}" if step is not None else "a checkpoint"
+        raise UsageError(f"run {folder.name} does not have {which}", f"it has: {known}")
+    chosen = there[max(there) if step is None else step]
+    recipe = with_overrides(recipe, ledger.overrides_at(chosen.step))
+    dataset = text_of(folder)
+    device = own_device(recipe.machine.device)
+    settle_torch(recipe)
+    _refuse_another_size(folder, recipe, dataset, chosen)
+    refuse_without_compiler(recipe, device, trains=False)
+    try:
+        model = build_model(recipe, dataset, device)
+        load_part(chosen.path, "model", ModelState(model))
+    except (RefusedCheckpoint, StateMismatch) as refusal:
+        others = ", ".join(str(known) for known in there if known != chosen.step)
+        way = f"name another with --step: {others}" if others else "it is the only one"
+        raise UsageError(refusal.message, way) from None
+    model.eval()
+    return Trained(model, dataset, recipe, device, chosen.step)
+
+
+def _refuse_another_size(
+    folder: RunFolder, recipe: Recipe, dataset: Dataset, chosen: Checkpoint
+) -> None:
+    """Before anything is allocated: what the run's files say must fit what the checkpoint holds.
+
+    Raises:
+        UsageError: it cannot be the checkpoint of such a model, or no memory holds its context.
+    """
+    model, stored = recipe.model, chosen.size_bytes
+    # A byte a parameter is less than any format takes; layers are counted first, as they are
+    # added up one by one.
+    fits = max(model.layers, dataset.vocab_size) <= stored
+    if not fits or model_size(model, dataset.vocab_size).total > stored:
+        raise UsageError(
+            f"{folder.path / 'asked.json'}: its model cannot be that of {chosen.path}, which has "
+            f"{short_bytes(stored)}",
+            "put the file back as it was: it decides what is allocated",
+        )
+    of_position = model.head_width * (_ANGLE_BYTES + 8 * model.layers * model.key_heads)
+    if (needed := model.context * of_position) > psutil.virtual_memory().total:
+        raise UsageError(
+            f"{folder.path / 'asked.json'}: model.context: {model.context:,} positions need "
+            f"{short_bytes(needed)} of memory to write, and this machine has less",
+            "open it on a larger machine, or put the file back as it was",
+        )

@@ -1,0 +1,137 @@
+"""Cause before cure in a live run: the ladder of replays, climbed with the trainer itself.
+
+The trainer lends its live step, so that the device holds no second model and no second optimizer;
+the states that are set out from lie on the host. Of many ranks all lend theirs, and climb together.
+
+Enters: a trainer at a border, a drafted plan, the records of the last steps. Leaves: a verdict,
+told in the journal by an event `cause`; the trainer as it was, bit by bit.
+Never knows: how figures become a verdict (`diagnose/cause.py`), or what is done about it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from longhaul.core.records import StepRecord
+from longhaul.diagnose.cause import Verdict
+from longhaul.diagnose.symptom import Series, Symptom, symptom_of, symptom_since
+from longhaul.recover.plan import Plan, Safe
+from longhaul.run.diagnose.cause import symptom_in_words
+from longhaul.run.diagnose.climb import NoReplay, Question, look_into, unknown
+from longhaul.run.diagnose.recorded import figures_of
+from longhaul.run.train.run_log import Book
+from longhaul.train.leading import LeadingTrainer
+from longhaul.train.trainer import Trainer
+
+CAUSE = "cause"
+"""By this name rank 0 has the others climb with it."""
+LEAD_STEPS = 12
+"""Steps before the first sign that other data and lower rates set out from, where there are."""
+_LEAST_LEAD_STEPS = 6
+"""A state that is nearer to the first sign is only set out from where there is no other."""
+
+
+def question_of(
+    plan: Plan, line: Sequence[StepRecord], states: Sequence[Safe], segment: str
+) -> Question:
+    """What is to be looked into, and from which state.
+
+    Args:
+        plan: as drafted.
+        line: records of the last steps that the run stands on, in order.
+        states: that can be gone back to, by rising step.
+        segment: that the trainer is in. Before it other settings were in force.
+
+    Raises:
+        NoReplay: nothing stands out, or no state lies before the first sign.
+    """
+    if not line or line[-1].segment != segment:
+        raise NoReplay("the settings have been changed since")
+    symptom = _symptom(plan, tuple(map(figures_of, line)))
+    begin = min(record.step for record in line if record.segment == segment) - 1
+    before = [state for state in states if begin <= state.step < symptom.first_step]
+    if not before:
+        raise NoReplay(
+            f"no state is left from between the last change of settings (step {begin:,}) and the "
+            f"first sign (step {symptom.first_step:,})"
+        )
+    last = symptom.first_step - 1
+    well_before = [state for state in before if state.step <= last - _LEAST_LEAD_STEPS]
+    origin = well_before[-1] if well_before else before[0]
+    steps = tuple(record for record in line if origin.step < record.step <= symptom.step)
+    return Question(symptom, origin, steps, max(last - LEAD_STEPS, origin.step))
+
+
+def _symptom(plan: Plan, recorded: Series) -> Symptom:
+    # The detector of divergence sees its first sign in what looks like noise to a few steps.
+    if plan.cause == "divergence" and (told := symptom_since(recorded, plan.first_step)):
+        return told
+    seen = symptom_of(recorded, recorded[-1].step)
+    if seen.kind == "none":
+        raise NoReplay("nothing stands out in loss or gradient norm of the last steps")
+    if seen.kind == plan.cause and 0 < seen.first_step - plan.first_step <= LEAD_STEPS:
+        return replace(seen, first_step=plan.first_step)
+    return seen  # of spikes that come again and again the last one is looked into
+
+
+class LiveCause:
+    """Looks for causes with the live trainer.
+
+    Args:
+        book: verdicts are told there; its folder has the checkpoints.
+        say: tells a person.
+        stop_wanted: the run has to stop soon, and nothing more is looked into.
+    """
+
+    def __init__(
+        self, book: Book, say: Callable[[str], None], stop_wanted: Callable[[], bool]
+    ) -> None:
+        self._book = book
+        self._say = say
+        self._stop_wanted = stop_wanted
+        self._known: tuple[tuple[str, str, int], Verdict] | None = None
+
+    def find(
+        self, trainer: Trainer, plan: Plan, line: Sequence[StepRecord], states: Sequence[Safe]
+    ) -> Verdict:
+        """The cause of what led to a plan. It is undetermined where it could not be looked for,
+        whatever the reason: no recovery waits for it.
+
+        Args:
+            trainer: at a step border, no step under way.
+            plan: as drafted.
+            line: records of the last steps that the run stands on, in order.
+            states: that can be gone back to, by rising step.
+        """
+        step = trainer.position.step
+        matter = trainer.identity.segment, plan.cause, plan.first_step
+        if self._known is not None and self._known[0] == matter:
+            return self._known[1]  # its decision could not be written; it is the same matter still
+        figures: dict[str, Any] = {}
+        try:
+            question = question_of(plan, line, states, trainer.identity.segment)
+        except Exception as error:  # noqa: BLE001 (no recovery fails for want of a cause)
+            verdict = unknown(error)
+        else:
+            self._say(f"step {step:>6}  what is the cause? {symptom_in_words(question.symptom)}")
+            verdict, figures = self._look_into(question, trainer)
+        self._book.tell(
+            "cause", step, cause=verdict.cause, rung=verdict.rung, reason=verdict.sentence,
+            evidence=dict(verdict.evidence), **figures,
+        )  # fmt: skip
+        self._say(f"step {step:>6}  cause: {verdict.cause}; {verdict.sentence}")
+        self._known = matter, verdict
+        return verdict
+
+    def _look_into(self, question: Question, trainer: Trainer) -> tuple[Verdict, dict[str, Any]]:
+        if isinstance(trainer, LeadingTrainer):
+            trainer.together(CAUSE, question)
+        return look_into(question, trainer, self._book.folder.checkpoints, self._stop_wanted)
+
+
+def look_into_told(question: Question, trainer: Trainer, checkpoints: Path) -> None:
+    """Climb with rank 0, which asks for it by the name `CAUSE`; on every other rank."""
+    for _ in trainer.completed():
+        pass
+    look_into(question, trainer, checkpoints)

@@ -1,0 +1,229 @@
+"""Steps computed again: as they were trained, or in plain form.
+
+Enters: a training state, and what each step is given. Leaves: the figures of the steps, and the
+state between any two of them. Never knows: runs or verdicts; it writes no file, and the
+generators and flags of the process are as before when a replay is over.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from longhaul.checkpoint.capture import Stateful, TrainingState, capture, hand_back
+from longhaul.checkpoint.shards import local_of
+from longhaul.config.recipe import Recipe
+from longhaul.config.train import PrecisionSection
+from longhaul.diagnose.symptom import Figures, Series
+from longhaul.model.compilers import refuse_without_compiler
+from longhaul.model.initialise import build
+from longhaul.model.precision import to_half
+from longhaul.optim.build import build_optimizer
+from longhaul.optim.loss_scale import LossScale
+from longhaul.optim.rules import FUSED_DEVICES, RuledOptimizer
+from longhaul.parallel.device import settle_torch
+from longhaul.run.diagnose.bundle import Bundle, StepInput, copied
+from longhaul.train.generators import generator_states, put_back
+from longhaul.train.renew import do_reset, fit_optimizer, parts_for
+from longhaul.train.state import Progress, training_state
+from longhaul.train.step import TrainingStep
+
+Form = Literal["as trained", "plain"]
+"""`plain` is eager float32, unsharded, with attention and update written out: no kernel that
+fuses."""
+
+_HALF_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Replayer:
+    """Makes given steps.
+
+    Args:
+        step: a model with its optimizer; its state is not kept.
+        settings: in force at the first step.
+        end_of_text: the token that ends a document, if there is one.
+        form: as trained, or plain; `step` must have been built for it.
+    """
+
+    def __init__(
+        self,
+        step: TrainingStep,
+        settings: Recipe,
+        end_of_text: int | None = None,
+        form: Form = "as trained",
+    ) -> None:
+        self.step = step
+        self.form = form
+        self.progress = Progress(settings, "")
+        self._end_of_text = end_of_text
+
+    @classmethod
+    def fresh(
+        cls,
+        settings: Recipe,
+        vocab_size: int,
+        end_of_text: int | None,
+        device: torch.device,
+        form: Form = "as trained",
+    ) -> "Replayer":
+        """A replayer with a model of its own.
+
+        Args:
+            settings: in force at the first step.
+            vocab_size: tokens of the tokenizer.
+            end_of_text: the token that ends a document, if there is one.
+            device: where it computes.
+            form: as trained, or plain.
+        """
+        plain = form == "plain"
+        refuse_without_compiler(settings, device, trains=not plain)
+        precision = PrecisionSection(compute="float32") if plain else settings.precision
+        model = build(settings.model, vocab_size, settings.seed, device, end_of_text)
+        half = precision.half_weights
+        if half is not None:
+            to_half(model, _HALF_DTYPES[half], precision.islands)
+        step = TrainingStep(
+            model,
+            build_optimizer(model, settings.optim),
+            device,
+            precision,
+            settings.seed,
+            loss_scale=LossScale(settings.optim.loss_scale, device) if half == "fp16" else None,
+            compiled=settings.machine.compile and not plain,
+        )
+        return cls(step, settings, end_of_text, form)
+
+    @contextmanager
+    def in_plain_form(self) -> Iterator[None]:
+        """Its steps are plain until the body ends, if its weights are in float32."""
+        before, self.form = self.form, "plain"
+        try:
+            with self.step.plainly():
+                yield
+        finally:
+            self.form = before
+            self._fuse(fused=True)
+
+    def parts_for(self, facts: Mapping[str, Any], dataset: str) -> dict[str, Stateful]:
+        """All parts of a checkpoint with these facts, to restore it into."""
+        self.progress = Progress(self.progress.settings, dataset)
+        return parts_for(self.step, self.progress, facts)
+
+    def prepare(self, given: StepInput) -> None:
+        """Bring the settings of a step into force, and do the resets that came before it."""
+        self.progress.settings = given.settings
+        fit_optimizer(self.step, given.settings.optim)
+        if self.form == "plain":
+            self._fuse(fused=False)
+        for reset in given.resets:
+            if reset.number > self.progress.resets_done:
+                do_reset(self.step, self.progress, reset)
+        self.step.model.residual_clamp = given.settings.model.residual_clamp
+        self.step.apply_settings(given.settings.optim, given.learning_rate)
+
+    def make(self, given: StepInput) -> Figures:
+        """Make a step that was prepared for."""
+        with self._flags():
+            figures = self.step(
+                given.batch,
+                given.micro_sequences,
+                given.learning_rate,
+                given.read_gauges,
+                given.window,
+            ).tolist()
+        loss, gradient_norm, masked = figures[:3]
+        gauges = self.step.readings(figures).gauges
+        return Figures(given.step, loss, gradient_norm, bool(masked), gauges)
+
+    def replay(self, bundle: Bundle, inputs: Iterable[StepInput] | None = None) -> Series:
+        """Go on from the state of `bundle`, and make its steps, or others.
+
+        Half weights become float32 in plain form.
+        """
+        parts = self._parts()
+        live = capture(parts)
+        with torch.no_grad():
+            for name, tensor in live.tensors.items():
+                local_of(tensor).copy_(bundle.state.tensors[name])
+        facts = {part: bundle.state.facts[part] for part in parts}
+        hand_back(parts, TrainingState(live.tensors, facts))
+        self.progress.resets_done = bundle.resets_done
+        return tuple(self._remade(given) for given in inputs or bundle.inputs)
+
+    def bundle(self, inputs: tuple[StepInput, ...]) -> Bundle:
+        """A copy on the host of the state as it is now, with steps to make from it."""
+        state = copied(capture(self._parts()))
+        vocabulary = self.step.model.vocab_size, self._end_of_text
+        return Bundle(state, inputs, *vocabulary, self.progress.resets_done)
+
+    def _fuse(self, *, fused: bool) -> None:
+        """Let update rules use kernels that fuse, where their device has them, or not."""
+        if isinstance(self.step.optimizer, RuledOptimizer):
+            for rule in self.step.optimizer.rules:
+                rule.fused = fused and rule.device.type in FUSED_DEVICES
+
+    def _remade(self, given: StepInput) -> Figures:
+        self.prepare(given)
+        return self.make(given)
+
+    def _parts(self) -> dict[str, Stateful]:
+        parts = training_state(self.step, self.progress)
+        return {name: owner for name, owner in parts.items() if name != "progress"}
+
+    @contextmanager
+    def _flags(self) -> Iterator[None]:
+        if self.form == "as trained":
+            yield
+            return
+        matmul, convolution = torch.backends.cuda.matmul, torch.backends.cudnn
+        before = matmul.allow_tf32, convolution.allow_tf32
+        matmul.allow_tf32 = convolution.allow_tf32 = False
+        try:
+            with sdpa_kernel(SDPBackend.MATH):
+                yield
+        finally:
+            matmul.allow_tf32, convolution.allow_tf32 = before
+
+
+def replay_each(
+    bundles: tuple[Bundle, ...], device: torch.device, form: Form = "as trained"
+) -> tuple[Series, ...]:
+    """Replay bundles of one run on `device`, each from its own state."""
+    replayer: Replayer | None = None
+    found = []
+    for bundle in bundles:
+        settings = bundle.inputs[0].settings
+        if replayer is None or replayer.progress.settings.optim.name != settings.optim.name:
+            vocabulary = bundle.vocab_size, bundle.end_of_text
+            replayer = Replayer.fresh(settings, *vocabulary, device, form)
+        found.append(replayer.replay(bundle))
+    return tuple(found)
+
+
+@contextmanager
+def settled(settings: Recipe, threads: int | None, device: torch.device) -> Iterator[None]:
+    """Torch's flags and threads as the run had them, and generators that may be used up.
+
+    A live trainer of the same process finds its own again afterwards.
+
+    Args:
+        settings: of the run.
+        threads: that torch computed with; other counts give other bits.
+        device: where replays draw; the generators of others are not asked for, as each would take
+            memory of its device.
+    """
+    matmul, convolution = torch.backends.cuda.matmul, torch.backends.cudnn
+    flags = matmul.allow_tf32, convolution.allow_tf32
+    before = torch.get_num_threads()
+    generators = generator_states(device)
+    try:
+        settle_torch(settings)
+        if threads is not None:
+            torch.set_num_threads(threads)
+        yield
+    finally:
+        torch.set_num_threads(before)
+        matmul.allow_tf32, convolution.allow_tf32 = flags
+        put_back(generators, device)

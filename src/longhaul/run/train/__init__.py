@@ -1,0 +1,1 @@
+"""`longhaul train`: from what was typed to the loop, and all that steers it."""

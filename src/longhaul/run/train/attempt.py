@@ -1,0 +1,35 @@
+"""What every stage of one attempt needs to know.
+
+Enters and leaves: one frozen value. Never knows: how it is used.
+"""
+
+from dataclasses import dataclass
+
+from longhaul.config.recipe import Recipe
+from longhaul.core.clocks import Clock
+from longhaul.core.view import View
+from longhaul.data.verification import Verification
+from longhaul.logbook.folder import RunFolder
+from longhaul.run.train.run_history import Past
+from longhaul.run.train.run_log import Book
+from longhaul.run.train.tiers import Tiers
+from longhaul.supervise.ranks.progress import ProgressFile
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What every stage of one attempt needs to know."""
+
+    folder: RunFolder
+    recipe: Recipe
+    """As asked for; the ledger is put on top of it by the trainer."""
+    past: Past
+    book: Book
+    view: View
+    clock: Clock
+    progress: ProgressFile | None = None
+    """Where this process says at which step it is; None: nobody watches."""
+    tiers: Tiers | None = None
+    """Where else its checkpoints are; None: nowhere."""
+    verification: Verification | None = None
+    """Of its prepared text, beside training; None: nobody compares it."""

@@ -1,0 +1,225 @@
+"""A run that nothing is left of here, brought back from its remote tier: its book first (M11).
+
+Everything is fetched into `.book/` in the run's folder and compared before any page is put in its
+place; while `.book/` is there the run has not been brought back, and the next start begins again
+with that. What a start would have refused of a run's own folder it refuses of a book, with the same
+words, and leaves nothing.
+
+Enters: what was asked for. Leaves: the run's folder as it was when its book was last sent, so that
+a start goes on as after a crash; a note for the worker, which writes it into the journal.
+Never knows: checkpoints (`tiers.py`), or torch.
+"""
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from longhaul.checkpoint.remote_places import StoreNeeded, places_of
+from longhaul.core.clocks import Clock
+from longhaul.core.errors import NeedsPerson, RecipeError, UsageError
+from longhaul.core.files import fsync_folder, write_json
+from longhaul.core.units import Seconds, short_bytes
+from longhaul.logbook.folder import RunFolder
+from longhaul.logbook.journal_files import journal_files
+from longhaul.logbook.lease import leave_behind
+from longhaul.logbook.reading import read_last
+from longhaul.logbook.run_spec import Asked, ask_again, has_asked, read_asked, refuse_another_run
+from longhaul.run.train.run_log import Book
+from longhaul.store.book_index import is_page
+from longhaul.store.book_return import Found, Lacking, best_first, bring_book, find_book
+from longhaul.store.patience import StoreError
+
+Say = Callable[[str], None]
+_STAGING = ".book"
+_NOTE = ".brought-back.json"
+_OWN = ("recipe.toml", "asked.json", "nodes.jsonl")
+"""What somebody has laid here since is not replaced."""
+_ANEW = "to train from the beginning, use --new or take checkpoint.remote out"
+
+
+def bring_back(folder: RunFolder, asked: Asked, say: Say, clock: Clock) -> Asked:
+    """Bring a run's book back if nothing of the run is left here; what it is asked for now.
+
+    Args:
+        folder: of the run; it need not exist.
+        asked: what was typed, or laid here without having been begun.
+        say: takes sentences for people.
+        clock: for how long it took.
+
+    Raises:
+        StoreNeeded: a store that may have the book does not answer.
+        RecipeError: the book is that of another run than the recipe makes.
+        NeedsPerson: the book could not be written here.
+    """
+    staging = folder.path / _STAGING
+    new = _is_new(folder)
+    if not (new or staging.exists()):
+        return asked
+    if not asked.settings().checkpoint.remote:
+        if new:
+            return asked
+        raise NeedsPerson(
+            f"the book of run {folder.name} was being brought back, and not all of it is here",
+            f"set checkpoint.remote as it was, or remove {folder.path}",
+        )
+    began = clock.monotonic()
+    books = _books(folder, asked, say)
+    if not books:
+        return asked
+    newest = books[0].newest
+    say(
+        f"nothing of run {folder.name} is left here; bringing its book back from "
+        f"{books[0].files.name}: begun {_date(newest.created)}, last written "
+        f"{_date(newest.time)} from {newest.host} in attempt {newest.edition.attempt}"
+    )
+    try:
+        shutil.rmtree(staging, ignore_errors=True)
+        staging.mkdir(parents=True)
+        lacking = bring_book(books, staging, say)
+        asked = _as_of_one_run(folder, staging, asked)
+        _put_in_place(folder, staging, newest.edition.attempt, clock)
+        _leave_note(folder, books[0], lacking, clock.monotonic() - began)
+        shutil.rmtree(staging)
+    except StoreError as error:
+        raise _needed(folder, error.message) from error
+    except OSError as error:
+        raise NeedsPerson(
+            f"the book of run {folder.name} could not be written to {folder.path}: {error}",
+            "mend that, and start the same command again",
+        ) from error
+    for page in lacking:
+        say(f"WARNING: of the book could not be had: {page}")
+    say(
+        f"brought back {len(newest.pages) - len(lacking)} pages, "
+        f"{short_bytes(newest.size_bytes)}; --new would have begun another run"
+    )
+    return asked
+
+
+def is_elsewhere(name: str, asked: Asked, say: Say) -> bool:
+    """Whether a remote tier has the book of a run of this name; a silent one counts as without."""
+    for files in places_of(asked.settings(), name):
+        try:
+            if find_book(files) is not None:
+                return True
+        except StoreError as error:
+            say(f"WARNING: {error.message}; if a run {name} is there, nothing will be sent to it")
+    return False
+
+
+def tell_if_brought_back(folder: RunFolder, book: Book) -> None:
+    """Write into the journal that the run was brought back; once."""
+    path = folder.path / _NOTE
+    with suppress(OSError, ValueError, KeyError):
+        note = json.loads(path.read_bytes())
+        book.tell_durably("brought-back", int(note.pop("step")), **note)
+        path.unlink()
+
+
+def _is_new(folder: RunFolder) -> bool:
+    return not journal_files(folder.journal)
+
+
+def _books(folder: RunFolder, asked: Asked, say: Say) -> list[Found]:
+    found, silent = [], []
+    for files in places_of(asked.settings(), folder.name):
+        try:
+            book = find_book(files)
+        except StoreError as error:
+            silent.append(error.message)
+            continue
+        if book is not None:
+            found.append(book)
+    if not found and silent:
+        raise _needed(folder, silent[0])
+    for message in silent:
+        say(f"WARNING: {message}; it may have a newer book of this run")
+    if not found:
+        return []
+    books = best_first(found)
+    for book in found:
+        if book not in books:
+            say(
+                f"WARNING: in {book.files.name} lies the book of another run of this name, "
+                f"begun {_date(book.newest.created)}; it is left alone"
+            )
+    return books
+
+
+def _needed(folder: RunFolder, why: str) -> StoreNeeded:
+    return StoreNeeded(
+        f"nothing of run {folder.name} is here, and the store that may have it does not answer: "
+        f"{why}",
+        f"start the same command again when it answers; {_ANEW}",
+    )
+
+
+def _as_of_one_run(folder: RunFolder, staging: Path, asked: Asked) -> Asked:
+    """What is asked for, judged against what the run was asked to do before it was lost.
+
+    Raises:
+        RecipeError: it is another run, as of a folder of its own; nothing of the book stays here.
+    """
+    staged = RunFolder(staging)
+    if not has_asked(staged):
+        return asked
+    try:
+        known = read_asked(staged)
+        if has_asked(folder):  # laid here, and not begun
+            refuse_another_run(known.settings(), asked.settings())
+            return asked
+        return ask_again(known, asked)
+    except (RecipeError, UsageError):
+        if _is_new(folder):  # else some of it is in its place, and the rest must follow
+            shutil.rmtree(staging)
+            with suppress(OSError):
+                folder.path.rmdir()
+        raise
+
+
+def _put_in_place(folder: RunFolder, staging: Path, attempt: int, clock: Clock) -> None:
+    """Move every page where it belongs; doing it again does no harm."""
+    changed = {folder.path}
+    # What was asked comes last: until then a start would not know of earlier options.
+    for path in sorted(staging.rglob("*"), key=lambda path: (path.name == "asked.json", path)):
+        name = path.relative_to(staging).as_posix()
+        target = folder.path / name
+        if not path.is_file() or not is_page(name) or (name in _OWN and target.exists()):
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        path.replace(target)
+        changed.add(target.parent)
+    for parent in changed:
+        fsync_folder(parent)
+    # Attempts go on above every number that was given out, whether it left a journal or not.
+    leave_behind(folder, attempt, clock)
+
+
+def _leave_note(
+    folder: RunFolder, book: Found, lacking: Sequence[Lacking], took_s: Seconds
+) -> None:
+    newest = book.newest
+    write_json(
+        folder.path / _NOTE,
+        {
+            "step": _newest_step(folder),
+            "tier": book.files.name,
+            "of_attempt": newest.edition.attempt,
+            "written": newest.time,
+            "pages": len(newest.pages),
+            "size_bytes": newest.size_bytes,
+            "lacking": [str(page) for page in lacking],
+            "took_s": round(took_s, 3),
+        },
+    )
+
+
+def _newest_step(folder: RunFolder) -> int:
+    return max((record.step for record in read_last(folder, 1)), default=0)
+
+
+def _date(then: Seconds) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(then))

@@ -1,0 +1,227 @@
+"""Building what a trainer works with, on the device of one process.
+
+Enters: a site, prepared text, a device. Leaves: the trainer's parts, weights fresh.
+Never knows: checkpoints; they are restored into the parts afterwards.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from longhaul.checkpoint.saver import Saver
+from longhaul.checkpoint.shared_buffers import SharedBuffers
+from longhaul.checkpoint.shared_memory import slots
+from longhaul.checkpoint.snapshots import SnapshotRing
+from longhaul.config.load import with_overrides
+from longhaul.config.recipe import Recipe
+from longhaul.config.size import model_size
+from longhaul.core.books import TimeBooks
+from longhaul.core.clocks import Clock
+from longhaul.core.memory import available_memory
+from longhaul.core.units import Bytes, short_count
+from longhaul.core.view import View
+from longhaul.data.batches import BatchReader
+from longhaul.data.dataset import Dataset
+from longhaul.logbook.ledger import LedgerState
+from longhaul.model.gpt import GPT
+from longhaul.model.initialise import allocate, build
+from longhaul.model.precision import to_half
+from longhaul.optim.build import build_optimizer
+from longhaul.optim.groups import GroupRow, describe
+from longhaul.optim.loss_scale import LossScale
+from longhaul.parallel.ranks import Ranks
+from longhaul.parallel.world import World
+from longhaul.run.train.attempt import Attempt
+from longhaul.train.parts import Parts
+from longhaul.train.state import Progress
+from longhaul.train.step import TrainingStep
+
+_HALF_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def build_model(recipe: Recipe, dataset: Dataset, device: torch.device) -> GPT:
+    """The recipe's model in its number format, filled, unless the device is `meta`."""
+    end_of_text = dataset.tokenizer.end_of_text
+    if device.type == "meta":
+        model = allocate(recipe.model, dataset.vocab_size, device, end_of_text)
+    else:
+        model = build(recipe.model, dataset.vocab_size, recipe.seed, device, end_of_text)
+    half = recipe.precision.half_weights
+    if half is not None:
+        to_half(model, _HALF_DTYPES[half], recipe.precision.islands)
+    return model
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where and under whom an attempt builds."""
+
+    recipe: Recipe
+    """As asked for."""
+    ledger: LedgerState
+    checkpoints: Path
+    attempt: int
+    still_owner: Callable[[], bool]
+    """Asked before a checkpoint is committed."""
+    books: TimeBooks
+    clock: Clock
+    view: View
+    ranks: Ranks | None = None
+    """All that build the same; None: one process."""
+    make_room: Callable[[Bytes], bool] = lambda needed: False
+    """On a full disk: whether older checkpoints have given way."""
+
+
+def site_of(attempt: Attempt, ranks: Ranks | None = None) -> Site:
+    """Where the holder of the lease builds."""
+    book = attempt.book
+    site = Site(
+        attempt.recipe,
+        attempt.past.ledger,
+        book.folder.checkpoints,
+        book.lease.attempt,
+        book.lease.is_ours,
+        book.time,
+        attempt.clock,
+        attempt.view,
+        ranks,
+    )
+    return site if attempt.tiers is None else replace(site, make_room=attempt.tiers.make_room)
+
+
+def build_parts(site: Site, dataset: Dataset, device: torch.device) -> Parts:
+    """Everything of a trainer but its position."""
+    recipe, ranks = site.recipe, site.ranks
+    settings = with_overrides(recipe, site.ledger.overrides_at(0))
+    # Of many processes none has the whole model at any time.
+    model = build_model(recipe, dataset, device if ranks is None else torch.device("meta"))
+    recompute = recipe.machine.activation_checkpointing
+    if recompute != "none":
+        from longhaul.parallel.recompute import checkpoint_activations
+
+        checkpoint_activations(model, recompute)
+    parallel = None
+    if ranks is not None:
+        # It imports FSDP, which takes longer than everything else here.
+        from longhaul.parallel.parallelize import parallelize
+
+        parallel = parallelize(model, ranks.world, recipe.parallel, recipe.seed)
+    sharding = parallel.sharding if parallel else None
+    optimizer = build_optimizer(model, settings.optim, sharding)
+    _say_what_was_built(site, dataset, device, describe(optimizer.groups, settings.optim, sharding))
+    world = None if ranks is None else ranks.world
+    # Replicas deal every batch out themselves, among those that are there.
+    readers = None if recipe.parallel.elastic else world
+    is_fp16 = recipe.precision.half_weights == "fp16"
+    parts = Parts(
+        step=_kind_of_step(recipe)(
+            model,
+            optimizer,
+            device,
+            recipe.precision,
+            recipe.seed,
+            loss_scale=LossScale(settings.optim.loss_scale, device) if is_fp16 else None,
+            compiled=recipe.machine.compile,
+            sources=[source.name for source in dataset.sources],
+            parallel=parallel,
+        ),
+        progress=Progress(settings, dataset.identity),
+        batches=BatchReader(
+            dataset,
+            recipe.seed,
+            recipe.block_length(),
+            recipe.order.cycle,
+            recipe.data.stages,
+            rank=readers.data_rank if readers else 0,
+            size=readers.data_size if readers else 1,
+        ),
+        dataset=dataset,
+        saver=Saver(
+            site.checkpoints,
+            attempt=site.attempt,
+            still_owner=site.still_owner,
+            clock=site.clock,
+            control=ranks.saving if ranks else None,
+            make_room=site.make_room,
+            settled=True,
+        ),
+        snapshots=_snapshots(site, world, device),
+        books=site.books,
+        clock=site.clock,
+        ranks=ranks,
+    )
+    parts.step.before_change = partial(_settle, parts)
+    return parts
+
+
+def _kind_of_step(recipe: Recipe) -> type[TrainingStep]:
+    """The step of a replica where the recipe asks for replicas."""
+    if not recipe.parallel.elastic:
+        return TrainingStep
+    from longhaul.train.elastic import ElasticStep
+
+    return ElasticStep
+
+
+def _settle(parts: Parts) -> None:
+    """Wait for a save that still reads the state which is about to change."""
+    if parts.saver.copying:
+        with parts.books.booked("checkpoint_stall"):
+            parts.saver.settle()
+
+
+def _say_what_was_built(
+    site: Site, dataset: Dataset, device: torch.device, groups: Sequence[GroupRow]
+) -> None:
+    recipe, view = site.recipe, site.view
+    size = model_size(recipe.model, dataset.vocab_size)
+    many = f", {site.ranks.world.layout}" if site.ranks else ""
+    view.say(
+        f"model: {short_count(size.total)} parameters, {short_count(size.non_embedding)} outside "
+        f"embeddings, on {device.type} in {recipe.precision.compute}{many}"
+    )
+    view.table(
+        "optimizer groups",
+        ("role", "tensors", "parameters", "lr", "decay"),
+        [
+            (
+                row.role,
+                str(row.tensors),
+                f"{row.parameters:,}",
+                f"{row.learning_rate:g}",
+                f"{row.weight_decay:g}",
+            )
+            for row in groups
+        ],
+    )
+
+
+def _snapshots(site: Site, world: World | None, device: torch.device) -> SnapshotRing:
+    """Where the supervisor has memory for them, they outlive this process."""
+    shared = None
+    if own := slots(os.environ):
+        # The same bytes are of use to the same rank of the same layout only.
+        layout = "one process" if world is None else f"{world.rank} of {world.layout}"
+        shared = SharedBuffers(own, site.attempt, layout, site.clock.wall, device)
+    taken = shared.held_bytes if shared is not None else 0
+    budget = _snapshot_budget(site.recipe, world, taken)
+    return SnapshotRing(budget, control=site.ranks.control if site.ranks else None, shared=shared)
+
+
+def _snapshot_budget(recipe: Recipe, world: World | None, taken: Bytes) -> Bytes:
+    """Bytes of the host's memory for this process's snapshots of the training state.
+
+    Args:
+        recipe: as asked for.
+        world: of all processes; None for one.
+        taken: by its snapshots already.
+    """
+    processes = world.local_size if world else 1
+    asked = recipe.checkpoint.snapshot_mb
+    if asked is not None:
+        return int(asked * 1e6) // processes
+    return (available_memory() + processes * taken) // 10 // processes

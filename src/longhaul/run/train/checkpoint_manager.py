@@ -1,0 +1,297 @@
+"""The keeper of checkpoints: which of them are sound, how many stay, where else copies lie.
+
+Enters: events of the saver, what the ledger knows, step times. Leaves: healths in the ledger,
+folders removed or sent to other tiers, a run that waits while nothing can be saved.
+Never knows: what is in a checkpoint, or whether to go back to one.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, NoReturn
+
+from longhaul.core.errors import NeedsPerson, NotOwner
+from longhaul.core.records import Event, StepRecord
+from longhaul.core.units import Seconds
+from longhaul.logbook.lease import GONE_S
+from longhaul.logbook.ledger import LedgerError, LedgerState
+from longhaul.logbook.reserve import why_paused
+from longhaul.run.train.attempt import Attempt
+from longhaul.run.train.rollback import Recovery
+from longhaul.run.train.tiers import Tiers
+from longhaul.store.catalogue import catalogue
+from longhaul.store.commit import checkpoint_path, remove
+from longhaul.store.health import health_now
+from longhaul.store.retention import to_remove
+from longhaul.store.save_interval import SaveInterval
+from longhaul.train.trainer import Trainer
+
+_SETTLE_S: Seconds = 1.0
+_FAILED_BEFORE_PAUSE = 2
+"""One save that fails costs an interval at most; the second in a row is no accident."""
+_RETRY_S: Seconds = 5.0
+_LONGEST_RETRY_S: Seconds = 60.0
+"""The pause between two tries doubles up to here: they copy the state, and fill the journal."""
+
+
+class Keeper:
+    """Keeps the checkpoints of one attempt.
+
+    Args:
+        attempt: its book, its folder, its tiers.
+        trainer: that saves.
+        recovery: is told when what can be gone back to has changed.
+        interval: chooses how often to save, where that is left to it.
+        restored: step of the checkpoint that the trainer goes on from; None if from none.
+    """
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        trainer: Trainer,
+        recovery: Recovery,
+        interval: SaveInterval,
+        restored: int | None = None,
+    ) -> None:
+        self.folder = attempt.folder.checkpoints
+        self._book = attempt.book
+        self._say = attempt.view.say
+        self._tiers = attempt.tiers
+        self._clock = attempt.clock
+        self._trainer = trainer
+        self._recovery = recovery
+        self._interval = interval
+        self._decided = decided(attempt.book.ledger.state)
+        self._saved_step = restored
+        self._prune_due = False
+        self._failed = 0
+        """Saves in a row that failed, for whatever reason."""
+        self._failure: Mapping[str, Any] = {}
+        """Data of the last of them."""
+
+    @property
+    def saved_step(self) -> int | None:
+        """Newest step whose checkpoint was read back; None if it was gone back behind since."""
+        health = self._book.ledger.state.checkpoint_health.get(self._saved_step or -1)
+        poisoned = health is not None and health.health == "poisoned"
+        return None if poisoned else self._saved_step
+
+    @property
+    def failed_of(self) -> str:
+        """What the last save has failed of; empty if it has not."""
+        return str(self._failure["message"]) if self._failed else ""
+
+    def take(self, event: Event) -> bool:
+        """Heed what the saver says of a checkpoint; whether the journal should tell of it too.
+
+        Raises:
+            NotOwner: another attempt owns the run.
+        """
+        if event.kind == "checkpoint-failed" or event.data.get("health") == "damaged":
+            self._failed, self._failure = self._failed + 1, event.data
+        if event.kind != "checkpoint":
+            return True
+        health, manifest = event.data["health"], event.data["manifest"]
+        if health == "fenced" and self._book.lease.gone():
+            self._say(f"WARNING: {event.data['message']}")
+            return False  # the folder may come back; else `refuse_if_gone` ends the run
+        if health == "fenced":
+            raise NotOwner(
+                "another attempt has taken this run over; this one ends without touching it",
+                f"`longhaul log {self._book.folder.name}` shows who trains it",
+            )
+        if health == "damaged":
+            health = "poisoned"
+            self._say(f"WARNING: {event.data['message']}; it will not be used")
+        self._record(event.step, health, manifest, str(event.data["message"]) or health)
+        if health == "verified":
+            self._saved_step, self._failed, self._prune_due = event.step, 0, True
+            self.offer()
+        self._recovery.look_again()
+        # The ledger holds the first two healths; the journal tells when all was read back.
+        return health not in ("written", "committed")
+
+    def refuse_if_gone(self, after_s: Seconds = GONE_S) -> None:
+        """Let a run whose folder was taken away end, and say what is left of it.
+
+        Args:
+            after_s: so long it may be away.
+
+        Raises:
+            RunGone: it is away for longer.
+        """
+        step = self._trainer.position.step
+        self._book.lease.refuse_if_gone(step, self._newest_elsewhere, after_s)
+
+    def _newest_elsewhere(self) -> int | None:
+        if self._tiers is None:
+            return None
+        there = self._tiers.states(self._book.ledger.state.checkpoint_health)
+        return max((state.step for state in there), default=None)
+
+    def pass_probation(self, step: int, manifest: str) -> None:
+        """Training has stayed healthy after the checkpoint of a step."""
+        if checkpoint_path(self.folder, step).exists():
+            reason = "training has stayed healthy for a probation after it"
+            self._record(step, "good", manifest, reason)
+
+    def prune(self) -> None:
+        """Remove what is kept no longer, once another checkpoint was read back.
+
+        Only between decisions: one that waits for a save in progress must still find the state
+        that it goes back to.
+        """
+        if not self._prune_due:
+            return
+        self._prune_due = False
+        keep = self._trainer.settings.checkpoint
+        there = catalogue(self.folder)
+        health = health_now(there, self._book.ledger.state.checkpoint_health)
+        pending = frozenset[int]() if self._tiers is None else self._tiers.pending
+        snapshots = self._trainer.snapshots.kept()
+        for checkpoint in to_remove(
+            there,
+            health,
+            keep_last=keep.keep_last,
+            keep_every=keep.keep_every,
+            oldest_snapshot=snapshots[0].step if snapshots else None,
+        ):
+            if checkpoint.step in pending:
+                continue  # it goes after the next save that finds it sent
+            try:
+                remove(checkpoint.path)
+            except OSError as error:
+                self._say(f"WARNING: {checkpoint.path} could not be removed: {error}")
+        self._recovery.look_again()
+
+    def offer(self) -> None:
+        """Let other tiers have what they lack."""
+        if self._tiers is not None:
+            self._decided = decided(self._book.ledger.state)
+            self._tiers.offer(self._book.ledger.state.checkpoint_health)
+
+    def watch(self, record: StepRecord | Event) -> None:
+        """Learn what saves and steps cost, and write down what became of transfers."""
+        self._interval.observe(record)
+        if self._tiers is not None and isinstance(record, StepRecord):
+            self._tiers.observe(record)
+            self._send_decisions(self._tiers)
+        self._tell_of_tiers()
+
+    def adjust_interval(self) -> None:
+        """Save as often as costs and failures suggest, if that is left to us."""
+        interval = self._interval.changed(self._trainer.settings)
+        if interval is not None:
+            self._trainer.save_every(interval.steps)
+            step = self._trainer.position.step
+            self._book.tell("save-interval", step, steps=interval.steps, reason=interval.reason)
+
+    def pause_while_failing(
+        self, keep: Callable[[StepRecord | Event], None], stop_wanted: Callable[[], bool]
+    ) -> None:
+        """Where nothing can be saved any more, wait rather than train into the void.
+
+        Args:
+            keep: takes the records of further saves.
+            stop_wanted: asked between two of them; it may take its time.
+
+        Raises:
+            NeedsPerson: `checkpoint.retry_minutes` have passed, and it is not a full disk.
+        """
+        if self._failed < _FAILED_BEFORE_PAUSE:
+            return
+        trainer, step = self._trainer, self._trainer.position.step
+        why = self._why_unsaved()
+        self._book.tell("paused", step, reason=why)
+        self._say(f"PAUSED at step {step}: {why}\n  → {self._way_out()}")
+        waited_s, pause_s, last = 0.0, _RETRY_S, self._clock.monotonic()
+        while self._failed and not stop_wanted():
+            if waited_s >= trainer.settings.checkpoint.retry_minutes * 60:
+                self._give_up(step, why)
+            with self._book.time.booked("checkpoint_stall"):
+                time.sleep(pause_s)
+            for record in (*trainer.save(), *trainer.saved(wait=True)):
+                keep(record)
+            before, last = last, self._clock.monotonic()
+            if not self._failure.get("full"):
+                waited_s, pause_s = waited_s + last - before, min(2 * pause_s, _LONGEST_RETRY_S)
+        if not self._failed:
+            what = "there is space again" if self._failure.get("full") else "it can be saved again"
+            self._book.tell("resumed", step, reason=what)
+            self._say(f"{what}: training goes on from step {step}")
+
+    def _why_unsaved(self) -> str:
+        if self._failure.get("full"):
+            return why_paused(self.folder, self.saved_step)
+        saved = "none" if self.saved_step is None else f"step {self.saved_step}"
+        return (
+            f"{self._failed} saves in a row have failed ({self._failure['message']}); the newest "
+            f"checkpoint is {saved}"
+        )
+
+    def _way_out(self) -> str:
+        if self._failure.get("full"):
+            return "free space there: training then goes on by itself"
+        minutes = self._trainer.settings.checkpoint.retry_minutes
+        return (
+            f"mend {self.folder}: training then goes on by itself; after {minutes:g} minutes "
+            "(checkpoint.retry_minutes) it stops"
+        )
+
+    def _give_up(self, step: int, why: str) -> NoReturn:
+        saved = self.saved_step
+        kept = f"{checkpoint_path(self.folder, saved or 0)} is kept, and {step - (saved or 0)}"
+        lost = f"{kept} steps are made again" if saved else "the run begins again from step 0"
+        self._book.tell("attempt-ended", step, reason=f"stopped: {why}")
+        raise NeedsPerson(
+            f"training stands at step {step}, and nothing could be saved for "
+            f"{self._trainer.settings.checkpoint.retry_minutes:g} minutes "
+            f"(checkpoint.retry_minutes): {self._failure['message']}",
+            f"mend {self.folder} and start the same command again; {lost}",
+        )
+
+    def settle(self, stop_wanted: Callable[[], bool]) -> None:
+        """Of a finished run: wait for what is still being sent elsewhere, unless told to stop."""
+        if self._tiers is None:
+            return
+        self._tiers.offer_book()  # with the run's own end in it
+        while not self._tiers.settled() and not stop_wanted():
+            with self._book.time.booked("checkpoint_stall"):  # each one is a sign of life
+                self._tiers.settle(_SETTLE_S)
+        self._tell_of_tiers()
+        if left := self._tiers.unsent():
+            self._say(f"WARNING: {left}")
+
+    def _send_decisions(self, tiers: Tiers) -> None:
+        """What was decided must not wait for the next checkpoint: a machine that is lost before
+        would bring a learning rate back that a decision has lowered.
+        """
+        now = decided(self._book.ledger.state)
+        if any(part is not known for part, known in zip(now, self._decided, strict=True)):
+            self._decided = now
+            tiers.offer_book()
+
+    def _tell_of_tiers(self) -> None:
+        if self._tiers is None:
+            return
+        for kind, step, data in self._tiers.news():
+            self._book.tell(kind, step or self._trainer.position.step, **data)
+            if message := data.get("message"):
+                self._say(f"WARNING: {message}")
+
+    def _record(self, checkpoint: int, health: str, manifest: str, reason: str) -> None:
+        # A health that could not be written costs a re-reading at the next start, nothing more.
+        with suppress(LedgerError):
+            self._book.decide(
+                "checkpoint-health",
+                self._trainer.position.step,
+                {"checkpoint": checkpoint, "health": health, "manifest": manifest},
+                who="pilot",
+                reason=reason,
+            )
+
+
+def decided(ledger: LedgerState) -> tuple[object, ...]:
+    """Parts of a ledger that are other objects once anything but a health was decided."""
+    parts = ledger.overrides, ledger.withdrawn, ledger.skips, ledger.recoveries, ledger.resets
+    return (*parts, ledger.changes)

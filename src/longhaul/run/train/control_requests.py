@@ -1,0 +1,264 @@
+"""Asking something of a run: `longhaul set`, `rollback`, `fork`, `stop`, `note`.
+
+Enters: a run's name and what is wanted. Leaves: a request in the run's folder, and the answer
+the run gave, if one trains it now. Never knows: how requests are granted.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from longhaul.config.load import parse_override, with_overrides
+from longhaul.config.recipe import Recipe
+from longhaul.core.clocks import RealClock
+from longhaul.core.errors import UsageError
+from longhaul.core.records import Decision, Event
+from longhaul.core.units import Seconds
+from longhaul.logbook.folder import RunFolder, open_run
+from longhaul.logbook.lease import live_holder, user_name
+from longhaul.logbook.reading import read_journal
+from longhaul.logbook.requests import new_request, submit
+from longhaul.logbook.run_spec import has_asked, read_asked
+from longhaul.run.train.request_rules import (
+    refuse_resets,
+    refuse_senseless,
+    refuse_undone,
+    refuse_unless_live,
+)
+from longhaul.run.train.run_history import read_past
+from longhaul.store.catalogue import catalogue
+from longhaul.store.health import health_now
+
+_LOOK_EVERY_S: Seconds = 0.1
+
+
+def ask_set(
+    run: str,
+    runs: Path,
+    change: str,
+    reason: str,
+    wait_s: Seconds,
+    from_step: int = 0,
+    force: bool = False,
+) -> str:
+    """Ask for one setting to change; the answer in words.
+
+    Args:
+        run: name or path.
+        runs: folder of runs that are named.
+        change: `path=value`.
+        reason: a sentence for the logbook.
+        wait_s: seconds to wait for the answer.
+        from_step: step count from which it holds; 0 at once.
+        force: ask for a value that looks like a slip of the pen.
+
+    Raises:
+        RecipeError: there is no such setting, or the value is impossible.
+        UsageError: the run refused.
+    """
+    folder = open_run(run, runs)
+    path, value = parse_override(change)
+    refuse_unless_live([path])
+    before, made = _effective(folder)
+    after = with_overrides(before, {path: value}, {path: change})
+    refuse_senseless(before, after, max(made, from_step), force=force)
+    refuse_undone(read_past(folder).ledger, {path: value}, force=force)
+    data = {"path": path, "value": value, "from_step": from_step, "force": force}
+    answer = _ask(folder, "set", data, reason, wait_s)
+    if answer is None:
+        return f"asked: {path} = {value!r}; it holds from the run's next start on"
+    if answer.step < from_step:
+        return f"decided at step {answer.step}: {path} = {value!r} from step {from_step} on"
+    return f"step {answer.step}: {path} {answer.data.get('old')!r} → {value!r}"
+
+
+def ask_rollback(run: str, runs: Path, to_step: int, reason: str, wait_s: Seconds) -> str:
+    """Ask a run to go back to its newest state at or before a step; the answer in words.
+
+    Raises:
+        UsageError: the run refused, or has not come so far.
+    """
+    folder = open_run(run, runs)
+    _refuse_beyond(folder, to_step)
+    if (states := _states_at_rest(folder)) is not None:
+        if to_step >= states[-1]:
+            raise UsageError(
+                f"step {to_step}: run {folder.name} goes on from step {states[-1]}; "
+                "nothing to go back to"
+            )
+        _refuse_unkept(folder, to_step, states)
+    answer = _ask(folder, "rollback", {"to": to_step}, reason, wait_s)
+    if answer is None:
+        return f"asked: back to step {to_step}; the run goes back when it is next started"
+    return f"step {answer.step}: {_went_back(answer)}"
+
+
+def ask_fork(
+    run: str,
+    runs: Path,
+    at_step: int,
+    changes: Sequence[str],
+    resets: Sequence[str],
+    reason: str,
+    wait_s: Seconds,
+    force: bool = False,
+) -> str:
+    """Ask a run to begin a new line of descent at a step; the answer in words.
+
+    Raises:
+        RecipeError: there is no such setting, or a value is impossible.
+        UsageError: the run refused, or has not come so far.
+    """
+    folder = open_run(run, runs)
+    _refuse_beyond(folder, at_step)
+    refuse_resets(resets)
+    if (states := _states_at_rest(folder)) is not None:
+        if at_step > states[-1]:
+            raise UsageError(
+                f"step {at_step}: its newest checkpoint is of step {states[-1]}",
+                f"fork there: --at {states[-1]}",
+            )
+        _refuse_unkept(folder, at_step, states)
+    changed: dict[str, Any] = {}
+    for path, value in map(parse_override, changes):
+        if path in changed:
+            raise UsageError(f"--set {path}: given twice", "give it once")
+        changed[path] = value
+    refuse_unless_live(changed)
+    typed = {parse_override(change)[0]: f"--set {change}" for change in changes}
+    before, _ = _effective(folder)
+    refuse_senseless(before, with_overrides(before, changed, typed), at_step, force=force)
+    refuse_undone(read_past(folder).ledger, changed, force=force)
+    data = {"at": at_step, "set": changed, "reset": list(resets), "force": force}
+    answer = _ask(folder, "fork", data, reason, wait_s)
+    if answer is None:
+        return f"asked: a fork at step {at_step}; it is made when the run is next started"
+    also = [f"{path} = {value!r}" for path, value in answer.data.get("set", {}).items()]
+    also += [f"fresh {what}" for what in resets]
+    return f"step {answer.step}: forked; " + "; ".join([_went_back(answer), *also])
+
+
+def _went_back(answer: Decision | Event) -> str:
+    rollback = answer.data.get("rollback")
+    return f"back to step {rollback['to']}" if rollback else "going on from there"
+
+
+def _refuse_beyond(folder: RunFolder, step: int) -> None:
+    made = read_past(folder).steps_made
+    if not 0 <= step <= made:
+        raise UsageError(f"step {step}: run {folder.name} has made steps up to {made}")
+
+
+def _states_at_rest(folder: RunFolder) -> list[int] | None:
+    """Steps of the states a resting run can go back to, rising; the last is where it goes on
+    from. None while it trains: then it keeps some in memory, and answers itself.
+    """
+    if live_holder(folder, RealClock()) is not None:
+        return None
+    there = catalogue(folder.checkpoints)
+    health = health_now(there, read_past(folder).ledger.checkpoint_health)
+    sound = {c.step for c in there if not c.damage and health[c.step] != "poisoned"}
+    return sorted(sound | _kept_elsewhere(folder)) or [0]
+
+
+def _kept_elsewhere(folder: RunFolder) -> set[int]:
+    """Steps of the sound checkpoints that a remote tier has, as far as the journal knows."""
+    if not (has_asked(folder) and read_asked(folder).settings().checkpoint.remote):
+        return set()
+    there: dict[tuple[str, str], int] = {}
+    for record in read_journal(folder, steps=False):
+        if isinstance(record, Event) and record.kind in ("uploaded", "remote-removed"):
+            key = str(record.data.get("tier")), str(record.data.get("manifest"))
+            if record.kind == "uploaded":
+                there[key] = record.step
+            else:
+                there.pop(key, None)
+    recorded = read_past(folder).ledger.checkpoint_health
+    return {
+        step
+        for (_, manifest), step in there.items()
+        if (known := recorded.get(step)) is not None
+        and known.manifest == manifest
+        and known.health in ("verified", "good")
+    }
+
+
+def _refuse_unkept(folder: RunFolder, step: int, states: Sequence[int]) -> None:
+    if step < states[0]:
+        kept = ", ".join(map(str, states))
+        raise UsageError(
+            f"step {step}: run {folder.name} has no state of that step or before left",
+            f"its checkpoints are of steps {kept}",
+        )
+
+
+def _effective(folder: RunFolder) -> tuple[Recipe, int]:
+    """Settings in force, and how many steps were made."""
+    past = read_past(folder)
+    overrides = past.ledger.overrides_at(past.steps_made)
+    return with_overrides(read_asked(folder).settings(), overrides), past.steps_made
+
+
+def ask_stop(run: str, runs: Path, reason: str, wait_s: Seconds) -> str:
+    """Ask a run to save and end; the answer in words."""
+    folder = open_run(run, runs)
+    holder = live_holder(folder, RealClock())
+    if holder is None:
+        return f"run {folder.name} is not being trained; nothing to stop"
+    answer = _ask(folder, "stop", {}, reason, wait_s)
+    deadline = time.monotonic() + wait_s
+    while time.monotonic() < deadline:
+        if live_holder(folder, RealClock()) is None:
+            step = answer.step if answer else "its last border"
+            return f"stopped at step {step}; `longhaul train {folder.name}` goes on from there"
+        time.sleep(_LOOK_EVERY_S)
+    return "asked; the run is saving"
+
+
+def ask_note(run: str, runs: Path, text: str, wait_s: Seconds) -> str:
+    """Ask a run to write a note down; the answer in words.
+
+    Raises:
+        UsageError: there is nothing in it.
+    """
+    if not text.strip():
+        raise UsageError("a note without a word says nothing", "write it in quotes")
+    answer = _ask(open_run(run, runs), "note", {"text": text}, "", wait_s)
+    return f"noted at step {answer.step}" if answer else "asked; noted at the run's next start"
+
+
+def _ask(
+    folder: RunFolder, kind: str, data: Mapping[str, Any], reason: str, wait_s: Seconds
+) -> Decision | Event | None:
+    """Submit a request and wait for its answer; None if nobody trains the run.
+
+    Raises:
+        UsageError: the run refused, or does not answer although somebody trains it.
+    """
+    clock = RealClock()
+    request = new_request(kind, data, who=user_name(), reason=reason, clock=clock, folder=folder)
+    submit(folder, request)
+    deadline = time.monotonic() + wait_s
+    while (holder := live_holder(folder, clock)) is not None:
+        answer = _answer(folder, request.id)
+        if isinstance(answer, Event) and answer.kind == "request-refused":
+            raise UsageError(f"run {folder.name} refused: {answer.data['reason']}")
+        if answer is not None or wait_s == 0:
+            return answer
+        if time.monotonic() > deadline:
+            raise UsageError(
+                f"run {folder.name} has not answered within {wait_s:g} s, "
+                f"but process {holder.pid} on {holder.place.host} holds it",
+                "the request stays and is granted at the next step border; "
+                f"`longhaul log {folder.name}` shows it",
+            )
+        time.sleep(_LOOK_EVERY_S)
+    return _answer(folder, request.id)
+
+
+def _answer(folder: RunFolder, request: str) -> Decision | Event | None:
+    for record in read_journal(folder, steps=False):
+        if isinstance(record, Event | Decision) and record.data.get("request") == request:
+            return record
+    return None

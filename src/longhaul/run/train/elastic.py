@@ -1,0 +1,174 @@
+"""Replicas of a run: how its pilot joins the others, and what every other one does.
+
+Enters: a replica's environment, an attempt or a run's folder. Leaves: a pilot that has what the
+others made of the run while it was away; or steps made together with it.
+Never knows: how replicas are started, or how they agree.
+"""
+
+import os
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from longhaul.config.recipe import Recipe
+from longhaul.core.books import TimeBooks
+from longhaul.core.clocks import RealClock
+from longhaul.core.errors import ExitCode, RecipeError
+from longhaul.core.records import StepRecord
+from longhaul.core.signals import leaving_at_once
+from longhaul.core.view import SilentView
+from longhaul.data.pinned_text import text_for_training
+from longhaul.logbook.folder import RunFolder
+from longhaul.logbook.ledger import load_ledger
+from longhaul.logbook.run_spec import read_asked
+from longhaul.logbook.segments import read_segments
+from longhaul.model.compilers import refuse_without_compiler
+from longhaul.model.device import claim, queues
+from longhaul.parallel.control import Control
+from longhaul.parallel.device import choose_device, own_device, settle_torch, threads_before
+from longhaul.parallel.place import find_place
+from longhaul.parallel.world import meet, part
+from longhaul.run.train.attempt import Attempt
+from longhaul.run.train.build import Site, build_parts
+from longhaul.run.train.precision import with_formats
+from longhaul.run.train.rendezvous import form_ranks
+from longhaul.run.train.shared_memory_snapshot import Origin
+from longhaul.supervise.elastic import LIGHTHOUSE, REPLICA, pilot_is_there
+from longhaul.supervise.healing import tell_healing
+from longhaul.supervise.ranks.lifeline import hold_on
+from longhaul.supervise.ranks.progress import ProgressFile, progress_path
+from longhaul.train.elastic import (
+    CompanionTrainer,
+    ElasticFollower,
+    ElasticStep,
+    Outrun,
+    Place,
+)
+from longhaul.train.parts import Identity, Parts
+
+_LOOK_EVERY_S = 0.1
+
+
+def join_as_pilot(
+    attempt: Attempt, parts: Parts, origin: Origin
+) -> tuple[Origin, list[StepRecord]]:
+    """Take the pilot's place among the replicas, if this process is one.
+
+    Args:
+        attempt: of the pilot.
+        parts: as they were restored.
+        origin: from where.
+
+    Returns:
+        Where this attempt goes on from, and the records of steps that the others have made and
+        that the journal lacks.
+    """
+    if REPLICA not in os.environ:
+        return origin, []
+    place = _place(parts, 0, attempt.recipe)
+    healed = place.join()
+    pilot_is_there(attempt.folder).touch()
+    if not healed:
+        return origin, []
+    step, since = parts.progress.position.step, attempt.past.steps_made
+    missed = place.missed(since)
+    text = f"the others have come to step {step} meanwhile: replica {place.peer} gave its state"
+    if len(missed) < step - since:
+        text += f", and the records of {step - since - len(missed)} steps are lost"
+    attempt.view.say(text)
+    attempt.book.tell("healed", step, restored=origin.step, peer=place.peer, text=text)
+    number = attempt.book.lease.attempt
+    return Origin(step, "replica"), [replace(record, attempt=number) for record in missed]
+
+
+def join_with_pilot(parts: Parts, recipe: Recipe) -> type[ElasticFollower]:
+    """The same on the others of several processes that are the pilot; their trainer."""
+    _place(parts, 0, recipe).join()
+    return ElasticFollower
+
+
+def follow_pilot(folder: RunFolder) -> ExitCode:
+    """Make steps with the pilot until the run is finished.
+
+    Raises:
+        Apart: the replicas could not agree.
+    """
+    replica, clock, within = int(os.environ[REPLICA]), RealClock(), find_place(os.environ)
+    asked = read_asked(folder)
+    recipe = asked.settings()
+    number = replica if within is None else replica * within.size + within.rank
+    with ExitStack() as leaving:
+        progress = ProgressFile(progress_path(folder, number))
+        leaving.callback(progress.close)
+        books = TimeBooks(clock, watcher=progress.booked)
+        leaving.enter_context(leaving_at_once())
+        hold_on(os.environ, recipe.supervise.grace_s, folder.workers / f"{number}.log")
+        last = next(reversed(read_segments(folder)), None)
+        threads = threads_before(recipe, last, within.size if within else 1)
+        settle_torch(recipe, recipe.machine.processes, threads)
+        refuse_without_compiler(recipe, choose_device(recipe.machine.device))
+        while not pilot_is_there(folder).exists():
+            time.sleep(_LOOK_EVERY_S)
+        dataset = text_for_training(folder, asked, lambda _: None)
+        ranks = None
+        if within is not None:
+            leaving.callback(part)
+            own = partial(own_device, place=within)
+            group = meet(within, wanted=recipe.machine.device, own=own)
+            ranks = form_ranks(within, Control(group), recipe)
+        ledger = load_ledger(folder)[0]
+        recipe = with_formats(recipe, ledger)
+        site = Site(
+            recipe, ledger, folder.checkpoints, attempt=0, still_owner=lambda: False,
+            books=books, clock=clock, view=SilentView(), ranks=ranks,
+        )  # fmt: skip
+        device = ranks.world.device if ranks else _device(number, recipe.machine.device)
+        parts = build_parts(site, dataset, device)
+        leaving.callback(parts.saver.close)
+        leaving.callback(parts.batches.close)
+        place = _place(parts, replica, recipe)
+        leaving.callback(place.close)
+        place.join()
+        if place.peer is not None:
+            tell_healing(folder, replica, place.peer, parts.progress.position.step)
+        while True:
+            identity = Identity(attempt=0, segment="", done_before=0)
+            trainer = CompanionTrainer(recipe, load_ledger(folder)[0], parts, identity)
+            try:
+                for record in trainer.steps():
+                    if isinstance(record, StepRecord):
+                        progress.reach(record.step)
+                        place.remember(record)
+            except Outrun:
+                continue  # with the state that the others have, and what is decided by now
+            return ExitCode.FINISHED
+
+
+def _place(parts: Parts, number: int, recipe: Recipe) -> Place:
+    step = parts.step
+    if not isinstance(step, ElasticStep):
+        raise RecipeError("parallel.elastic: changed while replicas train", "start the run again")
+    most_s = recipe.supervise.deadlines()["collective_s"]
+    lighthouse = os.environ[LIGHTHOUSE]
+    return Place(number, lighthouse, step, parts.progress, most_s, parts.ranks)
+
+
+def _device(number: int, asked: str) -> torch.device:
+    """Of a replica that is one process: the device of its number.
+
+    Raises:
+        RecipeError: there are fewer devices than replicas.
+    """
+    device = choose_device(asked)
+    if not queues(device):
+        return device
+    there = torch.get_device_module(device).device_count()
+    if number >= there:
+        raise RecipeError(
+            f"machine.device: replica {number} has no GPU of its own, as this host has {there}",
+            "start one replica for each GPU (machine.processes)",
+        )
+    return claim(torch.device(device.type, number))

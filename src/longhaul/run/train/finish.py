@@ -1,0 +1,142 @@
+"""How an attempt ends: with a finished model, or in a state to go on from.
+
+Enters: a pilot whose training is over. Leaves: the last checkpoint, the last evaluation, a
+sample, the story of the time, an exit code. Never knows: how the training went.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from longhaul.core.books import goodput
+from longhaul.core.errors import ExitCode, LonghaulError
+from longhaul.core.records import Event
+from longhaul.core.units import loss_in_words, short_count, short_seconds
+from longhaul.core.view import time_rows
+from longhaul.data.dataset import Dataset
+from longhaul.data.tokenizing import Tokenizer
+from longhaul.logbook.reading import read_journal
+from longhaul.logbook.timeline import time_spent
+from longhaul.run.train.attempt import Attempt
+from longhaul.run.train.loop import Pilot, refuse_unsaved
+from longhaul.train.leading import LeadingTrainer
+from longhaul.train.sampling import sample_tokens
+from longhaul.train.trainer import Trainer
+
+
+def finish(attempt: Attempt, pilot: Pilot, dataset: Dataset) -> ExitCode:
+    """Save, evaluate on the whole split, write a sample, and say where the time went."""
+    trainer, book, view = pilot.trainer, attempt.book, attempt.view
+    _save(pilot)
+    loss: dict[str, Any] = {}
+    for record in trainer.evaluate(None):
+        pilot.keep(record)
+        if isinstance(record, Event) and record.kind == "evaluation":
+            loss = dict(record.data)
+    with book.time.booked("evaluation"):
+        try:
+            text = write_sample(trainer, dataset, book.time.alive)
+        except LonghaulError as error:  # a prompt must not keep a trained run from its end
+            text = ""
+            view.say(f"WARNING: no sample: {error}")
+    position, limit = trainer.position, ""
+    if pilot.out_of_time and not trainer.finished:
+        limit = f" at its time limit (step {position.step} of {trainer.settings.total_steps()})"
+    book.tell(
+        "finished",
+        position.step,
+        loss=loss.get("loss"),
+        bits_per_byte=loss.get("bits_per_byte"),
+        tokens=position.tokens,
+        sample=text,
+        out_of_time=bool(limit),
+        max_hours=trainer.settings.train.max_hours,
+    )
+    book.tell("attempt-ended", position.step, reason=f"finished{limit}")
+    pilot.keeper.refuse_if_gone(after_s=0.0)  # an end that is written nowhere is none
+    if text:
+        view.say(f"\nsample, from the prompt {trainer.settings.sample.prompt!r}:\n{text}\n")
+    _say_where_time_went(attempt)
+    view.say(
+        f"finished{limit}: {position.step:,} steps, {short_count(position.tokens)} tokens, "
+        f"validation loss {loss_in_words(loss['loss'], loss['bits_per_byte'])}\n"
+        f"run: {attempt.folder.path}"
+    )
+    return ExitCode.FINISHED
+
+
+def end_unfinished(attempt: Attempt, pilot: Pilot) -> ExitCode:
+    """Save, so that nothing is lost, and say how to go on."""
+    code, reason = pilot.how_it_stopped()
+    _save(pilot)
+    step = pilot.trainer.position.step
+    attempt.book.tell("attempt-ended", step, reason=reason)
+    pilot.keeper.refuse_if_gone(after_s=0.0)
+    attempt.view.say(
+        f"{reason}: saved at step {step}\n"
+        f"  → `longhaul train {attempt.folder.path}` goes on from there"
+    )
+    return code
+
+
+def write_sample(trainer: Trainer, dataset: Dataset, alive: Callable[[], None]) -> str:
+    """The text that the recipe asks for at the end; empty if it asks for none.
+
+    All ranks write it together: each holds only a part of the model.
+
+    Args:
+        trainer: of this rank.
+        dataset: whose tokenizer the model was trained with.
+        alive: called after every token.
+    """
+    settings, step = trainer.settings, trainer.training_step
+    if settings.sample.tokens == 0:
+        return ""
+    if isinstance(trainer, LeadingTrainer):
+        trainer.together("sample")
+    tokens: list[int] = []
+    for token in sample_tokens(
+        step.model,
+        prompt_tokens(dataset.tokenizer, settings.sample.prompt),
+        most_tokens=settings.sample.tokens,
+        context=settings.model.context,
+        temperature=settings.sample.temperature,
+        top_k=settings.sample.top_k,
+        seed=settings.seed,
+        device=step.device,
+        end_of_text=dataset.tokenizer.end_of_text,
+        ranks=trainer.ranks,
+    ):
+        alive()
+        tokens.append(token)
+    return settings.sample.prompt + dataset.tokenizer.decode(tokens)
+
+
+def prompt_tokens(tokenizer: Tokenizer, prompt: str) -> list[int]:
+    """Tokens of a prompt; of an empty one, what stands before every text."""
+    tokens = [int(token) for token in tokenizer.encode(prompt)]
+    return tokens or [tokenizer.end_of_text or 0]
+
+
+def _save(pilot: Pilot) -> None:
+    """Make sure that where training stands is on disk."""
+    trainer = pilot.trainer
+    step = trainer.position.step
+    pilot.keeper.refuse_if_gone(after_s=0.0)
+    for record in trainer.saved(wait=True):
+        pilot.keep(record)
+    if pilot.keeper.saved_step != step:
+        for item in trainer.save():
+            pilot.keep(item)
+        for record in trainer.saved(wait=True):
+            pilot.keep(record)
+        keeper = pilot.keeper
+        refuse_unsaved(keeper.saved_step, step, str(keeper.folder), keeper.failed_of)
+    pilot.keeper.prune()
+
+
+def _say_where_time_went(attempt: Attempt) -> None:
+    spent = time_spent(read_journal(attempt.folder))
+    attempt.view.table("where the time went", ("", "seconds", "share"), time_rows(spent))
+    attempt.view.say(
+        f"goodput {goodput(spent):.1%} of {short_seconds(sum(spent.values()))}, all attempts"
+    )

@@ -1,0 +1,299 @@
+"""From prepared text to the end of an attempt: build, restore, announce, fly, end.
+
+Enters: an attempt and its text. Leaves: an exit code, and everything else in the logbook.
+Never knows: how the lease was had or the text prepared (`worker.py`).
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any
+
+from longhaul.config.load import recipe_from_values, with_overrides
+from longhaul.config.recipe import Recipe
+from longhaul.core.errors import ExitCode, LonghaulError
+from longhaul.core.fingerprint import differences, fingerprint
+from longhaul.core.records import Record, StepRecord
+from longhaul.core.signals import StopWish
+from longhaul.data.dataset import Dataset
+from longhaul.logbook.ledger import LedgerState
+from longhaul.logbook.reading import read_journal, read_last
+from longhaul.logbook.run_spec import changed_settings
+from longhaul.model.compilers import refuse_without_compiler
+from longhaul.parallel.control import RankLost, telling_who_is_lost
+from longhaul.parallel.device import own_device, settle_torch, threads_before, torch_facts
+from longhaul.parallel.place import Place, find_place
+from longhaul.parallel.world import part
+from longhaul.recover.judgement import Judgement
+from longhaul.run.diagnose.saved_batch import SavedBatches
+from longhaul.run.train.attempt import Attempt
+from longhaul.run.train.build import build_parts, site_of
+from longhaul.run.train.checkpoint_manager import Keeper
+from longhaul.run.train.finish import end_unfinished, finish
+from longhaul.run.train.loop import Pilot
+from longhaul.run.train.micro_batch import settle_micro_batch
+from longhaul.run.train.out_of_memory import MemoryGuard
+from longhaul.run.train.precision import settle_precision
+from longhaul.run.train.rank_health import MachineWatch
+from longhaul.run.train.rendezvous import Briefing, lead, wishes_of
+from longhaul.run.train.request_handler import Desk, value_at
+from longhaul.run.train.restarted import decide_restart
+from longhaul.run.train.restore import restore_newest, set_unknown_aside
+from longhaul.run.train.rollback import Recovery
+from longhaul.run.train.run_history import Past, is_fork
+from longhaul.run.train.shared_memory_snapshot import Origin, newest_saved, restore_survivor
+from longhaul.store.save_interval import SaveInterval
+from longhaul.train.leading import LeadingTrainer
+from longhaul.train.parts import Identity, Parts
+from longhaul.train.renew import parts_for
+from longhaul.train.state import Progress
+from longhaul.train.step import TrainingStep
+from longhaul.train.trainer import Trainer
+from longhaul.train.watched import SilentCorruption
+
+_MOST_DIFFERENCES_SAID = 8
+
+
+def fly(attempt: Attempt, dataset: Dataset, wish: StopWish) -> ExitCode:
+    """Train from where the run stands to its end, or to where it has to stop.
+
+    Raises:
+        RankLost: another rank has gone.
+    """
+    place = find_place(os.environ)
+    if place is None:
+        return _fly(attempt, dataset, wish, None)
+    with telling_who_is_lost(place.rank, place.size, "training"):
+        return _fly(attempt, dataset, wish, place)
+
+
+def _fly(attempt: Attempt, dataset: Dataset, wish: StopWish, place: Place | None) -> ExitCode:
+    elastic = attempt.recipe.parallel.elastic
+    alone = attempt.recipe.machine.processes if elastic else 1
+    processes = place.local_size if place else alone
+    size = place.size if place else 1
+    threads = threads_before(attempt.recipe, attempt.past.last_segment, size)
+    settle_torch(attempt.recipe, processes, threads)
+    device = own_device(attempt.recipe.machine.device, place)
+    refuse_without_compiler(attempt.recipe, device)
+    attempt = replace(attempt, recipe=settle_precision(attempt, device))
+    settle_torch(attempt.recipe, processes, threads)  # TF32 may have been chosen
+    ranks = None if place is None else lead(place, briefing_of(attempt, threads))
+    device = ranks.world.device if ranks else device
+    parts = build_parts(site_of(attempt, ranks), dataset, device)
+    origin = _restore(attempt, parts)
+    prints = fingerprint(torch_facts(device)) | {"data": {"identity": dataset.identity}}
+    if ranks is not None:
+        prints["ranks"] = {"size": ranks.world.size, **asdict(ranks.world.layout)}
+    trainer: Trainer | None = None
+    guard = MemoryGuard(parts, attempt.recipe, attempt.folder, partial(_ran_out, attempt))
+    try:
+        settle_micro_batch(attempt, parts)
+        missed: Sequence[StepRecord] = ()
+        if elastic:
+            from longhaul.run.train.elastic import join_as_pilot
+
+            origin, missed = join_as_pilot(attempt, parts, origin)
+        trainer = _announce(attempt, parts, origin, prints, wish)
+        saved = newest_saved(origin, attempt.folder)
+        pilot = _pilot(attempt, trainer, wish, prints, dataset, saved)
+        attempt.view.begin(trainer.position.step, trainer.settings.total_steps())
+        for record in missed:
+            pilot.keep(replace(record, segment=trainer.identity.segment))
+        pilot.fly()
+        attempt.view.end()
+        done = trainer.finished or pilot.out_of_time
+        code = finish(attempt, pilot, dataset) if done else end_unfinished(attempt, pilot)
+        _end_others(trainer, code)
+        if done:
+            pilot.keeper.settle(lambda: wish.exit_code is not None)
+        return code
+    except RankLost:
+        raise
+    except SilentCorruption as error:
+        if isinstance(trainer, LeadingTrainer):
+            trainer.accuse(error.message)
+        raise
+    except LonghaulError as error:
+        _end_others(trainer, error.exit_code)
+        raise
+    except (RuntimeError, MemoryError) as error:
+        if answer := guard.answer(error, trainer):
+            raise answer from error
+        raise
+    finally:
+        attempt.view.end()
+        parts.batches.close()
+        parts.saver.close(parts.books.alive)
+        if ranks is not None:
+            part()
+
+
+def _restore(attempt: Attempt, parts: Parts) -> Origin:
+    """Go on from memory that outlived the workers before, or else from the disk."""
+    control = parts.ranks.control if parts.ranks else None
+    fill = partial(parts_for, parts.step, parts.progress)
+    set_unknown_aside(attempt.book, attempt.past.begun, attempt.view.say)
+    survived = restore_survivor(attempt, parts.snapshots, fill, control)
+    if survived is not None:
+        return Origin(survived, "memory")
+    say = attempt.view.say
+    return Origin(restore_newest(attempt.book, fill, say, control, attempt.tiers), "disk")
+
+
+def _ran_out(attempt: Attempt, step: int, data: Mapping[str, Any]) -> None:
+    attempt.book.tell_durably("out-of-memory", step, **data)
+
+
+def _end_others(trainer: Trainer | None, code: ExitCode) -> None:
+    if isinstance(trainer, LeadingTrainer) and trainer.at_border:
+        trainer.end(int(code))
+
+
+def briefing_of(attempt: Attempt, threads: int | None) -> Briefing:
+    """What the other ranks are told of an attempt; `threads` as `settle_torch`."""
+    folder = str(attempt.folder.path.resolve())
+    ledger = attempt.book.ledger.state
+    return Briefing(folder, attempt.recipe, attempt.book.lease.attempt, ledger, threads)
+
+
+def _pilot(
+    attempt: Attempt,
+    trainer: Trainer,
+    wish: StopWish,
+    prints: Mapping[str, Any],
+    dataset: Dataset,
+    restored: int | None,
+) -> Pilot:
+    book, clock, say = attempt.book, attempt.clock, attempt.view.say
+    recovery = Recovery(book, prints, clock, say, attempt.tiers)
+    past: list[Record] = []
+    if attempt.past.begun:
+        past = read_last(attempt.folder, Judgement.records_needed(trainer.settings))
+    judgement = Judgement(trainer.settings, past, attempt.past.course)
+    done = attempt.past.done_requests
+    desk = Desk(book, recovery, done, clock, say, judgement.seconds_per_step)
+    devices = 1 if trainer.ranks is None else trainer.ranks.world.size
+    interval = SaveInterval(partial(_before, attempt), devices, clock)
+    batches = SavedBatches(attempt.folder, dataset)
+    keeper = Keeper(attempt, trainer, recovery, interval, restored)
+    machines = MachineWatch(attempt, trainer) if isinstance(trainer, LeadingTrainer) else None
+    return Pilot(attempt, trainer, judgement, recovery, desk, wish, keeper, batches, machines)
+
+
+def _before(attempt: Attempt) -> Iterator[Record]:
+    """The events of earlier attempts."""
+    for record in read_journal(attempt.folder, steps=False):
+        if record.attempt < attempt.book.lease.attempt:
+            yield record
+
+
+def _announce(
+    attempt: Attempt,
+    parts: Parts,
+    origin: Origin,
+    prints: Mapping[str, Any],
+    wish: StopWish,
+) -> Trainer:
+    """Open a segment, say what differs from before, and make the trainer."""
+    book, past, position = attempt.book, attempt.past, parts.progress.position
+    ledger = book.ledger.state  # a start may have decided something already
+    effective = with_overrides(attempt.recipe, ledger.overrides_at(position.step))
+    ledger = decide_restart(book, past.last_segment, effective, prints, position.step)
+    _say_what_differs(attempt, effective, parts.progress, prints)
+    _say_what_stays_undone(attempt, ledger, position.step)
+    reason = _reason(past, origin)
+    book.open_segment(
+        reason,
+        effective,
+        step=position.step,
+        draw=position.draw,
+        checkpoint=origin.checkpoint,
+        fingerprint=prints,
+        fork=past.unopened is not None and is_fork(past.unopened.data),
+    )
+    attempt.view.say(f"segment {book.segment_name}: {reason}")
+    identity = Identity(book.lease.attempt, book.segment_name, past.steps_made)
+    if parts.ranks is None:
+        trainer = _trainer_alone(parts)(attempt.recipe, ledger, parts, identity)
+    else:
+        parts.ranks.control.share((ledger, identity))
+        kind = LeadingTrainer
+        if attempt.recipe.parallel.elastic:
+            from longhaul.train.elastic import ElasticLeader
+
+            kind = ElasticLeader
+        trainer = kind(attempt.recipe, ledger, parts, identity, wishes_of(wish))
+    book.tell(
+        "attempt-started",
+        position.step,
+        reason=reason,
+        pid=os.getpid(),
+        host=prints["machine"]["host"],
+        resumed_from=origin.step,
+        resumed_in=origin.where,
+        steps_made=past.steps_made,
+        total_steps=effective.total_steps(),
+        live=trainer.live_settings(),
+    )
+    return trainer
+
+
+def _trainer_alone(parts: Parts) -> type[Trainer]:
+    """Of a process that is no rank; it may be a replica."""
+    if type(parts.step) is TrainingStep:
+        return Trainer
+    from longhaul.train.elastic import trainer_of
+
+    return trainer_of(parts.step)
+
+
+def _reason(past: Past, origin: Origin) -> str:
+    if not past.begun:
+        return "start"
+    how = past.ended or "the last attempt left no word"
+    where = str(origin)
+    decided = f"{past.unopened.reason}; " if past.unopened else ""
+    return f"{decided}restart from {where} ({how})"
+
+
+def _say_what_differs(
+    attempt: Attempt, effective: Recipe, progress: Progress, prints: Mapping[str, Any]
+) -> None:
+    """Differences are said and recorded before the first step (DESIGN rule 1, incident N12)."""
+    last = attempt.past.last_segment
+    if progress.settings_of_checkpoint is not None:
+        before = recipe_from_values(progress.settings_of_checkpoint)
+        if changed := changed_settings(before, effective):
+            attempt.view.say(f"settings differ from the checkpoint's: {_said(changed)}")
+            attempt.book.tell("settings-differ", progress.position.step, difference=changed)
+    if last is not None and (changed := differences(last.fingerprint, prints)):
+        attempt.view.say(f"machine or software differ from segment {last.number}: {_said(changed)}")
+        attempt.book.tell(
+            "machine-differs",
+            progress.position.step,
+            segment_before=str(last.number),
+            difference=changed,
+        )
+
+
+def _say_what_stays_undone(attempt: Attempt, ledger: LedgerState, step: int) -> None:
+    """A recipe that asks for what was undone does not bring it back: a start asks for much."""
+    asked = attempt.recipe.model_dump(mode="json")
+    for path, value in ledger.overrides_at(step).items():
+        wanted = value_at(asked, path)
+        undone = ledger.undone(path, wanted) if wanted != value else None
+        if undone is not None:
+            attempt.view.say(
+                f"{path}: the recipe asks for {wanted}, which was undone at step "
+                f"{undone.step:,} because of {undone.cause}; {value} holds "
+                f"(`longhaul set {attempt.folder.name} {path}={wanted} --force` insists)"
+            )
+
+
+def _said(changed: Mapping[str, tuple[Any, Any]]) -> str:
+    items = [f"{path} {old!r} → {new!r}" for path, (old, new) in changed.items()]
+    left = len(items) - _MOST_DIFFERENCES_SAID
+    more = f"; and {left} more (`longhaul diff`)" if left > 0 else ""
+    return "; ".join(items[:_MOST_DIFFERENCES_SAID]) + more

@@ -1,0 +1,218 @@
+"""`longhaul train`: a new run, or an old one where it stopped.
+
+Enters: what was typed. Leaves: a run's folder that holds all a worker needs, and its exit code.
+Never knows: torch; mistakes are told before it is imported.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, count
+from pathlib import Path
+
+from longhaul.config.load import load_recipe, sealed_options, shipped_recipes, with_overrides
+from longhaul.core.clocks import RealClock, process_start
+from longhaul.core.errors import ExitCode
+from longhaul.core.records import Event
+from longhaul.core.units import loss_in_words
+from longhaul.core.view import View
+from longhaul.logbook.folder import RunFolder, create_run
+from longhaul.logbook.lease import Lease, acquire, refuse_if_held, watched_silent
+from longhaul.logbook.requests import pending
+from longhaul.logbook.run_spec import (
+    Asked,
+    ask,
+    ask_again,
+    ask_more,
+    changed_settings,
+    has_asked,
+    read_asked,
+    write_asked,
+)
+from longhaul.logbook.segments import read_segments
+from longhaul.parallel.place import find_place
+from longhaul.run.train.bring_back import bring_back, is_elsewhere
+from longhaul.run.train.run_history import Past, read_past
+from longhaul.run.train.trust import refuse_untrusted
+from longhaul.supervise.causes.classify import load_signatures
+from longhaul.supervise.elastic import ElasticSupervisor
+from longhaul.supervise.fence import fence, left_over
+from longhaul.supervise.lighthouse import refuse_without_torchft
+from longhaul.supervise.nodes.plan import node_plan
+from longhaul.supervise.supervisor import Job, Supervisor
+
+
+@dataclass(frozen=True)
+class Start:
+    """What was typed."""
+
+    recipe: str
+    options: tuple[str, ...] = ()
+    data: str | None = None
+    new: bool = False
+    runs: Path = Path("runs")
+    prepared: Path = Path("prepared")
+    trust: bool = False
+    """Run the commands that the recipe, or the run's folder, names."""
+
+
+def start(typed: Start, view: View) -> ExitCode:
+    """Start or go on with the run of a recipe, or with a run named itself, in this process.
+
+    Raises:
+        RecipeError: the recipe is wrong, or would turn the run into another one.
+        LeaseHeld: somebody is training this run.
+    """
+    place = find_place(os.environ)
+    if place is not None and place.rank > 0:
+        from longhaul.run.train.follower import follow
+
+        return follow(place)
+
+    def train(folder: RunFolder, asked: Asked, lease: Lease) -> ExitCode:
+        from longhaul.run.train.worker import work
+
+        return work(folder, lease, view)
+
+    if place is None:
+        return _start(typed, view.say, train)
+    from longhaul.parallel.world import telling_of_absence
+
+    return telling_of_absence(place, lambda: _start(typed, view.say, train))
+
+
+def start_supervised(
+    typed: Start, say: Callable[[str], None], work: Callable[[RunFolder], None]
+) -> ExitCode:
+    """The same in worker processes that this one watches.
+
+    Args:
+        typed: what was typed.
+        say: takes sentences for people.
+        work: what a worker does with the run; leaves by SystemExit.
+
+    Raises:
+        RecipeError: the recipe is wrong, or would turn the run into another one.
+        LeaseHeld: somebody is training this run.
+    """
+    began = process_start()
+
+    def supervise(folder: RunFolder, asked: Asked, lease: Lease) -> ExitCode:
+        settings = asked.settings()
+        signatures = load_signatures(settings.supervise.signatures)
+        processes, device = settings.machine.processes, partial(_device_of, folder)
+        job = Job(folder, settings.supervise, processes, partial(work, folder), signatures, device,
+                  node_plan(settings, folder), _worker_words(folder))  # fmt: skip
+        if settings.parallel.elastic:
+            refuse_without_torchft()
+            each = settings.parallel.shard or 1
+            return ElasticSupervisor(job, lease, say, began, each).run()
+        return Supervisor(job, lease, say, began).run()
+
+    return _start(typed, say, supervise)
+
+
+def _start(
+    typed: Start,
+    say: Callable[[str], None],
+    train: Callable[[RunFolder, Asked, Lease], ExitCode],
+) -> ExitCode:
+    clock = RealClock()
+    # First of all: what is typed now has the newest signatures, and the recipe may have old ones.
+    options, data = sealed_options(typed.options, typed.data)
+    typed = replace(typed, options=options, data=data)
+    folder, asked = _what_is_meant(typed, say)
+    if not typed.new:
+        asked = bring_back(folder, asked, say, clock)
+    refuse_untrusted(folder, asked, typed.recipe, typed.options, typed.trust, say)
+    silent = None
+    if folder.exists:
+        silent = watched_silent(folder, clock, say)
+        refuse = partial(refuse_if_held, folder, clock, silent)
+        refuse()
+        if left_over(folder):
+            fence(folder, asked.settings().supervise.grace_s, say, refuse)
+        past = read_past(folder)
+        if past.finished is not None and not _wants_more(folder, past, asked):
+            _say_finished(folder, past.finished, say)
+            return ExitCode.FINISHED
+    create_run(folder.path, clock)
+    # Only the holder of the lease writes what the run is asked to do.
+    with acquire(folder, clock, silent).keep() as lease:
+        if has_asked(folder) and read_past(folder).begun:
+            changed = changed_settings(read_asked(folder).settings(), asked.settings())
+            for setting, (old, new) in changed.items():
+                say(f"recipe changed: {setting} {old!r} → {new!r}")
+        write_asked(folder, asked)
+        say(f"run: {folder.path}")
+        return train(folder, asked, lease)
+
+
+def _what_is_meant(typed: Start, say: Callable[[str], None]) -> tuple[RunFolder, Asked]:
+    """The run's folder, and what it is asked for, its earlier starts included."""
+    if not typed.new and typed.recipe not in shipped_recipes():
+        for path in (typed.runs / typed.recipe, Path(typed.recipe)):
+            folder = RunFolder(path)
+            if folder.exists and has_asked(folder):
+                return folder, ask_more(read_asked(folder), typed.options, typed.data)
+    folder = RunFolder(typed.runs / load_recipe(typed.recipe).recipe.name)
+    # A start that failed before it trained anything binds nobody to what was typed then.
+    if not typed.new and folder.exists and has_asked(folder) and read_past(folder).begun:
+        # Judged together with the options of earlier starts: alone they may make no sense.
+        here = str(Path.cwd())
+        new = Asked(typed.recipe, typed.options, typed.data, str(typed.prepared), {}, here)
+        return folder, ask_again(read_asked(folder), new)
+    asked = ask(typed.recipe, typed.options, typed.data, typed.prepared)
+    path = typed.runs / asked.settings().name
+    taken = partial(is_elsewhere, asked=asked, say=say)
+    return RunFolder(_free_path(path, taken) if typed.new else path), asked
+
+
+def _wants_more(folder: RunFolder, past: Past, asked: Asked) -> bool:
+    assert past.finished is not None
+    step, data = past.finished.step, past.finished.data
+    settings = with_overrides(asked.settings(), past.ledger.overrides_at(step))
+    asked_for = {request.kind for request in pending(folder, past.done_requests)}
+    if asked_for & {"set", "rollback", "fork"}:
+        return True
+    if data.get("out_of_time"):
+        hours, before = settings.train.max_hours, data.get("max_hours")
+        return hours is None or (before is not None and hours > before)
+    total = settings.total_steps()
+    return total is None or total > step
+
+
+def _say_finished(folder: RunFolder, finished: Event, say: Callable[[str], None]) -> None:
+    # Read from the journal, where what is not a finite number is a text.
+    loss = loss_in_words(float(finished.data["loss"]), float(finished.data["bits_per_byte"]))
+    out_of_time = finished.data.get("out_of_time")
+    limit = " at its time limit" if out_of_time else ""
+    more = "a longer --max-hours" if out_of_time else "--set train.steps=…"
+    say(
+        f"run {folder.name} is finished{limit}: {finished.step:,} steps, validation loss "
+        f"{loss}\n"
+        f"  → --new starts another one beside it; {more} goes on with this one\n"
+        f"run: {folder.path}"
+    )
+
+
+def _free_path(path: Path, taken: Callable[[str], bool]) -> Path:
+    candidates = (path.with_name(f"{path.name}-{number}") for number in count(2))
+    free = (p for p in chain([path], candidates) if not RunFolder(p).exists)
+    return next(p for p in free if not taken(p.name))
+
+
+def _worker_words(folder: RunFolder) -> tuple[str, ...]:
+    """The command line of a worker, by the module that this process itself was started by."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    module = "longhaul" if spec is None else spec.name.removesuffix(".__main__")
+    return (sys.executable, "-m", module, "worker", str(folder.path.resolve()))
+
+
+def _device_of(folder: RunFolder) -> str:
+    """The name of the device that the run last computed on; empty if it is not known."""
+    segments = read_segments(folder)
+    facts = segments[-1].fingerprint.get("torch", {}) if segments else {}
+    return str(facts.get("gpu") or facts.get("device") or "")

@@ -1,0 +1,244 @@
+"""The pilot: the loop in which a run is trained, written down, and steered.
+
+Enters: a trainer, the logbook, the desk, signals. Leaves: how the training ended.
+Never knows: how a step is made, or where lines are kept.
+"""
+
+from dataclasses import replace
+
+from longhaul.core.errors import ExitCode, NeedsPerson
+from longhaul.core.records import Event, Finding, StepRecord
+from longhaul.core.signals import StopWish
+from longhaul.core.units import Seconds
+from longhaul.diagnose.cause import Verdict
+from longhaul.logbook.ledger import LedgerError
+from longhaul.recover.judgement import Judgement
+from longhaul.recover.plan import WHO, Plan
+from longhaul.run.diagnose.live_cause import LiveCause
+from longhaul.run.diagnose.saved_batch import SavedBatches
+from longhaul.run.train.attempt import Attempt
+from longhaul.run.train.checkpoint_manager import Keeper
+from longhaul.run.train.rank_health import MachineWatch
+from longhaul.run.train.request_handler import Desk
+from longhaul.run.train.rollback import Recovery
+from longhaul.run.train.run_history import hours_spent
+from longhaul.train.trainer import Trainer
+
+_SAID = {
+    "optimizer-swapped": "optimizer: {old} → {new}, with fresh state",
+    "state-reset": "state reset: {what}, {rewarm_steps} steps of warm-up follow",
+}
+"""Events that people are told of, beside those that a view shows."""
+
+
+class Pilot:
+    """Flies one attempt.
+
+    Args:
+        attempt: everything is written into its book and shown in its view.
+        trainer: yields what was completed.
+        judgement: sees every record, and says what is to be done.
+        recovery: carries out what is decided.
+        desk: what people ask for.
+        wish: what signals ask for.
+        keeper: of the checkpoints.
+        batches: keeps those that went wrong.
+        machines: of many processes, judges how each of them computes.
+    """
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        trainer: Trainer,
+        judgement: Judgement,
+        recovery: Recovery,
+        desk: Desk,
+        wish: StopWish,
+        keeper: Keeper,
+        batches: SavedBatches,
+        machines: MachineWatch | None = None,
+    ) -> None:
+        self.trainer = trainer
+        self.out_of_time = False
+        self.keeper = keeper
+        self._book = attempt.book
+        self._view = attempt.view
+        self._progress = attempt.progress
+        self._verification = attempt.verification
+        self._clock = attempt.clock
+        self._judgement = judgement
+        self._recovery = recovery
+        self._causes = LiveCause(attempt.book, attempt.view.say, lambda: wish.exit_code is not None)
+        self._desk = desk
+        self._wish = wish
+        self._batches = batches
+        self._machines = machines
+        self._spent: tuple[Seconds, Seconds] | None = None
+
+    def fly(self) -> None:
+        """Train until the run is finished, somebody wants it to stop, or its time is up.
+
+        Raises:
+            DataError: the text is not what was prepared any more.
+        """
+        self._desk.answer(self.trainer, self.keep)
+        self._watch_the_time()
+        if self._stop_wanted():
+            return
+        self.keeper.offer()
+        self.keeper.adjust_interval()
+        for record in self.trainer.steps():
+            self.keep(record)
+            if self._verification is not None:
+                self._verification.raise_if_wrong()
+            if not self.trainer.at_border:
+                continue  # the other ranks are under way; what this asks for comes up again
+            self.keeper.refuse_if_gone()
+            if self._machines is not None:
+                self._machines.act()
+            if isinstance(record, StepRecord):
+                self._steer()
+            self._desk.answer(self.trainer, self.keep)
+            self.keeper.prune()
+            self.keeper.pause_while_failing(self.keep, self._asked_to_stop)
+            self.keeper.adjust_interval()
+            self._watch_the_time()
+            if self._stop_wanted():
+                self.trainer.stop()
+
+    def keep(self, record: StepRecord | Event) -> None:
+        """Write a record down, show it, and do what it entails for checkpoints."""
+        if isinstance(record, Event) and not self.keeper.take(record):
+            return
+        if isinstance(record, Event) and record.kind == "compared" and self._machines is not None:
+            record = self._machines.judged(record)
+        if isinstance(record, StepRecord):
+            if self._progress is not None:
+                self._progress.reach(record.step)
+            record = replace(record, states=self._recovery.states_if_changed(self.trainer))
+        self._book.append(record)
+        self._judgement.enter(self.trainer.settings)
+        self._view.show(record)
+        self.keeper.watch(record)
+        for finding in self._judgement.observe(record):
+            self._book.append(finding)
+            self._view.say(f"step {finding.step:>6}  {finding.severity}: {finding.sentence}")
+            if isinstance(record, StepRecord) and _first_masked(finding, record):
+                self._save_batch(record)
+        if isinstance(record, Event) and record.kind in _SAID:
+            self._view.say(f"step {record.step:>6}  " + _SAID[record.kind].format(**record.data))
+        if isinstance(record, Event) and record.kind == "override-begins":
+            segment = self._recovery.open_segment(
+                self.trainer, self.trainer.settings, "an override that was decided earlier begins"
+            )
+            self.trainer.enter(segment)
+
+    def how_it_stopped(self) -> tuple[ExitCode, str]:
+        """Exit code and reason, when it was not finished."""
+        if self._wish.exit_code is not None:
+            return self._wish.exit_code, self._wish.reason
+        return ExitCode.START_AGAIN, f"stopped: {self._desk.stop_reason}"
+
+    def _steer(self) -> None:
+        """Do what the judgement asks for at this border, the decision first."""
+        trainer, ledger = self.trainer, self._book.ledger.state
+        for step, manifest in self._judgement.passed_probation(ledger):
+            self.keeper.pass_probation(step, manifest)
+        draft = self._judgement.draft(ledger)
+        if draft is None:
+            return
+        plan = draft.shaped(self._cause_of(draft.plan)) if draft.asks_for_cause else draft.plan
+        to = plan.rollback
+        if to is not None and to.where == "remote" and not self._recovery.fetch(trainer, to):
+            self._judgement.defer(draft.findings)  # the next border knows what is left
+            return
+        step = trainer.position.step
+        lag_steps = min((step - finding.step for finding in draft.findings), default=0)
+        data = plan.decision_data(step) | {"lag_steps": lag_steps}
+        try:
+            self._recovery.carry_out(
+                trainer,
+                data,
+                plan.rollback,
+                keep=self.keep,
+                who=WHO,
+                reason=plan.reason,
+                fork=bool(plan.fallback),
+            )
+        except LedgerError as error:
+            self._view.say(f"WARNING: {error}")
+            self._judgement.defer(draft.findings)  # the disk may have space later
+            return
+        self._view.say(f"step {step:>6}  decided: {plan.reason}")
+        if plan.stop:
+            self._book.tell("attempt-ended", step, reason=f"stopped: {plan.reason}")
+            raise NeedsPerson(plan.reason, f"`longhaul log {self._book.folder.name}` shows how")
+
+    def _cause_of(self, plan: Plan) -> Verdict:
+        """Cause before cure: what led to a plan, as replays of the steps tell."""
+        for record in self.trainer.completed():
+            self.keep(record)
+        states = [s for s in self._recovery.states(self.trainer) if s.where != "remote"]
+        return self._causes.find(self.trainer, plan, self._judgement.line, states)
+
+    def _save_batch(self, record: StepRecord) -> None:
+        trainer = self.trainer
+        try:
+            path = self._batches.save(record, trainer.settings, trainer.ledger.skips)
+        except Exception as error:  # noqa: BLE001 (training does not fail for want of a copy)
+            self._view.say(f"WARNING: the batch of step {record.step} could not be saved: {error}")
+            return
+        if path is not None:
+            text = f"the masked batch is kept in {path}"
+            self._book.tell("batch-saved", record.step, path=path, text=text)
+            self._view.say(f"step {record.step:>6}  {text}")
+
+    def _asked_to_stop(self) -> bool:
+        """Answer what people ask for, while no steps are made; whether that is to stop."""
+        self.keeper.refuse_if_gone()
+        self._desk.answer(self.trainer, self.keep)
+        return self._stop_wanted()
+
+    def _stop_wanted(self) -> bool:
+        return (
+            self._wish.exit_code is not None
+            or self._desk.stop_reason is not None
+            or self.out_of_time
+        )
+
+    def _watch_the_time(self) -> None:
+        hours = self.trainer.settings.train.max_hours
+        if hours is None:
+            self.out_of_time = False
+            return
+        now = self._clock.monotonic()
+        if self._spent is None:  # summed over the whole journal, once, and only if there is a limit
+            self._spent = hours_spent(self._book.folder) * 3600, now
+        spent, then = self._spent
+        self.out_of_time = spent + now - then >= hours * 3600
+
+
+def _first_masked(finding: Finding, record: StepRecord) -> bool:
+    """Whether an incident of masked updates begins with this one."""
+    return finding.kind == "non-finite" and record.masked and finding.first_step == record.step
+
+
+def refuse_unsaved(saved_step: int | None, step: int, folder: str, why: str = "") -> None:
+    """The end of a run that is not on disk is no end.
+
+    Args:
+        saved_step: newest step whose checkpoint was read back; None if there is none.
+        step: that training has reached.
+        folder: of the checkpoints.
+        why: what the save has failed of; empty if that is not known.
+
+    Raises:
+        NeedsPerson: the last checkpoint could not be saved.
+    """
+    if saved_step != step:
+        raise NeedsPerson(
+            f"training reached step {step}, but its checkpoint could not be saved in {folder}"
+            + (f": {why}" if why else ""),
+            "mend that, or free space there, and start the same command again; "
+            + (f"it goes on from step {saved_step}" if saved_step else "it starts from step 0"),
+        )

@@ -1,0 +1,75 @@
+"""The crew of a run: how rank 0 and the others find each other and begin the same attempt.
+
+Rank 0 has the lease, the journal and the text; the others are told everything they need, and open
+the text that rank 0 has prepared.
+
+Enters: a place among many processes. Leaves: the ranks, and what rank 0 says of the attempt.
+Never knows: training.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+from longhaul.config.recipe import Recipe
+from longhaul.core.errors import ExitCode
+from longhaul.core.signals import StopWish
+from longhaul.logbook.ledger import LedgerState
+from longhaul.parallel.control import Control
+from longhaul.parallel.device import own_device
+from longhaul.parallel.layout import layout_for
+from longhaul.parallel.place import Place
+from longhaul.parallel.ranks import Ranks
+from longhaul.parallel.world import form_world, meet
+from longhaul.train.leading import NO_WISH, Wishes
+
+
+@dataclass(frozen=True)
+class Briefing:
+    """What the other ranks must know before they can build anything."""
+
+    folder: str
+    """The run's, absolute; on a file system that all ranks see."""
+    recipe: Recipe
+    """As asked for."""
+    attempt: int
+    ledger: LedgerState
+    threads: int | None = None
+    """Of torch, in each process of the run so far."""
+
+
+def lead(place: Place, briefing: Briefing) -> Ranks:
+    """Meet the others and tell them; on rank 0.
+
+    Raises:
+        RecipeError: so many processes cannot train this recipe; nobody was met.
+    """
+    layout_for(briefing.recipe.parallel, place.size)
+    wanted = briefing.recipe.machine.device
+    control = Control(meet(place, wanted=wanted, own=partial(own_device, place=place)))
+    control.share(briefing)
+    return form_ranks(place, control, briefing.recipe)
+
+
+def join(place: Place) -> tuple[Control, Briefing]:
+    """Meet rank 0, which may take its time, and be told; on every other rank."""
+    control = Control(meet(place, own=partial(own_device, place=place)))
+    briefing: Briefing = control.share()
+    return control, briefing
+
+
+def wishes_of(wish: StopWish) -> Wishes:
+    """What signals ask of this process, as a number among ranks."""
+
+    def hear(word: int) -> None:
+        if word != NO_WISH and wish.exit_code is None:
+            wish.exit_code = ExitCode(word)
+
+    return Wishes(lambda: int(wish.exit_code or NO_WISH), hear)
+
+
+def form_ranks(place: Place, control: Control, recipe: Recipe) -> Ranks:
+    """Form the world with all others, under the layout of the recipe."""
+    device = own_device(recipe.machine.device, place)
+    layout = layout_for(recipe.parallel, place.size)
+    timeout_s = recipe.supervise.deadlines()["collective_s"]
+    return Ranks.of(form_world(place, control.group, layout, device, timeout_s))

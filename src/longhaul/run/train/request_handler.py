@@ -1,0 +1,284 @@
+"""The desk: requests from people become decisions, or are refused with the reason.
+
+Enters: files in `requests/`, the live trainer. Leaves: decisions in the ledger, applied at this
+border; notes; refusals. Each request is answered once, whatever dies in between.
+Never knows: why somebody asks.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from longhaul.config.load import with_overrides
+from longhaul.config.recipe import Recipe
+from longhaul.core.clocks import Clock
+from longhaul.core.errors import LonghaulError, NotOwner, RecipeError
+from longhaul.core.records import Decision
+from longhaul.core.units import Seconds
+from longhaul.logbook.ledger import LedgerError
+from longhaul.logbook.requests import Request, pending, refuse, settle
+from longhaul.recover.plan import Safe
+from longhaul.run.train.request_rules import (
+    NotAskable,
+    refuse_resets,
+    refuse_senseless,
+    refuse_undone,
+    refuse_unless_live,
+)
+from longhaul.run.train.rollback import Keep, Recovery
+from longhaul.run.train.run_log import Book
+from longhaul.train.trainer import Trainer
+
+_LOOK_EVERY_S: Seconds = 0.5
+
+
+class Refused(LonghaulError):
+    """A request that cannot be honoured; nothing was changed."""
+
+
+class Desk:
+    """Answers requests at step borders.
+
+    Args:
+        book: decisions are written here first.
+        recovery: goes back to earlier states, and opens segments.
+        done: ids of requests that earlier attempts have answered.
+        clock: the folder is looked at twice a second at most, because on a network file system
+            each look is a round trip.
+        say: tells a person what could not be done.
+        seconds_per_step: of a typical step, as of late; the price of going back.
+    """
+
+    def __init__(
+        self,
+        book: Book,
+        recovery: Recovery,
+        done: frozenset[str],
+        clock: Clock,
+        say: Callable[[str], None],
+        seconds_per_step: Callable[[], Seconds],
+    ) -> None:
+        self.stop_reason: str | None = None
+        """Why somebody asked the run to stop; None if nobody did."""
+        self._book = book
+        self._recovery = recovery
+        self._done = set(done)
+        self._clock = clock
+        self._say = say
+        self._seconds_per_step = seconds_per_step
+        self._looked = -1e9
+
+    def answer(self, trainer: Trainer, keep: Keep) -> None:
+        """Answer what was asked since the last look.
+
+        Args:
+            trainer: at a step border.
+            keep: takes the records that come to light before a rollback.
+        """
+        now = self._clock.monotonic()
+        if now - self._looked < _LOOK_EVERY_S:
+            return
+        self._looked = now
+        asked = pending(self._book.folder, self._done)
+        if asked and not self._book.lease.is_ours():
+            raise NotOwner("another attempt has taken this run over; this one ends")
+        for request in asked:
+            try:
+                self._answer(request, trainer, keep)
+            except LedgerError as error:
+                # Nothing was changed, and the request stays: the disk may have space later.
+                self._say(f"WARNING: {error}")
+
+    def _answer(self, request: Request, trainer: Trainer, keep: Keep) -> None:
+        """Grant a request, or refuse it; either way it is journalled before its file goes."""
+        try:
+            told = self._grant_or_refuse(request, trainer, keep)
+        except Refused as refusal:
+            self._book.tell_durably(
+                "request-refused",
+                trainer.position.step,
+                request=request.id,
+                asked=request.kind,
+                who=request.who,
+                reason=str(refusal),
+            )
+            refuse(self._book.folder, request, str(refusal))
+            # Who asked a resting run was told only that it was asked.
+            self._say(f"refused: {request.kind}, asked by {request.who}: {refusal}")
+        else:
+            settle(self._book.folder, request)
+            why = f": {request.reason}" if request.reason else ""
+            step = trainer.position.step
+            self._say(f"step {step:>6}  {told}, as {request.who} asked{why}")
+        self._done.add(request.id)
+
+    def _grant_or_refuse(self, request: Request, trainer: Trainer, keep: Keep) -> str:
+        try:
+            return self._grant(request, trainer, keep)
+        except (ValueError, TypeError, KeyError) as error:
+            raise Refused(
+                f"{request.kind} {dict(request.data)}: makes no sense ({error})"
+            ) from error
+        except LedgerError as error:
+            if isinstance(error.__cause__, OSError):
+                raise
+            raise Refused(error.message) from error
+        except (NotAskable, RecipeError) as error:
+            raise Refused(error.message, error.remedy) from error
+
+    def _grant(self, request: Request, trainer: Trainer, keep: Keep) -> str:
+        """Do it; what was done, in a few words."""
+        step = trainer.position.step
+        if request.kind == "note":
+            text, who = str(request.data.get("text", "")), request.who
+            if not text.strip():
+                raise Refused("a note without a word says nothing")
+            self._book.tell_durably("note", step, request=request.id, text=text, who=who)
+            return f"note {text!r} written"
+        if request.kind == "set":
+            return self._set(request, trainer)
+        if request.kind == "skip":
+            data = {"begin": request.data.get("begin"), "end": request.data.get("end")}
+            trainer.apply(self._decide(request, step, data))
+            return f"data from draw {data['begin']} to {data['end']} will be skipped"
+        if request.kind == "rollback":
+            return self._roll_back(request, trainer, keep)
+        if request.kind == "fork":
+            return self._fork(request, trainer, keep)
+        if request.kind == "stop" and not self._is_asked_of_this_owner(request):
+            raise Refused("asked of an earlier attempt, which has ended")
+        if request.kind == "stop":
+            self._decide(request, step, {})
+            self.stop_reason = request.reason or f"{request.who} asked"
+            return "stopping"
+        raise Refused(f"{request.kind}: this longhaul knows no such request")
+
+    def _is_asked_of_this_owner(self, request: Request) -> bool:
+        """Whether it was asked since the lease was taken, over however many attempts of it."""
+        lease = self._book.lease
+        if request.attempt is None:
+            return request.time >= lease.since
+        return lease.held_at(request.attempt)
+
+    def _set(self, request: Request, trainer: Trainer) -> str:
+        path, value = str(request.data.get("path", "")), request.data.get("value")
+        from_step = int(request.data.get("from_step", 0))
+        effective = trainer.settings
+        refuse_unless_live([path])
+        settings = with_overrides(effective, {path: value}, {path: f"asked by {request.who}"})
+        step = trainer.position.step
+        force = bool(request.data.get("force"))
+        refuse_senseless(effective, settings, max(step, from_step), force=force)
+        refuse_undone(trainer.ledger, {path: value}, force=force)
+        again = trainer.ledger.undone(path, value) is not None
+        old = value_at(effective.model_dump(mode="json"), path)
+        data = {"path": path, "value": value, "old": old}
+        decision = self._decide(request, step, data, from_step)
+        segment = None
+        if from_step <= step:
+            reason = request.reason or f"set {path}"
+            segment = self._recovery.open_segment(trainer, settings, reason)
+        trainer.apply(decision, segment)
+        self._book.tell("settings-read-back", step, live=trainer.live_settings())
+        later = f" from step {from_step} on" if from_step > step else ""
+        insisted = "; it was undone once and will not be again" if again else ""
+        return f"{path} {old!r} → {value!r}{later}{insisted}"
+
+    def _roll_back(self, request: Request, trainer: Trainer, keep: Keep) -> str:
+        wanted, step = int(request.data.get("to", -1)), trainer.position.step
+        if wanted >= step:
+            raise Refused(f"step {wanted}: the run stands at step {step}; nothing to go back to")
+        to = self._state_for(trainer, wanted)
+        data = self._recover_data("rollback", step, to, request)
+        reason = request.reason or f"rolled back to step {to.step} by {request.who}"
+        self._recovery.carry_out(trainer, data, to, keep=keep, who=request.who, reason=reason)
+        return f"rolled back from step {step} to step {to.step}"
+
+    def _fork(self, request: Request, trainer: Trainer, keep: Keep) -> str:
+        wanted, step = int(request.data.get("at", -1)), trainer.position.step
+        if wanted > step:
+            raise Refused(f"step {wanted}: the run has come to step {step} only")
+        # What stands at this border is a state too, and needs no restoring.
+        to = self._state_for(trainer, wanted) if wanted < step else None
+        at = to.step if to else step
+        resets = [str(what) for what in request.data.get("reset", ())]
+        refuse_resets(resets)
+        changed = dict(request.data.get("set", {}))
+        refuse_unless_live(changed)
+        if "schedule" in resets:
+            changed.setdefault("optim.schedule.from_step", at)
+        before = trainer.settings
+        after = with_overrides(before, changed, dict.fromkeys(changed, f"asked by {request.who}"))
+        force = bool(request.data.get("force"))
+        refuse_senseless(before, after, at, force=force)
+        refuse_undone(trainer.ledger, changed, force=force)
+        values = before.model_dump(mode="json")
+        data = self._recover_data("fork", step, to, request) | {
+            "set": changed,
+            "old": {path: value_at(values, path) for path in changed},
+            "reset": [what for what in resets if what != "schedule"],
+            "rewarm_steps": _rewarm_steps(resets, after),
+        }
+        reason = request.reason or f"forked at step {at} by {request.who}"
+        who = request.who
+        self._recovery.carry_out(trainer, data, to, keep=keep, who=who, reason=reason, fork=True)
+        return f"forked at step {at}"
+
+    def _state_for(self, trainer: Trainer, wanted: int) -> Safe:
+        """The newest state that is not later than a step, and is here or can be had."""
+        if all(state.step != wanted for state in self._recovery.states(trainer)):
+            self._recovery.ask_elsewhere(trainer)
+        while True:
+            to = _at_or_before(self._recovery.states(trainer), wanted)
+            if to.where != "remote" or self._recovery.fetch(trainer, to):
+                return to
+
+    def _recover_data(
+        self, action: str, step: int, to: Safe | None, request: Request
+    ) -> dict[str, Any]:
+        rollback = {"from": step, "to": to.step, "draw": to.draw} if to else None
+        lost = step - to.step if to else 0
+        seconds = round(lost * self._seconds_per_step(), 3)
+        return {
+            "cause": "asked",
+            "subject": request.who,
+            "actions": [action],
+            "rollback": rollback,
+            "price": {"steps_lost": lost, "seconds_lost": seconds},
+            "request": request.id,
+        }
+
+    def _decide(
+        self, request: Request, step: int, data: Mapping[str, Any], from_step: int = 0
+    ) -> Decision:
+        return self._book.decide(
+            request.kind,
+            step,
+            {**data, "request": request.id},
+            who=request.who,
+            reason=request.reason,
+            from_step=from_step,
+        )
+
+
+def _at_or_before(states: Sequence[Safe], step: int) -> Safe:
+    """The newest state that is not later than `step`."""
+    found = [state for state in states if state.step <= step]
+    if not found:
+        there = ", ".join(str(state.step) for state in states) or "none at all"
+        raise Refused(f"no state of step {step} or before is left; there are: {there}")
+    return found[-1]
+
+
+def _rewarm_steps(resets: Sequence[str], settings: Recipe) -> int:
+    """A fresh optimizer is warmed up as at the start, unless the whole schedule begins anew."""
+    if "optimizer" not in resets or "schedule" in resets:
+        return 0
+    return settings.optim.schedule.warmup_steps
+
+
+def value_at(settings: Mapping[str, Any], path: str) -> Any:
+    """The value at a dotted path of nested settings; None if there is none."""
+    value: Any = settings
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value

@@ -1,0 +1,167 @@
+"""Choosing and loading the checkpoint a run goes on from.
+
+Enters: the checkpoints folder, healths from the ledger, the parts to fill. Leaves: the parts
+filled from the newest sound checkpoint, and every refusal said and recorded.
+Never knows: what is in a checkpoint.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from longhaul.checkpoint.capture import PartsFor
+from longhaul.checkpoint.loader import read_facts, restore
+from longhaul.core.errors import NeedsPerson
+from longhaul.parallel.control import Control
+from longhaul.parallel.keep_alive import patiently, told
+from longhaul.run.train.run_log import Book
+from longhaul.run.train.tiers import Tiers
+from longhaul.store.book_mirror import created_of
+from longhaul.store.catalogue import Checkpoint, catalogue, newest_usable
+from longhaul.store.commit import sweep
+from longhaul.store.health import health_now
+from longhaul.store.retention import may_begin_anew
+from longhaul.store.strict import RefusedCheckpoint
+from longhaul.store.unknown import set_aside, unknown
+
+
+def set_unknown_aside(book: Book, begun: bool, say: Callable[[str], None]) -> None:
+    """Let no checkpoint stay in the run's folder that its journal does not know.
+
+    Args:
+        book: of this attempt.
+        begun: the journal has records of an earlier one.
+        say: tells a person.
+
+    Raises:
+        OSError: the medium refused.
+    """
+    recorded = book.ledger.state.checkpoint_health.values()
+    manifests = {known.manifest for known in recorded if known.manifest}
+    there = catalogue(book.folder.checkpoints)
+    if found := unknown(there, manifests, begun, created_of(book.folder)):
+        steps = [checkpoint.step for checkpoint in found]
+        aside = set_aside(found)
+        text = f"{_listed(steps)}: not known to this run's journal, moved to {aside}"
+        book.tell("checkpoints-set-aside", 0, steps=steps, text=text)
+        say(f"WARNING: {text}")
+
+
+def restore_newest(
+    book: Book,
+    parts_for: PartsFor,
+    say: Callable[[str], None],
+    control: Control | None = None,
+    tiers: Tiers | None = None,
+) -> int | None:
+    """Fill the parts that suit it from the newest usable checkpoint.
+
+    Of several ranks this is the first; the others follow by `restore_told`. With tiers the newest
+    of all is taken, fetched from where it is.
+
+    Returns:
+        Its step; None if the run has no checkpoint yet, or was told to go back behind its first.
+
+    Raises:
+        NeedsPerson: there are checkpoints, and none of them can be used.
+        StoreNeeded: nothing is here, and another tier does not answer.
+    """
+    folder = book.folder.checkpoints
+    for tidied in sweep(folder, book.lease.attempt):
+        say(f"checkpoints: {tidied}")
+    there = catalogue(folder)
+    recorded = book.ledger.state.checkpoint_health
+    refused: list[tuple[Checkpoint, RefusedCheckpoint]] = []
+    health = health_now(there, recorded)
+    candidates = newest_usable(there, health)
+    if tiers is not None:
+        candidates = tiers.candidates(recorded, say, book.tell, book.time)
+    for checkpoint in patiently(candidates, control if tiers is not None else None):
+        try:
+            facts = read_facts(checkpoint.path).facts
+            if control is not None:
+                control.share((str(checkpoint.path), facts))
+            loaded = restore(checkpoint.path, parts_for(facts), control)
+        except RefusedCheckpoint as refusal:
+            say(f"WARNING: refused {refusal.message}; trying the one before it")
+            refused.append((checkpoint, refusal))
+        else:
+            _record(book, [item for item in refused if not _is_same(item[0], checkpoint)])
+            if tiers is not None:
+                tiers.arrived(loaded.step, recorded, say)
+            return loaded.step
+    if control is not None:
+        control.share(None)
+    if tiers is not None:
+        tiers.refuse_to_begin_anew(recorded, nothing_here=not there)
+    if not there:
+        if saved := [step for step, known in recorded.items() if known.health != "poisoned"]:
+            say(
+                f"WARNING: step {max(saved)} was saved, and no checkpoint is left in {folder}: "
+                "from the beginning"
+            )
+        return None
+    poisoned = [c.step for c in there if health[c.step] == "poisoned"]
+    back = [r.to_step for r in book.ledger.state.recoveries if r.to_step is not None]
+    behind_all = may_begin_anew(recorded, back[-1] if back else None)
+    if behind_all and not refused and len(poisoned) == len(there):
+        say(
+            f"WARNING: the run went back to step {back[-1]} and ended before it could save; "
+            f"checkpoints {_listed(poisoned)} lie beyond it and are poisoned: from the beginning"
+        )
+        return None
+    raise NeedsPerson(
+        f"none of the {len(there)} checkpoints in {folder} can be used: {_why(poisoned, refused)}",
+        "look at them; to train from the beginning, move them away or use --new",
+    )
+
+
+def _why(poisoned: Sequence[int], refused: Sequence[tuple[Checkpoint, RefusedCheckpoint]]) -> str:
+    said = [f"{refusal.message}" for _, refusal in refused]
+    if poisoned:
+        said.append(
+            f"{_listed(poisoned)} poisoned, because the run went back behind them or they did not "
+            "read back (`longhaul log RUN --events` tells)"
+        )
+    return "; ".join(said)
+
+
+def _listed(steps: Sequence[int]) -> str:
+    return ", ".join(f"step-{step}" for step in steps)
+
+
+def restore_told(parts_for: PartsFor, control: Control) -> int | None:
+    """Fill the parts from the checkpoints that rank 0 tries, until one is sound on all ranks.
+
+    Returns:
+        Its step; None if rank 0 has found none.
+    """
+    shared: tuple[str, dict[str, Any]] | None
+    while (shared := told(control)) is not None:
+        path, facts = shared
+        with suppress(RefusedCheckpoint):  # by any rank: rank 0 tells of it, and tries another
+            return restore(Path(path), parts_for(facts), control).step
+    return None
+
+
+def _is_same(refused: Checkpoint, loaded: Checkpoint) -> bool:
+    """Where a copy from elsewhere has taken its place, the checkpoint itself is sound; one whose
+    manifest could not be read here has no other name than its step.
+    """
+    return refused.step == loaded.step and refused.manifest_sha256 in ("", loaded.manifest_sha256)
+
+
+def _record(book: Book, refused: list[tuple[Checkpoint, RefusedCheckpoint]]) -> None:
+    """Poison what was refused, now that an older one loaded: the medium itself does answer.
+
+    Left unrecorded, a torn checkpoint would keep its place as the newest verified one, and
+    retention could remove a sound one for it.
+    """
+    for checkpoint, refusal in refused:
+        data = {
+            "checkpoint": checkpoint.step,
+            "health": "poisoned",
+            "manifest": checkpoint.manifest_sha256,
+        }
+        book.decide("checkpoint-health", 0, data, who="pilot", reason=refusal.message)

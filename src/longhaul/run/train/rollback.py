@@ -1,0 +1,306 @@
+"""Carrying out a recovery: the decision first, then the rollback, then the settings it brings.
+
+Enters: what was decided, by the policy or by a person, at a step border. Leaves: the decision in
+the ledger, the trainer where it was told to be, a segment of its own with its reason.
+Never knows: whether it was wise.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from longhaul.checkpoint.capture import PartsFor
+from longhaul.checkpoint.loader import read_facts
+from longhaul.checkpoint.snapshots import DamagedSnapshot
+from longhaul.config.recipe import Recipe
+from longhaul.core.clocks import Clock
+from longhaul.core.errors import NeedsPerson
+from longhaul.core.records import Decision, Event, StepRecord
+from longhaul.logbook.segments import SegmentTaken
+from longhaul.parallel.control import Control
+from longhaul.parallel.keep_alive import patiently, told
+from longhaul.recover.plan import Safe
+from longhaul.run.train.restore import restore_newest
+from longhaul.run.train.run_log import Book
+from longhaul.run.train.tiers import Tiers
+from longhaul.store.catalogue import Checkpoint, catalogue
+from longhaul.store.health import health_now
+from longhaul.store.strict import RefusedCheckpoint
+from longhaul.train.leading import LeadingTrainer
+from longhaul.train.trainer import Trainer
+
+Keep = Callable[[StepRecord | Event], None]
+"""Writes a record down, as the pilot does."""
+Answer = TypeVar("Answer")
+WAIT = "wait"
+"""What the other ranks are told to do while a store is waited for (`wait_told`)."""
+
+
+class Recovery:
+    """Carries out what was decided.
+
+    Args:
+        book: decisions are written here first.
+        fingerprint: of this attempt, for the segments that are opened.
+        clock: for how long a rollback took.
+        say: tells a person what could not be done.
+        tiers: where else states are; None: nowhere.
+    """
+
+    def __init__(
+        self,
+        book: Book,
+        fingerprint: Mapping[str, Any],
+        clock: Clock,
+        say: Callable[[str], None],
+        tiers: Tiers | None = None,
+    ) -> None:
+        self._book = book
+        self._fingerprint = fingerprint
+        self._clock = clock
+        self._say = say
+        self._tiers = tiers
+        self._not_to_be_had: set[Safe] = set()
+        """States elsewhere that could not be fetched, until the tiers are asked again."""
+        self._draws: dict[str, int] = {}
+        self._on_disk: tuple[Safe, ...] | None = None
+        self._told: tuple[Safe, ...] | None = None
+
+    def states(self, trainer: Trainer) -> tuple[Safe, ...]:
+        """Every sound training state that can be gone back to, by rising step.
+
+        Those in memory, and the checkpoints that are not poisoned, here or in a tier that is known
+        to have them; where there are several at one step the one that is nearest.
+        """
+        if self._on_disk is None:
+            self._on_disk = tuple(
+                Safe(checkpoint.step, draw, "disk")
+                for checkpoint in self._checkpoints()
+                if (draw := self._draw_of(checkpoint)) is not None
+            )
+        found = {state.step: state for state in self._elsewhere()}
+        found |= {state.step: state for state in self._on_disk}
+        for kept in trainer.snapshots.kept():
+            found[kept.step] = Safe(kept.step, kept.draw, "memory")
+        return tuple(found[step] for step in sorted(found))
+
+    def states_if_changed(self, trainer: Trainer) -> tuple[tuple[int, int, str], ...] | None:
+        """The same for a step's record; None if they are those that were told last."""
+        states = self.states(trainer)
+        if states == self._told:
+            return None
+        self._told = states
+        return tuple((state.step, state.draw, state.where) for state in states)
+
+    def ask_elsewhere(self, trainer: Trainer) -> None:
+        """Ask the tiers what they hold now; takes as long as they do.
+
+        Args:
+            trainer: at a step border.
+        """
+        tiers, say = self._tiers, self._say
+        if tiers is not None and tiers.any:
+            self._not_to_be_had.clear()
+            self._patiently(trainer, lambda: tiers.ask(say))
+
+    def fetch(self, trainer: Trainer, state: Safe) -> bool:
+        """Bring a state here that only a tier has; whether it lies on this disk now.
+
+        Nothing is decided yet: a store that is silent costs time alone, and another state may do.
+
+        Args:
+            trainer: at a step border.
+            state: of `states`.
+        """
+        tiers, say, book = self._tiers, self._say, self._book
+        known = book.ledger.state.checkpoint_health.get(state.step)
+        if tiers is None or known is None:
+            return False
+        manifest = known.manifest
+        here = self._patiently(
+            trainer, lambda: tiers.bring(manifest, say, book.tell, book.time) is not None
+        )
+        if not here:
+            self._not_to_be_had.add(state)
+            self._say(f"WARNING: step {state.step} cannot be had; going back to another state")
+        self.look_again()
+        return here
+
+    def look_again(self) -> None:
+        """Checkpoints were written, removed, or poisoned."""
+        self._on_disk = None
+
+    def carry_out(
+        self,
+        trainer: Trainer,
+        data: Mapping[str, Any],
+        to: Safe | None,
+        *,
+        keep: Keep,
+        who: str,
+        reason: str,
+        fork: bool = False,
+    ) -> Decision:
+        """Write the decision durably, then do what it says.
+
+        Args:
+            trainer: at a step border.
+            data: of a decision of kind `recover`, without the checkpoints it poisons.
+            to: the state to go back to; None to stay.
+            keep: takes the records of steps already made, of which none is lost.
+            who: decided.
+            reason: a sentence.
+            fork: open the next major segment.
+
+        Raises:
+            LedgerError: it could not be written; nothing was changed.
+            NeedsPerson: no state is left that can be gone back to.
+        """
+        for record in trainer.completed():
+            keep(record)
+        if to is not None:
+            # What is being saved must be known by its manifest, or it could not be poisoned.
+            for change in trainer.saved(wait=True):
+                keep(change)
+        poison = [] if to is None else self._beyond(to.step)
+        decision = self._book.decide(
+            "recover",
+            trainer.position.step,
+            {**data, "poison": poison},
+            who=who,
+            reason=reason,
+        )
+        self.look_again()
+        if poison and self._tiers is not None:
+            self._tiers.withdraw(self._book.ledger.state.checkpoint_health)
+        checkpoint = self._go_back(trainer, to) if to is not None else None
+        trainer.apply(decision)
+        changes = any(data.get(key) for key in ("skip", "set", "reset"))
+        if to is not None or changes or fork:
+            trainer.enter(self.open_segment(trainer, trainer.settings, reason, checkpoint, fork))
+            step = trainer.position.step
+            self._book.tell("settings-read-back", step, live=trainer.live_settings())
+        if poison and not self._checkpoints():
+            # A snapshot dies with the process: until something lies on disk again, a crash would
+            # leave nothing to go on from.
+            for saving in trainer.save():
+                keep(saving)
+            for change in trainer.saved(wait=True):
+                keep(change)
+        return decision
+
+    def open_segment(
+        self,
+        trainer: Trainer,
+        settings: Recipe,
+        reason: str,
+        checkpoint: int | None = None,
+        fork: bool = False,
+    ) -> str:
+        """Begin a segment under `settings` where the trainer stands; its number."""
+        position = trainer.position
+        try:
+            self._book.open_segment(
+                reason,
+                settings,
+                step=position.step,
+                draw=position.draw,
+                checkpoint=checkpoint,
+                fingerprint=self._fingerprint,
+                fork=fork,
+            )
+        except (OSError, SegmentTaken) as error:
+            # The decision is in the ledger and holds; only its stretch has no number of its own.
+            self._say(f"WARNING: no segment could be opened: {error}")
+        return self._book.segment_name
+
+    def _go_back(self, trainer: Trainer, to: Safe) -> int | None:
+        """The checkpoint that was restored; None if it was a snapshot."""
+        began, left = self._clock.monotonic(), trainer.position.step
+        restored: int | None = None
+        try:
+            there = any(kept.step == to.step for kept in trainer.snapshots.kept())
+            if to.where == "memory" and there:
+                trainer.roll_back_in_memory(to.step)
+            else:
+                restored = self._from_disk(trainer)
+        except DamagedSnapshot as damage:
+            self._say(f"WARNING: {damage}")
+            restored = self._from_disk(trainer)
+        step = trainer.position.step
+        self._book.tell(
+            "rolled-back",
+            step,
+            left=left,
+            to=step,
+            where="memory" if restored is None else "disk",
+            took_s=round(self._clock.monotonic() - began, 3),
+        )
+        return restored
+
+    def _from_disk(self, trainer: Trainer) -> int:
+        """The newest checkpoint that can be read: all those beyond the target are poisoned."""
+
+        def restore(parts: PartsFor) -> None:
+            ranks = trainer.ranks
+            control = None if ranks is None else ranks.control
+            if restore_newest(self._book, parts, self._say, control) is None:
+                raise NeedsPerson(
+                    f"there is no checkpoint in {self._book.folder.checkpoints} to go back to",
+                    "put one back, or start another run with --new",
+                )
+
+        trainer.roll_back(restore)
+        return trainer.position.step
+
+    def _checkpoints(self) -> list[Checkpoint]:
+        there = catalogue(self._book.folder.checkpoints)
+        health = health_now(there, self._book.ledger.state.checkpoint_health)
+        return [c for c in there if not c.damage and health[c.step] != "poisoned"]
+
+    def _beyond(self, step: int) -> list[list[Any]]:
+        """Step and manifest of every checkpoint that a rollback to a step makes unusable."""
+        beyond = {(c.step, c.manifest_sha256) for c in self._checkpoints()}
+        if self._tiers is not None and self._tiers.any:
+            # A tier may still have what was removed or replaced here, and would give it back.
+            recorded = self._book.ledger.state.checkpoint_health
+            beyond |= {(saved, one) for saved in recorded for one in recorded[saved].unpoisoned}
+            beyond |= self._tiers.unpoisoned(recorded)
+        return [[saved, manifest] for saved, manifest in sorted(beyond) if saved > step]
+
+    def _elsewhere(self) -> tuple[Safe, ...]:
+        if self._tiers is None:
+            return ()
+        states = self._tiers.states(self._book.ledger.state.checkpoint_health)
+        return tuple(state for state in states if state not in self._not_to_be_had)
+
+    def _patiently(self, trainer: Trainer, work: Callable[[], Answer]) -> Answer:
+        """The result of work that waits for a store, which has deadlines of its own: meanwhile
+        there is none for this phase, and other ranks are told that it goes on.
+        """
+        with self._book.time.booked("prepare"):
+            ranks = trainer.ranks
+            if ranks is None or not isinstance(trainer, LeadingTrainer):
+                return work()
+            trainer.together(WAIT)
+            control = ranks.control
+            try:
+                return next(iter(patiently(((work(),) for _ in range(1)), control)))[0]
+            finally:
+                control.share(None)
+
+    def _draw_of(self, checkpoint: Checkpoint) -> int | None:
+        """Where a checkpoint goes on in the data; None if it does not say."""
+        known = self._draws.get(checkpoint.manifest_sha256)
+        if known is None:
+            try:
+                facts = read_facts(checkpoint.path).facts
+                known = int(facts["progress"]["position"]["draw"])
+            except (RefusedCheckpoint, OSError, KeyError, TypeError, ValueError):
+                return None  # it is refused with its reason when somebody wants to load it
+            self._draws[checkpoint.manifest_sha256] = known
+        return known
+
+
+def wait_told(control: Control) -> None:
+    """Wait with rank 0 for a store, on every other rank."""
+    told(control)

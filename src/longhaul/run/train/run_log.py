@@ -1,0 +1,165 @@
+"""The logbook of one attempt: journal, ledger, segments and lease as one thing to write into.
+
+Enters: records and decisions. Leaves: them, on disk, in the right order.
+Never knows: training.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from longhaul.config.load import recipe_from_values
+from longhaul.config.recipe import Recipe
+from longhaul.core.books import TimeBooks
+from longhaul.core.clocks import Clock
+from longhaul.core.fingerprint import git_difference, machine
+from longhaul.core.records import Decision, Event, Record
+from longhaul.logbook.folder import RunFolder
+from longhaul.logbook.journal import Journal
+from longhaul.logbook.lease import Lease
+from longhaul.logbook.ledger import Ledger, LedgerError
+from longhaul.logbook.run_spec import changed_settings
+from longhaul.logbook.segments import (
+    SegmentNumber,
+    SegmentOpening,
+    next_major,
+    next_minor,
+    open_segment,
+)
+from longhaul.run.train.run_history import Past
+
+
+class Book:
+    """What the holder of the lease writes into.
+
+    Args:
+        folder: the run.
+        lease: held by this process.
+        past: the run so far.
+        clock: stamps records.
+        books: the attempt's time; events carry what was booked since the record before.
+    """
+
+    def __init__(
+        self, folder: RunFolder, lease: Lease, past: Past, clock: Clock, books: TimeBooks
+    ) -> None:
+        self.folder = folder
+        self.lease = lease
+        self.segment = past.last_segment
+        self.time = books
+        self._clock = clock
+        self._source_difference: str | None = None
+        self._journal = Journal(folder, lease.attempt, still_owner=lease.may_decide)
+        self.ledger = Ledger(self._journal, past.ledger)
+
+    @property
+    def segment_name(self) -> str:
+        """The open segment's number; empty before the first."""
+        return str(self.segment.number) if self.segment else ""
+
+    def append(self, record: Record) -> None:
+        """Keep a record; what cannot be written now is tried again."""
+        self._journal.append(record)
+
+    def tell(self, kind: str, step: int, /, **data: Any) -> Event:
+        """Keep an event of now."""
+        event = self._event(kind, step, data)
+        self._journal.append(event)
+        return event
+
+    def tell_durably(self, kind: str, step: int, /, **data: Any) -> Event:
+        """Keep an event of now on the medium before anybody relies on it.
+
+        Raises:
+            LedgerError: it could not be written.
+        """
+        event = self._event(kind, step, data)
+        try:
+            self._journal.append_durably(event)
+        except OSError as error:
+            raise LedgerError(f"{kind} could not be written to the journal: {error}") from error
+        return event
+
+    def _event(self, kind: str, step: int, data: Mapping[str, Any]) -> Event:
+        return Event(
+            kind=kind,
+            attempt=self.lease.attempt,
+            segment=self.segment_name,
+            step=step,
+            time=self._clock.wall(),
+            seconds=self.time.drain(),
+            data=data,
+        )
+
+    def decide(
+        self,
+        kind: str,
+        step: int,
+        data: Mapping[str, Any],
+        *,
+        who: str,
+        reason: str,
+        from_step: int = 0,
+    ) -> Decision:
+        """Write a decision to the ledger, durably, before anybody acts on it.
+
+        Raises:
+            LedgerError: it could not be written; nothing may be applied.
+            NotOwner: another attempt has taken the run over.
+        """
+        decision = Decision(
+            kind=kind,
+            attempt=self.lease.attempt,
+            segment=self.segment_name,
+            step=step,
+            from_step=from_step,
+            time=self._clock.wall(),
+            who=who,
+            reason=reason,
+            data=data,
+        )
+        self.ledger.write(decision)
+        return decision
+
+    def open_segment(
+        self,
+        reason: str,
+        settings: Recipe,
+        *,
+        step: int,
+        draw: int,
+        checkpoint: int | None,
+        fingerprint: Mapping[str, Any],
+        fork: bool = False,
+    ) -> SegmentOpening:
+        """Begin the next stretch under one set of effective settings; a fork begins a major."""
+        parent = self.segment
+        before = recipe_from_values(parent.settings) if parent else settings
+        opening = SegmentOpening(
+            number=self._next_number(parent, fork),
+            parent=parent.number if parent else None,
+            attempt=self.lease.attempt,
+            checkpoint=checkpoint,
+            step=step,
+            draw=draw,
+            reason=reason,
+            difference=changed_settings(before, settings),
+            settings=settings.model_dump(mode="json"),
+            fingerprint=fingerprint,
+            nodes=(machine()["host"],),
+            opened=self._clock.wall(),
+        )
+        if self._source_difference is None:
+            self._source_difference = git_difference()  # of the code that runs, not of later edits
+        open_segment(self.folder, opening, self._source_difference)
+        self.segment = opening
+        self.tell("segment-opened", step, reason=reason, parent=str(opening.parent or ""))
+        return opening
+
+    def close(self) -> None:
+        """Write what is held, as far as possible."""
+        self._journal.close()
+
+    def _next_number(self, parent: SegmentOpening | None, fork: bool) -> SegmentNumber:
+        if parent is None or fork:
+            return next_major(self.folder)
+        return next_minor(self.folder, parent.number)

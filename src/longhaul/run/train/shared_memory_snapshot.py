@@ -1,0 +1,214 @@
+"""Going on from a snapshot that outlived its process (DESIGN: the supervisor owns the memory).
+
+Chosen is the newest one that every rank has whole, of the same layout, newer than every checkpoint
+that could be used, and that nothing decided since speaks against. Its checksum is compared; where
+that fails on any rank, the one before it is tried, and in the end the disk.
+
+Enters: what lies in shared memory, the checkpoints there are, the decisions since. Leaves: the
+parts filled, the older snapshots held again, and word of it in the journal.
+Never knows: what is in a snapshot.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Literal
+
+from longhaul.checkpoint.capture import PartsFor, StateMismatch
+from longhaul.checkpoint.shared_buffers import Survivor
+from longhaul.checkpoint.snapshots import DamagedSnapshot, SnapshotRing
+from longhaul.core.records import Decision, Event, Record
+from longhaul.logbook.folder import RunFolder
+from longhaul.logbook.reading import read_journal
+from longhaul.parallel.control import Control
+from longhaul.run.train.attempt import Attempt
+from longhaul.run.train.run_log import Book
+from longhaul.store.catalogue import catalogue, newest_usable
+from longhaul.store.commit import sweep
+from longhaul.store.health import health_now
+from longhaul.supervise.history import usable_checkpoints
+
+Key = tuple[int, int, int]
+_LAG_STEPS = 2
+"""What a device computes is known to be complete so much later (DESIGN rule 3)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where an attempt goes on from."""
+
+    step: int | None
+    """None: from the beginning."""
+    where: Literal["disk", "memory", "replica"]
+
+    @property
+    def checkpoint(self) -> int | None:
+        """Step of the checkpoint that was restored; what lay in memory is on no disk yet."""
+        return self.step if self.where == "disk" else None
+
+    def __str__(self) -> str:
+        if self.step is None:
+            return "the beginning, there is no checkpoint"
+        where = {"disk": "", "memory": ", in memory", "replica": ", of another replica"}
+        return f"step {self.step}{where[self.where]}"
+
+
+def restore_survivor(
+    attempt: Attempt, ring: SnapshotRing, parts_for: PartsFor, control: Control | None = None
+) -> int | None:
+    """Fill the parts from memory, on all ranks together; the others call `restore_survivor_told`.
+
+    What is not held again gives its memory back, whatever comes of it.
+
+    Returns:
+        Its step; None if there is nothing in memory to go on from.
+    """
+    book, say, clock = attempt.book, attempt.view.say, attempt.clock
+    began, found = clock.monotonic(), ring.survivors()
+    keys = _common(found, control)
+    if keys:
+        sweep(book.folder.checkpoints, book.lease.attempt)
+        past = list(read_journal(book.folder, steps=False))
+        by_key = {survivor.key: survivor for survivor in found}
+        saved = newest_checkpoint(book)
+        kept = [key for key in keys if not (repeats(past) or denied(by_key[key], past))]
+        sound = list({key[0]: key for key in kept}.values())  # of one step, the last attempt's
+        newest = 0 if saved is None else saved
+        while sound and sound[-1][0] > newest:
+            if control is not None:
+                control.share(tuple(sound))
+            step = sound[-1][0]
+            if _handed_back(ring, sound, parts_for, say):
+                lost = max(0, attempt.past.steps_made - step)
+                text = (
+                    f"restored step {step} from memory that outlived the workers: "
+                    f"{lost} steps lost, {step - newest} fewer than from the disk"
+                )
+                book.tell(
+                    "restored",
+                    step,
+                    where="memory",
+                    steps_lost=lost,
+                    saved_steps=step - newest,
+                    newest_checkpoint=saved,
+                    took_s=round(clock.monotonic() - began, 3),
+                    text=text,
+                )
+                say(text)
+                return step
+            sound.pop()
+        if control is not None:
+            control.share(())
+    ring.adopt(())
+    return None
+
+
+def restore_survivor_told(ring: SnapshotRing, parts_for: PartsFor, control: Control) -> bool:
+    """Do what rank 0 does in `restore_survivor`, on every other rank; whether a state was found."""
+    told: tuple[Key, ...] = ()
+    if _common(ring.survivors(), control):
+        while told := control.share(told):
+            if _handed_back(ring, told, parts_for, lambda _: None):
+                return True
+    ring.adopt(())
+    return False
+
+
+def denied(survivor: Survivor, since: Sequence[Record]) -> str:
+    """Why a snapshot must not be gone on from, as the journal says; empty if it may.
+
+    A checkpoint that its reader poisons has bad bytes, which says nothing against a snapshot; one
+    that somebody else poisons has a bad state, and so has every later one. The supervisor does so
+    once an attempt has ended, and numbers found wrong end it: both are later than its snapshots.
+
+    Args:
+        survivor: the snapshot.
+        since: events and decisions of the run; those before the snapshot are passed over, by
+            attempt, as clocks are set back.
+    """
+    for record in since:
+        if record.attempt < survivor.attempt:
+            continue
+        later = record.attempt > survivor.attempt
+        if isinstance(record, Decision):
+            # One that ends no attempt leaves its time alone to order it by.
+            if not later and record.kind == "recover" and record.time < survivor.time:
+                continue
+            back = record.data.get("rollback") if record.kind == "recover" else None
+            if back and int(back["to"]) < survivor.step:
+                return f"the run went back to step {back['to']} since"
+            if any(step <= survivor.step for step in _poisoned(record)):
+                return "an earlier checkpoint was poisoned since"
+        elif isinstance(record, Event) and record.kind == "machine-verdict":
+            sound = record.data.get("sound_step")
+            corrupt = record.data.get("kind") == "corrupt"
+            if corrupt and (sound is None or survivor.step > sound):
+                return "a machine may have computed wrong numbers by then"
+    return ""
+
+
+def repeats(events: Sequence[Record]) -> bool:
+    """Whether the last two failures are the same at the same step: memory is trusted once."""
+    failed = [
+        (event.data["cause"], event.data.get("reached"))
+        for event in events
+        if isinstance(event, Event) and event.kind == "attempt-ended" and "cause" in event.data
+    ]
+    if len(failed) < 2:
+        return False
+    (cause, step), (before, earlier) = failed[-1], failed[-2]
+    if cause != before or step is None or earlier is None:
+        return bool(cause == before and step == earlier)
+    return abs(int(step) - int(earlier)) <= _LAG_STEPS
+
+
+def _poisoned(decision: Decision) -> list[int]:
+    data = decision.data
+    if decision.kind == "recover":
+        return [int(step) for step, _ in data.get("poison", ())]
+    health = decision.kind == "checkpoint-health" and decision.who != "pilot"
+    return [int(data["checkpoint"])] if health and data.get("health") == "poisoned" else []
+
+
+def newest_checkpoint(book: Book) -> int | None:
+    """Step of the newest checkpoint that this run could go on from."""
+    there = catalogue(book.folder.checkpoints)
+    health = health_now(there, book.ledger.state.checkpoint_health)
+    return max((checkpoint.step for checkpoint in newest_usable(there, health)), default=None)
+
+
+def newest_saved(origin: Origin, folder: RunFolder) -> int | None:
+    """Step of the newest checkpoint on the disk that an attempt can be gone back to.
+
+    Args:
+        origin: of the attempt; from the disk, that one was the newest that could be read.
+        folder: of the run.
+    """
+    if origin.where == "disk":
+        return origin.step
+    return max(usable_checkpoints(folder), default=None)
+
+
+def _common(found: Sequence[Survivor], control: Control | None) -> list[Key]:
+    """What every rank has, by rising step: the same step of the same attempt."""
+    own = {survivor.key for survivor in found}
+    if control is not None:
+        for others in control.gather(own):
+            own &= others
+    return sorted(own)
+
+
+def _handed_back(
+    ring: SnapshotRing, keys: Sequence[Key], parts_for: PartsFor, say: Callable[[str], None]
+) -> bool:
+    """Hold those of `keys`, and fill the parts from the last of them."""
+    with suppress(StateMismatch):
+        by_key = {survivor.key: survivor for survivor in ring.survivors()}
+        ring.adopt([by_key[key] for key in keys])
+        try:
+            ring.hand_back(keys[-1][0], parts_for)
+        except DamagedSnapshot as damage:
+            say(f"WARNING: {damage}; trying the one before it")
+        else:
+            return True
+    return False

@@ -1,0 +1,398 @@
+"""The tiers of a run's checkpoints: sent to beside training, gone back to, relied on for room.
+
+Enters: what is verified, step times, what the ledger knows. Leaves: copies elsewhere with the run's
+book beside them, checkpoints brought back from there, and events for the journal. Nothing here ever
+stops training.
+Never knows: how bytes travel (`store/`), or what is in a checkpoint.
+"""
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from longhaul.checkpoint.remote_places import StoreNeeded, draw_of, places_of
+from longhaul.config.recipe import Recipe
+from longhaul.core.books import TimeBooks
+from longhaul.core.clocks import Clock
+from longhaul.core.errors import LonghaulError, NeedsPerson, NotOwner
+from longhaul.core.records import StepRecord
+from longhaul.core.units import Bytes, Seconds, short_bytes, short_seconds
+from longhaul.logbook.folder import RunFolder
+from longhaul.logbook.lease import Lease
+from longhaul.logbook.ledger import CheckpointHealth
+from longhaul.recover.plan import Safe
+from longhaul.store.book_mirror import BookMirror, created_of, editions
+from longhaul.store.catalogue import Checkpoint, catalogue
+from longhaul.store.commit import remove
+from longhaul.store.fetching import Copy, bring_here, forget_downloads, newest_of_all
+from longhaul.store.health import health_now, health_of
+from longhaul.store.pace import Pace
+from longhaul.store.patience import StoreError
+from longhaul.store.relief import to_make_room
+from longhaul.store.remote import RemoteTier
+from longhaul.store.strict import RefusedCheckpoint
+from longhaul.store.throttle import Throttle
+from longhaul.store.tier_changes import TierChange
+from longhaul.store.uploader import Uploader
+
+Say = Callable[[str], None]
+
+
+class Tiers:
+    """The remote tiers of one attempt; without any, everything here does nothing.
+
+    Args:
+        folder: the run.
+        lease: the fence.
+        uploaders: one a tier, in the order of the recipe.
+        throttle: the pace that they share.
+        clock: for how long things take.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        lease: Lease,
+        uploaders: Sequence[Uploader],
+        throttle: Throttle,
+        clock: Clock,
+    ) -> None:
+        self._folder = folder
+        self._checkpoints = folder.checkpoints
+        self._lease = lease
+        self._uploaders = tuple(uploaders)
+        self._throttle = throttle
+        self._clock = clock
+        self._silent: list[str] = []
+        self._recorded: Mapping[int, CheckpointHealth] = {}
+        self._given_up: deque[Checkpoint] = deque()
+
+    @classmethod
+    def of(cls, recipe: Recipe, folder: RunFolder, lease: Lease, clock: Clock) -> "Tiers":
+        """The tiers that a recipe asks for.
+
+        Raises:
+            RecipeError: an address cannot be understood, or its package is not installed.
+        """
+        asked = recipe.checkpoint
+        limit = asked.remote_mb_per_s
+        throttle = Throttle(Pace(None if limit is None else limit * 1e6))
+        # All processes of one attempt, and no others, were given the lease at this moment.
+        writer = hashlib.sha256(repr(lease.since).encode()).hexdigest()[:8]
+        uploaders = [
+            Uploader(
+                RemoteTier(files),
+                still_owner=lease.is_ours,
+                clock=clock,
+                keep_last=asked.remote_keep_last,
+                keep_every=asked.remote_keep_every,
+                book=BookMirror(folder, files, lease.attempt, writer, clock),
+                draw_of=draw_of,
+            )
+            for files in places_of(recipe, folder.name, clock, throttle)
+        ]
+        return cls(folder, lease, uploaders, throttle, clock)
+
+    @property
+    def any(self) -> bool:
+        """Whether there are any."""
+        return bool(self._uploaders)
+
+    @property
+    def pending(self) -> frozenset[int]:
+        """Steps whose folders must stay, because a tier has not got them yet."""
+        return frozenset().union(*(uploader.pending for uploader in self._uploaders))
+
+    def offer(self, recorded: Mapping[int, CheckpointHealth]) -> None:
+        """Send every sound checkpoint that a tier may lack, and the book; returns at once.
+
+        Args:
+            recorded: healths from the ledger; before the first one there is nothing to send.
+        """
+        self._recorded = dict(recorded)
+        if not self._uploaders or not recorded:
+            return
+        self.offer_book()
+        self.withdraw(recorded)
+        there = catalogue(self._checkpoints)
+        health = health_now(there, recorded)
+        for checkpoint in there:
+            if not checkpoint.damage and health[checkpoint.step] in ("verified", "good"):
+                for uploader in self._uploaders:
+                    if checkpoint.manifest_sha256 not in uploader.held:
+                        uploader.offer(checkpoint, recorded)
+
+    def offer_book(self) -> None:
+        """Send what the run's book has gained; returns at once."""
+        for uploader in self._uploaders:
+            uploader.offer_book()
+
+    def withdraw(self, recorded: Mapping[int, CheckpointHealth]) -> None:
+        """Take every poisoned checkpoint out of the tiers and of what waits for them.
+
+        Returns at once; from a tier that is away they go when it is back, before anything else is
+        sent to it.
+
+        Args:
+            recorded: healths from the ledger.
+        """
+        self._recorded = dict(recorded)
+        for uploader in self._uploaders:
+            uploader.withdraw(recorded)
+
+    def unpoisoned(self, recorded: Mapping[int, CheckpointHealth]) -> set[tuple[int, str]]:
+        """Step and manifest's hash of what tiers are known to hold, poisoned ones left out."""
+        return {
+            (checkpoint.step, checkpoint.manifest_sha256)
+            for uploader in self._uploaders
+            for checkpoint in uploader.known
+            if health_of(checkpoint, recorded) != "poisoned"
+        }
+
+    def states(self, recorded: Mapping[int, CheckpointHealth]) -> Iterator[Safe]:
+        """Sound training states that a tier is known to hold; never waits.
+
+        Args:
+            recorded: healths from the ledger.
+        """
+        for uploader in self._uploaders:
+            for checkpoint, draw in uploader.held_states:
+                known = recorded.get(checkpoint.step)
+                sound = known is not None and known.health in ("verified", "good")
+                if known is not None and sound and known.manifest == checkpoint.manifest_sha256:
+                    yield Safe(checkpoint.step, draw, "remote")
+
+    def ask(self, say: Say) -> None:
+        """Ask every tier what it holds; may take long."""
+        for uploader in self._uploaders:
+            try:
+                uploader.learn()
+            except StoreError as error:
+                say(f"WARNING: {error.message}")
+
+    def bring(
+        self, manifest: str, say: Say, tell: Callable[..., object], books: TimeBooks
+    ) -> Checkpoint | None:
+        """Fetch the checkpoint with this manifest's hash; None if it cannot be had.
+
+        Args:
+            manifest: as the ledger has it.
+            say: tells a person.
+            tell: keeps an event, as `Book.tell`.
+            books: of the attempt.
+        """
+        for tier, there in self._elsewhere(say):
+            for checkpoint in there:
+                if checkpoint.manifest_sha256 == manifest:
+                    copy = Copy(checkpoint, tier)
+                    if (here := self._here(copy, say, tell, books)) is not None:
+                        return here
+        return None
+
+    def observe(self, record: StepRecord) -> None:
+        """Let transfers yield when the step slows down."""
+        if self._uploaders and record.tokens:
+            self._throttle.observe(record.seconds.get("training", 0.0) / record.tokens)
+
+    def news(self) -> Iterator[tuple[str, int, dict[str, Any]]]:
+        """What happened since the last call, as kind, step and data of events; never waits."""
+        while self._given_up:
+            checkpoint = self._given_up.popleft()
+            yield "room-made", checkpoint.step, {"size_bytes": checkpoint.size_bytes}
+        for uploader in self._uploaders:
+            for change in uploader.poll():
+                yield change.kind, change.step, _data(change)
+
+    def make_room(self, needed: Bytes) -> bool:
+        """On a full disk: remove what can be done without; whether that freed so many bytes.
+
+        Called on the saver's thread.
+        """
+        there = catalogue(self._checkpoints)
+        held = frozenset().union(*(uploader.held for uploader in self._uploaders))
+        gone = to_make_room(there, health_now(there, self._recorded), held, needed)
+        for checkpoint in gone:
+            if not self._lease.is_ours():
+                return False
+            remove(checkpoint.path)
+            self._given_up.append(checkpoint)
+        return bool(gone)
+
+    def candidates(
+        self,
+        recorded: Mapping[int, CheckpointHealth],
+        say: Say,
+        tell: Callable[..., object],
+        books: TimeBooks,
+    ) -> Iterator[Checkpoint]:
+        """Checkpoints in the run's own folder to go on from, best first.
+
+        The newest of all tiers comes first: one that is not here is fetched when its turn comes.
+        Other tiers are not even asked while the newest one that the ledger knows is here.
+
+        Args:
+            recorded: healths from the ledger.
+            say: tells a person.
+            tell: keeps an event, as `Book.tell`.
+            books: of the attempt; fetching takes as long as preparing text may.
+        """
+        local = catalogue(self._checkpoints)
+        health = health_now(local, recorded)
+        usable = [c.step for c in local if not c.damage and health[c.step] != "poisoned"]
+        known = [s for s, entry in recorded.items() if entry.health in ("verified", "good")]
+        asked = not usable or max(usable) < max(known, default=0)
+        elsewhere = self._elsewhere(say) if asked else []
+        tried: list[Copy] = []
+        while True:
+            copies = newest_of_all(local, elsewhere, recorded)
+            copy = next((copy for copy in copies if copy not in tried), None)
+            if copy is not None:
+                tried.append(copy)
+                checkpoint = self._here(copy, say, tell, books)
+                if checkpoint is None:
+                    continue
+                yield checkpoint
+            elif asked:
+                return
+            if not asked:  # what was given was refused, or there was nothing to give
+                asked, elsewhere = True, self._elsewhere(say)
+
+    def arrived(self, step: int, recorded: Mapping[int, CheckpointHealth], say: Say) -> None:
+        """Training goes on from the checkpoint of `step`: tell what is lost (incident S7).
+
+        Args:
+            step: that was restored.
+            recorded: healths from the ledger.
+            say: tells a person.
+        """
+        newer = [s for s, entry in recorded.items() if entry.health in ("verified", "good")]
+        if newer and max(newer) > step:
+            say(
+                f"WARNING: step {max(newer)} was saved, and no copy of it can be had; going on "
+                f"from step {step}: {max(newer) - step} steps are made again, on the same data"
+            )
+        if self._uploaders:
+            forget_downloads(self._checkpoints)
+
+    def refuse_to_begin_anew(
+        self, recorded: Mapping[int, CheckpointHealth], nothing_here: bool = True
+    ) -> None:
+        """A run that has saved must not begin at step 0 because its store is silent, or is not
+        where it was: a folder that is not mounted looks empty.
+
+        A run that has not saved may begin: a store that is away stops nobody.
+
+        Args:
+            recorded: healths from the ledger.
+            nothing_here: no checkpoint lies in the run's own folder, not even an unusable one.
+
+        Raises:
+            StoreNeeded: nothing is here, and a tier that may have something did not answer.
+            NeedsPerson: nothing is here, and the tiers say that they have nothing.
+        """
+        known = [step for step, entry in recorded.items() if entry.health != "poisoned"]
+        if not (self._uploaders and known):
+            return
+        gone = f"no checkpoint is here (step {max(known)} was saved), and"
+        anew = "to train from the beginning, use --new or take checkpoint.remote out"
+        if self._silent:
+            raise StoreNeeded(
+                f"{gone} {self._silent[0]}",
+                f"start the same command again when the store answers; {anew}",
+            )
+        if not nothing_here:
+            return
+        names = ", ".join(uploader.tier.name for uploader in self._uploaders)
+        raise NeedsPerson(
+            f"{gone} {names} has none", f"mount it, or mend checkpoint.remote; {anew}"
+        )
+
+    def settled(self) -> bool:
+        """Whether waiting would change nothing: all is sent, or the stores are away."""
+        return all(uploader.settled for uploader in self._uploaders)
+
+    def settle(self, most_s: Seconds) -> None:
+        """Wait for what is being sent, so long at most for each tier."""
+        for uploader in self._uploaders:
+            uploader.settle(most_s)
+
+    def unsent(self) -> str:
+        """What could not be sent, in words; empty if nothing is left."""
+        return "; ".join(
+            _unsent(uploader)
+            for uploader in self._uploaders
+            if not (uploader.all_sent or uploader.taken)
+        )
+
+    def close(self) -> None:
+        """End all transfers; the next attempt goes on with them."""
+        self._throttle.stop()
+        for uploader in self._uploaders:
+            uploader.close()
+
+    def _elsewhere(self, say: Say) -> list[tuple[RemoteTier, list[Checkpoint]]]:
+        found, created = [], created_of(self._folder)
+        for uploader in self._uploaders:
+            try:
+                book = next(editions(uploader.tier.files), None)
+                if book is not None and created is not None and book.created != created:
+                    say(f"WARNING: in {uploader.tier.name} lies another run of this name")
+                else:
+                    found.append((uploader.tier, uploader.tier.checkpoints()))
+            except StoreError as error:
+                say(f"WARNING: {error.message}")
+                self._silent.append(f"{uploader.tier.name} does not answer: {error.message}")
+        return found
+
+    def _here(
+        self, copy: Copy, say: Say, tell: Callable[..., object], books: TimeBooks
+    ) -> Checkpoint | None:
+        """The copy in the run's own folder; None if it cannot be brought here."""
+        checkpoint, tier = copy.checkpoint, copy.tier
+        if tier is None:
+            return checkpoint
+        began = self._clock.monotonic()
+        size = short_bytes(checkpoint.size_bytes)
+        say(f"fetching step-{checkpoint.step} ({size}) from {tier.name}")
+        try:
+            attempt, ours = self._lease.attempt, self._lease.is_ours
+            # Its files have deadlines of their own; the watchdog gives no other to this phase.
+            with books.booked("prepare"):
+                path = bring_here(checkpoint, tier, self._checkpoints, attempt, ours, say)
+        except NotOwner:
+            raise
+        except (StoreError, RefusedCheckpoint, OSError) as error:
+            reason = error.message if isinstance(error, LonghaulError) else str(error)
+            say(f"WARNING: {reason}; trying the next copy")
+            self._silent.append(reason)
+            return None
+        took_s = self._clock.monotonic() - began
+        tell(
+            "fetched",
+            checkpoint.step,
+            tier=tier.name,
+            manifest=checkpoint.manifest_sha256,
+            size_bytes=checkpoint.size_bytes,
+            took_s=round(took_s, 3),
+        )
+        say(f"fetched step-{checkpoint.step} from {tier.name} in {short_seconds(took_s)}")
+        return next(c for c in catalogue(self._checkpoints) if c.path == path)
+
+
+def _unsent(uploader: Uploader) -> str:
+    name = uploader.tier.name
+    if not (uploader.pending or uploader.book_due):
+        return f"poisoned checkpoints could not be removed from {name}; the next start removes them"
+    what = [f"step-{step}" for step in sorted(uploader.pending)] or ["the run's book"]
+    return f"{', '.join(what)} could not be sent to {name}; the next start of this run sends it"
+
+
+def _data(change: TierChange) -> dict[str, Any]:
+    return {
+        "tier": change.tier,
+        "manifest": change.manifest_sha256,
+        "size_bytes": change.size_bytes,
+        "took_s": round(change.seconds, 3),
+        "message": change.message,
+    }

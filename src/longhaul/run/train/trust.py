@@ -1,0 +1,129 @@
+"""What a recipe or a run's folder would have `train` execute, and whether the user has agreed.
+
+A recipe may name a shell command that orders nodes and commands that log in to them. Both may come
+from somebody else, so they run only once the user has said that he trusts them: by typing them, or
+by `--trust`. That is remembered in his own state folder by the run's folder, the recipe's file and
+a hash of the commands: who changes a command is asked again, and a restart at night never is.
+
+Enters: a run's folder, what it is asked to do, what was typed. Leaves: nothing, or a refusal that
+shows the commands. Never knows: what they do.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from longhaul.config.load import load_recipe, parse_override, shipped_recipes
+from longhaul.config.recipe import Recipe
+from longhaul.core.errors import UsageError
+from longhaul.core.files import write_json
+from longhaul.logbook.folder import RunFolder
+from longhaul.logbook.run_spec import Asked
+
+
+def executed(settings: Recipe) -> dict[str, Any]:
+    """Dotted path → command of everything that a supervisor would run on a recipe's word."""
+    supervise = settings.supervise
+    found: dict[str, Any] = {
+        f"supervise.node.{number}.command": list(node.command)
+        for number, node in enumerate(supervise.node)
+        if node.command
+    }
+    if supervise.replace_command:
+        found["supervise.replace_command"] = supervise.replace_command
+    return found
+
+
+def refuse_untrusted(
+    folder: RunFolder,
+    asked: Asked,
+    named: str,
+    typed: Iterable[str],
+    trust: bool,
+    say: Callable[[str], None],
+) -> None:
+    """Let only a run pass whose commands the user trusts, and remember that he does.
+
+    Args:
+        folder: the run's.
+        asked: what it is asked to do.
+        named: recipe or run of this start. What a folder says of its recipe's file counts nothing:
+            it could name one that is trusted.
+        typed: options of this start, as `path=value`; a command among them is the user's own.
+        trust: he says that he trusts the others.
+        say: takes a sentence where it cannot be remembered.
+
+    Raises:
+        UsageError: he has not said so.
+    """
+    commands = executed(asked.settings())
+    own = _typed_commands(typed)
+    if asked.recipe in shipped_recipes():
+        own |= executed(load_recipe(asked.recipe).recipe)
+    foreign = {path: command for path, command in commands.items() if own.get(path) != command}
+    if not commands:
+        return
+    places = [folder.path.resolve()]
+    if named.endswith(".toml"):
+        places.append(Path(named).resolve())
+    marks = [_mark(place, commands) for place in places]
+    if foreign and not trust and not any(mark.exists() for mark in marks):
+        shown = "".join(f"\n  {path} = {json.dumps(what)}" for path, what in foreign.items())
+        raise UsageError(
+            f"run {folder.name} would execute what its recipe or its folder says, and you have not "
+            f"said yet that you trust it:{shown}",
+            "read it; if you trust it, start once with --trust (or LONGHAUL_TRUST=1): it is "
+            "remembered until a command changes",
+        )
+    # By its folder too: a run that is named itself needs no recipe.
+    for mark, place in zip(marks, places, strict=True):
+        if not mark.exists() and (trust or place == places[0]):
+            _remember(mark, place, commands, say)
+
+
+def trusted_folder() -> Path:
+    """Where it is remembered, one file for each."""
+    state = os.environ.get("XDG_STATE_HOME", "")
+    home = Path(state) if Path(state).is_absolute() else Path.home() / ".local" / "state"
+    return home / "longhaul" / "trusted"
+
+
+def _typed_commands(typed: Iterable[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for option in typed:
+        path, value = parse_override(option)
+        table = value
+        for part in reversed(path.split(".")):
+            table = {part: table}
+        supervise = table.get("supervise")
+        if not isinstance(supervise, dict):
+            continue
+        if "replace_command" in supervise:
+            found["supervise.replace_command"] = supervise["replace_command"]
+        nodes = supervise.get("node", [])
+        numbered = nodes.items() if isinstance(nodes, dict) else enumerate(nodes)
+        for number, node in numbered:
+            if isinstance(node, dict) and "command" in node:
+                found[f"supervise.node.{number}.command"] = node["command"]
+    return found
+
+
+def _mark(place: Path, commands: Mapping[str, Any]) -> Path:
+    decisive = json.dumps([str(place), commands], sort_keys=True)
+    return trusted_folder() / f"{hashlib.sha256(decisive.encode()).hexdigest()[:32]}.json"
+
+
+def _remember(
+    mark: Path, place: Path, commands: Mapping[str, Any], say: Callable[[str], None]
+) -> None:
+    try:
+        mark.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_json(mark, {"trusted": str(place), "commands": commands})
+    except OSError as error:
+        say(
+            f"WARNING: that {place} is trusted cannot be remembered in {mark.parent} "
+            f"({error.strerror}): give --trust at every start"
+        )

@@ -1,0 +1,137 @@
+"""The worker: one attempt at a run, from its folder alone (DESIGN, "Who judges what").
+
+Enters: a run's folder and its lease. Leaves: a trained model or a state to go on from, and an
+exit code.
+Never knows: who started it; only whether somebody supervises it.
+"""
+
+import os
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+
+from longhaul.core.addresses import is_cut_off, unsealed
+from longhaul.core.books import TimeBooks
+from longhaul.core.clocks import RealClock, process_start
+from longhaul.core.errors import ExitCode, RecipeError
+from longhaul.core.output import print_error
+from longhaul.core.signals import leaving_at_once, listening
+from longhaul.core.view import View
+from longhaul.data.pinned_text import text_for_training
+from longhaul.data.verification import verifying
+from longhaul.logbook.folder import RunFolder
+from longhaul.logbook.lease import Lease, acquire, join
+from longhaul.logbook.run_spec import read_asked
+from longhaul.parallel.layout import layout_for
+from longhaul.parallel.place import find_place
+from longhaul.run.train.attempt import Attempt
+from longhaul.run.train.bring_back import tell_if_brought_back
+from longhaul.run.train.run_history import read_past
+from longhaul.run.train.run_log import Book
+from longhaul.run.train.tiers import Tiers
+from longhaul.supervise.elastic import REPLICA
+from longhaul.supervise.nodes.placement import within_layout
+from longhaul.supervise.ranks.group import ATTEMPT, BEGAN
+from longhaul.supervise.ranks.lifeline import hold_on
+from longhaul.supervise.ranks.progress import ProgressFile, progress_path
+from longhaul.supervise.ranks.stacks import answer_for_stacks
+
+
+def enter(folder: RunFolder, view: View) -> ExitCode:
+    """Work under the lease of the supervisor that started this process, or else under its own.
+
+    Raises:
+        LeaseHeld: somebody else trains this run.
+    """
+    if os.environ.get(REPLICA, "0") != "0":
+        from longhaul.run.train.elastic import follow_pilot
+
+        return follow_pilot(folder)
+    place = find_place(os.environ)
+    if place is not None and place.rank > 0:
+        from longhaul.run.train.follower import follow
+
+        with answer_for_stacks(folder, place.rank):
+            grace_s = read_asked(folder).settings().supervise.grace_s
+            hold_on(os.environ, grace_s, folder.workers / f"{place.rank}.log")
+            return follow(place, folder)
+    clock = RealClock()
+    if ATTEMPT in os.environ:
+        return work(folder, join(folder, int(os.environ[ATTEMPT]), clock), view)
+
+    def own() -> ExitCode:
+        with acquire(folder, clock).keep() as lease:
+            return work(folder, lease, view)
+
+    if place is None:
+        return own()
+    from longhaul.parallel.world import telling_of_absence
+
+    return telling_of_absence(place, own)
+
+
+def work(folder: RunFolder, lease: Lease, view: View) -> ExitCode:
+    """Train the run in `folder` until it is finished or has to stop.
+
+    Raises:
+        DataError: its text cannot be prepared, or is not what was prepared any more.
+        NeedsPerson: going on would do harm.
+    """
+    clock = RealClock()
+    rank = int(os.environ.get("RANK", "0"))
+    began = float(os.environ.get(BEGAN) or process_start())
+    with ExitStack() as leaving:
+        leaving.enter_context(answer_for_stacks(folder, rank))
+        progress = ProgressFile(progress_path(folder, rank))
+        leaving.callback(progress.close)
+        past = read_past(folder)
+        already = max(0.0, time.time() - began)
+        books = TimeBooks(clock, past.start_bucket, already=already, watcher=progress.booked)
+        if past.last_seen is not None:
+            books.add("idle", max(0.0, began - past.last_seen))
+        book = Book(folder, lease, past, clock, books)
+        leaving.callback(book.close)
+        tell_if_brought_back(folder, book)
+        asked = read_asked(folder)
+        settings = within_layout(asked.settings(), os.environ)
+        place = find_place(os.environ)
+        layout_for(settings.parallel, place.size if place else 1)  # told before torch is imported
+        if place is not None and settings.parallel.elastic and REPLICA not in os.environ:
+            raise RecipeError(
+                f"parallel.elastic: {place.size} ranks of one world were started, no replicas",
+                "let `longhaul train` start them, or set parallel.elastic=false",
+            )
+        if is_cut_off():
+            for address in settings.checkpoint.remote:
+                unsealed(address)  # or each upload would fail, for as long as the run goes on
+        log = folder.workers / f"{rank}.log"
+        orphaned = hold_on(os.environ, settings.supervise.grace_s, log).is_set
+        tiers = Tiers.of(settings, folder, lease, clock)
+        leaving.callback(tiers.close)
+        attempt = Attempt(folder, settings, past, book, view, clock, progress, tiers)
+        if past.damaged_lines:
+            view.say(
+                f"WARNING: {past.damaged_lines} damaged lines in the journal; a decision may be "
+                f"lost: compare `longhaul diff {folder.name}`"
+            )
+        with leaving_at_once(), books.booked("prepare"):
+            dataset = text_for_training(folder, asked, view.say)
+            verification = verifying(dataset.folder, folder.path, view.say)
+            attempt = replace(attempt, verification=leaving.enter_context(verification))
+        wish = leaving.enter_context(listening(print_error, orphaned))
+        spin_little()
+        # Torch takes a second to import; mistakes in the recipe or the text were told before it.
+        from longhaul.run.train.flight import fly
+
+        return fly(attempt, dataset, wish)
+
+
+def spin_little() -> None:
+    """Settle how threads wait for each other; before torch is imported, whose OpenMP reads it.
+
+    By default a thread that waits for the others spins for milliseconds; beside one busy process
+    on two cores that made steps up to 54 times slower. A tenth of the default's turns costs little
+    on an idle machine and keeps the worst away; set the variable to choose otherwise (LOG.md,
+    2026-11-21).
+    """
+    os.environ.setdefault("GOMP_SPINCOUNT", "30000")

@@ -1,0 +1,59 @@
+"""Slow items of rank 0, and ranks that wait for them in collectives."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from longhaul.parallel import keep_alive
+from longhaul.parallel.keep_alive import STILL_AT_IT, patiently, told
+
+
+class Ranks:
+    """What rank 0 shares, in order; the others are given it."""
+
+    def __init__(self) -> None:
+        self.shared: list[Any] = []
+        self.twice = threading.Event()
+
+    def share(self, value: Any = None) -> Any:
+        if value is None:
+            return self.shared.pop(0)
+        self.shared.append(value)
+        if len(self.shared) >= 2:
+            self.twice.set()
+        return value
+
+
+def test_the_others_are_kept_in_touch_while_an_item_takes_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(keep_alive, "_WORD_EVERY_S", 0.001)
+    ranks = Ranks()
+
+    def slow() -> Iterator[str]:
+        assert ranks.twice.wait(30), "nobody was told"
+        yield "step-40"
+
+    given = patiently(slow(), ranks)  # type: ignore[arg-type]
+    assert next(given) == "step-40"
+    assert set(ranks.shared) == {STILL_AT_IT}
+    ranks.share("step-40")
+    assert told(ranks) == "step-40"  # type: ignore[arg-type]
+    assert list(given) == []
+
+
+def test_what_goes_wrong_there_goes_wrong_here() -> None:
+    def fails() -> Iterator[str]:
+        yield "first"
+        raise OSError("the store is gone")
+
+    given = patiently(fails(), Ranks())  # type: ignore[arg-type]
+    assert next(given) == "first"
+    with pytest.raises(OSError, match="the store is gone"):
+        next(given)
+
+
+def test_one_process_waits_for_itself() -> None:
+    assert list(patiently([1, 2], None)) == [1, 2]

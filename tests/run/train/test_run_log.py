@@ -1,0 +1,56 @@
+"""What an attempt may still write once another one has taken its run over."""
+
+from pathlib import Path
+
+import pytest
+
+from longhaul.core.books import TimeBooks
+from longhaul.core.clocks import FakeClock
+from longhaul.core.errors import ExitCode, NotOwner
+from longhaul.logbook.folder import RunFolder, create_run
+from longhaul.logbook.lease import Lease, acquire, join, leave_behind
+from longhaul.logbook.ledger import LedgerState, load_ledger
+from longhaul.run.train.run_history import read_past
+from longhaul.run.train.run_log import Book
+from longhaul.supervise.history import Chronicle
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return create_run(tmp_path / "trial", FakeClock())
+
+
+def book_of(folder: RunFolder, lease: Lease) -> Book:
+    clock = FakeClock()
+    return Book(folder, lease, read_past(folder), clock, TimeBooks(clock))
+
+
+def set_lr(book: Book, value: float) -> None:
+    book.decide("set", 5, {"path": "optim.lr", "value": value}, who="anna", reason="")
+
+
+def test_a_fenced_attempt_decides_nothing_and_learns_that_it_must_end(folder: RunFolder) -> None:
+    clock = FakeClock()
+    book = book_of(folder, acquire(folder, clock))
+    set_lr(book, 1e-3)
+    leave_behind(folder, 2, clock)
+    with pytest.raises(NotOwner, match="another attempt has taken this run over") as raised:
+        set_lr(book, 3.0)
+    assert raised.value.exit_code is ExitCode.START_AGAIN
+    assert book.ledger.state.overrides_at(5) == {"optim.lr": 1e-3}, "nor is it applied"
+    book.tell("note", 5, text="what it records of itself may help whoever looks for the cause")
+    book.close()
+    next_attempt = book_of(folder, join(folder, 2, clock))
+    assert next_attempt.ledger.state.overrides_at(5) == {"optim.lr": 1e-3}
+    assert load_ledger(folder)[0].decisions == 1
+
+
+def test_a_fenced_supervisor_poisons_no_checkpoint(folder: RunFolder) -> None:
+    clock = FakeClock()
+    lease = acquire(folder, clock)
+    chronicle = Chronicle(folder, lease.attempt, clock, lease.is_ours)
+    leave_behind(folder, 2, clock)
+    with pytest.raises(NotOwner):
+        chronicle.poison(20, "abc", 25, "the same crash")
+    chronicle.close()
+    assert load_ledger(folder)[0] == LedgerState()
