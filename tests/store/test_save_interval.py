@@ -1,10 +1,113 @@
+import math
 from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from longhaul.config.load import load_recipe
 from longhaul.core.clocks import FakeClock
 from longhaul.core.records import Event, StepRecord
-from longhaul.store.interval import UNMEASURED_STEPS, daly_interval
-from longhaul.store.save_interval import SaveInterval
+from longhaul.store.save_interval import (
+    UNMEASURED_STEPS,
+    Interval,
+    Measured,
+    SaveInterval,
+    best_interval,
+    between_failures,
+    daly_interval,
+    next_interval,
+)
+
+
+def wall_time(interval_s: float, cost_s: float, between_s: float) -> float:
+    """Daly's model, equation 13, per second of training: failures come at any time, saves too."""
+    return between_s * math.expm1((interval_s + cost_s) / between_s) / interval_s
+
+
+@given(st.floats(0.01, 600), st.floats(600, 1e7))
+def test_no_other_interval_loses_much_less(cost_s: float, between_s: float) -> None:
+    ours = wall_time(daly_interval(cost_s, between_s), cost_s, between_s)
+    others = [
+        wall_time(cost_s * 1.02**power, cost_s, between_s)
+        for power in range(-200, 1200)
+        if cost_s * 1.02**power < 30 * between_s
+    ]
+    assert ours <= 1.02 * min(others)
+
+
+def test_youngs_formula_for_a_cheap_save() -> None:
+    assert daly_interval(1.0, 1e6) == pytest.approx(math.sqrt(2e6), rel=2e-3)
+
+
+def test_saving_that_costs_more_than_training_between_failures() -> None:
+    assert daly_interval(100.0, 50.0) == 50.0
+    assert daly_interval(100.0, 10.0) == 10.0
+
+
+@given(st.floats(0.01, 100), st.floats(1e3, 1e7))
+def test_dearer_saves_are_rarer_and_more_failures_bring_more_saves(
+    cost_s: float, between_s: float
+) -> None:
+    assert daly_interval(cost_s, between_s) <= daly_interval(2 * cost_s, between_s)
+    assert daly_interval(cost_s, between_s) <= daly_interval(cost_s, 2 * between_s)
+
+
+def test_without_a_failure_the_prior_holds_and_every_failure_counts() -> None:
+    assert between_failures(0, 0.0, 1) == 15_000 * HOUR
+    assert between_failures(0, 0.0, 1000) == 15 * HOUR
+    # OPT-175B: 105 restarts in 60 days of 992 GPUs.
+    assert between_failures(105, 60 * 24 * HOUR, 992) == pytest.approx(13.7 * HOUR, rel=0.01)
+
+
+def test_what_was_not_measured_gives_the_plain_default() -> None:
+    assert best_interval(Measured()).steps == UNMEASURED_STEPS
+    assert best_interval(Measured(stalls_s=[1.0])).steps == UNMEASURED_STEPS
+    assert best_interval(Measured(steps_s=[1.0] * 9)).steps == UNMEASURED_STEPS
+    nonsense = Measured(stalls_s=[math.nan, math.inf], steps_s=[1.0] * 9)
+    assert best_interval(nonsense).steps == UNMEASURED_STEPS
+
+
+def test_the_formula_in_steps() -> None:
+    measured = Measured(
+        stalls_s=[2.0, 2.0, 30.0], saves_s=[5.0], steps_s=[4.0] * 10,
+        failures=9, uptime_s=100 * HOUR, devices=1000,
+    )  # fmt: skip
+    best = best_interval(measured)
+    assert best.steps == round(daly_interval(2.0, 11.5 * HOUR) / 4)
+    assert "9 failures: one failure in 11 h 30 min expected" in best.reason
+
+
+def test_saves_do_not_overtake_each_other() -> None:
+    slow = Measured(stalls_s=[1e-6], saves_s=[60.0], steps_s=[1.0] * 10)
+    best = best_interval(slow)
+    assert best.steps == 61
+    assert "not sooner" in best.reason
+
+
+def test_a_save_that_costs_nothing_is_made_at_every_step_it_can() -> None:
+    assert best_interval(Measured(stalls_s=[0.0], steps_s=[1.0] * 9)).steps == 1
+
+
+@given(
+    st.lists(st.floats(0, 1e4), max_size=5), st.lists(st.floats(0, 1e4), max_size=5),
+    st.lists(st.floats(0, 1e3), max_size=9), st.integers(0, 1000), st.floats(0, 1e8),
+    st.integers(1, 100_000),
+)  # fmt: skip
+def test_it_is_always_a_number_of_steps(stalls, saves, steps, failures, uptime, devices) -> None:
+    measured = Measured(
+        stalls_s=stalls, saves_s=saves, steps_s=steps, failures=failures, uptime_s=uptime,
+        devices=devices,
+    )  # fmt: skip
+    assert best_interval(measured).steps >= 1
+
+
+def test_small_changes_are_none() -> None:
+    assert next_interval(None, Interval(100, "")) == Interval(100, "")
+    assert next_interval(100, Interval(119, "")) is None
+    assert next_interval(100, Interval(81, "")) is None
+    assert next_interval(100, Interval(121, "")) == Interval(121, "")
+
 
 AUTO = load_recipe("quickstart", ["checkpoint.interval_steps='auto'"]).recipe
 FIXED = load_recipe("quickstart").recipe

@@ -20,9 +20,9 @@ from longhaul.core.units import Bytes, Seconds, short_bytes, short_seconds
 from longhaul.plan.memory import checkpoint_bytes
 from longhaul.run.preflight.data import vocabulary
 from longhaul.run.preflight.ground import Check, Ground, failed, judged, skipped
-from longhaul.store.interval import between_failures, daly_interval
 from longhaul.store.manifest import FileEntry
 from longhaul.store.patience import Patience
+from longhaul.store.save_interval import between_failures, daly_interval
 from longhaul.store.store_files import StoreFiles
 
 _PIECE: Bytes = 8 << 20
