@@ -5,15 +5,15 @@ line is crossed, an alarm beyond it. Never knows: what makes a gauge grow.
 
 Healthy gauges grow too, fast while the rate warms up and then ever more slowly, as a small power of
 the run's age or its logarithm. What ends badly grows by a share of itself at every step. So growth
-counts if it is steady (`steady.py`) and reaches its line within a share of the run's age; where a
-gauge has no line, if it is faster than a large power of age and has left behind whatever any layer
-showed before. To stand high without growing is at most a warning. Weights that shrink as fast are
-told too: decay then outweighs all that is learned.
+counts if it is steady (`steady_slope`) and reaches its line within a share of the run's age; where
+a gauge has no line, if it is faster than a large power of age and has left behind whatever any
+layer showed before. To stand high without growing is at most a warning. Weights that shrink as fast
+are told too: decay then outweighs all that is learned.
 """
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median_low
 from typing import NamedTuple
@@ -21,8 +21,51 @@ from typing import NamedTuple
 from longhaul.config.diagnose import GrowthLimits
 from longhaul.core.records import Severity, StepRecord
 from longhaul.diagnose.danger_lines import Line, line_of
+from longhaul.diagnose.robust import trend
 from longhaul.diagnose.sign import HEALTHY, Change, Detector, Mark, Sign, Signs, mark
-from longhaul.diagnose.steady import pace, steady_slope
+
+_STEADY = 0.5
+"""Least slope of the later half of the readings over that of all: what flattens is healthy."""
+_BACK_READINGS = 4
+"""Readings, times the distance at which a trend was seen, over which its pace is followed back."""
+
+
+def steady_slope(
+    times: Sequence[int], values: Sequence[float], limits: GrowthLimits
+) -> float | None:
+    """Slope of the logarithm per step, if the growth is no accident and does not flatten."""
+    count = len(values)
+    if not values[0] * (1 + limits.least_rise) < values[-1] < math.inf:
+        return None
+    if not all(0 < value < math.inf for value in values):
+        return None
+    logs = [math.log(value) for value in values]
+    whole = trend(times, logs)
+    if whole.concordance < limits.concordance:
+        return None
+    if whole.slope * (times[-1] - times[0]) < limits.deviations * whole.deviation:
+        return None
+    later = trend(times[count // 2 :], logs[count // 2 :])
+    if later.slope < _STEADY * whole.slope:
+        return None
+    return min(whole.slope, later.slope)
+
+
+def pace(times: Sequence[int], values: Sequence[float], slope: float, stride: int) -> int:
+    """Number of the reading at which growth at this slope began.
+
+    Followed back from the last reading until the pace is half of it: a gauge may have grown in the
+    first steps of a run too, healthily, and what is to blame began later.
+    """
+    back = _BACK_READINGS * stride
+    for number in range(len(values) - 1, back - 1, -1):
+        before, now = values[number - back], values[number]
+        if not (0 < before < math.inf and 0 < now < math.inf):
+            return number
+        if math.log(now / before) < slope / 2 * (times[number] - times[number - back]):
+            return number
+    return 0
+
 
 _READINGS_KEPT = 64
 _NEAR = 0.5
