@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from longhaul.logbook.ledger import Health
 from longhaul.store.catalogue import Checkpoint
-from longhaul.store.relief import to_make_room
+from longhaul.store.retention import to_make_room
 
 
 def entry(step: int, size: int = 10, damaged: bool = False) -> Checkpoint:

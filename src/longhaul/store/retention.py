@@ -6,12 +6,16 @@ back to, something lies on disk that is not beyond it. Where no checkpoint is as
 run has snapshots from its very beginning, or from before its first checkpoint, which stays then; a
 rollback behind that one leaves the beginning to go on from (`may_begin_anew`).
 
-Enters: the catalogue, the health of each, how many to keep, the oldest snapshot. Leaves: those to
-remove. Never knows: how they are removed (`commit.remove`) or when.
+On a full disk more give way than that, because a new checkpoint is worth more than the old ones:
+but never so much that a failure in the next second would leave nothing to go on from (S3).
+
+Enters: the catalogue, the health of each, how many to keep, the oldest snapshot; bytes needed.
+Leaves: those to remove. Never knows: how they are removed (`commit.remove`) or when.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
+from longhaul.core.units import Bytes
 from longhaul.logbook.ledger import CheckpointHealth, Health
 from longhaul.store.catalogue import Checkpoint
 
@@ -89,3 +93,37 @@ def may_begin_anew(recorded: Mapping[int, CheckpointHealth], gone_back_to: int |
     return not any(
         known.health != "poisoned" and step <= gone_back_to for step, known in recorded.items()
     )
+
+
+def to_make_room(
+    checkpoints: Sequence[Checkpoint],
+    health: Mapping[int, Health],
+    held_elsewhere: Collection[str],
+    needed: Bytes,
+) -> list[Checkpoint]:
+    """The checkpoints whose removal frees at least `needed` bytes; none if that cannot be.
+
+    First those that nobody would go back to, then older ones, then those that another tier holds,
+    read back there. The newest verified one and the newest good one go only if a tier holds them.
+
+    Args:
+        checkpoints: in the run's own folder, in any order.
+        health: step → health; a step that is absent counts as committed.
+        held_elsewhere: hashes of the manifests that other tiers hold.
+        needed: bytes beyond those that are free.
+    """
+    ordered = sorted(checkpoints, key=lambda checkpoint: checkpoint.step)
+    sound = [c for c in ordered if health.get(c.step) != "poisoned" and not c.damage]
+    verified = [c for c in sound if health.get(c.step) in ("verified", "good")]
+    good = [c for c in sound if health.get(c.step) == "good"]
+    # What was committed and not yet read back is nobody's safety, but it may be being read back.
+    needed_here = [*sound[-1:], *verified[-1:], *good[-1:]]
+    unsound = [c for c in ordered if c not in sound] if sound else []
+    older = [c for c in sound if c not in needed_here]
+    safe = [c for c in sound if c in needed_here and c.manifest_sha256 in held_elsewhere]
+    gone: list[Checkpoint] = []
+    for checkpoint in (*unsound, *older, *safe):
+        if sum(c.size_bytes for c in gone) >= needed:
+            break
+        gone.append(checkpoint)
+    return gone if gone and sum(c.size_bytes for c in gone) >= needed else []

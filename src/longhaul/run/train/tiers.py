@@ -27,12 +27,11 @@ from longhaul.store.catalogue import Checkpoint, catalogue
 from longhaul.store.commit import remove
 from longhaul.store.fetching import Copy, bring_here, forget_downloads, newest_of_all
 from longhaul.store.health import health_now, health_of
-from longhaul.store.pace import Pace
 from longhaul.store.patience import StoreError
-from longhaul.store.relief import to_make_room
 from longhaul.store.remote import RemoteTier
+from longhaul.store.retention import to_make_room
 from longhaul.store.strict import RefusedCheckpoint
-from longhaul.store.throttle import Throttle
+from longhaul.store.throttle import Pace, Throttle
 from longhaul.store.tier_changes import TierChange
 from longhaul.store.uploader import Uploader
 
