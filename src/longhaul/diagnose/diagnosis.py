@@ -4,6 +4,9 @@ Enters: `StepRecord`s and `Event`s in the order of the journal, and limits. Leav
 the same ones for the same records and limits, live or replayed from an old journal.
 Never knows: tensors, files, the clock, or what is done about a finding.
 
+What is the same trouble going on is told once (`Incidents`). Where the schedule changed something,
+levels may change from there on (`Schedule`; INCIDENTS H1, H2, H4).
+
 Memory: the last `memory_steps` records are kept. Whenever the line of training breaks, because an
 attempt begins or a rollback goes back to an earlier step, the judgement is built anew from those
 of them that still hold. That is the one way in which anything is forgotten, and why a judgement
@@ -12,13 +15,132 @@ that was rebuilt from a journal goes on exactly like one that was there all the 
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from longhaul.config.diagnose import DiagnoseSection
 from longhaul.core.records import Event, Finding, Record, StepRecord
-from longhaul.diagnose.detectors import detectors
-from longhaul.diagnose.incidents import Incidents
-from longhaul.diagnose.scheduled import Schedule
-from longhaul.diagnose.sign import Sign
+from longhaul.diagnose.divergence import Divergence
+from longhaul.diagnose.frozen_group import FrozenGroup
+from longhaul.diagnose.gradient_spike import GradientSpike
+from longhaul.diagnose.growth import Growth
+from longhaul.diagnose.loss_scale import LossScaleCollapse
+from longhaul.diagnose.loss_spike import LossSpike
+from longhaul.diagnose.non_finite import NonFinite
+from longhaul.diagnose.overfitting import Overfitting
+from longhaul.diagnose.plateau import Plateau
+from longhaul.diagnose.sign import Change, Detector, Sign, Signs
+from longhaul.diagnose.slow_progress import SlowProgress
+from longhaul.diagnose.throughput import ThroughputDrop
+from longhaul.diagnose.too_good import TooGood
+
+
+def detectors(
+    limits: DiagnoseSection, total_steps: int | None, least_scale: float
+) -> tuple[Detector, ...]:
+    """New ones, in the order in which they are asked."""
+    return (
+        NonFinite(limits.non_finite),
+        LossSpike(limits.loss_spike),
+        GradientSpike(limits.gradient_spike),
+        Divergence(limits.divergence),
+        LossScaleCollapse(limits.loss_scale, least_scale),
+        Growth(limits.growth, total_steps),
+        Plateau(limits.plateau, total_steps),
+        SlowProgress(limits.slow_progress),
+        FrozenGroup(limits.frozen_group),
+        TooGood(limits.too_good),
+        Overfitting(limits.overfitting),
+        ThroughputDrop(limits.throughput),
+    )
+
+
+_RANK = {"notice": 0, "warning": 1, "alarm": 2}
+
+
+@dataclass(slots=True)
+class _Incident:
+    rank: int
+    judgements: int = 0  # without a sign of it
+    since_told: int = 0  # judgements with a sign of it
+
+
+class Incidents:
+    """The open incidents of one detector.
+
+    Args:
+        quiet: judgements in a row without a sign, after which an incident is closed.
+        again: signs after which an alarm that goes on is told again: what was done about it did
+            not help, and a run must not go on like that in silence; None: never.
+    """
+
+    def __init__(self, quiet: int, again: int | None = None) -> None:
+        self._quiet = quiet
+        self._again = again
+        self._open: dict[tuple[str, str], _Incident] = {}
+
+    def news(self, signs: Signs) -> tuple[Sign, ...]:
+        """Signs that are news."""
+        if signs is None or not (signs or self._open):
+            return ()
+        self._age({(sign.kind, sign.subject) for sign in signs})
+        told = []
+        for sign in signs:
+            key, rank = (sign.kind, sign.subject), _RANK[sign.severity]
+            incident = self._open.get(key)
+            if incident is None:
+                self._open[key] = _Incident(rank)
+                told.append(sign)
+                continue
+            incident.since_told += 1
+            due = self._again is not None and incident.since_told >= self._again
+            goes_on = due and rank == _RANK["alarm"]
+            if rank > incident.rank or goes_on:
+                incident.rank, incident.since_told = max(rank, incident.rank), 0
+                told.append(sign)
+        return tuple(told)
+
+    def _age(self, seen: set[tuple[str, str]]) -> None:
+        for key, incident in list(self._open.items()):
+            incident.judgements = 0 if key in seen else incident.judgements + 1
+            if incident.judgements >= self._quiet:
+                del self._open[key]
+
+
+_JUMP = 1.25
+"""Schedules move the learning rate by a few per cent a step at most, once it is warm; a larger
+step is a decision, after which other levels are due."""
+
+
+class Schedule:
+    """Remembers the step before."""
+
+    def __init__(self) -> None:
+        self._before: StepRecord | None = None
+
+    def changed(self, record: StepRecord) -> Change:
+        """What this step brought; nothing at the first."""
+        before, self._before = self._before, record
+        if before is None:
+            return ""
+        if (
+            record.sequences != before.sequences
+            or record.sequence_length != before.sequence_length
+            or record.mixture_stage != before.mixture_stage
+            or record.attention_window != before.attention_window
+        ):
+            return "data"
+        return "rate" if _rate_jumped(before, record) else ""
+
+
+def _rate_jumped(before: StepRecord, record: StepRecord) -> bool:
+    """The learning rate was changed by a decision, not by its schedule."""
+    if before.learning_rate <= 0:
+        return False
+    ratio = record.learning_rate / before.learning_rate
+    if before.warmup or record.warmup:
+        # A warm-up only ever raises it.
+        return ratio < 1 / _JUMP
+    return not 1 / _JUMP <= ratio <= _JUMP
 
 
 class Diagnosis:

@@ -1,7 +1,7 @@
 """What a detector says about one record.
 
 Enters and leaves: nothing; these are the words detectors speak, and the protocol they keep.
-Never knows: what was said before (`incidents.py`), or what is done about it (`recover/`).
+Never knows: what was said before (`diagnosis.py`), or what is done about it (`recover/`).
 """
 
 from collections.abc import Mapping
