@@ -30,14 +30,13 @@ from longhaul.recover.budgets import (
     since_fallback,
     spent,
 )
-from longhaul.recover.draft import draft
+from longhaul.recover.draft import draft, what_is_wrong
 from longhaul.recover.learning_rate import PATH, rates
 from longhaul.recover.loss_level import is_worse
 from longhaul.recover.plan import WHO, Plan, Situation
 from longhaul.recover.rungs import Means, Remedy, fallback_remedy, remedy_of
 from longhaul.recover.sizes import Sizes, sizes_of
 from longhaul.recover.undo import suspicion
-from longhaul.recover.words import what_is_wrong
 
 _BY_URGENCY = (
     "non-finite",
