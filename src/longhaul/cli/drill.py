@@ -8,14 +8,37 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from longhaul.cli.drill_group import OF_RECIPE, DrillGroup, OfRecipe
 from longhaul.cli.options import DataPath, Overrides, RecipeName
 from longhaul.core.errors import ExitCode, UsageError
 from longhaul.core.units import Seconds
+
+OF_RECIPE = "RECIPE"
+"""Name of the command that takes whatever is none."""
+_HELP = ("--help",)
+
+
+class DrillGroup(TyperGroup):
+    """A group whose first word is one of its commands, or else a recipe."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As ever, once the command of a recipe was put before a recipe."""
+        if args and args[0] not in self.commands and args[0] not in _HELP:
+            args = [OF_RECIPE, *args]
+        return list(super().parse_args(ctx, args))
+
+
+class OfRecipe(TyperCommand):
+    """That command: its name stands where the recipe's own will."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Leaves its argument out, which is there already."""
+        return ["[OPTIONS]"]
+
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _NOTICES = (signal.SIGTERM, signal.SIGHUP)
