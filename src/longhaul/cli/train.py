@@ -14,7 +14,7 @@ from longhaul.cli.options import (
     RecipeName,
     RunsFolder,
 )
-from longhaul.cli.standard_files import open_standard_files
+from longhaul.cli.worker import open_standard_files
 from longhaul.core.output import print_out
 from longhaul.logbook.folder import RunFolder
 

@@ -1,12 +1,23 @@
 """`longhaul worker`: one rank of a run, as the supervisor, torchrun or srun starts it."""
 
 import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from longhaul.cli.standard_files import open_standard_files
+
+def open_standard_files() -> None:
+    """Open on nothing those that a daemon closed before it started us; else pipes and logs would
+    take their numbers.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) < 3:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r"))
 
 
 def worker(run: Annotated[Path, typer.Argument(metavar="RUN", help="the run's folder")]) -> None:
