@@ -104,3 +104,17 @@ def test_a_gauge_that_is_high_from_the_start_has_no_losses_to_be_held_against(ma
     step, plan = judged(make, 0.0, lambda step: HIGH)
     assert plan.actions == ("rollback", "lower-lr")
     assert step < 110
+
+
+def test_a_judge_after_a_restart_knows_the_losses_that_the_one_before_it_knew(make):
+    recipe = make.recipe(diagnose={"memory_steps": 256})
+    records = [make.step(step, loss=5.0 - 1e-3 * step) for step in range(1, 901)]
+    live = Judgement(recipe, records)
+    again = Judgement(recipe, records[-Judgement.records_needed(recipe) :])
+    lost = make.step(901, loss=math.nan, masked=False)
+    drafts = []
+    for judge in (live, again):
+        judge.observe(lost)
+        drafts.append(judge.draft(LedgerState()))
+    assert drafts[0].situation.losses[:-1] == drafts[1].situation.losses[:-1]
+    assert [step for step, _ in drafts[0].situation.losses] == list(range(646, 902))

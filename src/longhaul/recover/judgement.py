@@ -33,8 +33,6 @@ _RECENT_STEPS = 64
 """Steps that typical figures are taken from."""
 _LINE_STEPS = 512
 """Records kept for who looks for a cause."""
-_LOSSES = 4_096
-"""Losses kept: a change is suspected for thousands of steps, and held against those before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +78,7 @@ class Judgement:
         self._residuals: deque[float] = deque(maxlen=_RECENT_STEPS)
         self._pending: tuple[Finding, ...] = ()
         self._line: deque[StepRecord] = deque(maxlen=_LINE_STEPS)
-        self._losses: deque[tuple[int, float]] = deque(maxlen=_LOSSES)
+        self._losses: deque[tuple[int, float]] = deque(maxlen=settings.diagnose.memory_steps)
         self._looked = 0
         for record in past:
             self._observe(record)
@@ -108,6 +106,8 @@ class Judgement:
             before, self._settings = self._settings, settings
             if _judged_by(settings) != _judged_by(before):
                 self._diagnosis.change(*_judged_by(settings))
+            # As many as the last records of a journal give back.
+            self._losses = deque(self._losses, settings.diagnose.memory_steps)
 
     def observe(self, record: StepRecord | Event) -> tuple[Finding, ...]:
         """What a record brings to light; the next draft takes it up."""
