@@ -21,11 +21,13 @@ from longhaul.logbook.segments import read_segments
 from longhaul.run.train import bring_back, request_handler
 from longhaul.run.train.control_requests import ask_rollback
 from longhaul.run.train.launch import Start, start
+from longhaul.run.train.tiers import Tiers
 from longhaul.store.book_index import place_of
 from longhaul.store.book_return import find_book
 from longhaul.store.catalogue import catalogue
 from longhaul.store.store_files import StoreFiles
 from longhaul.train.step import TrainingStep
+from longhaul.train.trainer import Trainer
 
 TINY = (
     "model.width=16", "model.layers=1", "model.context=32",
@@ -42,21 +44,16 @@ Doings = dict[int, Callable[[], None]]
 
 
 class Watcher(SilentView):
-    """Does something when a step is shown, and may wait for each checkpoint to be elsewhere."""
+    """Does something when a step, or a checkpoint that was read back, is shown."""
 
-    def __init__(self, at: Doings, saved: Doings, store: Path | None) -> None:
+    def __init__(self, at: Doings, saved: Doings) -> None:
         super().__init__()
-        self.at, self.saved, self.store = at, saved, store
+        self.at, self.saved = at, saved
 
     def show(self, record: StepRecord | Event) -> None:
         if isinstance(record, StepRecord) and record.step in self.at:
             self.at.pop(record.step)()
         verified = isinstance(record, Event) and record.data.get("health") == "verified"
-        if self.store is not None and not self.store.is_file() and verified:
-            deadline = time.monotonic() + DEADLINE_S
-            while not list(self.store.glob(f"drill/step-{record.step}-*/manifest.json")):
-                assert time.monotonic() < deadline, f"step {record.step} was not sent"
-                time.sleep(0.005)
         if verified and record.step in self.saved:
             self.saved.pop(record.step)()
 
@@ -74,9 +71,22 @@ def two_steps_after(checkpoint: int, *actions: Callable[[], None]) -> dict[str, 
     )}}  # fmt: skip
 
 
+def keep_in_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have each checkpoint read back, and sent where the store answers, before the next step."""
+    saved, offer = Trainer.saved, Tiers.offer
+
+    def offered(self: Tiers, recorded: Any) -> None:
+        offer(self, recorded)
+        assert all(one.settle(DEADLINE_S) or one.settled for one in self._uploaders), "not sent"
+
+    monkeypatch.setattr(Trainer, "saved", lambda self, wait=False: saved(self, wait=True))
+    monkeypatch.setattr(Tiers, "offer", offered)
+
+
 class Room:
-    def __init__(self, path: Path, prepared: Path) -> None:
+    def __init__(self, path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.runs, self.prepared, self.store = path / "runs", prepared, path / "store"
+        self.monkeypatch = monkeypatch
         self.folder = RunFolder(self.runs / "drill")
         self.said = ""
 
@@ -89,14 +99,17 @@ class Room:
         new: bool = False,
         in_step: bool = False,
     ) -> ExitCode:
-        view = Watcher({} if at is None else at, saved or {}, self.store if in_step else None)
+        view = Watcher({} if at is None else at, saved or {})
         typed = (*TINY, f"checkpoint.remote='{self.store}'", f"train.steps={steps}", *options)
-        try:
-            return start(
-                Start("drill", typed, runs=self.runs, prepared=self.prepared, new=new), view
-            )
-        finally:
-            self.said = "\n".join(view.said)
+        with self.monkeypatch.context() as patched:
+            if in_step:
+                keep_in_step(patched)
+            try:
+                return start(
+                    Start("drill", typed, runs=self.runs, prepared=self.prepared, new=new), view
+                )
+            finally:
+                self.said = "\n".join(view.said)
 
     def ask(self, kind: str, **data: Any) -> Callable[[], None]:
         def submitted() -> None:
@@ -121,7 +134,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def room(tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch) -> Room:
     monkeypatch.setattr(request_handler, "_LOOK_EVERY_S", 0.0)
-    return Room(tmp_path, prepared)
+    return Room(tmp_path, prepared, monkeypatch)
 
 
 def test_a_lost_run_comes_back_with_its_decisions_and_its_story(room: Room) -> None:
