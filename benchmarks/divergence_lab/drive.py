@@ -4,23 +4,25 @@ Enters: a declared run. Leaves: its step records and events, exactly as a live r
 with a clock that is told the time. Never knows: why the run goes wrong, or what is found in it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import torch
 from benchmarks.divergence_lab.faults import DisturbedStep
 from benchmarks.divergence_lab.other import is_of_other_text, located, sources
 from benchmarks.divergence_lab.runs import BASE, Run
 
+from longhaul.checkpoint.capture import TrainingState
+from longhaul.checkpoint.saver import CheckpointChange, Saver
 from longhaul.checkpoint.snapshots import SnapshotRing
 from longhaul.config.load import load_recipe, with_overrides
 from longhaul.config.recipe import Recipe
 from longhaul.core.books import TimeBooks
 from longhaul.core.clocks import FakeClock
 from longhaul.core.records import Decision, Event, StepRecord
+from longhaul.core.units import Seconds
 from longhaul.data.batches import BatchReader
 from longhaul.data.dataset import Dataset
 from longhaul.data.prepare import prepare
@@ -37,20 +39,24 @@ _EVALUATION_S = 0.4
 _SAVE_S = 3.0
 
 
-class _SlowSaver:
+class SlowSaver(Saver):
     """Stands in for the saver: saves nothing, and takes its time."""
 
     def __init__(self, clock: FakeClock) -> None:
         self._clock = clock
 
-    def save(self, step: int, state: Any) -> None:
+    def save(
+        self, step: int, state: TrainingState, alive: Callable[[], object] = lambda: None
+    ) -> Seconds:
         self._clock.advance(_SAVE_S)
+        return 0.0
 
-    def wait(self) -> None:
+    def wait(self, alive: Callable[[], object] = lambda: None) -> Seconds:
         """Nothing is under way."""
+        return 0.0
 
-    def poll(self) -> tuple[()]:
-        return ()
+    def poll(self) -> list[CheckpointChange]:
+        return []
 
 
 @cache
@@ -120,7 +126,7 @@ def make_trainer(run: Run, home: Path) -> tuple[Trainer, BatchReader]:
         progress=Progress(recipe, dataset.identity),
         batches=batches,
         dataset=dataset,
-        saver=_SlowSaver(clock),  # type: ignore[arg-type]
+        saver=SlowSaver(clock),
         snapshots=SnapshotRing(0),
         books=TimeBooks(clock),
         clock=clock,

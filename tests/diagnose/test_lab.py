@@ -1,6 +1,7 @@
 """The divergence lab: its split, its truth, its scores, and the judgement on stored traces."""
 
 import hashlib
+import inspect
 import math
 import random
 import sys
@@ -13,13 +14,14 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from benchmarks.divergence_lab import lab, score, traces
+from benchmarks.divergence_lab import drive, lab, score, traces
 from benchmarks.divergence_lab.causes import CAUSES
 from benchmarks.divergence_lab.generate import Made
 from benchmarks.divergence_lab.runs import HARMLESS, MORE_FROM, catalogue
 from benchmarks.divergence_lab.split import UNSEEN_MECHANISM, part_of
 from benchmarks.divergence_lab.truth import Truth, judged_by_itself, judged_by_twin
 
+from longhaul.checkpoint.saver import Saver
 from longhaul.core.records import Event, Finding, StepRecord
 
 RUNS = list(catalogue())
@@ -248,3 +250,14 @@ def test_the_judgement_on_stored_traces() -> None:
     assert figures.harmed >= 20
     assert figures.recall.value >= RECALL, Counter(missed)
     assert len(false) <= MOST_FALSE_ALARMS, Counter(false)
+
+
+# --- what stands in for the real thing ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["save", "wait", "poll"])
+def test_the_saver_of_the_lab_takes_what_the_trainer_gives_a_real_one(name: str) -> None:
+    def arguments(kind: type[Saver]) -> list[str]:
+        return list(inspect.signature(getattr(kind, name)).parameters)
+
+    assert arguments(drive.SlowSaver) == arguments(Saver)
