@@ -17,11 +17,10 @@ from unittest.mock import patch
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from longhaul.core.books import TimeBooks
-from longhaul.core.clocks import RealClock
-from longhaul.core.fingerprint import fingerprint
+from longhaul.core.clocks import RealClock, TimeBooks
+from longhaul.core.machine import fingerprint
+from longhaul.core.output import SilentView
 from longhaul.core.records import StepRecord
-from longhaul.core.view import SilentView
 from longhaul.data.batches import BatchReader
 from longhaul.data.pinned_text import text_for_training
 from longhaul.logbook.folder import RunFolder, create_run

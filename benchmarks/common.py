@@ -122,7 +122,7 @@ def _commit() -> str:
 
 
 def _device() -> dict[str, object]:
-    from longhaul.core.fingerprint import machine
+    from longhaul.core.machine import machine
 
     facts = machine()
     return {key: facts[key] for key in ("cpu", "usable_cores", "memory_bytes")} | {

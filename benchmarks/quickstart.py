@@ -13,10 +13,10 @@ import time
 from pathlib import Path
 
 from common import at_most, figure, write_results
+from longhaul.core.clocks import time_spent, wall_seconds
 from longhaul.core.records import StepRecord
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal
-from longhaul.logbook.timeline import time_spent, wall_seconds
 
 
 def longhaul(room: Path, *arguments: str) -> float:

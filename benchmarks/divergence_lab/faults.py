@@ -15,7 +15,7 @@ from benchmarks.divergence_lab.runs import Fault, Run
 from torch import Tensor
 
 from longhaul.core.clocks import FakeClock
-from longhaul.core.keys import derive_key
+from longhaul.core.schedules import derive_key
 from longhaul.data.batches import Batch
 from longhaul.model.gpt import GPT
 from longhaul.train.step import TrainingStep

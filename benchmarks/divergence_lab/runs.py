@@ -17,7 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
-from longhaul.core.keys import derive_key
+from longhaul.core.schedules import derive_key
 
 BASE = Path(__file__).with_name("base.toml")
 GENERATION = 1

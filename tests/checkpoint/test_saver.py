@@ -18,7 +18,7 @@ from longhaul.checkpoint.saver import CheckpointChange, Saver
 from longhaul.checkpoint.staging import Staging
 from longhaul.core import files
 from longhaul.core.clocks import FakeClock
-from longhaul.core.meter import moved
+from longhaul.core.files import moved
 from longhaul.core.units import short_bytes
 from longhaul.store.catalogue import catalogue
 from longhaul.store.commit import remove

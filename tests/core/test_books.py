@@ -1,7 +1,6 @@
 import random
 
-from longhaul.core.books import BUCKETS, TimeBooks, goodput
-from longhaul.core.clocks import FakeClock
+from longhaul.core.clocks import BUCKETS, FakeClock, TimeBooks, goodput
 
 
 def test_every_second_is_booked_to_exactly_one_bucket() -> None:

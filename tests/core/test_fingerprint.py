@@ -1,4 +1,4 @@
-from longhaul.core.fingerprint import differences, environment, software
+from longhaul.core.machine import differences, environment, software
 
 
 def test_a_difference_names_every_leaf_that_changed_with_both_values() -> None:

@@ -1,4 +1,4 @@
-from longhaul.core.keys import derive_key
+from longhaul.core.schedules import derive_key
 
 
 def test_a_key_is_the_same_on_every_machine() -> None:

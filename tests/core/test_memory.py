@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from longhaul.core.memory import available_in_groups, available_memory
+from longhaul.core.machine import available_in_groups, available_memory
 
 
 def group(folder: Path, limit: str, use: int, cached: int, version: int) -> None:

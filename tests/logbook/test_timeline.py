@@ -4,15 +4,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longhaul.core.books import BUCKETS, TimeBooks
-from longhaul.core.clocks import FakeClock
-from longhaul.core.records import Event
-from longhaul.logbook.timeline import (
+from longhaul.core.clocks import (
+    BUCKETS,
+    FakeClock,
+    TimeBooks,
     start_bucket,
     time_spent,
     tokens_per_second,
     wall_seconds,
 )
+from longhaul.core.records import Event
 
 spans = st.tuples(
     st.sampled_from(BUCKETS), st.floats(0, 100), st.sampled_from(["", "step", "event"])

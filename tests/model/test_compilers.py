@@ -9,7 +9,7 @@ import torch
 from longhaul.config.load import load_recipe
 from longhaul.config.recipe import Recipe
 from longhaul.core.errors import ExitCode, RecipeError
-from longhaul.core.view import SilentView
+from longhaul.core.output import SilentView
 from longhaul.model import compilers
 from longhaul.model.compilers import refuse_without_compiler
 from longhaul.run.train.launch import Start, start

@@ -16,7 +16,7 @@ from torch import Tensor
 from longhaul.config.model import ModelSection
 from longhaul.config.model_combinations import model_problems
 from longhaul.config.size import model_size
-from longhaul.core.keys import derive_key
+from longhaul.core.schedules import derive_key
 from longhaul.model.gpt import GPT
 from longhaul.model.initialise import build
 from longhaul.model.tap import Tap

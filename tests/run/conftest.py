@@ -8,8 +8,8 @@ import pytest
 from safetensors import safe_open
 
 from longhaul.core.errors import ExitCode
+from longhaul.core.output import SilentView
 from longhaul.core.records import Decision, Event, Record
-from longhaul.core.view import SilentView
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal
 from longhaul.run.train.launch import Start, start

@@ -21,7 +21,7 @@ import longhaul.run.train.flight
 import longhaul.run.train.follower  # noqa: F401 (before forking)
 from longhaul.config.load import load_recipe
 from longhaul.core.errors import LonghaulError
-from longhaul.core.view import SilentView
+from longhaul.core.output import SilentView
 from longhaul.data.prepare import prepare
 from longhaul.run.train.launch import Start, start
 from longhaul.train.step import TrainingStep

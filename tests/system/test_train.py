@@ -2,9 +2,9 @@
 
 import pytest
 
+from longhaul.core.clocks import time_spent, wall_seconds
 from longhaul.core.records import Event, StepRecord
 from longhaul.logbook.reading import read_journal
-from longhaul.logbook.timeline import time_spent, wall_seconds
 
 SHORT = ("--set", "train.steps=20", "--set", "optim.schedule.warmup_steps=2")
 

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 import longhaul.train.evaluation
-from longhaul.core.clocks import FakeClock
+from longhaul.core.clocks import STEP_BUCKETS, FakeClock, tokens_per_second
 from longhaul.core.records import StepRecord
-from longhaul.logbook.timeline import STEP_BUCKETS, tokens_per_second
 from longhaul.monitor.throughput import Throughput
 from longhaul.train.completed import dealt_out
 from longhaul.train.drain import Drain, Pace

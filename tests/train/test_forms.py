@@ -2,8 +2,7 @@ import torch
 
 from longhaul.config.load import load_recipe
 from longhaul.config.model import ModelSection
-from longhaul.core.books import TimeBooks
-from longhaul.core.clocks import FakeClock
+from longhaul.core.clocks import FakeClock, TimeBooks
 from longhaul.train.forms import Forms
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")

@@ -12,8 +12,7 @@ from longhaul.checkpoint.snapshots import SnapshotRing
 from longhaul.config.load import load_recipe, shipped_recipes
 from longhaul.config.recipe import Recipe
 from longhaul.config.shrink import shrunken
-from longhaul.core.books import TimeBooks
-from longhaul.core.clocks import FakeClock
+from longhaul.core.clocks import FakeClock, TimeBooks
 from longhaul.core.records import StepRecord
 from longhaul.data.batches import BatchReader
 from longhaul.data.prepare import prepare

@@ -32,8 +32,8 @@ from longhaul.config.load import load_recipe, with_overrides
 from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import ExitCode, LonghaulError
+from longhaul.core.output import SilentView
 from longhaul.core.records import Decision, Event, Finding, Record, StepRecord
-from longhaul.core.view import SilentView
 from longhaul.data.dataset import Dataset
 from longhaul.data.prepare import prepare
 from longhaul.logbook.folder import RunFolder, create_run

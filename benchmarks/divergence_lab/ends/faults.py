@@ -28,7 +28,7 @@ import longhaul.run.diagnose.replays
 import longhaul.run.train.build
 from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import FakeClock
-from longhaul.core.keys import derive_key
+from longhaul.core.schedules import derive_key
 from longhaul.data.batches import Batch
 from longhaul.optim.loss_scale import LossScale
 from longhaul.train.trainer import Trainer

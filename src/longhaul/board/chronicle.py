@@ -12,10 +12,18 @@ from typing import Any
 from longhaul.board.facts import RunFacts
 from longhaul.board.incidents import AUTOMATIC, Incident
 from longhaul.board.machines import Tone, told_of_machines
-from longhaul.board.words import count, figure, moment, price_words, sentence
-from longhaul.core.fingerprint import differences
+from longhaul.core.machine import differences
 from longhaul.core.records import Decision, Event
-from longhaul.core.units import Seconds, loss_in_words, short_seconds
+from longhaul.core.units import (
+    Seconds,
+    count,
+    figure,
+    loss_in_words,
+    moment,
+    price_words,
+    sentence,
+    short_seconds,
+)
 from longhaul.logbook.segments import SegmentOpening
 
 MOST_ENTRIES = 300

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import duckdb
 
-from longhaul.logbook.timeline import STEP_BUCKETS
+from longhaul.core.clocks import STEP_BUCKETS
 from longhaul.logbook.tree import Branch
 
 MOST_POINTS = 4000

@@ -19,8 +19,7 @@ from longhaul.board.curves import (
 )
 from longhaul.board.incidents import Incident, incidents
 from longhaul.board.thermometers import Thermometers, read_thermometers
-from longhaul.core.books import goodput
-from longhaul.core.clocks import Clock
+from longhaul.core.clocks import Clock, goodput
 from longhaul.core.records import Event, Record, StepRecord
 from longhaul.core.strict import read_object
 from longhaul.core.units import Nats, Seconds

@@ -13,7 +13,7 @@ from typing import Any
 from longhaul.board.curves import Curve
 from longhaul.board.facts import RunFacts
 from longhaul.board.incidents import Incident
-from longhaul.board.words import sentence
+from longhaul.core.units import sentence
 
 _DIGITS = 5
 _MOST_IN_LEGEND = 10

@@ -29,7 +29,7 @@ from longhaul.board.tables import (
     segment_table,
     time_bars,
 )
-from longhaul.board.words import moment
+from longhaul.core.units import moment
 
 _HERE = Path(__file__).parent
 # The browser itself refuses whatever would leave the page.

@@ -10,9 +10,18 @@ from typing import Any
 from longhaul.board.chronicle import Entry
 from longhaul.board.facts import RunFacts
 from longhaul.board.incidents import AUTOMATIC, Incident
-from longhaul.board.words import count, elapsed, figure, moment, price_words, sentence
-from longhaul.core.fingerprint import differences
-from longhaul.core.units import Seconds, short_count, short_seconds
+from longhaul.core.machine import differences
+from longhaul.core.units import (
+    Seconds,
+    count,
+    elapsed,
+    figure,
+    moment,
+    price_words,
+    sentence,
+    short_count,
+    short_seconds,
+)
 from longhaul.logbook.tree import Branch
 
 _INKS = 6

@@ -24,7 +24,7 @@ from longhaul.checkpoint.staging import Staging
 from longhaul.checkpoint.write import Stage, needed_bytes, render_facts, write_checkpoint
 from longhaul.core.clocks import Clock
 from longhaul.core.errors import NotOwner
-from longhaul.core.meter import Meter
+from longhaul.core.files import Meter
 from longhaul.core.pieces import Pieces
 from longhaul.core.units import Bytes, Seconds, short_bytes
 from longhaul.logbook.reserve import DISK_FULL, RESERVE_BYTES

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from longhaul.core.addresses import scrubbed
+from longhaul.core.clocks import tokens_per_second
 from longhaul.core.records import Decision, Event, Finding, Record, StepRecord
 from longhaul.core.units import loss_in_words, short_bytes, short_count
-from longhaul.logbook.timeline import tokens_per_second
 
 _IMPLIED = {"record", "request"}
 """Keys of an event's data that tell a person nothing."""

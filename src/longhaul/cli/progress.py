@@ -24,7 +24,7 @@ _SPARED = ("grad", "lr", "tokens/s", "loss")
 
 
 class TerminalView:
-    """Prints what a run says; implements `core.view.View`.
+    """Prints what a run says; implements `core.output.View`.
 
     Args:
         log: takes the same as plain lines.

@@ -1,7 +1,7 @@
 """Writing files so that nothing is ever half there.
 
-Enters: a path and bytes. Leaves: the file whole and on the medium, or not at all.
-Never knows: what the bytes mean.
+Who moves bytes says how many (`moved`), without knowing whether anybody counts. Who waits looks at
+the count: as long as it rises, what is waited for is slow and does not hang.
 """
 
 import hashlib
@@ -10,10 +10,38 @@ import os
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from longhaul.core.meter import moved
+from longhaul.core.units import Bytes
+
+
+class Meter:
+    """A sum of bytes; one thread adds, others read."""
+
+    def __init__(self) -> None:
+        self.total: Bytes = 0
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Add what this thread moves in the body."""
+        token = _OPEN.set(self)
+        try:
+            yield
+        finally:
+            _OPEN.reset(token)
+
+
+_OPEN: ContextVar[Meter | None] = ContextVar("meter", default=None)
+
+
+def moved(size: Bytes) -> None:
+    """Say that so many bytes have been written, or read."""
+    meter = _OPEN.get()
+    if meter is not None:
+        meter.total += size
+
 
 _CHUNK_BYTES = 1 << 20
 

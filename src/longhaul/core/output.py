@@ -1,11 +1,11 @@
-"""Text for people, written without ever waiting for them.
+"""What a person who watches a run is shown: text, written without ever waiting for its reader.
 
 A paused terminal (Ctrl-S, a tmux pane in copy mode) or a full pipe blocks whoever writes to it;
 a trainer that waits there is taken for a hang. A thread writes instead, and what nobody reads for
 long is dropped and counted.
-
-Enters: text. Leaves: it, on a file descriptor, as far as it is read. Never knows: what it says.
 """
+
+from __future__ import annotations
 
 import os
 import queue
@@ -13,10 +13,14 @@ import re
 import sys
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from longhaul.core.units import Seconds
+
+if TYPE_CHECKING:  # the `longhaul` command hears notices before it has imported records
+    from longhaul.core.records import Event, StepRecord
 
 _MOST_PENDING = 256
 """Pieces, beside what the pipe or the terminal itself holds."""
@@ -155,3 +159,56 @@ def print_error(text: str) -> None:
 # The threads of a process that forks are not in its child.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_outputs.clear)
+
+
+class View(Protocol):
+    """Where a run tells what it does."""
+
+    def say(self, text: str) -> None:
+        """One sentence."""
+
+    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Rows of text under a title."""
+
+    def begin(self, step: int, total_steps: int | None) -> None:
+        """Training begins at `step`."""
+
+    def show(self, record: StepRecord | Event) -> None:
+        """A record that was just journalled."""
+
+    def end(self) -> None:
+        """Training is over; close what is live."""
+
+
+class SilentView:
+    """A view for tests and tools: keeps what was said."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def say(self, text: str) -> None:
+        """Keep it."""
+        self.said.append(text)
+
+    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Keep its title and rows."""
+        self.said.append("\n".join([title, *(" ".join(row) for row in rows)]))
+
+    def begin(self, step: int, total_steps: int | None) -> None:
+        """Nothing to open."""
+
+    def show(self, record: StepRecord | Event) -> None:
+        """Records are in the journal already."""
+
+    def end(self) -> None:
+        """Nothing to close."""
+
+
+def time_rows(seconds: Mapping[str, float]) -> list[tuple[str, str, str]]:
+    """(bucket, seconds, share) for every bucket that holds time, largest first."""
+    total = sum(seconds.values()) or 1.0
+    ordered = sorted(seconds.items(), key=lambda item: -item[1])
+    return [
+        (bucket.replace("_", " "), f"{value:.1f} s", f"{value / total:.1%}")
+        for bucket, value in ordered
+    ]

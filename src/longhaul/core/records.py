@@ -58,7 +58,7 @@ class StepRecord:
     redone: bool = False
     """An earlier attempt had already made this step and lost it."""
     seconds: Mapping[str, Seconds] = field(default_factory=dict)
-    """Seconds per bucket (`core.books`) since the previous record of this process."""
+    """Seconds per bucket (`core.clocks`) since the previous record of this process."""
     gauges: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """Per gauge one value a layer; empty between gauge steps."""
     totals: Mapping[str, float] = field(default_factory=dict)

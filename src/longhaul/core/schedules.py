@@ -1,9 +1,6 @@
-"""Schedules as pure functions of the step.
+"""Pure functions of the step, or of a seed and names: learning rate, stage in force, random key."""
 
-Enters: a step and the numbers of a schedule. Leaves: the learning rate, or the stage in force.
-Never knows: optimizers, recipes, or what step the run is at.
-"""
-
+import hashlib
 import math
 from collections.abc import Sequence
 from typing import Literal, Protocol, TypeVar
@@ -65,3 +62,13 @@ def stage_at(stages: Sequence[S], step: int) -> S:
     if not current:
         raise ValueError(f"no stage holds at step {step}")
     return max(current, key=lambda stage: stage.from_step)
+
+
+def derive_key(seed: int, *path: int | str) -> int:
+    """A key for one purpose, independent of every other purpose's key.
+
+    The same (seed, path) gives the same key on any machine and Python version.
+    """
+    text = "\x1f".join([str(seed), *map(str, path)])
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1

@@ -10,7 +10,7 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-from longhaul.core.keys import derive_key
+from longhaul.core.schedules import derive_key
 from longhaul.data.documents import Document
 
 BUILTIN_SOURCES = ("python-stdlib", "python-packages", "synthetic")

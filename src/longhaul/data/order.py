@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from longhaul.core.errors import DataError
-from longhaul.core.keys import derive_key
+from longhaul.core.schedules import derive_key
 
 Int64s = NDArray[np.int64]
 _UInt64s = NDArray[np.uint64]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import duckdb
 
-from longhaul.core.clocks import Clock
+from longhaul.core.clocks import STEP_BUCKETS, Clock
 from longhaul.core.files import fsync_folder
 from longhaul.logbook.compacted import (
     SOURCES_KEY,
@@ -29,7 +29,6 @@ from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.journal_files import journal_files
 from longhaul.logbook.lease import live_holder
 from longhaul.logbook.queries import steps_sql
-from longhaul.logbook.timeline import STEP_BUCKETS
 
 ROLLUP_STEPS = 100
 _ROLLED_UP = ("loss", "gradient_norm", "learning_rate", "tokens_per_second")

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from longhaul.core.fingerprint import differences
+from longhaul.core.machine import differences
 from longhaul.logbook.ledger import LedgerState, Override, effective_settings
 from longhaul.logbook.segments import SegmentOpening
 

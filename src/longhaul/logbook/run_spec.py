@@ -25,7 +25,7 @@ from longhaul.config.recipe import Recipe
 from longhaul.core.addresses import holds_a_secret, sealed, sealed_values
 from longhaul.core.errors import RecipeError, UsageError
 from longhaul.core.files import write_bytes, write_json
-from longhaul.core.fingerprint import differences
+from longhaul.core.machine import differences
 from longhaul.core.strict import DamagedFile, parse_toml, read_object, read_toml
 from longhaul.logbook.folder import RunFolder
 

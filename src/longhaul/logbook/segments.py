@@ -67,7 +67,7 @@ class SegmentOpening:
     settings: Mapping[str, Any]
     """The effective recipe, as nested tables."""
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
-    """Software, machine, environment, torch flags and data (`core.fingerprint`)."""
+    """Software, machine, environment, torch flags and data (`core.machine`)."""
     nodes: tuple[str, ...] = ()
     opened: Seconds
     file: str = field(default="", compare=False)

@@ -9,8 +9,7 @@ from typing import Literal
 
 import duckdb
 
-from longhaul.core.books import goodput
-from longhaul.core.clocks import Clock
+from longhaul.core.clocks import Clock, goodput
 from longhaul.core.records import Event, Record, StepRecord
 from longhaul.core.units import Nats, Seconds
 from longhaul.logbook.folder import RunFolder
@@ -38,7 +37,7 @@ class RunSummary:
     validation_loss: Nats | None
     segments: int
     goodput: float
-    """`core.books.goodput` over all attempts; NaN before any second is booked."""
+    """`core.clocks.goodput` over all attempts; NaN before any second is booked."""
     seen: Seconds | None
     """Unix time of the last record."""
 

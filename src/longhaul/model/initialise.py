@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from longhaul.config.model import ModelSection
 from longhaul.core.errors import UsageError
-from longhaul.core.keys import derive_key
+from longhaul.core.schedules import derive_key
 from longhaul.model.gpt import GPT
 from longhaul.model.positions import LearnedPositions, RotaryPositions, fill_sinusoidal
 from longhaul.model.weights import Linear, Scalars, Table

@@ -6,9 +6,9 @@ Never knows: tensors, or how long a run is.
 
 from collections import deque
 
+from longhaul.core.clocks import STEP_BUCKETS
 from longhaul.core.errors import LonghaulError
 from longhaul.core.records import StepRecord
-from longhaul.logbook.timeline import STEP_BUCKETS
 
 PEAK_TFLOPS = {
     # Vendors' data sheets, dense: float32 outside tensor cores, bf16 (and fp16).

@@ -11,7 +11,7 @@ import torch
 
 from longhaul.config.recipe import Recipe
 from longhaul.core.errors import RecipeError
-from longhaul.core.fingerprint import machine
+from longhaul.core.machine import machine
 from longhaul.logbook.segments import SegmentOpening
 from longhaul.model.device import claim
 from longhaul.parallel.layout import LAYOUT

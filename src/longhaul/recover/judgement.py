@@ -17,12 +17,12 @@ from statistics import fmean, median
 
 from longhaul.config.diagnose import DiagnoseSection
 from longhaul.config.recipe import Recipe
+from longhaul.core.clocks import STEP_BUCKETS
 from longhaul.core.records import Event, Finding, Record, StepRecord
 from longhaul.core.units import Seconds
 from longhaul.diagnose.cause import Verdict
 from longhaul.diagnose.diagnosis import Diagnosis
 from longhaul.logbook.ledger import LedgerState
-from longhaul.logbook.timeline import STEP_BUCKETS
 from longhaul.recover.plan import Plan, Safe, Situation, Where
 from longhaul.recover.policy import LOOK_EVERY_STEPS, Policy
 from longhaul.recover.probation import Course, good_states

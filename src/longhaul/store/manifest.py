@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from longhaul.core.files import naming, sha256_of, write_bytes
-from longhaul.core.meter import moved
+from longhaul.core.files import moved, naming, sha256_of, write_bytes
 from longhaul.core.units import Bytes, Seconds
 from longhaul.store.strict import (
     RefusedCheckpoint,

@@ -8,14 +8,13 @@ Never knows: how failures are judged.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from longhaul.core.clocks import Clock
+from longhaul.core.clocks import Clock, start_bucket
 from longhaul.core.records import Decision, Event
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.journal import Journal
 from longhaul.logbook.ledger import load_ledger
 from longhaul.logbook.reading import read_journal, read_last
-from longhaul.logbook.timeline import start_bucket
 from longhaul.store.catalogue import catalogue
 from longhaul.store.health import health_now
 from longhaul.supervise.restart import Failure

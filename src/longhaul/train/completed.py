@@ -7,9 +7,9 @@ record as the journal keeps it. Never knows: when a step is complete (`drain.py`
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from longhaul.core.clocks import STEP_BUCKETS
 from longhaul.core.records import StepRecord
 from longhaul.core.units import Seconds
-from longhaul.logbook.timeline import STEP_BUCKETS
 from longhaul.train.drain import Arrived
 from longhaul.train.step import TrainingStep
 

@@ -13,8 +13,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from longhaul.config.recipe import Recipe
-from longhaul.core.keys import derive_key
 from longhaul.core.pieces import Piece
+from longhaul.core.schedules import derive_key
 from longhaul.data.batches import IGNORED, Batch, share_of
 from longhaul.model.initialise import allocate, build
 from longhaul.model.precision import to_half

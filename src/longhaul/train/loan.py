@@ -10,8 +10,8 @@ import torch
 
 from longhaul.checkpoint.capture import TrainingState, capture, check_same, descriptions, hand_back
 from longhaul.checkpoint.shards import local_of
-from longhaul.core.books import Bucket, TimeBooks
-from longhaul.core.memory import available_memory
+from longhaul.core.clocks import Bucket, TimeBooks
+from longhaul.core.machine import available_memory
 from longhaul.core.units import short_bytes
 from longhaul.data.batches import BatchReader
 from longhaul.model.device import generator_state, put_back_generator

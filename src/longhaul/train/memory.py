@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from longhaul.config.recipe import Recipe
-from longhaul.core.memory import available_memory
+from longhaul.core.machine import available_memory
 from longhaul.core.units import Bytes, short_bytes
 from longhaul.parallel.ranks import Ranks
 from longhaul.train.allocation_errors import TooMuchMeasured, is_out_of_memory

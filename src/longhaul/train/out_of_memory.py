@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from longhaul.checkpoint.shards import local_of
-from longhaul.core.memory import available_memory
+from longhaul.core.machine import available_memory
 from longhaul.core.units import Bytes, short_bytes
 from longhaul.train.parts import Parts
 from longhaul.train.state import training_state

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from longhaul.checkpoint.saver import Saver
 from longhaul.checkpoint.snapshots import SnapshotRing
-from longhaul.core.books import TimeBooks
-from longhaul.core.clocks import Clock
+from longhaul.core.clocks import Clock, TimeBooks
 from longhaul.data.batches import BatchReader
 from longhaul.data.dataset import Dataset
 from longhaul.parallel.ranks import Ranks

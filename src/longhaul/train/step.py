@@ -14,7 +14,7 @@ import torch
 
 from longhaul.config.optim import OptimSection
 from longhaul.config.train import PrecisionSection
-from longhaul.core.keys import derive_key
+from longhaul.core.schedules import derive_key
 from longhaul.data.batches import Batch
 from longhaul.model.compiling import compiled_by_shape
 from longhaul.model.device import to_device

@@ -21,7 +21,7 @@ import torch
 
 from longhaul.config.recipe import Recipe
 from longhaul.core.errors import ExitCode, LonghaulError
-from longhaul.core.fingerprint import machine
+from longhaul.core.machine import machine
 from longhaul.core.records import Event, StepRecord
 from longhaul.core.units import Seconds
 from longhaul.data.batches import Batch

@@ -10,11 +10,10 @@ import longhaul.run.train.elastic
 import longhaul.train.elastic
 from longhaul.checkpoint.loader import restore
 from longhaul.config.load import load_recipe
-from longhaul.core.books import TimeBooks
-from longhaul.core.clocks import FakeClock
+from longhaul.core.clocks import FakeClock, TimeBooks
 from longhaul.core.errors import RecipeError
+from longhaul.core.output import SilentView
 from longhaul.core.records import Event, StepRecord
-from longhaul.core.view import SilentView
 from longhaul.data.batches import BatchRequest
 from longhaul.data.dataset import Dataset
 from longhaul.data.prepare import prepare

@@ -11,8 +11,8 @@ import pytest
 from longhaul.checkpoint.remote_places import StoreNeeded
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import ExitCode, NeedsPerson, RecipeError, UsageError
+from longhaul.core.output import SilentView
 from longhaul.core.records import Decision, Event, StepRecord
-from longhaul.core.view import SilentView
 from longhaul.logbook.folder import RunFolder, list_runs
 from longhaul.logbook.ledger import load_ledger
 from longhaul.logbook.reading import read_journal

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from longhaul.cli.lines import readable_line
+from longhaul.core.output import SilentView
 from longhaul.core.records import Event, StepRecord
-from longhaul.core.view import SilentView
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal
 from longhaul.run.train import flight

@@ -7,8 +7,8 @@ from safetensors import safe_open
 
 from longhaul.config.load import with_overrides
 from longhaul.core.errors import ExitCode, NeedsPerson
+from longhaul.core.output import SilentView
 from longhaul.core.records import Decision, StepRecord
-from longhaul.core.view import SilentView
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import load_ledger
 from longhaul.logbook.reading import read_journal

@@ -7,8 +7,8 @@ import pytest
 
 from longhaul.config.load import load_recipe, with_overrides
 from longhaul.core.errors import ExitCode
+from longhaul.core.output import SilentView
 from longhaul.core.records import Decision, Event
-from longhaul.core.view import SilentView
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import load_ledger
 from longhaul.logbook.reading import read_journal

@@ -7,8 +7,8 @@ import pytest
 
 from longhaul.cli.replay import judged_again
 from longhaul.core.errors import ExitCode
+from longhaul.core.output import SilentView
 from longhaul.core.records import Decision, Event, Finding, StepRecord, to_line
-from longhaul.core.view import SilentView
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal
 from longhaul.recover.backtest import Backtest

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from longhaul.core.books import TimeBooks
-from longhaul.core.clocks import FakeClock
+from longhaul.core.clocks import FakeClock, TimeBooks
 from longhaul.core.errors import ExitCode, NotOwner
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.lease import Lease, acquire, join, leave_behind

@@ -11,8 +11,8 @@ from safetensors import safe_open
 from longhaul.checkpoint.saver import Saver
 from longhaul.checkpoint.staging import Staging
 from longhaul.core.errors import ExitCode
-from longhaul.core.meter import moved
-from longhaul.core.view import SilentView
+from longhaul.core.files import moved
+from longhaul.core.output import SilentView
 from longhaul.logbook.folder import RunFolder
 from longhaul.run.train.launch import Start, start
 from longhaul.store.catalogue import catalogue

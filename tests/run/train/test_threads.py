@@ -11,9 +11,9 @@ import torch
 from longhaul.config.load import load_recipe
 from longhaul.config.recipe import Recipe
 from longhaul.core.errors import ExitCode
-from longhaul.core.fingerprint import machine
+from longhaul.core.machine import machine
+from longhaul.core.output import SilentView
 from longhaul.core.records import Decision
-from longhaul.core.view import SilentView
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_decisions
 from longhaul.logbook.segments import SegmentNumber, SegmentOpening, read_segments

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from longhaul.config.load import load_recipe
-from longhaul.core.books import TimeBooks
-from longhaul.core.clocks import RealClock
+from longhaul.core.clocks import RealClock, TimeBooks
 from longhaul.core.errors import ExitCode, NeedsPerson, RecipeError
 from longhaul.core.records import Decision
 from longhaul.logbook.folder import RunFolder

@@ -7,8 +7,8 @@ import pytest
 from longhaul.cli.replay import judged_again
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import ExitCode
+from longhaul.core.output import SilentView
 from longhaul.core.records import Decision, Event, StepRecord
-from longhaul.core.view import SilentView
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import load_ledger
 from longhaul.logbook.requests import new_request, submit

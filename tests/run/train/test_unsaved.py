@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from longhaul.core.errors import ExitCode, NeedsPerson
+from longhaul.core.output import SilentView
 from longhaul.core.records import Event, StepRecord
-from longhaul.core.view import SilentView
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal
 from longhaul.run.train import checkpoint_manager

@@ -2,8 +2,7 @@ import os
 import time
 from pathlib import Path
 
-from longhaul.core.books import TimeBooks
-from longhaul.core.clocks import FakeClock
+from longhaul.core.clocks import FakeClock, TimeBooks
 from longhaul.logbook.folder import RunFolder
 from longhaul.supervise.ranks.progress import (
     Progress,

@@ -14,7 +14,7 @@ import torch
 
 from longhaul.config.load import with_overrides
 from longhaul.config.recipe import Recipe
-from longhaul.core.fingerprint import differences, fingerprint
+from longhaul.core.machine import differences, fingerprint
 from longhaul.diagnose.cause import (
     FLOAT32,
     HALF,

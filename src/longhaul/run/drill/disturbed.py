@@ -19,8 +19,8 @@ from torch import Tensor
 
 import longhaul.run.diagnose.replays
 import longhaul.run.train.build
-from longhaul.core.keys import derive_key
 from longhaul.core.records import Finding, Record
+from longhaul.core.schedules import derive_key
 from longhaul.data.batches import Batch
 from longhaul.diagnose.diagnosis import Diagnosis
 from longhaul.logbook.folder import RunFolder

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
+from longhaul.core.clocks import time_spent, wall_seconds
 from longhaul.core.errors import LonghaulError
 from longhaul.core.records import Decision, Event
-from longhaul.logbook.timeline import time_spent, wall_seconds
 from longhaul.run.drill.machine_drill import MachineDrill, failures
 from longhaul.run.drill.of_nodes import nodes
 from longhaul.run.drill.of_processes import processes

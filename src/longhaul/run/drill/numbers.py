@@ -16,7 +16,7 @@ from itertools import groupby
 from pathlib import Path
 
 from longhaul.core.clocks import RealClock
-from longhaul.core.fingerprint import differences
+from longhaul.core.machine import differences
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.ledger import load_ledger

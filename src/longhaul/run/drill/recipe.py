@@ -16,15 +16,13 @@ from pathlib import Path
 
 from longhaul.config.load import load_recipe
 from longhaul.config.recipe import Recipe
-from longhaul.core.books import goodput
-from longhaul.core.clocks import RealClock
+from longhaul.core.clocks import RealClock, goodput, time_spent
 from longhaul.core.errors import ExitCode, NeedsPerson
 from longhaul.core.records import Event, Record
 from longhaul.core.units import Nats, Seconds
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.reading import read_journal
 from longhaul.logbook.run_spec import ask, read_asked, write_asked
-from longhaul.logbook.timeline import time_spent
 from longhaul.run.drill.incidents import Incident, incidents
 from longhaul.run.drill.leftovers import MARK, end_all, leftovers, let_go, shared_memory
 from longhaul.run.drill.training_process import Training

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from safetensors import safe_open
 
-from longhaul.core.clocks import RealClock
+from longhaul.core.clocks import RealClock, time_spent
 from longhaul.core.errors import NeedsPerson
 from longhaul.core.records import Decision, Event, StepRecord
 from longhaul.core.units import Seconds, short_bytes
@@ -23,7 +23,6 @@ from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.reading import read_journal
 from longhaul.logbook.requests import new_request, submit
 from longhaul.logbook.run_spec import ask, write_asked
-from longhaul.logbook.timeline import time_spent
 from longhaul.store.catalogue import catalogue
 from longhaul.supervise.faults.moments import random_moments, wait_for
 from longhaul.supervise.ranks.process import Worker

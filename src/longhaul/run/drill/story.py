@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
 
+from longhaul.core.clocks import time_spent, wall_seconds
 from longhaul.core.records import Decision, Event, Finding, Record, Severity, StepRecord
 from longhaul.core.units import Nats, Seconds
 from longhaul.logbook.folder import RunFolder
@@ -18,7 +19,6 @@ from longhaul.logbook.ledger import load_ledger
 from longhaul.logbook.reading import read_journal
 from longhaul.logbook.run_spec import read_asked
 from longhaul.logbook.segments import read_segments
-from longhaul.logbook.timeline import time_spent, wall_seconds
 from longhaul.recover.plan import WHO
 
 _LEVEL_STEPS = 10

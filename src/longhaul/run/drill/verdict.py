@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from longhaul.core.output import time_rows
 from longhaul.core.units import Bytes, Seconds, short_seconds
-from longhaul.core.view import time_rows
 from longhaul.run.drill.incidents import Incident, must_be_noticed
 from longhaul.run.drill.recipe import DrilledRun
 from longhaul.run.drill.resume import Differences, differences

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 import torch
 
 from longhaul.config.recipe import Recipe
-from longhaul.core.memory import available_memory
+from longhaul.core.machine import available_memory
 from longhaul.core.units import Bytes, short_bytes
 from longhaul.model.compilers import refuse_without_compiler
 from longhaul.parallel.device import own_device, settle_torch

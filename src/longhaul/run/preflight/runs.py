@@ -15,14 +15,13 @@ from contextlib import suppress
 from itertools import pairwise
 from statistics import fmean, median
 
-from longhaul.core.clocks import RealClock
+from longhaul.core.clocks import RealClock, tokens_per_second
 from longhaul.core.errors import NeedsPerson
 from longhaul.core.records import Event, Finding, Record, StepRecord
 from longhaul.core.units import short_bytes, short_count
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.reading import read_journal
 from longhaul.logbook.run_spec import ask, write_asked
-from longhaul.logbook.timeline import tokens_per_second
 from longhaul.run.drill.resume import differences
 from longhaul.run.drill.training_process import Training
 from longhaul.run.preflight.ground import Check, Ground, judged, skipped

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import Clock
-from longhaul.core.view import View
+from longhaul.core.output import View
 from longhaul.data.verification import Verification
 from longhaul.logbook.folder import RunFolder
 from longhaul.run.train.run_history import Past

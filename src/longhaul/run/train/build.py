@@ -19,11 +19,10 @@ from longhaul.checkpoint.snapshots import SnapshotRing
 from longhaul.config.load import with_overrides
 from longhaul.config.recipe import Recipe
 from longhaul.config.size import model_size
-from longhaul.core.books import TimeBooks
-from longhaul.core.clocks import Clock
-from longhaul.core.memory import available_memory
+from longhaul.core.clocks import Clock, TimeBooks
+from longhaul.core.machine import available_memory
+from longhaul.core.output import View
 from longhaul.core.units import Bytes, short_count
-from longhaul.core.view import View
 from longhaul.data.batches import BatchReader
 from longhaul.data.dataset import Dataset
 from longhaul.logbook.ledger import LedgerState

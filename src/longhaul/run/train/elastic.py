@@ -14,12 +14,11 @@ from functools import partial
 import torch
 
 from longhaul.config.recipe import Recipe
-from longhaul.core.books import TimeBooks
-from longhaul.core.clocks import RealClock
+from longhaul.core.clocks import RealClock, TimeBooks
 from longhaul.core.errors import ExitCode, RecipeError
+from longhaul.core.output import SilentView
 from longhaul.core.records import StepRecord
 from longhaul.core.signals import leaving_at_once
-from longhaul.core.view import SilentView
 from longhaul.data.pinned_text import text_for_training
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import load_ledger

@@ -7,15 +7,14 @@ sample, the story of the time, an exit code. Never knows: how the training went.
 from collections.abc import Callable
 from typing import Any
 
-from longhaul.core.books import goodput
+from longhaul.core.clocks import goodput, time_spent
 from longhaul.core.errors import ExitCode, LonghaulError
+from longhaul.core.output import time_rows
 from longhaul.core.records import Event
 from longhaul.core.units import loss_in_words, short_count, short_seconds
-from longhaul.core.view import time_rows
 from longhaul.data.dataset import Dataset
 from longhaul.data.tokenizing import Tokenizer
 from longhaul.logbook.reading import read_journal
-from longhaul.logbook.timeline import time_spent
 from longhaul.run.train.attempt import Attempt
 from longhaul.run.train.loop import Pilot, refuse_unsaved
 from longhaul.train.leading import LeadingTrainer

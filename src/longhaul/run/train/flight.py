@@ -13,7 +13,7 @@ from typing import Any
 from longhaul.config.load import recipe_from_values, with_overrides
 from longhaul.config.recipe import Recipe
 from longhaul.core.errors import ExitCode, LonghaulError
-from longhaul.core.fingerprint import differences, fingerprint
+from longhaul.core.machine import differences, fingerprint
 from longhaul.core.records import Record, StepRecord
 from longhaul.core.signals import StopWish
 from longhaul.data.dataset import Dataset

@@ -12,11 +12,10 @@ from pathlib import Path
 
 from longhaul.checkpoint.capture import PartsFor
 from longhaul.config.recipe import Recipe
-from longhaul.core.books import TimeBooks
-from longhaul.core.clocks import RealClock, process_start
+from longhaul.core.clocks import RealClock, TimeBooks, process_start
 from longhaul.core.errors import ExitCode
+from longhaul.core.output import SilentView
 from longhaul.core.signals import leaving_at_once, listening
-from longhaul.core.view import SilentView
 from longhaul.data.dataset import Dataset
 from longhaul.data.pinned_text import text_for_training
 from longhaul.logbook.folder import RunFolder

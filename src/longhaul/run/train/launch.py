@@ -15,9 +15,9 @@ from pathlib import Path
 from longhaul.config.load import load_recipe, sealed_options, shipped_recipes, with_overrides
 from longhaul.core.clocks import RealClock, process_start
 from longhaul.core.errors import ExitCode
+from longhaul.core.output import View
 from longhaul.core.records import Event
 from longhaul.core.units import loss_in_words
-from longhaul.core.view import View
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.lease import Lease, acquire, refuse_if_held, watched_silent
 from longhaul.logbook.requests import pending

@@ -9,7 +9,7 @@ from typing import Any
 
 from longhaul.config.load import recipe_from_values
 from longhaul.config.recipe import Recipe
-from longhaul.core.fingerprint import differences
+from longhaul.core.machine import differences
 from longhaul.logbook.lease import user_name
 from longhaul.logbook.ledger import LedgerState
 from longhaul.logbook.run_spec import changed_settings

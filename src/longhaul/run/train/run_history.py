@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from longhaul.core.books import Bucket
+from longhaul.core.clocks import Bucket, start_bucket, time_spent
 from longhaul.core.records import Decision, Event, Record, StepRecord
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder
@@ -17,7 +17,6 @@ from longhaul.logbook.ledger import LedgerState, fold_all
 from longhaul.logbook.reading import read_journal, read_last
 from longhaul.logbook.requests import done_requests
 from longhaul.logbook.segments import SegmentOpening, read_segments
-from longhaul.logbook.timeline import start_bucket, time_spent
 from longhaul.recover.probation import Course, course_of
 from longhaul.supervise.history import NODE_EVENTS
 

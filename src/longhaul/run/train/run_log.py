@@ -9,9 +9,8 @@ from typing import Any
 
 from longhaul.config.load import recipe_from_values
 from longhaul.config.recipe import Recipe
-from longhaul.core.books import TimeBooks
-from longhaul.core.clocks import Clock
-from longhaul.core.fingerprint import git_difference, machine
+from longhaul.core.clocks import Clock, TimeBooks
+from longhaul.core.machine import git_difference, machine
 from longhaul.core.records import Decision, Event, Record
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.journal import Journal

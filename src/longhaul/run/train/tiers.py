@@ -13,8 +13,7 @@ from typing import Any
 
 from longhaul.checkpoint.remote_places import StoreNeeded, draw_of, places_of
 from longhaul.config.recipe import Recipe
-from longhaul.core.books import TimeBooks
-from longhaul.core.clocks import Clock
+from longhaul.core.clocks import Clock, TimeBooks
 from longhaul.core.errors import LonghaulError, NeedsPerson, NotOwner
 from longhaul.core.records import StepRecord
 from longhaul.core.units import Bytes, Seconds, short_bytes, short_seconds

@@ -11,12 +11,10 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from longhaul.core.addresses import is_cut_off, unsealed
-from longhaul.core.books import TimeBooks
-from longhaul.core.clocks import RealClock, process_start
+from longhaul.core.clocks import RealClock, TimeBooks, process_start
 from longhaul.core.errors import ExitCode, RecipeError
-from longhaul.core.output import print_error
+from longhaul.core.output import View, print_error
 from longhaul.core.signals import leaving_at_once, listening
-from longhaul.core.view import View
 from longhaul.data.pinned_text import text_for_training
 from longhaul.data.verification import verifying
 from longhaul.logbook.folder import RunFolder

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from longhaul.core.books import Bucket
+from longhaul.core.clocks import Bucket
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder
 
@@ -34,7 +34,7 @@ PHASE_OF: dict[Bucket, Phase] = {
     "evaluation": "evaluation",
     "checkpoint_stall": "save",
 }
-"""Where the books of time (`core.books`) have a rank's seconds go, its phase is known."""
+"""Where the books of time (`core.clocks`) have a rank's seconds go, its phase is known."""
 _WIDTH_BYTES = 96
 _SIGN_EVERY_S: Seconds = 0.1
 """Between two signs of the same: a tiny model makes hundreds of micro-batches in that time, and

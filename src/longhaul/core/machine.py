@@ -1,11 +1,7 @@
-"""What machine and software a segment ran on, so that a silent change is seen.
+"""What machine and software a segment ran on, so that a silent change is seen; the host's memory.
 
 OPT-175B's activation norms shifted because one JIT flag changed with a dependency; whatever
-can change numbers without changing the recipe belongs in here.
-
-Enters: facts of this process, and what only torch can tell (given by the caller).
-Leaves: a plain dictionary, and the difference between two of them.
-Never knows: torch itself.
+can change numbers without changing the recipe belongs in the fingerprint.
 """
 
 import hashlib
@@ -21,6 +17,7 @@ import psutil
 
 import longhaul
 from longhaul.core.addresses import scrubbed
+from longhaul.core.units import Bytes
 
 _ENVIRONMENT_PREFIXES = (
     "NCCL_", "CUDA_", "TORCH_", "PYTORCH_", "OMP_", "MKL_", "KMP_", "GLOO_", "CUBLAS_",
@@ -142,3 +139,55 @@ def _cpu_model() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
+
+
+# Limit, use, and the part of the use that the kernel gives up when it must (cached files), in
+# each version of control groups.
+_FILES_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+_FILES_V2 = ("memory.max", "memory.current", "inactive_file")
+
+
+def available_memory() -> Bytes:
+    """Bytes that can be taken without swapping: the machine's, or fewer if a container has less."""
+    of_machine: Bytes = psutil.virtual_memory().available
+    return min([of_machine, *available_in_groups()])
+
+
+def available_in_groups(
+    root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")
+) -> list[Bytes]:
+    """What each limited control group around this process has left; empty without limits."""
+    found = (_left(folder, files) for folder, files in _groups(root, membership))
+    return [left for left in found if left is not None]
+
+
+def _groups(root: Path, membership: Path) -> Iterator[tuple[Path, tuple[str, str, str]]]:
+    """The group of this process and those around it; a limit of any of them binds.
+
+    Inside a container the path told may not exist: then its mount's root is the group itself.
+    """
+    try:
+        lines = membership.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        top, files = (root / "memory", _FILES_V1) if controllers else (root, _FILES_V2)
+        inner = Path(path.lstrip("/"))
+        for part in (inner, *inner.parents):
+            yield top / part, files
+
+
+def _left(folder: Path, files: tuple[str, str, str]) -> Bytes | None:
+    limit_file, use_file, reclaimable = files
+    try:
+        limit = int((folder / limit_file).read_text())
+        use = int((folder / use_file).read_text())
+        figures = dict(
+            line.split(" ", 1) for line in (folder / "memory.stat").read_text().splitlines()
+        )
+    except (OSError, ValueError):  # not there, or the word `max`: no limit
+        return None
+    return max(0, limit - use + int(figures.get(reclaimable, 0)))

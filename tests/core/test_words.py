@@ -1,6 +1,6 @@
 import math
 
-from longhaul.board.words import count, elapsed, figure, moment, price_words, sentence
+from longhaul.core.units import count, elapsed, figure, moment, price_words, sentence
 
 
 def test_figures_read_well_and_survive_what_is_not_finite():
