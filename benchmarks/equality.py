@@ -248,7 +248,7 @@ def work(asked: Path, result: Path) -> None:
 def small_recipe(case: Case) -> "Recipe":
     """The recipe's small twin, for the proof."""
     from longhaul.config.load import load_recipe
-    from longhaul.config.shrink import shrunken
+    from longhaul.config.size import shrunken
 
     name, *own = MODELS[case.model]
     twin = shrunken(load_recipe(name).recipe)

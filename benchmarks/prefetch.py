@@ -119,7 +119,7 @@ def work(asked: argparse.Namespace) -> None:
     import torch
 
     from longhaul.config.load import load_recipe
-    from longhaul.config.shrink import shrunken
+    from longhaul.config.size import shrunken
     from longhaul.parallel.layout import Layout
     from longhaul.parallel.place import find_place
     from longhaul.parallel.world import device_of, form_world, meet, part

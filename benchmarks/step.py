@@ -89,8 +89,7 @@ def measure(given: argparse.Namespace) -> dict[str, object]:
     import torch
 
     from longhaul.config.load import load_recipe
-    from longhaul.config.shrink import shrunken
-    from longhaul.config.size import model_size
+    from longhaul.config.size import model_size, shrunken
     from longhaul.monitor.throughput import mfu
 
     precision, form = given.case.split(",")

@@ -1,8 +1,7 @@
 import pytest
 
 from longhaul.config.load import load_recipe
-from longhaul.config.paths import change_of, setting_paths
-from longhaul.config.recipe import Recipe
+from longhaul.config.recipe import Recipe, change_of, setting_paths
 from longhaul.core.errors import RecipeError
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from longhaul.config.load import load_recipe, shipped_recipes
-from longhaul.config.shrink import shrunken
+from longhaul.config.size import shrunken
 
 SIZES = {
     *("layers", "heads", "kv_heads", "width", "mlp_width", "embedding_width", "context"),

@@ -1,6 +1,6 @@
 import textwrap
 
-from longhaul.config.toml_lines import lines_of_settings
+from longhaul.config.problems import lines_of_settings
 
 
 def test_every_key_is_found_on_its_line() -> None:

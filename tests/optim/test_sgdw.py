@@ -3,7 +3,7 @@ import torch
 
 import longhaul.optim.rules as rules
 from longhaul.config.optim import OptimSection
-from longhaul.config.paths import change_of
+from longhaul.config.recipe import change_of
 from longhaul.optim.build import build_optimizer
 from longhaul.optim.groups import weight_decay
 

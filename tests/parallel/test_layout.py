@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longhaul.config.parallel import ParallelSection
+from longhaul.config.train import ParallelSection
 from longhaul.core.errors import RecipeError
 from longhaul.parallel.layout import Layout, layout_for
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longhaul.config.load import load_recipe
-from longhaul.config.shrink import shrunken
+from longhaul.config.size import shrunken
 from longhaul.model.initialise import build
 from longhaul.parallel.pipeline import Pipe, Wait, take_stages
 from longhaul.parallel.schedule import Pass

@@ -10,7 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from longhaul.config.load import load_recipe
-from longhaul.config.shrink import shrunken
+from longhaul.config.size import shrunken
 from longhaul.model import attention, compiling, masks
 from longhaul.model.gpt import GPT
 from longhaul.model.initialise import build

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from longhaul.config.load import load_recipe, shipped_recipes
 from longhaul.config.recipe import Recipe
-from longhaul.config.shrink import shrunken
-from longhaul.config.size import known_vocabulary
+from longhaul.config.size import known_vocabulary, shrunken
 from longhaul.model import gpt
 from longhaul.parallel.layout import Layout, layout_for
 from longhaul.plan import evaluation

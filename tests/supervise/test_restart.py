@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longhaul.config.supervise import SuperviseSection
+from longhaul.config.recover import SuperviseSection
 from longhaul.supervise.restart import (
     ATTEMPTS_AT_ONE_STEP,
     CURED_BY_TIME,

@@ -14,7 +14,7 @@ from pathlib import Path
 import longhaul.supervise.nodes.fleet
 import longhaul.supervise.nodes.lookout
 import longhaul.supervise.nodes.qualify
-from longhaul.config.supervise import SuperviseSection
+from longhaul.config.recover import SuperviseSection
 from longhaul.core.clocks import RealClock
 from longhaul.core.records import Event
 from longhaul.logbook.folder import RunFolder

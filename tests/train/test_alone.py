@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from longhaul.config.load import load_recipe
-from longhaul.config.shrink import shrunken
+from longhaul.config.size import shrunken
 from longhaul.data.batches import Batch
 from longhaul.model.initialise import build
 from longhaul.optim.build import build_optimizer

@@ -11,7 +11,7 @@ from longhaul.checkpoint.saver import Saver
 from longhaul.checkpoint.snapshots import SnapshotRing
 from longhaul.config.load import load_recipe, shipped_recipes
 from longhaul.config.recipe import Recipe
-from longhaul.config.shrink import shrunken
+from longhaul.config.size import shrunken
 from longhaul.core.clocks import FakeClock, TimeBooks
 from longhaul.core.records import StepRecord
 from longhaul.data.batches import BatchReader

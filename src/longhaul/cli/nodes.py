@@ -17,7 +17,7 @@ from longhaul.cli.reading import reads_a_run
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from longhaul.config.supervise import NodeSection
+    from longhaul.config.recover import NodeSection
     from longhaul.supervise.nodes.known import Known, Word
     from longhaul.supervise.nodes.roster import LeftOut
 

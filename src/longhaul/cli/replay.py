@@ -161,8 +161,8 @@ class _Limits:
     def read(cls, path: Path, tables: tuple[str, ...]) -> _Limits:
         """The tables of these names in a TOML file."""
         from longhaul.config.load import leaves
+        from longhaul.config.problems import lines_of_settings
         from longhaul.config.recipe import Recipe
-        from longhaul.config.toml_lines import lines_of_settings
         from longhaul.core.errors import UsageError
         from longhaul.core.strict import DamagedFile, read_toml
 

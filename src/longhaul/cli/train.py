@@ -91,6 +91,6 @@ def _work(folder: RunFolder) -> None:
 
 def _twin(recipe: str, data: str | None) -> tuple[str, ...]:
     from longhaul.config.load import load_recipe
-    from longhaul.config.shrink import shrunken
+    from longhaul.config.size import shrunken
 
     return shrunken(load_recipe(recipe).recipe, own_data=data is not None)

@@ -1,15 +1,215 @@
 """Combinations of settings that cannot work, found before any device is touched.
 
-Enters: a recipe whose single settings are valid. Leaves: problems, each with the dotted
-settings involved (the one to blame first) and why. Never knows: files, overrides, devices.
+A problem names the dotted settings involved, the one to blame first, and says why.
 """
 
 from collections.abc import Iterator
 
-from longhaul.config.batch import BatchStage
-from longhaul.config.model_combinations import Combination, model_problems
-from longhaul.config.parallel_combinations import parallel_problems
+from longhaul.config.data import BatchStage
+from longhaul.config.model import ModelSection
 from longhaul.config.recipe import Recipe, source_name
+
+Combination = tuple[tuple[str, ...], str]
+
+
+def model_problems(model: ModelSection) -> Iterator[Combination]:
+    """Every impossible combination of switches."""
+    yield from _heads(model)
+    yield from _positions(model)
+    yield from _windows(model)
+    yield from _embedding_and_head(model)
+    yield from _layers(model)
+
+
+def _heads(model: ModelSection) -> Iterator[Combination]:
+    if model.width % model.heads:
+        better = _nearest_divisor(model.width, model.heads)
+        yield (
+            ("model.heads", "model.width"),
+            f"{model.heads} heads do not divide model.width {model.width}; {better} would",
+        )
+    elif model.positions == "rotary" and model.head_width % 2:
+        yield (
+            ("model.heads", "model.width", "model.positions"),
+            f"rotary positions need an even head width, not {model.width}/{model.heads} = "
+            f"{model.head_width}",
+        )
+    if model.kv_heads and model.heads % model.kv_heads:
+        better = _nearest_divisor(model.heads, model.kv_heads)
+        yield (
+            ("model.kv_heads", "model.heads"),
+            f"{model.kv_heads} heads of keys and values do not divide model.heads {model.heads}; "
+            f"{better} would",
+        )
+
+
+def _positions(model: ModelSection) -> Iterator[Combination]:
+    if model.position_init != "normal" and model.positions != "learned":
+        yield (
+            ("model.position_init", "model.positions"),
+            f"{model.position_init} positions are the start of a learned table; "
+            f"model.positions is {model.positions}",
+        )
+    if model.rotary_scaling != "none" and model.positions != "rotary":
+        yield (
+            ("model.rotary_scaling", "model.positions"),
+            f"{model.rotary_scaling} scaling stretches rotary positions; "
+            f"model.positions is {model.positions}",
+        )
+
+
+def _windows(model: ModelSection) -> Iterator[Combination]:
+    if model.window is None:
+        for name in ("window_full_every", "window_stages"):
+            if getattr(model, name):
+                yield (
+                    (f"model.{name}", "model.window"),
+                    "no layer has a window without model.window",
+                )
+    elif model.window_full_every == 1:
+        yield (
+            ("model.window_full_every", "model.window"),
+            "1 lets every layer attend without the window; 2 or more would leave some with it",
+        )
+    starts = [stage.from_step for stage in model.window_stages]
+    if len(set(starts)) != len(starts):
+        yield ("model.window_stages",), "two stages begin at the same step"
+
+
+def _embedding_and_head(model: ModelSection) -> Iterator[Combination]:
+    if model.zero_head and model.tied_head:
+        yield (
+            ("model.zero_head", "model.tied_head"),
+            "a tied head is the token table, which cannot start at zero; untie it",
+        )
+    if model.embedding_norm and model.embedding_scale != 1.0 and model.positions != "learned":
+        yield (
+            ("model.embedding_scale", "model.embedding_norm"),
+            f"the norm after it undoes a factor of {model.embedding_scale:g}",
+        )
+
+
+def _layers(model: ModelSection) -> Iterator[Combination]:
+    if 2 * model.value_embeddings > model.layers:
+        yield (
+            ("model.value_embeddings", "model.layers"),
+            f"{model.value_embeddings} tables for the first and as many for the last layers do not "
+            f"fit {model.layers} layers; at most {model.layers // 2} would",
+        )
+    if model.layers == 1:
+        for name in ("unet_skips", "value_residual"):
+            if getattr(model, name):
+                yield (
+                    (f"model.{name}", "model.layers"),
+                    "there is nothing to carry to a later layer: model.layers is 1",
+                )
+
+
+def _nearest_divisor(number: int, wanted: int) -> int:
+    divisors = [divisor for divisor in range(1, number + 1) if number % divisor == 0]
+    return min(divisors, key=lambda divisor: (abs(divisor - wanted), divisor))
+
+
+_NOT_ACROSS_STAGES = {
+    "unet_skips": "its skips lead from the first half of the layers to the second",
+    "value_residual": "every layer reads the first layer's values",
+    "value_embeddings": "the last layers read the token tables of the first",
+    "input_mix": "every layer reads the embedded input",
+}
+
+
+def parallel_problems(recipe: Recipe) -> Iterator[Combination]:
+    """Every impossible combination."""
+    yield from _tensor(recipe)
+    yield from _pipeline(recipe)
+    yield from _elastic(recipe)
+
+
+def _elastic(recipe: Recipe) -> Iterator[Combination]:
+    if not recipe.parallel.elastic:
+        return
+    processes, each = recipe.machine.processes, recipe.parallel.shard or 1
+    if processes <= each:
+        yield (
+            ("parallel.elastic", "machine.processes"),
+            f"one replica alone has no peer to come back to: machine.processes is {processes}",
+        )
+    elif processes % each:
+        yield (
+            ("parallel.elastic", "parallel.shard", "machine.processes"),
+            f"machine.processes {processes} is no multiple of parallel.shard {each}",
+        )
+    if recipe.supervise.node:
+        yield ("parallel.elastic", "supervise.node"), "replicas are processes of one machine so far"
+    for name in ("replicate", "tensor", "pipeline"):
+        if getattr(recipe.parallel, name) not in (None, 1):
+            yield (
+                ("parallel.elastic", f"parallel.{name}"),
+                f"a replica is cut by parallel.shard alone so far, not by parallel.{name}",
+            )
+
+
+def _tensor(recipe: Recipe) -> Iterator[Combination]:
+    ways, model = recipe.parallel.tensor, recipe.model
+    if ways == 1:
+        return
+    for name, number in (
+        ("heads", model.heads),
+        ("kv_heads", model.key_heads),
+        ("mlp_width", model.inner_width),
+    ):
+        if number % ways and (name != "kv_heads" or model.kv_heads):
+            yield (
+                ("parallel.tensor", f"model.{name}"),
+                f"{ways} tensor ranks cannot share model.{name} {number} evenly",
+            )
+    for number, stage in enumerate(recipe.batch_stages()):
+        where = f"batch.stages.{number - 1}" if number else "batch"
+        if stage.sequence_length % ways:
+            yield (
+                ("parallel.tensor", f"{where}.sequence_length"),
+                f"{ways} tensor ranks cannot share {where}.sequence_length {stage.sequence_length} "
+                "evenly",
+            )
+
+
+def _pipeline(recipe: Recipe) -> Iterator[Combination]:
+    stages, each, model = recipe.parallel.pipeline, recipe.parallel.stages_per_rank, recipe.model
+    if stages == 1:
+        if each > 1:
+            yield (
+                ("parallel.stages_per_rank", "parallel.pipeline"),
+                f"{each} stages of each rank need a pipeline of several ranks: parallel.pipeline "
+                "is 1",
+            )
+        return
+    if each > 1 and model.layers % (stages * each):
+        yield (
+            ("parallel.stages_per_rank", "parallel.pipeline", "model.layers"),
+            f"parallel.pipeline × parallel.stages_per_rank: {stages} × {each} stages cannot have "
+            f"equally many of model.layers {model.layers}",
+        )
+    elif stages > model.layers:
+        yield (
+            ("parallel.pipeline", "model.layers"),
+            f"{stages} stages cannot have a layer each: model.layers is {model.layers}",
+        )
+    for name, why in _NOT_ACROSS_STAGES.items():
+        if getattr(model, name):
+            yield (
+                ("parallel.pipeline", f"model.{name}"),
+                f"model.{name} cannot cross pipeline stages: {why}",
+            )
+    if recipe.batch.micro_sequences == "auto":
+        yield (
+            ("parallel.pipeline", "batch.micro_sequences"),
+            "what fits a pipeline's stages is not measured; give batch.micro_sequences a number",
+        )
+    if recipe.machine.compile:
+        yield (
+            ("parallel.pipeline", "machine.compile"),
+            "stages of a pipeline are not compiled; switch machine.compile off",
+        )
 
 
 def combination_problems(recipe: Recipe) -> Iterator[Combination]:

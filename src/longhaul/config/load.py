@@ -16,16 +16,15 @@ from typing import Any
 from pydantic import ValidationError
 
 from longhaul.config.combinations import combination_problems
-from longhaul.config.paths import change_of
 from longhaul.config.problems import (
     Problem,
     from_pydantic,
+    lines_of_settings,
     origin_of,
     raise_problems,
     unknown_setting,
 )
-from longhaul.config.recipe import Recipe
-from longhaul.config.toml_lines import lines_of_settings
+from longhaul.config.recipe import Recipe, change_of
 from longhaul.core.addresses import scrubbed, sealed, sealed_values
 from longhaul.core.errors import RecipeError
 from longhaul.core.strict import DamagedFile, parse_toml, read_toml

@@ -1,28 +1,23 @@
-"""The whole recipe: every section, and what follows from several of them.
-
-Enters: validated sections. Leaves: one frozen `Recipe` and the quantities that follow from it.
-Never knows: files, overrides, devices, or which combinations make no sense (`combinations.py`).
-"""
+"""The whole recipe: its sections, its settings by dotted path, and what follows from several."""
 
 import math
+from collections.abc import Iterator
 
 from pydantic import Field
 
-from longhaul.config.batch import BatchSection, BatchStage
-from longhaul.config.data import DataSection, TokenizerSection
+from longhaul.config.data import BatchSection, BatchStage, DataSection, TokenizerSection
 from longhaul.config.diagnose import DiagnoseSection
 from longhaul.config.model import ModelSection
 from longhaul.config.optim import OptimSection
-from longhaul.config.parallel import ParallelSection
-from longhaul.config.recover import FallbackSection, RecoverSection
-from longhaul.config.section import Section, fixed, live
-from longhaul.config.supervise import SuperviseSection
+from longhaul.config.recover import FallbackSection, RecoverSection, SuperviseSection
+from longhaul.config.section import Change, Section, fixed, live
 from longhaul.config.train import (
     CheckpointSection,
     EvaluationSection,
     MachineSection,
     MonitorSection,
     OrderSection,
+    ParallelSection,
     PrecisionSection,
     SampleSection,
     TrainSection,
@@ -149,3 +144,35 @@ def source_name(name: str, path: str) -> str:
     """The name of a source: its own, or the last part of its path."""
     plain = without_secrets(path)
     return name or plain.rstrip("/").rsplit("/", 1)[-1] or plain
+
+
+def change_of(path: str) -> Change | None:
+    """When the setting at a dotted path may change in a started run; None if there is none."""
+    model: type[Section] = Recipe
+    *parents, last = path.split(".")
+    for part in parents:
+        info = model.model_fields.get(part)
+        annotation = info.annotation if info else None
+        if not (isinstance(annotation, type) and issubclass(annotation, Section)):
+            return None
+        model = annotation
+    info = model.model_fields.get(last)
+    if info is None or _is_section(info.annotation):
+        return None
+    extra = info.json_schema_extra
+    change = extra.get("change") if isinstance(extra, dict) else None
+    return change if change in ("live", "never") else "restart"  # type: ignore[return-value]
+
+
+def setting_paths(model: type[Section] = Recipe, prefix: str = "") -> Iterator[str]:
+    """Dotted paths of every setting; sections themselves are left out."""
+    for name, info in model.model_fields.items():
+        annotation = info.annotation
+        if isinstance(annotation, type) and issubclass(annotation, Section):
+            yield from setting_paths(annotation, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
+
+
+def _is_section(annotation: object) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, Section)

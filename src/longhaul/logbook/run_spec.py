@@ -20,8 +20,7 @@ from longhaul.config.load import (
     recipe_from_values,
     sealed_options,
 )
-from longhaul.config.paths import change_of
-from longhaul.config.recipe import Recipe
+from longhaul.config.recipe import Recipe, change_of
 from longhaul.core.addresses import holds_a_secret, sealed, sealed_values
 from longhaul.core.errors import RecipeError, UsageError
 from longhaul.core.files import write_bytes, write_json

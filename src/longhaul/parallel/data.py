@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-from longhaul.config.parallel import ParallelSection
+from longhaul.config.train import ParallelSection
 
 
 def shard(

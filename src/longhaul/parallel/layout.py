@@ -7,7 +7,7 @@ Never knows: torch.
 import math
 from dataclasses import dataclass
 
-from longhaul.config.parallel import ParallelSection
+from longhaul.config.train import ParallelSection
 from longhaul.core.errors import RecipeError
 
 LAYOUT = "LONGHAUL_LAYOUT"

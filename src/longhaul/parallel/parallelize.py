@@ -14,7 +14,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 
-from longhaul.config.parallel import ParallelSection
+from longhaul.config.train import ParallelSection
 from longhaul.core.pieces import Cut, Pieces, pieces_of
 from longhaul.model.gpt import GPT
 from longhaul.model.initialise import fill_buffers, fill_weight

@@ -14,8 +14,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from longhaul.config.paths import change_of
-from longhaul.config.recipe import Recipe
+from longhaul.config.recipe import Recipe, change_of
 from longhaul.core.records import Finding
 from longhaul.logbook.changes import Change, Pairs
 from longhaul.logbook.ledger import LedgerState

@@ -7,7 +7,7 @@ Never knows: processes, journals, or how a plan is carried out.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from longhaul.config.supervise import SuperviseSection
+from longhaul.config.recover import SuperviseSection
 from longhaul.core.errors import ExitCode
 from longhaul.core.units import Seconds, short_seconds
 from longhaul.supervise.causes.classify import Remedy

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from longhaul.checkpoint.shared_memory import SharedMemory
-from longhaul.config.supervise import SuperviseSection
+from longhaul.config.recover import SuperviseSection
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import ExitCode
 from longhaul.core.units import Seconds

@@ -13,7 +13,7 @@ from functools import partial
 
 from longhaul.checkpoint.capture import PartsFor, capture
 from longhaul.checkpoint.snapshots import SnapshotRing
-from longhaul.config.batch import BatchStage
+from longhaul.config.data import BatchStage
 from longhaul.config.recipe import Recipe
 from longhaul.core.records import Decision, Event, StepRecord
 from longhaul.core.units import Seconds

@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import DynamicOutputShapeException
 from torch._subclasses.fake_tensor import FakeTensorDeviceMismatchError as Mixed
 
 from longhaul.config.load import load_recipe
-from longhaul.config.shrink import shrunken
+from longhaul.config.size import shrunken
 from longhaul.model.device import Mark
 from longhaul.model.gpt import GPT
 from longhaul.model.initialise import build

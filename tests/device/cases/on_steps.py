@@ -8,7 +8,7 @@ import torch
 
 from longhaul.config.load import load_recipe, shipped_recipes
 from longhaul.config.recipe import Recipe
-from longhaul.config.shrink import shrunken
+from longhaul.config.size import shrunken
 from longhaul.data.batches import Batch
 from longhaul.model.initialise import build
 from longhaul.model.precision import to_half

@@ -1,6 +1,6 @@
 import pytest
 
-from longhaul.config.supervise import NodeSection
+from longhaul.config.recover import NodeSection
 from longhaul.core.errors import UsageError
 from longhaul.supervise.nodes.identity import Node
 from longhaul.supervise.nodes.known import find_node, known_nodes, word_on

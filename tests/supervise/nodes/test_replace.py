@@ -2,7 +2,7 @@ import time
 
 import pytest
 
-from longhaul.config.supervise import NodeSection
+from longhaul.config.recover import NodeSection
 from longhaul.supervise.nodes.identity import Node
 from longhaul.supervise.nodes.replace import Order
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from longhaul.config.supervise import SuperviseSection
+from longhaul.config.recover import SuperviseSection
 from longhaul.core.clocks import FakeClock
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.supervise.ranks.progress import Phase, Progress

@@ -1,6 +1,6 @@
 import pytest
 
-from longhaul.config.supervise import SuperviseSection
+from longhaul.config.recover import SuperviseSection
 from longhaul.supervise.ranks.progress import Phase, Progress
 from longhaul.supervise.ranks.watchdog import (
     Learned,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from longhaul.config.load import load_recipe
 from longhaul.config.recipe import Recipe
-from longhaul.config.shrink import shrunken
+from longhaul.config.size import shrunken
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import NeedsPerson, UsageError
 from longhaul.core.records import StepRecord

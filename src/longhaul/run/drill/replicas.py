@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from longhaul.config.load import load_recipe, with_overrides
-from longhaul.config.shrink import shrunken
+from longhaul.config.size import shrunken
 from longhaul.core.errors import UsageError
 from longhaul.core.records import StepRecord
 from longhaul.core.units import Seconds, short_seconds

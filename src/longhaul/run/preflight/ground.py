@@ -13,7 +13,7 @@ from typing import Any, Literal
 from longhaul.config.data import SourceSection
 from longhaul.config.load import load_recipe
 from longhaul.config.recipe import Recipe, source_name
-from longhaul.config.shrink import shrunken
+from longhaul.config.size import shrunken
 from longhaul.core.errors import ExitCode, LonghaulError
 from longhaul.core.units import Bytes, Seconds
 from longhaul.data.sources import file_stem

@@ -1,7 +1,7 @@
 """`longhaul preflight`: says in two minutes what would have failed in two days.
 
 The recipe is checked at its true size where that is arithmetic (memory, disk, intervals), and
-trained as its small twin where it is not: every switch, no size (`config/shrink.py`).
+trained as its small twin where it is not: every switch, no size (`config/size.py`).
 
 Enters: what was typed. Leaves: a report, line by line, and its verdict.
 Never knows: how a check is made; each is a function of the ground in a room of its own.

@@ -10,9 +10,8 @@ Never knows: requests, runs, or who asks.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from longhaul.config.paths import change_of
 from longhaul.config.problems import unknown_setting
-from longhaul.config.recipe import Recipe
+from longhaul.config.recipe import Recipe, change_of
 from longhaul.core.errors import UsageError
 from longhaul.logbook.ledger import LedgerState
 

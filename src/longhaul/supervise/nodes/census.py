@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from longhaul.config.supervise import NodeSection
+from longhaul.config.recover import NodeSection
 from longhaul.core.clocks import Clock
 from longhaul.core.units import Seconds
 from longhaul.supervise.faults.signs import DrillSigns

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from longhaul.config.supervise import NodeSection
+from longhaul.config.recover import NodeSection
 from longhaul.core.records import Event, RecordError, from_line
 from longhaul.core.strict import lines_of
 from longhaul.logbook.folder import RunFolder

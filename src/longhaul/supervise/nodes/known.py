@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from longhaul.config.supervise import NodeSection
+from longhaul.config.recover import NodeSection
 from longhaul.core.errors import UsageError
 from longhaul.core.units import Seconds
 from longhaul.supervise.nodes.identity import Node, node_of

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from longhaul.config.load import with_overrides
 from longhaul.config.recipe import Recipe
-from longhaul.config.supervise import NodeSection
+from longhaul.config.recover import NodeSection
 from longhaul.parallel.layout import LAYOUT, Layout
 from longhaul.supervise.nodes.identity import Node, node_of
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from longhaul.config.recipe import Recipe
-from longhaul.config.supervise import NodeSection
+from longhaul.config.recover import NodeSection
 from longhaul.logbook.folder import RunFolder
 from longhaul.parallel.layout import Layout, layout_for
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from longhaul.config.supervise import NodeSection
+from longhaul.config.recover import NodeSection
 from longhaul.core.units import Seconds
 from longhaul.supervise.nodes.identity import Node
 from longhaul.supervise.nodes.inquiry import Answer, Inquiry

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from longhaul.config.supervise import SuperviseSection
+from longhaul.config.recover import SuperviseSection
 from longhaul.core.files import write_json
 from longhaul.core.units import Bytes, Seconds
 from longhaul.logbook.folder import RunFolder

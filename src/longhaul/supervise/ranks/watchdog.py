@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from longhaul.config.supervise import SuperviseSection
+from longhaul.config.recover import SuperviseSection
 from longhaul.core.units import Seconds, short_seconds
 from longhaul.supervise.ranks.progress import Phase, Progress
 
