@@ -4,7 +4,7 @@ import pytest
 
 from longhaul.board.curves import masked_steps, means, settle, thinned, throughput, tokens_trained
 from longhaul.logbook.queries import connect
-from longhaul.logbook.tree import read_branches
+from longhaul.logbook.summary import read_branches
 
 
 def settled(folder):

@@ -1,7 +1,7 @@
 from longhaul.board.curves import settle
 from longhaul.board.thermometers import Thermometers, read_thermometers
 from longhaul.logbook.queries import connect
-from longhaul.logbook.tree import read_branches
+from longhaul.logbook.summary import read_branches
 
 
 def read(folder):

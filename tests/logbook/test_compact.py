@@ -2,12 +2,10 @@ import duckdb
 import pytest
 
 from longhaul.core.clocks import FakeClock
-from longhaul.logbook import compact as compact_module
-from longhaul.logbook.compact import compact
-from longhaul.logbook.compacted import parquet_file, rollup_file
+from longhaul.logbook import queries
 from longhaul.logbook.journal import Journal
 from longhaul.logbook.lease import acquire
-from longhaul.logbook.queries import connect
+from longhaul.logbook.queries import compact, connect, parquet_file, rollup_file
 
 
 def write_steps(folder, make_step, attempt=1, steps=range(1, 4), **values):
@@ -67,7 +65,7 @@ def test_a_crash_on_the_way_leaves_no_half_file(folder, make_step, monkeypatch):
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as broken:
-        broken.setattr(compact_module.os, "fsync", crash)
+        broken.setattr(queries.os, "fsync", crash)
         with pytest.raises(OSError, match="Input/output"):
             compact(folder, FakeClock())
     assert list(folder.compacted.iterdir()) == []

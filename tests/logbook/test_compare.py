@@ -1,6 +1,10 @@
-from longhaul.logbook.compare import drift_from_recipe, scheduled, segment_differences
 from longhaul.logbook.ledger import LedgerState, fold_all
-from longhaul.logbook.segments import SegmentNumber
+from longhaul.logbook.segments import (
+    SegmentNumber,
+    drift_from_recipe,
+    scheduled,
+    segment_differences,
+)
 
 RECIPE = {"optim": {"lr": 1e-3, "clip": 1.0}, "train": {"steps": 100}}
 

@@ -1,6 +1,6 @@
 import pytest
 
-from longhaul.logbook.journal_files import JournalFile, journal_files
+from longhaul.logbook.reading import JournalFile, journal_files
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from dataclasses import asdict, replace
 import pytest
 
 from longhaul.core.clocks import FakeClock
+from longhaul.logbook import holder
 from longhaul.logbook import lease as lease_module
-from longhaul.logbook import lease_files
 from longhaul.logbook.folder import create_run
 from longhaul.logbook.holder import STALE_S, here
 from longhaul.logbook.journal import Journal
@@ -100,7 +100,7 @@ def test_a_full_disk_keeps_no_heartbeat_and_no_release_from_being_seen(folder, c
         raise OSError(errno.ENOSPC, "No space left on device")
 
     own = acquire(folder, clock)
-    monkeypatch.setattr(lease_files, "write_json", full)
+    monkeypatch.setattr(holder, "write_json", full)
     clock.advance(100.125)
     own.heartbeat()
     assert newest_holder(folder).heartbeat == clock.wall()

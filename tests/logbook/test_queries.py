@@ -6,10 +6,9 @@ import pytest
 from longhaul.core.clocks import FakeClock
 from longhaul.core.records import Decision, Event, StepRecord
 from longhaul.logbook import queries
-from longhaul.logbook.compact import compact
 from longhaul.logbook.folder import create_run
 from longhaul.logbook.journal import Journal
-from longhaul.logbook.queries import connect
+from longhaul.logbook.queries import compact, connect
 from longhaul.logbook.reading import read_journal
 
 STEP_COLUMNS = [field.name for field in fields(StepRecord)]

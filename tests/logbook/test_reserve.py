@@ -2,8 +2,8 @@ import os
 
 import pytest
 
-from longhaul.logbook import reserve
-from longhaul.logbook.reserve import RESERVE_BYTES, Reserve
+from longhaul.logbook import folder
+from longhaul.logbook.folder import RESERVE_BYTES, Reserve
 
 
 def test_the_space_is_really_allocated_and_really_given_back(tmp_path):
@@ -20,7 +20,7 @@ def test_it_does_not_take_the_last_space(tmp_path, monkeypatch):
     class NearlyFull:
         free = RESERVE_BYTES
 
-    monkeypatch.setattr(reserve.shutil, "disk_usage", lambda path: NearlyFull)
+    monkeypatch.setattr(folder.shutil, "disk_usage", lambda path: NearlyFull)
     Reserve(tmp_path / ".reserve").refill()
     assert not (tmp_path / ".reserve").exists()
 
@@ -30,6 +30,6 @@ def test_a_refused_allocation_leaves_nothing(tmp_path, monkeypatch):
     def refuse(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(reserve.os, "posix_fallocate", refuse)
+    monkeypatch.setattr(folder.os, "posix_fallocate", refuse)
     Reserve(tmp_path / ".reserve").refill()
     assert not (tmp_path / ".reserve").exists()

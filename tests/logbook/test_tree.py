@@ -1,8 +1,7 @@
 from longhaul.logbook.journal import Journal
 from longhaul.logbook.queries import connect
 from longhaul.logbook.segments import SegmentNumber, open_segment
-from longhaul.logbook.summary import Stretch
-from longhaul.logbook.tree import branches, kept_until, read_branches
+from longhaul.logbook.summary import Stretch, branches, kept_until, read_branches
 
 
 def line(make_opening, *steps, attempts=None):

@@ -4,7 +4,7 @@ import shutil
 import pytest
 
 from longhaul.core.clocks import FakeClock
-from longhaul.logbook import lease_files
+from longhaul.logbook import holder
 from longhaul.logbook.folder import create_run
 from longhaul.logbook.lease import RunGone, acquire
 from longhaul.supervise import ownership as ownership_module
@@ -33,14 +33,14 @@ def run(tmp_path) -> Run:
 
 
 def full_until(monkeypatch, run: Run, looks: int, number: int) -> None:
-    create = lease_files.create_exclusively
+    create = holder.create_exclusively
 
     def refuse(path, content):
         if len(run.waited) < looks:
             raise OSError(number, "refused", str(path))
         return create(path, content)
 
-    monkeypatch.setattr(lease_files, "create_exclusively", refuse)
+    monkeypatch.setattr(holder, "create_exclusively", refuse)
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import duckdb
 
 from longhaul.core.clocks import STEP_BUCKETS
-from longhaul.logbook.tree import Branch
+from longhaul.logbook.summary import Branch
 
 MOST_POINTS = 4000
 """Of one curve: more cannot be told apart on a screen, and fewer would hide nothing either,

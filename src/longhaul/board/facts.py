@@ -29,8 +29,14 @@ from longhaul.logbook.ledger import effective_settings, fold_all
 from longhaul.logbook.queries import connect
 from longhaul.logbook.reading import read_decisions, read_journal, read_last
 from longhaul.logbook.segments import by_opening
-from longhaul.logbook.summary import State, last_validation_loss, run_state, time_by_bucket
-from longhaul.logbook.tree import Branch, read_branches
+from longhaul.logbook.summary import (
+    Branch,
+    State,
+    last_validation_loss,
+    read_branches,
+    run_state,
+    time_by_bucket,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ from longhaul.core.units import (
     short_count,
     short_seconds,
 )
-from longhaul.logbook.tree import Branch
+from longhaul.logbook.summary import Branch
 
 _INKS = 6
 """Colours that segments take in turn; the style sheet and the script have as many."""

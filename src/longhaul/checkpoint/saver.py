@@ -27,7 +27,7 @@ from longhaul.core.errors import NotOwner
 from longhaul.core.files import Meter
 from longhaul.core.pieces import Pieces
 from longhaul.core.units import Bytes, Seconds, short_bytes
-from longhaul.logbook.reserve import DISK_FULL, RESERVE_BYTES
+from longhaul.logbook.folder import DISK_FULL, RESERVE_BYTES
 from longhaul.parallel.control import Control, first_does
 from longhaul.store.catalogue import catalogue
 from longhaul.store.manifest import Manifest

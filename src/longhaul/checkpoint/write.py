@@ -24,7 +24,7 @@ from longhaul.core.errors import NotOwner
 from longhaul.core.files import fsync_folder
 from longhaul.core.pieces import Pieces
 from longhaul.core.units import Bytes
-from longhaul.logbook.reserve import RESERVE_BYTES
+from longhaul.logbook.folder import RESERVE_BYTES
 from longhaul.parallel.control import Control, first_does
 from longhaul.store.commit import checkpoint_path, commit, partial_path
 from longhaul.store.manifest import FileEntry, Manifest, verify, write_listed_file, write_manifest

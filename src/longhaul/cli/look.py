@@ -84,9 +84,13 @@ def diff(
 ) -> None:
     """Show what differs between two segments, and between the recipe and what is in force."""
     from longhaul.core.errors import UsageError
-    from longhaul.logbook.compare import segment_differences
     from longhaul.logbook.folder import open_run
-    from longhaul.logbook.segments import by_opening, find_segment, read_segments
+    from longhaul.logbook.segments import (
+        by_opening,
+        find_segment,
+        read_segments,
+        segment_differences,
+    )
 
     folder = open_run(run, runs_dir)
     segments = by_opening(read_segments(folder))
@@ -112,12 +116,12 @@ def compact(run: RunName, runs_dir: RunsFolder = RUNS) -> None:
     """Copy closed journal files to Parquet, for fast questions; the JSON lines stay."""
     from longhaul.core.clocks import RealClock
     from longhaul.core.errors import LonghaulError
-    from longhaul.logbook import compact as compaction
+    from longhaul.logbook import queries
     from longhaul.logbook.folder import open_run
 
     folder = open_run(run, runs_dir)
     try:
-        done = compaction.compact(folder, RealClock())
+        done = queries.compact(folder, RealClock())
     except OSError as error:
         raise LonghaulError(f"{folder.compacted}: cannot be written: {error}") from error
     what = f"compacted attempts {', '.join(map(str, done))}" if done else "nothing left to compact"
@@ -157,10 +161,10 @@ def _print_differences(section: str, found: Mapping[str, tuple[Any, Any]]) -> No
 
 def _print_drift(folder: RunFolder, segments: Sequence[SegmentOpening]) -> None:
     from longhaul.core.errors import LonghaulError
-    from longhaul.logbook.compare import drift_from_recipe, scheduled
     from longhaul.logbook.ledger import load_ledger
     from longhaul.logbook.reading import read_last
     from longhaul.logbook.run_spec import read_asked
+    from longhaul.logbook.segments import drift_from_recipe, scheduled
 
     try:
         recipe = read_asked(folder).settings().model_dump(mode="json")

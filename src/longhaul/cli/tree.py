@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.text import Text
     from rich.tree import Tree
 
-    from longhaul.logbook.tree import Branch
+    from longhaul.logbook.summary import Branch
 
 
 @reads_a_run
@@ -33,7 +33,7 @@ def tree(run: RunName, runs_dir: RunsFolder = RUNS) -> None:
     from longhaul.logbook.lease import live_holder
     from longhaul.logbook.queries import connect
     from longhaul.logbook.reading import read_journal
-    from longhaul.logbook.tree import read_branches
+    from longhaul.logbook.summary import read_branches
 
     folder = open_run(run, runs_dir)
     events = list(read_journal(folder, steps=False))

@@ -1,19 +1,23 @@
-"""Whether the holder of a lease still lives: judged from facts, without touching anything.
+"""The holder of a lease: its file, and whether it still lives, judged from facts.
 
-Enters: the time, what the holder wrote about itself, and where the judge stands.
-Leaves: a verdict with its reason. Never knows: lease files, or what the verdict leads to.
+There is one file an attempt, created exclusively and written over by heartbeats.
 """
 
+import json
 import os
 import platform
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from longhaul.core.files import create_exclusively, write_json
+from longhaul.core.strict import entries_of, read_object
 from longhaul.core.units import LAST_MOMENT, Seconds, short_seconds
+from longhaul.logbook.folder import DISK_FULL, FORMAT, Reserve, RunFolder, reserve_path
 
 STALE_S: Seconds = 60.0
 """Age of the last heartbeat beyond which a holder that cannot be looked at counts as dead: six
@@ -152,3 +156,68 @@ def this_process(attempt: int, now: Seconds, user: str, command: str) -> Holder:
         attempt=attempt, pid=pid, started=process_started(pid) or "", place=here(),
         user=user, command=command, since=now, heartbeat=now,
     )  # fmt: skip
+
+
+_LEASE = re.compile(r"(\d{1,18})\.json", re.ASCII)
+
+
+def lease_path(folder: RunFolder, attempt: int) -> Path:
+    """Where an attempt says who makes it."""
+    return folder.leases / f"{attempt:06d}.json"
+
+
+def newest_attempt(folder: RunFolder) -> int:
+    """Number of the newest attempt; 0 before the first."""
+    found = map(_LEASE.fullmatch, entries_of(folder.leases))
+    return max((int(match[1]) for match in found if match), default=0)
+
+
+def owner_of(holder: Holder) -> tuple[Place, int, str, Seconds]:
+    """What stays the same over heartbeats and renewals, and is nobody else's."""
+    return holder.place, holder.pid, holder.started, holder.since
+
+
+def create_lease(folder: RunFolder, holder: Holder) -> bool:
+    """Write an attempt's file, on a full disk with the journal's reserve; False if it exists."""
+    path, content = lease_path(folder, holder.attempt), json.dumps(_body(holder), indent=2) + "\n"
+    try:
+        return create_exclusively(path, content.encode())
+    except OSError as error:
+        if error.errno not in DISK_FULL or not Reserve(reserve_path(folder)).release():
+            raise
+        return create_exclusively(path, content.encode())
+
+
+def write_holder(folder: RunFolder, holder: Holder) -> None:
+    """Write an attempt's file anew; on a full disk in place, where it needs no more space.
+
+    A reader who comes amidst that finds the file damaged and just changed, which is a live holder.
+
+    Raises:
+        OSError: the medium refused.
+    """
+    path = lease_path(folder, holder.attempt)
+    try:
+        write_json(path, _body(holder))
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        with path.open("r+b") as file:
+            file.write((json.dumps(_body(holder), indent=2) + "\n").encode())
+            file.truncate()
+
+
+def read_holder(path: Path) -> Holder | None:
+    """The holder that a lease file names; None if the file is damaged.
+
+    Raises:
+        OSError: there is no such file, or it cannot be read.
+    """
+    try:
+        return holder_of(read_object(path))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _body(holder: Holder) -> dict[str, Any]:
+    return {"format": FORMAT} | asdict(holder)

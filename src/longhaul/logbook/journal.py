@@ -17,12 +17,9 @@ from pathlib import Path
 from longhaul.core.errors import NotOwner
 from longhaul.core.files import fsync_folder, naming
 from longhaul.core.records import Decision, Event, Record, StepRecord, to_line
-from longhaul.logbook.folder import RunFolder
-from longhaul.logbook.journal_files import JournalFile, journal_files
-from longhaul.logbook.reserve import DISK_FULL, Reserve, reserve_path
+from longhaul.logbook.folder import DISK_FULL, Reserve, RunFolder, reserve_path
+from longhaul.logbook.reading import TORN, JournalFile, journal_files
 
-TORN = b" <torn>\n"
-"""Ends a line whose writing failed half-way, so that it can never be read as a record."""
 _ROTATE_BYTES = 64 << 20
 _MOST_HELD_LINES = 20_000
 _REFILL_EVERY = 256

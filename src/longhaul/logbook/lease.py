@@ -28,19 +28,17 @@ from longhaul.logbook.holder import (
     Holder,
     Place,
     Verdict,
+    create_lease,
     here,
     judge_holder,
-    this_process,
-)
-from longhaul.logbook.journal_files import journal_files
-from longhaul.logbook.lease_files import (
-    create_lease,
     lease_path,
     newest_attempt,
     owner_of,
     read_holder,
+    this_process,
     write_holder,
 )
+from longhaul.logbook.reading import journal_files
 
 _BEAT_S: Seconds = 10.0
 _LOOK_EVERY_S: Seconds = 0.5

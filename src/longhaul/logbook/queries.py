@@ -1,19 +1,76 @@
 """SQL over a run's journal: Parquet where it was compacted, JSON lines for the rest.
 
-Enters: a run's folder. Leaves: a DuckDB connection with the views `steps` and `events`; also
-for compaction, the SQL that turns JSON lines into the same rows.
-Never knows: what is asked.
+The JSON lines are the authority: a Parquet file counts only while the sizes of the lines it was
+made from, which it names itself, are still those on disk. An attempt that was taken for dead and
+wrote on makes its Parquet file void, until it is compacted again.
 """
 
+import json
+import os
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
 import duckdb
 
-from longhaul.core.strict import MOST_JOURNAL_BYTES, open_regular
-from longhaul.logbook.compacted import no_pattern, quoted, usable_parquet
+from longhaul.core.clocks import STEP_BUCKETS, Clock
+from longhaul.core.files import fsync_folder
+from longhaul.core.strict import MOST_JOURNAL_BYTES, open_regular, parse_json
 from longhaul.logbook.folder import RunFolder
-from longhaul.logbook.journal_files import journal_files
+from longhaul.logbook.lease import live_holder
+from longhaul.logbook.reading import JournalFile, journal_files
+
+SOURCES_KEY = "longhaul_sources"
+
+
+def parquet_file(folder: RunFolder, attempt: int) -> Path:
+    """Where the steps of an attempt lie once compacted."""
+    return folder.compacted / f"{attempt:06d}.parquet"
+
+
+def rollup_file(folder: RunFolder, attempt: int) -> Path:
+    """Where the roll-ups of an attempt lie once compacted."""
+    return folder.compacted / f"{attempt:06d}.rollup.parquet"
+
+
+def sources_of(folder: RunFolder, files: Sequence[JournalFile], attempt: int) -> dict[str, int]:
+    """Name → size in bytes of the step files of an attempt."""
+    names = [f.name for f in files if f.attempt == attempt and not f.events]
+    return {name: (folder.journal / name).stat().st_size for name in names}
+
+
+def usable_parquet(folder: RunFolder, files: Sequence[JournalFile]) -> dict[int, Path]:
+    """Attempt → Parquet file, for the attempts whose steps are the same there as in JSON."""
+    attempts = sorted({file.attempt for file in files if not file.events})
+    usable = {}
+    for attempt in attempts:
+        path = parquet_file(folder, attempt)
+        if path.is_file() and _made_from(path) == sources_of(folder, files, attempt):
+            usable[attempt] = path
+    return usable
+
+
+def no_pattern(path: Path) -> Path:
+    """A path for DuckDB to read, which takes names as patterns: a bracket must mean itself."""
+    return Path("".join(f"[{c}]" if c in "*?[" else c for c in str(path)))
+
+
+def quoted(path: Path) -> str:
+    """A path as an SQL text."""
+    return "'" + str(path).replace("'", "''") + "'"
+
+
+def _made_from(path: Path) -> dict[str, int] | None:
+    try:
+        with duckdb.connect() as connection:
+            found = connection.execute(
+                "SELECT decode(value) FROM parquet_kv_metadata(?) WHERE decode(key) = ?",
+                [str(no_pattern(path)), SOURCES_KEY],
+            ).fetchone()
+            return dict(parse_json(found[0], str(path))) if found else None
+    except (duckdb.Error, ValueError, TypeError):
+        return None  # damaged, or made by something else: the JSON lines are there
+
 
 # DuckDB casts the journal's words "nan", "inf" and "-inf" to DOUBLE by itself.
 _STEP_FIELDS = {
@@ -90,3 +147,75 @@ def _rows(files: Sequence[Path], fields: dict[str, str]) -> str:
 
 def _list(files: Sequence[Path]) -> str:
     return "[" + ", ".join(quoted(no_pattern(path)) for path in files) + "]"
+
+
+ROLLUP_STEPS = 100
+_ROLLED_UP = ("loss", "gradient_norm", "learning_rate", "tokens_per_second")
+
+
+def compact(folder: RunFolder, clock: Clock) -> list[int]:
+    """Compact every attempt that is over and not compacted yet; returns their numbers.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    files = journal_files(folder.journal)
+    holder = live_holder(folder, clock)
+    done = usable_parquet(folder, files)
+    open_attempt = holder.attempt if holder else None
+    attempts = sorted({file.attempt for file in files if not file.events})
+    due = [a for a in attempts if a != open_attempt and a not in done]
+    folder.compacted.mkdir(exist_ok=True)
+    for attempt in due:
+        # Sizes first: lines that are added while they are read make the file void, not wrong.
+        sources = sources_of(folder, files, attempt)
+        rows = steps_sql([folder.journal / name for name in sources])
+        _copy(_rollup(rows), rollup_file(folder, attempt), {})
+        # Last, because this file is the one that says that the attempt is compacted.
+        _copy(rows, parquet_file(folder, attempt), sources)
+    return due
+
+
+def _copy(query: str, path: Path, sources: dict[str, int]) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    made_from = json.dumps(sources).replace("'", "''")
+    try:
+        with duckdb.connect() as connection:
+            connection.execute(
+                f"COPY ({query}) TO {quoted(temporary)} "
+                f"(FORMAT parquet, COMPRESSION zstd, KV_METADATA {{{SOURCES_KEY}: '{made_from}'}})"
+            )
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    fsync_folder(path.parent)
+
+
+def _rollup(rows: str) -> str:
+    """Per 100 steps: counts, and minimum, maximum and mean of the finite values of each figure.
+
+    The mean of tokens per second is all tokens over all seconds, not a mean of rates; its
+    seconds are those of `timeline.STEP_BUCKETS`.
+    """
+    seconds = " + ".join(f"coalesce(seconds['{bucket}'], 0)" for bucket in STEP_BUCKETS)
+    figures = []
+    for name in _ROLLED_UP:
+        finite = f"FILTER (isfinite({name}))"
+        mean = f"avg({name}) {finite}"
+        if name == "tokens_per_second":
+            mean = "sum(tokens) / nullif(sum(step_seconds), 0)"
+        figures += [f"min({name}) {finite} AS {name}_min", f"max({name}) {finite} AS {name}_max"]
+        figures += [f"{mean} AS {name}_mean"]
+    timed = f"SELECT *, {seconds} AS step_seconds FROM ({rows})"
+    paced = f"SELECT *, tokens / nullif(step_seconds, 0) AS tokens_per_second FROM ({timed})"
+    return (
+        f"SELECT attempt, segment, min(step) AS first_step, max(step) AS last_step, "
+        f"min(time) AS first_time, max(time) AS last_time, count(*) AS steps, "
+        f"sum(tokens) AS tokens, sum(step_seconds) AS seconds, "
+        f"count(*) FILTER (masked) AS masked, "
+        f"count(*) FILTER (NOT isfinite(loss) OR NOT isfinite(gradient_norm)) AS non_finite, "
+        f"{', '.join(figures)} FROM ({paced}) "
+        f"GROUP BY attempt, segment, (step - 1) // {ROLLUP_STEPS} ORDER BY first_step"
+    )

@@ -1,20 +1,69 @@
-"""The journal's readers: from the start, or the last few records at once.
+"""The journal's files and their readers: from the start, or the last few records at once.
 
-Enters: a run's folder. Leaves: its records in order of attempt and time; torn tails and
-damaged lines are passed over and counted.
-Never knows: who writes, or whether somebody still does.
+`000003.pilot.jsonl` holds the steps of attempt 3, `000003.pilot.events.jsonl` its events and
+decisions, `000003-0002.pilot.jsonl` the steps after the first file grew too large. Events and
+decisions lie apart because they are few: a restart reads all of them, and no gigabyte of steps.
 """
 
 import heapq
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import chain, groupby, islice
 from pathlib import Path
 
 from longhaul.core.records import Decision, Record, RecordError, from_line
-from longhaul.core.strict import MOST_BYTES, lines_backwards, lines_of
+from longhaul.core.strict import MOST_BYTES, entries_of, lines_backwards, lines_of
 from longhaul.logbook.folder import RunFolder
-from longhaul.logbook.journal import TORN
-from longhaul.logbook.journal_files import JournalFile, journal_files
+
+TORN = b" <torn>\n"
+"""Ends a line whose writing failed half-way, so that it can never be read as a record."""
+_NAME = re.compile(
+    r"(?P<attempt>\d{6,18})(-(?P<rotation>\d{4,18}))?\.(?P<author>[a-z][a-z0-9_-]*)"
+    r"(?P<events>\.events)?\.jsonl",
+    re.ASCII,
+)
+
+
+@dataclass(frozen=True, order=True)
+class JournalFile:
+    """What a journal file's name says; ordered by attempt, then rotation."""
+
+    attempt: int
+    rotation: int
+    """1 for the first file of an attempt, author and kind."""
+    author: str
+    """Who writes it: `pilot` or `supervisor`."""
+    events: bool
+    """Events and decisions, not steps."""
+
+    @property
+    def name(self) -> str:
+        """The file's name."""
+        rotation = f"-{self.rotation:04d}" if self.rotation > 1 else ""
+        kind = ".events" if self.events else ""
+        return f"{self.attempt:06d}{rotation}.{self.author}{kind}.jsonl"
+
+    @classmethod
+    def parse(cls, name: str) -> "JournalFile | None":
+        """What `name` says; None if it is no journal file."""
+        match = _NAME.fullmatch(name)
+        if match is None:
+            return None
+        file = cls(
+            attempt=int(match["attempt"]),
+            rotation=int(match["rotation"] or 1),
+            author=match["author"],
+            events=match["events"] is not None,
+        )
+        return file if file.name == name else None
+
+
+def journal_files(journal: Path) -> list[JournalFile]:
+    """The journal files in a folder, in order; none if the folder does not exist."""
+    names = entries_of(journal)
+    return sorted(file for name in names if (file := JournalFile.parse(name)))
+
 
 _NOTHING = b"\0 \t\r\n"
 """What a power cut leaves where bytes were promised and never came."""

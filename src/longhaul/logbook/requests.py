@@ -21,7 +21,7 @@ from longhaul.core.files import write_json
 from longhaul.core.records import Decision, Event, Record
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import FORMAT, RunFolder
-from longhaul.logbook.lease_files import newest_attempt
+from longhaul.logbook.holder import newest_attempt
 
 _MOST_BYTES = 64 << 10
 _STAMP_DIGITS = 17

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from longhaul.core.units import Bytes, Seconds
-from longhaul.logbook.journal_files import JournalFile
+from longhaul.logbook.reading import JournalFile
 from longhaul.store.manifest import FileEntry, parse_file
 from longhaul.store.strict import RefusedCheckpoint, items, parse_json, table, text, whole
 

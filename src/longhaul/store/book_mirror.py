@@ -19,7 +19,7 @@ from longhaul.core.errors import ExitCode, LonghaulError, NotOwner
 from longhaul.core.strict import read_object
 from longhaul.core.units import Bytes, Seconds
 from longhaul.logbook.folder import RunFolder
-from longhaul.logbook.journal_files import journal_files
+from longhaul.logbook.reading import journal_files
 from longhaul.store.book_index import (
     FOLDER,
     PAGES,

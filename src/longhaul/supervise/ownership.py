@@ -10,9 +10,8 @@ from collections.abc import Callable
 
 from longhaul.core.clocks import Clock
 from longhaul.core.units import Bytes, Seconds
-from longhaul.logbook.folder import RunFolder
+from longhaul.logbook.folder import DISK_FULL, Reserve, RunFolder, reserve_path, why_paused
 from longhaul.logbook.lease import GONE_S, Lease
-from longhaul.logbook.reserve import DISK_FULL, Reserve, reserve_path, why_paused
 from longhaul.supervise.history import Chronicle, usable_checkpoints
 
 RETRY_S: Seconds = 5.0

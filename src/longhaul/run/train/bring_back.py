@@ -23,9 +23,8 @@ from longhaul.core.errors import NeedsPerson, RecipeError, UsageError
 from longhaul.core.files import fsync_folder, write_json
 from longhaul.core.units import Seconds, short_bytes
 from longhaul.logbook.folder import RunFolder
-from longhaul.logbook.journal_files import journal_files
 from longhaul.logbook.lease import leave_behind
-from longhaul.logbook.reading import read_last
+from longhaul.logbook.reading import journal_files, read_last
 from longhaul.logbook.run_spec import Asked, ask_again, has_asked, read_asked, refuse_another_run
 from longhaul.run.train.run_log import Book
 from longhaul.store.book_index import is_page

@@ -13,9 +13,9 @@ from typing import Any, NoReturn
 from longhaul.core.errors import NeedsPerson, NotOwner
 from longhaul.core.records import Event, StepRecord
 from longhaul.core.units import Seconds
+from longhaul.logbook.folder import why_paused
 from longhaul.logbook.lease import GONE_S
 from longhaul.logbook.ledger import LedgerError, LedgerState
-from longhaul.logbook.reserve import why_paused
 from longhaul.run.train.attempt import Attempt
 from longhaul.run.train.rollback import Recovery
 from longhaul.run.train.tiers import Tiers

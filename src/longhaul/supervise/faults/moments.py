@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 from longhaul.core.records import Event, RecordError, StepRecord, from_line
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder
-from longhaul.logbook.journal_files import journal_files
+from longhaul.logbook.reading import journal_files
 
 Phase = Literal["start-up", "step", "save", "evaluation"]
 PHASES: tuple[Phase, ...] = ("start-up", "step", "save", "evaluation")

@@ -13,7 +13,7 @@ from longhaul.config.recover import NodeSection
 from longhaul.core.records import Event, RecordError, from_line
 from longhaul.core.strict import lines_of
 from longhaul.logbook.folder import RunFolder
-from longhaul.logbook.journal_files import journal_files
+from longhaul.logbook.reading import journal_files
 from longhaul.supervise.history import NODE_EVENTS, WHO
 from longhaul.supervise.nodes.answer import NodeFailure
 from longhaul.supervise.nodes.identity import Node, node_of

@@ -7,7 +7,7 @@ Never knows: how rank 0 has come to them, or what follows.
 from longhaul.core.records import Event, RecordError, from_line
 from longhaul.core.units import Bytes
 from longhaul.logbook.folder import RunFolder
-from longhaul.logbook.journal_files import journal_files
+from longhaul.logbook.reading import journal_files
 from longhaul.supervise.nodes.answer import MachineVerdict
 
 KIND = "machine-verdict"
