@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from longhaul.checkpoint.layout import StoredChunk, from_json, to_json
-from longhaul.store.strict import RefusedCheckpoint
+from longhaul.store.manifest import RefusedCheckpoint
 
 FILES = {"__0_0.safetensors": 64, "__1_0.safetensors": 64, "state.json": 1 << 40}
 

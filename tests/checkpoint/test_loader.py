@@ -19,11 +19,11 @@ from longhaul.store.manifest import (
     MANIFEST_NAME,
     FileEntry,
     Manifest,
+    RefusedCheckpoint,
     read_manifest,
     write_listed_file,
     write_manifest,
 )
-from longhaul.store.strict import RefusedCheckpoint
 
 TENSORS = "__0_0.safetensors"
 

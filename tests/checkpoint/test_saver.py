@@ -20,8 +20,7 @@ from longhaul.core import files
 from longhaul.core.clocks import FakeClock
 from longhaul.core.files import moved
 from longhaul.core.units import short_bytes
-from longhaul.store.catalogue import catalogue
-from longhaul.store.commit import remove
+from longhaul.store.catalogue import catalogue, remove
 from longhaul.store.manifest import verify
 
 DEADLINE_S = 30

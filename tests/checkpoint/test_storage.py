@@ -33,7 +33,7 @@ from longhaul.checkpoint.storage import (
     plan_load,
     save_tensors,
 )
-from longhaul.store.strict import RefusedCheckpoint
+from longhaul.store.manifest import RefusedCheckpoint
 
 
 def metadata_of(folder: Path) -> Metadata:

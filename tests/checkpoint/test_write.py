@@ -9,8 +9,7 @@ import torch
 from longhaul.checkpoint.write import needed_bytes, render_facts, write_checkpoint
 from longhaul.core.clocks import FakeClock
 from longhaul.core.errors import NotOwner
-from longhaul.store.catalogue import catalogue
-from longhaul.store.commit import sweep
+from longhaul.store.catalogue import catalogue, sweep
 
 
 def steps_of_a_save(folder: Path, step: int, owner: bool = True, fill: float = 1.0):

@@ -6,9 +6,9 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 
 from longhaul.store.manifest import Manifest, write_listed_file, write_manifest
-from longhaul.store.patience import Patience
 from longhaul.store.remote import RemoteTier
 from longhaul.store.store_files import StoreFiles
+from longhaul.store.transfers import Patience
 
 
 @pytest.fixture

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longhaul.store.book_index import (
+from longhaul.store.manifest import FileEntry, RefusedCheckpoint
+from longhaul.store.remote_log import (
     Edition,
     Index,
     host_name,
@@ -14,8 +15,6 @@ from longhaul.store.book_index import (
     place_of,
     render_index,
 )
-from longhaul.store.manifest import FileEntry
-from longhaul.store.strict import RefusedCheckpoint
 
 EDITION = Edition(3, 7, "9f3a61c2")
 PAGES = (

@@ -12,11 +12,10 @@ from longhaul.core.records import Decision, StepRecord
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.journal import Journal
 from longhaul.logbook.ledger import load_ledger
-from longhaul.store.book_index import FOLDER, PAGES, render_index
-from longhaul.store.book_mirror import BookMirror, PlaceTaken, editions
-from longhaul.store.book_return import Found, best_first, bring_book, find_book
+from longhaul.store.fetching import Found, best_first, bring_book, find_book
 from longhaul.store.manifest import FileEntry
-from longhaul.store.patience import StoreError
+from longhaul.store.remote_log import FOLDER, PAGES, BookMirror, PlaceTaken, editions, render_index
+from longhaul.store.transfers import StoreError
 
 CLOCK = RealClock()
 

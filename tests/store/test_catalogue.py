@@ -3,10 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from longhaul.store.catalogue import catalogue, newest_usable
-from longhaul.store.commit import partial_path
-from longhaul.store.manifest import MANIFEST_NAME, read_manifest, verify
-from longhaul.store.strict import RefusedCheckpoint
+from longhaul.store.catalogue import catalogue, newest_usable, partial_path
+from longhaul.store.manifest import MANIFEST_NAME, RefusedCheckpoint, read_manifest, verify
 
 
 def test_only_committed_checkpoints_are_listed_in_the_order_of_steps(

@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from longhaul.store.catalogue import catalogue
-from longhaul.store.commit import (
+from longhaul.store.catalogue import (
     NotOwner,
+    catalogue,
     checkpoint_path,
     commit,
     partial_path,
@@ -115,7 +115,7 @@ def test_a_checkpoint_whose_removal_was_cut_short_is_none(
         raise OSError
 
     with monkeypatch.context() as patch:
-        patch.setattr("longhaul.store.commit.shutil.rmtree", dying)
+        patch.setattr("longhaul.store.catalogue.shutil.rmtree", dying)
         with pytest.raises(OSError):
             remove(path)
     assert catalogue(tmp_path) == []

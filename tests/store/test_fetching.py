@@ -5,11 +5,10 @@ import pytest
 
 from longhaul.core.errors import NotOwner
 from longhaul.logbook.ledger import CheckpointHealth
-from longhaul.store.catalogue import Checkpoint, catalogue
-from longhaul.store.commit import sweep
+from longhaul.store.catalogue import Checkpoint, catalogue, sweep
 from longhaul.store.fetching import bring_here, forget_downloads, newest_of_all
 from longhaul.store.manifest import verify
-from longhaul.store.patience import StoreError
+from longhaul.store.transfers import StoreError
 
 
 def always() -> bool:

@@ -1,8 +1,7 @@
 from pathlib import Path
 
 from longhaul.logbook.ledger import CheckpointHealth
-from longhaul.store.catalogue import Checkpoint
-from longhaul.store.health import health_now
+from longhaul.store.catalogue import Checkpoint, health_now
 
 
 def entry(step: int, sha256: str) -> Checkpoint:

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from longhaul.store.manifest import (
     MANIFEST_NAME,
     Manifest,
+    RefusedCheckpoint,
     read_manifest,
     verify,
     write_listed_file,
     write_listed_json,
     write_manifest,
 )
-from longhaul.store.strict import RefusedCheckpoint
 
 
 def make(folder: Path) -> Path:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longhaul.core.clocks import FakeClock
-from longhaul.store.patience import Calls, Deadline, Patience, StoreError
+from longhaul.store.transfers import Calls, Deadline, Patience, StoreError
 
 
 @pytest.fixture

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from longhaul.core.errors import NotOwner
-from longhaul.store.manifest import verify
-from longhaul.store.patience import StoreError
-from longhaul.store.strict import RefusedCheckpoint
+from longhaul.store.manifest import RefusedCheckpoint, verify
+from longhaul.store.transfers import StoreError
 
 BIG = bytes(range(256)) * 40_000  # three pieces of a transfer
 

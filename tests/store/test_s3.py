@@ -15,9 +15,9 @@ from longhaul.core.clocks import RealClock
 from longhaul.store.catalogue import catalogue
 from longhaul.store.fetching import bring_here, newest_of_all
 from longhaul.store.manifest import verify
-from longhaul.store.patience import Patience, StoreError
 from longhaul.store.remote import RemoteTier
 from longhaul.store.store_files import StoreFiles
+from longhaul.store.transfers import Patience, StoreError
 from longhaul.store.uploader import Uploader
 
 DEADLINE_S = 60

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from longhaul.store import strict
-from longhaul.store.strict import RefusedCheckpoint, parse_json, read_json, whole
+from longhaul.store import manifest
+from longhaul.store.manifest import RefusedCheckpoint, parse_json, read_json, whole
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ def test_what_is_not_plain_json_is_refused(content: bytes) -> None:
 
 def test_a_huge_file_is_refused_before_it_is_read(tmp_path: Path) -> None:
     with (tmp_path / "big").open("wb") as file:
-        os.truncate(file.fileno(), strict.MOST_JSON_BYTES + 1)
+        os.truncate(file.fileno(), manifest.MOST_JSON_BYTES + 1)
     with pytest.raises(RefusedCheckpoint, match="268 MB"):
         read_json(tmp_path / "big")
     with pytest.raises(RefusedCheckpoint, match="cannot be read"):

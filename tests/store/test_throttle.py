@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longhaul.store.throttle import Pace
+from longhaul.store.transfers import Pace
 
 
 def watched(quiet: float = 1.0, **settings) -> Pace:

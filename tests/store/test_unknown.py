@@ -1,5 +1,4 @@
-from longhaul.store.catalogue import catalogue
-from longhaul.store.unknown import ASIDE, set_aside, unknown
+from longhaul.store.catalogue import ASIDE, catalogue, set_aside, unknown
 
 
 def test_a_run_that_begins_knows_no_checkpoint_that_lies_there(tmp_path, fill):

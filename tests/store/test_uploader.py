@@ -7,11 +7,11 @@ import pytest
 
 from longhaul.core.clocks import RealClock
 from longhaul.logbook.ledger import CheckpointHealth
-from longhaul.store.book_mirror import PlaceTaken
 from longhaul.store.catalogue import Checkpoint, catalogue
-from longhaul.store.patience import StoreError
+from longhaul.store.manifest import RefusedCheckpoint
 from longhaul.store.remote import RemoteTier
-from longhaul.store.strict import RefusedCheckpoint
+from longhaul.store.remote_log import PlaceTaken
+from longhaul.store.transfers import StoreError
 from longhaul.store.uploader import TierChange, Uploader
 
 DEADLINE_S = 30

@@ -17,7 +17,7 @@ from longhaul.logbook.lease import acquire
 from longhaul.logbook.ledger import Ledger, LedgerState
 from longhaul.logbook.requests import new_request, submit
 from longhaul.logbook.segments import SegmentNumber, SegmentOpening, open_segment
-from longhaul.store.commit import remove
+from longhaul.store.catalogue import remove
 from longhaul.store.fetching import bring_here
 from longhaul.store.manifest import Manifest, write_listed_file, write_manifest
 from longhaul.store.remote import RemoteTier

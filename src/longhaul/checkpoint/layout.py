@@ -26,7 +26,7 @@ from torch.distributed.checkpoint.metadata import (
 from longhaul.checkpoint.tensor_file import DTYPES, SUFFIX
 from longhaul.checkpoint.unsharded import FORMAT_VERSION, METADATA_NAME
 from longhaul.core.units import Bytes
-from longhaul.store.strict import RefusedCheckpoint, items, table, text, whole_numbers
+from longhaul.store.manifest import RefusedCheckpoint, items, table, text, whole_numbers
 
 _DTYPE_OF = {name: dtype for dtype, name in DTYPES.items()}
 _MOST_DIMENSIONS = 64

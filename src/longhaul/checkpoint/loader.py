@@ -23,8 +23,7 @@ from longhaul.checkpoint.unsharded import METADATA_NAME
 from longhaul.checkpoint.write import FACTS_NAME, FACTS_VERSION, read_back
 from longhaul.core.errors import LonghaulError
 from longhaul.parallel.control import Control
-from longhaul.store.manifest import Manifest
-from longhaul.store.strict import RefusedCheckpoint, read_json, table, whole
+from longhaul.store.manifest import Manifest, RefusedCheckpoint, read_json, table, whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,7 @@ from longhaul.checkpoint.shards import local_of, piece_of, pieces_here, whole_sh
 from longhaul.checkpoint.tensor_file import DTYPES
 from longhaul.core.errors import LonghaulError
 from longhaul.core.pieces import Piece, Pieces
-from longhaul.store.strict import RefusedCheckpoint
+from longhaul.store.manifest import RefusedCheckpoint
 
 
 class NotATensor(LonghaulError):

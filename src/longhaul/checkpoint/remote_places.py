@@ -10,10 +10,10 @@ from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import Clock
 from longhaul.core.errors import ExitCode, LonghaulError
 from longhaul.store.catalogue import Checkpoint
+from longhaul.store.manifest import RefusedCheckpoint
 from longhaul.store.remote import RemoteTier
 from longhaul.store.store_files import StoreFiles
-from longhaul.store.strict import RefusedCheckpoint
-from longhaul.store.throttle import Throttle
+from longhaul.store.transfers import Throttle
 
 
 class StoreNeeded(LonghaulError):

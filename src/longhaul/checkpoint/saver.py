@@ -30,8 +30,7 @@ from longhaul.core.units import Bytes, Seconds, short_bytes
 from longhaul.logbook.folder import DISK_FULL, RESERVE_BYTES
 from longhaul.parallel.control import Control, first_does
 from longhaul.store.catalogue import catalogue
-from longhaul.store.manifest import Manifest
-from longhaul.store.strict import RefusedCheckpoint
+from longhaul.store.manifest import Manifest, RefusedCheckpoint
 
 Kind = Literal["written", "committed", "verified", "damaged", "failed", "fenced"]
 

@@ -44,8 +44,7 @@ from longhaul.checkpoint.tensor_file import DTYPES, SUFFIX, write_tensor_file
 from longhaul.checkpoint.unsharded import METADATA_NAME
 from longhaul.core.pieces import Pieces
 from longhaul.parallel.control import Control
-from longhaul.store.manifest import FileEntry, write_listed_json
-from longhaul.store.strict import RefusedCheckpoint
+from longhaul.store.manifest import FileEntry, RefusedCheckpoint, write_listed_json
 
 # One process without a process group is what most people run, not something to warn about.
 warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninit")

@@ -26,9 +26,15 @@ from longhaul.core.pieces import Pieces
 from longhaul.core.units import Bytes
 from longhaul.logbook.folder import RESERVE_BYTES
 from longhaul.parallel.control import Control, first_does
-from longhaul.store.commit import checkpoint_path, commit, partial_path
-from longhaul.store.manifest import FileEntry, Manifest, verify, write_listed_file, write_manifest
-from longhaul.store.strict import RefusedCheckpoint
+from longhaul.store.catalogue import checkpoint_path, commit, partial_path
+from longhaul.store.manifest import (
+    FileEntry,
+    Manifest,
+    RefusedCheckpoint,
+    verify,
+    write_listed_file,
+    write_manifest,
+)
 
 Stage = Literal["written", "committed", "verified"]
 FACTS_NAME = "state.json"

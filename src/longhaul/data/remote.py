@@ -29,7 +29,7 @@ from longhaul.data.readers import (
     taken_from_folder,
 )
 from longhaul.data.sources import Say
-from longhaul.store.filesystems import install_command
+from longhaul.store.store_files import install_command
 
 Wanted = Literal["text", "tokens", "any"]
 

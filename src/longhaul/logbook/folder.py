@@ -14,6 +14,7 @@ from longhaul.core.clocks import Clock
 from longhaul.core.errors import UsageError
 from longhaul.core.files import write_json
 from longhaul.core.strict import DamagedFile, entries_of, read_object
+from longhaul.core.units import Seconds
 
 FORMAT = 1
 """Version of the layout and of every file format inside; a higher one is refused, not guessed."""
@@ -132,6 +133,14 @@ def open_run(path_or_name: str | Path, runs: Path = Path("runs")) -> RunFolder:
     if existing:
         raise UsageError(message, f"existing runs: {', '.join(existing[:8])}")
     raise UsageError(message, "`longhaul train RECIPE` starts a run; --runs-dir looks elsewhere")
+
+
+def created_of(folder: RunFolder) -> Seconds | None:
+    """Unix time at which a run was made; None if there is none, or it does not say."""
+    try:
+        return float(read_object(folder.identity)["created"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def list_runs(runs: Path) -> list[RunFolder]:

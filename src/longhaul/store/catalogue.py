@@ -1,17 +1,115 @@
-"""Which checkpoints a folder holds, and in which order to try them.
+"""Which checkpoints a folder holds, their health, and the moves that make a folder one.
 
-Enters: a folder; the health of its checkpoints from the ledger. Leaves: frozen `Checkpoint`
-entries. Never knows: whether their bytes are sound (`manifest.verify` reads them).
+While it is written a checkpoint is `.step-120.attempt-3.partial`; committed it is `step-120`.
+An older `step-120`, written by an earlier attempt, is moved aside to
+`.step-120.attempt-3.replaced` first and deleted afterwards.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+import shutil
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from longhaul.core.errors import NotOwner
+from longhaul.core.files import fsync_folder
 from longhaul.core.units import Bytes, Seconds
-from longhaul.store.commit import step_of
-from longhaul.store.manifest import MANIFEST_NAME, read_manifest
-from longhaul.store.strict import RefusedCheckpoint
+from longhaul.logbook.ledger import CheckpointHealth, Health
+from longhaul.store.manifest import MANIFEST_NAME, RefusedCheckpoint, read_manifest
+
+_COMMITTED = re.compile(r"step-(0|[1-9][0-9]*)")
+_UNFINISHED = re.compile(r"\.(step-[0-9]+)\.attempt-([0-9]+)\.(partial|replaced)")
+_REMOVED = re.compile(r"\.step-[0-9]+\.removed")
+
+
+def checkpoint_path(folder: Path, step: int) -> Path:
+    """Where the checkpoint of `step` is once it is committed."""
+    return folder / f"step-{step}"
+
+
+def partial_path(folder: Path, step: int, attempt: int) -> Path:
+    """Where `attempt` writes the checkpoint of `step` before it is committed."""
+    return folder / f".step-{step}.attempt-{attempt}.partial"
+
+
+def step_of(path: Path) -> int | None:
+    """The step of a committed checkpoint's folder; None for any other name."""
+    match = _COMMITTED.fullmatch(path.name)
+    return int(match[1]) if match else None
+
+
+def commit(partial: Path, final: Path, still_owner: Callable[[], bool]) -> None:
+    """Turn a partial folder that has its manifest into the checkpoint `final`.
+
+    If `final` exists it stays whole until the new one is ready to take its name; should this
+    process die between the two renames, `sweep` moves the old one back.
+
+    Args:
+        partial: as named by `partial_path`, its manifest written, everything fsynced.
+        final: as named by `checkpoint_path`, in the same folder.
+        still_owner: the fence: asked right before anything visible changes.
+
+    Raises:
+        NotOwner: the lease went to another attempt; `partial` is left to the caller.
+        OSError: the medium refused; `final` is as it was.
+    """
+    replaced = partial.with_suffix(".replaced")
+    if not still_owner():
+        raise NotOwner(
+            f"checkpoint {final.name} was not committed: another attempt owns this run now"
+        )
+    if final.exists():
+        shutil.rmtree(replaced, ignore_errors=True)
+        final.rename(replaced)
+    try:
+        partial.rename(final)
+    except OSError:
+        if replaced.exists():
+            replaced.rename(final)
+        raise
+    fsync_folder(final.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def remove(path: Path) -> None:
+    """Delete a checkpoint; one rename takes it out of the catalogue before any file goes.
+
+    Raises:
+        OSError: the medium refused; what is left is no longer a checkpoint, or still a whole one.
+    """
+    removed = path.with_name(f".{path.name}.removed")
+    if removed.exists():
+        shutil.rmtree(removed)
+    path.rename(removed)
+    fsync_folder(path.parent)
+    shutil.rmtree(removed)
+
+
+def sweep(folder: Path, current_attempt: int) -> list[str]:
+    """Tidy up what dead attempts left in `folder`; what was done, in words.
+
+    Partial folders of earlier attempts go. An old checkpoint that was moved aside goes if its
+    replacement arrived, and is moved back if it did not. Names of `current_attempt` and later
+    ones are left alone: somebody is at work there.
+
+    Raises:
+        OSError: the medium refused.
+    """
+    done: list[str] = []
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        match = _UNFINISHED.fullmatch(path.name)
+        if _REMOVED.fullmatch(path.name):
+            shutil.rmtree(path)
+        elif match is None or int(match[2]) >= current_attempt:
+            continue
+        elif match[3] == "replaced" and not (folder / match[1]).exists():
+            path.rename(folder / match[1])
+            done.append(f"moved {match[1]} back: attempt {match[2]} ended before replacing it")
+        else:
+            shutil.rmtree(path)
+            if match[3] == "partial":
+                done.append(f"removed a partial {match[1]} of attempt {match[2]}")
+    return done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,3 +172,77 @@ def _entry(step: int, path: Path) -> Checkpoint:
         time=manifest.time,
         size_bytes=manifest.size_bytes,
     )
+
+
+_UNRECORDED = CheckpointHealth("committed", "")
+
+
+def health_of(checkpoint: Checkpoint, recorded: Mapping[int, CheckpointHealth]) -> Health:
+    """The health of one checkpoint, wherever it lies.
+
+    A record counts only for the very checkpoint it was made for: one that a later attempt wrote
+    anew at the same step starts over as committed, and so does one whose record was lost. One that
+    was poisoned stays so, whatever was saved at its step since.
+
+    Args:
+        checkpoint: of a catalogue.
+        recorded: by step, as folded from the ledger.
+    """
+    known = recorded.get(checkpoint.step, _UNRECORDED)
+    word = known.of(checkpoint.manifest_sha256)
+    return "committed" if word == "written" else word  # it has its manifest, so it is
+
+
+def health_now(
+    checkpoints: Sequence[Checkpoint], recorded: Mapping[int, CheckpointHealth]
+) -> dict[int, Health]:
+    """Step → health of the checkpoints that are there, one a step (`health_of`)."""
+    return {checkpoint.step: health_of(checkpoint, recorded) for checkpoint in checkpoints}
+
+
+ASIDE = "not-of-this-run"
+"""Folder in `checkpoints/`; nothing in it is chosen, counted or removed."""
+
+
+def unknown(
+    there: Sequence[Checkpoint], manifests: Collection[str], begun: bool, created: Seconds | None
+) -> list[Checkpoint]:
+    """Checkpoints of which the journal knows nothing.
+
+    A process that dies between a commit and the next record leaves a checkpoint that no record
+    names. It is the run's all the same if it was written since the run was created.
+
+    Args:
+        there: the catalogue.
+        manifests: hashes that the ledger names.
+        begun: the journal has records of an earlier attempt.
+        created: Unix time at which the run was created; None if that is not known.
+    """
+
+    def is_known(checkpoint: Checkpoint) -> bool:
+        if checkpoint.manifest_sha256 in manifests:
+            return True
+        if not begun:
+            return False
+        # A damaged one tells no time; it is refused with its reason when its turn comes.
+        return bool(checkpoint.damage) or created is None or checkpoint.time >= created
+
+    return [checkpoint for checkpoint in there if not is_known(checkpoint)]
+
+
+def set_aside(checkpoints: Sequence[Checkpoint]) -> Path:
+    """Move checkpoints of one folder out of its catalogue; where they are now.
+
+    Raises:
+        OSError: the medium refused.
+    """
+    folder = checkpoints[0].path.parent
+    aside = folder / ASIDE
+    aside.mkdir(exist_ok=True)
+    for checkpoint in checkpoints:
+        target, number = aside / checkpoint.path.name, 2
+        while target.exists():
+            target, number = aside / f"{checkpoint.path.name}-{number}", number + 1
+        checkpoint.path.rename(target)
+    fsync_folder(folder)
+    return aside

@@ -1,10 +1,7 @@
 """The manifest: which files a checkpoint consists of, with a hash for each and for itself.
 
 It is written last, after everything it names is on the medium, so its presence is the marker
-that commits a checkpoint.
-
-Enters: a folder and the sizes and hashes of its files. Leaves: `manifest.json`, or the verdict
-that the folder holds exactly those bytes. Never knows: what the files contain.
+that commits a checkpoint. A checkpoint may come from anywhere: types of its JSON are checked.
 """
 
 import hashlib
@@ -17,17 +14,87 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from longhaul.core import strict
+from longhaul.core.errors import LonghaulError
 from longhaul.core.files import moved, naming, sha256_of, write_bytes
 from longhaul.core.units import Bytes, Seconds
-from longhaul.store.strict import (
-    RefusedCheckpoint,
-    items,
-    parse_json,
-    read_bytes,
-    table,
-    text,
-    whole,
-)
+
+MOST_JSON_BYTES: Bytes = 1 << 28
+"""A checkpoint of 100,000 chunks describes itself in about 20 MB."""
+
+
+class RefusedCheckpoint(LonghaulError):
+    """A checkpoint that is damaged or not to be trusted; an older one may do."""
+
+
+def read_bytes(path: Path) -> bytes:
+    """The bytes of a file that describes a checkpoint.
+
+    Raises:
+        RefusedCheckpoint: it is absent, too large, or not a plain file.
+    """
+    try:
+        return strict.read_bytes(path, MOST_JSON_BYTES)
+    except strict.DamagedFile as damage:
+        raise RefusedCheckpoint(damage.message) from None
+    except OSError as error:
+        raise RefusedCheckpoint(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def read_json(path: Path) -> Any:
+    """The JSON value in `path`, strictly (`core.strict.parse_json`).
+
+    Raises:
+        RefusedCheckpoint: it is absent, too large, or no such JSON.
+    """
+    return parse_json(read_bytes(path), str(path))
+
+
+def parse_json(content: bytes, name: str) -> Any:
+    """The JSON value in `content`; `name` is what an error calls it.
+
+    Raises:
+        RefusedCheckpoint: it is no such JSON.
+    """
+    try:
+        return strict.parse_json(content, name)
+    except strict.DamagedFile as damage:
+        raise RefusedCheckpoint(damage.message) from None
+
+
+def table(value: Any, keys: set[str], what: str) -> dict[str, Any]:
+    """`value` as an object with exactly these keys."""
+    if not isinstance(value, dict) or value.keys() != keys:
+        found = sorted(value) if isinstance(value, dict) else type(value).__name__
+        raise RefusedCheckpoint(f"{what}: expected the keys {sorted(keys)}, found {found}")
+    return value
+
+
+def whole(value: Any, what: str) -> int:
+    """`value` as a whole number that is not negative and fits 63 bits."""
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise RefusedCheckpoint(f"{what}: {value!r} is not a whole number in range")
+    return value
+
+
+def whole_numbers(value: Any, what: str) -> list[int]:
+    """`value` as a list of whole numbers."""
+    return [whole(item, what) for item in items(value, what)]
+
+
+def items(value: Any, what: str) -> list[Any]:
+    """`value` as a list."""
+    if not isinstance(value, list):
+        raise RefusedCheckpoint(f"{what}: expected a list, found {type(value).__name__}")
+    return value
+
+
+def text(value: Any, what: str) -> str:
+    """`value` as a string."""
+    if not isinstance(value, str):
+        raise RefusedCheckpoint(f"{what}: {value!r} is not text")
+    return value
+
 
 MANIFEST_NAME = "manifest.json"
 FORMAT_VERSION = 1

@@ -4,34 +4,96 @@
 REMOTE/step-120-1a2b3c4d5e6f/       named by its manifest's hash: another one made at the same
   __0_0.safetensors …               step lies beside it, and nothing is ever overwritten
   manifest.json                     sent last, when everything else has been read back
-REMOTE/book/                        what is no checkpoint (`book_index.py`)
+REMOTE/book/                        what is no checkpoint (`remote_log.py`)
 ```
-
-Enters: a committed checkpoint's folder; or one found there. Leaves: the same bytes on the other
-side, compared with the manifest's hashes. Never knows: threads, the ledger, or which checkpoints
-are worth keeping.
 """
 
 import hashlib
 import re
-from collections.abc import Callable
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from longhaul.core.errors import NotOwner
 from longhaul.core.files import write_bytes
-from longhaul.core.units import Bytes
+from longhaul.core.units import Bytes, Seconds
 from longhaul.store.catalogue import Checkpoint
 from longhaul.store.manifest import (
     MANIFEST_NAME,
     FileEntry,
     Manifest,
+    RefusedCheckpoint,
     parse_manifest,
     read_manifest,
 )
-from longhaul.store.patience import StoreError
 from longhaul.store.store_files import StoreFiles
-from longhaul.store.strict import RefusedCheckpoint
+from longhaul.store.transfers import StoreError
+
+Kind = Literal[
+    "uploaded", "store-away", "store-back", "store-taken", "upload-dropped", "remote-removed"
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierChange:
+    """Something that happened between this run and a tier since the last poll."""
+
+    kind: Kind
+    """`store-away`: told once, when the first attempt fails; it is tried again and again.
+    `store-taken`: the place is another run's, or a later attempt's; nothing more is sent there.
+    `upload-dropped`: a checkpoint that will not be sent, and why."""
+    tier: str
+    step: int
+    manifest_sha256: str = ""
+    size_bytes: Bytes = 0
+    """Sent now; files that were there already are not counted."""
+    seconds: Seconds = 0.0
+    message: str = ""
+
+
+class TierChanges:
+    """The changes of one tier.
+
+    Args:
+        tier: its name.
+    """
+
+    def __init__(self, tier: str) -> None:
+        self._tier = tier
+        self._changes: deque[TierChange] = deque()
+
+    def poll(self) -> Iterator[TierChange]:
+        """What happened since the last call, in order; never waits."""
+        with suppress(IndexError):
+            while True:
+                yield self._changes.popleft()
+
+    def tell(
+        self,
+        kind: Kind,
+        checkpoint: Checkpoint | None,
+        message: str = "",
+        *,
+        size_bytes: Bytes = 0,
+        seconds: Seconds = 0.0,
+    ) -> None:
+        """Keep one more; `TierChange` says what its parts are."""
+        self._changes.append(
+            TierChange(
+                kind=kind,
+                tier=self._tier,
+                step=0 if checkpoint is None else checkpoint.step,
+                manifest_sha256="" if checkpoint is None else checkpoint.manifest_sha256,
+                size_bytes=size_bytes,
+                seconds=seconds,
+                message=message,
+            )
+        )
+
 
 _PLACE = re.compile(r"step-(0|[1-9][0-9]*)-([0-9a-f]{12})")
 
@@ -210,3 +272,72 @@ class RemoteTier:
 
 def _place(step: int, manifest_sha256: str) -> str:
     return f"step-{step}-{manifest_sha256[:12]}"
+
+
+DrawOf = Callable[[RemoteTier, Checkpoint], int | None]
+
+
+class Inventory:
+    """The checkpoints of one tier.
+
+    Args:
+        tier: that is asked.
+        draw_of: where in the data a checkpoint of the tier goes on, asked of the tier.
+    """
+
+    def __init__(self, tier: RemoteTier, draw_of: DrawOf) -> None:
+        self._tier = tier
+        self._draw_of = draw_of
+        self._draws: dict[str, int | None] = {}
+        self._there: tuple[Checkpoint, ...] | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def asked(self) -> bool:
+        """Whether the tier has said what it holds."""
+        return self._there is not None
+
+    @property
+    def checkpoints(self) -> tuple[Checkpoint, ...]:
+        """What is known to be there; nothing before it was asked."""
+        return self._there or ()
+
+    @property
+    def manifests(self) -> frozenset[str]:
+        """Hashes of the manifests that are known to be there."""
+        return frozenset(checkpoint.manifest_sha256 for checkpoint in self.checkpoints)
+
+    @property
+    def states(self) -> list[tuple[Checkpoint, int]]:
+        """Checkpoints that are known to be there, and where in the data they go on."""
+        draws = [(there, self._draws.get(there.manifest_sha256)) for there in self.checkpoints]
+        return [(checkpoint, draw) for checkpoint, draw in draws if draw is not None]
+
+    def learn(self) -> None:
+        """Ask the tier; may take long.
+
+        Raises:
+            StoreError: it does not say.
+        """
+        there = tuple(self._tier.checkpoints())
+        with self._lock:
+            self._there = there
+
+    def learn_draws(self) -> None:
+        """Where checkpoints there go on in the data; what the store does not say is asked later."""
+        with suppress(StoreError):
+            for checkpoint in self.checkpoints:
+                listed = len(checkpoint.path.parts) == 1  # what was just sent has its path here
+                if listed and checkpoint.manifest_sha256 not in self._draws:
+                    draw = self._draw_of(self._tier, checkpoint)
+                    self._draws[checkpoint.manifest_sha256] = draw
+
+    def add(self, checkpoint: Checkpoint) -> None:
+        """It was sent there."""
+        with self._lock:
+            self._there = (*self.checkpoints, checkpoint)
+
+    def discard(self, checkpoint: Checkpoint) -> None:
+        """It was removed there."""
+        with self._lock:
+            self._there = tuple(item for item in self.checkpoints if item != checkpoint)

@@ -17,16 +17,12 @@ from longhaul.core.clocks import Clock
 from longhaul.core.errors import NotOwner
 from longhaul.core.units import Seconds, short_seconds
 from longhaul.logbook.ledger import CheckpointHealth, Health
-from longhaul.store.book_mirror import BookMirror, PlaceTaken
-from longhaul.store.catalogue import Checkpoint
-from longhaul.store.health import health_now, health_of
-from longhaul.store.inventory import DrawOf, Inventory
-from longhaul.store.patience import StoreError
-from longhaul.store.remote import RemoteTier
+from longhaul.store.catalogue import Checkpoint, health_now, health_of
+from longhaul.store.manifest import RefusedCheckpoint
+from longhaul.store.remote import DrawOf, Inventory, RemoteTier, TierChange, TierChanges
+from longhaul.store.remote_log import BookMirror, PlaceTaken
 from longhaul.store.retention import superseded, to_remove
-from longhaul.store.strict import RefusedCheckpoint
-from longhaul.store.throttle import TransferStopped
-from longhaul.store.tier_changes import TierChange, TierChanges
+from longhaul.store.transfers import StoreError, TransferStopped
 
 _WENT_BACK = "the run went back behind it, or it did not read back"
 _END_S = 5.0

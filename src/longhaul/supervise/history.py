@@ -15,8 +15,7 @@ from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.journal import Journal
 from longhaul.logbook.ledger import load_ledger
 from longhaul.logbook.reading import read_journal, read_last
-from longhaul.store.catalogue import catalogue
-from longhaul.store.health import health_now
+from longhaul.store.catalogue import catalogue, health_now
 from longhaul.supervise.restart import Failure
 
 WHO = "supervisor"

@@ -18,7 +18,7 @@ from longhaul.run.diagnose.bundle import Bundle, load_bundle, save_bundle
 from longhaul.run.diagnose.cause import Means, diagnose
 from longhaul.run.diagnose.replays import replay_each
 from longhaul.run.diagnose.rerun import Elsewhere, Twice, figures_text, from_file, under_python
-from longhaul.store.strict import RefusedCheckpoint
+from longhaul.store.manifest import RefusedCheckpoint
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 GATHER = Attention._gather

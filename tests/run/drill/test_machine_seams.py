@@ -17,7 +17,7 @@ from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.run.drill.machine_faults import Hands
 from longhaul.run.drill.machine_seams import let_in
 from longhaul.store.catalogue import catalogue
-from longhaul.store.patience import Calls, StoreError
+from longhaul.store.transfers import Calls, StoreError
 from longhaul.supervise.faults.machines import parse_fault, read_done
 from longhaul.supervise.faults.numbers import lay
 from longhaul.train.step import TrainingStep

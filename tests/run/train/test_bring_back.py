@@ -22,9 +22,9 @@ from longhaul.run.train import bring_back, request_handler
 from longhaul.run.train.control_requests import ask_rollback
 from longhaul.run.train.launch import Start, start
 from longhaul.run.train.tiers import Tiers
-from longhaul.store.book_index import place_of
-from longhaul.store.book_return import find_book
 from longhaul.store.catalogue import catalogue
+from longhaul.store.fetching import find_book
+from longhaul.store.remote_log import place_of
 from longhaul.store.store_files import StoreFiles
 from longhaul.train.step import TrainingStep
 from longhaul.train.trainer import Trainer

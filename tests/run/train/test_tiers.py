@@ -14,7 +14,7 @@ from longhaul.logbook.ledger import CheckpointHealth, fold_all
 from longhaul.run.train.tiers import StoreNeeded, Tiers
 from longhaul.store.catalogue import catalogue
 from longhaul.store.manifest import Manifest, verify, write_listed_file, write_manifest
-from longhaul.store.patience import Patience
+from longhaul.store.transfers import Patience
 
 CLOCK = RealClock()
 

@@ -28,9 +28,8 @@ from longhaul.model.gpt import GPT
 from longhaul.parallel.device import own_device, settle_torch
 from longhaul.run.train.build import build_model
 from longhaul.run.train.finish import prompt_tokens
-from longhaul.store.catalogue import Checkpoint, catalogue, newest_usable
-from longhaul.store.health import health_now
-from longhaul.store.strict import RefusedCheckpoint
+from longhaul.store.catalogue import Checkpoint, catalogue, health_now, newest_usable
+from longhaul.store.manifest import RefusedCheckpoint
 from longhaul.train.evaluation import Evaluation, evaluate
 from longhaul.train.sampling import sample_tokens
 from longhaul.train.state import ModelState

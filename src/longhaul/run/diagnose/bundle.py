@@ -23,7 +23,7 @@ from longhaul.core.files import write_json
 from longhaul.core.records import StepRecord
 from longhaul.data.batches import Batch
 from longhaul.logbook.ledger import Reset
-from longhaul.store.strict import RefusedCheckpoint, read_json, table
+from longhaul.store.manifest import RefusedCheckpoint, read_json, table
 
 _FORMAT = 1
 _KEYS = {"format_version", "vocab_size", "end_of_text", "settings", "steps", "facts"}

@@ -39,8 +39,8 @@ from longhaul.run.diagnose.bundle import Bundle, StepInput, given_to, with_rate
 from longhaul.run.diagnose.cause import has_dropout, rounding_of, symptom_in_words
 from longhaul.run.diagnose.recorded import figures_of
 from longhaul.run.diagnose.replays import Replayer
-from longhaul.store.commit import checkpoint_path
-from longhaul.store.strict import RefusedCheckpoint
+from longhaul.store.catalogue import checkpoint_path
+from longhaul.store.manifest import RefusedCheckpoint
 from longhaul.train.loan import Loan
 from longhaul.train.trainer import Trainer
 

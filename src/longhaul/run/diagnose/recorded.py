@@ -25,9 +25,8 @@ from longhaul.logbook.reading import read_journal
 from longhaul.logbook.segments import SegmentOpening, read_segments
 from longhaul.run.diagnose.bundle import StepInput, given_to
 from longhaul.run.diagnose.replays import Replayer
-from longhaul.store.catalogue import Checkpoint, catalogue, newest_usable
-from longhaul.store.health import health_now
-from longhaul.store.strict import RefusedCheckpoint
+from longhaul.store.catalogue import Checkpoint, catalogue, health_now, newest_usable
+from longhaul.store.manifest import RefusedCheckpoint
 from longhaul.train.effective import EffectiveSettings
 
 

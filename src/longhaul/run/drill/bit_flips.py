@@ -12,7 +12,7 @@ from torch import Tensor
 
 from longhaul.logbook.folder import RunFolder
 from longhaul.optim.sharding import own_part
-from longhaul.store.commit import checkpoint_path
+from longhaul.store.catalogue import checkpoint_path
 from longhaul.supervise.history import usable_checkpoints
 from longhaul.train.step import TrainingStep
 

@@ -26,7 +26,7 @@ from longhaul.model.device import queues, wait_for
 from longhaul.run.drill.bit_flips import flip_root
 from longhaul.run.drill.machine_faults import Hands, out_of_memory
 from longhaul.store.manifest import FileEntry
-from longhaul.store.patience import Calls
+from longhaul.store.transfers import Calls
 from longhaul.train.step import TrainingStep
 from longhaul.train.trainer import Trainer
 

@@ -22,7 +22,7 @@ from longhaul.run.drill.machine_drill import (
 from longhaul.run.drill.stage import INTERVAL_STEPS, LONGEST_S, STEPS, Stage
 from longhaul.run.drill.story import Story
 from longhaul.store.catalogue import catalogue
-from longhaul.store.patience import Patience
+from longhaul.store.transfers import Patience
 
 _SLOW_S: Seconds = 0.5
 """That each file of a checkpoint takes longer to write, in S5."""

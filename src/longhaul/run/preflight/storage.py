@@ -21,9 +21,9 @@ from longhaul.plan.memory import checkpoint_bytes
 from longhaul.run.preflight.data import vocabulary
 from longhaul.run.preflight.ground import Check, Ground, failed, judged, skipped
 from longhaul.store.manifest import FileEntry
-from longhaul.store.patience import Patience
 from longhaul.store.save_interval import between_failures, daly_interval
 from longhaul.store.store_files import StoreFiles
+from longhaul.store.transfers import Patience
 
 _PIECE: Bytes = 8 << 20
 """Written and fsynced at once, to time a medium."""

@@ -27,9 +27,9 @@ from longhaul.logbook.lease import leave_behind
 from longhaul.logbook.reading import journal_files, read_last
 from longhaul.logbook.run_spec import Asked, ask_again, has_asked, read_asked, refuse_another_run
 from longhaul.run.train.run_log import Book
-from longhaul.store.book_index import is_page
-from longhaul.store.book_return import Found, Lacking, best_first, bring_book, find_book
-from longhaul.store.patience import StoreError
+from longhaul.store.fetching import Found, Lacking, best_first, bring_book, find_book
+from longhaul.store.remote_log import is_page
+from longhaul.store.transfers import StoreError
 
 Say = Callable[[str], None]
 _STAGING = ".book"

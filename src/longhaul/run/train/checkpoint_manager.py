@@ -19,9 +19,7 @@ from longhaul.logbook.ledger import LedgerError, LedgerState
 from longhaul.run.train.attempt import Attempt
 from longhaul.run.train.rollback import Recovery
 from longhaul.run.train.tiers import Tiers
-from longhaul.store.catalogue import catalogue
-from longhaul.store.commit import checkpoint_path, remove
-from longhaul.store.health import health_now
+from longhaul.store.catalogue import catalogue, checkpoint_path, health_now, remove
 from longhaul.store.retention import to_remove
 from longhaul.store.save_interval import SaveInterval
 from longhaul.train.trainer import Trainer

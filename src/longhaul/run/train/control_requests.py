@@ -27,8 +27,7 @@ from longhaul.run.train.request_rules import (
     refuse_unless_live,
 )
 from longhaul.run.train.run_history import read_past
-from longhaul.store.catalogue import catalogue
-from longhaul.store.health import health_now
+from longhaul.store.catalogue import catalogue, health_now
 
 _LOOK_EVERY_S: Seconds = 0.1
 

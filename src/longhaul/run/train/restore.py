@@ -13,17 +13,22 @@ from typing import Any
 from longhaul.checkpoint.capture import PartsFor
 from longhaul.checkpoint.loader import read_facts, restore
 from longhaul.core.errors import NeedsPerson
+from longhaul.logbook.folder import created_of
 from longhaul.parallel.control import Control
 from longhaul.parallel.keep_alive import patiently, told
 from longhaul.run.train.run_log import Book
 from longhaul.run.train.tiers import Tiers
-from longhaul.store.book_mirror import created_of
-from longhaul.store.catalogue import Checkpoint, catalogue, newest_usable
-from longhaul.store.commit import sweep
-from longhaul.store.health import health_now
+from longhaul.store.catalogue import (
+    Checkpoint,
+    catalogue,
+    health_now,
+    newest_usable,
+    set_aside,
+    sweep,
+    unknown,
+)
+from longhaul.store.manifest import RefusedCheckpoint
 from longhaul.store.retention import may_begin_anew
-from longhaul.store.strict import RefusedCheckpoint
-from longhaul.store.unknown import set_aside, unknown
 
 
 def set_unknown_aside(book: Book, begun: bool, say: Callable[[str], None]) -> None:

@@ -22,9 +22,8 @@ from longhaul.recover.plan import Safe
 from longhaul.run.train.restore import restore_newest
 from longhaul.run.train.run_log import Book
 from longhaul.run.train.tiers import Tiers
-from longhaul.store.catalogue import Checkpoint, catalogue
-from longhaul.store.health import health_now
-from longhaul.store.strict import RefusedCheckpoint
+from longhaul.store.catalogue import Checkpoint, catalogue, health_now
+from longhaul.store.manifest import RefusedCheckpoint
 from longhaul.train.leading import LeadingTrainer
 from longhaul.train.trainer import Trainer
 

@@ -23,9 +23,7 @@ from longhaul.logbook.reading import read_journal
 from longhaul.parallel.control import Control
 from longhaul.run.train.attempt import Attempt
 from longhaul.run.train.run_log import Book
-from longhaul.store.catalogue import catalogue, newest_usable
-from longhaul.store.commit import sweep
-from longhaul.store.health import health_now
+from longhaul.store.catalogue import catalogue, health_now, newest_usable, sweep
 from longhaul.supervise.history import usable_checkpoints
 
 Key = tuple[int, int, int]

@@ -17,21 +17,17 @@ from longhaul.core.clocks import Clock, TimeBooks
 from longhaul.core.errors import LonghaulError, NeedsPerson, NotOwner
 from longhaul.core.records import StepRecord
 from longhaul.core.units import Bytes, Seconds, short_bytes, short_seconds
-from longhaul.logbook.folder import RunFolder
+from longhaul.logbook.folder import RunFolder, created_of
 from longhaul.logbook.lease import Lease
 from longhaul.logbook.ledger import CheckpointHealth
 from longhaul.recover.plan import Safe
-from longhaul.store.book_mirror import BookMirror, created_of, editions
-from longhaul.store.catalogue import Checkpoint, catalogue
-from longhaul.store.commit import remove
+from longhaul.store.catalogue import Checkpoint, catalogue, health_now, health_of, remove
 from longhaul.store.fetching import Copy, bring_here, forget_downloads, newest_of_all
-from longhaul.store.health import health_now, health_of
-from longhaul.store.patience import StoreError
-from longhaul.store.remote import RemoteTier
+from longhaul.store.manifest import RefusedCheckpoint
+from longhaul.store.remote import RemoteTier, TierChange
+from longhaul.store.remote_log import BookMirror, editions
 from longhaul.store.retention import to_make_room
-from longhaul.store.strict import RefusedCheckpoint
-from longhaul.store.throttle import Pace, Throttle
-from longhaul.store.tier_changes import TierChange
+from longhaul.store.transfers import Pace, StoreError, Throttle
 from longhaul.store.uploader import Uploader
 
 Say = Callable[[str], None]

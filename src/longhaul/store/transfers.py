@@ -1,0 +1,253 @@
+"""Limits on transfers: a deadline for each file, pauses between attempts, and a pace.
+
+A call into a file system that hangs cannot be interrupted. It is made on a thread of its own,
+which is left behind when its time is up: it holds a socket, not the run. All transfers of a run
+share one pace: as fast as they like, until the step grows slower for it.
+"""
+
+import random
+import statistics
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from longhaul.core.clocks import Clock
+from longhaul.core.errors import LonghaulError
+from longhaul.core.units import Bytes, Seconds, short_seconds
+
+T = TypeVar("T")
+
+_MOST_STUCK = 8
+"""Calls that may be stuck at once; with more, a store that hangs for a day would pile up
+threads and sockets."""
+
+
+class StoreError(LonghaulError):
+    """A store did not do what it was asked; later, or another one, may."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a store may take before it counts as hanging, and how soon it is tried again."""
+
+    answer_s: Seconds = 60.0
+    """For any single answer: a listing, a size, the opening of a file."""
+    slowest_bytes_per_s: float = 1e6
+    """A file may take `answer_s` and as long as its bytes take at this rate."""
+    first_pause_s: Seconds = 2.0
+    """Before the second attempt; each further pause is twice as long,"""
+    longest_pause_s: Seconds = 300.0
+    """up to this."""
+
+    def deadline_s(self, size_bytes: Bytes) -> Seconds:
+        """Seconds that a file of `size_bytes` may keep the store busy in all."""
+        return self.answer_s + size_bytes / self.slowest_bytes_per_s
+
+    def pause_s(self, failures: int, chance: Callable[[], float] = random.random) -> Seconds:
+        """Seconds to wait after so many failures in a row.
+
+        Spread over ± 25 %, so that a thousand runs do not come back to a store that has just
+        recovered all at once.
+        """
+        # The exponent is bounded because a store may be away for a week.
+        pause = self.first_pause_s * 2.0 ** min(max(failures - 1, 0), 32)
+        return min(pause, self.longest_pause_s) * (0.75 + 0.5 * chance())
+
+
+class Calls:
+    """Calls into one store, each on a thread that can be left behind."""
+
+    def __init__(self) -> None:
+        self._stuck: list[threading.Thread] = []
+
+    def within(self, most_s: Seconds, what: str, call: Callable[[], T]) -> T:
+        """The result of `call`, which is given `most_s` seconds.
+
+        Raises:
+            StoreError: it has not come back in time, or too many others have not.
+            Exception: whatever the call raises.
+        """
+        self._stuck = [thread for thread in self._stuck if thread.is_alive()]
+        if len(self._stuck) >= _MOST_STUCK:
+            raise StoreError(f"{what}: {len(self._stuck)} earlier calls still have no answer")
+        results: list[T] = []
+        failures: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                results.append(call())
+            except BaseException as error:  # noqa: BLE001 (raised again by whoever waits)
+                failures.append(error)
+
+        thread = threading.Thread(target=run, name=f"store: {what}", daemon=True)
+        thread.start()
+        thread.join(max(0.0, most_s))
+        if failures:
+            raise failures[0]
+        if not results:
+            self._stuck.append(thread)
+            raise StoreError(f"{what}: no answer within {short_seconds(most_s)}")
+        return results[0]
+
+
+class Deadline:
+    """The seconds that one file may keep a store busy; pauses in between do not count.
+
+    Args:
+        calls: of the store.
+        most_s: seconds in all.
+        what: names the file in an error.
+        clock: for how long calls take.
+    """
+
+    def __init__(self, calls: Calls, most_s: Seconds, what: str, clock: Clock) -> None:
+        self._calls = calls
+        self._left_s = most_s
+        self._most_s = most_s
+        self._what = what
+        self._clock = clock
+
+    def call(self, call: Callable[[], T]) -> T:
+        """The result of `call`, if it comes while there is time left.
+
+        Raises:
+            StoreError: the time is up.
+            Exception: whatever the call raises.
+        """
+        if self._left_s <= 0:
+            raise StoreError(f"{self._what}: not done within {short_seconds(self._most_s)}")
+        began = self._clock.monotonic()
+        try:
+            return self._calls.within(self._left_s, self._what, call)
+        finally:
+            self._left_s -= self._clock.monotonic() - began
+
+
+_QUIET_STEPS = 32
+"""Newest steps without a transfer, of which the median is what a step takes."""
+_FEWEST_QUIET = 5
+_BUSY_STEPS = 5
+"""A verdict on a share is the median of so many steps made under it: one slow step, an
+evaluation's cold caches, is no reason."""
+_TOLERATED = 1.03
+_LEAST_SHARE = 1 / 32
+"""Never nothing: a checkpoint that is not sent at all protects nobody."""
+_MOST_REGAINED = 1 / 8
+
+
+class Pace:
+    """Halves the share when steps grow more than 3 % slower, and gives it back in small parts.
+
+    The rule of congestion control (additive increase, multiplicative decrease; Chiu and Jain,
+    1989), with the step's time as its signal.
+
+    Args:
+        most_bytes_per_s: a ceiling whatever the step does; None for none.
+    """
+
+    def __init__(self, most_bytes_per_s: float | None = None) -> None:
+        self._most_bytes_per_s = most_bytes_per_s
+        self._quiet: deque[float] = deque(maxlen=_QUIET_STEPS)
+        self._busy: list[float] = []
+        self.share = 1.0
+        """Share of its time that a transfer may work (0 to 1)."""
+
+    def observe(self, seconds_per_token: float, transferring: bool) -> None:
+        """Learn from a step.
+
+        Args:
+            seconds_per_token: its training time over its tokens, so that a batch that grows is
+                no slowness.
+            transferring: a transfer ran while it was made.
+        """
+        if not seconds_per_token > 0:
+            return
+        if not transferring:
+            self._quiet.append(seconds_per_token)
+            self._busy = []
+            return
+        if len(self._quiet) < _FEWEST_QUIET:
+            return
+        self._busy.append(seconds_per_token)
+        if len(self._busy) < _BUSY_STEPS:
+            return
+        slower = statistics.median(self._busy) > _TOLERATED * statistics.median(self._quiet)
+        if slower:
+            self.share = max(_LEAST_SHARE, self.share / 2)
+        else:
+            self.share = min(1.0, self.share + _MOST_REGAINED)
+        self._busy = []
+
+    def pause_s(self, size_bytes: Bytes, took_s: Seconds) -> Seconds:
+        """Seconds to rest after a piece of `size_bytes` that took `took_s`."""
+        pause = took_s * (1 / self.share - 1)
+        if self._most_bytes_per_s is not None:
+            pause = max(pause, size_bytes / self._most_bytes_per_s - took_s)
+        return pause
+
+
+class TransferStopped(Exception):
+    """The run ends: whatever is being transferred is left where it is."""
+
+
+class Throttle:
+    """Lets pieces through at the pace that the steps allow.
+
+    Args:
+        pace: the rule.
+    """
+
+    def __init__(self, pace: Pace | None = None) -> None:
+        self._pace = pace or Pace()
+        self._stopping = threading.Event()
+        self._under_way = 0
+        self._passed = 0
+        self._passed_before = 0
+        self._lock = threading.Lock()
+
+    @property
+    def share(self) -> float:
+        """Share of its time that a transfer may work now."""
+        return self._pace.share
+
+    def observe(self, seconds_per_token: float) -> None:
+        """Learn from a step that has been made. Called by the training thread; never waits."""
+        # A short transfer may have begun and ended within the step: then a piece has passed.
+        transferring = self._under_way > 0 or self._passed != self._passed_before
+        self._passed_before = self._passed
+        self._pace.observe(seconds_per_token, transferring)
+
+    def __enter__(self) -> "Throttle":
+        """A transfer begins."""
+        with self._lock:
+            self._under_way += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """It ends, one way or the other."""
+        with self._lock:
+            self._under_way -= 1
+
+    def rest(self, size_bytes: Bytes, took_s: Seconds) -> None:
+        """After a piece: wait as long as the pace asks for.
+
+        Raises:
+            TransferStopped: the run ends.
+        """
+        self._passed += 1
+        self.wait(self._pace.pause_s(size_bytes, took_s))
+
+    def wait(self, seconds: Seconds) -> None:
+        """Wait, but not longer than the run goes on.
+
+        Raises:
+            TransferStopped: the run ends.
+        """
+        if self._stopping.wait(seconds) if seconds > 0 else self._stopping.is_set():
+            raise TransferStopped
+
+    def stop(self) -> None:
+        """The run ends: nobody waits any more."""
+        self._stopping.set()
