@@ -22,7 +22,7 @@ from longhaul.core.machine import fingerprint
 from longhaul.core.output import SilentView
 from longhaul.core.records import StepRecord
 from longhaul.data.batches import BatchReader
-from longhaul.data.pinned_text import text_for_training
+from longhaul.data.verification import text_for_training
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.lease import acquire
 from longhaul.logbook.run_spec import ask, read_asked, write_asked

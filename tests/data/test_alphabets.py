@@ -4,8 +4,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as LibraryTokenizer
 
 from longhaul.core.errors import UsageError
-from longhaul.data.alphabets import ByteTokenizer, CharacterTokenizer
-from longhaul.data.tokenizing import END_OF_TEXT, load_tokenizer
+from longhaul.data.dataset import load_tokenizer
+from longhaul.data.tokenizing import END_OF_TEXT, ByteTokenizer, CharacterTokenizer
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 

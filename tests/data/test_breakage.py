@@ -1,7 +1,7 @@
 import pytest
 
 from longhaul.core.errors import DataError
-from longhaul.data.breakage import Breakage
+from longhaul.data.documents import Breakage
 
 
 def seen(breakage, count):

@@ -1,7 +1,7 @@
 import hashlib
 
-from longhaul.data import builtin
-from longhaul.data.builtin import files_below, stdlib_folder, synthetic_documents
+from longhaul.data import sources
+from longhaul.data.sources import files_below, stdlib_folder, synthetic_documents
 
 
 def test_the_standard_library_is_found_from_a_virtual_environment_without_its_packages():
@@ -13,7 +13,7 @@ def test_the_standard_library_is_found_from_a_virtual_environment_without_its_pa
 
 
 def test_synthetic_text_is_a_pure_function_of_the_seed(monkeypatch):
-    monkeypatch.setattr(builtin, "_SYNTHETIC_DOCUMENTS", 20)
+    monkeypatch.setattr(sources, "_SYNTHETIC_DOCUMENTS", 20)
 
     def digest(seed):
         return hashlib.sha256("".join(d.text for d in synthetic_documents(seed)).encode())

@@ -8,8 +8,7 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longhaul.data.charsmap import check_charsmap
-from longhaul.data.protobuf import Malformed
+from longhaul.data.sentencepiece import Malformed, check_charsmap
 
 
 def rules() -> bytes:

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from longhaul.core.errors import DataError
 from longhaul.core.files import sha256_of
-from longhaul.data.dataset import DocumentSpan, TokenStream, open_dataset
+from longhaul.data.dataset import DocumentSpan, TokenStream, load_tokenizer, open_dataset
 from longhaul.data.shards import Shard, ShardWriter
-from longhaul.data.tokenizing import load_tokenizer
 
 
 def stream(folder, lengths, most):

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longhaul.data.dedup import ExactDuplicates, is_held_out, text_digest
+from longhaul.data.documents import ExactDuplicates, is_held_out, text_digest
 
 TEXTS = st.lists(st.text(max_size=8), max_size=40)
 

@@ -6,9 +6,8 @@ from hypothesis import strategies as st
 from transformers import GPT2Tokenizer
 
 from longhaul.core.errors import DataError
-from longhaul.data.alphabets import ByteTokenizer
-from longhaul.data.gpt2_files import from_gpt2
-from longhaul.data.subwords import SubwordTokenizer
+from longhaul.data.subwords import SubwordTokenizer, from_gpt2
+from longhaul.data.tokenizing import ByteTokenizer
 
 ALPHABET = list(json.loads(ByteTokenizer(False).content())["model"]["vocab"])
 MERGES = ["Ġ t", "h e", "Ġt he", "i n", "Ġ a", "e r", "Ã ©", "in g"]

@@ -4,8 +4,8 @@ import pytest
 import tokenizers
 
 from longhaul.core.errors import UsageError
-from longhaul.data.number_tokens import NumberTokenizer
-from longhaul.data.tokenizing import load_tokenizer
+from longhaul.data.dataset import load_tokenizer
+from longhaul.data.tokenizing import NumberTokenizer
 
 
 def test_numbers_are_written_and_read_and_nothing_else_is(tmp_path):

@@ -1,6 +1,6 @@
 """How a run speaks of its text."""
 
-from longhaul.data.pinned_text import _listed
+from longhaul.data.verification import _listed
 
 
 def test_one_source_is_told_in_the_line_and_several_below_it() -> None:

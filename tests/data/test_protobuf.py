@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longhaul.data.protobuf import Malformed, as_float, as_int, as_text, fields
+from longhaul.data.sentencepiece import Malformed, as_float, as_int, as_text, fields
 
 
 def parsed(content: bytes) -> list:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longhaul.data import readers, streams
-from longhaul.data.breakage import Breakage
+from longhaul.data import readers
+from longhaul.data.documents import Breakage
 from longhaul.data.readers import format_of, read_file, suffix_advice, taken_from_folder
 
 
@@ -87,7 +87,8 @@ def test_blank_lines_and_empty_texts_are_not_broken(tmp_path):
 
 
 def test_an_over_long_line_is_skipped_and_reading_goes_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(readers, "bounded_lines", lambda s: streams.bounded_lines(s, 1000))
+    bounded_lines = readers.bounded_lines
+    monkeypatch.setattr(readers, "bounded_lines", lambda s: bounded_lines(s, 1000))
     content = jsonl({"text": "one"}, {"text": "x" * 5000}, {"text": "three"})
     (tmp_path / "a.jsonl").write_bytes(content)
     found, breakage = read(tmp_path / "a.jsonl")

@@ -4,8 +4,8 @@ import pytest
 
 from longhaul.config.data import SourceSection
 from longhaul.core.errors import DataError
-from longhaul.data import builtin
-from longhaul.data.breakage import Breakage
+from longhaul.data import sources
+from longhaul.data.documents import Breakage
 from longhaul.data.sources import file_stem, locate
 
 
@@ -87,7 +87,7 @@ def test_installed_packages_are_known_by_their_versions(tmp_path, monkeypatch):
 
 
 def test_synthetic_follows_the_seed(tmp_path, monkeypatch):
-    monkeypatch.setattr(builtin, "_SYNTHETIC_DOCUMENTS", 3)
+    monkeypatch.setattr(sources, "_SYNTHETIC_DOCUMENTS", 3)
     corpus = find("synthetic", tmp_path)
     assert read(corpus) == ["synthetic:1", "synthetic:2", "synthetic:3"]
     other = locate(SourceSection(path="synthetic"), 2, tmp_path, lambda line: None)

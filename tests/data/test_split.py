@@ -2,10 +2,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longhaul.data.alphabets import ByteTokenizer, CharacterTokenizer
 from longhaul.data.dataset import TokenStream
 from longhaul.data.shards import Shard, ShardWriter
-from longhaul.data.split import split_tail, text_bytes
+from longhaul.data.tokenize import split_tail, text_bytes
+from longhaul.data.tokenizing import ByteTokenizer, CharacterTokenizer
 
 TEXTS = st.lists(st.text(alphabet="aé漢", min_size=1, max_size=9), min_size=1, max_size=9)
 

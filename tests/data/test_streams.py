@@ -3,7 +3,7 @@ import io
 
 import pytest
 
-from longhaul.data.streams import bounded_lines, open_stream
+from longhaul.data.readers import bounded_lines, open_stream
 
 
 @pytest.mark.parametrize("pack", [lambda b: b, gzip.compress])

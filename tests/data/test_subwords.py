@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from longhaul.core.errors import DataError
 from longhaul.data import subwords
+from longhaul.data.dataset import load_tokenizer
 from longhaul.data.subwords import SubwordTokenizer, train_bpe
-from longhaul.data.tokenizing import END_OF_TEXT, load_tokenizer
+from longhaul.data.tokenizing import END_OF_TEXT
 
 TEXTS = [f"The {kind} ship no. {n} sails\nand returns, doesn't it?\n\n" for n, kind in
          enumerate(["old", "quick", "heavy", "quiet"] * 10)]  # fmt: skip

@@ -4,9 +4,9 @@ import fsspec
 import pytest
 
 from longhaul.core.errors import DataError, RecipeError
-from longhaul.data.alphabets import ByteTokenizer
 from longhaul.data.prepare import prepare
 from longhaul.data.tokenizer_files import find_tokenizer, load_given
+from longhaul.data.tokenizing import ByteTokenizer
 
 ALPHABET = list(json.loads(ByteTokenizer(False).content())["model"]["vocab"])
 

@@ -1,7 +1,7 @@
 import pytest
 
 from longhaul.core.errors import DataError
-from longhaul.data.tokenizing import load_tokenizer
+from longhaul.data.dataset import load_tokenizer
 
 
 @pytest.mark.parametrize("content", [b"", b"no json", b"[]", b'{"a": 1}', b"\xff"])

@@ -36,7 +36,7 @@ def lint(
     prepared_dir: PreparedFolder = PREPARED,
 ) -> None:
     """Look for text that a model should not learn: leaked escapes, wrong encodings, repetition."""
-    from longhaul.data.breakage import Breakage
+    from longhaul.data.documents import Breakage
     from longhaul.data.lint import Lint
     from longhaul.data.sources import locate
 

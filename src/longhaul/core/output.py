@@ -13,7 +13,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
@@ -159,6 +159,10 @@ def print_error(text: str) -> None:
 # The threads of a process that forks are not in its child.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_outputs.clear)
+
+
+Say = Callable[[str], None]
+"""Where a part that knows no `View` tells a person one sentence."""
 
 
 class View(Protocol):

@@ -18,12 +18,19 @@ import numpy.typing as npt
 
 from longhaul.core.errors import DataError
 from longhaul.core.files import sha256_of
-from longhaul.core.strict import read_object
+from longhaul.core.strict import parse_json, read_bytes, read_object
 from longhaul.core.units import Bytes, short_bytes, short_count
 from longhaul.data.shards import Shard
-from longhaul.data.tokenizing import TokenArray, Tokenizer, load_tokenizer
+from longhaul.data.tokenizing import (
+    ByteTokenizer,
+    CharacterTokenizer,
+    NumberTokenizer,
+    TokenArray,
+    Tokenizer,
+)
 
 DATASET_FORMAT = 1
+_MOST_TOKENIZER_BYTES: Bytes = 256 << 20
 _MOST_MANIFEST_BYTES: Bytes = 64 << 20
 MANIFEST = "dataset.json"
 TOKENIZER_FILE = "tokenizer.json"
@@ -260,6 +267,34 @@ def open_dataset(folder: Path, verify: bool = False) -> Dataset:
         manifest["prepared"],
         tokenizer["end_of_text"],
     )
+
+
+def load_tokenizer(path: Path, end_of_text: bool = True) -> Tokenizer:
+    """The tokenizer in a `tokenizer.json`, made here or by anybody else.
+
+    Args:
+        path: the file.
+        end_of_text: use its end-of-text token, if it has one.
+
+    Raises:
+        DataError: it is missing or no `tokenizer.json`.
+    """
+    try:
+        content = read_bytes(path, _MOST_TOKENIZER_BYTES)
+        vocabulary = parse_json(content, path.name)
+        if not isinstance(vocabulary, dict) or "model" not in vocabulary:
+            raise ValueError("it has no 'model'")
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{path}: not a tokenizer.json ({error})",
+            "give the tokenizer.json of a Hugging Face tokenizer",
+        ) from None
+    for kind in (NumberTokenizer, CharacterTokenizer, ByteTokenizer):
+        if (known := kind.recognise(vocabulary, end_of_text)) is not None:
+            return known
+    from longhaul.data.subwords import SubwordTokenizer
+
+    return SubwordTokenizer(content, end_of_text, str(path))
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

@@ -1,10 +1,9 @@
-"""Documents: the unit in which text is read, deduplicated, held out and named.
+"""Documents: the unit in which text is read, found broken, deduplicated, held out and named."""
 
-Enters: nothing. Leaves: the frozen `Document`, and how big pieces of text may get.
-Never knows: files, formats, tokens.
-"""
-
+import hashlib
 from dataclasses import dataclass
+
+from longhaul.core.errors import DataError
 
 MAX_PIECE_BYTES = 16 << 20
 """A text file beyond this is cut into several documents, so that memory stays bounded."""
@@ -41,3 +40,130 @@ def cut_text(text: str, max_characters: int) -> list[str]:
         begin = end
     pieces.append(text[begin:] if begin else text)
     return pieces
+
+
+_MAX_NAMED_FILES = 1000
+_EXAMPLES_PER_FILE = 5
+_SHOWN = 5
+_HOPELESS = 1000
+"""Broken lines or files from which on reading may stop early."""
+
+
+class Breakage:
+    """Counts the broken lines and files of one source.
+
+    Empty files and empty texts are counted apart: nothing is lost by leaving them out, and a
+    folder of code is full of empty `__init__.py` that must not stop anybody.
+
+    Args:
+        source: name of the source, for messages.
+        max_fraction: `data.max_broken_fraction`: broken ÷ (lines + rows + files seen).
+    """
+
+    def __init__(self, source: str, max_fraction: float) -> None:
+        self.num_seen = 0
+        self.num_broken = 0
+        self.num_empty = 0
+        self._source = source
+        self._max_fraction = max_fraction
+        self._examples: dict[str, list[str]] = {}
+        self._counts: dict[str, int] = {}
+        self._first_empty = ""
+
+    def saw(self) -> None:
+        """One more file, line or row was looked at."""
+        self.num_seen += 1
+
+    def broken(self, file: str, reason: str, line: int | None = None) -> None:
+        """A file, or one of its lines or rows, is skipped.
+
+        Raises:
+            DataError: so much is broken already that reading on would change nothing.
+        """
+        self.num_broken += 1
+        if file in self._counts or len(self._counts) < _MAX_NAMED_FILES:
+            self._counts[file] = self._counts.get(file, 0) + 1
+            examples = self._examples.setdefault(file, [])
+            if len(examples) < _EXAMPLES_PER_FILE:
+                where = file if line is None else f"{file}:{line}"
+                examples.append(f"{where}: {reason}")
+        # A bad stretch at the beginning of a long file may still be within the limit at its end,
+        # so stopping early takes ten times the tolerated share.
+        if self.num_broken >= _HOPELESS and self.fraction > min(0.5, 10 * self._max_fraction):
+            self.judge()
+
+    def empty(self, name: str) -> None:
+        """A file or text without a character in it is left out."""
+        self.num_empty += 1
+        self._first_empty = self._first_empty or name
+
+    @property
+    def fraction(self) -> float:
+        """Broken share of everything seen (0 to 1)."""
+        return self.num_broken / max(1, self.num_seen)
+
+    def judge(self) -> None:
+        """Accept what was broken, or raise.
+
+        Raises:
+            DataError: more is broken than `max_fraction` allows.
+        """
+        if self.fraction <= self._max_fraction:
+            return
+        raise DataError(
+            f"{self._source}: {self.num_broken:,} of {self.num_seen:,} lines and files are broken "
+            f"({self.fraction:.3g} of them; data.max_broken_fraction is {self._max_fraction:g})"
+            + "".join(f"\n    {example}" for example in self.worst()),
+            "repair or remove them, or raise data.max_broken_fraction to skip them",
+        )
+
+    def worst(self) -> list[str]:
+        """Up to five examples: one from each of the files with most breakage, then further ones."""
+        ranked = sorted(self._counts, key=lambda file: (-self._counts[file], file))[:_SHOWN]
+        rounds = range(_EXAMPLES_PER_FILE)
+        picked = [
+            (rank, turn)
+            for turn in rounds
+            for rank, file in enumerate(ranked)
+            if turn < len(self._examples[file])
+        ][:_SHOWN]
+        return [self._examples[ranked[rank]][turn] for rank, turn in sorted(picked)]
+
+    def summary(self) -> str:
+        """What was skipped, in a few words; empty if nothing was."""
+        parts = []
+        if self.num_broken:
+            parts.append(f"{self.num_broken:,} broken skipped ({'; '.join(self.worst()[:2])})")
+        if self.num_empty:
+            parts.append(f"{self.num_empty:,} empty left out (such as {self._first_empty})")
+        return ", ".join(parts)
+
+
+def text_digest(content: bytes) -> bytes:
+    """128-bit BLAKE2b of a document's UTF-8 bytes; the same on every machine."""
+    return hashlib.blake2b(content, digest_size=16).digest()
+
+
+def is_held_out(digest: bytes, fraction: float) -> bool:
+    """Whether a text belongs to the validation split: a property of the text alone.
+
+    A document therefore never changes sides when others are added, removed or reordered, and
+    growing the fraction only adds to the held-out side.
+    """
+    return int.from_bytes(digest[:8], "big") < fraction * 2.0**64
+
+
+class ExactDuplicates:
+    """Remembers which texts were seen, by digest: about 100 bytes of memory a document."""
+
+    def __init__(self) -> None:
+        self.num_dropped = 0
+        self._seen: set[bytes] = set()
+
+    def is_new(self, digest: bytes) -> bool:
+        """True the first time; later ones are counted as dropped."""
+        if digest in self._seen:
+            self.num_dropped += 1
+            return False
+        self._seen.add(digest)
+        return True

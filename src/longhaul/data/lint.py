@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from longhaul.core.units import Bytes
-from longhaul.data.dedup import text_digest
-from longhaul.data.documents import Document
+from longhaul.data.documents import Document, text_digest
 
 _EXAMPLES = 2
 _EXCERPT = 30

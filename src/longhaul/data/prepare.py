@@ -28,6 +28,7 @@ from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import DataError, LonghaulError, RecipeError
 from longhaul.core.files import fsync_folder, sha256_of, write_json
+from longhaul.core.output import Say
 from longhaul.core.units import short_bytes, short_count, short_seconds
 from longhaul.data.dataset import (
     DATASET_FORMAT,
@@ -37,10 +38,10 @@ from longhaul.data.dataset import (
     SourceTokens,
     open_dataset,
 )
-from longhaul.data.dedup import ExactDuplicates
+from longhaul.data.documents import ExactDuplicates
 from longhaul.data.pretokenized import write_tokens
 from longhaul.data.shards import SHARD_VERSION
-from longhaul.data.sources import Corpus, Say, file_stem, locate
+from longhaul.data.sources import Corpus, file_stem, locate
 from longhaul.data.survey import SourceSurvey, Survey, take_survey
 from longhaul.data.tokenize import SourceShards, write_source
 from longhaul.data.tokenizer_files import (
@@ -210,8 +211,7 @@ def _fill(
 def _make_tokenizer(
     settings: TokenizerSection, survey: Survey, given: TokenizerFiles | None, say: Say
 ) -> Tokenizer:
-    from longhaul.data.alphabets import ByteTokenizer, CharacterTokenizer
-    from longhaul.data.number_tokens import NumberTokenizer
+    from longhaul.data.tokenizing import ByteTokenizer, CharacterTokenizer, NumberTokenizer
 
     if given is not None:
         tokenizer = load_given(given, settings.end_of_text)

@@ -17,10 +17,11 @@ import numpy.typing as npt
 
 from longhaul.config.data import DataSection
 from longhaul.core.errors import DataError
+from longhaul.core.output import Say
 from longhaul.core.units import short_bytes, short_count, short_seconds
 from longhaul.data.dataset import SourceTokens
-from longhaul.data.dedup import is_held_out, text_digest
-from longhaul.data.sources import Corpus, Say
+from longhaul.data.documents import is_held_out, text_digest
+from longhaul.data.sources import Corpus
 from longhaul.data.survey import Progress, SourceSurvey
 from longhaul.data.token_files import MAX_PIECE_TOKENS, TokenFile, open_token_file
 from longhaul.data.tokenize import SourceShards

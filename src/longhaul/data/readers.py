@@ -1,20 +1,62 @@
-"""Readers: one file in, its documents out, whatever is broken noted and skipped.
-
-Enters: a path, its name within the source, and a `Breakage` to report to.
-Leaves: documents in order of the file. Never knows: which files belong to a source, duplicates,
-tokens.
-"""
+"""Readers: one file in, compressed or not, its documents out, what is broken noted and skipped."""
 
 import difflib
+import gzip
+import io
 import json
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, cast
 
-from longhaul.data.breakage import Breakage
-from longhaul.data.documents import MAX_LINE_BYTES, MAX_PIECE_BYTES, Document
-from longhaul.data.streams import COMPRESSED_SUFFIXES, bounded_lines, open_stream
+from longhaul.data.documents import MAX_LINE_BYTES, MAX_PIECE_BYTES, Breakage, Document
+
+_BUFFER_BYTES = 1 << 18
+_GZIP_MAGIC = b"\x1f\x8b"
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+COMPRESSED_SUFFIXES = (".gz", ".zst")
+
+
+def open_stream(path: Path) -> BinaryIO:
+    """The bytes of a file, decompressed.
+
+    The first bytes decide, not the name: some servers unpack a `.gz` on the way, and some files
+    are named wrongly. Reading a truncated gzip or zstd file raises EOFError or OSError; damage
+    raises OSError or zlib.error.
+    """
+    raw = path.open("rb", buffering=_BUFFER_BYTES)
+    magic = raw.read(4)
+    raw.seek(0)
+    if magic.startswith(_GZIP_MAGIC):
+        raw.close()
+        return cast(BinaryIO, gzip.open(path, "rb"))
+    if magic == _ZSTD_MAGIC:
+        raw.close()
+        # Not the `zstandard` package: its reader takes the end of a truncated file for the end of
+        # the text, without a word (measured). Arrow's notices, and reads files of many frames.
+        import pyarrow
+
+        return cast(
+            BinaryIO,
+            io.BufferedReader(pyarrow.input_stream(str(path), compression="zstd"), _BUFFER_BYTES),
+        )
+    return raw
+
+
+def bounded_lines(stream: BinaryIO, limit: int = MAX_LINE_BYTES) -> Iterator[bytes | None]:
+    """Lines with their line ends; None in place of a line longer than `limit` bytes.
+
+    An over-long line is read past in pieces, so that memory stays at about twice the limit.
+    """
+    while line := stream.readline(limit + 1):
+        if len(line) <= limit or line.endswith(b"\n"):
+            yield line
+            continue
+        del line
+        while (rest := stream.readline(_BUFFER_BYTES)) and not rest.endswith(b"\n"):
+            pass
+        yield None
+
 
 Format = Literal["text", "json lines", "parquet"]
 

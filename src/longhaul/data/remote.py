@@ -20,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 from longhaul.core.addresses import scrubbed, unsealed, without_secrets
 from longhaul.core.errors import DataError, LonghaulError, RecipeError
 from longhaul.core.files import write_atomically, write_json
+from longhaul.core.output import Say
 from longhaul.core.units import short_bytes
 from longhaul.data.readers import (
     KNOWN_FORMATS,
@@ -28,7 +29,6 @@ from longhaul.data.readers import (
     suffix_advice,
     taken_from_folder,
 )
-from longhaul.data.sources import Say
 from longhaul.store.store_files import install_command
 
 Wanted = Literal["text", "tokens", "any"]

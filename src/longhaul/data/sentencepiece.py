@@ -1,21 +1,151 @@
 """SentencePiece models: a `.model` becomes the `tokenizer.json` that encodes as it does.
 
-Enters: the file's bytes. Leaves: a Unigram or BPE vocabulary with its normalisation.
-Never knows: the `tokenizers` library, or text. Nothing in the file is run.
-Source: `sentencepiece_model.proto` and `bpe_model.cc` of SentencePiece (Kudo and Richardson,
-arXiv 1808.06226); field numbers stand beside the names below.
+Nothing in the file is run, and nothing in it is trusted. Sources: `sentencepiece_model.proto` and
+`bpe_model.cc` of SentencePiece; "Encoding" in the documentation of Protocol Buffers.
 """
 
 import base64
 import math
 import re
+import struct
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from longhaul.core.errors import DataError
-from longhaul.data.charsmap import check_charsmap
-from longhaul.data.gpt2_files import added_token, tokenizer_json
-from longhaul.data.protobuf import Malformed, as_bytes, as_float, as_int, as_text, fields
+from longhaul.data.subwords import added_token, tokenizer_json
+
+Value: TypeAlias = int | memoryview
+
+
+class Malformed(ValueError):
+    """The bytes are no message."""
+
+
+def fields(content: memoryview) -> Iterator[tuple[int, Value]]:
+    """Number and value of each field: an int for varints, else the field's bytes.
+
+    Raises:
+        Malformed: a length beyond the message, a field number 0, a group, an endless varint.
+    """
+    at = 0
+    while at < len(content):
+        key, at = _varint(content, at)
+        number, wire = key >> 3, key & 7
+        if not 0 < number < 1 << 29:
+            raise Malformed(f"field number {number} at byte {at:,}")
+        if wire == 0:
+            value, at = _varint(content, at)
+            yield number, value
+            continue
+        if wire == 2:
+            size, at = _varint(content, at)
+        elif wire in (1, 5):
+            size = 8 if wire == 1 else 4
+        else:
+            raise Malformed(f"wire type {wire} at byte {at:,}")
+        if size > len(content) - at:
+            raise Malformed(f"a field of {size:,} bytes, {len(content) - at:,} before the end")
+        yield number, content[at : at + size]
+        at += size
+
+
+def as_bytes(value: Value) -> memoryview:
+    """A field that must be a string, bytes or a message."""
+    if isinstance(value, int):
+        raise Malformed("a number where bytes belong")
+    return value
+
+
+def as_text(value: Value) -> str:
+    """A field that must be a string."""
+    try:
+        return bytes(as_bytes(value)).decode()
+    except UnicodeDecodeError:
+        raise Malformed(f"a string that is not UTF-8 ({bytes(as_bytes(value))[:20]!r})") from None
+
+
+def as_int(value: Value) -> int:
+    """A field that must be an int32, int64, enum or bool."""
+    if not isinstance(value, int):
+        raise Malformed("bytes where a number belongs")
+    return value - (1 << 64) if value >> 63 else value
+
+
+def as_float(value: Value) -> float:
+    """A field that must be a float."""
+    if isinstance(value, int) or len(value) != 4:
+        raise Malformed("no float where one belongs")
+    number: float = struct.unpack("<f", value)[0]
+    return number
+
+
+def _varint(content: memoryview, at: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        if at >= len(content):
+            raise Malformed("it ends within a number")
+        byte = content[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & ((1 << 64) - 1), at
+    raise Malformed(f"a number of more than 10 bytes before byte {at:,}")
+
+
+_BYTES = np.arange(256, dtype=np.int64)
+_Int64s = npt.NDArray[np.int64]
+
+
+def check_charsmap(charsmap: bytes) -> None:
+    """Walk every path of the trie.
+
+    Raises:
+        Malformed: a path or a replacement would lie outside of what is there.
+    """
+    size = int.from_bytes(charsmap[:4], "little")
+    if len(charsmap) < 8 or size % 4 or not size or size > len(charsmap) - 4:
+        raise Malformed(f"normalisation rules of {size:,} bytes in a field of {len(charsmap):,}")
+    texts = charsmap[4 + size :]
+    try:
+        texts.decode()
+    except UnicodeDecodeError:
+        raise Malformed("normalisation rules that are not UTF-8") from None
+    units = np.frombuffer(charsmap, "<u4", size // 4, 4).astype(np.int64)
+    content = np.frombuffer(texts, np.uint8)
+    seen: npt.NDArray[Any] = np.zeros(len(units), bool)
+    bases = _children_of(units, np.zeros(1, np.int64))
+    while len(bases):
+        # Whatever byte a text has next is looked up, so all 256 must have a place.
+        if int(bases.max()) | 255 >= len(units):
+            raise Malformed("normalisation rules that lead out of their table")
+        places = bases[:, None] ^ _BYTES
+        matched = (units[places] & (1 << 31 | 255)) == _BYTES
+        found = np.unique(places[:, 1:][matched[:, 1:]])
+        found = found[~seen[found]]
+        seen[found] = True
+        bases = _children_of(units, found)
+        leaves = bases[(units[found] >> 8 & 1).astype(bool)]
+        _check_leaves(units, leaves, content)
+
+
+def _children_of(units: _Int64s, places: _Int64s) -> _Int64s:
+    found = units[places]
+    return places ^ ((found >> 10) << ((found & 1 << 9) >> 6))
+
+
+def _check_leaves(units: _Int64s, leaves: _Int64s, content: npt.NDArray[np.uint8]) -> None:
+    if not len(leaves):
+        return
+    if int(leaves.max()) >= len(units):
+        raise Malformed("normalisation rules that lead out of their table")
+    texts = units[leaves] & (1 << 31) - 1
+    if int(texts.max()) >= len(content) or ((content[texts] & 0xC0) == 0x80).any():
+        raise Malformed("normalisation rules with a replacement that is not there")
+
 
 MAX_MODEL_BYTES = 256 << 20
 """The largest published vocabularies take 5 MB; a file beyond this is something else."""

@@ -11,11 +11,17 @@ from dataclasses import dataclass
 from longhaul.config.data import DataSection, HeldOutSection, TokenizerSection
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import DataError
+from longhaul.core.output import Say
 from longhaul.core.units import Seconds, short_bytes, short_seconds
-from longhaul.data.breakage import Breakage
-from longhaul.data.dedup import ExactDuplicates, is_held_out, text_digest
-from longhaul.data.documents import Document, cut_text
-from longhaul.data.sources import Corpus, Say
+from longhaul.data.documents import (
+    Breakage,
+    Document,
+    ExactDuplicates,
+    cut_text,
+    is_held_out,
+    text_digest,
+)
+from longhaul.data.sources import Corpus
 
 _SAMPLE_PIECE_CHARACTERS = 1 << 16
 _FEWEST_FOR_DOCUMENT_SPLIT = 200

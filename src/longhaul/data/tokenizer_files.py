@@ -9,9 +9,9 @@ from pathlib import Path
 
 from longhaul.core.addresses import without_secrets
 from longhaul.core.errors import DataError, RecipeError
-from longhaul.data.dataset import TOKENIZER_FILE
-from longhaul.data.sources import Say
-from longhaul.data.tokenizing import Tokenizer, load_tokenizer
+from longhaul.core.output import Say
+from longhaul.data.dataset import TOKENIZER_FILE, load_tokenizer
+from longhaul.data.tokenizing import Tokenizer
 
 _PAIRS = (("vocab.bpe", "encoder.json"), ("merges.txt", "vocab.json"))
 _FORMATS = (
@@ -96,8 +96,8 @@ def load_given(files: TokenizerFiles, end_of_text: bool) -> Tokenizer:
 
 
 def _converted(files: TokenizerFiles) -> bytes:
-    from longhaul.data.gpt2_files import from_gpt2
     from longhaul.data.sentencepiece import MAX_MODEL_BYTES, from_sentencepiece
+    from longhaul.data.subwords import from_gpt2
 
     for path in files.paths:
         if (size := path.stat().st_size) > MAX_MODEL_BYTES:

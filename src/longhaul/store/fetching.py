@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from longhaul.core.output import Say
 from longhaul.logbook.ledger import CheckpointHealth
 from longhaul.store.catalogue import Checkpoint, checkpoint_path, commit, health_of, partial_path
 from longhaul.store.manifest import FileEntry, verify
@@ -16,8 +17,6 @@ from longhaul.store.remote import RemoteTier
 from longhaul.store.remote_log import PAGES, Index, editions, place_of
 from longhaul.store.store_files import StoreFiles
 from longhaul.store.transfers import StoreError
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)

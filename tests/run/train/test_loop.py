@@ -10,7 +10,7 @@ import pytest
 
 from longhaul.core.errors import ExitCode, NeedsPerson
 from longhaul.core.records import Decision, Finding, StepRecord, from_line, to_line
-from longhaul.data.pinned_text import text_of
+from longhaul.data.verification import text_of
 from longhaul.diagnose.diagnosis import replay
 from longhaul.logbook import journal as journal_module
 from longhaul.logbook.ledger import load_ledger

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from longhaul.core.errors import UsageError
 from longhaul.core.records import Decision, StepRecord
-from longhaul.data.pinned_text import text_of
+from longhaul.data.verification import text_of
 from longhaul.logbook.folder import RunFolder, open_run
 from longhaul.logbook.ledger import LedgerState, fold
 from longhaul.logbook.reading import read_journal

@@ -19,7 +19,7 @@ from longhaul.config.size import model_size
 from longhaul.core.errors import UsageError
 from longhaul.core.units import loss_in_words, short_bytes
 from longhaul.data.dataset import Dataset
-from longhaul.data.pinned_text import text_of
+from longhaul.data.verification import text_of
 from longhaul.logbook.folder import RunFolder, open_run
 from longhaul.logbook.ledger import load_ledger
 from longhaul.logbook.run_spec import read_asked

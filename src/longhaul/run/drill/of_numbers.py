@@ -12,7 +12,7 @@ import itertools
 import random
 from dataclasses import dataclass, replace
 
-from longhaul.data.builtin import synthetic_documents
+from longhaul.data.sources import synthetic_documents
 from longhaul.run.drill.story import Expected
 from longhaul.supervise.faults.numbers import FOREVER, Fault
 

@@ -22,9 +22,8 @@ from longhaul.core.addresses import without_secrets
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import DataError, LonghaulError
 from longhaul.core.units import Bytes, Seconds, short_bytes
-from longhaul.data.breakage import Breakage
 from longhaul.data.dataset import MANIFEST
-from longhaul.data.documents import Document
+from longhaul.data.documents import Breakage, Document
 from longhaul.data.lint import Lint
 from longhaul.data.prepare import prepared_folder
 from longhaul.data.remote import is_here, listed

@@ -19,7 +19,7 @@ from longhaul.core.errors import ExitCode, RecipeError
 from longhaul.core.output import SilentView
 from longhaul.core.records import StepRecord
 from longhaul.core.signals import leaving_at_once
-from longhaul.data.pinned_text import text_for_training
+from longhaul.data.verification import text_for_training
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import load_ledger
 from longhaul.logbook.run_spec import read_asked

@@ -17,7 +17,7 @@ from longhaul.core.errors import ExitCode
 from longhaul.core.output import SilentView
 from longhaul.core.signals import leaving_at_once, listening
 from longhaul.data.dataset import Dataset
-from longhaul.data.pinned_text import text_for_training
+from longhaul.data.verification import text_for_training
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import LedgerState
 from longhaul.logbook.run_spec import read_asked

@@ -15,8 +15,7 @@ from longhaul.core.clocks import RealClock, TimeBooks, process_start
 from longhaul.core.errors import ExitCode, RecipeError
 from longhaul.core.output import View, print_error
 from longhaul.core.signals import leaving_at_once, listening
-from longhaul.data.pinned_text import text_for_training
-from longhaul.data.verification import verifying
+from longhaul.data.verification import text_for_training, verifying
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.lease import Lease, acquire, join
 from longhaul.logbook.run_spec import read_asked
