@@ -17,7 +17,7 @@ from common import Bar, Ratio, figure, interleaved, missing, paired_ratio, write
 from step import bare_step
 
 if TYPE_CHECKING:
-    from longhaul.monitor.thermometers import Readings
+    from longhaul.monitor.gauges import Readings
 
 
 def main() -> None:

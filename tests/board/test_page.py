@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 import pytest
 
 from longhaul.board.facts import read_facts
-from longhaul.board.page import render
+from longhaul.board.report import render
 from longhaul.core.clocks import FakeClock
 from longhaul.logbook.folder import create_run
 

@@ -1,5 +1,4 @@
-from longhaul.board.curves import settle
-from longhaul.board.thermometers import Thermometers, read_thermometers
+from longhaul.board.curves import Thermometers, read_thermometers, settle
 from longhaul.logbook.queries import connect
 from longhaul.logbook.summary import read_branches
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longhaul.monitor.noise_scale import noise_scale
+from longhaul.monitor.gauges import noise_scale
 from longhaul.monitor.weights import ABSENT
 
 positive = st.floats(1e-2, 1e3)

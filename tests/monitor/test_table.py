@@ -1,7 +1,6 @@
 from pathlib import Path
 
-from longhaul.monitor.table import as_markdown
-from longhaul.monitor.thermometers import declared
+from longhaul.monitor.gauges import as_markdown, declared
 
 FIXED = {
     "layer": {
@@ -35,5 +34,5 @@ def test_the_table_has_a_whole_row_for_each_gauge():
 def test_the_documented_table_is_that_of_the_code():
     page = Path(__file__).parents[2] / "docs" / "model.md"
     assert as_markdown() in page.read_text(), (
-        "put what `longhaul.monitor.table.as_markdown()` gives into docs/model.md"
+        "put what `longhaul.monitor.gauges.as_markdown()` gives into docs/model.md"
     )

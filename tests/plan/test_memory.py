@@ -10,7 +10,7 @@ from longhaul.config.recipe import Recipe
 from longhaul.config.size import known_vocabulary, shrunken
 from longhaul.model import gpt
 from longhaul.parallel.layout import Layout, layout_for
-from longhaul.plan import evaluation
+from longhaul.plan import activations
 from longhaul.plan.memory import checkpoint_bytes, estimate_memory, way_to_cut
 from longhaul.run.preflight import memory as preflight
 from longhaul.run.preflight.memory import VOCABULARY, measured
@@ -41,7 +41,7 @@ def test_an_evaluation_is_estimated_where_layers_and_where_logits_take_most(
 ) -> None:
     """Chunks of the logits are shorter than a pass, as they are at true size."""
     torch.set_num_threads(1)
-    for module in (gpt, evaluation):
+    for module in (gpt, activations):
         monkeypatch.setattr(module, "LOGITS_AT_ONCE", 300 * vocabulary)
     monkeypatch.setattr(preflight, "VOCABULARY", vocabulary)
     recipe = twin(name, "batch.sequences=32")

@@ -11,7 +11,7 @@ from longhaul.core.records import StepRecord
 from longhaul.data.batches import Batch
 from longhaul.model.initialise import build
 from longhaul.model.precision import to_half
-from longhaul.monitor.thermometers import Readings, declared
+from longhaul.monitor.gauges import Readings, declared
 from longhaul.optim.build import build_optimizer
 from longhaul.optim.loss_scale import LossScale
 from longhaul.train.step import TrainingStep

@@ -9,16 +9,17 @@ from typing import Any
 
 from longhaul.board.curves import (
     Curve,
+    Thermometers,
     masked_steps,
     means,
     progress,
+    read_thermometers,
     settle,
     thinned,
     throughput,
     tokens_trained,
 )
 from longhaul.board.incidents import Incident, incidents
-from longhaul.board.thermometers import Thermometers, read_thermometers
 from longhaul.core.clocks import Clock, goodput
 from longhaul.core.records import Event, Record, StepRecord
 from longhaul.core.strict import read_object

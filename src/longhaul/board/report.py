@@ -1,18 +1,161 @@
-"""`report.html`: facts, words and figures put together and written.
-
-Enters: a run's folder. Leaves: one page that needs neither network nor other files.
-Never knows: torch, or a process that trains.
-"""
+"""`report.html`, put together and written: every text is escaped, nothing is fetched."""
 
 import importlib.util
+import json
+from collections.abc import Iterable, Mapping
+from html import escape
 from pathlib import Path
+from typing import Any
 
-from longhaul.board.facts import read_facts
-from longhaul.board.page import render
+import longhaul
+from longhaul.board.chronicle import chronicle, in_short
+from longhaul.board.facts import RunFacts, read_facts
+from longhaul.board.figures import (
+    Figure,
+    as_json,
+    loss_figure,
+    progress_figure,
+    step_figures,
+    thermometer_data,
+)
+from longhaul.board.tables import (
+    background,
+    chronicle_list,
+    incident_table,
+    key_figures,
+    segment_table,
+    time_bars,
+)
 from longhaul.core.clocks import Clock
 from longhaul.core.errors import LonghaulError, UsageError
 from longhaul.core.files import write_bytes
+from longhaul.core.units import moment
 from longhaul.logbook.folder import RunFolder
+
+_HERE = Path(__file__).parent
+# The browser itself refuses whatever would leave the page.
+_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+)
+
+
+def render(facts: RunFacts, plotly_script: str) -> str:
+    """The whole page."""
+    loss, progress = loss_figure(facts), progress_figure(facts)
+    others = step_figures(facts)
+    drawn = [figure for figure in (loss, progress, *others) if figure.traces]
+    data: dict[str, Any] = {
+        "figures": [as_json(figure) for figure in drawn],
+        "thermometers": thermometer_data(facts),
+    }
+    name = escape(facts.name)
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
+<meta name="color-scheme" content="light dark">
+<link rel="icon" href="data:,">
+<title>{name} · longhaul</title>
+<style>{_own("page.css")}</style>
+</head>
+<body>
+<header>
+<p class="kicker">Logbook of a training run</p>
+<h1>{name} <span class="state {escape(facts.state)}">{escape(facts.state)}</span></h1>
+<p class="short">{escape(in_short(facts))}</p>
+</header>
+<main>
+{key_figures(facts)}
+{_section("chronicle", "What happened", chronicle_list(chronicle(facts), facts.began))}
+{_figure_section(loss)}
+{_section("incidents", "Incidents", incident_table(facts))}
+{_section("segments", "Segments", segment_table(facts))}
+{_figure_section(progress)}
+{_thermometers(data["thermometers"])}
+{"".join(_figure_section(figure) for figure in others)}
+{_section("time", "Where the time went", time_bars(facts))}
+{_section("background", "Settings, software, machine", background(facts))}
+</main>
+<footer>Written {moment(facts.written)} UTC by longhaul {escape(longhaul.__version__)}.
+Times are UTC.{_damaged(facts.damaged)}</footer>
+<noscript><p class="empty">The charts need JavaScript; the words above do not.</p></noscript>
+<script type="application/json" id="data">{_embedded(data)}</script>
+<script>{plotly_script}</script>
+<script>{_own("page.js")}</script>
+</body>
+</html>
+"""
+
+
+def _section(name: str, title: str, body: str) -> str:
+    return f'<section id="{name}"><h2>{escape(title)}</h2>\n{body}\n</section>'
+
+
+def _figure_section(figure: Figure) -> str:
+    if not figure.traces:
+        body = '<p class="empty">No step has been made yet.</p>'
+        return _section(figure.name, figure.title, body)
+    controls = ""
+    if figure.can_be_log:
+        controls = (
+            f'<p class="controls"><label><input type="checkbox" data-log="{figure.name}"> '
+            "logarithmic</label></p>"
+        )
+    return _section(
+        figure.name,
+        figure.title,
+        f'<p class="note">{escape(figure.note)}</p>{controls}'
+        f'<div class="chart" id="chart-{figure.name}" style="height:{figure.height}px" '
+        f'role="img" aria-label="{escape(figure.title)}"></div>',
+    )
+
+
+def _thermometers(data: Mapping[str, Any]) -> str:
+    parts = []
+    if data["layers"]:
+        parts.append(
+            '<p class="note">Each gauge by layer: the largest value of a maximum, the mean of a '
+            "root mean square, over the steps of a column. Layer 0 is next to the tokens.</p>"
+            f'<p class="controls"><label>gauge {_menu("gauge", data["layers"])}</label> '
+            '<label class="only-lost"><input type="checkbox" id="as-happened" checked> '
+            "in order of time, with what was rolled back (bars on top)</label></p>"
+            '<div class="chart" id="chart-heat" style="height:360px" role="img" '
+            'aria-label="gauge by layer and step"></div>'
+        )
+    if data["totals"]:
+        parts.append(
+            '<p class="note">The model as a whole, by role of weights or source of data.</p>'
+            f'<p class="controls"><label>gauge {_menu("total", data["totals"])}</label></p>'
+            '<div class="chart" id="chart-total" style="height:300px" role="img" '
+            'aria-label="gauge of the model by step"></div>'
+        )
+    if not parts:
+        parts.append('<p class="empty">This run has measured no gauges.</p>')
+    return _section("thermometers", "Thermometers", "\n".join(parts))
+
+
+def _menu(name: str, options: Iterable[str]) -> str:
+    items = "".join(
+        f'<option value="{escape(option)}">{escape(option.replace("_", " "))}</option>'
+        for option in options
+    )
+    return f'<select id="{name}">{items}</select>'
+
+
+def _damaged(lines: int) -> str:
+    return f" {lines:,} lines of its journal could not be read." if lines else ""
+
+
+def _embedded(data: Mapping[str, Any]) -> str:
+    """JSON that no text in it can break out of."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _own(name: str) -> str:
+    return (_HERE / name).read_text(encoding="utf-8")
 
 
 def write_report(folder: RunFolder, clock: Clock, out: Path | None = None) -> Path:

@@ -17,8 +17,15 @@ from longhaul.config.recipe import Recipe
 from longhaul.config.size import ModelSize, model_size
 from longhaul.core.units import Bytes
 from longhaul.parallel.layout import Layout
-from longhaul.plan.activations import FLOAT32, Formats, around_layers, of_layer, of_logits
-from longhaul.plan.evaluation import in_layers, of_a_chunk
+from longhaul.plan.activations import (
+    FLOAT32,
+    Formats,
+    around_layers,
+    in_layers,
+    of_a_chunk,
+    of_layer,
+    of_logits,
+)
 
 _PORTION = 1 << 25
 """Elements of half weights that are updated at once (`optim/half.py`)."""

@@ -18,8 +18,7 @@ from longhaul.core.schedules import derive_key
 from longhaul.data.batches import IGNORED, Batch, share_of
 from longhaul.model.initialise import allocate, build
 from longhaul.model.precision import to_half
-from longhaul.monitor.noise_scale import NOISE_SCALE
-from longhaul.monitor.thermometers import Readings
+from longhaul.monitor.gauges import NOISE_SCALE, Readings
 from longhaul.optim.build import build_optimizer
 from longhaul.optim.loss_scale import LossScale
 from longhaul.optim.optimizer import Optimizer

@@ -19,7 +19,7 @@ from longhaul.data.batches import Batch
 from longhaul.model.compiling import compiled_by_shape
 from longhaul.model.device import to_device
 from longhaul.model.gpt import GPT
-from longhaul.monitor.thermometers import Readings, Thermometers
+from longhaul.monitor.gauges import Readings, Thermometers
 from longhaul.monitor.weights import tensors_norm
 from longhaul.optim.loss_scale import LossScale
 from longhaul.optim.optimizer import LiveSettings, Optimizer

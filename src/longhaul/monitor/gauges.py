@@ -1,9 +1,6 @@
 """All gauges of a step, in one tensor that is copied to the host with its other figures.
 
-Enters: what the model writes into its tap, gradients, an update. Leaves: readings on the device,
-and later by name. Reading changes no bit of what is read, and draws from no generator.
-Never knows: intervals, records, what a reading means for the run's health.
-
+Reading changes no bit of what is read, and draws from no generator.
 Shapes: B sequences of the global batch, N sources.
 """
 
@@ -16,12 +13,43 @@ from torch import Tensor
 
 from longhaul.model.gpt import GPT
 from longhaul.model.tap import Gauge, Tap
-from longhaul.monitor.noise_scale import NOISE_SCALE, noise_scale
 from longhaul.monitor.weights import ABSENT, ROLE_GAUGES, WeightGauges
 from longhaul.optim.gate import Gate
 from longhaul.optim.groups import Group
 from longhaul.optim.optimizer import Optimizer
 from longhaul.optim.sharding import Sharding
+
+NOISE_SCALE = Gauge(
+    "noise_scale",
+    "token",
+    "mean",
+    "model",
+    "gradient noise scale (arXiv 1812.06162, appendix A.1), from the first micro-batch and the "
+    "whole batch: a batch far below it gains from growing, one far above it does not; present "
+    "when gradients are accumulated and the estimate is positive. One reading may be wrong by a "
+    "factor of several: take the median of many",
+)
+
+
+def noise_scale(
+    small_norm: Tensor, small_tokens: int, large_norm: Tensor, large_tokens: int
+) -> Tensor:
+    """tr(Σ) / |G|² from two gradients, `ABSENT` if the noise hides the one or the other.
+
+    Both are estimated without bias (appendix A.1), and are differences of noisy numbers:
+    |G|² comes out negative about as often as not when the batch is far below the noise scale.
+
+    Args:
+        small_norm: of the mean gradient over `small_tokens` targets.
+        small_tokens: fewer than `large_tokens`.
+        large_norm: of the mean gradient over `large_tokens` targets.
+        large_tokens: the small batch among them.
+    """
+    small, large = small_norm.square(), large_norm.square()
+    signal = (large_tokens * large - small_tokens * small) / (large_tokens - small_tokens)
+    noise = (small - large) / (1 / small_tokens - 1 / large_tokens)
+    return torch.where((signal > 0) & (noise > 0), noise / signal, ABSENT)
+
 
 SOURCE_LOSS = Gauge(
     "source_losses",
@@ -176,3 +204,36 @@ class Thermometers:
         if self._sharding is not None:
             self._sharding.sum(sums_2N)
         return torch.where(sums_2N[1] > 0, sums_2N[0] / sums_2N[1], ABSENT)
+
+
+_READ_FROM = {
+    "layer": "each layer",
+    "model": "the model",
+    "role": "each role of weights",
+    "source": "each source of text",
+}
+_REDUCED = {
+    "max": "largest",
+    "min": "smallest",
+    "mean": "mean",
+    "rms": "root of mean square",
+    "norm": "root of sum of squares",
+}
+
+
+def as_markdown() -> str:
+    """The table for the documentation."""
+    lines = [
+        "| gauge | of | unit | what it is | over micro-batches and ranks |",
+        "|---|---|---|---|---|",
+    ]
+    for gauge in declared():
+        cells = (
+            f"`{gauge.name}`",
+            _READ_FROM[gauge.per],
+            gauge.unit,
+            gauge.meaning.replace("|", "\\|"),
+            _REDUCED[gauge.reduction],
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
