@@ -2,8 +2,8 @@
 
 import pytest
 
-from longhaul.board.machines import told_of_machines
 from longhaul.core.records import Event
+from longhaul.logbook.description import told_of_machines
 
 
 @pytest.mark.parametrize(

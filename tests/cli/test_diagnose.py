@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from longhaul.cli.diagnose import diagnose, told
+from longhaul.cli.diagnose import diagnose, verdict_lines
 from longhaul.core.errors import UsageError
 from longhaul.diagnose.cause import Ladder, Verdict
 from longhaul.diagnose.symptom import Figures, Symptom
@@ -25,7 +25,7 @@ def test_the_symptom_every_rung_and_the_cause_are_told() -> None:
     )
     symptom = Symptom("loss-spike", step=41, first_step=41, healthy=2.5, reached=4.5)
     verdict = Verdict("data", "data", "on other batches it is gone")
-    lines = list(told(Diagnosed(symptom, verdict, ladder, 16, ("software.python 1 → 2",))))
+    lines = list(verdict_lines(Diagnosed(symptom, verdict, ladder, 16, ("software.python 1 → 2",))))
     text = "\n".join(lines)
     assert lines[0] == "step 41: loss-spike: loss 2.5 before it, up to 4.5"
     for promised in (

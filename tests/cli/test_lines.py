@@ -1,7 +1,7 @@
 import pytest
 
-from longhaul.cli.lines import readable_line
 from longhaul.core.records import Decision, Event, StepRecord
+from longhaul.logbook.description import readable_line
 
 AT = {"attempt": 2, "segment": "1.01", "step": 1200, "time": 1_000_000.0}
 

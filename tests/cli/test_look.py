@@ -5,7 +5,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from longhaul.cli import look, tree
+from longhaul.cli import runs as commands
 from longhaul.core.clocks import FakeClock, RealClock
 from longhaul.core.errors import UsageError
 from longhaul.core.records import Decision, Event, StepRecord
@@ -25,8 +25,8 @@ def runs(tmp_path):
 @pytest.fixture
 def call(runs):
     app = typer.Typer(rich_markup_mode=None)
-    for command in (look.runs, look.log, tree.tree, look.diff, look.compact):
-        app.command()(command)
+    for name in ("runs", "log", "tree", "diff", "compact"):
+        app.command()(getattr(commands, name))
 
     def call(*arguments):
         result = CliRunner(env={"COLUMNS": "80"}).invoke(
@@ -186,7 +186,7 @@ def test_compact_says_what_it_did(call, run):
 
 def test_help_does_not_pay_for_tables_and_queries():
     code = (
-        "import sys; import longhaul.cli.look; "
+        "import sys; import longhaul.cli.runs; "
         "print([m for m in ('rich.table', 'duckdb', 'torch', 'pydantic') if m in sys.modules])"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

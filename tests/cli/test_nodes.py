@@ -7,7 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from longhaul.cli.nodes import nodes
+from longhaul.cli.control import nodes
 from longhaul.core.clocks import FakeClock
 from longhaul.core.errors import UsageError
 from longhaul.logbook.folder import create_run

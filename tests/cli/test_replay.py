@@ -4,7 +4,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from longhaul.cli import replay
+from longhaul.cli import diagnose
 from longhaul.core.clocks import FakeClock
 from longhaul.core.errors import RecipeError, UsageError
 from longhaul.core.records import Decision, Finding, StepRecord
@@ -16,7 +16,7 @@ from longhaul.logbook.run_spec import ask, write_asked
 @pytest.fixture
 def call(run):
     app = typer.Typer(rich_markup_mode=None)
-    app.command()(replay.replay)
+    app.command()(diagnose.replay)
 
     def call(*options):
         runner = CliRunner(env={"COLUMNS": "100"})

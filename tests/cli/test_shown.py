@@ -7,8 +7,8 @@ from contextlib import closing
 
 import pytest
 
+from longhaul.cli.common import Shown, console, text_only
 from longhaul.cli.main import app
-from longhaul.cli.shown import Shown, console, text_only
 from longhaul.core.clocks import FakeClock
 from longhaul.core.output import print_error, print_out
 from longhaul.core.records import Decision, Event, Finding, StepRecord

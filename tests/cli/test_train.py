@@ -9,7 +9,7 @@ from longhaul.logbook.folder import create_run
 
 _STARTED = """
 import os, sys
-from longhaul.cli.worker import open_standard_files
+from longhaul.cli.train import open_standard_files
 
 open_standard_files()
 print("to nobody", flush=True)

@@ -5,7 +5,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from longhaul.cli import tree
+from longhaul.cli import runs
 from longhaul.core.clocks import FakeClock
 from longhaul.logbook.folder import create_run
 from longhaul.logbook.segments import SegmentNumber, SegmentOpening, open_segment
@@ -14,8 +14,8 @@ from longhaul.logbook.segments import SegmentNumber, SegmentOpening, open_segmen
 @pytest.fixture
 def call(tmp_path):
     app = typer.Typer(rich_markup_mode=None)
-    app.command()(tree.tree)
-    app.command()(tree.report)
+    app.command()(runs.tree)
+    app.command()(runs.report)
 
     def call(*arguments):
         result = CliRunner(env={"COLUMNS": "80"}).invoke(
@@ -55,7 +55,7 @@ def test_a_report_is_written_where_asked_and_its_place_told(call, tmp_path):
 
 def test_help_and_reports_do_not_pay_for_torch():
     code = (
-        "import sys; import longhaul.cli.tree; early = {*sys.modules}; "
+        "import sys; import longhaul.cli.runs; early = {*sys.modules}; "
         "import longhaul.board.report; "
         "print([m for m in ('rich.tree', 'duckdb', 'pydantic') if m in early], "
         "[m for m in ('torch', 'plotly') if m in sys.modules])"

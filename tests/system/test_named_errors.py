@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from longhaul.cli.ending import run_and_leave
+from longhaul.cli.common import run_and_leave
 from longhaul.core.clocks import FakeClock
 from longhaul.core.files import create_exclusively, fsync_folder, sha256_of, write_bytes
 from longhaul.core.records import Decision

@@ -11,7 +11,6 @@ from typing import Any
 
 from longhaul.board.facts import RunFacts
 from longhaul.board.incidents import AUTOMATIC, Incident
-from longhaul.board.machines import Tone, told_of_machines
 from longhaul.core.machine import differences
 from longhaul.core.records import Decision, Event
 from longhaul.core.units import (
@@ -24,6 +23,7 @@ from longhaul.core.units import (
     sentence,
     short_seconds,
 )
+from longhaul.logbook.description import Tone, told_of_machines
 from longhaul.logbook.segments import SegmentOpening
 
 MOST_ENTRIES = 300

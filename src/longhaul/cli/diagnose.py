@@ -1,22 +1,25 @@
-"""`longhaul diagnose`: what made a step go wrong.
-
-Enters: a run and a step. Leaves: the verdict in a sentence, and the figures of every rung.
-Never knows: how it was found.
-"""
+"""`longhaul diagnose`: what made a step go wrong; `replay`: what other limits would have done."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from longhaul.cli.options import RUNS, RunName, RunsFolder
+from longhaul.cli.common import RUNS, RunName, RunsFolder, reads_a_run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from rich.table import Table
+
+    from longhaul.config.recipe import Recipe
+    from longhaul.core.records import Finding
     from longhaul.diagnose.symptom import Series
+    from longhaul.logbook.folder import RunFolder
+    from longhaul.recover.backtest import Backtest, Turn
     from longhaul.run.diagnose.cause import Diagnosed
     from longhaul.run.diagnose.rerun import Elsewhere
 
@@ -64,11 +67,11 @@ def diagnose(
         save=save,
     )
     found = find(run, step, runs_dir, attempt=attempt, means=means, say=_say)
-    for line in told(found):
+    for line in verdict_lines(found):
         typer.echo(line)
 
 
-def told(found: Diagnosed) -> Iterator[str]:
+def verdict_lines(found: Diagnosed) -> Iterator[str]:
     """The verdict for a person: what was seen, what each rung gave, and the cause."""
     from longhaul.run.diagnose.cause import symptom_in_words
 
@@ -130,3 +133,172 @@ def _make_empty(folder: Path) -> None:
 
 def _say(line: str) -> None:
     typer.echo(f"… {line}", err=True)
+
+
+@reads_a_run
+def replay(
+    run: RunName,
+    policy: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="TOML with [recover] and [[fallback]] as in a recipe"),
+    ] = None,
+    detectors: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="TOML with [diagnose] as in a recipe")
+    ] = None,
+    runs_dir: RunsFolder = RUNS,
+) -> None:
+    """Judge a run's journal again, by other limits if given: what would be found and done."""
+    from longhaul.cli.common import console
+    from longhaul.logbook.folder import open_run
+
+    folder = open_run(run, runs_dir)
+    limits = [_Limits.read(policy, ("recover", "fallback"))] if policy else []
+    limits += [_Limits.read(detectors, ("diagnose",))] if detectors else []
+    done, damaged = judged_again(folder, limits)
+    for line in replay_lines(folder.name, done):
+        typer.echo(line)
+    if done.turns:
+        console().print(_table(done.turns))
+    typer.echo(balance(done))
+    if done.turns and not done.tells_states:
+        typer.echo("an older longhaul wrote this: what could be gone back to is not known")
+    if damaged:
+        typer.echo(f"{damaged} damaged journal lines were passed over")
+
+
+def judged_again(folder: RunFolder, limits: Sequence[_Limits] = ()) -> tuple[Backtest, int]:
+    """A run's journal judged by the limits that were in force, but for those given; and how many
+    damaged lines were passed over.
+    """
+    from longhaul.config.load import recipe_from_values
+    from longhaul.logbook.reading import read_journal
+    from longhaul.logbook.run_spec import read_asked
+    from longhaul.logbook.segments import read_segments
+    from longhaul.recover.backtest import replay as judge_again
+
+    def judged_by(settings: Recipe) -> Recipe:
+        for other in limits:
+            settings = other.on(settings)
+        return settings
+
+    recipe = judged_by(read_asked(folder).settings())
+    segments = {
+        str(opening.number): judged_by(recipe_from_values(opening.settings, opening.file))
+        for opening in read_segments(folder)
+    }
+    records = read_journal(folder)
+    done = judge_again(records, recipe, segments)
+    return done, records.damaged
+
+
+def replay_lines(name: str, done: Backtest) -> Iterator[str]:
+    """Findings that differ, in words."""
+    yield f"run {name}: {done.steps:,} steps judged again"
+    live, would = done.live_findings, done.findings
+    yield f"findings: {len(live)} live, {len(would)} by these limits"
+    yield from _only("only live", live, would)
+    yield from _only("only by these limits", would, live)
+
+
+def balance(done: Backtest) -> str:
+    """Steps lost or saved, in a sentence."""
+    if not done.turns:
+        return "decisions: none live, none by this policy"
+    live = sum(turn.live is not None for turn in done.turns)
+    would = sum(turn.would is not None for turn in done.turns)
+    lost = sum(turn.steps_lost_live for turn in done.turns)
+    saved = done.steps_saved
+    word = "more" if saved < 0 else "fewer"
+    replay_lines = (
+        f"decisions: {live} live, which went back over {lost:,} steps; {would} by this policy"
+    )
+    return replay_lines + (f", over {abs(saved):,} {word}" if saved else ", over as many")
+
+
+def _only(title: str, these: Sequence[Finding], others: Sequence[Finding]) -> Iterator[str]:
+    known = set(map(_key, others))
+    for finding in these:
+        if _key(finding) not in known:
+            yield (
+                f"  {title}: step {finding.step:,} {finding.severity} {finding.kind}"
+                f" {finding.subject}".rstrip()
+            )
+
+
+def _key(finding: Finding) -> tuple[Any, ...]:
+    return (
+        finding.attempt, finding.segment, finding.step, finding.kind, finding.subject,
+        finding.severity,
+    )  # fmt: skip
+
+
+def _table(turns: Sequence[Turn]) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title, justify in (("step", "right"), ("segment", "left"), ("cause", "left")):
+        table.add_column(title, justify=justify)  # type: ignore[arg-type]
+    for title in ("the run did", "would have done"):
+        table.add_column(title, overflow="fold")
+    for turn in turns:
+        data = turn.live.data if turn.live else {}
+        cause = turn.would.cause if turn.would else str(data.get("cause", "?"))
+        did = _done(data.get("actions", ()), turn.steps_lost_live, data.get("rollback"))
+        to = turn.would.rollback if turn.would else None
+        would = _done(
+            turn.would.actions if turn.would else (), turn.steps_lost, to and {"to": to.step}
+        )
+        table.add_row(f"{turn.step:,}", turn.segment, cause, did, would)
+    return table
+
+
+def _done(actions: Sequence[str], lost: int, rollback: Any) -> str:
+    if not actions:
+        return "–"
+    back = f" to {rollback['to']:,} (−{lost:,})" if rollback else ""
+    return ", ".join(f"rollback{back}" if a == "rollback" else a for a in actions)
+
+
+@dataclass(frozen=True)
+class _Limits:
+    """Other limits, as they stand in a file."""
+
+    values: Mapping[str, Any]
+    """Dotted path → value."""
+    origins: Mapping[str, str]
+    """Dotted path → `file:line`."""
+
+    @classmethod
+    def read(cls, path: Path, tables: tuple[str, ...]) -> _Limits:
+        """The tables of these names in a TOML file."""
+        from longhaul.config.load import leaves
+        from longhaul.config.problems import lines_of_settings
+        from longhaul.config.recipe import Recipe
+        from longhaul.core.errors import UsageError
+        from longhaul.core.strict import DamagedFile, read_toml
+
+        named = " or ".join(f"[{name}]" for name in tables)
+        remedy = f"name a TOML file with {named}, as they stand in a recipe"
+        try:
+            text, values = read_toml(path)
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be read ({error.strerror})", remedy) from error
+        except DamagedFile as error:
+            raise UsageError(error.message, remedy) from error
+        if unknown := [name for name in values if name not in Recipe.model_fields]:
+            raise UsageError(f"{path}: {unknown[0]} is no table of a recipe", remedy)
+        given = {name: values[name] for name in tables if name in values}
+        if not given:
+            what = f"has no table {named}" if values else "is empty"
+            raise UsageError(f"{path}: {what}", remedy)
+        lines = {at: f"{path.name}:{line}" for at, line in lines_of_settings(text).items()}
+        entries = {"fallback": given.pop("fallback")} if "fallback" in given else {}
+        if scalar := [name for name, value in given.items() if not isinstance(value, dict)]:
+            raise UsageError(f"{path}: {scalar[0]} is no table", remedy)
+        return cls(dict(leaves(given)) | entries, lines)
+
+    def on(self, recipe: Recipe) -> Recipe:
+        """A recipe with these limits."""
+        from longhaul.config.load import with_overrides
+
+        return with_overrides(recipe, self.values, self.origins)

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from longhaul.cli.options import DataPath, Overrides, RecipeName
+from longhaul.cli.common import DataPath, Overrides, RecipeName
 from longhaul.core.errors import ExitCode, UsageError
 from longhaul.core.units import Seconds
 

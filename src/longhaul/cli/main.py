@@ -1,30 +1,13 @@
 """The `longhaul` command: collects the groups.
 
-Enters: arguments. Leaves: an exit code. Never knows: what the commands do.
 Torch, rich and DuckDB are imported inside the commands that need them, so that help and
 mistakes answer at once.
 """
 
 import typer
 
-from longhaul.cli import (
-    data,
-    diagnose,
-    drill,
-    hands,
-    look,
-    nodes,
-    preflight,
-    preflight_rank,
-    recipes,
-    replay,
-    train,
-    tree,
-    worker,
-    write,
-)
-from longhaul.cli.ending import run_and_leave
-from longhaul.cli.shown import text_only
+from longhaul.cli import control, data, diagnose, drill, preflight, recipes, runs, train
+from longhaul.cli.common import run_and_leave, text_only
 from longhaul.core.signals import leave_in_order_on_interrupt
 
 app = typer.Typer(
@@ -44,29 +27,29 @@ def begin(context: typer.Context) -> None:
 
 
 app.command()(train.train)
-app.command(hidden=True)(worker.worker)
+app.command(hidden=True)(train.worker)
 app.command("recipes")(recipes.list_recipes)
 app.add_typer(recipes.app, name="recipe")
-app.command()(look.runs)
-app.command()(look.log)
-app.command()(tree.tree)
-app.command()(look.diff)
-app.command()(tree.report)
-app.command("set")(hands.set_setting)
-app.command()(hands.rollback)
-app.command()(hands.fork)
-app.command()(hands.stop)
-app.command()(hands.note)
-app.command()(nodes.nodes)
-app.command()(write.sample)
-app.command("eval")(write.evaluate)
+app.command()(runs.runs)
+app.command()(runs.log)
+app.command()(runs.tree)
+app.command()(runs.diff)
+app.command()(runs.report)
+app.command("set")(control.set_setting)
+app.command()(control.rollback)
+app.command()(control.fork)
+app.command()(control.stop)
+app.command()(control.note)
+app.command()(control.nodes)
+app.command()(runs.sample)
+app.command("eval")(runs.evaluate)
 app.command()(diagnose.diagnose)
-app.command()(replay.replay)
+app.command()(diagnose.replay)
 app.command()(preflight.preflight)
-app.command("preflight-rank", hidden=True)(preflight_rank.preflight_rank)
+app.command("preflight-rank", hidden=True)(preflight.preflight_rank)
 app.add_typer(data.app, name="data")
 app.add_typer(drill.app, name="drill")
-app.command()(look.compact)
+app.command()(runs.compact)
 
 
 def main() -> None:

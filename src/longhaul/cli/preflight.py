@@ -1,8 +1,4 @@
-"""`longhaul preflight`: what would fail later, now.
-
-Enters: a recipe's name. Leaves: a report line by line, or one JSON object, and an exit code.
-Never knows: what is checked.
-"""
+"""`longhaul preflight`: what would fail later, now; `preflight-rank` is one of its processes."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from longhaul.cli.options import (
+from longhaul.cli.common import (
     PREPARED,
     RUNS,
     DataPath,
@@ -22,14 +18,25 @@ from longhaul.cli.options import (
     PreparedFolder,
     RecipeName,
     RunsFolder,
+    console,
 )
-from longhaul.cli.shown import console
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from longhaul.core.errors import ExitCode
     from longhaul.run.preflight.ground import Check
+
+
+def preflight_rank(
+    asked: Annotated[Path, typer.Argument(help="the cases")],
+    result: Annotated[Path, typer.Argument(help="written by rank 0")],
+) -> None:
+    """Compare layouts with the other ranks."""
+    from longhaul.run.preflight.rank import compare
+
+    compare(asked, result)
+
 
 _STYLES = {"ok": "green", "failed": "bold red", "skipped": "yellow"}
 _NAME_WIDTH = 15

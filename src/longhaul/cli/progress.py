@@ -10,11 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-from longhaul.cli.lines import halved_in_words
-from longhaul.cli.shown import console
+from longhaul.cli.common import console
 from longhaul.core.output import Stream, keep_dropped_in, print_out
 from longhaul.core.records import Event, StepRecord
 from longhaul.core.units import loss_in_words, short_count, short_seconds
+from longhaul.logbook.description import halved_in_words
 from longhaul.monitor.throughput import Throughput
 
 _PIPE_INTERVAL_S = 5.0

@@ -5,7 +5,7 @@ from typing import Any
 
 import typer
 
-from longhaul.cli.options import DataPath, Overrides, RecipeName
+from longhaul.cli.common import DataPath, Overrides, RecipeName
 
 app = typer.Typer(help="Recipes: show one, or what they may hold.", no_args_is_help=True)
 

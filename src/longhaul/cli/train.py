@@ -1,11 +1,16 @@
-"""`longhaul train`."""
+"""`longhaul train`, and `longhaul worker`: one rank of a run.
+
+A worker is started by the supervisor, torchrun or srun; its run's folder says all.
+"""
 
 import os
+import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from longhaul.cli.options import (
+from longhaul.cli.common import (
     PREPARED,
     RUNS,
     DataPath,
@@ -14,9 +19,38 @@ from longhaul.cli.options import (
     RecipeName,
     RunsFolder,
 )
-from longhaul.cli.worker import open_standard_files
 from longhaul.core.output import print_out
 from longhaul.logbook.folder import RunFolder
+
+
+def open_standard_files() -> None:
+    """Open on nothing those that a daemon closed before it started us; else pipes and logs would
+    take their numbers.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) < 3:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r"))
+
+
+def worker(run: Annotated[Path, typer.Argument(metavar="RUN", help="the run's folder")]) -> None:
+    """Train a run that has been set up, as one of its processes; its folder says all."""
+    open_standard_files()
+    from longhaul.cli.progress import TerminalView
+    from longhaul.logbook.folder import open_run
+    from longhaul.parallel.place import torchrun_of_srun
+    from longhaul.run.train.worker import enter
+    from longhaul.supervise.ranks.group import ATTEMPT
+
+    os.environ.update(torchrun_of_srun(os.environ))
+    folder = open_run(run)
+    # Supervised, rank 0 writes to the terminal of a person, and into its log as well; the output
+    # of the others is their log.
+    to_terminal = ATTEMPT in os.environ and os.environ.get("RANK", "0") == "0"
+    log = folder.workers / "0.log" if to_terminal else None
+    raise typer.Exit(enter(folder, TerminalView(log)))
 
 
 def train(
@@ -81,8 +115,7 @@ def train(
 
 def _work(folder: RunFolder) -> None:
     """What a worker's process does: the command `longhaul worker`."""
-    from longhaul.cli.ending import run_and_leave
-    from longhaul.cli.worker import worker
+    from longhaul.cli.common import run_and_leave
     from longhaul.core.signals import leave_on_interrupt
 
     leave_on_interrupt()  # the lease is the supervisor's; until it trains there is nothing to save

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from longhaul.cli.lines import readable_line
 from longhaul.core.output import SilentView
 from longhaul.core.records import Event, StepRecord
+from longhaul.logbook.description import readable_line
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal
 from longhaul.run.train import flight

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from longhaul.cli.replay import judged_again
+from longhaul.cli.diagnose import judged_again
 from longhaul.core.errors import ExitCode
 from longhaul.core.output import SilentView
 from longhaul.core.records import Decision, Event, Finding, StepRecord, to_line

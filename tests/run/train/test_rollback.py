@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from safetensors import safe_open
 
-from longhaul.cli.lines import readable_line
 from longhaul.core.clocks import FakeClock, RealClock
 from longhaul.core.errors import ExitCode, NeedsPerson, RecipeError, UsageError
 from longhaul.core.output import SilentView
 from longhaul.core.records import Decision, Event, StepRecord
+from longhaul.logbook.description import readable_line
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.lease import RunGone
 from longhaul.logbook.ledger import fold_all, load_ledger

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from longhaul.cli.replay import judged_again
+from longhaul.cli.diagnose import judged_again
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import ExitCode
 from longhaul.core.output import SilentView

@@ -1,7 +1,6 @@
-"""`longhaul nodes`: what was seen of nodes, and a person's word on one of them.
+"""Commands of a person: `longhaul set`, `rollback`, `fork`, `stop`, `note`, `nodes`.
 
-Enters: a run or a node ledger. Leaves: a table; a line in the ledger, on the medium.
-Never knows: what follows; supervisors read the ledger themselves.
+They write into the run's `requests/` or a node ledger; they never touch the run itself.
 """
 
 from __future__ import annotations
@@ -11,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from longhaul.cli.options import RUNS, RunsFolder
-from longhaul.cli.reading import reads_a_run
+from longhaul.cli.common import RUNS, RunName, RunsFolder, reads_a_run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +18,85 @@ if TYPE_CHECKING:
     from longhaul.config.recover import NodeSection
     from longhaul.supervise.nodes.known import Known, Word
     from longhaul.supervise.nodes.roster import LeftOut
+
+Reason = Annotated[str, typer.Option("--reason", help="why; kept in the logbook")]
+Wait = Annotated[
+    float, typer.Option("--wait", help="seconds to wait for the run's answer; 0 does not")
+]
+Force = Annotated[
+    bool, typer.Option("--force", help="ask for a learning rate that looks like a slip of the pen")
+]
+
+
+def set_setting(
+    run: RunName,
+    change: Annotated[str, typer.Argument(metavar="PATH=VALUE")],
+    reason: Reason = "",
+    force: Force = False,
+    wait: Wait = 30.0,
+    runs_dir: RunsFolder = RUNS,
+) -> None:
+    """Change one setting of a run at its next step border; a restart keeps it."""
+    from longhaul.run.train.control_requests import ask_set
+
+    print(ask_set(run, runs_dir, change, reason, wait, force=force))
+
+
+def rollback(
+    run: RunName,
+    to: Annotated[int, typer.Option("--to", help="step; the newest state at or before it")],
+    reason: Reason = "",
+    wait: Wait = 60.0,
+    runs_dir: RunsFolder = RUNS,
+) -> None:
+    """Go back to an earlier state; decisions stay. A run that rests does so when next started."""
+    from longhaul.run.train.control_requests import ask_rollback
+
+    print(ask_rollback(run, runs_dir, to, reason, wait))
+
+
+def fork(
+    run: RunName,
+    at: Annotated[int, typer.Option("--at", help="step; the newest state at or before it")],
+    change: Annotated[
+        list[str], typer.Option("--set", metavar="PATH=VALUE", help="change a setting there")
+    ] = [],  # noqa: B006 (typer reads the default and never changes it)
+    reset: Annotated[
+        list[str],
+        typer.Option(
+            "--reset",
+            help="optimizer: fresh state, warmed up; schedule: the learning rate's schedule "
+            "begins at that step; data: its order begins anew; loss-scale: its first value",
+        ),
+    ] = [],  # noqa: B006
+    reason: Reason = "",
+    force: Force = False,
+    wait: Wait = 60.0,
+    runs_dir: RunsFolder = RUNS,
+) -> None:
+    """Begin a new line of descent, with a major number of its own, at an earlier state."""
+    from longhaul.run.train.control_requests import ask_fork
+
+    print(ask_fork(run, runs_dir, at, change, reset, reason, wait, force))
+
+
+def stop(run: RunName, reason: Reason = "", wait: Wait = 60.0, runs_dir: RunsFolder = RUNS) -> None:
+    """Let a run finish its step, save, and end; `longhaul train` goes on with it."""
+    from longhaul.run.train.control_requests import ask_stop
+
+    print(ask_stop(run, runs_dir, reason, wait))
+
+
+def note(
+    run: RunName,
+    text: Annotated[str, typer.Argument(metavar="TEXT")],
+    wait: Wait = 30.0,
+    runs_dir: RunsFolder = RUNS,
+) -> None:
+    """Write a note into a run's logbook."""
+    from longhaul.run.train.control_requests import ask_note
+
+    print(ask_note(run, runs_dir, text, wait))
 
 
 @reads_a_run
@@ -86,7 +163,7 @@ def _found(where: str, runs: Path) -> tuple[Path, Sequence[NodeSection], Sequenc
 def _print(known: Sequence[Known], ledger: Path, now: float) -> None:
     from rich.table import Table
 
-    from longhaul.cli.shown import console
+    from longhaul.cli.common import console
 
     if not known:
         print(f"no node is known in {ledger}: none has been named or used")
@@ -100,7 +177,7 @@ def _print(known: Sequence[Known], ledger: Path, now: float) -> None:
 
 
 def _row(one: Known, now: float) -> tuple[str, ...]:
-    from longhaul.cli.look import since
+    from longhaul.cli.runs import since
 
     probes = str(one.probes)
     if one.last_probe is not None and not one.last_probe.passed:

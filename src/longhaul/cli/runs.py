@@ -1,25 +1,27 @@
-"""Commands that look at runs: `runs`, `log`, `diff`, `compact`.
+"""Commands that read runs, live, dead or finished, of which they see only the logbook.
 
-Enters: a run's name or path. Leaves: text that reads well in 80 columns and through a pipe.
-Never knows: tensors; it reads the logbook only, of live, dead and finished runs alike.
+`runs`, `log`, `diff`, `compact`, `tree`, `report`; `sample` and `eval` load a checkpoint too.
 """
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from longhaul.cli.options import RUNS, RunName, RunsFolder
-from longhaul.cli.reading import reads_a_run
-from longhaul.cli.shown import console
+from longhaul.cli.common import RUNS, RunName, RunsFolder, console, reads_a_run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from rich.text import Text
+    from rich.tree import Tree
+
     from longhaul.logbook.folder import RunFolder
     from longhaul.logbook.segments import SegmentOpening
-    from longhaul.logbook.summary import RunSummary
+    from longhaul.logbook.summary import Branch, RunSummary
 
 _DATED_AFTER_S = 48 * 3600
 _MOST_SHOWN = 44
@@ -61,7 +63,7 @@ def log(
     runs_dir: RunsFolder = RUNS,
 ) -> None:
     """Show the last steps, events and decisions of a run."""
-    from longhaul.cli.lines import readable_line
+    from longhaul.logbook.description import readable_line
     from longhaul.logbook.folder import open_run
     from longhaul.logbook.reading import read_last
 
@@ -221,3 +223,116 @@ def _shown(value: Any) -> str:
 
 def _loss(value: float | None) -> str:
     return "–" if value is None else f"{value:.4f}"
+
+
+@reads_a_run
+def tree(run: RunName, runs_dir: RunsFolder = RUNS) -> None:
+    """Show a run's segments: what each went on from, what changed, how it ended, what it cost."""
+    from rich.tree import Tree
+
+    from longhaul.core.clocks import RealClock
+    from longhaul.logbook.folder import open_run
+    from longhaul.logbook.lease import live_holder
+    from longhaul.logbook.queries import connect
+    from longhaul.logbook.reading import read_journal
+    from longhaul.logbook.summary import read_branches
+
+    folder = open_run(run, runs_dir)
+    events = list(read_journal(folder, steps=False))
+    live = live_holder(folder, RealClock()) is not None
+    with connect(folder) as connection:
+        grown = read_branches(folder, connection, events, live=live)
+    root = Tree(f"run {folder.name}: {_total(grown)}")
+    own: dict[str, Tree] = {}
+    beside: dict[str, Tree] = {}
+    for branch in grown:
+        parent = branch.opening.parent
+        # A line of restarts stays flush, however long; only a fork indents.
+        forked = parent is not None and parent.major != branch.opening.number.major
+        beside[branch.number] = (own if forked else beside).get(str(parent), root)
+        own[branch.number] = beside[branch.number].add(_label(branch))
+    console().print(root)
+
+
+@reads_a_run
+def report(
+    run: RunName,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="instead of the run's report.html")
+    ] = None,
+    runs_dir: RunsFolder = RUNS,
+) -> None:
+    """Write a run's story as one page that opens anywhere, without a network."""
+    from longhaul.board.report import write_report
+    from longhaul.core.clocks import RealClock
+    from longhaul.core.units import short_bytes
+    from longhaul.logbook.folder import open_run
+
+    path = write_report(open_run(run, runs_dir), RealClock(), out)
+    typer.echo(f"{path} ({short_bytes(path.stat().st_size)})")
+
+
+def _total(grown: tuple[Branch, ...]) -> str:
+    count = f"{len(grown)} segment{'' if len(grown) == 1 else 's'}"
+    lost = sum(branch.steps_lost for branch in grown)
+    return f"{count}, {lost:,} steps lost" if lost else count
+
+
+def _label(branch: Branch) -> Text:
+    from rich.text import Text
+
+    from longhaul.core.units import short_seconds
+
+    opening, stretch = branch.opening, branch.stretch
+    begin = f"after {opening.parent}" if opening.parent else "from nothing"
+    if opening.checkpoint is not None:
+        begin += f", checkpoint {opening.checkpoint:,}"
+    figures = f"no step after {opening.step:,}"
+    cost = [short_seconds(branch.seconds)]
+    if stretch is not None:
+        figures = (
+            f"steps {stretch.first_step:,}–{stretch.last_step:,} · loss {stretch.loss:.4f} · "
+            f"lr {stretch.learning_rate:.2e}"
+        )
+        if stretch.redone:
+            cost.append(f"{stretch.redone:,} redone")
+    lines = [
+        f" {' '.join(opening.reason.split())}",
+        f"{figures} · {', '.join(cost)}",
+        f"{begin} · attempt {opening.attempt} · {branch.ending}",
+    ]
+    if branch.steps_lost:
+        lines.append(f"lost: {branch.steps_lost:,} steps, {short_seconds(branch.seconds_lost)}")
+    lines += [change_line(path, *pair) for path, pair in opening.difference.items()]
+    return Text.assemble((branch.number, "bold"), "\n  ".join(lines))
+
+
+AtStep = Annotated[int | None, typer.Option("--step", help="a checkpoint; the newest when absent")]
+
+
+@reads_a_run
+def sample(
+    run: RunName,
+    prompt: Annotated[str | None, typer.Option(help="what the text goes on from")] = None,
+    tokens: Annotated[int | None, typer.Option(min=1, help="tokens to write")] = None,
+    temperature: Annotated[float | None, typer.Option(min=0.0)] = None,
+    seed: Annotated[int, typer.Option(help="another seed writes another text")] = 0,
+    step: AtStep = None,
+    runs_dir: RunsFolder = RUNS,
+) -> None:
+    """Let a run's model write."""
+    from longhaul.run.commands.trained import Wanted, open_trained
+
+    model = open_trained(run, runs_dir, step)
+    for piece in model.write(Wanted(prompt, tokens, temperature, seed)):
+        sys.stdout.write(piece)
+        sys.stdout.flush()
+    print()
+
+
+@reads_a_run
+def evaluate(run: RunName, step: AtStep = None, runs_dir: RunsFolder = RUNS) -> None:
+    """Measure a run's model on its whole validation split."""
+    from longhaul.run.commands.trained import open_trained
+
+    print(open_trained(run, runs_dir, step).evaluated())

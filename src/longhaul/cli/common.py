@@ -1,0 +1,234 @@
+"""What commands share: options, printing, and how an error becomes one message and an exit code.
+
+A stranger may have written what a command prints: every command prints through `text_only`, and
+tables through `console`, without what a terminal would obey.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, ParamSpec, TextIO, TypeVar
+
+import typer
+
+from longhaul.core.addresses import scrubbed
+from longhaul.core.errors import ExitCode, LonghaulError, UsageError
+from longhaul.core.output import flush_outputs, print_error, visible
+from longhaul.core.signals import ignore_notices
+from longhaul.core.units import Seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rich.console import Console
+
+RunName = Annotated[str, typer.Argument(metavar="RUN", help="a run's name or folder")]
+RecipeName = Annotated[
+    str, typer.Argument(metavar="RECIPE", help="a shipped recipe's name or a .toml file")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=VALUE", help="change one setting; may be repeated"),
+]
+DataPath = Annotated[
+    str | None, typer.Option("--data", metavar="PATH", help="train on this file, folder or address")
+]
+RunsFolder = Annotated[Path, typer.Option("--runs-dir", help="folder that holds the runs")]
+PreparedFolder = Annotated[
+    Path, typer.Option("--prepared-dir", help="folder that holds prepared text")
+]
+RUNS = Path("runs")
+PREPARED = Path("prepared")
+
+
+class Shown:
+    """A text stream over another one, which gets visible text only."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        """Write what a person may see of it."""
+        self.stream.write(visible(text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "buffer":  # typer writes to it where the terminal's encoding is ASCII
+            raise AttributeError(name)
+        return getattr(self.stream, name)
+
+
+@contextmanager
+def text_only() -> Iterator[None]:
+    """Let nothing but visible text reach standard output and error."""
+    streams = {name: getattr(sys, name) for name in ("stdout", "stderr")}
+    shown = {name: Shown(stream) for name, stream in streams.items() if stream is not None}
+    for name, stream in shown.items():
+        setattr(sys, name, stream)
+    try:
+        yield
+    finally:
+        for name, stream in shown.items():
+            if getattr(sys, name) is stream:
+                setattr(sys, name, streams[name])
+
+
+def console(file: TextIO | None = None, **options: Any) -> Console:
+    """Where tables and trees are printed: its own styles, and nobody else's.
+
+    Args:
+        file: instead of standard output.
+        options: of rich's `Console`.
+    """
+    from rich.console import Console, ConsoleOptions
+    from rich.segment import Segment
+
+    class VisibleConsole(Console):
+        def render(
+            self, renderable: Any, options: ConsoleOptions | None = None
+        ) -> Iterator[Segment]:
+            for segment in super().render(renderable, options):
+                text = segment.text if segment.control else visible(segment.text)
+                yield segment._replace(text=text)
+
+    own: Any = sys.stdout if file is None else file
+    while isinstance(own, Shown):  # the console's own styles are made of what `Shown` hides
+        own = own.stream
+    return VisibleConsole(file=own, highlight=False, markup=False, emoji=False, **options)
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_OUR_CODES = (ExitCode.RECIPE_WRONG, ExitCode.DATA_WRONG)
+_ODD = (ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, RecursionError,
+        RuntimeError, TypeError, ValueError)  # fmt: skip
+
+
+def reads_a_run(command: Callable[P, R]) -> Callable[P, R]:
+    """A command that reads a run's folder, and ends with 2 or 3 where it cannot."""
+
+    @functools.wraps(command)
+    def reading(*given: P.args, **named: P.kwargs) -> R:
+        try:
+            return command(*given, **named)
+        except LonghaulError as error:
+            if error.exit_code in _OUR_CODES:
+                raise
+            raise UsageError(error.message, error.remedy) from error
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise UsageError(
+                f"{error.filename or named.get('run', '?')}: {error.strerror or error}",
+                "put the file back as it was, or leave this run",
+            ) from error
+        except _ODD as error:
+            if type(error).__name__ in ("Abort", "Exit", "OutOfMemoryError"):
+                raise
+            raise as_usage_error(error, str(named.get("run") or named.get("where"))) from error
+        except Exception as error:
+            if not type(error).__module__.startswith(("duckdb", "_duckdb")):
+                raise
+            raise as_usage_error(error, str(named.get("run"))) from error
+
+    return reading
+
+
+def as_usage_error(error: Exception, run: str) -> UsageError:
+    """What a run's files made of a command, in a line for who gave the command."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "longhaul" in f.filename]
+    where = f", {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    said = visible(str(error).partition("\n")[0])[:200]
+    return UsageError(
+        f"run {run}: its files hold what no run writes ({type(error).__name__}: {said}{where})",
+        "it is damaged, or was made by another program: put its folder back from a copy",
+    )
+
+
+_READ_WITHIN_S: Seconds = 2.0
+"""A terminal that is paused, or a pipe nobody reads, does not keep a process from ending."""
+
+
+def run_and_leave(command: Callable[[], object]) -> NoReturn:
+    """Run a command and end the process; a user's mistake never shows a traceback."""
+    sys.excepthook = _print_without_secrets
+    try:
+        code = command()
+    except LonghaulError as error:
+        print_error(f"{error.title}: {scrubbed(str(error))}")
+        sys.exit(error.exit_code)
+    except typer.Exit as leaving:
+        _leave(leaving.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        print_error("longhaul: interrupted")
+        _leave(ExitCode.INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of our output, such as `head`, has left: nothing is wrong.
+        sys.stderr.close()
+        sys.exit(ExitCode.FINISHED)
+    except OSError as error:
+        print_error(f"longhaul: {error.strerror or error}: {_where(error)}")
+        print_error("  → mend what the path stands on, and give the same command again")
+        sys.exit(ExitCode.NEEDS_PERSON)
+    except Exception as error:
+        if memory := _refused_memory(error):
+            print_error(f"longhaul: ran out of {memory}: {error}")
+            print_error("  → free some, or give --set batch.micro_sequences=N with a smaller N")
+            sys.exit(ExitCode.NEEDS_PERSON)
+        if type(error).__module__.startswith(("click", "typer")) and hasattr(error, "show"):
+            error.show()
+            sys.exit(ExitCode.RECIPE_WRONG)
+        raise
+    finally:
+        ignore_notices()
+        flush_outputs(_READ_WITHIN_S)
+    _leave(code if isinstance(code, int) else ExitCode.FINISHED)
+
+
+def _where(error: OSError) -> str:
+    """The path that an error is about; of one that knows none, who met with it."""
+    if error.filename is not None:
+        return str(error.filename)
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"in {frames[-1].name}, {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+
+
+def _print_without_secrets(
+    kind: type[BaseException], error: BaseException, frames: TracebackType | None
+) -> None:
+    """A traceback goes into workers' logs too, and its last line may repeat an address."""
+    text = "".join(traceback.format_exception(kind, error, frames))
+    print_error(scrubbed(text).rstrip())
+
+
+def _refused_memory(error: Exception) -> str | None:
+    """Whose memory an error says was refused; without torch no allocator has said anything."""
+    if "torch" not in sys.modules:
+        return None
+    from longhaul.train.allocation_errors import refused_memory
+
+    return refused_memory(error)
+
+
+def _leave(code: int) -> NoReturn:
+    """End the process. Everything of ours is closed by now, but torch would take half a second to
+    take itself apart; a signal that comes while Python does that would show a traceback.
+    """
+    ignore_notices()
+    flush_outputs(_READ_WITHIN_S)
+    if code == ExitCode.INTERRUPTED or "torch" in sys.modules:
+        atexit._run_exitfuncs()
+        with suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
