@@ -1,8 +1,4 @@
-"""The story of a run in sentences, for somebody who was asleep.
-
-Enters: the facts of a run. Leaves: a paragraph, and entries in order of time.
-Never knows: HTML; its text is plain and may hold whatever people typed.
-"""
+"""The story of a run in sentences, for somebody who was asleep."""
 
 import math
 from collections.abc import Iterator, Sequence

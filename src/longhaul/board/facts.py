@@ -1,7 +1,4 @@
-"""Everything that the report tells, read from the logbook once.
-
-Enters: a run's folder. Leaves: `RunFacts`. Never knows: words, colours, HTML.
-"""
+"""Everything that the report tells, read from the logbook once."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """The report's figures as plain Plotly JSON; colours are left to the page, which knows its theme.
 
 A trace's `meta` says what it is: `place` (of its segment, for its colour), `kept`, `tone`.
-
-Enters: the facts of a run. Leaves: dictionaries. Never knows: HTML or colours.
 """
 
 import math

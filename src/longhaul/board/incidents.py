@@ -1,8 +1,4 @@
-"""What went wrong in a run, and what was done about it, one row an incident.
-
-Enters: the run's findings, decisions and events in order. Leaves: `Incident`s in order.
-Never knows: how they are shown.
-"""
+"""What went wrong in a run, and what was done about it, one row an incident."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,4 @@
-"""The report's lists and tables as HTML; every text is escaped here.
-
-Enters: the facts of a run. Leaves: pieces of HTML. Never knows: the page around them.
-"""
+"""The report's lists and tables as HTML; every text is escaped here."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape

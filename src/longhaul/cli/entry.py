@@ -2,8 +2,6 @@
 
 Python ends at once on a scheduler's notice that nobody handles, with a code that no scheduler
 takes for "start me again"; importing the command line takes a quarter of a second.
-
-Enters: arguments. Leaves: what the command leaves. Never knows: what the commands do.
 """
 
 import sys

@@ -1,7 +1,4 @@
-"""What a person sees while a run trains: a live line on a terminal, plain lines in a pipe.
-
-Enters: sentences and records. Leaves: text on standard output. Never knows: the trainer.
-"""
+"""What a person sees while a run trains: a live line on a terminal, plain lines in a pipe."""
 
 import sys
 import time

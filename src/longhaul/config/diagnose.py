@@ -1,9 +1,4 @@
-"""Limits of the judgement: from where on a signal of the run is worth a finding.
-
-Enters: numbers. Leaves: one frozen table a detector of `diagnose/`, with defaults; a number
-without a source is our own.
-Never knows: how a detector works, or what follows from a finding (`recover`).
-"""
+"""Limits of the judgement: from where on a signal of the run is worth a finding."""
 
 from pydantic import Field
 

@@ -1,9 +1,4 @@
-"""From a recipe's name or file to a checked, frozen `Recipe`.
-
-Enters: a shipped recipe's name or a TOML path, `--set` overrides, `--data`.
-Leaves: the recipe with, for every value, where it came from; or every problem at once.
-Never knows: devices, runs, the ledger.
-"""
+"""From a recipe's name or file to a checked, frozen `Recipe`."""
 
 import difflib
 import importlib.resources

@@ -1,8 +1,4 @@
-"""What every section of a recipe is made of.
-
-Enters: field declarations. Leaves: frozen, strict pydantic models whose fields also say
-when they may change. Never knows: which sections exist.
-"""
+"""What every section of a recipe is made of."""
 
 from typing import Any, Literal
 

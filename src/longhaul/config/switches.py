@@ -1,8 +1,4 @@
-"""The model's switches as a table, made from the code that declares them.
-
-Enters: the fields of `ModelSection` and the shipped recipes. Leaves: a row a switch.
-Never knows: how a switch is built.
-"""
+"""The model's switches as a table, made from the code that declares them."""
 
 import json
 from collections.abc import Iterator

@@ -4,9 +4,6 @@ An address is *sealed* as soon as a recipe or an option names it: `https://***@h
 Only the sealed form is kept, shown, compared and hashed; the whole one stays in this process and in
 the environment of those it starts, and is asked for where bytes are fetched. A value written as
 `${NAME}` is no secret: it is taken from the environment there.
-
-Enters: addresses, or texts in which some stand. Leaves: the same without what must not be seen; the
-whole address for who fetches. Never knows: recipes, files, who fetches.
 """
 
 import json

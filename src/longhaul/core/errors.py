@@ -1,8 +1,4 @@
-"""Errors a person can act on, and the exit code each one ends the program with.
-
-Enters: what went wrong, with its value. Leaves: one message and an exit code.
-Never knows: how the message is shown (`cli/` prints it without a traceback).
-"""
+"""Errors a person can act on, and the exit code each one ends the program with."""
 
 from enum import IntEnum
 

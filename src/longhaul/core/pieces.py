@@ -1,8 +1,5 @@
 """Which rectangles of a whole tensor each process holds.
 
-Enters: a shape, and the ways in which it is cut. Leaves: rectangles, by holder. Never knows:
-torch, process groups, what the tensor is for.
-
 A weight is cut at most twice: by the tensor dimension of the mesh, along one axis, in each of the
 maps that are fused in it (queries, keys, values); then what is left, along its first axis, by the
 shard dimension.

@@ -1,10 +1,4 @@
-"""The frozen records that flow between stages, and their form as JSON lines.
-
-Enters and leaves: `StepRecord`, `Finding`, `Decision`, `Event`; one JSON object a line, with a
-`record` key that names the type. Non-finite numbers are written as the strings "nan",
-"inf" and "-inf", because JSON has no words for them and SQL engines cast these.
-Never knows: where lines are kept (`logbook/`) or what they lead to.
-"""
+"""The frozen records that flow between stages, and their form as JSON lines."""
 
 import json
 import math

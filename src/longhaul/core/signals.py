@@ -1,10 +1,4 @@
-"""Signals, turned into a wish that is granted at a step border.
-
-Enters: SIGINT, SIGTERM, SIGUSR1, SIGUSR2. Leaves: which exit code was asked for. The first SIGINT
-asks for a save and exit 130, the others (a scheduler's notice) for a save and exit 16; a second
-SIGINT ends the process at once, which is safe because nothing on disk is ever half there.
-Never knows: the trainer.
-"""
+"""Signals, turned into a wish that is granted at a step border."""
 
 import os
 import signal

@@ -2,9 +2,6 @@
 
 Whatever lies there is read through here, with limits on size and depth, and nothing in it is run.
 A pipe or a device in a file's place is refused before it is opened for good, as it would never end.
-
-Enters: a path, or bytes. Leaves: bytes, lines, a JSON value or TOML tables; or `DamagedFile`, which
-names the file. Never knows: what the values are for.
 """
 
 import errno

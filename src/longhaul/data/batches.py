@@ -1,7 +1,5 @@
 """From draws to tensors: the global batch of any step, and the windows of an evaluation.
 
-Enters: a prepared dataset, the order of draws, and what a step needs. Leaves: tensors on the
-host, one step ahead of the trainer. Never knows: the model, the device, or which step it is.
 The only file of this stage that imports torch.
 
 Shapes: B sequences of a batch, T tokens of a sequence.

@@ -1,9 +1,4 @@
-"""Prepared data as training reads it: token streams by source and split, in one folder.
-
-Enters: the folder that `prepare` wrote. Leaves: windows of tokens, the documents behind them,
-and an identity that is equal wherever the same data lies.
-Never knows: how text was read, and which windows are asked for when (`order.py`).
-"""
+"""Prepared data as training reads it: token streams by source and split, in one folder."""
 
 import hashlib
 import json

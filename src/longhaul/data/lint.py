@@ -5,8 +5,7 @@ the model learned to predict them. Such text is no error, it can be read; so it 
 counts and examples, and a person judges. A document is counted where a sign is dense, not where it
 occurs: code has `\n` in its strings, and every text an `&amp;` now and then.
 
-Enters: the documents of one source, one after the other. Leaves: a `SourceLint`.
-Never knows: files, tokens. Memory is bounded, whatever the size of the text.
+Memory is bounded, whatever the size of the text.
 """
 
 import re

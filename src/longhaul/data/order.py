@@ -4,10 +4,6 @@ A *draw* is a position in the order of data, counted in blocks of the run's long
 length. A step begins at a draw and takes as many blocks as its batch needs; a *slot* is one
 sequence of that batch. Shorter sequences of a curriculum subdivide a block. Nothing is stored
 and nothing is shuffled in memory: draw 10^12 costs what draw 0 costs.
-
-Enters: seed, blocks per source, weights by stage, a draw. Leaves: source, epoch and block of
-every slot.
-Never knows: tokens, files, or the step count.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,5 @@
 """Preparation: from the recipe's sources to a folder of shards, made once and found again.
 
-Enters: a recipe and the folder that holds prepared data. Leaves: an open `Dataset`.
-Never knows: training, runs, the command line.
-
 A folder's name ends in a hash over everything that decides its content, so finding it again
 takes a listing and no reading. It is made under another name and renamed when its manifest is
 in it: there is never half a folder, and two processes preparing the same data do not meet.

@@ -1,9 +1,5 @@
 """Sources that are tokens already: checked against a tokenizer, cut into documents, copied.
 
-Enters: a corpus of token files, and the tokenizer they are said to be made with. Leaves: shards,
-token for token what the files hold, split into train and held-out.
-Never knows: text, or how the files are laid out (`token_files.py`).
-
 Documents are those of a Megatron index; elsewhere each end-of-text token ends one. Where a script
 writes it before each document instead (llm.c), the one at the very beginning goes with the first.
 """

@@ -1,8 +1,5 @@
 """Remote files: fetched once through fsspec, kept with their hash, reused without a network.
 
-Enters: an `https://`, `hf://`, `s3://` (or any other fsspec) address. Leaves: local files and
-their SHA-256. Never knows: what the files hold.
-
 Below `downloads` every address has a folder, with the files under their own names beside
 `NAME.origin.json`, and `origin.json`, written last, that lists them.
 """

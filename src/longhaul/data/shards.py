@@ -1,8 +1,5 @@
 """Shards: files of tokens with the documents they came from, mapped into memory for training.
 
-Enters: token arrays with names. Leaves: `*.shard` files and read-only views of them.
-Never knows: text, sources, splits.
-
 Layout, little-endian:
 
     0     magic  b"LHSHARD\\n"

@@ -1,8 +1,4 @@
-"""The first pass over a corpus: what is there, and what a tokenizer is made from.
-
-Enters: corpora. Leaves: counts for each source, the way it will be split, and the characters or
-the sample of text that a tokenizer needs. Never knows: tokens, shards.
-"""
+"""The first pass over a corpus: what is there, and what a tokenizer is made from."""
 
 import heapq
 from collections.abc import Iterator

@@ -1,8 +1,4 @@
-"""The tokenizer that a recipe gives: found, fetched, and made into one `tokenizer.json`.
-
-Enters: `tokenizer.path`. Leaves: a tokenizer, whichever of three formats the files have.
-Never knows: corpora, shards, or how a tokenizer is trained.
-"""
+"""The tokenizer that a recipe gives: found, fetched, and made into one `tokenizer.json`."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -2,9 +2,6 @@
 
 A change holds at a step of the course that the run stands on. Who goes back behind it without
 undoing it brings it along: from there on it holds, so that its step moves back with the run.
-
-Enters: decisions, in the order written. Leaves: changes, by the order made.
-Never knows: which of them is to blame.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,10 +1,4 @@
-"""The journal's writer: append-only JSON lines that never stop training.
-
-Enters: records, one at a time. Leaves: one line each, in `journal/`, handed to the operating
-system at once; decisions also on the medium before the call returns. Lines that cannot be
-written wait in memory and are tried again with the next record.
-Never knows: what the records mean.
-"""
+"""The journal's writer: append-only JSON lines that never stop training."""
 
 import os
 import threading

@@ -2,9 +2,6 @@
 
 `lease/000003.json` is attempt 3, created exclusively, so that of two takers one wins on any file
 system. All attempts' files are kept: they are small, and they are the record of who trained.
-
-Enters: a run's folder and a clock. Leaves: the lease, or who holds it.
-Never knows: what its owner does with the run.
 """
 
 import errno

@@ -3,9 +3,6 @@
 It is a fold over the decisions in the journal and never rolls back: a crash or a rollback
 restores weights, not a learning rate that somebody had lowered. A decision is on the medium
 before it takes effect; what cannot be written is not applied.
-
-Enters: decisions, in the order written. Leaves: the settings, skips and checkpoint healths in
-force. Never knows: what a setting means, or whether a decision was wise.
 """
 
 import copy

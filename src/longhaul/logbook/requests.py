@@ -3,9 +3,6 @@
 Whoever holds the lease consumes them: it journals what it did, with the request's id in the
 record's `data["request"]`, and only then removes the file. After a crash between the two, the
 journal tells that the request was dealt with (`done_requests`), so it never happens twice.
-
-Enters: a request. Leaves: its file; for the trainer, the requests still to be dealt with.
-Never knows: what a request asks for, or whether it is allowed.
 """
 
 import json

@@ -1,8 +1,4 @@
-"""What a run was asked to do, kept in its folder so that a worker needs nothing else.
-
-Enters: a recipe's name, options, a data path. Leaves: `recipe.toml` as given and `asked.json`:
-every option so far and the merged tables. Never knows: devices, text, training.
-"""
+"""What a run was asked to do, kept in its folder so that a worker needs nothing else."""
 
 import json
 from collections.abc import Mapping

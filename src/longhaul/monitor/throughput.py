@@ -1,8 +1,4 @@
-"""Throughput, and the share of a device's peak that it makes use of.
-
-Enters: step records, FLOPs of a token, the name of a device. Leaves: tokens/s; MFU.
-Never knows: tensors, or how long a run is.
-"""
+"""Throughput, and the share of a device's peak that it makes use of."""
 
 from collections import deque
 

@@ -1,8 +1,5 @@
 """Gauges of weights, gradients and updates, for each role of weights.
 
-Enters: an optimizer before and after one update. Leaves: a tensor of readings on the device.
-Never knows: the update rule, but for the second moments that it shows among its state.
-
 What must be compared element by element is compared in a sample, so that memory stays flat: all
 elements of a weight of fewer than 131,072, else every so-manyth, 65,536 or somewhat fewer. The
 norms are of all elements.

@@ -1,9 +1,5 @@
 """Memory that one rank of a run will take, by class of tensor, before a device is touched.
 
-Enters: a recipe, its vocabulary, a layout. Leaves: bytes by class at the worst moment of a step,
-and which class to cut and how.
-Never knows: devices, or what was measured (`run/preflight/memory.py` holds the two together).
-
 The worst moment is one of four, of which the largest counts: logits and loss at the turn from
 the forward to the backward pass, with everything that layers have kept; the end of the backward
 pass, with all gradients; the update, with what its rule borrows; an evaluation, without gradients.

@@ -8,9 +8,6 @@ rollback behind that one leaves the beginning to go on from (`may_begin_anew`).
 
 On a full disk more give way than that, because a new checkpoint is worth more than the old ones:
 but never so much that a failure in the next second would leave nothing to go on from (S3).
-
-Enters: the catalogue, the health of each, how many to keep, the oldest snapshot; bytes needed.
-Leaves: those to remove. Never knows: how they are removed (`commit.remove`) or when.
 """
 
 from collections.abc import Collection, Mapping, Sequence

@@ -6,9 +6,6 @@ interval made again. The best interval lies where their sum is least.
 J. W. Young, A first order approximation to the optimum checkpoint interval, CACM 17(9), 1974.
 J. T. Daly, A higher order estimate of the optimum checkpoint interval for restart dumps, Future
 Generation Computer Systems 22(3), 2006, equation 37.
-
-Enters: records of steps and of saves. Leaves: a number of steps with its reason, now and then
-another one. Never knows: how saves are made.
 """
 
 import math

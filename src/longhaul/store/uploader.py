@@ -2,10 +2,6 @@
 
 The run's book goes before each of them, so that a checkpoint in the tier never lacks the decisions
 that it needs; and by itself where somebody has decided something.
-
-Enters: verified checkpoints, from the training thread. Leaves: the same in the tier, and changes
-to be polled at step borders. Never stops training. Never knows: the ledger itself, or what its
-owner does with a change.
 """
 
 import threading
