@@ -7,8 +7,9 @@ from typing import Any
 
 from longhaul.board.facts import RunFacts
 from longhaul.board.incidents import AUTOMATIC, Incident
+from longhaul.core.events import EventKind
 from longhaul.core.machine import differences
-from longhaul.core.records import Decision, Event
+from longhaul.core.records import Decision, Event, Record
 from longhaul.core.units import (
     Seconds,
     count,
@@ -19,7 +20,7 @@ from longhaul.core.units import (
     sentence,
     short_seconds,
 )
-from longhaul.logbook.description import Tone, told_of_machines
+from longhaul.logbook.description import Tone, arrow, decision_in_words, event_in_words
 from longhaul.logbook.segments import SegmentOpening
 
 MOST_ENTRIES = 300
@@ -81,11 +82,8 @@ def chronicle(facts: RunFacts) -> list[Entry]:
         *_openings(facts),
         *_incidents(facts.incidents),
         *_milestones(facts),
-        *(entry for record in facts.records if isinstance(record, Decision)
-          for entry in _decision(record)),
-        *(entry for record in facts.records if isinstance(record, Event)
-          for entry in _event(record)),
-    ]  # fmt: skip
+        *_records(facts.records),
+    ]
     entries.sort(key=lambda entry: entry.time)
     if len(entries) <= MOST_ENTRIES:
         return entries
@@ -142,64 +140,31 @@ def _incidents(found: Sequence[Incident]) -> Iterator[Entry]:
         yield Entry(incident.time, incident.step, incident.tone, text, then, number)
 
 
-def _decision(decision: Decision) -> Iterator[Entry]:
-    data, why = decision.data, f": {decision.reason}" if decision.reason else ""
-    text = ""
-    if decision.kind == "set":
-        text = f"{decision.who} set {data.get('path')} {_arrow(data.get('old'), data.get('value'))}"
-        text += f" from step {decision.from_step:,} on" if decision.from_step else ""
-    elif decision.kind == "unset":
-        text = f"{decision.who} gave {data.get('path')} its value of the recipe back"
-    elif decision.kind == "skip":
-        text = f"{decision.who} skipped blocks {data.get('begin')} to {data.get('end')} of the data"
-    elif decision.kind == "stop":
-        text = f"{decision.who} asked it to stop"
-    elif decision.kind == "checkpoint-health" and data.get("health") == "poisoned":
-        text = f"Checkpoint {data.get('checkpoint')} will not be used"
-    if text:
-        yield Entry(decision.time, decision.step, "notice", sentence(text + why))
-
-
-def _event(event: Event) -> Iterator[Entry]:
-    data, text = event.data, ""
-    tone: Tone = "plain"
-    if event.kind == "note":
-        tone, text = "notice", f"Note by {data.get('who', 'somebody')}: {data.get('text', '')}"
-    elif event.kind == "request-refused":
-        tone = "warning"
-        text = f"A request was refused: {data.get('message') or data.get('reason') or ''}"
-    elif event.kind == "warning":
-        tone, text = "warning", str(data.get("message", ""))
-    elif event.kind == "rolled-back":
-        took = short_seconds(float(data.get("took_s") or 0.0))
-        text = f"Back at step {event.step:,} from {data.get('where', 'a checkpoint')} in {took}"
-    elif event.kind == "optimizer-swapped":
-        tone = "notice"
-        text = f"The optimizer was swapped: {_arrow(data.get('old'), data.get('new'))}"
-    elif event.kind == "finished":
-        tone = "good"
-        text = f"Finished after {event.step:,} steps"
-        if data.get("loss") is not None:
-            text += f" with a validation loss of {float(data['loss']):.4f}"
-    elif event.kind == "attempt-ended" and not str(data.get("reason", "")).startswith("finished"):
-        text = f"Attempt {event.attempt} ended at step {event.step:,}: {data.get('reason', '')}"
-    elif (told := told_of_machines(event)) is not None:
-        tone, text = told
-    if text:
-        yield Entry(event.time, event.step, tone, sentence(text))
+def _records(records: Sequence[Record]) -> Iterator[Entry]:
+    for record in records:
+        tone: Tone = "notice"
+        text = ""
+        if isinstance(record, Decision):
+            text = decision_in_words(record)
+        elif isinstance(record, Event) and (telling := event_in_words(record)) is not None:
+            tone, text = telling
+        if text:
+            yield Entry(record.time, record.step, tone, sentence(text))
 
 
 def _milestones(facts: RunFacts) -> Iterator[Entry]:
     """The best validation loss, and how the checkpoints did."""
     good = [v for v in facts.validations if v.kept and math.isfinite(v.loss)]
     events = [e for e in facts.records if isinstance(e, Event)]
-    saved = [e for e in events if e.kind == "checkpoint" and e.data.get("health") == "verified"]
+    saved = [
+        e for e in events if e.kind == EventKind.CHECKPOINT and e.data.get("health") == "verified"
+    ]
     if len(saved) > 1:
         text = f"{len(saved):,} checkpoints were saved and read back."
         yield Entry(saved[-1].time, saved[-1].step, "plain", text)
     if len(good) > 2:
         best = min(good, key=lambda v: v.loss)
-        at = [e for e in events if e.kind == "evaluation" and e.step == best.step]
+        at = [e for e in events if e.kind == EventKind.EVALUATION and e.step == best.step]
         if at:
             text = f"Best validation loss of the run: {best.loss:.4f}."
             yield Entry(at[-1].time, best.step, "good", text)
@@ -235,17 +200,6 @@ def _times(number: int) -> str:
 
 
 def _said(changed: Any) -> str:
-    items = [f"{path} {_arrow(old, new)}" for path, (old, new) in changed.items()]
+    items = [f"{path} {arrow(old, new)}" for path, (old, new) in changed.items()]
     more = len(items) - _MOST_DIFFERENCES
     return ", ".join(items[:_MOST_DIFFERENCES]) + (f" and {more} more" if more > 0 else "")
-
-
-def _arrow(old: Any, new: Any) -> str:
-    return f"{_value(old)} → {_value(new)}"
-
-
-def _value(value: Any) -> str:
-    if value is None:
-        return "none"
-    text = f"{value:g}" if isinstance(value, float) else str(value)
-    return text if len(text) <= 44 else f"{text[:43]}…"

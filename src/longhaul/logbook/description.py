@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from longhaul.core.addresses import scrubbed
 from longhaul.core.clocks import tokens_per_second
+from longhaul.core.events import EventKind
 from longhaul.core.records import Decision, Event, Finding, Record, StepRecord
 from longhaul.core.units import loss_in_words, short_bytes, short_count, short_seconds
 
@@ -70,35 +71,37 @@ def _decision(decision: Decision) -> str:
 
 def _event(event: Event) -> str:
     data = event.data
-    if event.kind == "evaluation" and "loss" in data:
+    if event.kind == EventKind.EVALUATION and "loss" in data:
         bits = data.get("bits_per_byte")
         shown = loss_in_words(float(data["loss"]), None if bits is None else float(bits))
         return f"evaluation: {shown}{halved_in_words(data)}"
-    if event.kind == "attempt-started":
+    if event.kind == EventKind.ATTEMPT_STARTED:
         resumed = data.get("resumed_from")
         of = "a snapshot in memory of step" if data.get("resumed_in") == "memory" else "checkpoint"
         begin = f"from {of} {resumed}" if resumed is not None else "from nothing"
         by = f"process {data.get('pid')} on {data.get('host')}"
         return f"attempt {event.attempt} started {begin} ({by})"
-    if event.kind == "checkpoint" and not data.get("message"):
+    if event.kind == EventKind.CHECKPOINT and not data.get("message"):
         size, seconds = float(data.get("size_bytes", 0)), float(data.get("seconds_since_save", 0))
         return (
             f"checkpoint {event.step}: {short_bytes(size)} {data.get('health')} in {seconds:.1f} s"
         )
-    if event.kind == "cause":
+    if event.kind == EventKind.CAUSE:
         steps = data.get("replayed_steps")
         told = f" (replays of {steps} steps)" if steps else ""
         return f"cause: {data.get('cause')}: {data.get('reason')}{told}"
-    if event.kind == "machine-differs" and isinstance(data.get("difference"), Mapping):
+    if event.kind == EventKind.MACHINE_DIFFERS and isinstance(data.get("difference"), Mapping):
         changed = [f"{path} {old} → {new}" for path, (old, new) in data["difference"].items()]
         return f"machine or software differ from before: {', '.join(changed)}"
-    if event.kind == "settings-differ" and isinstance(data.get("difference"), Mapping):
+    if event.kind == EventKind.SETTINGS_DIFFER and isinstance(data.get("difference"), Mapping):
         changed = [f"{path} {old} → {new}" for path, (old, new) in data["difference"].items()]
         return f"settings differ from the checkpoint's: {', '.join(changed)}"
     for key in ("message", "text", "reason"):
         if isinstance(data.get(key), str):
             who = f" by {data['who']}" if data.get("who") else ""
             return f"{event.kind}{who}: {data[key]}"
+    if (telling := event_in_words(event)) is not None:
+        return f"{event.kind}: {telling[1]}"
     return f"{event.kind} {_pairs(data)}".rstrip()
 
 
@@ -118,10 +121,73 @@ Tone = Literal["plain", "good", "notice", "warning", "alarm"]
 Telling = tuple[Tone, str]
 
 
-def told_of_machines(event: Event) -> Telling | None:
+def decision_in_words(decision: Decision) -> str:
+    """What was decided, by whom and why; empty where nothing is to be told."""
+    data, who, text = decision.data, decision.who, ""
+    if decision.kind == "set":
+        text = f"{who} set {data.get('path')} {arrow(data.get('old'), data.get('value'))}"
+        text += f" from step {decision.from_step:,} on" if decision.from_step else ""
+    elif decision.kind == "unset":
+        text = f"{who} gave {data.get('path')} its value of the recipe back"
+    elif decision.kind == "skip":
+        text = f"{who} skipped blocks {data.get('begin')} to {data.get('end')} of the data"
+    elif decision.kind == "stop":
+        text = f"{who} asked it to stop"
+    elif decision.kind == "checkpoint-health" and data.get("health") == "poisoned":
+        text = f"Checkpoint {data.get('checkpoint')} will not be used"
+    return f"{text}: {decision.reason}" if text and decision.reason else text
+
+
+def event_in_words(event: Event) -> Telling | None:
     """Tone and sentence of an event; None where nothing is to be told."""
     teller = _TELLERS.get(event.kind)
-    return None if teller is None else teller(event.data)
+    at = {"step": event.step, "attempt": event.attempt}
+    return None if teller is None else teller({**event.data, **at})
+
+
+def arrow(old: Any, new: Any) -> str:
+    """A value before and after, each shortened to fit a line."""
+    return f"{_value(old)} → {_value(new)}"
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "none"
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= 44 else f"{text[:43]}…"
+
+
+def _note(data: Mapping[str, Any]) -> Telling:
+    return "notice", f"Note by {data.get('who', 'somebody')}: {data.get('text', '')}"
+
+
+def _refused(data: Mapping[str, Any]) -> Telling:
+    reason = data.get("message") or data.get("reason") or ""
+    return "warning", f"A request was refused: {reason}"
+
+
+def _rolled_back(data: Mapping[str, Any]) -> Telling:
+    took = short_seconds(float(data.get("took_s") or 0.0))
+    where = data.get("where", "a checkpoint")
+    return "plain", f"Back at step {data['step']:,} from {where} in {took}"
+
+
+def _swapped(data: Mapping[str, Any]) -> Telling:
+    return "notice", f"The optimizer was swapped: {arrow(data.get('old'), data.get('new'))}"
+
+
+def _finished(data: Mapping[str, Any]) -> Telling:
+    text = f"Finished after {data['step']:,} steps"
+    if data.get("loss") is not None:
+        text += f" with a validation loss of {float(data['loss']):.4f}"
+    return "good", text
+
+
+def _ended(data: Mapping[str, Any]) -> Telling | None:
+    reason = str(data.get("reason", ""))
+    if reason.startswith("finished"):
+        return None
+    return "plain", f"Attempt {data['attempt']} ended at step {data['step']:,}: {reason}"
 
 
 def _world(data: Mapping[str, Any]) -> Telling | None:
@@ -189,26 +255,33 @@ def _reason(data: Mapping[str, Any]) -> str:
 
 
 _TELLERS: Mapping[str, Callable[[Mapping[str, Any]], Telling | None]] = {
-    "attempt-began": _world,
-    "machine-verdict": _verdict,
-    "node-probed": _probed,
-    "node-refused": _of_node("warning", "was refused"),
-    "node-ordered": _ordered,
-    "node-awaited": _because("warning", "There was no node to go on with, and it waited"),
-    "node-drained": _because("notice", "All were started again at a checkpoint"),
-    "brought-back": _brought_back,
-    "fetched": _fetched,
-    "store-away": _because("warning", "A store did not answer"),
-    "store-back": lambda data: ("notice", f"{data.get('tier')} answered again"),
-    "store-taken": _because("alarm", "A store was taken over"),
-    "upload-dropped": _because("warning", "A checkpoint was not sent"),
-    "paused": _because("alarm", "It paused"),
-    "resumed": _because("notice", "It went on"),
-    "replica-lost": _replica_lost,
-    "replica-back": _replica_back,
-    "healed": lambda data: (
+    EventKind.NOTE: _note,
+    EventKind.REQUEST_REFUSED: _refused,
+    EventKind.WARNING: lambda data: ("warning", str(data.get("message", ""))),
+    EventKind.ROLLED_BACK: _rolled_back,
+    EventKind.OPTIMIZER_SWAPPED: _swapped,
+    EventKind.FINISHED: _finished,
+    EventKind.ATTEMPT_ENDED: _ended,
+    EventKind.ATTEMPT_BEGAN: _world,
+    EventKind.MACHINE_VERDICT: _verdict,
+    EventKind.NODE_PROBED: _probed,
+    EventKind.NODE_REFUSED: _of_node("warning", "was refused"),
+    EventKind.NODE_ORDERED: _ordered,
+    EventKind.NODE_AWAITED: _because("warning", "There was no node to go on with, and it waited"),
+    EventKind.NODE_DRAINED: _because("notice", "All were started again at a checkpoint"),
+    EventKind.BROUGHT_BACK: _brought_back,
+    EventKind.FETCHED: _fetched,
+    EventKind.STORE_AWAY: _because("warning", "A store did not answer"),
+    EventKind.STORE_BACK: lambda data: ("notice", f"{data.get('tier')} answered again"),
+    EventKind.STORE_TAKEN: _because("alarm", "A store was taken over"),
+    EventKind.UPLOAD_DROPPED: _because("warning", "A checkpoint was not sent"),
+    EventKind.PAUSED: _because("alarm", "It paused"),
+    EventKind.RESUMED: _because("notice", "It went on"),
+    EventKind.REPLICA_LOST: _replica_lost,
+    EventKind.REPLICA_BACK: _replica_back,
+    EventKind.HEALED: lambda data: (
         "notice",
         f"The pilot was back, with the state of replica {data.get('peer')}",
     ),
-    "preemption-missed": _because("alarm", "A notice was missed"),
+    EventKind.PREEMPTION_MISSED: _because("alarm", "A notice was missed"),
 }

@@ -3,7 +3,7 @@
 import pytest
 
 from longhaul.core.records import Event
-from longhaul.logbook.description import told_of_machines
+from longhaul.logbook.description import event_in_words
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ from longhaul.logbook.description import told_of_machines
     ],
 )  # fmt: skip
 def test_what_befell_a_machine_is_told_with_its_reason(kind, data, words) -> None:
-    told = told_of_machines(Event(kind=kind, attempt=1, step=7, time=0.0, data=data))
+    told = event_in_words(Event(kind=kind, attempt=1, step=7, time=0.0, data=data))
     assert told is not None
     assert words in told[1]
 
@@ -42,4 +42,4 @@ def test_what_befell_a_machine_is_told_with_its_reason(kind, data, words) -> Non
     ],
 )
 def test_what_is_as_it_should_be_is_not_told(kind, data) -> None:
-    assert told_of_machines(Event(kind=kind, attempt=1, step=7, time=0.0, data=data)) is None
+    assert event_in_words(Event(kind=kind, attempt=1, step=7, time=0.0, data=data)) is None

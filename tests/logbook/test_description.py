@@ -55,6 +55,11 @@ LOWERED = {"path": "optim.lr", "value": 1e-4}
             "- attempt 2 started from checkpoint 0 (process 7 on n1)",
         ),
         (event("save-started", request="x"), "- save-started"),
+        (
+            event("rolled-back", left=1210, to=1200, where="memory", took_s=2.0),
+            "- rolled-back: Back at step 1,200 from memory in 2.0 s",
+        ),
+        (event("fetched-by-mail", stamps=2), "- fetched-by-mail stamps=2"),
         (event("note", text="one\n  two", who="anna"), "- note by anna: one two"),
         (
             event("settings-differ", difference={"optim.lr": [1e-3, 1e-4]}),
