@@ -18,6 +18,7 @@ from longhaul.board.curves import (
 )
 from longhaul.board.incidents import Incident, incidents
 from longhaul.core.clocks import Clock, goodput
+from longhaul.core.events import EventKind
 from longhaul.core.records import Event, Record, StepRecord
 from longhaul.core.strict import read_object
 from longhaul.core.units import Nats, Seconds
@@ -112,7 +113,7 @@ def read_facts(folder: RunFolder, clock: Clock) -> RunFacts:
     order = [str(opening.number) for opening in by_opening([b.opening for b in grown])]
     ordered = tuple(sorted(grown, key=lambda branch: order.index(branch.number)))
     newest = ordered[-1].opening if ordered else None
-    starts = [e for e in records if isinstance(e, Event) and e.kind == "attempt-started"]
+    starts = [e for e in records if isinstance(e, Event) and e.kind == EventKind.ATTEMPT_STARTED]
     reached = step.step if step else 0
     decisions, _ = read_decisions(folder)
     overrides = fold_all(decisions).overrides_at(reached)
@@ -161,7 +162,10 @@ def _began(folder: RunFolder, records: Sequence[Record], step: StepRecord | None
 def _validations(records: Sequence[Record], kept: Mapping[str, int]) -> tuple[Validation, ...]:
     found = []
     for event in records:
-        if not isinstance(event, Event) or event.kind not in ("evaluation", "finished"):
+        if not isinstance(event, Event) or event.kind not in (
+            EventKind.EVALUATION,
+            EventKind.FINISHED,
+        ):
             continue
         if event.data.get("loss") is not None:
             in_line = event.step <= kept.get(event.segment, event.step)
@@ -176,7 +180,7 @@ def _validations(records: Sequence[Record], kept: Mapping[str, int]) -> tuple[Va
 
 def _last_bits(records: Sequence[Record]) -> float | None:
     for event in reversed(records):
-        if isinstance(event, Event) and event.kind in ("evaluation", "finished"):
+        if isinstance(event, Event) and event.kind in (EventKind.EVALUATION, EventKind.FINISHED):
             bits = event.data.get("bits_per_byte")
             if event.data.get("loss") is not None:
                 return None if bits is None else float(bits)

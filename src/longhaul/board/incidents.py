@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from longhaul.core.events import EventKind
 from longhaul.core.records import Decision, Event, Finding, Record
 from longhaul.core.units import Seconds
 
@@ -60,11 +61,13 @@ def incidents(records: Sequence[Record]) -> tuple[Incident, ...]:
             found += _of_recovery(record, waiting, looked)
             waiting, looked = [], None
         elif isinstance(record, Event):
-            if record.kind == "cause":
+            if record.kind == EventKind.CAUSE:
                 looked = record
-            elif record.kind == "checkpoint-failed":
+            elif record.kind == EventKind.CHECKPOINT_FAILED:
                 found.append(_of_checkpoint(record))
-            elif record.kind == "attempt-started" and (lost := _of_death(records[:number], record)):
+            elif record.kind == EventKind.ATTEMPT_STARTED and (
+                lost := _of_death(records[:number], record)
+            ):
                 found += [*_reported(waiting), lost]
                 waiting = []
     return tuple(sorted([*found, *_reported(waiting)], key=lambda incident: incident.time))
@@ -147,9 +150,9 @@ def _reported(findings: Sequence[Finding]) -> list[Incident]:
 def _of_death(before: Sequence[Record], started: Event) -> Incident | None:
     """An attempt that ended without a word, seen when the next one starts."""
     last = [e for e in before if isinstance(e, Event) and e.attempt < started.attempt]
-    starts = [e for e in last if e.kind == "attempt-started"]
+    starts = [e for e in last if e.kind == EventKind.ATTEMPT_STARTED]
     if not starts or any(
-        e.kind == "attempt-ended" and e.attempt == starts[-1].attempt for e in last
+        e.kind == EventKind.ATTEMPT_ENDED and e.attempt == starts[-1].attempt for e in last
     ):
         return None
     reached = int(started.data.get("steps_made", 0))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TextIO, cast
 
 from longhaul.cli.common import console
+from longhaul.core.events import EventKind
 from longhaul.core.output import Stream, keep_dropped_in, print_out
 from longhaul.core.records import Event, StepRecord
 from longhaul.core.units import loss_in_words, short_count, short_seconds
@@ -69,14 +70,14 @@ class TerminalView:
         """A record that was just journalled."""
         if isinstance(record, StepRecord):
             self._show_step(record)
-        elif record.kind == "evaluation":
+        elif record.kind == EventKind.EVALUATION:
             self.say(
                 f"step {record.step:>6}  validation loss "
                 + loss_in_words(record.data["loss"], record.data["bits_per_byte"])
                 + _per_source(record.data.get("sources", {}))
                 + halved_in_words(record.data)
             )
-        elif record.kind == "checkpoint-failed":
+        elif record.kind == EventKind.CHECKPOINT_FAILED:
             self.say(f"WARNING: {record.data.get('message', 'a checkpoint was not saved')}")
 
     def end(self) -> None:

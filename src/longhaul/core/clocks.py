@@ -10,6 +10,7 @@ from typing import Literal, Protocol, get_args
 
 import psutil
 
+from longhaul.core.events import EventKind
 from longhaul.core.records import Event, Record, StepRecord
 from longhaul.core.units import Seconds
 
@@ -189,9 +190,12 @@ def start_bucket(records: Iterable[Record]) -> Bucket:
     """
     bucket: Bucket = "start-up"
     for record in records:
-        if isinstance(record, Event) and record.kind == "attempt-started":
+        if isinstance(record, Event) and record.kind == EventKind.ATTEMPT_STARTED:
             bucket = "restart"  # until its end is told
-        elif isinstance(record, Event) and record.kind in ("attempt-ended", "finished"):
+        elif isinstance(record, Event) and record.kind in (
+            EventKind.ATTEMPT_ENDED,
+            EventKind.FINISHED,
+        ):
             bucket = "restart" if "cause" in record.data else "start-up"
     return bucket
 

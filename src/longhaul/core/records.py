@@ -104,20 +104,7 @@ class Finding:
 class Event:
     """Something that happened to the run other than a step.
 
-    `kind` is one of: attempt-started, attempt-ended, segment-opened, evaluation-started,
-    evaluation, save-started, checkpoint, checkpoint-failed, settings-differ, data-skipped,
-    settings-read-back, override-begins, rolled-back, optimizer-swapped, state-reset,
-    machine-differs, batch-saved (of a masked step), cause (what replays before an action brought
-    to light), request-refused, note, preemption-missed, warning, finished; save-interval (one that
-    is `auto`), uploaded, upload-dropped, remote-removed, store-away, store-back, store-taken,
-    fetched (of other tiers of checkpoints), brought-back (the whole run, from there), room-made,
-    checkpoints-set-aside (which the journal does not know), paused, resumed (while nothing can be
-    saved); out-of-memory (of a rank, with what had grown), restored (a snapshot that outlived its
-    process);
-    attempt-began, node-probed, node-refused, node-ordered, node-awaited, node-slow, node-drained
-    (of a run that names its nodes); machine-watch (what can be watched of ranks in this layout),
-    compared (what they should have alike, and whether they do), machine-verdict (a rank that is
-    slow, or wrong).
+    `kind` is an `EventKind`, which says what `data` carries, or a word of another version.
     """
 
     KIND: ClassVar[str] = "event"

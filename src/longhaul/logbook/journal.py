@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from longhaul.core.errors import NotOwner
+from longhaul.core.events import EventKind
 from longhaul.core.files import fsync_folder, naming
 from longhaul.core.records import Decision, Event, Record, StepRecord, to_line
 from longhaul.logbook.folder import DISK_FULL, Reserve, RunFolder, reserve_path
@@ -128,8 +129,8 @@ class Journal:
                 "dropped": self._unreported,
             }
             warning = Event(
-                kind="warning", attempt=self._attempt, segment=record.segment, step=record.step,
-                time=record.time, data=data,
+                kind=EventKind.WARNING, attempt=self._attempt, segment=record.segment,
+                step=record.step, time=record.time, data=data,
             )  # fmt: skip
             self._write(self._events, _encoded(warning))
             self._unreported = 0

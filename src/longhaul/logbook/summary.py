@@ -7,6 +7,7 @@ from typing import Literal
 import duckdb
 
 from longhaul.core.clocks import Clock, goodput
+from longhaul.core.events import EventKind
 from longhaul.core.records import Event, Record, StepRecord
 from longhaul.core.units import Nats, Seconds
 from longhaul.logbook.folder import RunFolder
@@ -59,7 +60,7 @@ def summarize(folder: RunFolder, clock: Clock) -> RunSummary:
     events = list(read_journal(folder, steps=False))
     last = read_last(folder, 1, events=False)
     step = last[0] if last and isinstance(last[0], StepRecord) else None
-    starts = [e for e in events if isinstance(e, Event) and e.kind == "attempt-started"]
+    starts = [e for e in events if isinstance(e, Event) and e.kind == EventKind.ATTEMPT_STARTED]
     with connect(folder) as connection:
         spent = time_by_bucket(connection)
     return RunSummary(
@@ -80,19 +81,19 @@ def run_state(events: Sequence[Record], *, live: bool) -> State:
     if live:
         return "live"
     kinds = [e.kind for e in events if isinstance(e, Event)]
-    starts = [number for number, kind in enumerate(kinds) if kind == "attempt-started"]
+    starts = [number for number, kind in enumerate(kinds) if kind == EventKind.ATTEMPT_STARTED]
     if not starts:
         return "new"
     since = kinds[starts[-1] :]
     if "finished" in since:
         return "finished"
-    return "stopped" if "attempt-ended" in since else "dead"
+    return "stopped" if EventKind.ATTEMPT_ENDED in since else "dead"
 
 
 def last_validation_loss(events: Sequence[Record]) -> Nats | None:
     """The loss of the newest evaluation; None before the first."""
     for event in reversed(events):
-        if isinstance(event, Event) and event.kind in ("evaluation", "finished"):
+        if isinstance(event, Event) and event.kind in (EventKind.EVALUATION, EventKind.FINISHED):
             loss = event.data.get("loss")
             if loss is not None:
                 return float(loss)
@@ -268,7 +269,7 @@ def _ending(
 ) -> tuple[Outcome, str]:
     name = str(opening.number)
     own = [e for e in events if isinstance(e, Event) and e.segment == name]
-    if any(event.kind == "finished" for event in own):
+    if any(event.kind == EventKind.FINISHED for event in own):
         return "finished", "finished"
     last = stretch.last_step if stretch else opening.step
     child = children[0] if children else None
@@ -279,7 +280,7 @@ def _ending(
                 f"rolled back at step {last:,} to {child.step:,} as {child.number}",
             )
         return "went on", f"went on as {child.number}"
-    ended = [event for event in own if event.kind == "attempt-ended"]
+    ended = [event for event in own if event.kind == EventKind.ATTEMPT_ENDED]
     word = str(ended[-1].data.get("reason") or "stopped") if ended else "died"
     if child is not None:
         back = f" from step {child.step:,}" if child.step < last else ""

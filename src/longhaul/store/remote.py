@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from longhaul.core.errors import NotOwner
+from longhaul.core.events import EventKind
 from longhaul.core.files import write_bytes
 from longhaul.core.units import Bytes, Seconds
 from longhaul.store.catalogue import Checkpoint
@@ -33,16 +33,12 @@ from longhaul.store.manifest import (
 from longhaul.store.store_files import StoreFiles
 from longhaul.store.transfers import StoreError
 
-Kind = Literal[
-    "uploaded", "store-away", "store-back", "store-taken", "upload-dropped", "remote-removed"
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierChange:
     """Something that happened between this run and a tier since the last poll."""
 
-    kind: Kind
+    kind: EventKind
     """`store-away`: told once, when the first attempt fails; it is tried again and again.
     `store-taken`: the place is another run's, or a later attempt's; nothing more is sent there.
     `upload-dropped`: a checkpoint that will not be sent, and why."""
@@ -74,7 +70,7 @@ class TierChanges:
 
     def tell(
         self,
-        kind: Kind,
+        kind: EventKind,
         checkpoint: Checkpoint | None,
         message: str = "",
         *,

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import Clock
+from longhaul.core.events import EventKind
 from longhaul.core.records import Event, Record, StepRecord
 from longhaul.core.units import Seconds, short_seconds
 
@@ -172,7 +173,7 @@ class SaveInterval:
 
 
 def _is_verified(event: Event) -> bool:
-    return event.kind == "checkpoint" and event.data.get("health") == "verified"
+    return event.kind == EventKind.CHECKPOINT and event.data.get("health") == "verified"
 
 
 def _failures(past: Iterable[Record]) -> tuple[int, Seconds]:
@@ -183,12 +184,12 @@ def _failures(past: Iterable[Record]) -> tuple[int, Seconds]:
     begun: Seconds | None = None
     last = 0.0
     for record in past:
-        if isinstance(record, Event) and record.kind == "attempt-started":
+        if isinstance(record, Event) and record.kind == EventKind.ATTEMPT_STARTED:
             if begun is not None:
                 failures += 1
                 uptime_s += last - begun
             begun = record.time
-        elif isinstance(record, Event) and record.kind == "attempt-ended":
+        elif isinstance(record, Event) and record.kind == EventKind.ATTEMPT_ENDED:
             failures += "cause" in record.data
             uptime_s += 0.0 if begun is None else record.time - begun
             begun = None

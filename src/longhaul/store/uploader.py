@@ -11,6 +11,7 @@ from functools import partial
 
 from longhaul.core.clocks import Clock
 from longhaul.core.errors import NotOwner
+from longhaul.core.events import EventKind
 from longhaul.core.units import Seconds, short_seconds
 from longhaul.logbook.ledger import CheckpointHealth, Health
 from longhaul.store.catalogue import Checkpoint, health_now, health_of
@@ -142,7 +143,7 @@ class Uploader:
             self._recorded = dict(recorded)
             for checkpoint in [item for item in self._queue if self._is_poisoned(item)]:
                 self._queue.remove(checkpoint)
-                self._changes.tell("upload-dropped", checkpoint, _WENT_BACK)
+                self._changes.tell(EventKind.UPLOAD_DROPPED, checkpoint, _WENT_BACK)
             poisoned = {(step, one) for step in recorded for one in recorded[step].poisoned}
             if poisoned - self._withdrawn and not self._ended:
                 self._to_withdraw = frozenset(poisoned)
@@ -212,7 +213,7 @@ class Uploader:
         except PlaceTaken as taken:
             with self._changed:
                 self.taken, self._queue = True, []  # their folders need not stay for this tier
-            self._changes.tell("store-taken", None, f"{taken.message}; {taken.remedy}")
+            self._changes.tell(EventKind.STORE_TAKEN, None, f"{taken.message}; {taken.remedy}")
         finally:
             with self._changed:
                 self._ended = True
@@ -282,7 +283,7 @@ class Uploader:
         self._require_lease()
         self.tier.remove(checkpoint)
         self._inventory.discard(checkpoint)
-        self._changes.tell("remote-removed", checkpoint)
+        self._changes.tell(EventKind.REMOTE_REMOVED, checkpoint)
 
     def _require_lease(self) -> None:
         """What is there belongs to whoever owns the run now."""
@@ -304,12 +305,14 @@ class Uploader:
             self._inventory.add(checkpoint)
             self._answered(checkpoint)
             took_s = self._clock.monotonic() - began
-            self._changes.tell("uploaded", checkpoint, size_bytes=sent.bytes_sent, seconds=took_s)
+            self._changes.tell(
+                EventKind.UPLOADED, checkpoint, size_bytes=sent.bytes_sent, seconds=took_s
+            )
             self._tidy_up(checkpoint)
             self._inventory.learn_draws()
         except RefusedCheckpoint as refusal:
             if not self._is_poisoned(checkpoint):  # else it was told, and may be gone by now
-                self._changes.tell("upload-dropped", checkpoint, str(refusal))
+                self._changes.tell(EventKind.UPLOAD_DROPPED, checkpoint, str(refusal))
         except (TransferStopped, NotOwner):
             raise
         except Exception as error:  # noqa: BLE001 (nothing of a tier may stop training)
@@ -329,7 +332,7 @@ class Uploader:
 
     def _answered(self, checkpoint: Checkpoint | None) -> None:
         if self._failures:
-            self._changes.tell("store-back", checkpoint)
+            self._changes.tell(EventKind.STORE_BACK, checkpoint)
             self._failures = 0
 
     def _wait_after(self, error: Exception, checkpoint: Checkpoint | None) -> None:
@@ -339,7 +342,7 @@ class Uploader:
             queued = next(iter(self._queue), checkpoint)
             what = "the run's book" if queued is None else f"step-{queued.step}"
             self._changes.tell(
-                "store-away",
+                EventKind.STORE_AWAY,
                 queued,
                 f"{what} is not in {self.tier.name} yet: {reason}; it stays here "
                 f"and is sent later, in order (next attempt in {short_seconds(pause_s)})",
@@ -385,4 +388,4 @@ class Uploader:
         for checkpoint in self._to_remove(self._queue[1:]):  # the first may be under way
             self._queue.remove(checkpoint)
             why = f"newer ones wait for {self.tier.name}, and it would not be kept there"
-            self._changes.tell("upload-dropped", checkpoint, why)
+            self._changes.tell(EventKind.UPLOAD_DROPPED, checkpoint, why)
