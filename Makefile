@@ -2,7 +2,7 @@
 # make test    sets everything up and runs the tests
 .PHONY: help setup setup-dev train test test-slow test-mutants test-newest drills-real check format \
   bench bench-nanogpt bench-quickstart bench-step bench-monitor bench-cause \
-  bench-equality bench-reshape bench-save bench-prefetch bench-recovery lab lab-ends lab-prevention \
+  bench-equality bench-reshape bench-save bench-prefetch bench-recovery figures lab lab-ends lab-prevention \
   drills-numbers drills-machines drill-preempt drill-soak preflight clean
 
 # The first Python on this machine that answers and is new enough.
@@ -17,6 +17,7 @@ help:
 	@echo "make test-mutants   plant bugs one at a time; their tests must find them"
 	@echo "make test-newest   a core of the tests with the newest torch that is allowed"
 	@echo "make check   ruff, mypy, import-linter"
+	@echo "make figures  lines and files by room, and the files that a start touches"
 	@echo "make setup   only set up .venv"
 	@echo "make bench-quickstart   measure the newcomer's run"
 	@echo "make bench-step RECIPE=NAME   measure a recipe's bare step on this device"
@@ -145,6 +146,9 @@ bench-save: setup
 
 bench-prefetch: setup
 	$(BIN)/python -m benchmarks.prefetch
+
+figures: setup
+	$(BIN)/python -m benchmarks.figures
 
 bench-recovery: setup
 	$(BIN)/python benchmarks/recovery.py

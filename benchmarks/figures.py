@@ -1,0 +1,127 @@
+"""How large the house is, and how many of its files a start touches.
+
+    python -m benchmarks.figures
+
+Lines and files by room of `src/longhaul`, subclasses of `Trainer`, and the files from `longhaul
+train` to the first forward pass of a tiny run: those on the way down (whose functions are on the
+stack then, in the command, its supervisor and the worker that it forked), and all of which a
+function was entered until then.
+"""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from inspect import CO_OPTIMIZED  # of functions; modules and bodies of classes lack it
+from pathlib import Path
+from types import FrameType
+
+from benchmarks.common import at_most, figure, write_results
+
+SOURCE = Path(__file__).parents[1] / "src" / "longhaul"
+FIRST = SOURCE / "model" / "gpt.py"
+RUN = ("longhaul", "train", "drill", "--set", "train.steps=4", "--set",
+       "optim.schedule.warmup_steps=1", "--device", "cpu")  # fmt: skip
+SHORT = 100
+"""Lines of a small file, at most."""
+
+
+def subclasses_of(name: str) -> list[str]:
+    """Names of the classes of the package that have `name` among their bases, however far."""
+    bases: dict[str, set[str]] = {}
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                bases[node.name] = {ast.unparse(base).split(".")[-1] for base in node.bases}
+    found: set[str] = {name}
+    while more := {own for own, its in bases.items() if its & found} - found:
+        found |= more
+    return sorted(found - {name})
+
+
+def start_of_a_run() -> tuple[list[str], list[str]]:
+    """The files on the way down to the first forward pass, in order, and all that were entered."""
+    with tempfile.TemporaryDirectory() as folder:
+        module = [sys.executable, "-m", "benchmarks.figures", "--traced", folder]
+        done = subprocess.run(
+            [*module, *RUN], cwd=SOURCE.parents[1], capture_output=True, text=True
+        )
+        path = Path(folder, "touched.json")
+        if not path.exists():
+            raise SystemExit(f"no forward pass was seen:\n{done.stdout}{done.stderr}")
+        touched = json.loads(path.read_text())
+        return touched["way"], touched["entered"]
+
+
+def train_traced(folder: Path, argv: list[str]) -> None:
+    """Run a command in `folder`, and write down which files are entered; forks go on with it."""
+    entered: dict[str, None] = {}
+    source, first = f"{SOURCE}{os.sep}", str(FIRST)
+
+    def frames(frame: FrameType | None) -> list[FrameType]:
+        return [] if frame is None else [*frames(frame.f_back), frame]
+
+    def enter(frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        name = code.co_filename
+        if event != "call" or not name.startswith(source) or not code.co_flags & CO_OPTIMIZED:
+            return
+        here = name == first and code.co_name == "forward"
+        if name in entered and not here:
+            return
+        ours = [f.f_code for f in frames(frame) if f.f_code.co_filename.startswith(source)]
+        if any(not code.co_flags & CO_OPTIMIZED for code in ours):
+            return  # while a module is imported
+        entered[name] = None
+        if here:
+            sys.setprofile(None)
+            way = list(dict.fromkeys(code.co_filename for code in ours))
+            text = json.dumps({"way": way, "entered": list(entered)}).replace(source, "")
+            (folder / "touched.json").write_text(text)
+
+    from longhaul.cli.entry import main
+
+    os.chdir(folder)
+    sys.argv = argv
+    sys.setprofile(enter)
+    main()
+
+
+def main() -> None:
+    """Print the figures, and write them down."""
+    lines = {path: len(path.read_text().splitlines()) for path in SOURCE.rglob("*.py")}
+    rooms = Counter(path.relative_to(SOURCE).parts[0] for path in lines)
+    print(f"{'room':<12} files  lines")
+    for room, files in sorted(rooms.items()):
+        held = sum(n for path, n in lines.items() if path.relative_to(SOURCE).parts[0] == room)
+        print(f"{room:<12} {files:>5} {held:>6,}")
+    print(f"{'in all':<12} {len(lines):>5} {sum(lines.values()):>6,}")
+    of_run = sum(n for path, n in lines.items() if path.is_relative_to(SOURCE / "run"))
+    small = sum(n <= SHORT for n in lines.values())
+    subclasses = subclasses_of("Trainer")
+    way, entered = start_of_a_run()
+    print("\non the way from `longhaul train` to the first forward pass:")
+    print("\n".join(f"  {name}" for name in way))
+    print("entered by then, by room: ", end="")
+    by_room = Counter(Path(name).parts[0] for name in entered)
+    print(", ".join(f"{room} {count}" for room, count in by_room.most_common()))
+    bars = [
+        at_most("lines of src", sum(lines.values()), "lines", 50_000),
+        at_most("lines of run/", of_run, "lines", 8_000),
+        at_most("files", len(lines), "files", 300),
+        figure(f"files of {SHORT} lines or less", small, "files"),
+        at_most("subclasses of Trainer", len(subclasses), "classes", 0, ", ".join(subclasses)),
+        at_most("files on the way to the first forward pass", len(way), "files", 12),
+        figure("files entered by the first forward pass", len(entered), "files"),
+    ]
+    write_results("figures", bars, "make figures")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--traced"]:
+        train_traced(Path(sys.argv[2]), sys.argv[3:])
+    else:
+        main()
