@@ -142,8 +142,7 @@ def bare_step(recipe: "Recipe", compiled: bool) -> "tuple[TrainingStep, Batch]":
     import torch
 
     from longhaul.data.batches import Batch
-    from longhaul.model.initialise import build
-    from longhaul.model.precision import to_half
+    from longhaul.model.initialise import build, to_half
     from longhaul.optim.build import build_optimizer
     from longhaul.optim.loss_scale import LossScale
     from longhaul.parallel.device import choose_device, settle_torch

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from longhaul.model.precision import to_half
+from longhaul.model.initialise import to_half
 from longhaul.monitor import weights
 from longhaul.monitor.weights import WeightGauges, tensors_norm
 from longhaul.optim.build import build_optimizer

@@ -6,7 +6,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from longhaul.cli.ending import run_and_leave
-from longhaul.model.mlp import MLP
+from longhaul.model.layers import MLP
 from longhaul.run.preflight.rank import compare
 from longhaul.train.step import TrainingStep
 

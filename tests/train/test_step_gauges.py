@@ -9,8 +9,7 @@ import torch
 from longhaul.config.load import load_recipe
 from longhaul.core.records import StepRecord
 from longhaul.data.batches import Batch
-from longhaul.model.initialise import build
-from longhaul.model.precision import to_half
+from longhaul.model.initialise import build, to_half
 from longhaul.monitor.thermometers import Readings, declared
 from longhaul.optim.build import build_optimizer
 from longhaul.optim.loss_scale import LossScale

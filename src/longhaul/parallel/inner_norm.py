@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from longhaul.model.norms import LayerNorm, RMSNorm
+from longhaul.model.layers import LayerNorm, RMSNorm
 from longhaul.parallel.become import become
 
 

@@ -16,8 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from longhaul.model.cache import KeyValueCache
-from longhaul.model.carry import Carry
+from longhaul.model.carry import Carry, KeyValueCache
 from longhaul.model.gpt import GPT
 from longhaul.model.masks import make_sight
 from longhaul.model.tap import Tap

@@ -21,9 +21,8 @@ from torch.nn import functional
 
 from longhaul.core.pieces import Cut, cut_parts
 from longhaul.model.block import Block
-from longhaul.model.embedding import BigramTable
+from longhaul.model.embedding import BigramTable, LearnedPositions
 from longhaul.model.gpt import GPT
-from longhaul.model.positions import LearnedPositions
 from longhaul.model.weights import Linear, Table
 from longhaul.parallel.become import become
 from longhaul.parallel.inner_norm import over_all_ranks

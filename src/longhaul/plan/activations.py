@@ -1,7 +1,7 @@
 """Bytes that a forward pass leaves behind for its backward pass, counted operation by operation.
 
-The list follows `model/block.py`, `model/attention.py`, `model/mlp.py` and `model/head.py` as they
-run uncompiled, which gauge steps do whatever the recipe says; compiled steps keep less.
+The list follows `model/block.py`, `model/attention.py`, `model/layers.py` and `model/head.py` as
+they run uncompiled, which gauge steps do whatever the recipe says; compiled steps keep less.
 
 Enters: a recipe, tokens of a micro-batch, whether kernels are a GPU's or the CPU's.
 Leaves: bytes. Never knows: layouts; whoever cuts the model divides.

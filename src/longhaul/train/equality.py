@@ -16,8 +16,7 @@ from longhaul.config.recipe import Recipe
 from longhaul.core.keys import derive_key
 from longhaul.core.pieces import Piece
 from longhaul.data.batches import IGNORED, Batch, share_of
-from longhaul.model.initialise import allocate, build
-from longhaul.model.precision import to_half
+from longhaul.model.initialise import allocate, build, to_half
 from longhaul.monitor.noise_scale import NOISE_SCALE
 from longhaul.monitor.thermometers import Readings
 from longhaul.optim.build import build_optimizer

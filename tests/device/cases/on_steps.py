@@ -10,8 +10,7 @@ from longhaul.config.load import load_recipe, shipped_recipes
 from longhaul.config.recipe import Recipe
 from longhaul.config.shrink import shrunken
 from longhaul.data.batches import Batch
-from longhaul.model.initialise import build
-from longhaul.model.precision import to_half
+from longhaul.model.initialise import build, to_half
 from longhaul.optim.build import OPTIMIZERS, build_optimizer
 from longhaul.optim.loss_scale import LossScale
 from longhaul.parallel.recompute import checkpoint_activations

@@ -23,7 +23,7 @@ from longhaul.data.pinned_text import text_of
 from longhaul.logbook.folder import RunFolder, open_run
 from longhaul.logbook.ledger import load_ledger
 from longhaul.logbook.run_spec import read_asked
-from longhaul.model.compilers import refuse_without_compiler
+from longhaul.model.compiling import refuse_without_compiler
 from longhaul.model.gpt import GPT
 from longhaul.parallel.device import own_device, settle_torch
 from longhaul.run.train.build import build_model

@@ -17,9 +17,8 @@ from longhaul.checkpoint.shards import local_of
 from longhaul.config.recipe import Recipe
 from longhaul.config.train import PrecisionSection
 from longhaul.diagnose.symptom import Figures, Series
-from longhaul.model.compilers import refuse_without_compiler
-from longhaul.model.initialise import build
-from longhaul.model.precision import to_half
+from longhaul.model.compiling import refuse_without_compiler
+from longhaul.model.initialise import build, to_half
 from longhaul.optim.build import build_optimizer
 from longhaul.optim.loss_scale import LossScale
 from longhaul.optim.rules import FUSED_DEVICES, RuledOptimizer

@@ -15,7 +15,7 @@ import torch
 from longhaul.config.recipe import Recipe
 from longhaul.core.memory import available_memory
 from longhaul.core.units import Bytes, short_bytes
-from longhaul.model.compilers import refuse_without_compiler
+from longhaul.model.compiling import refuse_without_compiler
 from longhaul.parallel.device import own_device, settle_torch
 from longhaul.parallel.layout import Layout
 from longhaul.parallel.recompute import checkpoint_activations

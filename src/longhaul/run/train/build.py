@@ -28,8 +28,7 @@ from longhaul.data.batches import BatchReader
 from longhaul.data.dataset import Dataset
 from longhaul.logbook.ledger import LedgerState
 from longhaul.model.gpt import GPT
-from longhaul.model.initialise import allocate, build
-from longhaul.model.precision import to_half
+from longhaul.model.initialise import allocate, build, to_half
 from longhaul.optim.build import build_optimizer
 from longhaul.optim.groups import GroupRow, describe
 from longhaul.optim.loss_scale import LossScale

@@ -25,7 +25,7 @@ from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import load_ledger
 from longhaul.logbook.run_spec import read_asked
 from longhaul.logbook.segments import read_segments
-from longhaul.model.compilers import refuse_without_compiler
+from longhaul.model.compiling import refuse_without_compiler
 from longhaul.model.device import claim, queues
 from longhaul.parallel.control import Control
 from longhaul.parallel.device import choose_device, own_device, settle_torch, threads_before

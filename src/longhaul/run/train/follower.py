@@ -22,7 +22,7 @@ from longhaul.data.pinned_text import text_for_training
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import LedgerState
 from longhaul.logbook.run_spec import read_asked
-from longhaul.model.compilers import refuse_without_compiler
+from longhaul.model.compiling import refuse_without_compiler
 from longhaul.parallel.control import telling_who_is_lost
 from longhaul.parallel.device import choose_device, settle_torch
 from longhaul.parallel.place import Place
