@@ -143,8 +143,8 @@ def bare_step(recipe: "Recipe", compiled: bool) -> "tuple[TrainingStep, Batch]":
 
     from longhaul.data.batches import Batch
     from longhaul.model.initialise import build, to_half
-    from longhaul.optim.build import build_optimizer
-    from longhaul.optim.loss_scale import LossScale
+    from longhaul.optim.gate import LossScale
+    from longhaul.optim.update_rules import build_optimizer
     from longhaul.parallel.device import choose_device, settle_torch
     from longhaul.train.memory import fitting_micro_sequences
     from longhaul.train.step import TrainingStep

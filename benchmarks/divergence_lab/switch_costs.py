@@ -33,7 +33,7 @@ from longhaul.model.gpt import GPT
 from longhaul.model.initialise import build, to_half
 from longhaul.model.layers import LayerNorm
 from longhaul.model.weights import Linear
-from longhaul.optim.build import build_optimizer
+from longhaul.optim.update_rules import build_optimizer
 from longhaul.train.step import TrainingStep
 
 ISLANDS_BAR = 0.02

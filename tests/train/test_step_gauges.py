@@ -11,8 +11,8 @@ from longhaul.core.records import StepRecord
 from longhaul.data.batches import Batch
 from longhaul.model.initialise import build, to_half
 from longhaul.monitor.thermometers import Readings, declared
-from longhaul.optim.build import build_optimizer
-from longhaul.optim.loss_scale import LossScale
+from longhaul.optim.gate import LossScale
+from longhaul.optim.update_rules import build_optimizer
 from longhaul.train.step import TrainingStep
 from longhaul.train.trainer import Trainer
 

@@ -4,9 +4,6 @@ DCP describes a checkpoint by the chunks of each tensor, so that another number 
 read it. Stock DCP pickles that description; here it is JSON, and what is read is checked as if
 an enemy had written it: dtypes from a list, sizes whole numbers, chunks that fill their tensor
 exactly, plain names of files that the manifest vouches for and that are large enough.
-
-Enters: DCP `Metadata` and where each chunk was stored; or parsed JSON. Leaves: the other.
-Never knows: the bytes of a tensor.
 """
 
 import math
@@ -23,8 +20,7 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
-from longhaul.checkpoint.tensor_file import DTYPES, SUFFIX
-from longhaul.checkpoint.unsharded import FORMAT_VERSION, METADATA_NAME
+from longhaul.checkpoint.tensor_file import DTYPES, FORMAT_VERSION, METADATA_NAME, SUFFIX
 from longhaul.core.units import Bytes
 from longhaul.store.strict import RefusedCheckpoint, items, table, text, whole_numbers
 

@@ -3,8 +3,6 @@
 DCP plans who writes what (pieces that several ranks hold are dealt out among them) and what is
 read from where when tensors were cut otherwise. Stock planners ask DTensors how they are cut;
 weights that the tensor dimension cuts are none, so here the answer comes from `core.pieces`.
-
-Enters: this rank's tensors, and their pieces. Leaves: plans. Never knows: files.
 """
 
 import io
@@ -30,7 +28,7 @@ from torch.distributed.checkpoint.planner import (
 )
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
-from longhaul.checkpoint.shards import local_of, piece_of, pieces_here, whole_shape
+from longhaul.checkpoint.capture import local_of, piece_of, pieces_here, whole_shape
 from longhaul.checkpoint.tensor_file import DTYPES
 from longhaul.core.errors import LonghaulError
 from longhaul.core.pieces import Piece, Pieces

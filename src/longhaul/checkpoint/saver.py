@@ -3,9 +3,6 @@
 Training may not change the state before it is copied. It does so once a step, at its end, so the
 copy too is made beside the passes of the next step: a thread reads what nobody writes, and only an
 update that comes before its end waits (`settle`).
-
-Enters: a step and the live training state. Leaves: committed checkpoints, and changes to be
-polled at step borders. Never knows: the ledger, or which checkpoints are kept.
 """
 
 import errno

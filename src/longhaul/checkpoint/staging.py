@@ -2,10 +2,6 @@
 
 They are allocated once and used for every save, so that memory stays flat and, on a GPU,
 page-locked memory is not asked for again and again.
-
-Enters: live tensors. Leaves: CPU tensors with the same bits that training does not touch; of
-sharded ones this rank's shards.
-Never knows: what is done with them.
 """
 
 import os
@@ -16,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from longhaul.checkpoint.shards import local_of
+from longhaul.checkpoint.capture import local_of
 from longhaul.core.units import Bytes
 from longhaul.model.device import Mark, queues
 

@@ -67,7 +67,7 @@ def train(
     from longhaul.core.signals import leaving_at_once
 
     with leaving_at_once():  # a notice that comes before anything was begun
-        from longhaul.parallel.place import torchrun_of_srun
+        from longhaul.parallel.layout import torchrun_of_srun
         from longhaul.run.train.launch import Start, start, start_supervised
 
         os.environ.update(torchrun_of_srun(os.environ))

@@ -25,7 +25,7 @@ def worker(run: Annotated[Path, typer.Argument(metavar="RUN", help="the run's fo
     open_standard_files()
     from longhaul.cli.progress import TerminalView
     from longhaul.logbook.folder import open_run
-    from longhaul.parallel.place import torchrun_of_srun
+    from longhaul.parallel.layout import torchrun_of_srun
     from longhaul.run.train.worker import enter
     from longhaul.supervise.ranks.group import ATTEMPT
 

@@ -4,9 +4,6 @@ Each rank has one stretch or several (`schedule.timetable` says who does what wh
 from stage to stage by send and receive; their shape is known from the batch, so nothing has to be
 inferred. What is sent in one tick is one group of sends and receives, the same on both sides, and
 is waited for when it is read: it travels while other passes compute.
-
-Enters: a model, the pipeline's ranks; micro-batches. Leaves: this rank's stretches of the model;
-the passes over them, in order. Never knows: losses' sums, shards, optimizers.
 """
 
 from collections import deque
@@ -20,7 +17,7 @@ from longhaul.model.carry import Carry, KeyValueCache
 from longhaul.model.gpt import GPT
 from longhaul.model.masks import make_sight
 from longhaul.model.tap import Tap
-from longhaul.parallel.become import become
+from longhaul.parallel.recompute import become
 from longhaul.parallel.schedule import Pass, layers_of, timetable
 
 Forward = Callable[[Pass, Tensor | None], Tensor]

@@ -7,9 +7,6 @@ went on.
 
 torchft counts agreed updates by a number that we call the generation: whoever is behind the highest
 one is healed. It only ever rises, whatever happens to the step of the run.
-
-Enters: a replica's number, the lighthouse's address, how a state is given and taken. Leaves: who
-makes a step, sums of gradients, verdicts. Never knows: models, batches, what a state is.
 """
 
 import importlib

@@ -4,9 +4,6 @@ A stage is a stretch of layers. With one stage a rank the order is 1F1B (PipeDre
 2006.09503, figure 3): after a warm-up each rank makes a forward and a backward pass in turn. With
 several a rank, dealt out round and round, it is interleaved 1F1B (arXiv 2104.04473, section 2.2):
 ranks stand idle for a shorter time at the ends of a step, and send more often.
-
-Enters: numbers of ranks, stages and micro-batches. Leaves: every rank's passes, tick by tick; all
-ranks compute the same table. Never knows: torch, what a pass computes.
 """
 
 from collections.abc import Iterator

@@ -21,7 +21,7 @@ from longhaul.plan.activations import FLOAT32, Formats, around_layers, of_layer,
 from longhaul.plan.evaluation import in_layers, of_a_chunk
 
 _PORTION = 1 << 25
-"""Elements of half weights that are updated at once (`optim/half.py`)."""
+"""Elements of half weights that are updated at once (`optim/state.py`)."""
 _STACK = 1 << 24
 """Elements of matrices that Muon makes orthogonal at once (`optim/muon.py`)."""
 _MUON_BORROWS = 6

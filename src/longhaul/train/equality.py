@@ -19,10 +19,10 @@ from longhaul.data.batches import IGNORED, Batch, share_of
 from longhaul.model.initialise import allocate, build, to_half
 from longhaul.monitor.noise_scale import NOISE_SCALE
 from longhaul.monitor.thermometers import Readings
-from longhaul.optim.build import build_optimizer
-from longhaul.optim.loss_scale import LossScale
+from longhaul.optim.gate import LossScale
 from longhaul.optim.optimizer import Optimizer
 from longhaul.optim.sharding import Sharding, own_part
+from longhaul.optim.update_rules import build_optimizer
 from longhaul.parallel.recompute import checkpoint_activations
 from longhaul.parallel.world import World
 from longhaul.train.step import TrainingStep

@@ -11,7 +11,7 @@ from longhaul.core.books import TimeBooks
 from longhaul.core.clocks import Clock
 from longhaul.data.batches import BatchReader
 from longhaul.data.dataset import Dataset
-from longhaul.parallel.ranks import Ranks
+from longhaul.parallel.world import Ranks
 from longhaul.train.state import Progress
 from longhaul.train.step import TrainingStep
 

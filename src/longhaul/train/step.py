@@ -15,15 +15,14 @@ import torch
 from longhaul.config.optim import OptimSection
 from longhaul.config.train import PrecisionSection
 from longhaul.core.keys import derive_key
-from longhaul.data.batches import Batch
+from longhaul.data.batches import Batch, real_tokens
 from longhaul.model.compiling import compiled_by_shape
 from longhaul.model.device import to_device
 from longhaul.model.gpt import GPT
 from longhaul.monitor.thermometers import Readings, Thermometers
 from longhaul.monitor.weights import tensors_norm
-from longhaul.optim.loss_scale import LossScale
+from longhaul.optim.gate import LossScale
 from longhaul.optim.optimizer import LiveSettings, Optimizer
-from longhaul.parallel.padding import real_tokens
 from longhaul.train.forms import Forms
 from longhaul.train.generators import generator_states, key_generators, put_back
 from longhaul.train.precision import autocast

@@ -3,8 +3,7 @@ import socket
 
 import pytest
 
-from longhaul.parallel.layout import Layout
-from longhaul.parallel.place import KEPT_PORT
+from longhaul.parallel.layout import KEPT_PORT, Layout
 from longhaul.supervise.nodes.identity import Node
 from longhaul.supervise.nodes.placement import Machine, World, posts_here, posts_on
 from longhaul.supervise.ranks.meeting import Meeting

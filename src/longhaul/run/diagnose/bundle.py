@@ -14,8 +14,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from longhaul.checkpoint.capture import TrainingState
-from longhaul.checkpoint.shards import local_of
+from longhaul.checkpoint.capture import TrainingState, local_of
 from longhaul.checkpoint.tensor_file import write_tensor_file
 from longhaul.config.load import recipe_from_values
 from longhaul.config.recipe import Recipe

@@ -12,16 +12,15 @@ from typing import Any, Literal
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from longhaul.checkpoint.capture import Stateful, TrainingState, capture, hand_back
-from longhaul.checkpoint.shards import local_of
+from longhaul.checkpoint.capture import Stateful, TrainingState, capture, hand_back, local_of
 from longhaul.config.recipe import Recipe
 from longhaul.config.train import PrecisionSection
 from longhaul.diagnose.symptom import Figures, Series
 from longhaul.model.compiling import refuse_without_compiler
 from longhaul.model.initialise import build, to_half
-from longhaul.optim.build import build_optimizer
-from longhaul.optim.loss_scale import LossScale
-from longhaul.optim.rules import FUSED_DEVICES, RuledOptimizer
+from longhaul.optim.gate import LossScale
+from longhaul.optim.optimizer import FUSED_DEVICES, RuledOptimizer
+from longhaul.optim.update_rules import build_optimizer
 from longhaul.parallel.device import settle_torch
 from longhaul.run.diagnose.bundle import Bundle, StepInput, copied
 from longhaul.train.generators import generator_states, put_back

@@ -21,8 +21,7 @@ from longhaul.config.recipe import Recipe
 from longhaul.config.size import known_vocabulary, model_size
 from longhaul.core.errors import ExitCode, LonghaulError, UsageError
 from longhaul.core.units import Bytes, Seconds, short_count
-from longhaul.parallel.layout import layout_for
-from longhaul.parallel.place import find_place
+from longhaul.parallel.layout import find_place, layout_for
 from longhaul.run.preflight.ground import Check, Ground, failed, judged, skipped, small_world
 
 Checking = Callable[[Ground], Iterator[Check]]

@@ -24,8 +24,7 @@ from longhaul.core.files import write_json
 from longhaul.core.units import Seconds
 from longhaul.parallel.control import Control
 from longhaul.parallel.device import choose_device
-from longhaul.parallel.layout import Layout
-from longhaul.parallel.place import Place, find_place
+from longhaul.parallel.layout import Layout, Place, find_place
 from longhaul.parallel.world import device_of, form_world, meet, part
 from longhaul.train.equality import Trace, distance, trace
 from longhaul.train.step import TrainingStep

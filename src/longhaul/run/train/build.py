@@ -29,11 +29,10 @@ from longhaul.data.dataset import Dataset
 from longhaul.logbook.ledger import LedgerState
 from longhaul.model.gpt import GPT
 from longhaul.model.initialise import allocate, build, to_half
-from longhaul.optim.build import build_optimizer
+from longhaul.optim.gate import LossScale
 from longhaul.optim.groups import GroupRow, describe
-from longhaul.optim.loss_scale import LossScale
-from longhaul.parallel.ranks import Ranks
-from longhaul.parallel.world import World
+from longhaul.optim.update_rules import build_optimizer
+from longhaul.parallel.world import Ranks, World
 from longhaul.run.train.attempt import Attempt
 from longhaul.train.parts import Parts
 from longhaul.train.state import Progress

@@ -29,7 +29,7 @@ from longhaul.model.compiling import refuse_without_compiler
 from longhaul.model.device import claim, queues
 from longhaul.parallel.control import Control
 from longhaul.parallel.device import choose_device, own_device, settle_torch, threads_before
-from longhaul.parallel.place import find_place
+from longhaul.parallel.layout import find_place
 from longhaul.parallel.world import meet, part
 from longhaul.run.train.attempt import Attempt
 from longhaul.run.train.build import Site, build_parts

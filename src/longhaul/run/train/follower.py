@@ -25,9 +25,8 @@ from longhaul.logbook.run_spec import read_asked
 from longhaul.model.compiling import refuse_without_compiler
 from longhaul.parallel.control import telling_who_is_lost
 from longhaul.parallel.device import choose_device, settle_torch
-from longhaul.parallel.place import Place
-from longhaul.parallel.ranks import Ranks
-from longhaul.parallel.world import FirstAbsent, part
+from longhaul.parallel.layout import Place
+from longhaul.parallel.world import FirstAbsent, Ranks, part
 from longhaul.run.diagnose.live_cause import CAUSE, look_into_told
 from longhaul.run.train.build import Site, build_parts
 from longhaul.run.train.finish import write_sample

@@ -32,7 +32,7 @@ from longhaul.logbook.run_spec import (
     write_asked,
 )
 from longhaul.logbook.segments import read_segments
-from longhaul.parallel.place import find_place
+from longhaul.parallel.layout import find_place
 from longhaul.run.train.bring_back import bring_back, is_elsewhere
 from longhaul.run.train.run_history import Past, read_past
 from longhaul.run.train.trust import refuse_untrusted

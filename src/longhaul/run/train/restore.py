@@ -13,8 +13,7 @@ from typing import Any
 from longhaul.checkpoint.capture import PartsFor
 from longhaul.checkpoint.loader import read_facts, restore
 from longhaul.core.errors import NeedsPerson
-from longhaul.parallel.control import Control
-from longhaul.parallel.keep_alive import patiently, told
+from longhaul.parallel.control import Control, patiently, told
 from longhaul.run.train.run_log import Book
 from longhaul.run.train.tiers import Tiers
 from longhaul.store.book_mirror import created_of

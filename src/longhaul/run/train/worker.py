@@ -22,8 +22,7 @@ from longhaul.data.verification import verifying
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.lease import Lease, acquire, join
 from longhaul.logbook.run_spec import read_asked
-from longhaul.parallel.layout import layout_for
-from longhaul.parallel.place import find_place
+from longhaul.parallel.layout import find_place, layout_for
 from longhaul.run.train.attempt import Attempt
 from longhaul.run.train.bring_back import tell_if_brought_back
 from longhaul.run.train.run_history import read_past

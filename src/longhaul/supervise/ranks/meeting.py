@@ -14,7 +14,7 @@ import os
 import socket
 from collections.abc import Mapping, Sequence
 
-from longhaul.parallel.place import KEPT_PORT
+from longhaul.parallel.layout import KEPT_PORT
 from longhaul.supervise.nodes.placement import Post
 
 _LOOPBACK = "127.0.0.1"
