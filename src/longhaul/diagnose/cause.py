@@ -3,9 +3,6 @@
 The same captured (state, batch, generators) is computed again, each time with one thing changed.
 The first rung that changes the answer names the cause. A machine is only accused with another
 device as witness: alone, it cannot be told from the software that runs on it.
-
-Enters: the recorded figures, and those of every rung climbed so far. Leaves: a verdict with its
-reason. Never knows: how a replay is made, or what a model is.
 """
 
 import math

@@ -1,7 +1,5 @@
 """Divergence: the loss has left its best level and does not return (INCIDENTS N1, N10).
 
-Enters: step records. Leaves: a warning, then an alarm. Never knows: the way it got there.
-
 The level is the median loss of the last steps. The best level is the lowest median of twice as many
 since the data changed as scheduled. The margin between them is counted in standard deviations of
 the level itself, as losses near in time hang together in some runs and not in others; that the

@@ -1,8 +1,4 @@
-"""What a detector says about one record.
-
-Enters and leaves: nothing; these are the words detectors speak, and the protocol they keep.
-Never knows: what was said before (`diagnosis.py`), or what is done about it (`recover/`).
-"""
+"""What a detector says about one record."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

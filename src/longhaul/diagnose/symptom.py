@@ -1,8 +1,4 @@
-"""What is wrong at a step, as something that a replay either shows or does not.
-
-Enters: figures of steps, recorded or replayed. Leaves: a symptom, and whether other figures show
-it too. Never knows: causes, or how figures come to be.
-"""
+"""What is wrong at a step, as something that a replay either shows or does not."""
 
 import math
 import statistics

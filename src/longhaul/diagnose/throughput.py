@@ -1,7 +1,5 @@
 """Throughput drop: training takes longer a token than it did (INCIDENTS M5, H7).
 
-Enters: seconds per bucket of step records. Leaves: a warning. Never knows: which machine is slow.
-
 Only the buckets of training itself count, without waiting for data. Steps at which an evaluation or
 a save is due, those right after them, those that compile, and the first of an attempt are left out;
 steps that were seen complete together have each their share of the time (`train/completed.py`).

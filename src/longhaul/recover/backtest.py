@@ -7,9 +7,6 @@ decisions are not. Nor can steps be computed again: the verdict on a cause is th
 came to there, if it looked for one. What could be gone back to at a border, in memory and on disk,
 is in the records; settings are those of the segments. So the limits that were in force find and
 decide what was found and decided.
-
-Enters: the records of a run, settings with limits. Leaves: a `Backtest`.
-Never knows: files, tensors.
 """
 
 from collections.abc import Iterable, Mapping

@@ -4,9 +4,6 @@ Data is passed over, at the learning rate as it is. A rate that is too high is l
 is passed over. Where longhaul itself, a kernel or a machine computes wrong numbers, the run stops
 for a person: every further step would be computed as wrongly, and neither other data nor a lower
 rate would mend it. Whatever stays undetermined is left to the ladder of the finding.
-
-Enters: a plan, a verdict, a situation. Leaves: a plan.
-Never knows: how a verdict comes about (`diagnose/cause.py`, `run/diagnose/live_cause.py`).
 """
 
 from collections.abc import Mapping
@@ -15,12 +12,10 @@ from typing import Any
 
 from longhaul.config.recover import RecoverSection
 from longhaul.diagnose.cause import CAUSES, Verdict
-from longhaul.recover.back import range_to_skip
 from longhaul.recover.draft import draft
 from longhaul.recover.learning_rate import PATH, in_force, rates
-from longhaul.recover.plan import Plan, Situation
-from longhaul.recover.rungs import Remedy
-from longhaul.recover.sizes import Sizes, sizes_of
+from longhaul.recover.plan import Plan, Situation, Sizes, sizes_of
+from longhaul.recover.remedies import Remedy, range_to_skip
 
 _SEEN_IN_A_REPLAY = frozenset({"non-finite", "loss-spike", "gradient-spike", "divergence"})
 """Kinds of finding that a few steps show again. What grows slowly would take too many, and what
