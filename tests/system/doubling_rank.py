@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from longhaul.cli.ending import run_and_leave
 from longhaul.model.layers import MLP
-from longhaul.run.preflight.rank import compare
+from longhaul.run.preflight.layouts import compare
 from longhaul.train.step import TrainingStep
 
 

@@ -3,9 +3,6 @@
 Replica 0 is the pilot: it keeps the book, evaluates, saves, and its end is the run's end. The
 others only make steps with it. A pilot that comes back goes on from what the others have made of
 the run meanwhile; each of its lives is an attempt of the run.
-
-Enters: what is to be supervised, the run's lease. Leaves: the run's exit code, every death in the
-logbook, no process. Never knows: torch, or how replicas agree (`parallel/replicas.py`).
 """
 
 import os
@@ -21,23 +18,24 @@ from longhaul.core.errors import ExitCode
 from longhaul.core.units import Bytes, Seconds, short_seconds
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.lease import Lease
-from longhaul.supervise.causes.classify import Death, classify, last_words
-from longhaul.supervise.causes.inquest import in_words
-from longhaul.supervise.ears import PAUSE, STOPS, Ears, listening
-from longhaul.supervise.fence import write_down
-from longhaul.supervise.healing import forget_healing, read_healing
-from longhaul.supervise.history import Chronicle, failures, unbooked, usable_checkpoints
+from longhaul.supervise.causes import Death, classify, last_words
+from longhaul.supervise.ends import group_end, in_words
+from longhaul.supervise.history import (
+    Chronicle,
+    failures,
+    forget_healing,
+    read_healing,
+    unbooked,
+    usable_checkpoints,
+)
 from longhaul.supervise.lighthouse import Lighthouse
 from longhaul.supervise.nodes.placement import posts_here, threads_each
-from longhaul.supervise.ownership import RETRY_S, Ownership
-from longhaul.supervise.ranks.ends import group_end
-from longhaul.supervise.ranks.forked import Outfit, RankProcess
-from longhaul.supervise.ranks.group import ATTEMPT, BEGAN
-from longhaul.supervise.ranks.lifeline import Lifeline
-from longhaul.supervise.ranks.meeting import Meeting
+from longhaul.supervise.ownership import RETRY_S, Ownership, write_down
+from longhaul.supervise.pipes import PAUSE, STOPS, Ears, Lifeline, listening
+from longhaul.supervise.ranks.group import ATTEMPT, BEGAN, Meeting
+from longhaul.supervise.ranks.process import Outfit, RankProcess
 from longhaul.supervise.ranks.progress import Progress, progress_path, read_progress, said_since
-from longhaul.supervise.ranks.watch import Watch
-from longhaul.supervise.ranks.watchdog import Rank
+from longhaul.supervise.ranks.watchdog import Rank, Watch
 from longhaul.supervise.restart import Failure, Plan, next_plan, without_progress
 from longhaul.supervise.supervisor import Job
 

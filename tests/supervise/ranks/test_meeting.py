@@ -4,9 +4,9 @@ import socket
 import pytest
 
 from longhaul.parallel.layout import KEPT_PORT, Layout
-from longhaul.supervise.nodes.identity import Node
+from longhaul.supervise.nodes.ledger import Node
 from longhaul.supervise.nodes.placement import Machine, World, posts_here, posts_on
-from longhaul.supervise.ranks.meeting import Meeting
+from longhaul.supervise.ranks.group import Meeting
 
 
 def taken(port: int, reuse: bool) -> bool:

@@ -1,8 +1,4 @@
-"""A run's model, opened for reading: `longhaul sample` and `longhaul eval`.
-
-Enters: a run, a checkpoint's step. Leaves: text the model writes, or its validation loss.
-Never knows: training; it takes no lease and writes nothing, so it works beside a live run.
-"""
+"""A run's model, opened for reading: `longhaul sample` and `longhaul eval`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

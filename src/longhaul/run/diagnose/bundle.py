@@ -1,9 +1,4 @@
-"""One captured (state, batches, generators): all that it takes to compute some steps again.
-
-Enters: training state on any device, and what each step was given. Leaves: a folder of
-safetensors and JSON that another device, node or version of the software can replay.
-Never knows: runs, journals, or what the replay is for. Reading one runs no code from it.
-"""
+"""One captured (state, batches, generators): all that it takes to compute some steps again."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

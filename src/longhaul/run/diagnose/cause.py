@@ -1,9 +1,4 @@
-"""Cause before cure: the ladder of replays for one step of a run (`longhaul diagnose`).
-
-Enters: a run, a step, and where else it may be computed. Leaves: a verdict with the figures of
-every rung climbed. Works beside a live run, takes no lease and leaves nothing behind.
-Never knows: how figures become a verdict (`diagnose/cause.py`), or what is done about it.
-"""
+"""Cause before cure: the ladder of replays for one step of a run (`longhaul diagnose`)."""
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace

@@ -6,9 +6,6 @@ one works.
 
 All ranks climb together, as a step is computed by all of them. What they decide follows from
 figures, which are taken from rank 0; where a rank by itself may have to give up, all of them do.
-
-Enters: a question, a step on loan. Leaves: a verdict and the figures that led to it.
-Never knows: how figures become a verdict (`diagnose/cause.py`), runs, journals.
 """
 
 import math

@@ -1,9 +1,4 @@
-"""Steps computed again: as they were trained, or in plain form.
-
-Enters: a training state, and what each step is given. Leaves: the figures of the steps, and the
-state between any two of them. Never knows: runs or verdicts; it writes no file, and the
-generators and flags of the process are as before when a replay is over.
-"""
+"""Steps computed again: as they were trained, or in plain form."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager

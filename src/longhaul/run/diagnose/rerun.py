@@ -3,8 +3,6 @@
 Another node, another device, another version of the software: whatever it is, it needs nothing
 of the run but the bundles, and says in JSON what it computed, twice over. The file is what
 `longhaul diagnose --witness FILE` takes.
-
-Enters: folders of bundles. Leaves: figures. Never knows: the run, or what was recorded.
 """
 
 import argparse

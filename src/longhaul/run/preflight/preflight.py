@@ -2,9 +2,6 @@
 
 The recipe is checked at its true size where that is arithmetic (memory, disk, intervals), and
 trained as its small twin where it is not: every switch, no size (`config/shrink.py`).
-
-Enters: what was typed. Leaves: a report, line by line, and its verdict.
-Never knows: how a check is made; each is a function of the ground in a room of its own.
 """
 
 import json
@@ -264,7 +261,7 @@ def _layouts(ground: Ground) -> Iterator[Check]:
 
 
 def _learning(ground: Ground) -> Iterator[Check]:
-    from longhaul.run.preflight.learning import check_learning
+    from longhaul.run.preflight.memory import check_learning
 
     return check_learning(ground)
 

@@ -37,8 +37,8 @@ from longhaul.run.train.precision import with_formats
 from longhaul.run.train.rendezvous import form_ranks
 from longhaul.run.train.shared_memory_snapshot import Origin
 from longhaul.supervise.elastic import LIGHTHOUSE, REPLICA, pilot_is_there
-from longhaul.supervise.healing import tell_healing
-from longhaul.supervise.ranks.lifeline import hold_on
+from longhaul.supervise.history import tell_healing
+from longhaul.supervise.pipes import hold_on
 from longhaul.supervise.ranks.progress import ProgressFile, progress_path
 from longhaul.train.elastic import (
     CompanionTrainer,

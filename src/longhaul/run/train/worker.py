@@ -30,8 +30,8 @@ from longhaul.run.train.run_log import Book
 from longhaul.run.train.tiers import Tiers
 from longhaul.supervise.elastic import REPLICA
 from longhaul.supervise.nodes.placement import within_layout
+from longhaul.supervise.pipes import hold_on
 from longhaul.supervise.ranks.group import ATTEMPT, BEGAN
-from longhaul.supervise.ranks.lifeline import hold_on
 from longhaul.supervise.ranks.progress import ProgressFile, progress_path
 from longhaul.supervise.ranks.stacks import answer_for_stacks
 

@@ -1,9 +1,4 @@
-"""Asking something of a node: a short process there that answers with one line of JSON.
-
-Enters: a node's command, words, a deadline. Leaves: the answer, or why there is none; and no
-process once it is closed.
-Never knows: what is asked, or what follows from the answer.
-"""
+"""Asking something of a node: a short process there that answers with one line of JSON."""
 
 import json
 import os

@@ -3,14 +3,9 @@
 It runs where the workers would, as a process of its own with a deadline, because what it looks
 for may hang or crash it: that the devices are there, multiply matrices right, and have lost no
 memory; that memory keeps what is written to it; that the run's folder can be written.
-
-Enters: a folder, a number of slots. Leaves: one line of JSON: whether it passed, why not,
-figures, and what the node is known by.
-Never knows: runs, or what follows (`reputation.py`).
 """
 
 import hashlib
-import importlib
 import json
 import os
 import sys
@@ -22,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from longhaul.core.units import Bytes, Seconds
-from longhaul.supervise.nodes.identity import read_node
 from longhaul.supervise.nodes.inquiry import Answer, Inquiry, wait_for_all
+from longhaul.supervise.nodes.ledger import read_node
 
 PROBE_WITHIN_S: Seconds = 120.0
 """A healthy node needs some seconds, nearly all of them to import torch; cold disks take more."""
@@ -68,13 +63,12 @@ class Unfit(Exception):
 
 def probe_words(command: Sequence[str], folder: Path, slots: int) -> list[str]:
     """The command line of a probe."""
-    program = [sys.executable, "-m", "longhaul.supervise.nodes.qualify", str(folder), str(slots)]
-    return [*command, *program]
+    return [*command, sys.executable, "-m", __name__, str(folder), str(slots)]
 
 
 def identity_words(command: Sequence[str]) -> list[str]:
     """The command line that only asks what a node is known by."""
-    return [*command, sys.executable, "-m", "longhaul.supervise.nodes.qualify"]
+    return [*command, sys.executable, "-m", __name__]
 
 
 def probe_here(folder: Path, slots: int, wait: Callable[[Seconds], bool]) -> Probe | None:
@@ -160,8 +154,7 @@ def check_product(
 def check_devices(slots: int, has_gpus: bool) -> dict[str, Any]:
     """That torch sees the devices, and that they compute right."""
     try:
-        # Not an import statement: supervisors import this file, and never torch.
-        torch = importlib.import_module("torch")
+        import torch  # here, because supervisors import this file, and never torch
     except ImportError as error:
         raise Unfit(f"torch cannot be imported ({error})") from error
     devices = ["cpu"]

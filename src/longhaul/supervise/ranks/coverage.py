@@ -1,8 +1,4 @@
-"""What can be watched of the ranks of a layout, and what cannot, and why.
-
-Enters: a layout, how often ranks are compared, what they compute on. Leaves: a sentence for each
-kind of look. Never knows: ranks, or what a look finds.
-"""
+"""What can be watched of the ranks of a layout, and what cannot, and why."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

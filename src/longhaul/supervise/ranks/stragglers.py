@@ -2,9 +2,6 @@
 
 After a collective all ranks have taken equally long, because the fast ones wait for the slow one;
 so what counts is each rank's own time before it (incident M5).
-
-Enters: per step, the compute seconds of every rank. Leaves: who is slower, since when, at what
-price. Never knows: how the seconds were measured, or what is done about it.
 """
 
 import math

@@ -3,7 +3,7 @@ import signal
 import pytest
 
 from longhaul.core.errors import ExitCode
-from longhaul.supervise.ranks.ends import End, group_end
+from longhaul.supervise.ends import End, group_end
 
 RUNS = None
 

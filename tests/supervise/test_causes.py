@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from longhaul.core.errors import RecipeError
-from longhaul.supervise.causes.classify import (
+from longhaul.supervise.causes import (
     Death,
     classify,
     first_cause,

@@ -1,23 +1,55 @@
-"""From how a rank died to a cause with its remedy: pure judgement by signatures.
-
-Signatures are a versioned TOML file in the package, which a user's own file extends.
-
-Enters: exit code, log's end, kernel messages; signatures. Leaves: a cause; what no signature
-knows gets the shape of its message as its name, so that the same trouble is counted together.
-Never knows: how the evidence was come by.
+"""From how a rank died to a cause with its remedy: pure judgement by signatures, a versioned TOML
+file in the package (`signatures.toml`), which a user's own file extends; and what the kernel has
+said lately. What no signature knows gets the shape of its message as its name, so that the same
+trouble is counted together.
 """
 
-import importlib.resources
+import os
 import re
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from longhaul.core.errors import RecipeError
 from longhaul.core.strict import DamagedFile, parse_toml, read_toml
-from longhaul.core.units import Seconds
+from longhaul.core.units import Bytes, Seconds
+
+LATELY_S: Seconds = 1800.0
+"""What a rank dies of has befallen its device so long before at most: its collectives wait for
+their timeout. An older message is of somebody else's death."""
+_KERNEL_LOG = "/dev/kmsg"
+_RECORD: Bytes = 8192
+_MOST_RECORDS = 50_000
+
+
+def kernel_lines(since: Seconds, path: str = _KERNEL_LOG) -> str:
+    """The kernel's messages since a monotonic time, a line each.
+
+    Many systems let only the administrator read them; then there are none.
+    """
+    lines: list[str] = []
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            for _ in range(_MOST_RECORDS):
+                try:
+                    record = os.read(descriptor, _RECORD).decode(errors="replace")
+                except BrokenPipeError:  # the oldest were just written over
+                    continue
+                if not record:
+                    break
+                # "priority,sequence,microseconds since boot,flags;message"
+                head, _, message = record.partition(";")
+                fields = head.split(",")
+                if len(fields) > 2 and fields[2].isdecimal() and int(fields[2]) / 1e6 >= since:
+                    lines.append(message.split("\n", 1)[0])
+        finally:
+            os.close(descriptor)
+    return "\n".join(lines)
+
 
 Remedy = Literal["restart", "probe", "cordon", "stop"]
 _FORMAT = 1
@@ -197,7 +229,7 @@ def load_signatures(own: str | None = None) -> tuple[Signature, ...]:
     Raises:
         RecipeError: the file cannot be read, or a signature in it makes no sense.
     """
-    built_in = importlib.resources.files("longhaul.supervise.causes") / "signatures.toml"
+    built_in = Path(__file__).with_name("signatures.toml")
     known = _read(parse_toml(built_in.read_text(encoding="utf-8"), "built in"), "signatures.toml")
     if own is None:
         return known

@@ -2,7 +2,7 @@ import os
 import threading
 from pathlib import Path
 
-from longhaul.supervise.causes.kernel_log import kernel_lines
+from longhaul.supervise.causes import kernel_lines
 
 
 def test_only_what_was_said_since_counts(tmp_path: Path) -> None:
