@@ -70,7 +70,7 @@ def diagnose(
 
 def told(found: Diagnosed) -> Iterator[str]:
     """The verdict for a person: what was seen, what each rung gave, and the cause."""
-    from longhaul.run.diagnose.cause import symptom_in_words
+    from longhaul.run.diagnose.search import symptom_in_words
 
     ladder, step = found.ladder, found.symptom.first_step
     yield symptom_in_words(found.symptom)

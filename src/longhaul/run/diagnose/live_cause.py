@@ -13,9 +13,9 @@ from longhaul.core.records import StepRecord
 from longhaul.diagnose.cause import Verdict
 from longhaul.diagnose.symptom import Series, Symptom, symptom_of, symptom_since
 from longhaul.recover.plan import Plan, Safe
-from longhaul.run.diagnose.cause import symptom_in_words
-from longhaul.run.diagnose.climb import NoReplay, Question, look_into, unknown
+from longhaul.run.diagnose.live_search import NoReplay, Question, look_into, unknown
 from longhaul.run.diagnose.recorded import figures_of
+from longhaul.run.diagnose.search import symptom_in_words
 from longhaul.run.train.run_log import Book
 from longhaul.train.leading import LeadingTrainer
 from longhaul.train.trainer import Trainer

@@ -1,15 +1,15 @@
-"""The ladder of replays in a live run: steps computed again, with one thing changed at a time.
+"""The search for a cause in a live run: steps computed again with the live step.
 
 Replays are few. Half of the learning rate comes before other data: what goes away with it needs no
 other data, and what goes away with other data needs no more rates. Then lower rates are tried until
 one works.
 
-All ranks climb together, as a step is computed by all of them. What they decide follows from
+All ranks search together, as a step is computed by all of them. What they decide follows from
 figures, which are taken from rank 0; where a rank by itself may have to give up, all of them do.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,35 +20,31 @@ from longhaul.checkpoint.snapshots import DamagedSnapshot
 from longhaul.config.recipe import Recipe
 from longhaul.core.records import StepRecord
 from longhaul.data.batches import BatchRequest
-from longhaul.diagnose.cause import (
-    SAME_BITS,
-    Ladder,
-    Verdict,
-    apart,
-    decide,
-    reproduced,
-)
+from longhaul.diagnose.cause import SAME_BITS, Ladder, Verdict, apart, decide, reproduced
 from longhaul.diagnose.symptom import Series, Symptom, working_rate
 from longhaul.logbook.ledger import LedgerState
 from longhaul.parallel.control import Control, first_does
 from longhaul.recover.plan import Safe
 from longhaul.run.diagnose.bundle import Bundle, StepInput, given_to, with_rate
-from longhaul.run.diagnose.cause import has_dropout, rounding_of, symptom_in_words
 from longhaul.run.diagnose.recorded import figures_of
 from longhaul.run.diagnose.replays import Replayer
+from longhaul.run.diagnose.search import (
+    CauseSearch,
+    Experiment,
+    has_dropout,
+    rounding_of,
+    skip,
+    symptom_in_words,
+)
 from longhaul.store.commit import checkpoint_path
 from longhaul.store.strict import RefusedCheckpoint
 from longhaul.train.loan import Loan
 from longhaul.train.trainer import Trainer
 
-_SHIFTS = (-1, -2, 8, 16)
-"""Where other data is taken from: so many lengths of the stretch back, which was sound, or on."""
 LIVE_RATES = tuple(0.5 * 0.25**n for n in range(7))
 """Factors on the learning rate, the half and then by powers of four: down to 1/8192 of it."""
 _SEARCHED = 2
 """Times `recover.diagnose_steps`, the steps before that included, for the rate that works."""
-_CHOICES = 2
-"""Stretches of other data that are tried."""
 _NOT_LIVE = {
     "witness": "a live run asks no other device (`longhaul diagnose RUN --step N --witness` does)",
     "software": "a live run has no other software (`longhaul diagnose RUN --step N --python` has)",
@@ -91,7 +87,7 @@ def look_into(
     checkpoints: Path,
     stop_wanted: Callable[[], bool] = lambda: False,
 ) -> tuple[Verdict, dict[str, Any]]:
-    """Climb with the live step, and give it back as it was; all ranks together.
+    """Search with the live step, and give it back as it was; all ranks together.
 
     Args:
         question: rank 0's.
@@ -107,9 +103,9 @@ def look_into(
         loan = _lent(trainer, control)
     except NoReplay as why:
         return unknown(why), {}
-    climb = _Climb(question, trainer, loan, checkpoints, stop_wanted)
+    search = LiveSearch(question, trainer, loan, checkpoints, stop_wanted)
     try:
-        verdict = climb.climb()
+        verdict = search.find()
     except Exception as error:
         if control is not None and not isinstance(error, _MET_BY_ALL):
             raise
@@ -117,11 +113,11 @@ def look_into(
     finally:
         # What fails here does end the attempt: nobody goes on from half a state.
         trainer.take_back(loan)
-    return verdict, climb.figures()
+    return verdict, search.figures()
 
 
 def unknown(error: Exception) -> Verdict:
-    """A ladder that cannot be climbed."""
+    """The verdict where nothing can be computed again."""
     said = str(error) if isinstance(error, NoReplay) else f"{type(error).__name__}: {error}"
     return Verdict("undetermined", "", f"it could not be looked for: {said}")
 
@@ -145,8 +141,11 @@ def _lent(trainer: Trainer, control: Control | None) -> Loan:
     raise NoReplay(why)
 
 
-class _Climb:
-    """The rungs, one after the other, until one changes the answer or the steps are spent."""
+class LiveSearch(CauseSearch):
+    """Steps made again by the live trainer, no more of them than the settings allow."""
+
+    shifts = (-1, -2, 8, 16)  # back, which was sound, or on
+    choices = 2
 
     def __init__(
         self,
@@ -156,6 +155,7 @@ class _Climb:
         checkpoints: Path,
         stop_wanted: Callable[[], bool],
     ) -> None:
+        super().__init__(question.symptom, question.set_out)
         self._question = question
         self._settings: Recipe = trainer.settings
         self._ledger: LedgerState = trainer.ledger
@@ -164,32 +164,28 @@ class _Climb:
         self._loan = loan
         self._checkpoints = checkpoints
         self._stop_wanted = stop_wanted
-        self._replayer = Replayer(loan.step, trainer.settings)
-        self._frames: dict[int, Bundle] = {}
+        self.replayer = Replayer(loan.step, trainer.settings)
         self._spent = 0
-        self._ladder: Ladder | None = None
 
-    def climb(self) -> Verdict:
-        """Replay until the verdict is found."""
-        question = self._question
-        if why := self._too_many(len(question.line)):
+    def find(self) -> Verdict:
+        """Replay until the verdict is found; of a rate that is too high also which one works."""
+        if why := self._refusal(len(self._question.line)):
             raise NoReplay(why)
-        self._ladder = self._as_trained()
-        verdict = decide(question.symptom, self._ladder)
-        if not reproduced(self._ladder):
-            return verdict  # what does not come again cannot be seen to go away
-        for rung in (self._plain, self._half_rate, self._other_data):
-            self._ladder = rung(self._ladder)
-            verdict = decide(question.symptom, self._ladder)
-            if verdict.found:
-                break
-        if verdict.cause in ("undetermined", "hyper-parameter"):
-            verdict = self._search_rate(self._ladder)
+        verdict = super().find()
+        assert self.ladder is not None
+        if reproduced(self.ladder) and verdict.cause in ("undetermined", "hyper-parameter"):
+            return self._search_rate(self.ladder)
         return verdict
+
+    def _experiments(self, ladder: Ladder) -> Sequence[Experiment]:
+        """None where what went wrong does not come again, and so cannot be seen to go away."""
+        if not reproduced(ladder):
+            return ()
+        return self._plain, self._half_rate, self.other_data
 
     def figures(self) -> dict[str, Any]:
         """The rungs in figures, for the journal."""
-        question, ladder = self._question, self._ladder
+        question, ladder = self._question, self.ladder
         found: dict[str, Any] = {
             "symptom": symptom_in_words(question.symptom),
             "began": question.origin.step,
@@ -214,27 +210,48 @@ class _Climb:
         return found | {"rungs": rungs, "skipped": dict(ladder.skipped)}
 
     def _as_trained(self) -> Ladder:
-        """The same again, which measures the noise: the run itself was the first time."""
+        """The same again: the run itself was the first time."""
         question = self._question
         recorded = tuple(map(figures_of, question.line))
         replays = [self._from_origin()]
         if _alike(replays[0], recorded):
             replays.append(recorded)
-        elif not self._too_many(len(question.line)):
+        elif not self._refusal(len(question.line)):
             replays.append(self._from_origin())
         return Ladder(
             recorded=recorded,
             replays=tuple(replays),
             here=self._at_frames(replays[0]),
             here_again=self._at_frames(replays[-1]),
-            as_trained=tuple(f for f in replays[0] if f.step > question.set_out),
+            as_trained=tuple(f for f in replays[0] if f.step > self.set_out),
             rounding=rounding_of(self._settings),
             skipped=_NOT_LIVE,
         )
 
+    def _frame(self, step: int) -> Bundle:
+        return self.replayer.bundle(())
+
+    def _stretch(self) -> tuple[int, int, int]:
+        varied = self._question.varied
+        return varied[0].draw, varied[-1].next_draw - varied[0].draw, len(varied)
+
+    def _varied(self, shift: int = 0, factor: float = 1.0) -> Series:
+        inputs = self._inputs(self.set_out + 1, self.symptom.step, shift)
+        varied = (with_rate(given, factor) for given in inputs)
+        return self._replay(self.frames[self.set_out + 1], varied, len(self._question.varied))
+
+    def _refusal(self, steps: int, times: int = 1) -> str:
+        """`recover.diagnose_steps` bounds all replays together."""
+        most = self._settings.recover.diagnose_steps * times
+        if self._spent + steps <= most:
+            return ""
+        already = f" after {self._spent}" if self._spent else ""
+        allows = "allows" if times == 1 else f"times {times} allows"
+        return f"it takes {steps} steps{already}, and recover.diagnose_steps {allows} {most}"
+
     def _plain(self, ladder: Ladder) -> Ladder:
         steps = sum(map(len, ladder.here))
-        why = self._too_many(steps)
+        why = self._refusal(steps)
         if self._settings.precision.half_weights is not None:
             why = "weights in float32 would be a second copy of the model on the device"
         elif has_dropout(self._settings):
@@ -242,10 +259,10 @@ class _Climb:
         elif self._settings.parallel.pipeline > 1 and self._settings.precision.compute != "float32":
             why = "the stages of a pipeline hand on what they compute in the format of training"
         if why:
-            return _skip(ladder, "plain", why)
+            return skip(ladder, "plain", why)
         found = []
-        with self._replayer.in_plain_form():
-            for bundle, here in zip(self._in_order(), ladder.here, strict=True):
+        with self.replayer.in_plain_form():
+            for bundle, here in zip(self.captured(), ladder.here, strict=True):
                 inputs = self._inputs(here[0].step, here[-1].step)
                 parts = 1 if self._loan.step.device.type == "cpu" else _CUT
                 plain = (_in_parts(given, parts) for given in inputs)
@@ -259,46 +276,29 @@ class _Climb:
         """Down by powers of four until a rate works, so that the run can go there at once: each
         rollback that finds one by halving costs more than all of these replays.
         """
-        symptom = self._question.symptom
+        symptom = self.symptom
         for factor in LIVE_RATES[1:]:
             works = working_rate(symptom, ladder.lower_rates)
             if (works and ladder.lower_rates[-1][0] < works) or "rate" in ladder.skipped:
                 break  # the one below it was no better
             ladder = self._at_rate(ladder, factor, _SEARCHED)
-        self._ladder = ladder
+        self.ladder = ladder
         return decide(symptom, ladder)
-
-    def _at_rate(self, ladder: Ladder, factor: float, times: int = 1) -> Ladder:
-        if why := self._too_many(len(self._question.varied), times):
-            return _skip(ladder, "rate", why)
-        inputs = (with_rate(given, factor) for given in self._varied())
-        series = self._replay(self._begin(), inputs, len(self._question.varied))
-        return replace(ladder, lower_rates=(*ladder.lower_rates, (factor, series)))
-
-    def _other_data(self, ladder: Ladder) -> Ladder:
-        varied = self._question.varied
-        first, blocks = varied[0].draw, varied[-1].next_draw - varied[0].draw
-        shifts = [times * blocks for times in _SHIFTS if first + times * blocks >= 0][:_CHOICES]
-        if why := self._too_many(len(shifts) * len(varied)):
-            return _skip(ladder, "data", why)
-        found = [self._replay(self._begin(), self._varied(by), len(varied)) for by in shifts]
-        return replace(ladder, other_data=tuple(found))
 
     def _from_origin(self) -> Series:
         """All steps from the origin on; the first time the states at two of them are kept."""
-        question, found = self._question, []
         self._go_to_origin()
-        wanted = {question.set_out + 1, question.symptom.first_step} - self._frames.keys()
-        for given in self._inputs(question.origin.step + 1, question.symptom.step):
-            self._replayer.prepare(given)
-            if given.step in wanted:
-                self._frames[given.step] = self._replayer.bundle(())
-            found.append(self._replayer.make(given))
+        wanted = {self.set_out + 1, self.symptom.first_step} - self.frames.keys()
+        inputs = self._inputs(self._question.origin.step + 1, self.symptom.step)
+        return self._same(self._made(self._counted(inputs), wanted))
+
+    def _counted(self, inputs: Iterator[StepInput]) -> Iterator[StepInput]:
+        for given in inputs:
+            yield given
             self._spent += 1
-        return self._same(tuple(found))
 
     def _go_to_origin(self) -> None:
-        origin, replayer = self._question.origin, self._replayer
+        origin, replayer = self._question.origin, self.replayer
 
         def parts_for(facts: Mapping[str, Any]) -> Mapping[str, Stateful]:
             return replayer.parts_for(facts, self._loan.dataset)
@@ -312,14 +312,11 @@ class _Climb:
 
     def _replay(self, bundle: Bundle, inputs: Iterator[StepInput], steps: int) -> Series:
         self._spent += steps
-        return self._same(self._replayer.replay(bundle, inputs))
+        return self._same(self.replayer.replay(bundle, inputs))
 
     def _same(self, series: Series) -> Series:
         """Rank 0's figures, so that all ranks decide alike."""
         return series if self._control is None else self._control.share(series)
-
-    def _varied(self, shift: int = 0) -> Iterator[StepInput]:
-        return self._inputs(self._question.set_out + 1, self._question.symptom.step, shift)
 
     def _inputs(self, first: int, last: int, shift: int = 0) -> Iterator[StepInput]:
         """What these steps were given, with draws `shift` further on."""
@@ -328,14 +325,9 @@ class _Climb:
                 continue
             if self._must_stop():
                 raise NoReplay("the run has to stop")
-            batch = self._loan.batches.read(
-                BatchRequest(
-                    record.draw + shift,
-                    record.sequences,
-                    record.sequence_length,
-                    self._ledger.skips,
-                )
-            )
+            size = record.sequences, record.sequence_length
+            request = BatchRequest(record.draw + shift, *size, self._ledger.skips)
+            batch = self._loan.batches.read(request)
             if not shift and (batch.draw, batch.next_draw) != (record.draw, record.next_draw):
                 raise NoReplay(f"the data of step {record.step:,} is passed over by now")
             yield given_to(record, self._settings, batch, self._ledger.resets)
@@ -344,25 +336,10 @@ class _Climb:
         wanted = self._stop_wanted()
         return wanted if self._control is None else bool(self._control.first_number(wanted))
 
-    def _begin(self) -> Bundle:
-        return self._frames[self._question.set_out + 1]
-
-    def _in_order(self) -> list[Bundle]:
-        return [self._frames[step] for step in sorted(self._frames)]
-
     def _at_frames(self, series: Series) -> tuple[Series, ...]:
         """Of each state that was kept, its step and the one after, where a wrong update shows."""
-        steps = sorted(self._frames)
+        steps = sorted(self.frames)
         return tuple(tuple(f for f in series if step <= f.step <= step + 1) for step in steps)
-
-    def _too_many(self, steps: int, times: int = 1) -> str:
-        """Why so many steps more may not be computed; empty if they may."""
-        most = self._settings.recover.diagnose_steps * times
-        if self._spent + steps <= most:
-            return ""
-        already = f" after {self._spent}" if self._spent else ""
-        allows = "allows" if times == 1 else f"times {times} allows"
-        return f"it takes {steps} steps{already}, and recover.diagnose_steps {allows} {most}"
 
 
 def _in_parts(given: StepInput, parts: int) -> StepInput:
@@ -372,7 +349,3 @@ def _in_parts(given: StepInput, parts: int) -> StepInput:
 
 def _alike(a: Series, b: Series) -> bool:
     return all(apart(x, y, SAME_BITS) <= 1.0 for x, y in zip(a, b, strict=True))
-
-
-def _skip(ladder: Ladder, rung: str, why: str) -> Ladder:
-    return replace(ladder, skipped={**ladder.skipped, rung: why})
