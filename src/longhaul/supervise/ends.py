@@ -114,6 +114,17 @@ Say = Callable[[str], None]
 _LAST_WORDS: Bytes = 16_384
 
 
+def ended(
+    cause: Cause, plan: Plan, rank: int | None, codes: Sequence[int | None], step: int | None
+) -> dict[str, object]:
+    """What the journal says of a failure and what follows it."""
+    return {
+        "reason": in_words(cause), "cause": cause.name, "remedy": cause.remedy, "rank": rank,
+        "exit_codes": list(codes), "said": cause.message, "reached": step,
+        "poisoned": plan.poison, "follows": plan.reason,
+    }  # fmt: skip
+
+
 def tell_failure(say: Say, group: Group, cause: Cause, plan: Plan, times: int) -> None:
     """What has failed, for the how manyth time, and what follows."""
     say(f"WARNING: {in_words(cause)}" + (f" (time {times} in this run)" * (times > 1)))

@@ -19,8 +19,8 @@ from longhaul.supervise.ends import (
     End,
     cause_of_death,
     cause_of_hang,
+    ended,
     group_end,
-    in_words,
     no_world,
     tell_failure,
     tell_last_words,
@@ -313,21 +313,10 @@ class Supervisor:
             plan = Plan(False, f"{cause.name}, while stopping", exit_code=self._stop)
         if plan.poison is not None:
             chronicle.poison(plan.poison, usable[plan.poison], step or 0, plan.reason)
-        told = {
-            "reason": in_words(cause),
-            "cause": cause.name,
-            "remedy": cause.remedy,
-            "rank": cause.rank,
-            "exit_codes": codes,
-            "said": cause.message,
-            "reached": step,
-            "poisoned": plan.poison,
-            "follows": plan.reason,
-        }
+        told = ended(cause, plan, cause.rank, codes, step)
         judged = self._fleet.judge(cause, step, verdict) if self._fleet is not None else None
-        event = chronicle.tell(
-            "attempt-ended", step or 0, told | (judged[1] if judged else {}), seconds
-        )
+        told |= judged[1] if judged else {}
+        event = chronicle.tell("attempt-ended", step or 0, told, seconds)
         chronicle.close()
         self._began = event.time
         times = sum(earlier.cause == cause.name for earlier in before) + 1
