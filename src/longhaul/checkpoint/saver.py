@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from longhaul.checkpoint.capture import TrainingState
-from longhaul.checkpoint.staging import Staging
+from longhaul.checkpoint.host_buffers import Staging
 from longhaul.checkpoint.write import Stage, needed_bytes, render_facts, write_checkpoint
 from longhaul.core.clocks import Clock
 from longhaul.core.errors import NotOwner

@@ -3,7 +3,7 @@
 A snapshot is one flat buffer that holds all tensors, and the facts as JSON: the same capture as a
 checkpoint's, no pickle. Buffers are allocated once and used again; when the next one would not
 fit the budget, the oldest snapshot gives up its own. Where a supervisor has shared memory, they lie
-there (`shared_buffers.py`), and outlive this process.
+there (`host_buffers.py`), and outlive this process.
 """
 
 import json
@@ -25,7 +25,7 @@ from longhaul.checkpoint.capture import (
     local_of,
 )
 from longhaul.checkpoint.capture import hand_back as hand_back_to
-from longhaul.checkpoint.shared_buffers import (
+from longhaul.checkpoint.host_buffers import (
     Place,
     SharedBuffer,
     SharedBuffers,

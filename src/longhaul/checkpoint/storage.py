@@ -35,8 +35,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
-from longhaul.checkpoint.layout import StoredChunk, to_json
-from longhaul.checkpoint.planners import PiecesLoadPlanner, PiecesSavePlanner
+from longhaul.checkpoint.layout import PiecesLoadPlanner, PiecesSavePlanner, StoredChunk, to_json
 from longhaul.checkpoint.tensor_file import DTYPES, METADATA_NAME, SUFFIX, write_tensor_file
 from longhaul.core.pieces import Pieces
 from longhaul.parallel.control import Control

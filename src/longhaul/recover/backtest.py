@@ -18,9 +18,9 @@ from longhaul.config.recipe import Recipe
 from longhaul.core.records import Decision, Event, Finding, Record, StepRecord
 from longhaul.diagnose.cause import Verdict
 from longhaul.logbook.ledger import LedgerState, fold
+from longhaul.recover.draft import verdict_in
 from longhaul.recover.judgement import Draft, Judgement
 from longhaul.recover.plan import WHO, Plan
-from longhaul.recover.shape import verdict_in
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,10 @@ from longhaul.diagnose.cause import Verdict
 from longhaul.diagnose.diagnosis import Diagnosis
 from longhaul.logbook.ledger import LedgerState
 from longhaul.logbook.timeline import STEP_BUCKETS
+from longhaul.recover.draft import asks_for_cause, shaped
 from longhaul.recover.plan import Plan, Safe, Situation, Where, sizes_of
 from longhaul.recover.policy import LOOK_EVERY_STEPS, Policy
 from longhaul.recover.probation import Course, good_states
-from longhaul.recover.shape import asks_for_cause, shaped
 
 _RECENT_STEPS = 64
 """Steps that typical figures are taken from."""

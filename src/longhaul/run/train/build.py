@@ -12,8 +12,8 @@ from pathlib import Path
 
 import torch
 
+from longhaul.checkpoint.host_buffers import SharedBuffers
 from longhaul.checkpoint.saver import Saver
-from longhaul.checkpoint.shared_buffers import SharedBuffers
 from longhaul.checkpoint.shared_memory import slots
 from longhaul.checkpoint.snapshots import SnapshotRing
 from longhaul.config.load import with_overrides

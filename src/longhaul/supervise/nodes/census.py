@@ -14,10 +14,9 @@ from longhaul.config.supervise import NodeSection
 from longhaul.core.clocks import Clock
 from longhaul.core.units import Seconds
 from longhaul.supervise.faults.signs import DrillSigns
-from longhaul.supervise.nodes.inquiry import Answer, Inquiry, wait_for_all
 from longhaul.supervise.nodes.ledger import Node, read_node
 from longhaul.supervise.nodes.placement import NODE, NODE_PARTS, Machine
-from longhaul.supervise.nodes.qualify import identity_words
+from longhaul.supervise.nodes.qualify import Answer, Inquiry, identity_words, wait_for_all
 
 ORDER_WITHIN_S: Seconds = 3600.0
 

@@ -34,10 +34,16 @@ from longhaul.supervise.nodes.history import (
     ordered,
     spans,
 )
-from longhaul.supervise.nodes.inquiry import Inquiry, wait_for_all
 from longhaul.supervise.nodes.ledger import NodeEvent, append, read
 from longhaul.supervise.nodes.placement import Machine, NodePlan, World
-from longhaul.supervise.nodes.qualify import PROBE_WITHIN_S, Probe, probe_of, probe_words
+from longhaul.supervise.nodes.qualify import (
+    PROBE_WITHIN_S,
+    Inquiry,
+    Probe,
+    probe_of,
+    probe_words,
+    wait_for_all,
+)
 from longhaul.supervise.nodes.reputation import admit
 from longhaul.supervise.nodes.roster import Choice, LeftOut, Standing, choose
 from longhaul.supervise.restart import PATIENCE_S
