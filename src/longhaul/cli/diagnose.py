@@ -16,7 +16,7 @@ from longhaul.cli.options import RUNS, RunName, RunsFolder
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from longhaul.diagnose.symptom import Series
+    from longhaul.diagnose.signs import Series
     from longhaul.run.diagnose.cause import Diagnosed
     from longhaul.run.diagnose.rerun import Elsewhere
 

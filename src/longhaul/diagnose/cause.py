@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
-from longhaul.diagnose.symptom import HALF_WAY, Figures, Series, Symptom, working_rate
+from longhaul.diagnose.signs import HALF_WAY, Figures, Series, Symptom, working_rate
 
 Cause = Literal[
     "machine", "parallel or kernel bug", "software", "data", "hyper-parameter", "undetermined"

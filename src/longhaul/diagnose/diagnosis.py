@@ -20,7 +20,7 @@ from longhaul.diagnose.growth import Growth
 from longhaul.diagnose.non_finite import LossScaleCollapse, NonFinite
 from longhaul.diagnose.overfitting import Overfitting, TooGood
 from longhaul.diagnose.progress import FrozenGroup, Plateau, SlowProgress
-from longhaul.diagnose.sign import Change, Detector, Sign, Signs
+from longhaul.diagnose.signs import Change, Detector, Sign, Signs
 from longhaul.diagnose.spikes import GradientSpike, LossSpike
 from longhaul.diagnose.throughput import ThroughputDrop
 

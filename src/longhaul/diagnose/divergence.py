@@ -14,7 +14,7 @@ import math
 from longhaul.config.diagnose import DivergenceLimits
 from longhaul.core.records import Severity, StepRecord
 from longhaul.diagnose.robust import SIGMA_PER_MAD, Noise, Window
-from longhaul.diagnose.sign import HEALTHY, Change, Detector, Mark, Sign, Signs, mark
+from longhaul.diagnose.signs import HEALTHY, Change, Detector, Mark, Sign, Signs, mark
 
 _LEAST_LOSSES = 8
 """Losses that make a first level, to be held against the loss before any update."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from longhaul.config.diagnose import GrowthLimits
 from longhaul.core.records import Severity, StepRecord
 from longhaul.diagnose.robust import trend
-from longhaul.diagnose.sign import HEALTHY, Change, Detector, Mark, Sign, Signs, mark
+from longhaul.diagnose.signs import HEALTHY, Change, Detector, Mark, Sign, Signs, mark
 
 
 class Line(NamedTuple):

@@ -7,7 +7,7 @@ from collections import deque
 
 from longhaul.config.diagnose import LossScaleLimits, NonFiniteLimits
 from longhaul.core.records import Severity, StepRecord
-from longhaul.diagnose.sign import HEALTHY, Change, Detector, Mark, Sign, Signs, mark
+from longhaul.diagnose.signs import HEALTHY, Change, Detector, Mark, Sign, Signs, mark
 
 
 class NonFinite(Detector):

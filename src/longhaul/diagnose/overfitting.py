@@ -12,7 +12,7 @@ from typing import Any
 from longhaul.config.diagnose import OverfittingLimits, TooGoodLimits
 from longhaul.core.records import Event, Severity, StepRecord
 from longhaul.diagnose.robust import SIGMA_PER_MAD, Levels, Window
-from longhaul.diagnose.sign import HEALTHY, Change, Detector, Mark, Sign, Signs, mark
+from longhaul.diagnose.signs import HEALTHY, Change, Detector, Mark, Sign, Signs, mark
 
 _LEVEL_STEPS = 64
 _RECENT_STEPS = 8

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from longhaul.config.diagnose import FrozenGroupLimits, PlateauLimits, SlowProgressLimits
 from longhaul.core.records import Severity, StepRecord
 from longhaul.diagnose.robust import Levels, Window
-from longhaul.diagnose.sign import HEALTHY, Change, Detector, Mark, Sign, Signs, mark
+from longhaul.diagnose.signs import HEALTHY, Change, Detector, Mark, Sign, Signs, mark
 
 _LASTS_SHARE = 0.25
 """Share of its first step by which a plateau must go on to be a warning: some losses rest before

@@ -8,7 +8,7 @@ from collections import deque
 from longhaul.config.diagnose import GradientSpikeLimits, LossSpikeLimits
 from longhaul.core.records import Severity, StepRecord
 from longhaul.diagnose.robust import Baseline, Window
-from longhaul.diagnose.sign import HEALTHY, Change, Detector, Mark, Sign, Signs, mark
+from longhaul.diagnose.signs import HEALTHY, Change, Detector, Mark, Sign, Signs, mark
 
 
 class LossSpike(Detector):

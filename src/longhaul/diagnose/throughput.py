@@ -8,7 +8,7 @@ steps that were seen complete together have each their share of the time (`train
 from longhaul.config.diagnose import ThroughputLimits
 from longhaul.core.records import StepRecord
 from longhaul.diagnose.robust import Baseline
-from longhaul.diagnose.sign import HEALTHY, Change, Detector, Mark, Sign, Signs, mark
+from longhaul.diagnose.signs import HEALTHY, Change, Detector, Mark, Sign, Signs, mark
 
 _BUCKETS = ("training", "redone")
 _SPREAD_BLOCKS = 48

@@ -30,8 +30,7 @@ from longhaul.train.pulse import Pulse
 
 if TYPE_CHECKING:  # one process alone has no use for it, and FSDP takes a second to import
     from longhaul.parallel.parallelize import Parallel
-    from longhaul.parallel.pipeline import StageGPT
-    from longhaul.parallel.schedule import Pass
+    from longhaul.parallel.pipeline import Pass, StageGPT
 
 NUM_FIGURES = 3
 """Leading figures of a step: loss, gradient norm, masked."""

@@ -14,7 +14,7 @@ from longhaul.diagnose.cause import (
     first_difference,
     reproduced,
 )
-from longhaul.diagnose.symptom import Series, Symptom, SymptomKind, symptom_of
+from longhaul.diagnose.signs import Series, Symptom, symptom_of
 from longhaul.logbook.folder import open_run
 from longhaul.parallel.device import own_device, torch_facts
 from longhaul.run.diagnose.bundle import Bundle, save_bundle, with_rate
@@ -34,13 +34,6 @@ LEAD_STEPS = 16
 """Steps before the first sign that the rungs with other data and lower rates set out from."""
 RATES = (0.5, 0.125)
 """Factors on the learning rate: a rate that is ten times too high is too high at half too."""
-_KINDS: Mapping[str, SymptomKind] = {
-    "non-finite": "non-finite",
-    "loss-spike": "loss-spike",
-    "gradient-spike": "gradient-spike",
-    "divergence": "divergence",
-}
-
 Say = Callable[[str], None]
 
 
@@ -112,8 +105,7 @@ def symptom_in(recorded: Recorded) -> Symptom:
     """What stands out at the step, by its finding if the judgement has one, else by its record."""
     seen = symptom_of(recorded.figures(), recorded.step)
     for finding in recorded.findings:
-        kind = _KINDS.get(finding.kind)
-        if kind == seen.kind:
+        if finding.kind == seen.kind:
             return replace(seen, first_step=min(seen.first_step, finding.first_step))
     return seen
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from longhaul.core.records import StepRecord
 from longhaul.diagnose.cause import Verdict
-from longhaul.diagnose.symptom import Series, Symptom, symptom_of, symptom_since
+from longhaul.diagnose.signs import Series, Symptom, symptom_of, symptom_since
 from longhaul.recover.plan import Plan, Safe
 from longhaul.run.diagnose.live_search import NoReplay, Question, look_into, unknown
 from longhaul.run.diagnose.recorded import figures_of

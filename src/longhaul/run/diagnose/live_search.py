@@ -21,7 +21,7 @@ from longhaul.config.recipe import Recipe
 from longhaul.core.records import StepRecord
 from longhaul.data.batches import BatchRequest
 from longhaul.diagnose.cause import SAME_BITS, Ladder, Verdict, apart, decide, reproduced
-from longhaul.diagnose.symptom import Series, Symptom, working_rate
+from longhaul.diagnose.signs import Series, Symptom, working_rate
 from longhaul.logbook.ledger import LedgerState
 from longhaul.parallel.control import Control, first_does
 from longhaul.recover.plan import Safe

@@ -13,7 +13,7 @@ from longhaul.core.records import Decision, Finding, StepRecord
 from longhaul.data.batches import BatchReader, BatchRequest
 from longhaul.data.dataset import Dataset
 from longhaul.data.pinned_text import text_of
-from longhaul.diagnose.symptom import Figures, Series
+from longhaul.diagnose.signs import Figures, Series
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import LedgerState, fold, load_ledger
 from longhaul.logbook.reading import read_journal

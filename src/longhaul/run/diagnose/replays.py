@@ -10,7 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from longhaul.checkpoint.capture import Stateful, TrainingState, capture, hand_back, local_of
 from longhaul.config.recipe import Recipe
 from longhaul.config.train import PrecisionSection
-from longhaul.diagnose.symptom import Figures, Series
+from longhaul.diagnose.signs import Figures, Series
 from longhaul.model.compiling import refuse_without_compiler
 from longhaul.model.initialise import build, to_half
 from longhaul.optim.gate import LossScale

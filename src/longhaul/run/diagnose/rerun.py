@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from longhaul.core.errors import UsageError
-from longhaul.diagnose.symptom import Figures, Series
+from longhaul.diagnose.signs import Figures, Series
 from longhaul.run.diagnose.bundle import Bundle, load_bundle, save_bundle
 
 Twice = tuple[tuple[Series, ...], tuple[Series, ...]]

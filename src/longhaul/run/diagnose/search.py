@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from longhaul.config.recipe import Recipe
 from longhaul.diagnose.cause import FLOAT32, HALF, Ladder, Rounding, Verdict, decide
-from longhaul.diagnose.symptom import Series, Symptom
+from longhaul.diagnose.signs import Series, Symptom
 from longhaul.run.diagnose.bundle import Bundle, StepInput
 from longhaul.run.diagnose.replays import Replayer
 
