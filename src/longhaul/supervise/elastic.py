@@ -33,7 +33,7 @@ from longhaul.supervise.nodes.placement import Post, posts_here, threads_each
 from longhaul.supervise.ownership import RETRY_S, Ownership
 from longhaul.supervise.pipes import PAUSE, STOPS, Ears, listening
 from longhaul.supervise.ranks.group import Group
-from longhaul.supervise.ranks.process import RankProcess
+from longhaul.supervise.ranks.rank_process import RankProcess
 from longhaul.supervise.ranks.watchdog import Watch
 from longhaul.supervise.restart import Failure, Plan, next_plan, without_progress
 from longhaul.supervise.supervisor import Job

@@ -20,8 +20,8 @@ from longhaul.supervise.causes import Death
 from longhaul.supervise.nodes.placement import Post
 from longhaul.supervise.ownership import write_down
 from longhaul.supervise.pipes import Lifeline
-from longhaul.supervise.ranks.process import Outfit, RankProcess
 from longhaul.supervise.ranks.progress import Progress, progress_path, read_progress, said_since
+from longhaul.supervise.ranks.rank_process import Outfit, RankProcess
 from longhaul.supervise.ranks.stacks import (
     forget_recording,
     recorder_environment,

@@ -16,7 +16,7 @@ from typing import IO
 
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder
-from longhaul.supervise.ranks.process import RankProcess
+from longhaul.supervise.ranks.rank_process import RankProcess
 
 _ENTRIES = 2000
 """Of the ring: some steps of a deep model's gatherings."""
