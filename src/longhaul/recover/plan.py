@@ -99,7 +99,7 @@ class Plan:
     rewarm_steps: int = 0
     """Steps over which the learning rate rises again after a reset of the optimizer."""
     price: Mapping[str, float] = field(default_factory=dict)
-    """See `price.price_of`."""
+    """See `draft.price_of`."""
     fallback: str = ""
     """Name of the `[[fallback]]` entry that is forked to; `settings` has its values."""
     undo: tuple[Change, ...] = ()
