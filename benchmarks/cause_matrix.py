@@ -28,7 +28,7 @@ from cause_worlds import Happening, World, living_in, poisoned, train
 from common import at_least, figure, write_results
 from longhaul.core.records import StepRecord
 from longhaul.diagnose.cause import CAUSES, Cause
-from longhaul.diagnose.symptom import Figures, symptom_of
+from longhaul.diagnose.signs import Figures, symptom_of
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal
 from longhaul.run.diagnose.bundle import Bundle, save_bundle

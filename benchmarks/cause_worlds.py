@@ -29,7 +29,7 @@ from longhaul.logbook.run_spec import ask, read_asked, write_asked
 from longhaul.model import attention
 from longhaul.model import gpt as gpt_file
 from longhaul.model.attention import Attention
-from longhaul.optim import adamw as adamw_file
+from longhaul.optim import update_rules as adamw_file
 from longhaul.parallel.device import settle_torch, torch_facts
 from longhaul.run.diagnose.bundle import load_bundle
 from longhaul.run.diagnose.replays import replay_each, settled

@@ -208,8 +208,7 @@ def work(asked: Path, result: Path) -> None:
     """One rank: train all cases; rank 0 trains them alone too, and writes how far apart."""
     import torch
 
-    from longhaul.parallel.layout import Layout
-    from longhaul.parallel.place import find_place
+    from longhaul.parallel.layout import Layout, find_place
     from longhaul.parallel.world import form_world, meet, part
     from longhaul.train.equality import Trace, distance, trace
 

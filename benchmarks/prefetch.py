@@ -120,8 +120,7 @@ def work(asked: argparse.Namespace) -> None:
 
     from longhaul.config.load import load_recipe
     from longhaul.config.size import shrunken
-    from longhaul.parallel.layout import Layout
-    from longhaul.parallel.place import find_place
+    from longhaul.parallel.layout import Layout, find_place
     from longhaul.parallel.world import device_of, form_world, meet, part
 
     torch.set_num_threads(1)

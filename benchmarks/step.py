@@ -141,10 +141,9 @@ def bare_step(recipe: "Recipe", compiled: bool) -> "tuple[TrainingStep, Batch]":
     import torch
 
     from longhaul.data.batches import Batch
-    from longhaul.model.initialise import build
-    from longhaul.model.precision import to_half
-    from longhaul.optim.build import build_optimizer
-    from longhaul.optim.loss_scale import LossScale
+    from longhaul.model.initialise import build, to_half
+    from longhaul.optim.gate import LossScale
+    from longhaul.optim.update_rules import build_optimizer
     from longhaul.parallel.device import choose_device, settle_torch
     from longhaul.train.memory import fitting_micro_sequences
     from longhaul.train.step import TrainingStep

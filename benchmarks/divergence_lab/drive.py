@@ -26,10 +26,9 @@ from longhaul.data.batches import BatchReader
 from longhaul.data.dataset import Dataset
 from longhaul.data.prepare import prepare
 from longhaul.logbook.ledger import LedgerState, fold
-from longhaul.model.initialise import build
-from longhaul.model.precision import to_half
-from longhaul.optim.build import build_optimizer
-from longhaul.optim.loss_scale import LossScale
+from longhaul.model.initialise import build, to_half
+from longhaul.optim.gate import LossScale
+from longhaul.optim.update_rules import build_optimizer
 from longhaul.train.state import Progress
 from longhaul.train.trainer import Identity, Parts, Trainer
 

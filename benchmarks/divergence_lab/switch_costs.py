@@ -30,11 +30,10 @@ from longhaul.config.load import load_recipe, with_overrides
 from longhaul.config.recipe import Recipe
 from longhaul.data.batches import Batch
 from longhaul.model.gpt import GPT
-from longhaul.model.initialise import build
-from longhaul.model.norms import LayerNorm
-from longhaul.model.precision import to_half
+from longhaul.model.initialise import build, to_half
+from longhaul.model.layers import LayerNorm
 from longhaul.model.weights import Linear
-from longhaul.optim.build import build_optimizer
+from longhaul.optim.update_rules import build_optimizer
 from longhaul.train.step import TrainingStep
 
 ISLANDS_BAR = 0.02

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from longhaul.checkpoint.layout import METADATA_NAME, from_json
-from longhaul.checkpoint.planners import PiecesSavePlanner
+from longhaul.checkpoint.layout import METADATA_NAME, PiecesSavePlanner, from_json
 from longhaul.checkpoint.storage import CheckpointWriter, plan_load
 from longhaul.core.pieces import Pieces, cut_parts, pieces_of
 

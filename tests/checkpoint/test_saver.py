@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from longhaul.checkpoint.capture import TrainingState
+from longhaul.checkpoint.host_buffers import Staging
 from longhaul.checkpoint.loader import load
 from longhaul.checkpoint.saver import CheckpointChange, Saver
-from longhaul.checkpoint.staging import Staging
 from longhaul.core import files
 from longhaul.core.clocks import FakeClock
 from longhaul.core.files import moved

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from longhaul.checkpoint.capture import capture
-from longhaul.checkpoint.shared_buffers import SharedBuffers
+from longhaul.checkpoint.host_buffers import SharedBuffers
 from longhaul.checkpoint.shared_memory import DESCRIPTORS, SharedMemory, slots
 from longhaul.checkpoint.snapshots import DamagedSnapshot, Snapshot, SnapshotRing
 

@@ -3,7 +3,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from longhaul.checkpoint.staging import Staging
+from longhaul.checkpoint.host_buffers import Staging
 
 
 def test_the_copy_has_the_same_bits_and_a_life_of_its_own(

@@ -25,8 +25,7 @@ from torch.distributed.checkpoint.planner import (
 )
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
-from longhaul.checkpoint.layout import METADATA_NAME, from_json
-from longhaul.checkpoint.planners import NotATensor
+from longhaul.checkpoint.layout import METADATA_NAME, NotATensor, from_json
 from longhaul.checkpoint.storage import (
     CheckpointReader,
     CheckpointWriter,

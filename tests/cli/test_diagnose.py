@@ -7,7 +7,7 @@ import pytest
 from longhaul.cli.diagnose import diagnose, verdict_lines
 from longhaul.core.errors import UsageError
 from longhaul.diagnose.cause import Ladder, Verdict
-from longhaul.diagnose.symptom import Figures, Symptom
+from longhaul.diagnose.signs import Figures, Symptom
 from longhaul.run.diagnose.cause import Diagnosed
 from longhaul.run.diagnose.rerun import device_named
 

@@ -11,7 +11,7 @@ from longhaul.config.load import load_recipe, parse_override, shipped_recipes
 from longhaul.config.problems import lines_of_settings
 from longhaul.core.errors import ExitCode, RecipeError
 from longhaul.core.strict import MOST_BYTES, DamagedFile, parse_toml, read_toml
-from longhaul.supervise.causes.classify import load_signatures
+from longhaul.supervise.causes import load_signatures
 
 MANY = 100_000
 HOSTILE = {

@@ -14,7 +14,7 @@ from longhaul.diagnose.cause import (
     first_difference,
     reproduced,
 )
-from longhaul.diagnose.symptom import Figures, Series, Symptom
+from longhaul.diagnose.signs import Figures, Series, Symptom
 
 HEALTHY, SPIKED = 2.5, 4.5
 SYMPTOM = Symptom("loss-spike", step=20, first_step=20, healthy=HEALTHY, reached=SPIKED)

@@ -2,7 +2,7 @@
 
 import math
 
-from longhaul.diagnose.levels import Levels
+from longhaul.diagnose.robust import Levels
 
 
 def test_levels_of_a_long_run_are_those_that_were():

@@ -38,8 +38,7 @@ from benchmarks.divergence_lab.switches import (
 from benchmarks.divergence_lab.truth import Truth
 
 from longhaul.config.load import load_recipe, with_overrides
-from longhaul.model.initialise import build
-from longhaul.model.precision import to_half
+from longhaul.model.initialise import build, to_half
 
 FORMS = forms()
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from longhaul.diagnose.symptom import Figures, Symptom, symptom_of, symptom_since
+from longhaul.diagnose.signs import Figures, Symptom, symptom_of, symptom_since
 
 
 def series(*losses: float, gradient: float = 1.0, begin: int = 1) -> tuple[Figures, ...]:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from longhaul.diagnose.symptom import Figures, Symptom, working_rate
+from longhaul.diagnose.signs import Figures, Symptom, working_rate
 
 DIVERGED = Symptom("divergence", step=20, first_step=11, healthy=3.0, reached=7.0)
 

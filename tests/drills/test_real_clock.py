@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from longhaul.core.records import StepRecord
-from longhaul.supervise.fence import left_over
+from longhaul.supervise.ownership import left_over
 
 STEPS = ("--set", "train.steps=120")
 DAY_S = 86_400

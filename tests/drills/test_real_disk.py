@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from longhaul.core.records import Event
-from longhaul.supervise.fence import left_over
+from longhaul.supervise.ownership import left_over
 
 STEPS = ("--set", "train.steps=120")
 

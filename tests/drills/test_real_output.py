@@ -19,7 +19,7 @@ from longhaul.core.records import Event, StepRecord
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal
 from longhaul.store.catalogue import catalogue
-from longhaul.supervise.fence import left_over
+from longhaul.supervise.ownership import left_over
 
 DEADLINE_S = 90.0
 STEPS = 120

@@ -14,8 +14,8 @@ from longhaul.model import attention as attention_module
 from longhaul.model import masks
 from longhaul.model.attention import SAMPLED_ROWS, Attention
 from longhaul.model.carry import Carry
+from longhaul.model.embedding import RotaryPositions, rotate
 from longhaul.model.masks import make_sight
-from longhaul.model.positions import RotaryPositions, rotate
 from longhaul.model.tap import Tap
 
 END = 0

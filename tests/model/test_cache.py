@@ -5,11 +5,10 @@ from hypothesis import strategies as st
 
 from longhaul.config.model import ModelSection
 from longhaul.model.attention import Attention
-from longhaul.model.cache import KeyValueCache
-from longhaul.model.carry import Carry
+from longhaul.model.carry import Carry, KeyValueCache
+from longhaul.model.embedding import RotaryPositions
 from longhaul.model.initialise import build
 from longhaul.model.masks import make_sight
-from longhaul.model.positions import RotaryPositions
 
 END = 0
 

@@ -8,8 +8,7 @@ import torch
 from longhaul.config.model import ModelSection
 from longhaul.model.compiling import compiled_by_shape
 from longhaul.model.gpt import GPT
-from longhaul.model.initialise import build
-from longhaul.model.precision import to_half
+from longhaul.model.initialise import build, to_half
 from longhaul.model.tap import Tap
 
 SHAPE = {"layers": 2, "heads": 2, "width": 16, "context": 8, "vocab_multiple": 8}

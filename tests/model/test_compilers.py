@@ -10,8 +10,8 @@ from longhaul.config.load import load_recipe
 from longhaul.config.recipe import Recipe
 from longhaul.core.errors import ExitCode, RecipeError
 from longhaul.core.output import SilentView
-from longhaul.model import compilers
-from longhaul.model.compilers import refuse_without_compiler
+from longhaul.model import compiling
+from longhaul.model.compiling import refuse_without_compiler
 from longhaul.run.train.launch import Start, start
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -24,8 +24,8 @@ def recipe(*options: str) -> Recipe:
 @pytest.fixture
 def nothing_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    monkeypatch.setattr(compilers.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
-    monkeypatch.setattr(compilers.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(compiling.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
+    monkeypatch.setattr(compiling.importlib.util, "find_spec", lambda name: None)
     for variable in ("CC", "CXX"):
         monkeypatch.delenv(variable, raising=False)
 
@@ -65,8 +65,8 @@ def test_a_compiler_that_the_environment_names_is_looked_for(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "Python.h").touch()
-    monkeypatch.setattr(compilers.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
-    monkeypatch.setattr(compilers.importlib.util, "find_spec", lambda name: "there")
+    monkeypatch.setattr(compiling.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
+    monkeypatch.setattr(compiling.importlib.util, "find_spec", lambda name: "there")
     monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/gcc" if name == "gcc" else None)
     compiled = recipe("machine.compile=true")
     refuse_without_compiler(compiled, CUDA)

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from longhaul.model.lean import squared_relu, unit_rms
+from longhaul.model.layers import squared_relu, unit_rms
 
 
 def given(*shape: int) -> torch.Tensor:

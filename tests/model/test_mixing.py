@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from longhaul.model.mixing import InputMix, Skips
+from longhaul.model.layers import InputMix, Skips
 
 
 def test_the_input_is_mixed_in_by_learned_shares():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from longhaul.config.model import ModelSection
-from longhaul.model.mlp import ACTIVATIONS, MLP
+from longhaul.model.layers import ACTIVATIONS, MLP
 
 FORMULAS = {
     "gelu": lambda x: x * 0.5 * (1 + math.erf(x / math.sqrt(2))),

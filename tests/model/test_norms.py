@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from longhaul.config.model import ModelSection
-from longhaul.model.norms import NORMS, make_norm
+from longhaul.model.layers import NORMS, make_norm
 
 X = torch.randn(5, 24, generator=torch.Generator().manual_seed(0)) * 3 + 1
 

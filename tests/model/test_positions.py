@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from longhaul.config.model import ModelSection
-from longhaul.model.positions import LearnedPositions, RotaryPositions, fill_sinusoidal, rotate
+from longhaul.model.embedding import LearnedPositions, RotaryPositions, fill_sinusoidal, rotate
 
 
 def rotary(

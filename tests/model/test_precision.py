@@ -2,8 +2,7 @@ import pytest
 import torch
 
 from longhaul.config.model import ModelSection
-from longhaul.model.initialise import build
-from longhaul.model.precision import to_half
+from longhaul.model.initialise import build, to_half
 
 BASE = {"layers": 2, "heads": 2, "width": 16, "context": 12}
 FORMS = {

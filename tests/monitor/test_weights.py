@@ -3,11 +3,11 @@ import math
 import pytest
 import torch
 
-from longhaul.model.precision import to_half
+from longhaul.model.initialise import to_half
 from longhaul.monitor import weights
 from longhaul.monitor.weights import WeightGauges, tensors_norm
-from longhaul.optim.build import build_optimizer
 from longhaul.optim.groups import make_groups
+from longhaul.optim.update_rules import build_optimizer
 
 ROLES = ("matrix", "embedding", "position", "head", "vector")
 

@@ -3,9 +3,9 @@ import math
 import pytest
 import torch
 
-import longhaul.optim.rules as rules
-from longhaul.optim.build import build_optimizer
+import longhaul.optim.optimizer as rules
 from longhaul.optim.groups import make_groups, weight_decay
+from longhaul.optim.update_rules import build_optimizer
 
 
 @pytest.fixture(params=["fused kernel", "guarded loop"], autouse=True)

@@ -3,8 +3,8 @@ from types import SimpleNamespace
 import pytest
 
 from longhaul.core.pieces import Pieces, pieces_of
-from longhaul.optim import dealing
-from longhaul.optim.dealing import Dealing
+from longhaul.optim import sharding as sharding_module
+from longhaul.optim.sharding import Dealing
 
 
 @pytest.mark.parametrize(("replicas", "holders"), [(1, 1), (1, 4), (2, 2), (3, 2)])
@@ -12,7 +12,7 @@ def test_every_matrix_is_computed_once_and_the_work_is_even(
     monkeypatch: pytest.MonkeyPatch, replicas: int, holders: int
 ) -> None:
     sizes = {"replicas": replicas, "holders": holders}
-    monkeypatch.setattr(dealing.dist, "get_world_size", sizes.__getitem__)
+    monkeypatch.setattr(sharding_module.dist, "get_world_size", sizes.__getitem__)
     sharding = SimpleNamespace(replicas="replicas", holders="holders")
     pieces = Pieces((4, 4), tuple(map(tuple, pieces_of((4, 4), None, holders, 1))), holder=0)
     work = dict.fromkeys(((r, h) for r in range(replicas) for h in range(holders)), 0)

@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-import longhaul.optim.half as module
-from longhaul.optim.half import gradients_of, in_float32, portions, state_like
+import longhaul.optim.state as module
+from longhaul.optim.state import gradients_of, in_float32, portions, state_like
 
 HALVES = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 

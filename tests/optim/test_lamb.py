@@ -3,8 +3,8 @@ import math
 import pytest
 import torch
 
-from longhaul.optim.build import build_optimizer
 from longhaul.optim.groups import make_groups, weight_decay
+from longhaul.optim.update_rules import build_optimizer
 
 
 def lamb(model, settings, **changes):

@@ -7,9 +7,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from longhaul.config.optim import LossScaleSection
-from longhaul.optim.build import build_optimizer
-from longhaul.optim.gate import judge
-from longhaul.optim.loss_scale import LossScale
+from longhaul.optim.gate import LossScale, judge
+from longhaul.optim.update_rules import build_optimizer
 
 CPU = torch.device("cpu")
 

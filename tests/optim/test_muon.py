@@ -8,8 +8,8 @@ from torch import nn
 from longhaul.config.optim import OptimSection
 from longhaul.core.errors import LonghaulError
 from longhaul.model.weights import Linear
-from longhaul.optim.build import build_optimizer
-from longhaul.optim.newton_schulz import COEFFICIENTS
+from longhaul.optim.muon import COEFFICIENTS
+from longhaul.optim.update_rules import build_optimizer
 
 
 class Bare(nn.Module):

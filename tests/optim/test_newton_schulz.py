@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from longhaul.optim.newton_schulz import COEFFICIENTS, POLAR_EXPRESS, bf16_is_fast, newton_schulz
+from longhaul.optim.muon import COEFFICIENTS, POLAR_EXPRESS, bf16_is_fast, newton_schulz
 
 
 @hypothesis_settings(max_examples=25, deadline=None)

@@ -6,13 +6,13 @@ import math
 import pytest
 import torch
 
-import longhaul.optim.half as half
 import longhaul.optim.muon as muon
+import longhaul.optim.state as half
 from longhaul.config.model import ModelSection
 from longhaul.config.optim import OptimSection
 from longhaul.model.initialise import allocate
-from longhaul.optim.build import build_optimizer
-from longhaul.optim.offload import lent
+from longhaul.optim.state import lent
+from longhaul.optim.update_rules import build_optimizer
 from longhaul.train.memory import LiveBytes
 
 EVERY = pytest.mark.parametrize("name", ["adamw", "muon", "lamb", "sgdw"])

@@ -6,12 +6,12 @@ import math
 import pytest
 import torch
 
-import longhaul.optim.rules as rules
+import longhaul.optim.optimizer as rules
 from longhaul.config.optim import OptimSection
 from longhaul.core.errors import NeedsPerson
 from longhaul.model.weights import ROLES, Linear
-from longhaul.optim.build import OPTIMIZERS, build_optimizer
 from longhaul.optim.groups import weight_decay
+from longhaul.optim.update_rules import OPTIMIZERS, build_optimizer
 
 EVERY = pytest.mark.parametrize("name", ["adamw", "muon", "lamb", "sgdw"])
 PRECISIONS = pytest.mark.parametrize(

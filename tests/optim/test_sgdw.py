@@ -1,11 +1,11 @@
 import pytest
 import torch
 
-import longhaul.optim.rules as rules
+import longhaul.optim.optimizer as rules
 from longhaul.config.optim import OptimSection
 from longhaul.config.recipe import change_of
-from longhaul.optim.build import build_optimizer
 from longhaul.optim.groups import weight_decay
+from longhaul.optim.update_rules import build_optimizer
 
 
 @pytest.fixture(params=["fused kernel", "guarded loop"], autouse=True)

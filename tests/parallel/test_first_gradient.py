@@ -9,8 +9,8 @@ from torch import nn
 
 from longhaul.core.pieces import Pieces, pieces_of
 from longhaul.optim.sharding import Sharding
-from longhaul.parallel import first_gradient
-from longhaul.parallel.first_gradient import FirstGradient
+from longhaul.parallel import data
+from longhaul.parallel.data import FirstGradient
 
 
 class OneRank(Sharding):
@@ -32,7 +32,7 @@ def seen(weights: dict[str, nn.Parameter], monkeypatch: pytest.MonkeyPatch) -> F
         for gradient in gradients:
             gradient *= 2
 
-    monkeypatch.setattr(first_gradient, "sum_together", both_ranks_have_the_same)
+    monkeypatch.setattr(data, "sum_together", both_ranks_have_the_same)
     pieces = {
         name: Pieces((2,), (tuple(pieces_of((2,), None, 1, 1)[0]),), holder=0) for name in weights
     }

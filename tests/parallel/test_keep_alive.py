@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from longhaul.parallel import keep_alive
-from longhaul.parallel.keep_alive import STILL_AT_IT, patiently, told
+from longhaul.parallel import control
+from longhaul.parallel.control import STILL_AT_IT, patiently, told
 
 
 class Ranks:
@@ -29,7 +29,7 @@ class Ranks:
 def test_the_others_are_kept_in_touch_while_an_item_takes_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(keep_alive, "_WORD_EVERY_S", 0.001)
+    monkeypatch.setattr(control, "_WORD_EVERY_S", 0.001)
     ranks = Ranks()
 
     def slow() -> Iterator[str]:

@@ -8,7 +8,7 @@ from torch.distributed import HashStore
 
 from longhaul.core.errors import RecipeError
 from longhaul.parallel import world
-from longhaul.parallel.place import Place
+from longhaul.parallel.layout import Place
 from longhaul.parallel.world import device_of, meet
 
 CUDA = torch.device("cuda")

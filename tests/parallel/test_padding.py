@@ -1,7 +1,6 @@
 import torch
 
-from longhaul.data.batches import IGNORED
-from longhaul.parallel.padding import real_tokens
+from longhaul.data.batches import IGNORED, real_tokens
 
 TOKENS = torch.tensor([[1, 2], [3, 4], [0, 0]])
 

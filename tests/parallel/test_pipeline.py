@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from longhaul.config.load import load_recipe
 from longhaul.config.size import shrunken
 from longhaul.model.initialise import build
-from longhaul.parallel.pipeline import Pipe, Wait, take_stages
-from longhaul.parallel.schedule import Pass
+from longhaul.parallel.pipeline import Pass, Pipe, Wait, take_stages
 
 DEADLINE_S = 20.0
 Wire = Queue[torch.Tensor]

@@ -1,7 +1,7 @@
 import pytest
 
 from longhaul.core.errors import UsageError
-from longhaul.parallel.place import Place, find_place, first_host, torchrun_of_srun
+from longhaul.parallel.layout import Place, find_place, first_host, torchrun_of_srun
 
 TORCHRUN = {
     "RANK": "5",

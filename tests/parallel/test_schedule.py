@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributed.pipelining import schedules
 
-from longhaul.parallel.schedule import Pass, layers_of, timetable
+from longhaul.parallel.pipeline import Pass, layers_of, timetable
 
 
 def passes_of(rank: int, ranks: int, stages_per_rank: int, micro_batches: int) -> list[Pass]:

@@ -5,11 +5,11 @@ import socket
 import subprocess
 import sys
 
-from longhaul.parallel.place import KEPT_PORT
+from longhaul.parallel.layout import KEPT_PORT
 
 MEETS = """
 import os, torch
-from longhaul.parallel.place import find_place
+from longhaul.parallel.layout import find_place
 from longhaul.parallel.world import meet, part
 control = meet(find_place(os.environ), 60.0)
 told = torch.tensor([int(os.environ["RANK"]) + 1])

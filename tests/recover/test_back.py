@@ -2,9 +2,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longhaul.config.recover import RecoverSection
-from longhaul.recover.back import batch_to_skip, range_to_skip, safe_before
-from longhaul.recover.plan import Safe
-from longhaul.recover.sizes import sizes_of
+from longhaul.recover.plan import Safe, sizes_of
+from longhaul.recover.remedies import batch_to_skip, range_to_skip, safe_before
 
 LIMITS = RecoverSection()
 

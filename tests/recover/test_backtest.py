@@ -11,10 +11,9 @@ from longhaul.core.records import Decision, Event, Finding, StepRecord, from_lin
 from longhaul.diagnose.diagnosis import Diagnosis
 from longhaul.logbook.ledger import LedgerState, fold
 from longhaul.recover.backtest import replay
-from longhaul.recover.plan import WHO, Safe
+from longhaul.recover.plan import WHO, Safe, sizes_of
 from longhaul.recover.policy import LOOK_EVERY_STEPS, Policy
 from longhaul.recover.probation import Course, good_states
-from longhaul.recover.sizes import sizes_of
 
 LIMITS = RecoverSection()
 EVERY = 25

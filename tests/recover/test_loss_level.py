@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from longhaul.core.records import Decision
 from longhaul.logbook.ledger import LedgerState, fold
 from longhaul.recover.judgement import Judgement
-from longhaul.recover.loss_level import is_worse
+from longhaul.recover.probation import is_worse
 
 HIGH = 0.07
 """An update ratio at which weights are replaced within fourteen steps."""

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from longhaul.config.recover import SOUND_KINDS, FallbackSection, RecoverSection
 from longhaul.logbook.ledger import LedgerState
-from longhaul.recover.budgets import is_free
 from longhaul.recover.learning_rate import rates
-from longhaul.recover.plan import Plan
+from longhaul.recover.plan import Plan, is_free
 from longhaul.recover.policy import PROBATION, Policy
 from longhaul.recover.probation import Course
 

@@ -8,9 +8,9 @@ from longhaul.config.recover import RecoverSection
 from longhaul.core.records import Event, from_line, to_line
 from longhaul.diagnose.cause import Verdict
 from longhaul.logbook.ledger import LedgerState
+from longhaul.recover.draft import asks_for_cause, shaped, verdict_in
 from longhaul.recover.learning_rate import in_force
 from longhaul.recover.policy import Policy
-from longhaul.recover.shape import asks_for_cause, shaped, verdict_in
 
 LIMITS = RecoverSection()
 DATA = Verdict("data", "data", "on other batches it is gone")

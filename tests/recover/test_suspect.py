@@ -10,10 +10,9 @@ from longhaul.config.recover import SOUND_KINDS, RecoverSection
 from longhaul.core.records import Decision
 from longhaul.logbook.changes import Change
 from longhaul.logbook.ledger import LedgerState, fold
-from longhaul.recover.plan import Trouble
+from longhaul.recover.draft import asks_for_cause
+from longhaul.recover.plan import Trouble, sizes_of
 from longhaul.recover.policy import Policy
-from longhaul.recover.shape import asks_for_cause
-from longhaul.recover.sizes import sizes_of
 from longhaul.recover.suspect import suspect
 
 LIMITS = RecoverSection()

@@ -2,7 +2,7 @@ import os
 import signal
 
 from longhaul.core.errors import ExitCode
-from longhaul.supervise.ears import STOPS, listening
+from longhaul.supervise.pipes import STOPS, listening
 
 
 def test_signals_are_heard_in_order_and_the_handlers_put_back() -> None:

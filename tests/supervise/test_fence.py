@@ -9,7 +9,7 @@ import pytest
 
 from longhaul.core.clocks import FakeClock
 from longhaul.logbook.folder import create_run
-from longhaul.supervise.fence import fence, left_over, write_down
+from longhaul.supervise.ownership import fence, left_over, write_down
 
 
 def test_what_is_left_is_ended_and_nobody_else(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_a_start_that_stood_still_kills_no_worker_of_a_newer_attempt(
             write_down(folder, 4, [(0, old.pid)])
             if stopped_until == "while it waits":
                 monkeypatch.setattr(
-                    "longhaul.supervise.fence.time.sleep", lambda _: somebody_else_takes_over()
+                    "longhaul.supervise.ownership.time.sleep", lambda _: somebody_else_takes_over()
                 )
             else:
                 somebody_else_takes_over()

@@ -2,7 +2,7 @@ import time
 from pathlib import Path
 
 from longhaul.logbook.folder import RunFolder
-from longhaul.supervise.healing import forget_healing, read_healing, tell_healing
+from longhaul.supervise.history import forget_healing, read_healing, tell_healing
 
 
 def test_who_was_healed_says_by_whom_at_which_step_and_when(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from longhaul.core.clocks import RealClock
 from longhaul.core.records import Event, Record
 from longhaul.logbook.folder import RunFolder, create_run, list_runs
 from longhaul.logbook.reading import read_journal
-from longhaul.supervise.fence import left_over
+from longhaul.supervise.ownership import left_over
 from longhaul.supervise.ranks.progress import progress_path, read_progress
 
 HERE = Path(__file__).parent

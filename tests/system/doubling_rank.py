@@ -6,8 +6,8 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from longhaul.cli.common import run_and_leave
-from longhaul.model.mlp import MLP
-from longhaul.run.preflight.rank import compare
+from longhaul.model.layers import MLP
+from longhaul.run.preflight.layouts import compare
 from longhaul.train.step import TrainingStep
 
 

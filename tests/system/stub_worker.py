@@ -22,11 +22,11 @@ from longhaul.logbook.journal import Journal
 from longhaul.logbook.lease import acquire, refuse_if_held
 from longhaul.parallel.layout import Layout
 from longhaul.store.manifest import Manifest, write_listed_file, write_manifest
-from longhaul.supervise.causes.classify import load_signatures
-from longhaul.supervise.fence import fence, left_over
+from longhaul.supervise.causes import load_signatures
 from longhaul.supervise.history import usable_checkpoints
-from longhaul.supervise.nodes.plan import NodePlan
-from longhaul.supervise.ranks.lifeline import hold_on
+from longhaul.supervise.nodes.placement import NodePlan
+from longhaul.supervise.ownership import fence, left_over
+from longhaul.supervise.pipes import hold_on
 from longhaul.supervise.ranks.progress import ProgressFile, progress_path, read_progress
 from longhaul.supervise.ranks.stacks import answer_for_stacks
 from longhaul.supervise.supervisor import Job, Supervisor

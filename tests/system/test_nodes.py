@@ -11,8 +11,8 @@ import pytest
 
 from longhaul.core.records import Decision, Event, StepRecord
 from longhaul.logbook.reading import read_journal
-from longhaul.supervise.fence import left_over
 from longhaul.supervise.nodes.ledger import NodeEvent, append, read
+from longhaul.supervise.ownership import left_over
 
 PASSES = "print('{\"passed\": true}')"
 

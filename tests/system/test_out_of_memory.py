@@ -11,7 +11,7 @@ from fork_server import SERVER, ForkedProcess
 from longhaul.core.records import Decision, Event, Record, StepRecord
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal
-from longhaul.supervise.fence import left_over
+from longhaul.supervise.ownership import left_over
 
 TINY = (
     "train.steps=8", "optim.schedule.warmup_steps=2", "optim.schedule.decay_steps=8",

@@ -11,7 +11,7 @@ import pytest
 
 from longhaul.core.records import Decision, Event, StepRecord
 from longhaul.logbook.reading import read_journal
-from longhaul.supervise.fence import left_over
+from longhaul.supervise.ownership import left_over
 
 HERE = Path(__file__).parent
 DEADLINE_S = 60.0

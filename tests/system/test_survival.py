@@ -14,7 +14,7 @@ from longhaul.core.records import Decision, Event, StepRecord
 from longhaul.logbook.lease import live_holder
 from longhaul.logbook.reading import read_journal
 from longhaul.run.drill.resume import drill_resume
-from longhaul.supervise.fence import left_over
+from longhaul.supervise.ownership import left_over
 
 ENDLESS = (
     "--set", "train.steps=100000", "--set", "optim.schedule.shape=constant",

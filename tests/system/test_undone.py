@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from statistics import fmean
 
 from longhaul.core.records import Decision, StepRecord
-from longhaul.supervise.fence import left_over
+from longhaul.supervise.ownership import left_over
 
 STEPS, WHEN, NEVER_BEFORE = 700, 300, 200
 TINY = (

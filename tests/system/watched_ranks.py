@@ -29,14 +29,12 @@ from longhaul.data.dataset import Dataset
 from longhaul.data.prepare import prepare
 from longhaul.logbook.ledger import LedgerState
 from longhaul.model.initialise import allocate
-from longhaul.optim.build import build_optimizer
 from longhaul.optim.sharding import own_part
+from longhaul.optim.update_rules import build_optimizer
 from longhaul.parallel.control import Control
-from longhaul.parallel.layout import Layout
+from longhaul.parallel.layout import Layout, Place, find_place
 from longhaul.parallel.parallelize import parallelize
-from longhaul.parallel.place import Place, find_place
-from longhaul.parallel.ranks import Ranks
-from longhaul.parallel.world import form_world, meet, part
+from longhaul.parallel.world import Ranks, form_world, meet, part
 from longhaul.run.train.rank_health import judge
 from longhaul.supervise.ranks.stragglers import StragglerWatch
 from longhaul.train.leading import FollowingTrainer, LeadingTrainer, Wishes

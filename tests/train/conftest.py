@@ -16,7 +16,7 @@ from longhaul.data.dataset import Dataset
 from longhaul.data.prepare import prepare
 from longhaul.logbook.ledger import LedgerState
 from longhaul.model.initialise import build
-from longhaul.optim.build import build_optimizer
+from longhaul.optim.update_rules import build_optimizer
 from longhaul.train.state import Progress
 from longhaul.train.step import TrainingStep
 from longhaul.train.trainer import Identity, Parts, Trainer

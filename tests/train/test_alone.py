@@ -14,7 +14,7 @@ from longhaul.config.load import load_recipe
 from longhaul.config.size import shrunken
 from longhaul.data.batches import Batch
 from longhaul.model.initialise import build
-from longhaul.optim.build import build_optimizer
+from longhaul.optim.update_rules import build_optimizer
 from longhaul.train.step import TrainingStep
 from longhaul.train.trainer import Trainer
 

@@ -17,8 +17,8 @@ from longhaul.core.records import StepRecord
 from longhaul.data.batches import BatchReader
 from longhaul.data.prepare import prepare
 from longhaul.logbook.ledger import LedgerState
-from longhaul.optim.build import build_optimizer
-from longhaul.optim.loss_scale import LossScale
+from longhaul.optim.gate import LossScale
+from longhaul.optim.update_rules import build_optimizer
 from longhaul.run.train.build import build_model
 from longhaul.train.state import Progress, training_state
 from longhaul.train.step import TrainingStep

@@ -9,11 +9,10 @@ import torch
 from longhaul.config.load import load_recipe
 from longhaul.core.records import StepRecord
 from longhaul.data.batches import Batch
-from longhaul.model.initialise import build
-from longhaul.model.precision import to_half
+from longhaul.model.initialise import build, to_half
 from longhaul.monitor.gauges import Readings, declared
-from longhaul.optim.build import build_optimizer
-from longhaul.optim.loss_scale import LossScale
+from longhaul.optim.gate import LossScale
+from longhaul.optim.update_rules import build_optimizer
 from longhaul.train.step import TrainingStep
 from longhaul.train.trainer import Trainer
 

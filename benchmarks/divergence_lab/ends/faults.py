@@ -30,7 +30,7 @@ from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import FakeClock
 from longhaul.core.schedules import derive_key
 from longhaul.data.batches import Batch
-from longhaul.optim.loss_scale import LossScale
+from longhaul.optim.gate import LossScale
 from longhaul.train.trainer import Trainer
 
 _OF_DATA = (*TEXT_FAULTS, "loss-nan", "gradient-spike")

@@ -1,20 +1,56 @@
-"""Training state as one flat value: named tensors and JSON facts.
+"""Training state as one flat value: named tensors and JSON facts, handed back to the parts that own
+them; and a rank's own part of a tensor that is cut over ranks.
 
-Enters: the parts of a run that own state. Leaves: a `TrainingState`, and later the same state
-handed back to the parts. Never knows: files, or what the tensors mean.
+Sharded tensors are PyTorch's DTensors or plain ones; which rectangles of the whole they are is told
+beside them (`core.pieces`). DTensors are known here by the method that gives their local part,
+because importing their module costs what one process need not pay.
 """
 
 import difflib
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from longhaul.checkpoint.shards import whole_shape
 from longhaul.core.errors import LonghaulError
-from longhaul.core.pieces import Pieces
+from longhaul.core.pieces import Piece, Pieces
+from longhaul.core.units import Bytes
+
+
+def local_of(tensor: Tensor) -> Tensor:
+    """The part of `tensor` that lies here: itself, or its shard. Writing to it changes both."""
+    tensor = tensor.detach()
+    to_local = getattr(tensor, "to_local", None)
+    return tensor if to_local is None else cast(Tensor, to_local())
+
+
+def pieces_here(tensor: Tensor, pieces: Pieces | None) -> tuple[Piece, ...]:
+    """The rectangles of the whole that a local tensor consists of; by itself it is the whole."""
+    if pieces is not None:
+        return pieces.mine
+    origin = (0,) * tensor.dim()
+    return (Piece(origin, origin, tuple(tensor.shape)),)
+
+
+def piece_of(local: Tensor, piece: Piece) -> Tensor:
+    """A view of the piece in its holder's own tensor."""
+    for axis, (begin, length) in enumerate(zip(piece.local, piece.size, strict=True)):
+        local = local.narrow(axis, begin, length)
+    return local
+
+
+def whole_shape(local: Tensor, pieces: Pieces | None) -> tuple[int, ...]:
+    """Shape of the whole tensor."""
+    return tuple(local.shape) if pieces is None else pieces.shape
+
+
+def whole_bytes(local: Tensor, pieces: Pieces | None) -> Bytes:
+    """Bytes of the whole tensor, all shards together."""
+    return math.prod(whole_shape(local, pieces)) * local.element_size()
+
 
 _MOST_NAMES_SHOWN = 8
 

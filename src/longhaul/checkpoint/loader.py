@@ -1,8 +1,6 @@
 """A checkpoint back into training state: everything is checked before the first bit is taken.
 
-Enters: a checkpoint's folder, and the state to fill. Leaves: the tensors filled in place and
-the facts, or a refusal with nothing touched. Never knows: which checkpoint to take, or what
-the facts mean. Loading runs no code from the checkpoint: tensors and JSON only.
+Loading runs no code from the checkpoint: tensors and JSON only.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,7 +17,7 @@ from longhaul.checkpoint.capture import (
     descriptions,
     hand_back,
 )
-from longhaul.checkpoint.unsharded import METADATA_NAME
+from longhaul.checkpoint.tensor_file import METADATA_NAME
 from longhaul.checkpoint.write import FACTS_NAME, FACTS_VERSION, read_back
 from longhaul.core.errors import LonghaulError
 from longhaul.parallel.control import Control

@@ -1,8 +1,4 @@
-"""Where a run lies that does not lie here: its places in remote tiers, and what is read there.
-
-Enters: a recipe, a run's name. Leaves: stores; where in the data a checkpoint of a store goes on.
-Never knows: what is sent, or when; torch, until a checkpoint is read.
-"""
+"""Where a run lies that does not lie here: its places in remote tiers, and what is read there."""
 
 import json
 

@@ -3,9 +3,6 @@
 Training may not change the state before it is copied. It does so once a step, at its end, so the
 copy too is made beside the passes of the next step: a thread reads what nobody writes, and only an
 update that comes before its end waits (`settle`).
-
-Enters: a step and the live training state. Leaves: committed checkpoints, and changes to be
-polled at step borders. Never knows: the ledger, or which checkpoints are kept.
 """
 
 import errno
@@ -20,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from longhaul.checkpoint.capture import TrainingState
-from longhaul.checkpoint.staging import Staging
+from longhaul.checkpoint.host_buffers import Staging
 from longhaul.checkpoint.write import Stage, needed_bytes, render_facts, write_checkpoint
 from longhaul.core.clocks import Clock
 from longhaul.core.errors import NotOwner

@@ -9,9 +9,6 @@ a path, so whoever dies of whatever, the kernel takes it back with the last proc
 
 The header is written last and wiped first, so that a snapshot whose process died in the middle of
 it has none, and is never chosen.
-
-Enters: bytes and a label. Leaves: the same, in the next process, or nothing.
-Never knows: torch, or what the bytes are.
 """
 
 import json

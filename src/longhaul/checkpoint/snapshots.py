@@ -3,10 +3,7 @@
 A snapshot is one flat buffer that holds all tensors, and the facts as JSON: the same capture as a
 checkpoint's, no pickle. Buffers are allocated once and used again; when the next one would not
 fit the budget, the oldest snapshot gives up its own. Where a supervisor has shared memory, they lie
-there (`shared_buffers.py`), and outlive this process.
-
-Enters: the live training state, at step borders. Leaves: the same bits, in the live tensors.
-Never knows: whether a state is a good one, or why somebody goes back.
+there (`host_buffers.py`), and outlive this process.
 """
 
 import json
@@ -25,11 +22,17 @@ from longhaul.checkpoint.capture import (
     check_same,
     describe,
     descriptions,
+    local_of,
 )
 from longhaul.checkpoint.capture import hand_back as hand_back_to
-from longhaul.checkpoint.flat import Place, lay_out, taken_bytes
-from longhaul.checkpoint.shards import local_of
-from longhaul.checkpoint.shared_buffers import SharedBuffer, SharedBuffers, Survivor
+from longhaul.checkpoint.host_buffers import (
+    Place,
+    SharedBuffer,
+    SharedBuffers,
+    Survivor,
+    lay_out,
+    taken_bytes,
+)
 from longhaul.core.errors import LonghaulError
 from longhaul.core.units import Bytes
 from longhaul.model.device import Mark, queues

@@ -2,11 +2,8 @@
 
 Planning (who writes what, what is read from where when the number of ranks differs) is DCP's.
 Stock DCP pickles its metadata and lets `torch.load` run code in entries that are no tensors;
-both are replaced here by a refusal.
-
-Enters: tensors and a folder. Leaves: the folder's files with their hashes, or the tensors
-filled in place. Never knows: manifests, steps, when to save. Importing this file imports
-`torch.distributed.checkpoint`, so it is imported where it is used.
+both are replaced here by a refusal. Importing this file imports `torch.distributed.checkpoint`, so
+it is imported where it is used.
 """
 
 import dataclasses
@@ -38,10 +35,8 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
-from longhaul.checkpoint.layout import StoredChunk, to_json
-from longhaul.checkpoint.planners import PiecesLoadPlanner, PiecesSavePlanner
-from longhaul.checkpoint.tensor_file import DTYPES, SUFFIX, write_tensor_file
-from longhaul.checkpoint.unsharded import METADATA_NAME
+from longhaul.checkpoint.layout import PiecesLoadPlanner, PiecesSavePlanner, StoredChunk, to_json
+from longhaul.checkpoint.tensor_file import DTYPES, METADATA_NAME, SUFFIX, write_tensor_file
 from longhaul.core.pieces import Pieces
 from longhaul.parallel.control import Control
 from longhaul.store.manifest import FileEntry, RefusedCheckpoint, write_listed_json

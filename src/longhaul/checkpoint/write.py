@@ -2,9 +2,6 @@
 
 Several ranks go it together: each writes its own chunks, rank 0 all the rest, and the reading
 back is dealt out.
-
-Enters: a step, tensors that nobody changes meanwhile, facts, and the fence. Leaves: a
-committed folder, and word of each stage as it is reached. Never knows: threads, or training.
 """
 
 import errno
@@ -17,8 +14,8 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from longhaul.checkpoint.shards import whole_bytes
-from longhaul.checkpoint.unsharded import is_unsharded, save_unsharded
+from longhaul.checkpoint.capture import whole_bytes
+from longhaul.checkpoint.tensor_file import is_unsharded, save_unsharded
 from longhaul.core.clocks import Clock
 from longhaul.core.errors import NotOwner
 from longhaul.core.files import fsync_folder

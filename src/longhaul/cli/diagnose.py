@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from longhaul.config.recipe import Recipe
     from longhaul.core.records import Finding
-    from longhaul.diagnose.symptom import Series
+    from longhaul.diagnose.signs import Series
     from longhaul.logbook.folder import RunFolder
     from longhaul.recover.backtest import Backtest, Turn
     from longhaul.run.diagnose.cause import Diagnosed
@@ -73,7 +73,7 @@ def diagnose(
 
 def verdict_lines(found: Diagnosed) -> Iterator[str]:
     """The verdict for a person: what was seen, what each rung gave, and the cause."""
-    from longhaul.run.diagnose.cause import symptom_in_words
+    from longhaul.run.diagnose.search import symptom_in_words
 
     ladder, step = found.ladder, found.symptom.first_step
     yield symptom_in_words(found.symptom)

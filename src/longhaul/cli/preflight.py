@@ -33,7 +33,7 @@ def preflight_rank(
     result: Annotated[Path, typer.Argument(help="written by rank 0")],
 ) -> None:
     """Compare layouts with the other ranks."""
-    from longhaul.run.preflight.rank import compare
+    from longhaul.run.preflight.layouts import compare
 
     compare(asked, result)
 

@@ -40,7 +40,7 @@ def worker(run: Annotated[Path, typer.Argument(metavar="RUN", help="the run's fo
     open_standard_files()
     from longhaul.cli.progress import TerminalView
     from longhaul.logbook.folder import open_run
-    from longhaul.parallel.place import torchrun_of_srun
+    from longhaul.parallel.layout import torchrun_of_srun
     from longhaul.run.train.worker import enter
     from longhaul.supervise.ranks.group import ATTEMPT
 
@@ -101,7 +101,7 @@ def train(
     from longhaul.core.signals import leaving_at_once
 
     with leaving_at_once():  # a notice that comes before anything was begun
-        from longhaul.parallel.place import torchrun_of_srun
+        from longhaul.parallel.layout import torchrun_of_srun
         from longhaul.run.train.launch import Start, start, start_supervised
 
         os.environ.update(torchrun_of_srun(os.environ))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from longhaul.config.data import MixtureStage
 from longhaul.data.dataset import Dataset, TokenStream
@@ -227,3 +228,21 @@ def _window_begins(num_tokens: int, length: int, most_tokens: int | None) -> Int
         return np.arange(0, max(targets, 0), length, dtype=np.int64)
     wanted = max(1, most_tokens // length)
     return np.arange(wanted, dtype=np.int64) * whole // wanted * length
+
+
+def real_tokens(tokens_BT: Tensor, targets_BT: Tensor) -> Tensor | None:
+    """The tokens with a real sequence in the place of each that is only padding.
+
+    Padding is computed, and adds nothing to the loss whatever its tokens are; but the same token
+    over and over is no text, and would show in the activations. A gauge that is a mean so counts
+    one sequence more than once.
+
+    Returns:
+        None if all sequences are padding.
+    """
+    real_B = (targets_BT != IGNORED).any(dim=1)
+    numbers = real_B.nonzero()[:1]
+    if not len(numbers):
+        return None
+    row_B = torch.where(real_B, torch.arange(len(real_B)), numbers[0])
+    return tokens_BT if bool(real_B.all()) else tokens_BT[row_B]

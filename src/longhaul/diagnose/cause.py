@@ -3,9 +3,6 @@
 The same captured (state, batch, generators) is computed again, each time with one thing changed.
 The first rung that changes the answer names the cause. A machine is only accused with another
 device as witness: alone, it cannot be told from the software that runs on it.
-
-Enters: the recorded figures, and those of every rung climbed so far. Leaves: a verdict with its
-reason. Never knows: how a replay is made, or what a model is.
 """
 
 import math
@@ -13,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
-from longhaul.diagnose.symptom import HALF_WAY, Figures, Series, Symptom, working_rate
+from longhaul.diagnose.signs import HALF_WAY, Figures, Series, Symptom, working_rate
 
 Cause = Literal[
     "machine", "parallel or kernel bug", "software", "data", "hyper-parameter", "undetermined"

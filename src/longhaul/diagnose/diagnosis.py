@@ -1,9 +1,5 @@
 """The judgement: records of a run in, findings out (DESIGN rule 2).
 
-Enters: `StepRecord`s and `Event`s in the order of the journal, and limits. Leaves: `Finding`s,
-the same ones for the same records and limits, live or replayed from an old journal.
-Never knows: tensors, files, the clock, or what is done about a finding.
-
 What is the same trouble going on is told once (`Incidents`). Where the schedule changed something,
 levels may change from there on (`Schedule`; INCIDENTS H1, H2, H4).
 
@@ -20,18 +16,13 @@ from dataclasses import dataclass
 from longhaul.config.diagnose import DiagnoseSection
 from longhaul.core.records import Event, Finding, Record, StepRecord
 from longhaul.diagnose.divergence import Divergence
-from longhaul.diagnose.frozen_group import FrozenGroup
-from longhaul.diagnose.gradient_spike import GradientSpike
 from longhaul.diagnose.growth import Growth
-from longhaul.diagnose.loss_scale import LossScaleCollapse
-from longhaul.diagnose.loss_spike import LossSpike
-from longhaul.diagnose.non_finite import NonFinite
-from longhaul.diagnose.overfitting import Overfitting
-from longhaul.diagnose.plateau import Plateau
-from longhaul.diagnose.sign import Change, Detector, Sign, Signs
-from longhaul.diagnose.slow_progress import SlowProgress
+from longhaul.diagnose.non_finite import LossScaleCollapse, NonFinite
+from longhaul.diagnose.overfitting import Overfitting, TooGood
+from longhaul.diagnose.progress import FrozenGroup, Plateau, SlowProgress
+from longhaul.diagnose.signs import Change, Detector, Sign, Signs
+from longhaul.diagnose.spikes import GradientSpike, LossSpike
 from longhaul.diagnose.throughput import ThroughputDrop
-from longhaul.diagnose.too_good import TooGood
 
 
 def detectors(

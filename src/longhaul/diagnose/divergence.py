@@ -1,7 +1,5 @@
 """Divergence: the loss has left its best level and does not return (INCIDENTS N1, N10).
 
-Enters: step records. Leaves: a warning, then an alarm. Never knows: the way it got there.
-
 The level is the median loss of the last steps. The best level is the lowest median of twice as many
 since the data changed as scheduled. The margin between them is counted in standard deviations of
 the level itself, as losses near in time hang together in some runs and not in others; that the
@@ -16,7 +14,7 @@ import math
 from longhaul.config.diagnose import DivergenceLimits
 from longhaul.core.records import Severity, StepRecord
 from longhaul.diagnose.robust import SIGMA_PER_MAD, Noise, Window
-from longhaul.diagnose.sign import HEALTHY, Change, Detector, Mark, Sign, Signs, mark
+from longhaul.diagnose.signs import HEALTHY, Change, Detector, Mark, Sign, Signs, mark
 
 _LEAST_LOSSES = 8
 """Losses that make a first level, to be held against the loss before any update."""

@@ -1,7 +1,5 @@
 """Throughput drop: training takes longer a token than it did (INCIDENTS M5, H7).
 
-Enters: seconds per bucket of step records. Leaves: a warning. Never knows: which machine is slow.
-
 Only the buckets of training itself count, without waiting for data. Steps at which an evaluation or
 a save is due, those right after them, those that compile, and the first of an attempt are left out;
 steps that were seen complete together have each their share of the time (`train/completed.py`).
@@ -10,7 +8,7 @@ steps that were seen complete together have each their share of the time (`train
 from longhaul.config.diagnose import ThroughputLimits
 from longhaul.core.records import StepRecord
 from longhaul.diagnose.robust import Baseline
-from longhaul.diagnose.sign import HEALTHY, Change, Detector, Mark, Sign, Signs, mark
+from longhaul.diagnose.signs import HEALTHY, Change, Detector, Mark, Sign, Signs, mark
 
 _BUCKETS = ("training", "redone")
 _SPREAD_BLOCKS = 48

@@ -1,8 +1,5 @@
 """Causal self-attention.
 
-Enters: the normalised residual stream. Leaves: what each token gathered from those before
-it, same shape. Never knows: what it is added to.
-
 Shape suffixes: B batch, T time, S time of all keys (T and what a cache holds), D width, H heads,
 J heads of keys and values, K head width (D = H·K), R positions whose scores are measured, N = B·J.
 """
@@ -15,9 +12,9 @@ from torch.nn import functional
 
 from longhaul.config.model import ModelSection
 from longhaul.model.carry import Carry
-from longhaul.model.lean import unit_rms
+from longhaul.model.embedding import rotate
+from longhaul.model.layers import unit_rms
 from longhaul.model.masks import View, attention_dropout
-from longhaul.model.positions import rotate
 from longhaul.model.tap import Gauge, Tap
 from longhaul.model.weights import Linear, Scalars
 

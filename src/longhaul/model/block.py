@@ -1,8 +1,5 @@
 """One residual block.
 
-Enters: the residual stream. Leaves: the residual stream with attention's and the MLP's
-contributions added. Never knows: how many blocks there are.
-
 Shape suffixes: B batch, T time, D width, J heads of keys and values, K head width.
 """
 
@@ -15,9 +12,7 @@ from torch.nn import functional
 from longhaul.config.model import ModelSection
 from longhaul.model.attention import Attention
 from longhaul.model.carry import Carry
-from longhaul.model.mixing import InputMix
-from longhaul.model.mlp import MLP
-from longhaul.model.norms import make_norm
+from longhaul.model.layers import MLP, InputMix, make_norm
 from longhaul.model.tap import Gauge, Tap
 
 

@@ -1,17 +1,74 @@
-"""What a forward pass carries from block to block beside the residual stream.
+"""What a forward pass carries from block to block beside the residual stream, and the keys and
+values of positions already read, kept while text is written.
 
-Enters: what the whole model knows before its first block. Leaves: the same, read by blocks; the
-first block's attention leaves its values in it. Never knows: weights.
-
-Shape suffixes: B batch, T time, D width, J heads of keys and values, K head width.
+Shape suffixes: B batch, T (new) positions, S positions so far (S = past + T), D width, J heads of
+keys and values, K head width.
 """
 
+import torch
 from torch import Tensor
 
-from longhaul.model.cache import KeyValueCache
+from longhaul.config.model import ModelSection
+from longhaul.model.embedding import Rotation
 from longhaul.model.masks import Sight
-from longhaul.model.positions import Rotation
 from longhaul.model.tap import Tap
+
+
+class KeyValueCache:
+    """Room for a whole context, filled from the front.
+
+    A forward pass that is given new positions calls `see` once and `extend` once a layer; then
+    `length` has grown by the new positions.
+
+    Args:
+        settings: shape of the model.
+        batch: sequences written side by side.
+        device: where the model computes.
+        dtype: of the model's weights.
+    """
+
+    def __init__(
+        self,
+        settings: ModelSection,
+        batch: int,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        layers, context = settings.layers, settings.context
+        shape = (layers, batch, settings.key_heads, context, settings.head_width)
+        self._key_LBJSK = torch.empty(shape, device=device, dtype=dtype)
+        self._value_LBJSK = torch.empty(shape, device=device, dtype=dtype)
+        self._tokens_BS = torch.empty((batch, context), device=device, dtype=torch.int64)
+        self._filled = [0] * layers
+
+    @property
+    def length(self) -> int:
+        """Positions that every layer holds."""
+        return min(self._filled)
+
+    def see(self, tokens_BT: Tensor) -> Tensor:
+        """Remember the tokens of the pass that begins, and give all so far, these included.
+
+        Documents and pairs of tokens are told from them. Calling it again in the same pass
+        changes nothing.
+        """
+        end = self.length + tokens_BT.size(1)
+        self._tokens_BS[:, self.length : end] = tokens_BT
+        return self._tokens_BS[:, :end]
+
+    def extend(self, layer: int, key_BJTK: Tensor, value_BJTK: Tensor) -> tuple[Tensor, Tensor]:
+        """Append one layer's keys and values; give those of all positions, [B, J, S, K]."""
+        start = self._filled[layer]
+        end = start + key_BJTK.size(2)
+        key_BJSK, value_BJSK = self._key_LBJSK[layer], self._value_LBJSK[layer]
+        key_BJSK[:, :, start:end] = key_BJTK
+        value_BJSK[:, :, start:end] = value_BJTK
+        self._filled[layer] = end
+        # The caller's dtype: under autocast it is not the weights'.
+        return (
+            key_BJSK[:, :, :end].to(key_BJTK.dtype),
+            value_BJSK[:, :, :end].to(value_BJTK.dtype),
+        )
 
 
 class Carry:

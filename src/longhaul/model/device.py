@@ -5,9 +5,6 @@ What a thread does without naming a device is done there: it seeds another repli
 waits for another one's work, or takes half a gigabyte of another one's card for a context. So a
 process claims its device once, before anything is computed; whatever records, waits or draws says
 on which device; and a helper thread works within `on`.
-
-Enters: a device. Leaves: the same, claimed; tensors there; marks in its
-queue. Never knows: what is computed.
 """
 
 from contextlib import AbstractContextManager, nullcontext

@@ -1,9 +1,5 @@
 """The whole model: tokens in, logits or summed loss out.
 
-Enters: token numbers, and targets when a loss is wanted. Leaves: logits, or the sum of token
-losses (DESIGN rule 6: dividing by the global number of targets is the caller's).
-Never knows: parallelism, optimizers, data.
-
 Shape suffixes: B batch, T time, S time with the positions that a cache holds, R some of B·T,
 D width, V vocabulary (padded).
 """
@@ -15,14 +11,11 @@ from torch.nn import functional
 from longhaul.config.model import LOGITS_AT_ONCE, ModelSection
 from longhaul.core.errors import UsageError
 from longhaul.model.block import Block
-from longhaul.model.cache import KeyValueCache
-from longhaul.model.carry import Carry
-from longhaul.model.embedding import BigramTable, ValueTables
+from longhaul.model.carry import Carry, KeyValueCache
+from longhaul.model.embedding import BigramTable, LearnedPositions, RotaryPositions, ValueTables
 from longhaul.model.head import OUTPUT_GAUGES, SummedLoss, softcapped
+from longhaul.model.layers import Skips, make_norm
 from longhaul.model.masks import make_sight
-from longhaul.model.mixing import Skips
-from longhaul.model.norms import make_norm
-from longhaul.model.positions import LearnedPositions, RotaryPositions
 from longhaul.model.tap import Tap
 from longhaul.model.weights import Linear, Table
 

@@ -1,9 +1,5 @@
 """What happens to logits: the cap, and the loss.
 
-Enters: logits, targets. Leaves: capped logits; the sum of token losses, float32; the outputs'
-gauges in an open tap.
-Never knows: weights, batches, or what the sum is divided by (DESIGN rule 6).
-
 Shape suffixes: B batch, T time, V vocabulary (padded), N targets (B·T), R some of these.
 """
 

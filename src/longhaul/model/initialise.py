@@ -1,14 +1,10 @@
-"""Filling a model's weights.
+"""Filling a model's weights, and turning them into half precision.
 
 GPT-2's rule: normal with one standard deviation, output projections into the residual stream
 divided by √(2·layers), biases 0, norms' scales 1 ("Language Models are Unsupervised Multitask
-Learners", section 2.3, and its code). Modules that say so start at zero (modded-nanogpt), or at
-numbers of their own.
-
-Enters: an allocated model and a seed. Leaves: the same model, filled.
-Never knows: torch's global generator: every weight has a generator of its own, keyed by its
-name, so that a switch that adds weights leaves the start of all others as it was, and any
-device or shard begins with the same numbers.
+Learners", section 2.3, and its code). Every weight has a generator of its own, keyed by its name,
+so that a switch that adds weights leaves the start of all others as it was, and any device or
+shard begins with the same numbers.
 """
 
 import torch
@@ -17,8 +13,9 @@ from torch import Tensor, nn
 from longhaul.config.model import ModelSection
 from longhaul.core.errors import UsageError
 from longhaul.core.schedules import derive_key
+from longhaul.model.embedding import LearnedPositions, RotaryPositions, fill_sinusoidal
 from longhaul.model.gpt import GPT
-from longhaul.model.positions import LearnedPositions, RotaryPositions, fill_sinusoidal
+from longhaul.model.layers import LayerNorm, RMSNorm
 from longhaul.model.weights import Linear, Scalars, Table
 
 
@@ -125,3 +122,28 @@ def fill_buffers(model: GPT, first_token: int = 0) -> None:
     if model.padding_V is not None:
         model.padding_V.zero_()
         model.padding_V[max(0, model.vocab_size - first_token) :] = float("-inf")
+
+
+def to_half(model: GPT, dtype: torch.dtype, islands: bool) -> None:
+    """Turn `model`'s weights into `dtype`, in place.
+
+    Args:
+        model: filled, float32.
+        dtype: bfloat16 or float16.
+        islands: keep the residual stream, the norms and learned mixtures in float32, as
+            YaLM-100B did against divergence (its article: about 2 % of the time). Softmax and
+            loss are summed in float32 either way: the attention kernels and the head do so.
+    """
+    for module in model.modules():
+        if islands and isinstance(module, LayerNorm | RMSNorm):
+            module.widens = True
+        elif islands and isinstance(module, Scalars):
+            pass
+        else:
+            for parameter in module.parameters(recurse=False):
+                parameter.data = parameter.data.to(dtype)
+        if islands and isinstance(module, Linear):
+            module.narrows = True
+    if model.padding_V is not None:
+        model.padding_V = model.padding_V.to(dtype)
+    model.widens = islands

@@ -1,9 +1,5 @@
 """What each position may attend to: everything before it, a window of it, its own document.
 
-Enters: the switches, the tokens of a forward pass, the window of the moment. Leaves: for each
-layer, what attention's kernel must be told, made once for all layers that see alike.
-Never knows: queries, keys, values.
-
 Shape suffixes: B batch, T positions that ask, R some of these, S positions so far (S = past + T;
 without a cache both are the sequence), Q squares of positions.
 """

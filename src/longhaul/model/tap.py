@@ -4,10 +4,6 @@ Hooks break compilation, so the model writes its declared gauges itself, into bu
 device that are allocated once. A closed tap takes nothing: evaluation, and recomputation of a
 checkpointed block in the backward pass, find it closed and count nothing twice.
 
-Enters: scalars on the device, by layer and gauge; each sequence's loss. Leaves: one float32
-tensor, reduced over the micro-batches for which the tap was opened, without waiting for the
-device. Never knows: what a figure means for the run's health.
-
 Shape suffixes: L layers, G gauges of a layer, M gauges of the model, B sequences, T tokens.
 """
 

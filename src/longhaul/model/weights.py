@@ -1,9 +1,5 @@
 """The modules that own weights, and what each weight is for.
 
-Enters: shapes. Leaves: modules with allocated, unfilled weights, each with a role that
-initialisation and the optimizer's groups read. Never knows: how weights are filled
-(`initialise.py`) or updated.
-
 Shape suffixes: B batch, T time, D width.
 """
 

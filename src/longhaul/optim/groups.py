@@ -1,8 +1,4 @@
-"""Which weights are updated alike, how fast, and which of them decay.
-
-Enters: a model and the optimizer's settings. Leaves: groups by role in a fixed order, and rows
-for the table printed at start. Never knows: the update rule.
-"""
+"""Which weights are updated alike, how fast, and which of them decay."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,16 +1,23 @@
-"""What the trainer and checkpoints may ask of any optimizer.
+"""What the trainer and checkpoints may ask of an optimizer, and one made of one update rule per
+role.
 
-Enters and leaves: gates, settings, tensors by name. Never knows: which update rule it is.
+Torch's `Optimizer` class is left out on purpose: it imports the compiler at its first use, more
+than a second of every start, and its wrappers cost half a millisecond a step.
 """
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from longhaul.config.optim import OptimSection
-from longhaul.optim.gate import Gate
-from longhaul.optim.groups import Group
+from longhaul.core.errors import NeedsPerson
+from longhaul.optim.gate import Gate, judge
+from longhaul.optim.groups import Group, learning_rate, make_groups, weight_decay
+from longhaul.optim.sharding import Sharding, own_part
+from longhaul.optim.state import wait_for_loans
 
 LiveSettings = dict[str, float | str]
 """Dotted `role.setting` → value, such as `matrix.weight_decay`; clipping is `clip`, and the update
@@ -74,3 +81,204 @@ class Optimizer(Protocol):
     def take_back(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Go on from restored state; the live tensors were filled in place."""
         ...
+
+
+# Devices whose fused kernels obey `found_inf` and `grad_scale`: one pass over the memory clips,
+# updates and masks, about four times as fast on a CPU as a loop over tensors after a clipping
+# pass. On other devices that loop runs inside the gate's guard.
+FUSED_DEVICES = ("cpu", "cuda", "xpu")
+
+
+class Rule(ABC):
+    """How the weights of one role are updated.
+
+    Args:
+        group: the weights. State for them is allocated before the first step, so that a
+            checkpoint can be copied in and memory is known before the first batch.
+        sharding: they are parts of whole weights.
+        offloaded: its state lives on the host.
+    """
+
+    def __init__(
+        self, group: Group, sharding: Sharding | None = None, offloaded: bool = False
+    ) -> None:
+        self.group = group
+        self.sharding = sharding
+        self.offloaded = offloaded
+        self.device = group.parameters[0].device
+        self.fused = self.device.type in FUSED_DEVICES
+        self.numbers: dict[str, float] = {}
+        """The settings that `update` reads, and reads nowhere else."""
+
+    def wanted(self, settings: OptimSection, lr: float) -> dict[str, float]:
+        """What `numbers` must be under `settings` at the optimizer's learning rate `lr`."""
+        role = self.group.role
+        return {
+            "lr": learning_rate(role, settings, lr),
+            "weight_decay": weight_decay(role, settings),
+        }
+
+    @abstractmethod
+    def update(self, gate: Gate) -> None:
+        """One update of weights and state, or no byte of them if the gate is masked.
+
+        A weight without a gradient is left alone.
+        """
+
+    @abstractmethod
+    def tensors(self) -> dict[str, Tensor]:
+        """All state by name."""
+
+
+class PortionsRule(Rule):
+    """A rule that takes its weights a portion at a time, so that it borrows little memory."""
+
+    portions: Sequence[range]
+    """Positions of weights in the group that are updated at once."""
+
+    def update(self, gate: Gate) -> None:
+        """See `Rule.update`."""
+        parameters = self.group.parameters
+        for portion in self.portions:
+            if given := [n for n in portion if parameters[n].grad is not None]:
+                self.update_portion(given, gate)
+
+    @abstractmethod
+    def update_portion(self, given: list[int], gate: Gate) -> None:
+        """Update the weights at these positions, all of which have a gradient.
+
+        Copies are let go of before it returns: the next portion makes its own.
+        """
+
+
+class RuledOptimizer:
+    """An `Optimizer` with a rule for each role.
+
+    Args:
+        name: value of `optim.name`.
+        model: whose trainable weights are updated.
+        settings: in force at first.
+        rule_for: makes the rule of a group.
+        sharding: the model's weights are parts of whole ones.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        model: nn.Module,
+        settings: OptimSection,
+        rule_for: Callable[[Group, OptimSection, Sharding | None], Rule],
+        sharding: Sharding | None = None,
+    ) -> None:
+        self.name = name
+        self.sharding = sharding
+        self.groups = make_groups(model, sharding.pieces if sharding is not None else None)
+        self.rules = [rule_for(group, settings, sharding) for group in self.groups]
+        self._parameters = [p for group in self.groups for p in group.parameters]
+        self._names = [name for group in self.groups for name in group.names]
+        self.apply_settings(settings)
+
+    def judge(self, loss: Tensor, scale: Tensor | None = None) -> Gate:
+        """Measure all gradients; see `gate.judge`."""
+        if self.sharding is None:
+            gradients = [p.grad for p in self._parameters if p.grad is not None]
+            return judge(gradients, loss, self._clip, scale)
+        named = zip(self._names, self._parameters, strict=True)
+        given = [(name, own_part(p.grad)) for name, p in named if p.grad is not None]
+        names, parts = zip(*given, strict=True)
+        return judge(parts, loss, self._clip, scale, self.sharding, names)
+
+    @torch.no_grad()
+    def step(self, gate: Gate) -> None:
+        """One update, or nothing at all if the gate is masked."""
+        for rule in self.rules:
+            rule.update(gate)
+
+    def clear_gradients(self) -> None:
+        """Forget the gradients; the next backward pass keeps its own tensors instead of adding."""
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def set_learning_rate(self, lr: float) -> None:
+        """The rate of the next step; each role takes its factor of it."""
+        for rule in self.rules:
+            rule.numbers["lr"] = learning_rate(rule.group.role, self._settings, lr)
+
+    def apply_settings(self, settings: OptimSection) -> None:
+        """Take changed settings and keep all state."""
+        self._settings = settings
+        self._clip = settings.clip
+        for rule in self.rules:
+            rule.numbers = rule.wanted(settings, settings.lr)
+
+    @torch.no_grad()
+    def reset(self) -> None:
+        """Throw all state away; every rule here begins with zeros."""
+        for tensor in self.tensors().values():
+            tensor.zero_()
+
+    def live_settings(self) -> LiveSettings:
+        """Settings as the next step will read them."""
+        live: LiveSettings = {"optimizer.name": self.name, "clip": self._clip}
+        for rule in self.rules:
+            live |= _of_role(rule, rule.numbers)
+        return live
+
+    def expected_settings(self, settings: OptimSection, lr: float) -> LiveSettings:
+        """What `live_settings` must say under `settings` at learning rate `lr`."""
+        expected: LiveSettings = {"optimizer.name": settings.name, "clip": settings.clip}
+        for rule in self.rules:
+            expected |= _of_role(rule, rule.wanted(settings, lr))
+        return expected
+
+    def tensors(self) -> dict[str, Tensor]:
+        """State of all rules by name, `<weight>.<what>`, or `<role>.<what>` if it is the role's.
+
+        Of an offloaded one the host waits until it is all back.
+        """
+        for rule in self.rules:
+            if rule.offloaded:
+                wait_for_loans(rule.device)
+        return {name: state for rule in self.rules for name, state in rule.tensors().items()}
+
+    def facts(self) -> Mapping[str, Any]:
+        """Which update rule the tensors belong to."""
+        return {"name": self.name}
+
+    def take_back(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Go on from restored state; the live tensors were filled in place.
+
+        Raises:
+            NeedsPerson: the state is another update rule's.
+        """
+        if facts["name"] != self.name:
+            raise NeedsPerson(
+                f"the checkpoint holds the state of optimizer {facts['name']}, not of {self.name}",
+                "set optim.name back, or start another run with --new",
+            )
+
+
+def _of_role(rule: Rule, numbers: Mapping[str, float]) -> LiveSettings:
+    return {f"{rule.group.role}.{name}": value for name, value in numbers.items()}
+
+
+def divide(gradients: list[Tensor], divisor: Tensor | None) -> None:
+    """Undo the loss scale and clip, in place: what a fused kernel does on the way."""
+    if divisor is not None:
+        torch._foreach_div_(gradients, divisor)
+
+
+def shrink_by(gate: Gate, share: float) -> Tensor:
+    """Factor that shrinks weights by `share`: a float32 scalar, exactly 1 if masked."""
+    return torch.where(gate.masked, 1.0, 1.0 - share)
+
+
+def hush(tensors: list[Tensor], gate: Gate) -> None:
+    """Fill what is about to be added with -0 if masked.
+
+    Adding -0 (or a product of it with a positive number) changes no byte of any number, which
+    adding +0 does: it turns -0 into +0. Together with factors that are exactly 1 this holds an
+    update back without a copy, in a quarter of the time of `Gate.guard` on a CPU.
+    """
+    for tensor in tensors:
+        tensor.masked_fill_(gate.masked, -0.0)

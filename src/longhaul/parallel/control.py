@@ -1,13 +1,12 @@
-"""Words between ranks at step borders: small, on the CPU, in an order that all ranks keep.
+"""Words between ranks at step boundaries: small, on the CPU, in an order that all ranks keep; and
+waiting for something slow on rank 0 while the others wait in a collective.
 
 Every method is a collective: all ranks call the same ones in the same order, or all wait until
 the group's timeout.
-
-Enters: a gloo group. Leaves: words, values and verdicts that are the same on all ranks.
-Never knows: what they mean.
 """
 
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
@@ -15,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from longhaul.core.errors import ExitCode, LonghaulError
+from longhaul.core.units import Seconds
 
 Value = TypeVar("Value")
 
@@ -129,3 +129,51 @@ def telling_who_is_lost(rank: int, size: int, doing: str) -> Iterator[None]:
 def first_does(control: Control | None, body: Callable[[], Value]) -> Value:
     """As `Control.first_does`; one process does everything first."""
     return body() if control is None else control.first_does(body)
+
+
+Item = TypeVar("Item")
+
+STILL_AT_IT = "still at it"
+"""What the other ranks are told; they ask again (`told`)."""
+_WORD_EVERY_S: Seconds = 1.0
+
+
+def patiently(items: Iterable[Item], control: Control | None) -> Iterator[Item]:
+    """The items; while one is waited for, the other ranks are kept waiting by `told`.
+
+    A collective that nobody joins in time fails on all ranks; a store may take longer than that. So
+    the slow part is done on a thread, and the others are told again and again that it goes on.
+    """
+    if control is None:
+        yield from items
+        return
+    iterator = iter(items)
+    while True:
+        box: list[Item] = []
+        errors: list[BaseException] = []
+        thread = threading.Thread(target=_take, args=(iterator, box, errors), daemon=True)
+        thread.start()
+        thread.join(_WORD_EVERY_S)
+        while thread.is_alive():
+            control.share(STILL_AT_IT)
+            thread.join(_WORD_EVERY_S)
+        if errors:
+            raise errors[0]
+        if not box:
+            return
+        yield box[0]
+
+
+def told(control: Control) -> Any:
+    """What rank 0 shares, once it has come to it; on every other rank."""
+    value: Any = STILL_AT_IT
+    while value == STILL_AT_IT:
+        value = control.share()
+    return value
+
+
+def _take(iterator: Iterator[Item], box: list[Item], errors: list[BaseException]) -> None:
+    try:
+        box.extend(item for item in (next(iterator, None),) if item is not None)
+    except BaseException as error:  # noqa: BLE001 (raised again where it is waited for)
+        errors.append(error)

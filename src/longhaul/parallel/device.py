@@ -1,8 +1,4 @@
-"""The device, the threads, and what torch alone can tell about both.
-
-Enters: the machine section of a recipe, a run's last segment. Leaves: a device, torch's global
-settings in place, and facts for the fingerprint. Never knows: models.
-"""
+"""The device, the threads, and what torch alone can tell about both."""
 
 import os
 from typing import Any
@@ -14,8 +10,7 @@ from longhaul.core.errors import RecipeError
 from longhaul.core.machine import machine
 from longhaul.logbook.segments import SegmentOpening
 from longhaul.model.device import claim
-from longhaul.parallel.layout import LAYOUT
-from longhaul.parallel.place import Place
+from longhaul.parallel.layout import LAYOUT, Place
 from longhaul.parallel.world import device_of
 
 

@@ -1,9 +1,4 @@
-"""A model dealt out over a world, and what a training step must do with it beyond the usual.
-
-Enters: a model, a world, `[parallel]`. Leaves: the same model with this rank's parts of its
-weights, and a `Parallel`: who holds what, and the collectives around backward passes.
-Never knows: optimizers, batches, what the layers compute.
-"""
+"""A model dealt out over a world, and what a training step must do with it beyond the usual."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -20,11 +15,9 @@ from longhaul.model.gpt import GPT
 from longhaul.model.initialise import fill_buffers, fill_weight
 from longhaul.model.weights import Role, roles
 from longhaul.optim.sharding import Sharding, own_part
-from longhaul.parallel.data import shard, sum_only_at_the_end
-from longhaul.parallel.first_gradient import FirstGradient, Unsummed, sum_together
+from longhaul.parallel.data import FirstGradient, Unsummed, shard, sum_only_at_the_end, sum_together
 from longhaul.parallel.pipeline import Pipe, StageGPT, activations_dtype, take_stages
-from longhaul.parallel.tensor import split_layers
-from longhaul.parallel.vocabulary import VocabularyLoss
+from longhaul.parallel.tensor import VocabularyLoss, split_layers
 from longhaul.parallel.world import World
 
 

@@ -1,14 +1,12 @@
-"""Activation checkpointing: what a layer computed is thrown away and computed again when needed.
-
-Enters: a model. Leaves: the same model, whose layers keep less for their backward passes.
-Never knows: losses, ranks.
+"""How a module is given another way to compute while the model stays ignorant of it; and activation
+checkpointing: what a layer computed is thrown away and computed again when needed.
 """
 
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.checkpoint import (
     CheckpointPolicy,
     checkpoint,
@@ -18,7 +16,16 @@ from torch.utils.checkpoint import (
 from longhaul.model.block import Block
 from longhaul.model.carry import Carry
 from longhaul.model.gpt import GPT
-from longhaul.parallel.become import become
+
+Module = TypeVar("Module", bound=nn.Module)
+
+
+def become(module: nn.Module, kind: type[Module]) -> Module:
+    """Let `module` compute as a subclass of its own does; its weights and their names stay."""
+    assert issubclass(kind, type(module)), f"{kind.__name__} is no {type(module).__name__}"
+    module.__class__ = kind
+    return cast(Module, module)
+
 
 _aten, _collectives, _higher = torch.ops.aten, torch.ops._c10d_functional, torch.ops.higher_order
 # Results that cost more to compute than to keep: products, attention, what came over a network.

@@ -7,12 +7,8 @@ went on.
 
 torchft counts agreed updates by a number that we call the generation: whoever is behind the highest
 one is healed. It only ever rises, whatever happens to the step of the run.
-
-Enters: a replica's number, the lighthouse's address, how a state is given and taken. Leaves: who
-makes a step, sums of gradients, verdicts. Never knows: models, batches, what a state is.
 """
 
-import importlib
 import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -94,7 +90,8 @@ class Replicas:
     ) -> None:
         for name in ("torchft.manager", "torchft.checkpointing.http_transport"):
             logging.getLogger(name).setLevel(logging.CRITICAL)  # each death would show a traceback
-        torchft = importlib.import_module("torchft")
+        import torchft  # an extra (`longhaul[ft]`)
+
         most = timedelta(seconds=most_s)
         self._number = number
         self._healed = False
@@ -192,16 +189,15 @@ class Replicas:
 
 def _transport(most: timedelta) -> Any:
     """What torchft has for HTTP, on loopback, and refusing whatever is no tensor or text."""
-    module = importlib.import_module("torchft.checkpointing.http_transport")
-    serialization = importlib.import_module("torchft.checkpointing._serialization")
+    from torchft.checkpointing import _serialization, http_transport
 
-    class Transport(module.HTTPTransport):  # type: ignore[name-defined, misc]
+    class Transport(http_transport.HTTPTransport):  # type: ignore[misc]
         @classmethod
         def _load_from_address(cls, address: str, timeout: timedelta) -> object:
             with urlopen(address, timeout=timeout.total_seconds()) as answer:
                 # Its tensors lie in memory that cannot be written; they are copied from there.
                 warnings.filterwarnings("ignore", message="The given buffer is not writable")
-                return serialization._streaming_load(answer, weights_only=True)
+                return _serialization._streaming_load(answer, weights_only=True)
 
         def address(self) -> str:
             return f"http://{_LOOPBACK}:{self._server.socket.getsockname()[1]}/checkpoint/"

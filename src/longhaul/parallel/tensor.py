@@ -7,8 +7,8 @@ gathered before attention and MLP, and their outputs are summed back to stretche
 Not by DTensor's plans: queries, keys and values lie in one matrix, whose share of a rank is a
 stretch of each of them, which no placement says where they are unequal (grouped queries).
 
-Enters: a filled model. Leaves: the same model with this rank's parts of its weights, and how each
-was cut. Never knows: shards, losses' sums over data, optimizers.
+Shape suffixes: B batch, T time, S a rank's stretch of it, D width, F a rank's stretch of the inner
+width, V a rank's rows of the vocabulary, N targets (B·T).
 """
 
 from collections.abc import Mapping
@@ -17,18 +17,207 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.distributed import _functional_collectives as collectives
 from torch.nn import functional
 
 from longhaul.core.pieces import Cut, cut_parts
 from longhaul.model.block import Block
-from longhaul.model.embedding import BigramTable
+from longhaul.model.embedding import BigramTable, LearnedPositions
 from longhaul.model.gpt import GPT
-from longhaul.model.positions import LearnedPositions
+from longhaul.model.head import IGNORED_TARGET, SummedLoss
+from longhaul.model.layers import LayerNorm, RMSNorm
+from longhaul.model.tap import Tap
 from longhaul.model.weights import Linear, Table
-from longhaul.parallel.become import become
-from longhaul.parallel.inner_norm import over_all_ranks
-from longhaul.parallel.sequence import gather_sequence, own_stretch, sum_to_stretches
-from longhaul.parallel.vocabulary import VocabularyLoss, VocabularyTable
+from longhaul.parallel.recompute import become
+
+_TIME = 1
+# Renamed in torch 2.13; the same collectives as DTensor's own, which a compiler can trace.
+_renamed = hasattr(collectives, "all_gather_single_autograd")
+_all_gather = getattr(collectives, f"all_gather_{'single' if _renamed else 'tensor'}_autograd")
+_reduce_scatter = getattr(
+    collectives, f"reduce_scatter_{'single' if _renamed else 'tensor'}_autograd"
+)
+
+
+def gather_sequence(x_BSD: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """[B, T, …] on every rank from each rank's stretch; gradients of all ranks are summed.
+
+    Between layers each tensor rank holds a stretch of every sequence; within a layer it holds all
+    of it, of its heads alone (arXiv 2205.05198, figure 5).
+    """
+    x_BTD: Tensor = _all_gather(x_BSD, _TIME, group)
+    return x_BTD
+
+
+def sum_to_stretches(x_BTD: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """A rank's stretch [B, S, …] of the sum over ranks of what each has computed."""
+    x_BSD: Tensor = _reduce_scatter(x_BTD, "sum", _TIME, group)
+    return x_BSD
+
+
+def own_stretch(x_BTD: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """A rank's stretch [B, S, …] of what all ranks hold alike; no collective."""
+    return x_BTD.chunk(dist.get_world_size(group), dim=_TIME)[dist.get_rank(group)]
+
+
+class CutRMSNorm(RMSNorm):
+    """Unit root mean square over the width of all ranks; the scale is this rank's stretch."""
+
+    group: dist.ProcessGroup
+
+    def forward(self, x_F: Tensor) -> Tensor:
+        """Normalise [..., F]."""
+        if self.widens:
+            x_F = x_F.float()
+        unit_F = x_F * (_mean(x_F.float().square(), self.group) + self.eps).rsqrt().to(x_F.dtype)
+        return unit_F if self.weight is None else unit_F * self.weight
+
+
+class CutLayerNorm(LayerNorm):
+    """Zero mean, unit variance over the width of all ranks; scale and shift are this rank's."""
+
+    group: dist.ProcessGroup
+
+    def forward(self, x_F: Tensor) -> Tensor:
+        """Normalise [..., F]."""
+        if self.widens:
+            x_F = x_F.float()
+        wide_F = x_F.float()
+        centred_F = wide_F - _mean(wide_F, self.group)
+        unit_F = centred_F * (_mean(centred_F.square(), self.group) + self.eps).rsqrt()
+        unit_F = unit_F.to(x_F.dtype)
+        if self.weight is not None:
+            unit_F = unit_F * self.weight
+        return unit_F if self.bias is None else unit_F + self.bias
+
+
+def over_all_ranks(norm: nn.Module, group: dist.ProcessGroup) -> None:
+    """Let a norm whose weights are cut compute its sums over the ranks of `group`.
+
+    Every rank has all positions and some of the width; the sums that a norm needs go over all
+    ranks.
+    """
+    if isinstance(norm, LayerNorm):
+        become(norm, CutLayerNorm).group = group
+    else:
+        become(norm, CutRMSNorm).group = group
+
+
+def _mean(x_F: Tensor, group: dist.ProcessGroup) -> Tensor:
+    width = x_F.size(-1) * dist.get_world_size(group)
+    total_1: Tensor = _Summed.apply(x_F.sum(dim=-1, keepdim=True), group)  # type: ignore[no-untyped-call]
+    return total_1 / width
+
+
+class _Summed(torch.autograd.Function):
+    """The sum over ranks, which every rank uses for its own part: gradients are summed too."""
+
+    @staticmethod
+    def forward(ctx: Any, own: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.group = group
+        total = own.clone()
+        dist.all_reduce(total, group=group)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        total = gradient.clone()
+        dist.all_reduce(total, group=ctx.group)
+        return total, None
+
+
+class VocabularyTable(Table):
+    """A token table of which this rank has the rows from `first` on.
+
+    A vocabulary that the ranks do not divide is cut unevenly.
+    """
+
+    first: int
+    group: dist.ProcessGroup
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        """Rows of this rank's stretch of each sequence."""
+        row_BT = tokens_BT - self.first
+        here_BT = (row_BT >= 0) & (row_BT < self.weight.size(0))
+        found_BTD = functional.embedding(row_BT.where(here_BT, 0), self.weight)
+        return sum_to_stretches(found_BTD * here_BT.unsqueeze(-1), self.group)
+
+
+class VocabularyLoss(SummedLoss):
+    """The loss from logits of which each rank has some columns.
+
+    Args:
+        first: token of this rank's first column.
+        group: tensor ranks.
+    """
+
+    def __init__(self, first: int, group: dist.ProcessGroup) -> None:
+        super().__init__()
+        self.first, self._group = first, group
+
+    def forward(
+        self, logits_BTV: Tensor, targets_BT: Tensor, z_loss: float = 0.0, tap: Tap | None = None
+    ) -> Tensor:
+        """See `head.summed_loss`."""
+        logits_NV, targets_N = logits_BTV.float().flatten(0, 1), targets_BT.flatten()
+        counted_N = targets_N != IGNORED_TARGET
+        loss_N, log_normaliser_N = _Losses.apply(  # type: ignore[no-untyped-call]
+            logits_NV, targets_N - self.first, self._group
+        )
+        loss_N = loss_N.where(counted_N, 0.0)
+        if tap is not None and tap.is_open:
+            self._measure(tap, logits_BTV, targets_BT, loss_N, log_normaliser_N)
+        loss: Tensor = loss_N.sum()
+        if z_loss:
+            loss = loss + z_loss * (log_normaliser_N.square() * counted_N).sum()
+        return loss
+
+    @staticmethod
+    @torch.no_grad()
+    def _measure(
+        tap: Tap, logits_BTV: Tensor, targets_BT: Tensor, loss_N: Tensor, log_normaliser_N: Tensor
+    ) -> None:
+        counted_BT = targets_BT != IGNORED_TARGET
+        counted_N = counted_BT.flatten()
+        tap.keep_losses(loss_N.view(targets_BT.shape), counted_BT)
+        tap.write_total("output_logit_max", logits_BTV.amax())
+        largest = log_normaliser_N.masked_fill(~counted_N, -torch.inf).amax()
+        mean = log_normaliser_N.masked_fill(~counted_N, 0.0).sum() / counted_N.sum()
+        tap.write_total("logsumexp_max", largest)
+        tap.write_total("logsumexp_mean", mean)
+
+
+class _Losses(torch.autograd.Function):
+    """Cross-entropy and log normaliser of each target, by two small all-reduces."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, logits_NV: Tensor, column_N: Tensor, group: dist.ProcessGroup
+    ) -> tuple[Tensor, Tensor]:
+        largest_N = logits_NV.amax(dim=-1)
+        dist.all_reduce(largest_N, op=dist.ReduceOp.MAX, group=group)
+        shifted_NV = logits_NV - largest_N[:, None]
+        here_N = (column_N >= 0) & (column_N < logits_NV.size(1))
+        column_N1 = column_N.where(here_N, 0)[:, None]
+        # A column that is not here may be padding, at -inf.
+        target_N = shifted_NV.gather(1, column_N1).squeeze(1).where(here_N, 0.0)
+        share_NV = shifted_NV.exp_()
+        sums_2N = torch.stack((share_NV.sum(dim=-1), target_N))
+        dist.all_reduce(sums_2N, group=group)
+        share_NV.div_(sums_2N[0][:, None])
+        log_sum_N = sums_2N[0].log()
+        ctx.save_for_backward(share_NV, column_N1, here_N)
+        return log_sum_N - sums_2N[1], log_sum_N + largest_N
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, loss_N: Tensor, log_normaliser_N: Tensor) -> tuple[Tensor, None, None]:
+        share_NV, column_N1, here_N = ctx.saved_tensors
+        gradient_NV: Tensor = share_NV * (loss_N + log_normaliser_N)[:, None]
+        gradient_NV.scatter_add_(1, column_N1, -(loss_N * here_N)[:, None])
+        return gradient_NV, None, None
 
 
 def split_layers(model: GPT, group: dist.ProcessGroup) -> Mapping[str, Cut]:

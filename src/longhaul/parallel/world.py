@@ -1,9 +1,6 @@
 """The world: which processes train together, and where this one stands among them.
 
 Where there is one process, no process group is ever made.
-
-Enters: a place, a layout. Leaves: process groups and a device mesh.
-Never knows: recipes, models, runs.
 """
 
 import os
@@ -19,12 +16,13 @@ import torch.distributed as dist
 from torch.distributed import Store, TCPStore, rendezvous  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.distributed_c10d import _set_pg_timeout as set_timeout
+from torch.nn import functional
 
 from longhaul.core.errors import ExitCode, LonghaulError, RecipeError
 from longhaul.core.units import Seconds
 from longhaul.model.device import claim
-from longhaul.parallel.layout import Layout
-from longhaul.parallel.place import KEPT_PORT, Place
+from longhaul.parallel.control import Control
+from longhaul.parallel.layout import KEPT_PORT, Layout, Place
 
 COLLECTIVE_TIMEOUT_S: Seconds = 1200.0
 """Nothing that ranks do together takes as long; who waits longer waits for a dead process."""
@@ -296,3 +294,50 @@ def device_of(place: Place, device: torch.device) -> torch.device:
             "look at CUDA_VISIBLE_DEVICES, or use --device cpu",
         )
     return claim(torch.device("cuda", place.local_rank % seen))
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Many processes; one alone has none of this."""
+
+    world: World
+    control: Control
+    """Of the main thread."""
+    saving: Control
+    """Of the thread that saves."""
+
+    @classmethod
+    def of(cls, world: World) -> "Ranks":
+        """The channels of a world."""
+        return cls(world, Control(world.control), Control(world.saving, "saving"))
+
+    def whole_logits(self, logits_V: torch.Tensor, vocabulary: int) -> torch.Tensor:
+        """The logits of all tokens, where the ranks of a layer have some columns each.
+
+        Args:
+            logits_V: this rank's columns, on its device.
+            vocabulary: tokens there are.
+        """
+        ways = self.world.layout.tensor
+        if ways == 1:
+            return logits_V
+        missing = -(-vocabulary // ways) - len(logits_V)  # the last rank may have fewer
+        own_V = functional.pad(logits_V, (0, max(0, missing)), value=float("-inf"))
+        all_WV = [torch.empty_like(own_V) for _ in range(ways)]
+        dist.all_gather(all_WV, own_V.contiguous(), group=self.world.mesh.get_group("tensor"))
+        return torch.cat(all_WV)[:vocabulary]
+
+    @property
+    def share_passes(self) -> bool:
+        """Whether other ranks wait in the middle of a forward pass for what this one computes:
+        for its share of a layer, or its stage's activations. Replicas do not.
+        """
+        layout = self.world.layout
+        return layout.shard * layout.tensor * layout.pipeline > 1
+
+    @property
+    def counts(self) -> bool:
+        """Whether this rank's figures are to be added up: of those that read the same sequences
+        one alone speaks.
+        """
+        return self.world.rank % self.world.layout.tensor == 0

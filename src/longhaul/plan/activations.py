@@ -1,7 +1,7 @@
 """Bytes that a forward pass leaves for its backward pass, and that an evaluation holds at its peak.
 
-The lists follow `model/block.py`, `model/attention.py`, `model/mlp.py` and `model/head.py` as they
-run uncompiled, which gauge steps and evaluations do; compiled steps keep less.
+The lists follow `model/block.py`, `model/attention.py`, `model/layers.py` and `model/head.py` as
+they run uncompiled, which gauge steps and evaluations do; compiled steps keep less.
 Letters: N tokens of a micro-batch, D width, F inner width, J·K width of all keys, V rows of the
 vocabulary.
 """

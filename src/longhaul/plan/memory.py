@@ -24,7 +24,7 @@ from longhaul.plan.activations import (
 )
 
 _PORTION = 1 << 25
-"""Elements of half weights that are updated at once (`optim/half.py`)."""
+"""Elements of half weights that are updated at once (`optim/state.py`)."""
 _STACK = 1 << 24
 """Elements of matrices that Muon makes orthogonal at once (`optim/muon.py`)."""
 _MUON_BORROWS = 6

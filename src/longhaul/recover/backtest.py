@@ -7,9 +7,6 @@ decisions are not. Nor can steps be computed again: the verdict on a cause is th
 came to there, if it looked for one. What could be gone back to at a border, in memory and on disk,
 is in the records; settings are those of the segments. So the limits that were in force find and
 decide what was found and decided.
-
-Enters: the records of a run, settings with limits. Leaves: a `Backtest`.
-Never knows: files, tensors.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,9 +18,9 @@ from longhaul.config.recipe import Recipe
 from longhaul.core.records import Decision, Event, Finding, Record, StepRecord
 from longhaul.diagnose.cause import Verdict
 from longhaul.logbook.ledger import LedgerState, fold
+from longhaul.recover.draft import verdict_in
 from longhaul.recover.judgement import Draft, Judgement
 from longhaul.recover.plan import WHO, Plan
-from longhaul.recover.shape import verdict_in
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,20 +1,95 @@
-"""A remedy written out as a plan: with old values, price and reason in words for a tired person.
-
-Enters: a remedy and what led to it. Leaves: a `Plan`; sentences.
-Never knows: why this remedy was chosen.
+"""A remedy written out as a plan, with old values, price and reason in words for a tired person;
+and what becomes of it once replays have told the cause (cause before cure).
 """
 
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from longhaul.config.recover import RecoverSection
 from longhaul.core.records import Finding
 from longhaul.core.units import short_seconds
-from longhaul.recover.back import Sign
-from longhaul.recover.plan import Plan, Situation, value_at
-from longhaul.recover.price import price_of
-from longhaul.recover.rungs import Remedy
-from longhaul.recover.sizes import Sizes
+from longhaul.diagnose.cause import CAUSES, Verdict
+from longhaul.recover.learning_rate import PATH, Rates, in_force, rates
+from longhaul.recover.plan import Plan, Situation, Sizes, sizes_of, value_at
+from longhaul.recover.remedies import Remedy, Sign, range_to_skip
+
+PROGRESS_EXPONENT = math.log(0.7) / math.log(0.5)
+
+
+def price_of(
+    situation: Situation, remedy: Remedy, limits: RecoverSection, sizes: Sizes, *, for_good: bool
+) -> Mapping[str, float]:
+    """The price of a remedy.
+
+    **The model of progress.** YaLM-100B lost about 30 % of its progress by halving the learning
+    rate. Progress per step is therefore taken as (rate / asked rate)^p with 0.5^p = 0.7, p = 0.515.
+    A lowered rate is expected to go back up by one `raise_factor` every `raise_after` healthy
+    steps, so that the price of lowering is what is lost until then, or until the end of the run. A
+    warm-up costs half its steps, a tighter clip nothing: it binds in bad steps only. Passed-over
+    data costs no steps; other data is read instead.
+
+    Args:
+        situation: whose step and pace count.
+        remedy: what is done.
+        limits: with the step back up.
+        sizes: with the healthy steps before it.
+        for_good: its settings are what is asked for from now on, as a fallback's are.
+
+    Returns:
+        `steps_lost` to be made again, `seconds_lost` on them, `blocks_skipped`,
+        `steps_lost_later` (full steps' worth of progress; below 0 where a raise gains some) and
+        `seconds_lost_later`.
+    """
+    known = rates(situation, limits)
+    begin = remedy.rollback.step if remedy.rollback else situation.step
+    total = situation.settings.total_steps()
+    left = None if total is None else max(total - begin, 0)
+    new = float(remedy.settings.get(PATH, known.now))
+    factor = 1.0 if for_good else limits.raise_factor
+
+    def cost(rate: float) -> float:
+        return cost_of_rate(rate, known, factor, sizes.raise_after, left)
+
+    lost = situation.step - begin
+    later = cost(new) - cost(known.now) + remedy.rewarm_steps / 2
+    if any(change.how != "raise" for change in remedy.undo):
+        later = 0.0  # what somebody set just before the trouble is no pace to compare with
+    return {
+        "steps_lost": lost,
+        "seconds_lost": round(lost * situation.seconds_per_step, 3),
+        "blocks_skipped": remedy.skip[1] - remedy.skip[0] if remedy.skip else 0,
+        "steps_lost_later": round(later, 1),
+        "seconds_lost_later": round(later * situation.seconds_per_step, 3),
+    }
+
+
+def cost_of_rate(
+    rate: float, known: Rates, raise_factor: float, raise_after: int, steps_left: int | None
+) -> float:
+    """Full steps' worth of progress lost by going on at a rate, compared with the one asked for.
+
+    Args:
+        rate: to go on at.
+        known: with the rate asked for and the ceiling.
+        raise_factor: of one step back up; 1 never goes up.
+        raise_after: healthy steps before each step up.
+        steps_left: to the end of the run; None if nobody knows, which counts the way up only.
+    """
+    lost, left = 0.0, math.inf if steps_left is None else float(steps_left)
+    while rate < known.ceiling and left > 0 and raise_factor > 1:
+        stretch = min(float(raise_after), left)
+        lost += stretch * _lost_share(rate, known.asked)
+        left -= stretch
+        rate = min(rate * raise_factor, known.ceiling)
+    if left < math.inf:
+        lost += left * _lost_share(rate, known.asked)
+    return lost
+
+
+def _lost_share(rate: float, asked: float) -> float:
+    return float(max(1 - (rate / asked) ** PROGRESS_EXPONENT, 0.0))
 
 
 def what_is_wrong(finding: Finding) -> str:
@@ -109,3 +184,133 @@ def draft(
         headline=headline,
         reason=f"{headline}: {what_is_done(remedy, old)}" + (f"; {costs}" if costs else ""),
     )
+
+
+_SEEN_IN_A_REPLAY = frozenset({"non-finite", "loss-spike", "gradient-spike", "divergence"})
+"""Kinds of finding that a few steps show again. What grows slowly would take too many, and what
+may be done about it needs no cause."""
+
+
+def asks_for_cause(plan: Plan, limits: RecoverSection) -> bool:
+    """Whether the cause is looked for before the plan is carried out."""
+    if any(change.how != "raise" for change in plan.undo):
+        return False  # what a person or a restart changed is undone whatever a replay tells
+    cures = plan.rollback is not None or "lower-lr" in plan.actions
+    last_resort = plan.stop or bool(plan.fallback)
+    return limits.diagnose and cures and not last_resort and plan.cause in _SEEN_IN_A_REPLAY
+
+
+def shaped(plan: Plan, verdict: Verdict, situation: Situation, limits: RecoverSection) -> Plan:
+    """The plan that suits the cause; the ladder's own where the cause asks for nothing that is
+    still possible.
+
+    Data is passed over, at the learning rate as it is. A rate that is too high is lowered, and no
+    data is passed over. Where longhaul itself, a kernel or a machine computes wrong numbers, the
+    run stops for a person: every further step would be computed as wrongly, and neither other data
+    nor a lower rate would mend it. Whatever stays undetermined is left to the ladder of the
+    finding.
+
+    Args:
+        plan: as drafted.
+        verdict: on the steps that led to it.
+        situation: it was drafted in.
+        limits: in force.
+    """
+    plan = replace(plan, verdict=verdict)
+    sizes = sizes_of(limits, situation.settings.total_steps())
+    match verdict.cause:
+        case "undetermined":
+            return plan
+        case "data":
+            remedy = _of_data(plan, situation, limits, sizes)
+        case "hyper-parameter" if plan.undo:
+            return plan  # the rate before the raise is one that held
+        case "hyper-parameter":
+            remedy = _of_rate(plan, verdict, situation, limits, sizes)
+        case _:
+            return _stop(plan, verdict, situation, limits, sizes)
+    if remedy is None:
+        return plan
+    headline = f"{plan.headline}, because of the {_WORDS[verdict.cause]}"
+    failed: tuple[float, ...] = ()
+    if verdict.cause == "hyper-parameter":
+        rate = in_force(situation.settings, plan.first_step)
+        failed = tuple(sorted({rate, rate * verdict.evidence.get("too_high", 1.0)}))
+    return _redrafted(plan, remedy, headline, situation, limits, sizes, failed)
+
+
+def verdict_in(data: Mapping[str, Any]) -> Verdict | None:
+    """The verdict that an event `cause` tells of; None if it makes no sense."""
+    cause = data.get("cause")
+    if cause not in CAUSES:
+        return None
+    evidence = {name: float(value) for name, value in data.get("evidence", {}).items()}
+    return Verdict(cause, str(data.get("rung", "")), str(data.get("reason", "")), evidence)
+
+
+_WORDS = {"data": "data", "hyper-parameter": "learning rate"}
+
+
+def _of_data(
+    plan: Plan, situation: Situation, limits: RecoverSection, sizes: Sizes
+) -> Remedy | None:
+    to = plan.rollback
+    skip = range_to_skip(situation, plan, to, limits, sizes) if to else None
+    return Remedy(("rollback", "skip"), to, skip) if skip else None
+
+
+def _of_rate(
+    plan: Plan, verdict: Verdict, situation: Situation, limits: RecoverSection, sizes: Sizes
+) -> Remedy | None:
+    # Where half of the rate shows it too, lowering to half would only lead here again: replays have
+    # found the rate that works, if need be below the floor of ladders, which only halve.
+    found, known = verdict.evidence.get("factor", 1.0), rates(situation, limits)
+    new = known.lowered(limits.lr_factor)
+    if found < limits.lr_factor:
+        new = known.now * found
+    if new is None:
+        return None
+    others = [action for action in plan.actions if action not in ("skip", "skip-batch", "lower-lr")]
+    place = 1 if "rollback" in others else 0
+    return Remedy(
+        actions=(*others[:place], "lower-lr", *others[place:]),
+        rollback=plan.rollback,
+        settings={**plan.settings, PATH: new},
+        reset=plan.reset,
+        rewarm_steps=plan.rewarm_steps,
+    )
+
+
+def _stop(
+    plan: Plan, verdict: Verdict, situation: Situation, limits: RecoverSection, sizes: Sizes
+) -> Plan:
+    """Going back is part of it, so that whoever has mended it goes on from before the harm."""
+    remedy = Remedy(("rollback", "stop") if plan.rollback else ("stop",), plan.rollback)
+    stop = _redrafted(plan, remedy, plan.headline, situation, limits, sizes)
+    back = f"; back to step {plan.rollback.step:,}" if plan.rollback else ""
+    return replace(
+        stop,
+        stop=True,
+        reason=(
+            f"{plan.headline}, because of a fault ({verdict.cause}): {verdict.sentence}{back}. "
+            "Stopped for a person to look: every further step would be computed as wrongly, and "
+            "neither other data nor a lower rate would mend it. Mend it and start again, or go on "
+            "without looking for causes by --set recover.diagnose=false"
+        ),
+    )
+
+
+def _redrafted(
+    plan: Plan,
+    remedy: Remedy,
+    headline: str,
+    situation: Situation,
+    limits: RecoverSection,
+    sizes: Sizes,
+    failed: tuple[float, ...] = (),
+) -> Plan:
+    redrafted = draft(
+        situation, limits, sizes, remedy, headline,
+        cause=plan.cause, subject=plan.subject, sign=plan, failed=failed,
+    )  # fmt: skip
+    return replace(redrafted, verdict=plan.verdict)

@@ -3,10 +3,6 @@
 Live it is fed by the pilot, afterwards by the journal (`backtest.py`), with the same records in the
 same order; all that it goes by is in them and in the ledger. So both come to the same findings and
 to the same plans.
-
-Enters: every record, in the order of the journal; settings, as they come into force. Leaves:
-findings, a draft of a plan where one is due, and the checkpoints that have passed their probation.
-Never knows: how a plan is carried out, or where records are kept.
 """
 
 import math
@@ -23,11 +19,10 @@ from longhaul.core.units import Seconds
 from longhaul.diagnose.cause import Verdict
 from longhaul.diagnose.diagnosis import Diagnosis
 from longhaul.logbook.ledger import LedgerState
-from longhaul.recover.plan import Plan, Safe, Situation, Where
+from longhaul.recover.draft import asks_for_cause, shaped
+from longhaul.recover.plan import Plan, Safe, Situation, Where, sizes_of
 from longhaul.recover.policy import LOOK_EVERY_STEPS, Policy
 from longhaul.recover.probation import Course, good_states
-from longhaul.recover.shape import asks_for_cause, shaped
-from longhaul.recover.sizes import sizes_of
 
 _RECENT_STEPS = 64
 """Steps that typical figures are taken from."""

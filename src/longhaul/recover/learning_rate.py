@@ -4,10 +4,6 @@ What a run cannot bear is an update of a size, which is the rate that the schedu
 (`optim.lr`) at that step. So rates that failed are remembered as they were in force, and a peak is
 too high if the schedule still leads it there: what failed at the top of the warm-up may be borne
 late in the decay.
-
-Enters: the ledger's recoveries and the rate in force. Leaves: the rate that was asked for, the
-highest one that may be tried again, the next one down and the next one up, and how long to wait.
-Never knows: why a rate is changed.
 """
 
 import math
@@ -18,8 +14,7 @@ from typing import Any
 from longhaul.config.recipe import Recipe
 from longhaul.config.recover import RecoverSection
 from longhaul.logbook.ledger import LedgerState, Recovery
-from longhaul.recover.plan import WHO, Situation
-from longhaul.recover.sizes import sizes_of
+from longhaul.recover.plan import WHO, Situation, sizes_of
 
 PATH = "optim.lr"
 _WITHIN = 1e-6

@@ -1,20 +1,18 @@
-"""The words in which a recovery is discussed: where a run stands, where it can go back to, and
-what is to be done.
-
-Enters and leaves: `Safe`, `Situation`, `Plan`, all frozen.
-Never knows: how a plan comes about, or how it is carried out.
+"""The words in which a recovery is discussed: where a run stands, where it can go back to, what is
+to be done; how long the policy's lengths are in this run, and how much was spent on recoveries.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from longhaul.config.recipe import Recipe
-from longhaul.config.recover import Action, Resettable
+from longhaul.config.recover import Action, RecoverSection, Resettable
 from longhaul.core.units import Seconds
 from longhaul.diagnose.cause import Verdict
 from longhaul.logbook.changes import Change
-from longhaul.logbook.ledger import LedgerState
+from longhaul.logbook.ledger import LedgerState, Recovery
 
 WHO: Final = "policy"
 """Who decided, in the ledger. Only what it decided itself counts against its budgets."""
@@ -101,7 +99,7 @@ class Plan:
     rewarm_steps: int = 0
     """Steps over which the learning rate rises again after a reset of the optimizer."""
     price: Mapping[str, float] = field(default_factory=dict)
-    """See `price.price_of`."""
+    """See `draft.price_of`."""
     fallback: str = ""
     """Name of the `[[fallback]]` entry that is forked to; `settings` has its values."""
     undo: tuple[Change, ...] = ()
@@ -159,3 +157,104 @@ def value_at(values: Any, path: str) -> Any:
 
 def _in_short(verdict: Verdict) -> dict[str, str]:
     return {"cause": verdict.cause, "rung": verdict.rung, "sentence": verdict.sentence}
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Lengths in steps; see the fields of `RecoverSection`.
+
+    What worked for PaLM and OPT-175B over 100,000 steps and more would swallow a short run, so that
+    absent lengths are a share of it.
+    """
+
+    margin: int
+    skip: int
+    probation: int
+    cooldown: int
+    settle: int
+    rewarm: int
+    raise_after: int
+    suspect: int | None = None
+    """As asked for; None: it depends on what was changed (`suspect.steps_to_show`)."""
+
+
+def sizes_of(limits: RecoverSection, total_steps: int | None) -> Sizes:
+    """The lengths in force in a run of so many steps; None if only its hours are known."""
+
+    def of(asked: int | None, most: int, share: float) -> int:
+        if asked is not None:
+            return asked
+        return most if total_steps is None else max(1, min(most, math.ceil(total_steps * share)))
+
+    return Sizes(
+        margin=of(limits.margin_steps, 100, 1 / 50),
+        skip=of(limits.skip_steps, 300, 1 / 25),
+        probation=of(limits.probation_steps, 100, 1 / 50),
+        cooldown=of(limits.cooldown_steps, 5_000, 1 / 4),
+        settle=of(limits.settle_steps, 50, 1 / 100),
+        rewarm=of(limits.rewarm_steps, 200, 1 / 50),
+        raise_after=of(limits.raise_after_steps, 2_000, 1 / 20),
+        suspect=limits.suspect_steps,
+    )
+
+
+FREE = frozenset({"mask", "report", "raise-lr", "fallback", "stop"})
+"""Actions that no budget counts. Of fallbacks there are as many as the recipe lists."""
+
+
+def is_free(actions: Collection[str]) -> bool:
+    """Whether no budget counts them: what is undone is undone once only, wherever it goes back."""
+    return "undo" in actions or FREE.issuperset(actions)
+
+
+def own_recoveries(ledger: LedgerState) -> list[Recovery]:
+    """What the policy decided, in order."""
+    return [recovery for recovery in ledger.recoveries if recovery.who == WHO]
+
+
+def since_fallback(ledger: LedgerState) -> list[Recovery]:
+    """What it decided since the last fallback, with which budgets and ladders begin anew."""
+    own = own_recoveries(ledger)
+    last = max((n for n, recovery in enumerate(own) if recovery.fallback), default=-1)
+    return own[last + 1 :]
+
+
+def fallbacks_taken(ledger: LedgerState) -> int:
+    """How many entries of `[[fallback]]` were forked to."""
+    return sum(bool(recovery.fallback) for recovery in own_recoveries(ledger))
+
+
+def recent(
+    recoveries: Sequence[Recovery], cause: str, step: int, within_steps: int
+) -> list[Recovery]:
+    """Those for the same cause of the last steps. What was decided at a later step than this one
+    was followed by a rollback, and is recent.
+    """
+    return [r for r in recoveries if r.cause == cause and step - r.step <= within_steps]
+
+
+def spent(situation: Situation, limits: RecoverSection, cooldown_steps: int) -> str:
+    """Why no further recovery may be paid for; empty if one may."""
+    paid = [r for r in since_fallback(situation.ledger) if not is_free(r.actions)]
+    if len(paid) >= limits.max_recoveries:
+        return (
+            f"{len(paid)} recoveries were made, and recover.max_recoveries allows "
+            f"{limits.max_recoveries}"
+        )
+    lately = sum(situation.step - r.step <= cooldown_steps for r in paid)
+    if lately >= limits.max_recoveries_per_cooldown:
+        return (
+            f"{lately} recoveries were made within {cooldown_steps:,} steps, and "
+            f"recover.max_recoveries_per_cooldown allows {limits.max_recoveries_per_cooldown}"
+        )
+    return ""
+
+
+def blocks_left(situation: Situation, limits: RecoverSection) -> int:
+    """Blocks of data that may still be passed over. Skips that people asked for count too: the
+    data is as much unseen. Where only hours limit a run, its data is what it has read so far.
+    """
+    total = situation.settings.total_steps()
+    data = situation.draw if total is None else total * situation.blocks_per_step
+    skipped = sum(end - begin for begin, end in situation.ledger.skips)
+    return max(int(limits.max_skipped_share * data) - skipped, 0)

@@ -2,9 +2,6 @@
 
 A pure function of the situation and the findings. What it remembers is in the ledger: which cause
 led to what, how often, at which price. So neither a rollback nor a crash makes it begin anew.
-
-Enters: a `Situation` at a step border, the findings since the last one. Leaves: a `Plan`, or
-None. Never knows: clocks, files, tensors, or how a plan is carried out.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,22 +18,31 @@ from longhaul.config.recover import (
 from longhaul.core.records import Finding
 from longhaul.logbook.ledger import Recovery
 from longhaul.recover import learning_rate
-from longhaul.recover.back import safe_before, same_data
-from longhaul.recover.budgets import (
+from longhaul.recover.draft import draft, what_is_wrong
+from longhaul.recover.learning_rate import PATH, rates
+from longhaul.recover.plan import (
     FREE,
+    WHO,
+    Plan,
+    Situation,
+    Sizes,
     fallbacks_taken,
     own_recoveries,
     recent,
     since_fallback,
+    sizes_of,
     spent,
 )
-from longhaul.recover.draft import draft, what_is_wrong
-from longhaul.recover.learning_rate import PATH, rates
-from longhaul.recover.loss_level import is_worse
-from longhaul.recover.plan import WHO, Plan, Situation
-from longhaul.recover.rungs import Means, Remedy, fallback_remedy, remedy_of
-from longhaul.recover.sizes import Sizes, sizes_of
-from longhaul.recover.undo import suspicion
+from longhaul.recover.probation import is_worse
+from longhaul.recover.remedies import (
+    Means,
+    Remedy,
+    fallback_remedy,
+    remedy_of,
+    safe_before,
+    same_data,
+)
+from longhaul.recover.suspect import suspicion
 
 _BY_URGENCY = (
     "non-finite",

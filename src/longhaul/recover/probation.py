@@ -1,19 +1,11 @@
-"""Which states can be trusted: those after which training stayed healthy for a while.
-
-A state after s updates is **good** once s + N steps were made after it, N being the probation,
-and no trouble reaches into that stretch. A trouble is a warning or an alarm about the weights'
-health; it lasts from its first sign f to the step t that brought it to light, and denies every
-state with f − N ≤ s ≤ t. The state before the first step is always good: it has learned nothing
-that could be wrong.
-What a rollback undoes is forgotten, except a trouble whose first sign lies before the state gone
-back to.
-
-Enters: records, in their order. Leaves: the course of training as far as health is concerned.
-Never knows: what is done about it.
+"""Which states can be trusted: those after which training stayed healthy for a while; and whether
+the loss bears out a warning that came ahead of it.
 """
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import median, quantiles
 
 from longhaul.config.recover import SOUND_KINDS
 from longhaul.core.records import Event, Finding, Record, StepRecord
@@ -24,6 +16,13 @@ from longhaul.recover.plan import Safe, Trouble
 class Course:
     """The course of training that the newest step stands on: attempts and segments joined where
     they went on from each other, what was rolled back left out. A fold over the records.
+
+    A state after s updates is **good** once s + N steps were made after it, N being the probation,
+    and no trouble reaches into that stretch. A trouble is a warning or an alarm about the weights'
+    health; it lasts from its first sign f to the step t that brought it to light, and denies every
+    state with f − N ≤ s ≤ t. The state before the first step is always good: it has learned nothing
+    that could be wrong. What a rollback undoes is forgotten, except a trouble whose first sign lies
+    before the state gone back to.
     """
 
     step: int = 0
@@ -118,3 +117,31 @@ def innocent_states(
         and not any(t.first_step - probation_steps <= state.step <= t.step for t in older)
     )
     return tuple(sorted(innocent, key=lambda state: (state.step, state.where == "memory")))
+
+
+_FEWEST = 8
+"""Losses on either side, below which their noise tells more than their level."""
+_MOST = 64
+"""Losses on either side: harm that began late must not drown in what went well before it."""
+
+
+def is_worse(losses: Sequence[tuple[int, float]], since: int, begin: int = 0) -> bool | None:
+    """Whether half of the last losses lie above three quarters of those before a step; None if too
+    few are known. Those are the later half of the losses since, and as many before it. A margin of
+    two thirds of a standard deviation of single losses, so that noise is not taken for harm.
+
+    Args:
+        losses: (step, nats) of the course that the run stands on, by rising step.
+        since: updates made when what is suspected began.
+        begin: losses up to this step tell nothing, as those of the warm-up, in which all falls.
+    """
+    values = {step: loss if math.isfinite(loss) else math.inf for step, loss in losses}
+    last = max(values, default=0)
+    count = min(max((last - since) // 2, _FEWEST), _MOST)
+    before = [values[step] for step in range(max(since - count, begin) + 1, since + 1)
+              if step in values]  # fmt: skip
+    after = [values[step] for step in range(max(last - count, since) + 1, last + 1)
+             if step in values]  # fmt: skip
+    if len(before) < _FEWEST or not after:
+        return None
+    return median(after) > quantiles(before, n=4, method="inclusive")[2]

@@ -1,25 +1,21 @@
-"""The first suspect for a sign: what changed just before it.
-
-Whatever else the trouble looks like, the newest thing about a run is what somebody has just done to
-it. A change is suspected if it came into force before the finding was made and no more than a
-bounded number of steps before its first sign. First signs are estimates, as noise may run into what
-rises or grows: the change may lie up to a margin behind them.
-
-Enters: changes, a finding, settings in force. Leaves: the newest suspect, or None, and what of it
-could do harm. Never knows: states to go back to, or what is done about it.
+"""The first suspect for a sign is what changed just before it; the rung before every ladder undoes
+it.
 """
 
 import math
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from longhaul.config.recipe import Recipe, change_of
+from longhaul.config.recover import SOUND_KINDS, RecoverSection
 from longhaul.core.records import Finding
 from longhaul.logbook.changes import Change, Pairs
 from longhaul.logbook.ledger import LedgerState
-from longhaul.recover.plan import value_at
-from longhaul.recover.sizes import Sizes
+from longhaul.recover.plan import Safe, Situation, Sizes, value_at
+from longhaul.recover.probation import innocent_states
+from longhaul.recover.remedies import Remedy
 
 LEARNING_RATE = "optim.lr"
 CLIP = "optim.clip"
@@ -41,6 +37,11 @@ def suspect(
     changes: Sequence[Change], sign: Finding, settings: Recipe, sizes: Sizes
 ) -> Change | None:
     """The newest change that the sign may come of; None if there is none.
+
+    Whatever else the trouble looks like, the newest thing about a run is what somebody has just
+    done to it. A change is suspected if it came into force before the finding was made and no more
+    than a bounded number of steps before its first sign. First signs are estimates, as noise may
+    run into what rises or grows: the change may lie up to a margin behind them.
 
     Args:
         changes: that the run stands on, as `LedgerState.changes`.
@@ -128,3 +129,90 @@ def _in_words(change: Change) -> str:
 
 def _shown(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """What changed just before a sign."""
+
+    words: str = ""
+    """Who changed what and when; empty if nothing changed."""
+    remedy: Remedy | None = None
+    """Undoes it; None if it cannot be undone, or shall not be."""
+    surroundings: bool = False
+    """Software or machines changed, and nothing that can be undone."""
+
+
+def suspicion(
+    situation: Situation, cause: Finding, limits: RecoverSection, sizes: Sizes
+) -> Suspicion:
+    """What changed just before a sign, and how it is undone.
+
+    The run goes back to the newest good state before the change, and never past it: what lies
+    before has nothing to do with it. Software, machines and what needs a restart cannot be undone
+    by a live run, nor does going back help while they stay; they are named, and the ladder goes on.
+    """
+    settings, ledger = situation.settings, situation.ledger
+    able = [
+        change
+        for change in ledger.changes
+        if change.surroundings or change.resets or harmful(change, settings, ledger)
+    ]
+    newest = suspect(able, cause, settings, sizes)
+    if newest is None:
+        within = max(sizes.probation, sizes.suspect or 0)
+        stage = stage_before(cause, settings, situation.blocks_per_step, within)
+        return Suspicion(f"after {stage}" if stage else "")
+    near = [change for change in able if suspect([change], cause, settings, sizes) is not None]
+    together, to = _together(newest, near, situation, sizes)
+    remedy = _undone(together, situation, to)
+    if remedy is None:
+        words = f"after {in_words([newest])}, which a live run cannot undo"
+        return Suspicion(words, None, bool(newest.surroundings))
+    words = f"after {in_words(remedy.undo)}"
+    if cause.kind in SOUND_KINDS or not limits.undo:
+        return Suspicion(words)
+    return Suspicion(words, remedy)
+
+
+def _together(
+    newest: Change, near: Sequence[Change], situation: Situation, sizes: Sizes
+) -> tuple[list[Change], Safe | None]:
+    """The state to go back to, and all suspects that came after it."""
+    known = [newest]
+    while True:
+        states = [_newest_before(change, situation, sizes) for change in known]
+        there = [state for state in states if state is not None]
+        to = min(there, key=lambda state: state.step) if len(there) == len(states) else None
+        begin = min(change.step for change in known) if to is None else to.step
+        found = [change for change in near if change.step >= begin]
+        if len(found) <= len(known):
+            return known, to
+        known = found
+
+
+def _undone(near: Sequence[Change], situation: Situation, to: Safe | None) -> Remedy | None:
+    """All that was changed since the state gone back to, as it was there."""
+    values, undone = dict[str, Any](), list[Change]()
+    for change in near:
+        parts = harmful(change, situation.settings, situation.ledger)
+        before = {path: pair[0] for path, pair in parts.items() if can_be_undone(path)}
+        if before or change.resets:
+            values = before | values  # the oldest of several tells what it was
+            undone.append(change)
+    if not undone:
+        return None
+    return Remedy(("rollback", "undo") if to else ("undo",), to, settings=values,
+                  undo=tuple(undone))  # fmt: skip
+
+
+def _newest_before(change: Change, situation: Situation, sizes: Sizes) -> Safe | None:
+    """The newest state before a change that nothing older speaks against; one that would have to
+    be fetched only where there is no other.
+    """
+    states = situation.states or situation.good
+    innocent = innocent_states(
+        states, situation.troubles, change.step - change.renews, sizes.margin, sizes.probation
+    )
+    here = [state for state in innocent if state.where != "remote"] or innocent
+    return here[-1] if here else None

@@ -3,17 +3,14 @@
 Replica 0 is the pilot: it keeps the book, evaluates, saves, and its end is the run's end. The
 others only make steps with it. A pilot that comes back goes on from what the others have made of
 the run meanwhile; each of its lives is an attempt of the run.
-
-Enters: what is to be supervised, the run's lease. Leaves: the run's exit code, every death in the
-logbook, no process. Never knows: torch, or how replicas agree (`parallel/replicas.py`).
 """
 
 import os
-import platform
 import select
 import signal
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from longhaul.core.clocks import RealClock
@@ -21,23 +18,23 @@ from longhaul.core.errors import ExitCode
 from longhaul.core.units import Bytes, Seconds, short_seconds
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.lease import Lease
-from longhaul.supervise.causes.classify import Death, classify, last_words
-from longhaul.supervise.causes.inquest import in_words
-from longhaul.supervise.ears import PAUSE, STOPS, Ears, listening
-from longhaul.supervise.fence import write_down
-from longhaul.supervise.healing import forget_healing, read_healing
-from longhaul.supervise.history import Chronicle, failures, unbooked, usable_checkpoints
+from longhaul.supervise.causes import Death, classify, last_words
+from longhaul.supervise.ends import ended, group_end, in_words
+from longhaul.supervise.history import (
+    Chronicle,
+    failures,
+    forget_healing,
+    read_healing,
+    unbooked,
+    usable_checkpoints,
+)
 from longhaul.supervise.lighthouse import Lighthouse
-from longhaul.supervise.nodes.placement import posts_here, threads_each
+from longhaul.supervise.nodes.placement import Post, posts_here, threads_each
 from longhaul.supervise.ownership import RETRY_S, Ownership
-from longhaul.supervise.ranks.ends import group_end
-from longhaul.supervise.ranks.forked import Outfit, RankProcess
-from longhaul.supervise.ranks.group import ATTEMPT, BEGAN
-from longhaul.supervise.ranks.lifeline import Lifeline
-from longhaul.supervise.ranks.meeting import Meeting
-from longhaul.supervise.ranks.progress import Progress, progress_path, read_progress, said_since
-from longhaul.supervise.ranks.watch import Watch
-from longhaul.supervise.ranks.watchdog import Rank
+from longhaul.supervise.pipes import PAUSE, STOPS, Ears, listening
+from longhaul.supervise.ranks.group import Group
+from longhaul.supervise.ranks.rank_process import RankProcess
+from longhaul.supervise.ranks.watchdog import Watch
 from longhaul.supervise.restart import Failure, Plan, next_plan, without_progress
 from longhaul.supervise.supervisor import Job
 
@@ -77,11 +74,10 @@ class ElasticSupervisor:
         self._job, self._lease, self._say, self._began = job, lease, say, began
         self._clock = RealClock()
         self._ownership = Ownership(job.folder, lease, self._clock, say)
-        self._lifeline = Lifeline()
-        self._workers: dict[int, RankProcess] = {}
-        self._started: dict[int, Seconds] = {}
-        self._left: dict[int, Progress | None] = {}
-        """What lives before the present one have left as their last words."""
+        self._groups: dict[int, Group] = {}
+        """Replicas that have been started."""
+        self._started: Seconds = 0.0
+        """When the last of them was."""
         self._due: dict[int, Seconds] = {}
         """When replicas that have died are started again."""
         self._lost: list[Failure] = []
@@ -113,14 +109,17 @@ class ElasticSupervisor:
                 gone = self._lease.gone()  # nobody writes there until it is back
                 if not gone:
                     self._start_those_due(lighthouse)
-                errors = [w.errors for w in self._workers.values() if w.errors is not None]
+                groups = self._groups.values()
+                errors = [descriptor for group in groups for descriptor in group.descriptors()]
                 select.select([ears.descriptor, *errors], [], [], _LOOK_EVERY_S)
-                self._pass_on()
+                for group in groups:
+                    group.pass_on()
                 if self._obey(ears):
                     return ExitCode.INTERRUPTED
-                self._ownership.look(self._step(_PILOT) if _PILOT in self._workers else None)
-                ended = [n for n, w in self._workers.items() if not (w.running or gone)]
-                for replica in sorted({number // self._each for number in ended}):
+                pilot = self._groups.get(_PILOT)
+                self._ownership.look(pilot.step if pilot is not None else None)
+                left = [n for n, group in self._groups.items() if len(group.running) < self._each]
+                for replica in () if gone else sorted(left):
                     code = self._answer(replica)
                     if code is not None:
                         return code
@@ -139,63 +138,39 @@ class ElasticSupervisor:
                 self._ended_pilot = False
             del self._due[replica]
             forget_healing(self._job.folder, replica)
-            posts = posts_here(self._each)
-            meeting = Meeting(posts)
-            try:
-                for local, post in enumerate(posts):
-                    own = {**post.environment, **meeting.environment}
-                    own |= meeting.of_first if local == 0 else {}
-                    self._start(replica, local, own, lighthouse)
-                    meeting.close()
-            finally:
-                meeting.close()
-            with suppress(OSError):
-                pids = [(worker.rank, worker.pid) for worker in self._workers.values()]
-                write_down(self._job.folder, self._lease.attempt, pids)
+            self._started = now
+            self._groups[replica] = Group(
+                self._job.folder, self._lease.attempt, self._posts(replica, lighthouse),
+                self._job.work, (), self._began, first=replica * self._each,
+                beside=list(self._groups.values()), closes=lighthouse.descriptors(),
+            )  # fmt: skip
 
-    def _start(
-        self, replica: int, local: int, own: Mapping[str, str], lighthouse: Lighthouse
-    ) -> None:
-        folder, size = self._job.folder, self._job.processes
-        number = replica * self._each + local
-        here = {"LOCAL_RANK": str(number), "LOCAL_WORLD_SIZE": str(size)} if self._each > 1 else {}
-        environment = {
-            **own,
-            **here,
-            ATTEMPT: str(self._lease.attempt),
-            BEGAN: f"{self._began:.6f}",
+    def _posts(self, replica: int, lighthouse: Lighthouse) -> list[Post]:
+        """Of a replica's processes; their devices are counted over all replicas."""
+        each, size = self._each, self._job.processes
+        own = {
             REPLICA: str(replica),
             LIGHTHOUSE: lighthouse.address,
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads_each(size))),
             **lighthouse.environment(),
-            **self._lifeline.environment(),
         }
-        errors = [w.errors for w in self._workers.values() if w.errors is not None]
-        outfit = Outfit(
-            work=self._job.work,
-            environment=environment,
-            log=folder.workers / f"{number}.log",
-            on_terminal=number == _PILOT,
-            closes=(self._lifeline.writing_end, *errors, *lighthouse.descriptors()),
-        )
-        self._started[number] = self._clock.monotonic()
-        self._left[number] = read_progress(progress_path(folder, number))
-        self._workers[number] = RankProcess(number, outfit)
+        found = []
+        for number, post in enumerate(posts_here(each), replica * each):
+            here = {"LOCAL_RANK": str(number), "LOCAL_WORLD_SIZE": str(size)} if each > 1 else {}
+            found.append(replace(post, environment={**post.environment, **here, **own}))
+        return found
 
     def _answer(self, replica: int) -> ExitCode | None:
         """What follows the end of one of a replica's processes; the run's exit code, if that is the
         run's end too.
         """
-        there = [n for n in self._workers if n // self._each == replica]
-        workers = [self._workers[number] for number in there]
-        codes = [worker.exit_code for worker in workers]
+        group = self._groups[replica]
+        codes = group.exit_codes
         end = group_end(codes, self._stop)
         if end is None:  # others of it follow one that has come to the end
             return None
-        for number, worker in zip(there, workers, strict=True):
-            del self._workers[number]
-            worker.kill()  # and what it may have started
-        self._pass_on_last(workers)
+        del self._groups[replica]
+        group.close()
         if replica != _PILOT and end.exit_code == ExitCode.FINISHED:
             return None  # the pilot follows
         if replica == _PILOT and end.exit_code is not None:
@@ -203,7 +178,7 @@ class ElasticSupervisor:
         blamed = next(n for n, code in enumerate(codes) if code not in (None, 0))
         code = codes[blamed]
         assert code is not None
-        plan = self._tell(replica, workers[blamed], code)
+        plan = self._tell(replica, group, group.workers[blamed], code)
         if replica != _PILOT:
             if plan.restart and self._stop is None:
                 self._due[replica] = self._clock.monotonic() + plan.wait_s
@@ -215,10 +190,10 @@ class ElasticSupervisor:
         self._due[replica] = self._clock.monotonic() + plan.wait_s
         return None
 
-    def _tell(self, number: int, worker: RankProcess, code: int) -> Plan:
+    def _tell(self, number: int, group: Group, worker: RankProcess, code: int) -> Plan:
         """Find the cause of a death, decide what follows, and write both down."""
         folder, now = self._job.folder, self._clock.wall()
-        step = self._step(number * self._each)
+        step = group.step
         death = Death(number, code, worker.log_end(_LOG_END), "", self._clock.monotonic())
         cause = classify(death, self._job.signatures, self._job.device())
         failure = Failure(cause.name, cause.remedy, step, now)
@@ -231,11 +206,7 @@ class ElasticSupervisor:
         chronicle = Chronicle(folder, self._lease.attempt, self._clock, self._lease.may_decide)
         if plan.poison is not None:
             chronicle.poison(plan.poison, usable[plan.poison], step or 0, plan.reason)
-        told = {
-            "reason": in_words(cause), "cause": cause.name, "remedy": cause.remedy, "rank": number,
-            "exit_codes": [code], "said": cause.message, "reached": step, "poisoned": plan.poison,
-            "follows": plan.reason,
-        }  # fmt: skip
+        told = ended(cause, plan, number, [code], step)
         seconds = unbooked(folder, self._lease.attempt, self._began, now) if is_pilot else {}
         kind = "attempt-ended" if is_pilot else "replica-lost"
         event = chronicle.tell(kind, step or 0, told, seconds)
@@ -245,7 +216,7 @@ class ElasticSupervisor:
         else:
             self._lost.append(failure)
             self._away.setdefault(number, death.ended)
-        others = len({n // self._each for n, w in self._workers.items() if w.running})
+        others = sum(bool(other.running) for other in self._groups.values())
         what = f"it comes back in {short_seconds(plan.wait_s)}" if plan.wait_s else "it comes back"
         follows = what if plan.restart else f"it stays away: {plan.reason}"
         self._say(f"WARNING: replica {number}: {in_words(cause)}; {others} train on, {follows}")
@@ -255,8 +226,7 @@ class ElasticSupervisor:
 
     def _welcome(self) -> None:
         """Write down which replicas are back, and whose state they were given."""
-        there = {number // self._each for number in self._workers}
-        for number in self._away.keys() & there:
+        for number in self._away.keys() & self._groups.keys():
             healing = read_healing(self._job.folder, number)
             if healing is None:
                 continue
@@ -274,11 +244,11 @@ class ElasticSupervisor:
         """Hear what people and schedulers want; True if all is to end at once."""
         for number in ears.heard():
             if number == PAUSE:
-                for worker in self._workers.values():
-                    worker.send(signal.SIGSTOP)
+                for group in self._groups.values():
+                    group.send(signal.SIGSTOP)
                 os.kill(os.getpid(), signal.SIGSTOP)  # until the shell's `fg` or `bg`
-                for worker in self._workers.values():
-                    worker.send(signal.SIGCONT)
+                for group in self._groups.values():
+                    group.send(signal.SIGCONT)
                 self._ranks.blink()
                 continue
             if number == signal.SIGINT and self._stop == ExitCode.INTERRUPTED:
@@ -296,13 +266,13 @@ class ElasticSupervisor:
         if self._stop is None or self._passed_on:
             return None
         asked_s = self._clock.monotonic() - self._stop_asked
-        nobody = all(self._step(number) is None for number in self._workers)
+        nobody = all(group.step is None for group in self._groups.values())
         if nobody and asked_s > _TIDY_WITHIN_S:
             return self._stop
-        pilot = self._workers.get(_PILOT)
-        if pilot is not None and self._step(_PILOT) is not None:
+        pilot = self._groups.get(_PILOT)
+        if pilot is not None and pilot.step is not None:
             interrupt = self._stop == ExitCode.INTERRUPTED
-            pilot.send(signal.SIGINT if interrupt else signal.SIGTERM)
+            pilot.workers[0].send(signal.SIGINT if interrupt else signal.SIGTERM)
             self._passed_on = True
         elif asked_s > self._job.settings.grace_s:
             self._say("WARNING: the pilot did not come back in time; the last steps are lost")
@@ -312,42 +282,17 @@ class ElasticSupervisor:
     def _watch(self) -> None:
         """End replicas that hang; what follows is as after any other death."""
         now = self._clock.monotonic()
-        if now - self._looked < _LOOK_EVERY_S or not self._workers:
+        if now - self._looked < _LOOK_EVERY_S or not self._groups:
             return
         self._looked = now
-        host = platform.node()
-        ranks = [
-            Rank(n, host, self._progress(n), worker.state) for n, worker in self._workers.items()
-        ]
-        verdict = self._ranks.look(now, max(self._started.values()), ranks)
+        ranks = [rank for group in self._groups.values() for rank in group.look()]
+        verdict = self._ranks.look(now, self._started, ranks)
         if verdict.hung:
-            for number in verdict.missing or tuple(self._workers):
+            workers = {w.rank: w for group in self._groups.values() for w in group.workers}
+            for number in verdict.missing or tuple(workers):
                 self._say(f"WARNING: replica {number // self._each} hangs: {verdict.reason}")
-                self._workers[number].kill()
-
-    def _step(self, number: int) -> int | None:
-        """Step that a replica has reached in its present life; None if it does not train yet."""
-        said = self._progress(number)
-        return said.step if said and said.phase not in ("prepare", "start-up") else None
-
-    def _progress(self, number: int) -> Progress | None:
-        said = read_progress(progress_path(self._job.folder, number))
-        return said_since(self._started[number], said, self._left[number])
-
-    def _pass_on(self) -> None:
-        """Let what the pilot wrote to its standard error reach its log and this process's own."""
-        for worker in self._workers.values():
-            worker.pass_on()
-
-    def _pass_on_last(self, workers: Sequence[RankProcess]) -> None:
-        for worker in workers:
-            worker.pass_on()
-            worker.close()
+                workers[number].kill()
 
     def _end_all(self) -> None:
-        for worker in self._workers.values():
-            worker.kill()
-        self._pass_on()
-        for worker in self._workers.values():
-            worker.close()
-        self._lifeline.let_go()
+        for group in self._groups.values():
+            group.close()

@@ -1,15 +1,18 @@
-"""The failures of a run, in its journal: written by the supervisor, read by the next one.
-
-Enters: a failure and what follows. Leaves: a line in the supervisor's own journal file, durably,
-before anything is done; all failures so far, whoever watched.
-Never knows: how failures are judged.
+"""The failures of a run, in its journal: written durably by the supervisor before anything is done,
+read by the next one; and what a replica that was healed leaves for its supervisor.
 """
 
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from longhaul.core.clocks import Clock, start_bucket
+from longhaul.core.files import write_json
 from longhaul.core.records import Decision, Event
+from longhaul.core.strict import read_object
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.journal import Journal
@@ -129,3 +132,41 @@ class Chronicle:
     def close(self) -> None:
         """Close the file."""
         self._journal.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Healing:
+    """A replica has been given a peer's state."""
+
+    peer: int
+    step: int
+    """Updates that the peer had made."""
+    monotonic: Seconds
+    """When."""
+    wall: Seconds
+    """The same in Unix time."""
+
+
+def tell_healing(folder: RunFolder, number: int, peer: int, step: int) -> None:
+    """Keep it; a full disk must not end a replica."""
+    healing = Healing(peer, step, time.monotonic(), time.time())
+    with suppress(OSError):
+        write_json(_path(folder, number), asdict(healing))
+
+
+def forget_healing(folder: RunFolder, number: int) -> None:
+    """Whatever was told is of an earlier life."""
+    with suppress(OSError):
+        _path(folder, number).unlink(missing_ok=True)
+
+
+def read_healing(folder: RunFolder, number: int) -> Healing | None:
+    """How a replica was healed in its present life; None if it was not."""
+    try:
+        return Healing(**read_object(_path(folder, number)))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _path(folder: RunFolder, number: int) -> Path:
+    return folder.workers / f"{number}.healed"

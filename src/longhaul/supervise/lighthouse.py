@@ -2,9 +2,6 @@
 
 It holds no state of the run. It outlives its supervisor by the workers' grace period, as they still
 need it to make their last step, and then ends by itself.
-
-Enters: how long replicas may be silent. Leaves: an address, and no process once it is closed.
-Never knows: torch, or what replicas do; both are the process's own affair.
 """
 
 import importlib.util

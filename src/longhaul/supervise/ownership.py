@@ -1,18 +1,111 @@
-"""Whether a supervisor may go on with its run: its folder is there, and takes another attempt.
-
-Enters: the lease. Leaves: the next attempt's number, once the disk has space for it; an end with a
-reason where the run's folder was taken away.
-Never knows: workers, or why another attempt is needed.
+"""Whether a supervisor may go on with its run: its folder is there and takes another attempt, and
+nothing is left of one whose supervisor has died (incident M14).
 """
 
+import os
 import shutil
-from collections.abc import Callable
+import signal
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from longhaul.core.clocks import Clock
+from longhaul.core.files import write_json
+from longhaul.core.strict import read_object
 from longhaul.core.units import Bytes, Seconds
-from longhaul.logbook.folder import DISK_FULL, Reserve, RunFolder, reserve_path, why_paused
+from longhaul.logbook.folder import DISK_FULL, FORMAT, Reserve, RunFolder, reserve_path, why_paused
+from longhaul.logbook.holder import Place, here, process_started
 from longhaul.logbook.lease import GONE_S, Lease
 from longhaul.supervise.history import Chronicle, usable_checkpoints
+
+_ENDED_LOOK_EVERY_S: Seconds = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A worker process that was started."""
+
+    rank: int
+    pid: int
+    started: str
+    """As `logbook.holder.process_started` tells it."""
+
+
+def write_down(folder: RunFolder, attempt: int, pids: Iterable[tuple[int, int]]) -> None:
+    """Keep who was started: pairs of rank and process number.
+
+    Workers are written down in `workers/started.json` with process number and start time, so that
+    no other process that got the same number is ever touched.
+    """
+    workers = [asdict(Started(rank, pid, process_started(pid) or "")) for rank, pid in pids]
+    body = {"format": FORMAT, "attempt": attempt, "place": asdict(here()), "workers": workers}
+    write_json(_path(folder), body)
+
+
+def left_over(folder: RunFolder) -> list[Started]:
+    """Workers of the last attempt that still run on this machine."""
+    try:
+        body = read_object(_path(folder))
+        place, workers = Place(**body["place"]), [Started(**item) for item in body["workers"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    if place != here():
+        return []
+    return [worker for worker in workers if _runs(worker)]
+
+
+def fence(
+    folder: RunFolder,
+    grace_s: Seconds,
+    say: Callable[[str], None],
+    refuse_if_held: Callable[[], object],
+) -> None:
+    """Give workers without a supervisor the time to save, then end those that are left.
+
+    They have noticed by themselves that they are alone (`pipes.py`), and save. To take their
+    lease away before they are done would cost what they save.
+
+    Args:
+        folder: the run.
+        grace_s: what they get.
+        say: tells a person.
+        refuse_if_held: raises where somebody trains the run. Asked again right before each kill:
+            this process may have been stopped for hours, and somebody else may have fenced these
+            workers and started others since.
+
+    Raises:
+        LeaseHeld: by `refuse_if_held`; nobody was killed.
+    """
+    workers = left_over(folder)
+    refuse_if_held()  # these are a dead supervisor's, and not those of one that came meanwhile
+    say("workers of an attempt whose supervisor has died are still there: letting them save")
+    _await_end(workers, grace_s)
+    for worker in workers:
+        refuse_if_held()
+        if not _runs(worker):
+            continue
+        # Each worker leads its own process group.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(worker.pid, signal.SIGKILL)
+            say(f"rank {worker.rank}, process {worker.pid}, did not end: killed")
+    _await_end(workers, grace_s)
+
+
+def _await_end(workers: Sequence[Started], most_s: Seconds) -> None:
+    deadline = time.monotonic() + most_s
+    while any(map(_runs, workers)) and time.monotonic() < deadline:
+        time.sleep(_ENDED_LOOK_EVERY_S)
+
+
+def _runs(worker: Started) -> bool:
+    return worker.started != "" and process_started(worker.pid) == worker.started
+
+
+def _path(folder: RunFolder) -> Path:
+    return folder.workers / "started.json"
+
 
 RETRY_S: Seconds = 5.0
 _LOOK_EVERY_S: Seconds = 0.5

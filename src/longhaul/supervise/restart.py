@@ -1,8 +1,4 @@
-"""What follows a failure: start again, from where, after how long, or stop. Pure policy.
-
-Enters: the failures so far, the checkpoints there are, budgets. Leaves: a plan with its reason.
-Never knows: processes, journals, or how a plan is carried out.
-"""
+"""What follows a failure: start again, from where, after how long, or stop. Pure policy."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +6,7 @@ from dataclasses import dataclass
 from longhaul.config.recover import SuperviseSection
 from longhaul.core.errors import ExitCode
 from longhaul.core.units import Seconds, short_seconds
-from longhaul.supervise.causes.classify import Remedy
+from longhaul.supervise.causes import Remedy
 
 ATTEMPTS_AT_ONE_STEP = 3
 """Failures of one cause at one step before a restart goes further back (incident M18: 44)."""

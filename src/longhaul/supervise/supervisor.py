@@ -1,9 +1,4 @@
-"""The supervisor: starts the workers of a run, watches them, and starts them again.
-
-Enters: a run's folder, its lease, its settings. Leaves: the run's exit code, and the story of every
-failure in the logbook.
-Never knows: torch, or what is being trained.
-"""
+"""The supervisor: starts the workers of a run, watches them, and starts them again."""
 
 import os
 import select
@@ -19,10 +14,18 @@ from longhaul.core.errors import ExitCode
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.lease import Lease
-from longhaul.supervise.causes.classify import Cause, Signature, classify, of_device
-from longhaul.supervise.causes.inquest import cause_of_death, cause_of_hang, in_words
-from longhaul.supervise.causes.kernel_log import LATELY_S, kernel_lines
-from longhaul.supervise.ears import PAUSE, STOPS, Ears, listening
+from longhaul.supervise.causes import LATELY_S, Cause, Signature, classify, kernel_lines, of_device
+from longhaul.supervise.ends import (
+    End,
+    cause_of_death,
+    cause_of_hang,
+    ended,
+    group_end,
+    no_world,
+    tell_failure,
+    tell_last_words,
+    what_is_lost,
+)
 from longhaul.supervise.history import Chronicle, failures, unbooked, usable_checkpoints
 from longhaul.supervise.nodes.answer import (
     SILENT_CORRUPTION,
@@ -31,17 +34,15 @@ from longhaul.supervise.nodes.answer import (
     on_one_machine,
 )
 from longhaul.supervise.nodes.fleet import Fleet
+from longhaul.supervise.nodes.history import newest_corrupt
 from longhaul.supervise.nodes.lookout import Drain, Lookout
-from longhaul.supervise.nodes.placement import posts_here, posts_on
-from longhaul.supervise.nodes.plan import NodePlan
+from longhaul.supervise.nodes.placement import NodePlan, posts_here, posts_on
 from longhaul.supervise.nodes.qualify import probe_here
-from longhaul.supervise.nodes.verdicts import newest_corrupt
 from longhaul.supervise.ownership import Ownership
-from longhaul.supervise.ranks.ends import End, group_end
+from longhaul.supervise.pipes import PAUSE, STOPS, Ears, listening
 from longhaul.supervise.ranks.group import Group
-from longhaul.supervise.ranks.watch import Watch
+from longhaul.supervise.ranks.watchdog import Watch
 from longhaul.supervise.restart import Failure, Plan, next_plan
-from longhaul.supervise.told import no_world, tell_failure, tell_last_words, what_is_lost
 
 _LOOK_EVERY_S: Seconds = 0.5
 _TIDY_WITHIN_S: Seconds = 2.0
@@ -312,21 +313,10 @@ class Supervisor:
             plan = Plan(False, f"{cause.name}, while stopping", exit_code=self._stop)
         if plan.poison is not None:
             chronicle.poison(plan.poison, usable[plan.poison], step or 0, plan.reason)
-        told = {
-            "reason": in_words(cause),
-            "cause": cause.name,
-            "remedy": cause.remedy,
-            "rank": cause.rank,
-            "exit_codes": codes,
-            "said": cause.message,
-            "reached": step,
-            "poisoned": plan.poison,
-            "follows": plan.reason,
-        }
+        told = ended(cause, plan, cause.rank, codes, step)
         judged = self._fleet.judge(cause, step, verdict) if self._fleet is not None else None
-        event = chronicle.tell(
-            "attempt-ended", step or 0, told | (judged[1] if judged else {}), seconds
-        )
+        told |= judged[1] if judged else {}
+        event = chronicle.tell("attempt-ended", step or 0, told, seconds)
         chronicle.close()
         self._began = event.time
         times = sum(earlier.cause == cause.name for earlier in before) + 1

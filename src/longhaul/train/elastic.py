@@ -34,8 +34,8 @@ from longhaul.core.units import Seconds
 from longhaul.data.batches import IGNORED, Batch, share_of
 from longhaul.model.device import on, to_device
 from longhaul.optim.sharding import own_part
-from longhaul.parallel.ranks import Ranks
 from longhaul.parallel.replicas import Deal, Replicas, State, Within
+from longhaul.parallel.world import Ranks
 from longhaul.train.leading import FollowingTrainer, LeadingTrainer, OneProcessOnly
 from longhaul.train.loan import Loan
 from longhaul.train.renew import parts_for

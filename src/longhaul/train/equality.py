@@ -16,13 +16,12 @@ from longhaul.config.recipe import Recipe
 from longhaul.core.pieces import Piece
 from longhaul.core.schedules import derive_key
 from longhaul.data.batches import IGNORED, Batch, share_of
-from longhaul.model.initialise import allocate, build
-from longhaul.model.precision import to_half
+from longhaul.model.initialise import allocate, build, to_half
 from longhaul.monitor.gauges import NOISE_SCALE, Readings
-from longhaul.optim.build import build_optimizer
-from longhaul.optim.loss_scale import LossScale
+from longhaul.optim.gate import LossScale
 from longhaul.optim.optimizer import Optimizer
 from longhaul.optim.sharding import Sharding, own_part
+from longhaul.optim.update_rules import build_optimizer
 from longhaul.parallel.recompute import checkpoint_activations
 from longhaul.parallel.world import World
 from longhaul.train.step import TrainingStep

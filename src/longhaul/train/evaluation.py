@@ -23,7 +23,7 @@ from longhaul.model.device import to_device
 from longhaul.model.gpt import GPT
 from longhaul.model.head import IGNORED_TARGET
 from longhaul.model.masks import flex_attends
-from longhaul.parallel.ranks import Ranks
+from longhaul.parallel.world import Ranks
 from longhaul.train.allocation_errors import TooMuchEvaluated, is_out_of_memory
 from longhaul.train.drain import Pace
 from longhaul.train.parts import Parts

@@ -8,8 +8,14 @@ from dataclasses import dataclass
 
 import torch
 
-from longhaul.checkpoint.capture import TrainingState, capture, check_same, descriptions, hand_back
-from longhaul.checkpoint.shards import local_of
+from longhaul.checkpoint.capture import (
+    TrainingState,
+    capture,
+    check_same,
+    descriptions,
+    hand_back,
+    local_of,
+)
 from longhaul.core.clocks import Bucket, TimeBooks
 from longhaul.core.machine import available_memory
 from longhaul.core.units import short_bytes

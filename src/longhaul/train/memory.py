@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from longhaul.config.recipe import Recipe
 from longhaul.core.machine import available_memory
 from longhaul.core.units import Bytes, short_bytes
-from longhaul.parallel.ranks import Ranks
+from longhaul.parallel.world import Ranks
 from longhaul.train.allocation_errors import TooMuchMeasured, is_out_of_memory
 from longhaul.train.micro_batch import Budget, Found, find_micro_sequences
 from longhaul.train.step import TrainingStep

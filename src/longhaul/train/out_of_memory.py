@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longhaul.checkpoint.shards import local_of
+from longhaul.checkpoint.capture import local_of
 from longhaul.core.machine import available_memory
 from longhaul.core.units import Bytes, short_bytes
 from longhaul.train.parts import Parts

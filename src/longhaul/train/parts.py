@@ -10,7 +10,7 @@ from longhaul.checkpoint.snapshots import SnapshotRing
 from longhaul.core.clocks import Clock, TimeBooks
 from longhaul.data.batches import BatchReader
 from longhaul.data.dataset import Dataset
-from longhaul.parallel.ranks import Ranks
+from longhaul.parallel.world import Ranks
 from longhaul.train.state import Progress
 from longhaul.train.step import TrainingStep
 

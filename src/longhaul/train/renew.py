@@ -11,7 +11,7 @@ from typing import Any
 from longhaul.checkpoint.capture import Stateful
 from longhaul.config.optim import OptimSection
 from longhaul.logbook.ledger import Reset
-from longhaul.optim.build import OPTIMIZERS, build_optimizer
+from longhaul.optim.update_rules import OPTIMIZERS, build_optimizer
 from longhaul.train.state import Progress, Rewarm, training_state
 from longhaul.train.step import TrainingStep
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from longhaul.model.gpt import GPT
-from longhaul.parallel.ranks import Ranks
+from longhaul.parallel.world import Ranks
 
 
 def sample_tokens(

@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from longhaul.checkpoint.capture import Stateful
-from longhaul.checkpoint.shards import local_of
+from longhaul.checkpoint.capture import Stateful, local_of
 from longhaul.config.recipe import Recipe
 from longhaul.core.errors import NeedsPerson
 from longhaul.core.pieces import Pieces

@@ -15,15 +15,14 @@ import torch
 from longhaul.config.optim import OptimSection
 from longhaul.config.train import PrecisionSection
 from longhaul.core.schedules import derive_key
-from longhaul.data.batches import Batch
+from longhaul.data.batches import Batch, real_tokens
 from longhaul.model.compiling import compiled_by_shape
 from longhaul.model.device import to_device
 from longhaul.model.gpt import GPT
 from longhaul.monitor.gauges import Readings, Thermometers
 from longhaul.monitor.weights import tensors_norm
-from longhaul.optim.loss_scale import LossScale
+from longhaul.optim.gate import LossScale
 from longhaul.optim.optimizer import LiveSettings, Optimizer
-from longhaul.parallel.padding import real_tokens
 from longhaul.train.forms import Forms
 from longhaul.train.generators import generator_states, key_generators, put_back
 from longhaul.train.precision import autocast
@@ -31,8 +30,7 @@ from longhaul.train.pulse import Pulse
 
 if TYPE_CHECKING:  # one process alone has no use for it, and FSDP takes a second to import
     from longhaul.parallel.parallelize import Parallel
-    from longhaul.parallel.pipeline import StageGPT
-    from longhaul.parallel.schedule import Pass
+    from longhaul.parallel.pipeline import Pass, StageGPT
 
 NUM_FIGURES = 3
 """Leading figures of a step: loss, gradient norm, masked."""

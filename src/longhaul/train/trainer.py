@@ -20,7 +20,7 @@ from longhaul.core.units import Seconds
 from longhaul.data.batches import BatchRequest
 from longhaul.logbook.ledger import LedgerState, fold
 from longhaul.optim.optimizer import LiveSettings
-from longhaul.parallel.ranks import Ranks
+from longhaul.parallel.world import Ranks
 from longhaul.store.save_interval import UNMEASURED_STEPS
 from longhaul.train.completed import complete, dealt_out
 from longhaul.train.drain import Drain

@@ -132,7 +132,7 @@ if __name__ == "__main__":
     import torch._inductor.graph as g
     from torch.fx.experimental.proxy_tensor import make_fx
     from longhaul.model.head import softcapped
-    from longhaul.model.lean import unit_rms
+    from longhaul.model.layers import unit_rms
 
     class Stop(Exception):
         pass

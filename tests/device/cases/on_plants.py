@@ -13,7 +13,7 @@ from longhaul.config.size import shrunken
 from longhaul.model.device import Mark
 from longhaul.model.gpt import GPT
 from longhaul.model.initialise import build
-from longhaul.optim.build import build_optimizer
+from longhaul.optim.update_rules import build_optimizer
 from longhaul.train.drain import Drain
 from longhaul.train.equality import random_batches
 from longhaul.train.evaluation import evaluate

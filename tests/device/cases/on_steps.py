@@ -10,10 +10,9 @@ from longhaul.config.load import load_recipe, shipped_recipes
 from longhaul.config.recipe import Recipe
 from longhaul.config.size import shrunken
 from longhaul.data.batches import Batch
-from longhaul.model.initialise import build
-from longhaul.model.precision import to_half
-from longhaul.optim.build import OPTIMIZERS, build_optimizer
-from longhaul.optim.loss_scale import LossScale
+from longhaul.model.initialise import build, to_half
+from longhaul.optim.gate import LossScale
+from longhaul.optim.update_rules import OPTIMIZERS, build_optimizer
 from longhaul.parallel.recompute import checkpoint_activations
 from longhaul.train.equality import random_batches
 from longhaul.train.step import TrainingStep

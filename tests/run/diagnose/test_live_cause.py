@@ -14,7 +14,7 @@ from longhaul.core.errors import ExitCode, NeedsPerson
 from longhaul.core.records import Event, StepRecord
 from longhaul.logbook.run_spec import read_asked
 from longhaul.recover.backtest import replay
-from longhaul.run.diagnose import climb
+from longhaul.run.diagnose.live_search import LiveSearch
 from longhaul.train import loan
 from longhaul.train.step import TrainingStep
 from longhaul.train.trainer import Trainer
@@ -149,7 +149,7 @@ def test_looking_for_the_cause_changes_no_bit_of_a_run_that_does_the_same(
         def broken(*given: Any) -> Any:
             raise RuntimeError("the device is out of memory")
 
-        monkeypatch.setattr(climb._Climb, "_other_data", broken)
+        monkeypatch.setattr(LiveSearch, "other_data", broken)
     assert room.train(40, *options) is ExitCode.FINISHED, room.said
     told = room.events("cause")[0]
     assert told.data["cause"] == ("undetermined" if fails else "data")
@@ -207,13 +207,13 @@ def test_who_has_to_stop_does_not_look_for_causes(
 ) -> None:
     """A node that is taken away gives seconds of notice, and replays may take minutes."""
     spoil("nan")
-    honest = climb._Climb._half_rate
+    honest = LiveSearch._half_rate
 
     def preempted(self: Any, ladder: Any) -> Any:
         os.kill(os.getpid(), signal.SIGTERM)
         return honest(self, ladder)
 
-    monkeypatch.setattr(climb._Climb, "_half_rate", preempted)
+    monkeypatch.setattr(LiveSearch, "_half_rate", preempted)
     assert room.train(40, *every_ladder(SKIP)) is ExitCode.START_AGAIN, room.said
     told = room.events("cause")[0].data
     assert "the run has to stop" in told["reason"]

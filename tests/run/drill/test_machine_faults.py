@@ -11,7 +11,7 @@ from longhaul.core.clocks import RealClock
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.run.drill.disturbed_supervisor import drilled_kernel_lines
 from longhaul.run.drill.machine_faults import NO_ROUTE, Hands, out_of_memory, register
-from longhaul.supervise.causes.classify import Death, classify, load_signatures
+from longhaul.supervise.causes import Death, classify, load_signatures
 from longhaul.supervise.faults.machines import Done, note_done, parse_fault, read_done
 from longhaul.supervise.faults.numbers import lay
 

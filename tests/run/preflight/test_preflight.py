@@ -370,7 +370,7 @@ def test_what_the_first_evaluation_takes_is_told(make_ground: MakeGround) -> Non
 
 
 def test_a_model_that_cannot_learn_is_told(make_ground: MakeGround) -> None:
-    from longhaul.run.preflight.learning import check_learning
+    from longhaul.run.preflight.memory import check_learning
 
     (fine,) = check_learning(make_ground())
     assert fine.verdict == "ok"

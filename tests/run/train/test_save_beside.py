@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 
+from longhaul.checkpoint.host_buffers import Staging
 from longhaul.checkpoint.saver import Saver
-from longhaul.checkpoint.staging import Staging
 from longhaul.core.errors import ExitCode
 from longhaul.core.files import moved
 from longhaul.core.output import SilentView

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from longhaul.checkpoint.shared_buffers import Survivor
+from longhaul.checkpoint.host_buffers import Survivor
 from longhaul.core.clocks import FakeClock
 from longhaul.core.records import Decision, Event
 from longhaul.logbook.folder import create_run

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from longhaul.parallel.layout import Layout
-from longhaul.supervise.causes.classify import Cause
+from longhaul.supervise.causes import Cause
 from longhaul.supervise.nodes.answer import (
     CORRUPT_A_DAY,
     Evidence,
@@ -13,7 +13,7 @@ from longhaul.supervise.nodes.answer import (
     distrusted,
     on_one_machine,
 )
-from longhaul.supervise.nodes.identity import Node
+from longhaul.supervise.nodes.ledger import Node
 from longhaul.supervise.nodes.placement import Machine, World
 from longhaul.supervise.nodes.reputation import WorldSpan
 from longhaul.supervise.restart import Failure

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longhaul.parallel.layout import Layout
-from longhaul.supervise.nodes.capacity import fit
+from longhaul.supervise.nodes.roster import fit
 
 
 def test_five_hosts_down_and_four_spares_cost_one_replica() -> None:

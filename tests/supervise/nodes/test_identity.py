@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from longhaul.supervise.nodes.identity import Node, read_node, serial_or_none
+from longhaul.supervise.nodes.ledger import Node, read_node, serial_or_none
 
 UUIDS = [f"GPU-{number:08x}-1111-2222-3333-444455556666" for number in range(2)]
 

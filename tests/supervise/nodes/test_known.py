@@ -2,9 +2,8 @@ import pytest
 
 from longhaul.config.recover import NodeSection
 from longhaul.core.errors import UsageError
-from longhaul.supervise.nodes.identity import Node
 from longhaul.supervise.nodes.known import find_node, known_nodes, word_on
-from longhaul.supervise.nodes.ledger import NodeEvent, cordons
+from longhaul.supervise.nodes.ledger import Node, NodeEvent, cordons
 from longhaul.supervise.nodes.roster import LeftOut
 
 NOW = 1_000_000.0

@@ -4,9 +4,9 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longhaul.supervise.nodes.identity import Node
 from longhaul.supervise.nodes.ledger import (
     FILE_NAME,
+    Node,
     NodeEvent,
     append,
     concerning,

@@ -10,12 +10,12 @@ from longhaul.config.recover import NodeSection
 from longhaul.core.clocks import FakeClock
 from longhaul.logbook.folder import create_run
 from longhaul.parallel.layout import Layout
-from longhaul.supervise.causes.classify import load_signatures
+from longhaul.supervise.causes import load_signatures
 from longhaul.supervise.nodes import lookout as lookout_module
 from longhaul.supervise.nodes.fleet import Fleet
 from longhaul.supervise.nodes.ledger import NodeEvent, append, read
 from longhaul.supervise.nodes.lookout import Lookout, Sight
-from longhaul.supervise.nodes.plan import NodePlan
+from longhaul.supervise.nodes.placement import NodePlan
 
 
 @dataclass

@@ -1,6 +1,6 @@
 from longhaul.config.load import load_recipe
 from longhaul.parallel.layout import Layout
-from longhaul.supervise.nodes.identity import Node, node_of
+from longhaul.supervise.nodes.ledger import Node, node_of
 from longhaul.supervise.nodes.placement import (
     Machine,
     World,

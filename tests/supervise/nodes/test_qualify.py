@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from longhaul.supervise.nodes import qualify
-from longhaul.supervise.nodes.inquiry import Answer, Inquiry, wait_for_all
 from longhaul.supervise.nodes.qualify import (
     PRODUCT_SHA256,
     SIDE,
+    Answer,
+    Inquiry,
     Unfit,
     check_folder,
     check_memory,
@@ -16,6 +17,7 @@ from longhaul.supervise.nodes.qualify import (
     factors,
     probe_here,
     probe_of,
+    wait_for_all,
 )
 
 

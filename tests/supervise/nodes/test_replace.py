@@ -3,8 +3,8 @@ import time
 import pytest
 
 from longhaul.config.recover import NodeSection
-from longhaul.supervise.nodes.identity import Node
-from longhaul.supervise.nodes.replace import Order
+from longhaul.supervise.nodes.census import Order
+from longhaul.supervise.nodes.ledger import Node
 
 LOST = Node("b", board="B")
 

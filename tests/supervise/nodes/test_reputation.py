@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longhaul.supervise.nodes.identity import Node
-from longhaul.supervise.nodes.ledger import NodeEvent
+from longhaul.supervise.nodes.ledger import Node, NodeEvent
 from longhaul.supervise.nodes.reputation import (
     CORRECTED_PER_HOUR,
     Judgement,

@@ -4,8 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longhaul.parallel.layout import Layout
-from longhaul.supervise.nodes.identity import Node
-from longhaul.supervise.nodes.ledger import NodeEvent
+from longhaul.supervise.nodes.ledger import Node, NodeEvent
 from longhaul.supervise.nodes.placement import Machine
 from longhaul.supervise.nodes.roster import LEFT_OUT_S, PROBE_AGAIN_S, LeftOut, Standing, choose
 

@@ -1,7 +1,7 @@
 import pytest
 
 from longhaul.parallel.layout import Layout
-from longhaul.supervise.ranks.coverage import in_words, looks
+from longhaul.supervise.ranks.stragglers import in_words, looks
 
 
 def watched(layout: Layout, device: str, alike: float) -> tuple[bool, ...]:

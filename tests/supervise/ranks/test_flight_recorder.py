@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from longhaul.logbook.folder import RunFolder
-from longhaul.supervise.ranks import flight_recorder
-from longhaul.supervise.ranks.flight_recorder import (
+from longhaul.supervise.ranks import stacks
+from longhaul.supervise.ranks.stacks import (
     ask_for_recordings,
     forget_recording,
     recorder_environment,
@@ -45,7 +45,7 @@ def test_where_pipes_cannot_be_made_workers_are_not_told_to(
     def refuse(*given: object) -> None:
         raise OSError("not supported")
 
-    monkeypatch.setattr(flight_recorder.os, "mkfifo", refuse)
+    monkeypatch.setattr(stacks.os, "mkfifo", refuse)
     wanted = recorder_environment(folder, {}, Path("/dev/null"))
     assert "TORCH_NCCL_DEBUG_INFO_PIPE_FILE" not in wanted
     assert "TORCH_NCCL_DUMP_ON_TIMEOUT" in wanted

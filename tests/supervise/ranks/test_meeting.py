@@ -3,11 +3,10 @@ import socket
 
 import pytest
 
-from longhaul.parallel.layout import Layout
-from longhaul.parallel.place import KEPT_PORT
-from longhaul.supervise.nodes.identity import Node
+from longhaul.parallel.layout import KEPT_PORT, Layout
+from longhaul.supervise.nodes.ledger import Node
 from longhaul.supervise.nodes.placement import Machine, World, posts_here, posts_on
-from longhaul.supervise.ranks.meeting import Meeting
+from longhaul.supervise.ranks.group import Meeting
 
 
 def taken(port: int, reuse: bool) -> bool:

@@ -7,8 +7,7 @@ from longhaul.config.recover import SuperviseSection
 from longhaul.core.clocks import FakeClock
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.supervise.ranks.progress import Phase, Progress
-from longhaul.supervise.ranks.watch import Watch, read_silences, silences_path
-from longhaul.supervise.ranks.watchdog import Rank
+from longhaul.supervise.ranks.watchdog import Rank, Watch, read_silences, silences_path
 
 SETTINGS = SuperviseSection()
 

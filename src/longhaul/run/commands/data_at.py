@@ -1,9 +1,4 @@
-"""`longhaul data at`: which documents a step was trained on.
-
-Enters: a run and a step. Leaves: lines naming every slot of its global batch and the documents
-in it. Works for any batch ever trained on, rolled back or not, because the order of draws is a
-pure function and the journal holds each step's draw. Never knows: torch's devices, models.
-"""
+"""`longhaul data at`: which documents a step was trained on."""
 
 from collections.abc import Iterator
 from pathlib import Path

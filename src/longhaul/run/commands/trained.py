@@ -1,8 +1,4 @@
-"""A run's model, opened for reading: `longhaul sample` and `longhaul eval`.
-
-Enters: a run, a checkpoint's step. Leaves: text the model writes, or its validation loss.
-Never knows: training; it takes no lease and writes nothing, so it works beside a live run.
-"""
+"""A run's model, opened for reading: `longhaul sample` and `longhaul eval`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,7 +19,7 @@ from longhaul.data.verification import text_of
 from longhaul.logbook.folder import RunFolder, open_run
 from longhaul.logbook.ledger import load_ledger
 from longhaul.logbook.run_spec import read_asked
-from longhaul.model.compilers import refuse_without_compiler
+from longhaul.model.compiling import refuse_without_compiler
 from longhaul.model.gpt import GPT
 from longhaul.parallel.device import own_device, settle_torch
 from longhaul.run.train.build import build_model

@@ -1,9 +1,4 @@
-"""One captured (state, batches, generators): all that it takes to compute some steps again.
-
-Enters: training state on any device, and what each step was given. Leaves: a folder of
-safetensors and JSON that another device, node or version of the software can replay.
-Never knows: runs, journals, or what the replay is for. Reading one runs no code from it.
-"""
+"""One captured (state, batches, generators): all that it takes to compute some steps again."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,8 +9,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from longhaul.checkpoint.capture import TrainingState
-from longhaul.checkpoint.shards import local_of
+from longhaul.checkpoint.capture import TrainingState, local_of
 from longhaul.checkpoint.tensor_file import write_tensor_file
 from longhaul.config.load import recipe_from_values
 from longhaul.config.recipe import Recipe

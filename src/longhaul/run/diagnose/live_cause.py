@@ -2,10 +2,6 @@
 
 The trainer lends its live step, so that the device holds no second model and no second optimizer;
 the states that are set out from lie on the host. Of many ranks all lend theirs, and climb together.
-
-Enters: a trainer at a border, a drafted plan, the records of the last steps. Leaves: a verdict,
-told in the journal by an event `cause`; the trainer as it was, bit by bit.
-Never knows: how figures become a verdict (`diagnose/cause.py`), or what is done about it.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,11 +11,11 @@ from typing import Any
 
 from longhaul.core.records import StepRecord
 from longhaul.diagnose.cause import Verdict
-from longhaul.diagnose.symptom import Series, Symptom, symptom_of, symptom_since
+from longhaul.diagnose.signs import Series, Symptom, symptom_of, symptom_since
 from longhaul.recover.plan import Plan, Safe
-from longhaul.run.diagnose.cause import symptom_in_words
-from longhaul.run.diagnose.climb import NoReplay, Question, look_into, unknown
+from longhaul.run.diagnose.live_search import NoReplay, Question, look_into, unknown
 from longhaul.run.diagnose.recorded import figures_of
+from longhaul.run.diagnose.search import symptom_in_words
 from longhaul.run.train.run_log import Book
 from longhaul.train.leading import LeadingTrainer
 from longhaul.train.trainer import Trainer

@@ -1,9 +1,4 @@
-"""The steps that led to a step, as the journal tells them, and as they can be made again.
-
-Enters: a run's folder and a step. Leaves: what was recorded, what each step was given (settings,
-batch, resets), and the newest sound state to begin from. Reads only: it takes no lease and works
-beside a live run. Never knows: what is looked for.
-"""
+"""The steps that led to a step, as the journal tells them, and as they can be made again."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -18,7 +13,7 @@ from longhaul.core.records import Decision, Finding, StepRecord
 from longhaul.data.batches import BatchReader, BatchRequest
 from longhaul.data.dataset import Dataset
 from longhaul.data.verification import text_of
-from longhaul.diagnose.symptom import Figures, Series
+from longhaul.diagnose.signs import Figures, Series
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import LedgerState, fold, load_ledger
 from longhaul.logbook.reading import read_journal

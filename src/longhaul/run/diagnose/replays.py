@@ -1,9 +1,4 @@
-"""Steps computed again: as they were trained, or in plain form.
-
-Enters: a training state, and what each step is given. Leaves: the figures of the steps, and the
-state between any two of them. Never knows: runs or verdicts; it writes no file, and the
-generators and flags of the process are as before when a replay is over.
-"""
+"""Steps computed again: as they were trained, or in plain form."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,17 +7,15 @@ from typing import Any, Literal
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from longhaul.checkpoint.capture import Stateful, TrainingState, capture, hand_back
-from longhaul.checkpoint.shards import local_of
+from longhaul.checkpoint.capture import Stateful, TrainingState, capture, hand_back, local_of
 from longhaul.config.recipe import Recipe
 from longhaul.config.train import PrecisionSection
-from longhaul.diagnose.symptom import Figures, Series
-from longhaul.model.compilers import refuse_without_compiler
-from longhaul.model.initialise import build
-from longhaul.model.precision import to_half
-from longhaul.optim.build import build_optimizer
-from longhaul.optim.loss_scale import LossScale
-from longhaul.optim.rules import FUSED_DEVICES, RuledOptimizer
+from longhaul.diagnose.signs import Figures, Series
+from longhaul.model.compiling import refuse_without_compiler
+from longhaul.model.initialise import build, to_half
+from longhaul.optim.gate import LossScale
+from longhaul.optim.optimizer import FUSED_DEVICES, RuledOptimizer
+from longhaul.optim.update_rules import build_optimizer
 from longhaul.parallel.device import settle_torch
 from longhaul.run.diagnose.bundle import Bundle, StepInput, copied
 from longhaul.train.generators import generator_states, put_back

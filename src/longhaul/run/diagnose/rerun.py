@@ -3,8 +3,6 @@
 Another node, another device, another version of the software: whatever it is, it needs nothing
 of the run but the bundles, and says in JSON what it computed, twice over. The file is what
 `longhaul diagnose --witness FILE` takes.
-
-Enters: folders of bundles. Leaves: figures. Never knows: the run, or what was recorded.
 """
 
 import argparse
@@ -20,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from longhaul.core.errors import UsageError
-from longhaul.diagnose.symptom import Figures, Series
+from longhaul.diagnose.signs import Figures, Series
 from longhaul.run.diagnose.bundle import Bundle, load_bundle, save_bundle
 
 Twice = tuple[tuple[Series, ...], tuple[Series, ...]]

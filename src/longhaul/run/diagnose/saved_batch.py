@@ -3,9 +3,6 @@
 At the first masked step of an incident the batch is saved as `incidents/step-N/batch-SEGMENT.json`:
 token numbers, and the names of the documents they are from. It is what `longhaul data at` tells,
 and what anybody can look at who has neither the corpus nor longhaul.
-
-Enters: a step's record, and the run's text. Leaves: slots with their documents; a small file.
-Never knows: why the step went wrong. Saving never fails training.
 """
 
 import json

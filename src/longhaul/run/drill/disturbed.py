@@ -27,7 +27,7 @@ from longhaul.logbook.folder import RunFolder
 from longhaul.model.block import Block
 from longhaul.model.gpt import GPT
 from longhaul.optim.gate import Gate
-from longhaul.optim.rules import Rule, RuledOptimizer
+from longhaul.optim.optimizer import Rule, RuledOptimizer
 from longhaul.run.drill.machine_faults import Hands, register
 from longhaul.run.drill.machine_seams import let_in
 from longhaul.supervise.faults.numbers import FOREVER, Fault, read_disturbance

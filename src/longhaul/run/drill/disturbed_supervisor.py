@@ -13,7 +13,7 @@ from pathlib import Path
 import longhaul.supervise.supervisor
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder
-from longhaul.supervise.causes.kernel_log import kernel_lines
+from longhaul.supervise.causes import kernel_lines
 from longhaul.supervise.faults.signs import KERNEL_LOG
 
 

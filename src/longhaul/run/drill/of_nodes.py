@@ -26,8 +26,7 @@ from longhaul.run.drill.stage import LONGEST_S, SOON_NOTICED, Stage
 from longhaul.run.drill.story import Story
 from longhaul.run.drill.training_process import Seen
 from longhaul.run.train.control_requests import ask_set
-from longhaul.supervise.nodes.identity import Node
-from longhaul.supervise.nodes.ledger import Kind, NodeEvent, append, cordons, read
+from longhaul.supervise.nodes.ledger import Kind, Node, NodeEvent, append, cordons, read
 from longhaul.supervise.nodes.reputation import PROVEN_STEPS, assign
 
 _DAY_S: Seconds = 86_400.0

@@ -19,8 +19,8 @@ from longhaul.run.drill.machine_drill import (
 )
 from longhaul.run.drill.stage import INTERVAL_STEPS, LONGEST_S, SOON_NOTICED, Stage
 from longhaul.run.drill.story import Story
-from longhaul.supervise.ears import STOPS
 from longhaul.supervise.faults.moments import Moment, Phase, wait_for
+from longhaul.supervise.pipes import STOPS
 
 _NOTICES: tuple[tuple[Phase, signal.Signals], ...] = (
     ("start-up", signal.SIGTERM),

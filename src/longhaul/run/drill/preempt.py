@@ -26,8 +26,8 @@ from longhaul.logbook.reading import read_journal
 from longhaul.run.drill.resume import compare, set_up
 from longhaul.run.drill.training_process import Training
 from longhaul.store.catalogue import catalogue
-from longhaul.supervise.ears import STOPS
 from longhaul.supervise.faults.moments import Moment, random_moments, wait_for
+from longhaul.supervise.pipes import STOPS
 
 Say = Callable[[str], None]
 _BY_TWO = 8

@@ -19,7 +19,7 @@ from longhaul.core.records import Event, Record, StepRecord
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal
-from longhaul.supervise.fence import left_over
+from longhaul.supervise.ownership import left_over
 from longhaul.supervise.ranks.progress import progress_path, read_progress
 
 _LOOK_EVERY_S: Seconds = 0.02

@@ -16,7 +16,7 @@ from longhaul.core.units import Bytes, Seconds, short_seconds
 from longhaul.run.drill.incidents import Incident, must_be_noticed
 from longhaul.run.drill.recipe import DrilledRun
 from longhaul.run.drill.resume import Differences, differences
-from longhaul.supervise.causes.classify import last_words
+from longhaul.supervise.causes import last_words
 from longhaul.supervise.faults.machines import MachineFault
 
 MOST = 1.02

@@ -3,9 +3,6 @@
 Of each source that is on this machine the beginning is read, looked at as `longhaul data lint`
 does, and kept as the text of the small twin. One that is elsewhere is asked for, not fetched: a
 corpus takes hours. The small twin then reads Python's own library in its place.
-
-Enters: the ground. Leaves: lines of the report, and a sample of every source in the room.
-Never knows: tokens, models.
 """
 
 import json

@@ -1,8 +1,4 @@
-"""What the checks of a preflight stand on, and what each of them says.
-
-Enters: what was typed. Leaves: the recipe's small twin as the checks train it, and `Check`s.
-Never knows: which checks there are.
-"""
+"""What the checks of a preflight stand on, and what each of them says."""
 
 import json
 from collections.abc import Iterator, Mapping

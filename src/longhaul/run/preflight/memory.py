@@ -1,10 +1,5 @@
 """Preflight: whether the run will fit its devices, by an estimate that is held against a
-measurement of the small twin.
-
-Enters: the ground. Leaves: three lines of the report: what was estimated for the true size, of
-that what its first evaluation takes, and by how much the estimates of the small twin differ from
-what it takes.
-Never knows: how an estimate comes about (`plan/`).
+measurement of the small twin; and whether the model can learn at all: one batch, over and over.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,8 +9,8 @@ import torch
 
 from longhaul.config.recipe import Recipe
 from longhaul.core.machine import available_memory
-from longhaul.core.units import Bytes, short_bytes
-from longhaul.model.compilers import refuse_without_compiler
+from longhaul.core.units import Bytes, Nats, short_bytes
+from longhaul.model.compiling import refuse_without_compiler
 from longhaul.parallel.device import own_device, settle_torch
 from longhaul.parallel.layout import Layout
 from longhaul.parallel.recompute import checkpoint_activations
@@ -150,3 +145,39 @@ def _listed(classes: Mapping[str, Bytes]) -> str:
 def _remedy(ground: Ground, estimate: MemoryEstimate) -> str:
     elsewhere = "" if ground.device_bytes else "; for other devices than this one give --device-gb"
     return f"cut {estimate.largest}: {way_to_cut(estimate, ground.recipe)}{elsewhere}"
+
+
+_STEPS = 80
+_LEFT = 0.8
+"""Of the first loss, that may be left at the end."""
+_SEQUENCES = 2
+_OVERRIDES = (
+    "model.dropout=0.0", "model.attention_dropout=0.0", "model.embedding_dropout=0.0",
+    f"batch.sequences={_SEQUENCES}", "batch.sequence_length=32",
+)  # fmt: skip
+
+
+def check_learning(ground: Ground) -> Iterator[Check]:
+    """Two random sequences, 80 steps at the twin's peak rate.
+
+    A model whose weights are frozen, whose gradients are wrong or whose rate is off by a thousand
+    cannot learn a batch by heart; one that can may still fail for other reasons.
+    """
+    recipe = ground.twin(*ALONE, *_OVERRIDES)
+    first, last = learn_by_heart(recipe, own_device(recipe.machine.device))
+    told = f"one batch, {_STEPS} times at rate {recipe.optim.lr:g}: loss {first:.3f} → {last:.3f}"
+    fine = last <= _LEFT * first
+    remedy = (
+        "the model does not learn even what it sees again and again: look at optim.lr, "
+        "optim.lr_factors and the optimizer's other settings"
+    )
+    yield judged("one batch", told, "" if fine else remedy, first=first, last=last)
+
+
+def learn_by_heart(recipe: Recipe, device: torch.device) -> tuple[Nats, Nats]:
+    """The first loss and the last of a batch that is trained on again and again."""
+    settle_torch(recipe)
+    step = make_step(recipe, VOCABULARY, device, None)
+    batch = next(random_batches(recipe, VOCABULARY, 1, None))
+    losses = [step(batch, _SEQUENCES, recipe.optim.lr, False)[0].item() for _ in range(_STEPS)]
+    return losses[0], losses[-1]

@@ -2,9 +2,6 @@
 
 The recipe is checked at its true size where that is arithmetic (memory, disk, intervals), and
 trained as its small twin where it is not: every switch, no size (`config/size.py`).
-
-Enters: what was typed. Leaves: a report, line by line, and its verdict.
-Never knows: how a check is made; each is a function of the ground in a room of its own.
 """
 
 import json
@@ -21,8 +18,7 @@ from longhaul.config.recipe import Recipe
 from longhaul.config.size import known_vocabulary, model_size
 from longhaul.core.errors import ExitCode, LonghaulError, UsageError
 from longhaul.core.units import Bytes, Seconds, short_count
-from longhaul.parallel.layout import layout_for
-from longhaul.parallel.place import find_place
+from longhaul.parallel.layout import find_place, layout_for
 from longhaul.run.preflight.ground import Check, Ground, failed, judged, skipped, small_world
 
 Checking = Callable[[Ground], Iterator[Check]]
@@ -265,7 +261,7 @@ def _layouts(ground: Ground) -> Iterator[Check]:
 
 
 def _learning(ground: Ground) -> Iterator[Check]:
-    from longhaul.run.preflight.learning import check_learning
+    from longhaul.run.preflight.memory import check_learning
 
     return check_learning(ground)
 

@@ -2,9 +2,6 @@
 
 They are `longhaul train` as the user will type it, with its supervisor and its workers, so what
 fails here would have failed there.
-
-Enters: the ground. Leaves: lines of the report, and two runs in the room.
-Never knows: how training, saving or supervising is done; it reads journals.
 """
 
 import math

@@ -1,8 +1,4 @@
-"""Preflight: whether checkpoints of the true size will have room, and what a save will cost.
-
-Enters: the ground. Leaves: lines of the report; nothing stays where it was tried out.
-Never knows: what is in a checkpoint.
-"""
+"""Preflight: whether checkpoints of the true size will have room, and what a save will cost."""
 
 import hashlib
 import os

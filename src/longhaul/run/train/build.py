@@ -12,8 +12,8 @@ from pathlib import Path
 
 import torch
 
+from longhaul.checkpoint.host_buffers import SharedBuffers
 from longhaul.checkpoint.saver import Saver
-from longhaul.checkpoint.shared_buffers import SharedBuffers
 from longhaul.checkpoint.shared_memory import slots
 from longhaul.checkpoint.snapshots import SnapshotRing
 from longhaul.config.load import with_overrides
@@ -27,13 +27,11 @@ from longhaul.data.batches import BatchReader
 from longhaul.data.dataset import Dataset
 from longhaul.logbook.ledger import LedgerState
 from longhaul.model.gpt import GPT
-from longhaul.model.initialise import allocate, build
-from longhaul.model.precision import to_half
-from longhaul.optim.build import build_optimizer
+from longhaul.model.initialise import allocate, build, to_half
+from longhaul.optim.gate import LossScale
 from longhaul.optim.groups import GroupRow, describe
-from longhaul.optim.loss_scale import LossScale
-from longhaul.parallel.ranks import Ranks
-from longhaul.parallel.world import World
+from longhaul.optim.update_rules import build_optimizer
+from longhaul.parallel.world import Ranks, World
 from longhaul.run.train.attempt import Attempt
 from longhaul.train.parts import Parts
 from longhaul.train.state import Progress

@@ -24,11 +24,11 @@ from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import load_ledger
 from longhaul.logbook.run_spec import read_asked
 from longhaul.logbook.segments import read_segments
-from longhaul.model.compilers import refuse_without_compiler
+from longhaul.model.compiling import refuse_without_compiler
 from longhaul.model.device import claim, queues
 from longhaul.parallel.control import Control
 from longhaul.parallel.device import choose_device, own_device, settle_torch, threads_before
-from longhaul.parallel.place import find_place
+from longhaul.parallel.layout import find_place
 from longhaul.parallel.world import meet, part
 from longhaul.run.train.attempt import Attempt
 from longhaul.run.train.build import Site, build_parts
@@ -36,8 +36,8 @@ from longhaul.run.train.precision import with_formats
 from longhaul.run.train.rendezvous import form_ranks
 from longhaul.run.train.shared_memory_snapshot import Origin
 from longhaul.supervise.elastic import LIGHTHOUSE, REPLICA, pilot_is_there
-from longhaul.supervise.healing import tell_healing
-from longhaul.supervise.ranks.lifeline import hold_on
+from longhaul.supervise.history import tell_healing
+from longhaul.supervise.pipes import hold_on
 from longhaul.supervise.ranks.progress import ProgressFile, progress_path
 from longhaul.train.elastic import (
     CompanionTrainer,

@@ -20,10 +20,10 @@ from longhaul.data.dataset import Dataset
 from longhaul.logbook.ledger import LedgerState
 from longhaul.logbook.reading import read_journal, read_last
 from longhaul.logbook.run_spec import changed_settings
-from longhaul.model.compilers import refuse_without_compiler
+from longhaul.model.compiling import refuse_without_compiler
 from longhaul.parallel.control import RankLost, telling_who_is_lost
 from longhaul.parallel.device import own_device, settle_torch, threads_before, torch_facts
-from longhaul.parallel.place import Place, find_place
+from longhaul.parallel.layout import Place, find_place
 from longhaul.parallel.world import part
 from longhaul.recover.judgement import Judgement
 from longhaul.run.diagnose.saved_batch import SavedBatches

@@ -21,12 +21,11 @@ from longhaul.data.verification import text_for_training
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import LedgerState
 from longhaul.logbook.run_spec import read_asked
-from longhaul.model.compilers import refuse_without_compiler
+from longhaul.model.compiling import refuse_without_compiler
 from longhaul.parallel.control import telling_who_is_lost
 from longhaul.parallel.device import choose_device, settle_torch
-from longhaul.parallel.place import Place
-from longhaul.parallel.ranks import Ranks
-from longhaul.parallel.world import FirstAbsent, part
+from longhaul.parallel.layout import Place
+from longhaul.parallel.world import FirstAbsent, Ranks, part
 from longhaul.run.diagnose.live_cause import CAUSE, look_into_told
 from longhaul.run.train.build import Site, build_parts
 from longhaul.run.train.finish import write_sample

@@ -32,15 +32,15 @@ from longhaul.logbook.run_spec import (
     write_asked,
 )
 from longhaul.logbook.segments import read_segments
-from longhaul.parallel.place import find_place
+from longhaul.parallel.layout import find_place
 from longhaul.run.train.bring_back import bring_back, is_elsewhere
 from longhaul.run.train.run_history import Past, read_past
 from longhaul.run.train.trust import refuse_untrusted
-from longhaul.supervise.causes.classify import load_signatures
+from longhaul.supervise.causes import load_signatures
 from longhaul.supervise.elastic import ElasticSupervisor
-from longhaul.supervise.fence import fence, left_over
 from longhaul.supervise.lighthouse import refuse_without_torchft
-from longhaul.supervise.nodes.plan import node_plan
+from longhaul.supervise.nodes.placement import node_plan
+from longhaul.supervise.ownership import fence, left_over
 from longhaul.supervise.supervisor import Job, Supervisor
 
 

@@ -8,7 +8,7 @@ Never knows: how memory is measured.
 
 from longhaul.config.recipe import Recipe
 from longhaul.core.records import Event
-from longhaul.parallel.ranks import Ranks
+from longhaul.parallel.world import Ranks
 from longhaul.run.train.attempt import Attempt
 from longhaul.train.memory import NO_LIMIT, fitting_micro_sequences
 from longhaul.train.parts import Parts

@@ -20,8 +20,7 @@ from longhaul.supervise.ranks.corruption import (
     judge_together,
     next_pair,
 )
-from longhaul.supervise.ranks.coverage import in_words, looks
-from longhaul.supervise.ranks.stragglers import Straggler, StragglerWatch
+from longhaul.supervise.ranks.stragglers import Straggler, StragglerWatch, in_words, looks
 from longhaul.train.leading import LeadingTrainer
 from longhaul.train.watched import Compared, SilentCorruption
 

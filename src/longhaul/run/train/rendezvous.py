@@ -16,10 +16,8 @@ from longhaul.core.signals import StopWish
 from longhaul.logbook.ledger import LedgerState
 from longhaul.parallel.control import Control
 from longhaul.parallel.device import own_device
-from longhaul.parallel.layout import layout_for
-from longhaul.parallel.place import Place
-from longhaul.parallel.ranks import Ranks
-from longhaul.parallel.world import form_world, meet
+from longhaul.parallel.layout import Place, layout_for
+from longhaul.parallel.world import Ranks, form_world, meet
 from longhaul.train.leading import NO_WISH, Wishes
 
 

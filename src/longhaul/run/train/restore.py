@@ -14,8 +14,7 @@ from longhaul.checkpoint.capture import PartsFor
 from longhaul.checkpoint.loader import read_facts, restore
 from longhaul.core.errors import NeedsPerson
 from longhaul.logbook.folder import created_of
-from longhaul.parallel.control import Control
-from longhaul.parallel.keep_alive import patiently, told
+from longhaul.parallel.control import Control, patiently, told
 from longhaul.run.train.run_log import Book
 from longhaul.run.train.tiers import Tiers
 from longhaul.store.catalogue import (

@@ -16,8 +16,7 @@ from longhaul.core.clocks import Clock
 from longhaul.core.errors import NeedsPerson
 from longhaul.core.records import Decision, Event, StepRecord
 from longhaul.logbook.segments import SegmentTaken
-from longhaul.parallel.control import Control
-from longhaul.parallel.keep_alive import patiently, told
+from longhaul.parallel.control import Control, patiently, told
 from longhaul.recover.plan import Safe
 from longhaul.run.train.restore import restore_newest
 from longhaul.run.train.run_log import Book

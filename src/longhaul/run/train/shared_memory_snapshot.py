@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from longhaul.checkpoint.capture import PartsFor, StateMismatch
-from longhaul.checkpoint.shared_buffers import Survivor
+from longhaul.checkpoint.host_buffers import Survivor
 from longhaul.checkpoint.snapshots import DamagedSnapshot, SnapshotRing
 from longhaul.core.records import Decision, Event, Record
 from longhaul.logbook.folder import RunFolder

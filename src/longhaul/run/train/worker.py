@@ -19,8 +19,7 @@ from longhaul.data.verification import text_for_training, verifying
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.lease import Lease, acquire, join
 from longhaul.logbook.run_spec import read_asked
-from longhaul.parallel.layout import layout_for
-from longhaul.parallel.place import find_place
+from longhaul.parallel.layout import find_place, layout_for
 from longhaul.run.train.attempt import Attempt
 from longhaul.run.train.bring_back import tell_if_brought_back
 from longhaul.run.train.run_history import read_past
@@ -28,8 +27,8 @@ from longhaul.run.train.run_log import Book
 from longhaul.run.train.tiers import Tiers
 from longhaul.supervise.elastic import REPLICA
 from longhaul.supervise.nodes.placement import within_layout
+from longhaul.supervise.pipes import hold_on
 from longhaul.supervise.ranks.group import ATTEMPT, BEGAN
-from longhaul.supervise.ranks.lifeline import hold_on
 from longhaul.supervise.ranks.progress import ProgressFile, progress_path
 from longhaul.supervise.ranks.stacks import answer_for_stacks
 

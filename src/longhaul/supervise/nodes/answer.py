@@ -1,16 +1,11 @@
-"""What follows for nodes from the end of an attempt: cordon, leave out, probe. Pure judgement.
-
-Enters: the cause, the world, what is known of earlier attempts. Leaves: nodes to be cordoned, left
-out or probed, checkpoints not to be trusted, each with its reason.
-Never knows: processes, files, or how any of it is carried out.
-"""
+"""What follows for nodes from the end of an attempt: cordon, leave out, probe. Pure judgement."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from longhaul.core.units import Seconds
-from longhaul.supervise.causes.classify import Cause
-from longhaul.supervise.nodes.identity import Node
+from longhaul.supervise.causes import Cause
+from longhaul.supervise.nodes.ledger import Node
 from longhaul.supervise.nodes.placement import Machine, World
 from longhaul.supervise.nodes.reputation import WorldSpan, after_failure, after_hang
 from longhaul.supervise.restart import Failure

@@ -2,9 +2,6 @@
 
 What follows is judged elsewhere (`roster.py`, `answer.py`, `reputation.py`); here it is carried
 out: processes on nodes, lines in the node ledger and in the run's journal.
-
-Enters: the recipe's nodes, the ends of attempts. Leaves: the world of the next attempt, or none.
-Never knows: workers.
 """
 
 import time
@@ -17,7 +14,7 @@ from longhaul.core.clocks import Clock
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.lease import Lease
-from longhaul.supervise.causes.classify import Cause
+from longhaul.supervise.causes import Cause
 from longhaul.supervise.faults.signs import DrillSigns
 from longhaul.supervise.history import Chronicle, usable_checkpoints
 from longhaul.supervise.nodes.answer import (
@@ -28,7 +25,7 @@ from longhaul.supervise.nodes.answer import (
     answer,
     of_machine,
 )
-from longhaul.supervise.nodes.census import Census, Wait
+from longhaul.supervise.nodes.census import Census, Order, Wait
 from longhaul.supervise.nodes.history import (
     as_data,
     left_out,
@@ -37,12 +34,16 @@ from longhaul.supervise.nodes.history import (
     ordered,
     spans,
 )
-from longhaul.supervise.nodes.inquiry import Inquiry, wait_for_all
 from longhaul.supervise.nodes.ledger import NodeEvent, append, read
-from longhaul.supervise.nodes.placement import Machine, World
-from longhaul.supervise.nodes.plan import NodePlan
-from longhaul.supervise.nodes.qualify import PROBE_WITHIN_S, Probe, probe_of, probe_words
-from longhaul.supervise.nodes.replace import Order
+from longhaul.supervise.nodes.placement import Machine, NodePlan, World
+from longhaul.supervise.nodes.qualify import (
+    PROBE_WITHIN_S,
+    Inquiry,
+    Probe,
+    probe_of,
+    probe_words,
+    wait_for_all,
+)
 from longhaul.supervise.nodes.reputation import admit
 from longhaul.supervise.nodes.roster import Choice, LeftOut, Standing, choose
 from longhaul.supervise.restart import PATIENCE_S

@@ -1,7 +1,5 @@
-"""What a run's journal tells of its nodes: the worlds so far, failures, who is left out.
-
-Enters: the run's events. Leaves: the same as values that judgement takes.
-Never knows: what is judged from them.
+"""What a run's journal tells of its nodes: the worlds so far, failures, who is left out; and what
+rank 0 says of machines, as it comes.
 """
 
 import json
@@ -12,11 +10,12 @@ from typing import Any
 from longhaul.config.recover import NodeSection
 from longhaul.core.records import Event, RecordError, from_line
 from longhaul.core.strict import lines_of
+from longhaul.core.units import Bytes
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import journal_files
 from longhaul.supervise.history import NODE_EVENTS, WHO
-from longhaul.supervise.nodes.answer import NodeFailure
-from longhaul.supervise.nodes.identity import Node, node_of
+from longhaul.supervise.nodes.answer import MachineVerdict, NodeFailure
+from longhaul.supervise.nodes.ledger import Node, node_of
 from longhaul.supervise.nodes.placement import World
 from longhaul.supervise.nodes.reputation import WorldSpan
 from longhaul.supervise.nodes.roster import LeftOut
@@ -100,3 +99,56 @@ def ordered(events: Iterable[Event]) -> list[NodeSection]:
 
 def _nodes(bodies: Iterable[dict[str, Any]]) -> tuple[Node, ...]:
     return tuple(node_of(body["name"], body["parts"]) for body in bodies)
+
+
+KIND = "machine-verdict"
+
+
+class Verdicts:
+    """The verdicts of one attempt.
+
+    Args:
+        folder: the run.
+        attempt: whose journal is read.
+    """
+
+    def __init__(self, folder: RunFolder, attempt: int) -> None:
+        self._folder = folder
+        self._attempt = attempt
+        self._read: dict[str, Bytes] = {}
+
+    def new(self) -> list[MachineVerdict]:
+        """Those that came since the last call, in order."""
+        found = []
+        for file in journal_files(self._folder.journal):
+            if file.attempt != self._attempt or not file.events or file.author != "pilot":
+                continue
+            begin = self._read.get(file.name, 0)
+            with (self._folder.journal / file.name).open("rb") as lines:
+                lines.seek(begin)
+                added = lines.read()
+            whole = added[: added.rfind(b"\n") + 1]
+            self._read[file.name] = begin + len(whole)
+            found += [v for line in whole.splitlines() if (v := _verdict(line)) is not None]
+        return found
+
+
+def newest_corrupt(folder: RunFolder, attempt: int) -> MachineVerdict | None:
+    """The last verdict of an attempt about wrong numbers."""
+    corrupt = [v for v in Verdicts(folder, attempt).new() if v.kind == "corrupt"]
+    return corrupt[-1] if corrupt else None
+
+
+def _verdict(line: bytes) -> MachineVerdict | None:
+    if KIND.encode() not in line:
+        return None
+    try:
+        record = from_line(line)
+    except RecordError:
+        return None
+    if not isinstance(record, Event) or record.kind != KIND:
+        return None
+    data = record.data
+    return MachineVerdict(
+        str(data["kind"]), tuple(data["ranks"]), str(data["reason"]), data.get("sound_step")
+    )

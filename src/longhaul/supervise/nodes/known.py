@@ -1,9 +1,4 @@
-"""The nodes that a ledger knows, and a person's word on one of them: a cordon, or its end.
-
-Enters: the events of a node ledger, what a run says of its nodes. Leaves: what is known of each
-node; the line that a person's word adds.
-Never knows: how it is shown, or what follows from it (`reputation.py`, `roster.py`).
-"""
+"""The nodes that a ledger knows, and a person's word on one of them: a cordon, or its end."""
 
 import difflib
 from collections import Counter
@@ -14,8 +9,7 @@ from typing import Literal
 from longhaul.config.recover import NodeSection
 from longhaul.core.errors import UsageError
 from longhaul.core.units import Seconds
-from longhaul.supervise.nodes.identity import Node, node_of
-from longhaul.supervise.nodes.ledger import NodeEvent, concerning, cordons
+from longhaul.supervise.nodes.ledger import Node, NodeEvent, concerning, cordons, node_of
 from longhaul.supervise.nodes.roster import LeftOut, still_left_out
 
 Word = Literal["cordoned", "released"]

@@ -1,15 +1,11 @@
-"""What has been seen of nodes, over all runs: probes, failures, cordons.
-
-One file of JSON lines in a folder that runs share, only ever appended to; each line is whole or
-not there, because a line is one write of less than a page. A node is a set of parts
-(`identity.py`), and a line concerns every node that has one of them.
-
-Enters: events. Leaves: the same in the order written, torn lines left out; what of them
-concerns a node. Never knows: what follows from them (`reputation.py`).
+"""Which machine a node is, by its hardware, whatever it calls itself; and what has been seen of
+nodes, over all runs: probes, failures, cordons.
 """
 
 import json
 import os
+import platform
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -18,7 +14,98 @@ from typing import Any, Literal, get_args
 from longhaul.core.files import naming
 from longhaul.core.strict import lines_of, parse_json
 from longhaul.core.units import LAST_MOMENT, Seconds
-from longhaul.supervise.nodes.identity import Node
+
+_GPU_UUID = re.compile(r"^GPU UUID:\s*(GPU-[0-9a-fA-F-]{36})\s*$", re.M)
+_NO_SERIAL = re.compile(
+    r"(|0+|1234567.*|none|n/?a|unknown|default string|not (specified|available|applicable)"
+    r"|to be filled.*|system serial number|base board serial number|x+|\.+|-+)",
+    re.I,
+)
+"""What makers leave where a serial number should be; thousands of machines share these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One machine.
+
+    A replacement that comes back under another name is often the same bad machine (incident M8), so
+    a node is known by the serial numbers in it. What was decided about one of its parts holds for
+    every node in which that part is found.
+    """
+
+    host: str
+    """What it calls itself: for people, never compared."""
+    gpus: tuple[str, ...] = ()
+    """UUIDs."""
+    board: str = ""
+    """Serial number of the main board; empty where it may not be read or is none."""
+    machine_id: str = ""
+    """Of the installed system. Images are cloned with it, and it is drawn anew at every
+    installation, so it counts only where there is no hardware to go by."""
+
+    @property
+    def parts(self) -> frozenset[str]:
+        """What it is known by, as `gpu:…`, `board:…`, `machine:…`."""
+        hardware = {f"gpu:{gpu}" for gpu in self.gpus}
+        if self.board:
+            hardware.add(f"board:{self.board}")
+        if not hardware:
+            hardware.add(f"machine:{self.machine_id}" if self.machine_id else f"host:{self.host}")
+        return frozenset(hardware)
+
+    @property
+    def key(self) -> str:
+        """A short name for tables: its board, else its first other part."""
+        return min(self.parts, key=lambda part: (not part.startswith("board:"), part))
+
+    def shares(self, parts: Iterable[str]) -> frozenset[str]:
+        """Those of its parts that are among `parts`."""
+        return self.parts & frozenset(parts)
+
+
+def node_of(host: str, parts: Iterable[str]) -> Node:
+    """The node that is known by `parts`, as `Node.parts` writes them."""
+    named = [part.partition(":")[::2] for part in sorted(parts)]
+    by_kind = {kind: [value for own, value in named if own == kind] for kind, _ in named}
+    return Node(
+        host=host,
+        gpus=tuple(by_kind.get("gpu", ())),
+        board=next(iter(by_kind.get("board", ())), ""),
+        machine_id=next(iter(by_kind.get("machine", ())), ""),
+    )
+
+
+def serial_or_none(text: str) -> str:
+    """A serial number as read; empty if it is one of those that stand for none."""
+    text = text.strip()
+    return "" if _NO_SERIAL.fullmatch(text) else text
+
+
+def read_node(root: Path = Path("/"), host: str | None = None) -> Node:
+    """The machine this runs on. What cannot be read is left out.
+
+    Args:
+        root: the file system's.
+        host: instead of its own name.
+    """
+    gpus = set()
+    for about in sorted((root / "proc/driver/nvidia/gpus").glob("*/information")):
+        gpus.update(_GPU_UUID.findall(_read(about)))
+    board = serial_or_none(_read(root / "sys/class/dmi/id/board_serial"))
+    return Node(
+        host=platform.node() if host is None else host,
+        gpus=tuple(sorted(gpus)),
+        board=board or serial_or_none(_read(root / "sys/class/dmi/id/product_uuid")),
+        machine_id=serial_or_none(_read(root / "etc/machine-id")),
+    )
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
 
 Kind = Literal["probed", "joined", "left", "failed", "corrected", "cordoned", "released"]
 FILE_NAME = "nodes.jsonl"
@@ -54,6 +141,10 @@ class NodeEvent:
 
 def append(folder: Path, event: NodeEvent) -> None:
     """Write an event down, on the medium when this returns.
+
+    One file of JSON lines in a folder that runs share, only ever appended to; each line is whole or
+    not there, because a line is one write of less than a page. A node is a set of parts
+    (`Node`), and a line concerns every node that has one of them.
 
     Raises:
         OSError: the medium refused.

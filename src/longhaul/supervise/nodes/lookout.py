@@ -2,10 +2,6 @@
 
 Everything that may take its time is asked in processes of its own, so that the watch over the
 workers goes on.
-
-Enters: an attempt's world, what its nodes say. Leaves: a cause to end the attempt at once, or a
-wish to restart it at its next checkpoint.
-Never knows: workers, or how they are ended.
 """
 
 import re
@@ -14,18 +10,16 @@ from dataclasses import dataclass
 
 from longhaul.core.clocks import Clock
 from longhaul.core.units import Seconds
-from longhaul.supervise.causes.classify import Cause, Signature
-from longhaul.supervise.causes.kernel_log import LATELY_S, kernel_lines
+from longhaul.supervise.causes import LATELY_S, Cause, Signature, kernel_lines
 from longhaul.supervise.nodes.answer import MachineVerdict
 from longhaul.supervise.nodes.fleet import Fleet
-from longhaul.supervise.nodes.inquiry import Inquiry
+from longhaul.supervise.nodes.history import Verdicts
 from longhaul.supervise.nodes.ledger import cordons
 from longhaul.supervise.nodes.memory_errors import corrected_in, errors_words
 from longhaul.supervise.nodes.placement import Machine, World
-from longhaul.supervise.nodes.qualify import PROBE_WITHIN_S, probe_of
+from longhaul.supervise.nodes.qualify import PROBE_WITHIN_S, Inquiry, probe_of
 from longhaul.supervise.nodes.reputation import after_corrected_errors
 from longhaul.supervise.nodes.roster import choose, must_be_probed
-from longhaul.supervise.nodes.verdicts import Verdicts
 
 _CALL_EVERY_S: Seconds = 10.0
 """How often those that are not in the world are asked whether they are there again."""

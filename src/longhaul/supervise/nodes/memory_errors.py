@@ -1,18 +1,11 @@
-"""Errors of a node's memory, corrected and not: `python -m longhaul.supervise.nodes.memory_errors`.
+"""Errors of a node's memory, corrected and not; run as a program, prints them as JSON."""
 
-Enters: what the kernel's EDAC counts and NVML's counters tell, the kernel's messages. Leaves:
-how many there have been.
-Never knows: which node this is, or what follows.
-"""
-
-import importlib
 import json
 import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 _EDAC = "sys/devices/system/edac/mc"
 _CORRECTED_LINE = re.compile(r"EDAC \S+ (?P<count>\d+) CE\b")
@@ -23,7 +16,7 @@ HIGH_RATE = 60
 
 def errors_words(command: Sequence[str]) -> list[str]:
     """The command line that reads a node's counters."""
-    return [*command, sys.executable, "-m", "longhaul.supervise.nodes.memory_errors"]
+    return [*command, sys.executable, "-m", __name__]
 
 
 def corrected_in(messages: str) -> int:
@@ -47,7 +40,8 @@ def gpu_errors() -> tuple[int, int]:
     """
     counts = [0, 0]
     try:
-        nvml: Any = importlib.import_module("pynvml")
+        import pynvml as nvml
+
         nvml.nvmlInit()
     except Exception:  # noqa: BLE001 (whatever is missing, there is nothing to count)
         return 0, 0

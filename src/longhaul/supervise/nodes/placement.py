@@ -1,20 +1,19 @@
-"""Which rank stands on which node, and what a worker is told of its place.
-
-Enters: nodes and a layout, or a number of processes on this machine. Leaves: a post for each rank:
-its environment, and the command by which it is started there.
-Never knows: how nodes are chosen (`roster.py`), or how a process is started.
+"""Which rank stands on which node, what a worker is told of its place, and what a recipe says of
+nodes.
 """
 
 import os
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from longhaul.config.load import with_overrides
 from longhaul.config.recipe import Recipe
 from longhaul.config.recover import NodeSection
-from longhaul.parallel.layout import LAYOUT, Layout
-from longhaul.supervise.nodes.identity import Node, node_of
+from longhaul.logbook.folder import RunFolder
+from longhaul.parallel.layout import LAYOUT, Layout, layout_for
+from longhaul.supervise.nodes.ledger import Node, node_of
 
 NODE = "LONGHAUL_NODE"
 """Environment variable of a worker: the name of its node."""
@@ -127,7 +126,7 @@ def threads_each(size: int) -> int:
 
 
 def _world(size: int, address: str, sharing: int) -> dict[str, str]:
-    """What torchrun would tell all ranks, but for the port (`ranks/meeting.py`); `sharing` of them
+    """What torchrun would tell all ranks, but for the port (`ranks/group.py`); `sharing` of them
     share the cores.
     """
     if size == 1:
@@ -141,3 +140,41 @@ def _world(size: int, address: str, sharing: int) -> dict[str, str]:
 
 def _place(rank: int, local_rank: int, local_size: int) -> dict[str, str]:
     return {"RANK": str(rank), "LOCAL_RANK": str(local_rank), "LOCAL_WORLD_SIZE": str(local_size)}
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlan:
+    """What a recipe says of nodes."""
+
+    entries: tuple[NodeSection, ...]
+    wanted: Layout
+    """At full strength."""
+    sequences: int
+    """Of the global batch."""
+    ledger: Path
+    """A folder."""
+    shared: bool
+    """Other runs keep the same ledger."""
+    replace_command: str | None = None
+    replace_stragglers: bool = False
+
+
+def node_plan(settings: Recipe, folder: RunFolder) -> NodePlan | None:
+    """What a recipe says of nodes; None if it names none, and this machine is all there is.
+
+    Raises:
+        RecipeError: so many slots cannot train it.
+    """
+    asked = settings.supervise
+    if not asked.node:
+        return None
+    slots = sum(node.slots for node in asked.node if not node.spare)
+    return NodePlan(
+        entries=tuple(sorted(asked.node, key=lambda node: node.spare)),
+        wanted=layout_for(settings.parallel, slots),
+        sequences=max(stage.sequences for stage in settings.batch_stages()),
+        ledger=Path(asked.node_ledger) if asked.node_ledger else folder.path,
+        shared=asked.node_ledger is not None,
+        replace_command=asked.replace_command,
+        replace_stragglers=asked.replace_stragglers,
+    )

@@ -1,16 +1,11 @@
-"""What follows for nodes from what was seen of them: pure judgement, each with its reason.
-
-Enters: the events of the node ledger, the nodes there are. Leaves: who is refused, probed, used,
-kept as a spare, drained, cordoned, evicted. Never knows: how any of it is carried out.
-"""
+"""What follows for nodes from what was seen of them: pure judgement, each with its reason."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from longhaul.core.units import Seconds
-from longhaul.supervise.nodes.identity import Node
-from longhaul.supervise.nodes.ledger import NodeEvent, concerning, cordons
+from longhaul.supervise.nodes.ledger import Node, NodeEvent, concerning, cordons
 
 _DAY_S: Seconds = 86_400.0
 _HALF_LIFE_S: Seconds = 30 * _DAY_S

@@ -4,9 +4,6 @@ Two signs, both exact because the same program on the same numbers gives the sam
 hold the same weights hash them: a rank whose hash differs has changed its own. But an all-reduce
 spreads a wrong gradient evenly, and then all replicas agree on wrong weights; so one slot of data
 is computed by two ranks, and their losses and gradients are compared.
-
-Enters: hashes and compared values. Leaves: the odd one out, or that it cannot be told and what
-to compare next. Never knows: tensors, or how the values were come by.
 """
 
 import math

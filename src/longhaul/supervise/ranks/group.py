@@ -1,14 +1,13 @@
-"""The worker processes of one attempt, started and ended together.
-
-Enters: a run's folder, an attempt number, a post for each. Leaves: processes with torchrun's
-environment, what they look like from outside, and none of them when it is closed.
-Never knows: what is judged from that.
+"""The worker processes of one attempt, started and ended together, and the port at which they meet,
+kept for rank 0 until it listens there.
 """
 
+import os
 import signal
+import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -16,16 +15,71 @@ from longhaul.checkpoint.shared_memory import SharedMemory
 from longhaul.core.output import output
 from longhaul.core.units import Bytes, Seconds
 from longhaul.logbook.folder import RunFolder
-from longhaul.supervise.causes.classify import Death
-from longhaul.supervise.fence import write_down
+from longhaul.parallel.layout import KEPT_PORT
+from longhaul.supervise.causes import Death
 from longhaul.supervise.nodes.placement import Post
-from longhaul.supervise.ranks.flight_recorder import forget_recording, recorder_environment
-from longhaul.supervise.ranks.forked import Outfit, RankProcess
-from longhaul.supervise.ranks.lifeline import Lifeline
-from longhaul.supervise.ranks.meeting import Meeting
+from longhaul.supervise.ownership import write_down
+from longhaul.supervise.pipes import Lifeline
 from longhaul.supervise.ranks.progress import Progress, progress_path, read_progress, said_since
-from longhaul.supervise.ranks.stacks import stacks_path, take_stacks
+from longhaul.supervise.ranks.rank_process import Outfit, RankProcess
+from longhaul.supervise.ranks.stacks import (
+    forget_recording,
+    recorder_environment,
+    stacks_path,
+    take_stacks,
+)
 from longhaul.supervise.ranks.watchdog import Rank
+
+_LOOPBACK = "127.0.0.1"
+
+
+class Meeting:
+    """A port. Close it once rank 0 has been started: its copy of the descriptor holds the port.
+
+    Importing torch and preparing text take rank 0 seconds, in which any program might take a port
+    that was merely found free. So it stays bound, and rank 0, a fork, inherits the descriptor;
+    torch's store listens on it. Nobody listens before: who connects too early is refused and tries
+    again. To a rank 0 that a command starts on another node nothing can be handed; a port that is
+    free here is a guess there, and a wrong guess costs a start (`restart.py`).
+
+    Args:
+        posts: of the ranks, in their order; one rank alone meets nobody.
+    """
+
+    def __init__(self, posts: Sequence[Post]) -> None:
+        self.environment: Mapping[str, str] = {}
+        """Of every rank."""
+        self.of_first: Mapping[str, str] = {}
+        """Of rank 0 beside it."""
+        self._descriptor = -1
+        if len(posts) == 1:
+            return
+        # Other hosts need not reach a run that has only this one.
+        kept = _bound(only_here=posts[0].environment["MASTER_ADDR"] == _LOOPBACK)
+        self.environment = {"MASTER_PORT": str(kept.getsockname()[1])}
+        self._descriptor = kept.detach()  # a fork must have no object that closes it some day
+        if posts[0].command:
+            self.close()
+        else:
+            self.of_first = {KEPT_PORT: str(self._descriptor)}
+
+    def close(self) -> None:
+        """Keep it no longer."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def _bound(only_here: bool) -> socket.socket:
+    """A socket on a free port, which does not listen yet."""
+    both = not only_here and socket.has_dualstack_ipv6()
+    kept = socket.socket(socket.AF_INET6 if both else socket.AF_INET)
+    if both:
+        kept.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    # Without SO_REUSEADDR: with it another program that sets it too could bind to the same port.
+    kept.bind(("::" if both else _LOOPBACK if only_here else "", 0))
+    return kept
+
 
 ATTEMPT = "LONGHAUL_ATTEMPT"
 """Environment variable of a worker: the attempt whose lease its supervisor holds."""
@@ -36,7 +90,7 @@ _STACKS_WITHIN_S: Seconds = 2.0
 
 
 class Group:
-    """All workers of one attempt.
+    """All workers of one attempt, or those of one replica.
 
     Args:
         folder: the run.
@@ -46,6 +100,9 @@ class Group:
         program: does the same on nodes that have a command.
         began: Unix time from which they book their start.
         memory: in which forked workers keep what outlives them.
+        first: number of its first rank on this machine, by which its files are called.
+        beside: the groups of the other replicas; None where there are no replicas.
+        closes: descriptors of this process that no worker may hold.
     """
 
     def __init__(
@@ -57,12 +114,15 @@ class Group:
         program: tuple[str, ...],
         began: Seconds,
         memory: SharedMemory | None = None,
+        first: int = 0,
+        beside: Sequence["Group"] | None = None,
+        closes: Sequence[int] = (),
     ) -> None:
         self.folder = folder
         self._began = time.monotonic(), time.time()
-        self._posts = posts
+        self._posts, self._first = posts, first
         # Not removed before a start: on a full disk it could not be made anew.
-        ranks = range(len(posts))
+        ranks = range(first, first + len(posts))
         self._left = [read_progress(progress_path(folder, rank)) for rank in ranks]
         self._closed = False
         self._lifeline, self._meeting = Lifeline(), Meeting(posts)
@@ -71,11 +131,14 @@ class Group:
         self.stuck: list[RankProcess] = []
         """Those that `close` could not end."""
         shared = {ATTEMPT: str(attempt), BEGAN: f"{began:.6f}", **self._lifeline.environment()}
-        shared |= {**recorder_environment(folder), **self._meeting.environment}
+        shared |= self._meeting.environment
+        if beside is None:  # ranks of two replicas would write the same files
+            shared |= recorder_environment(folder)
+        others = [end for group in beside or () for end in group.held()]
         if memory is not None:
             memory.keep_only([rank for rank, post in enumerate(posts) if not post.command])
         try:
-            for rank, post in enumerate(posts):
+            for rank, post in zip(ranks, posts, strict=True):
                 with suppress(OSError):
                     stacks = stacks_path(folder, rank)
                     if stacks.exists() and stacks.stat().st_size:  # of a hang: to be read later
@@ -83,13 +146,13 @@ class Group:
                     stacks.unlink(missing_ok=True)
                 forget_recording(folder, rank)
                 kept = memory.environment(rank) if memory and not post.command else {}
-                kept |= self._meeting.of_first if rank == 0 else {}
+                kept |= self._meeting.of_first if rank == first else {}
                 outfit = Outfit(
                     work=work,
                     environment=shared | kept | dict(post.environment),
                     log=folder.workers / f"{rank}.log",
                     on_terminal=rank == 0,
-                    closes=(self._lifeline.writing_end, *self.descriptors()),
+                    closes=(*self.held(), *others, *closes),
                     command=post.command,
                     program=program,
                     lifeline=self._lifeline.reading_end,
@@ -100,7 +163,8 @@ class Group:
             self.close()
             raise
         with suppress(OSError):  # a full disk: workers that are left alone notice it all the same
-            write_down(folder, attempt, [(worker.rank, worker.pid) for worker in self.workers])
+            workers = [worker for group in (self, *(beside or ())) for worker in group.workers]
+            write_down(folder, attempt, [(worker.rank, worker.pid) for worker in workers])
 
     @property
     def running(self) -> list[RankProcess]:
@@ -152,12 +216,12 @@ class Group:
 
     def _progress(self, rank: int) -> Progress | None:
         """What a rank has said; what one of an earlier attempt has left does not count."""
-        said = read_progress(progress_path(self.folder, rank))
+        said, left = read_progress(progress_path(self.folder, rank)), self._left[rank - self._first]
         monotonic, wall = self._began
-        if said is not None and said != self._left[rank] and self._posts[rank].command:
+        if said is not None and said != left and self._posts[rank - self._first].command:
             # Another machine counts its monotonic time from another moment.
             said = replace(said, monotonic=said.wall - wall + monotonic)
-        return said_since(monotonic, said, self._left[rank])
+        return said_since(monotonic, said, left)
 
     def stacks(self) -> dict[int, str | None]:
         """Take the stacks of all ranks into `workers/`; where each waits for others."""
@@ -171,6 +235,10 @@ class Group:
     def descriptors(self) -> list[int]:
         """What `pass_on` has to be called for when it can be read."""
         return [worker.errors for worker in self.workers if worker.errors is not None]
+
+    def held(self) -> list[int]:
+        """What workers started from now on must close."""
+        return [self._lifeline.writing_end, *self.descriptors()]
 
     def pass_on(self) -> None:
         """Let what rank 0 wrote to its standard error reach its log and this process's own."""
@@ -188,7 +256,8 @@ class Group:
         for worker in self.workers:
             worker.close()
         self._lifeline.let_go()
-        _show_cursor()
+        if self._first == 0:
+            _show_cursor()
 
 
 def _show_cursor() -> None:

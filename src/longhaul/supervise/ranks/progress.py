@@ -3,9 +3,6 @@
 `workers/RANK.progress` is one line of fixed width, written over in place by a single `pwrite`: five
 microseconds, no fsync, no lock. It is not telemetry of the run (the journal is), only a sign of
 life to who watches from the same machine.
-
-Enters: phases and steps of a rank. Leaves: the line, and it read back.
-Never knows: torch, or how long a phase may take (`watchdog.py`).
 """
 
 import os

@@ -1,13 +1,5 @@
-"""Where the Python stacks of hung ranks stand.
-
-Every worker has `faulthandler` write the stacks of all its threads into `workers/RANK.stacks` when
-SIGQUIT comes, as Java programs do; that works in the middle of a C call, but not in a process
-that is stopped. Of a rank that does not answer py-spy, where it is installed, writes the stacks
-from outside, down to C, into `workers/RANK.native`. With NCCL each rank's collectives are written
-beside them (`flight_recorder`).
-
-Enters: workers, their files. Leaves: files of stacks, and where each rank waits for others.
-Never knows: what the ranks were to do.
+"""Where hung ranks stand: their Python stacks, and NCCL's record of the collectives that each has
+begun and ended.
 """
 
 import faulthandler
@@ -17,15 +9,98 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder
-from longhaul.supervise.ranks.flight_recorder import ask_for_recordings
-from longhaul.supervise.ranks.forked import RankProcess
+from longhaul.supervise.ranks.rank_process import RankProcess
+
+_ENTRIES = 2000
+"""Of the ring: some steps of a deep model's gatherings."""
+_STEM = "collectives-"
+_DEVICES = Path("/dev/nvidiactl")
+
+
+def recorder_environment(
+    folder: RunFolder, given: Mapping[str, str] = os.environ, devices: Path = _DEVICES
+) -> dict[str, str]:
+    """What lets a worker record; nothing where there is no NVIDIA device.
+
+    torch keeps the last ones in a ring when its environment says so, and writes them to a file when
+    a collective times out, or when something is written into a named pipe of the rank's. The
+    watchdog is earlier than NCCL's timeout, so the pipe is what it uses. The files are pickles of
+    torch's own format (`torchfrtrace` reads them); nothing here opens one.
+
+    Args:
+        folder: whose `workers/` is there.
+        given: what the user has set wins.
+        devices: is there if the driver is.
+    """
+    if not devices.exists():
+        return {}
+    stem = str(folder.workers / _STEM)
+    wanted = {
+        "TORCH_NCCL_TRACE_BUFFER_SIZE": str(_ENTRIES),
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": stem,
+    }
+    # torch ends a worker that cannot make its pipe, and not every file system has them.
+    if _has_pipes(folder.workers):
+        wanted["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] = stem
+    return {name: value for name, value in wanted.items() if name not in given}
+
+
+def recording_path(folder: RunFolder, rank: int) -> Path:
+    """Where torch writes what one rank has recorded."""
+    return folder.workers / f"{_STEM}{rank}"
+
+
+def forget_recording(folder: RunFolder, rank: int) -> None:
+    """Remove what an earlier attempt has left."""
+    path = recording_path(folder, rank)
+    for left in (path, _pipe(path)):
+        with suppress(OSError):
+            left.unlink(missing_ok=True)
+
+
+def ask_for_recordings(folder: RunFolder, ranks: Sequence[int]) -> list[Path]:
+    """Let ranks write what they have recorded.
+
+    Returns:
+        Files that will be there soon, of the ranks that listen.
+    """
+    asked = []
+    for rank in ranks:
+        path = recording_path(folder, rank)
+        try:
+            # Nobody waits for a rank that does not listen.
+            pipe = os.open(_pipe(path), os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:
+            continue
+        with suppress(OSError):
+            os.write(pipe, b"1")
+            asked.append(path)
+        os.close(pipe)
+    return asked
+
+
+def _pipe(path: Path) -> Path:
+    return path.with_name(f"{path.name}.pipe")
+
+
+def _has_pipes(folder: Path) -> bool:
+    probe = folder / f"{_STEM}probe.pipe"
+    try:
+        probe.unlink(missing_ok=True)
+        os.mkfifo(probe)
+        probe.unlink()
+    except OSError:
+        return False
+    return True
+
 
 STACKS_SIGNAL = signal.SIGQUIT
 _LOOK_EVERY_S: Seconds = 0.02
@@ -53,6 +128,12 @@ def take_stacks(
     folder: RunFolder, workers: Sequence[RankProcess], most_s: Seconds
 ) -> dict[int, str | None]:
     """Ask all workers for their stacks.
+
+    Every worker has `faulthandler` write the stacks of all its threads into `workers/RANK.stacks`
+    when SIGQUIT comes, as Java programs do; that works in the middle of a C call, but not in a
+    process that is stopped. Of a rank that does not answer py-spy, where it is installed, writes
+    the stacks from outside, down to C, into `workers/RANK.native`. With NCCL each rank's
+    collectives are written beside them.
 
     Returns:
         Rank → where it waits for others, empty if it does something else, None if it gave none.

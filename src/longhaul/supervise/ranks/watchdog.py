@@ -1,20 +1,20 @@
-"""Whether ranks still do something, and if not, which of them did not arrive: pure judgement.
-
-Ranks wait for each other, so one that hangs silences all. The group counts as hung when its
-*newest* sign of life is older than the deadline of what it was doing; who is to blame is told from
-what each rank had reached, the state of its process, and where its stack stands.
-
-Enters: the time, signs of life, learned silences, deadlines. Leaves: a verdict with its reason.
-Never knows: processes, files, or what is done about a hang.
+"""Whether ranks still do something, and if not, which of them did not arrive: pure judgement; and
+the watch that feeds it, whose learned silences outlive attempt and supervisor.
 """
 
+import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 from longhaul.config.recover import SuperviseSection
-from longhaul.core.units import Seconds, short_seconds
-from longhaul.supervise.ranks.progress import Phase, Progress
+from longhaul.core.files import write_json
+from longhaul.core.units import Bytes, Seconds, short_seconds
+from longhaul.logbook.folder import RunFolder
+from longhaul.supervise.ranks.progress import PHASES, Phase, Progress
 
 _LEARNED_TIMES = 10
 """A deadline is this many times the longest silence seen lately, if that is more."""
@@ -164,6 +164,10 @@ def judge(
     Until the attempt's first record nobody knows how long a step takes, and a host that runs ahead
     of its device has given all of its signs at once: the deadline of a start-up holds.
 
+    Ranks wait for each other, so one that hangs silences all. The group counts as hung when its
+    *newest* sign of life is older than the deadline of what it was doing; who is to blame is told
+    from what each rank had reached, the state of its process, and where its stack stands.
+
     Args:
         now: monotonic, as progress files are stamped.
         began: when the ranks were started, for those that have said nothing yet.
@@ -236,3 +240,78 @@ def _named(ranks: Iterable[Rank]) -> tuple[int, ...]:
 def _they(ranks: Sequence[Rank]) -> str:
     names = " and ".join(f"rank {rank.rank} on {rank.host}" for rank in ranks)
     return f"{names} {'is' if len(ranks) == 1 else 'are'}"
+
+
+_FORMAT = 1
+_WRITE_BEYOND = 1.25
+"""A silence that is longer than what is kept by this factor is written at once: the supervisor may
+be killed. What has become less is written when it ends."""
+_MOST_BYTES: Bytes = 4096
+_SHORT_S: Seconds = 0.5
+"""No deadline grows from it at usual settings; it is not worth a write."""
+
+
+class Watch:
+    """Looks at the ranks of one run, from attempt to attempt (`blink` between them).
+
+    Args:
+        folder: the run.
+        settings: `[supervise]`.
+    """
+
+    def __init__(self, folder: RunFolder, settings: SuperviseSection) -> None:
+        self._path = silences_path(folder)
+        self._settings = settings
+        self._kept = read_silences(self._path)
+        self._learned = kept(self._kept)
+
+    def look(self, now: Seconds, began: Seconds, ranks: Sequence[Rank]) -> Verdict:
+        """Learn from how the ranks look now, and judge; arguments as of `watchdog.judge`."""
+        self._learned = learn(self._learned, ranks, now)
+        longest = self._longest()
+        if any(longest[p] > _WRITE_BEYOND * self._kept.get(p, _SHORT_S) for p in longest):
+            self._keep(longest)
+        verdict = judge(now, began, ranks, self._learned, self._settings)
+        if verdict.hung:
+            self._learned = doubted(self._learned, ranks, verdict)
+            self._keep(self._longest())
+        return verdict
+
+    def blink(self, now: Seconds = 0.0) -> Seconds:
+        """Nobody could look for a while, and ranks could give no signs: begin anew, `now`."""
+        self._learned = self._learned.blinked()
+        return now
+
+    def close(self) -> None:
+        """Keep what holds now, of which some may be less than before."""
+        if (longest := self._longest()) != self._kept:
+            self._keep(longest)
+
+    def _longest(self) -> dict[Phase, Seconds]:
+        seen = {phase: self._learned.longest(phase) for phase in self._learned.silences}
+        return {p: round(s, 3) for p, s in seen.items() if p != "prepare" and s > _SHORT_S}
+
+    def _keep(self, longest: Mapping[Phase, Seconds]) -> None:
+        self._kept = dict(longest)
+        with suppress(OSError):  # no run ends for want of it
+            write_json(self._path, {"format": _FORMAT, "longest_s": longest})
+
+
+def silences_path(folder: RunFolder) -> Path:
+    """Where the longest silences of healthy ranks are kept."""
+    return folder.workers / "silences.json"
+
+
+def read_silences(path: Path) -> dict[Phase, Seconds]:
+    """Phase → longest silence as it was kept; nothing of what is not as it was written."""
+    body: Any = None
+    with suppress(OSError, ValueError, RecursionError), path.open("rb") as file:
+        body = json.loads(file.read(_MOST_BYTES))
+    seconds = body.get("longest_s") if isinstance(body, dict) else None
+    if not isinstance(seconds, dict) or body.get("format") != _FORMAT:
+        return {}
+    return {
+        phase: float(seconds[phase])
+        for phase in PHASES
+        if isinstance(seconds.get(phase), int | float) and 0 < seconds[phase] < math.inf
+    }

@@ -1,0 +1,115 @@
+"""Optimizer state: in the host's memory and lent to the device, or on the device; and weights in
+half precision, updated in float32 (metaseq's memory-efficient fp16, OPT-175B).
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from longhaul.model.device import Mark, queues
+from longhaul.optim.sharding import own_part
+
+
+def host_zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """State on the host, page-locked if it is lent to a GPU."""
+    return torch.zeros(tuple(shape), dtype=dtype, pin_memory=queues(device))
+
+
+@contextmanager
+def lent(
+    tensors: Sequence[Tensor], device: torch.device, offloaded: bool
+) -> Iterator[list[Tensor]]:
+    """State to update in place: the tensors themselves, or copies that are copied back after.
+
+    The copies are queued on the device's current stream; a CPU is given copies too.
+
+    ZeRO-Offload (arXiv 2101.06840) computes the update on the host, too; here it is the state that
+    travels, portion by portion, because every rule then stays what it is: Muon's products run where
+    they are fast, the gate's verdict stays on the device, and nobody waits for either. FSDP2's
+    `CPUOffloadPolicy` moves weights and gradients as well, and would gather them over the host.
+
+    Args:
+        tensors: of a portion of the weights.
+        device: on which they are updated.
+        offloaded: they live on the host.
+    """
+    if not offloaded:
+        yield list(tensors)
+        return
+    copies = [torch.empty_like(tensor, device=device) for tensor in tensors]
+    for copy, tensor in zip(copies, tensors, strict=True):
+        copy.copy_(tensor, non_blocking=True)
+    yield copies
+    for copy, tensor in zip(copies, tensors, strict=True):
+        tensor.copy_(copy, non_blocking=True)
+
+
+def wait_for_loans(device: torch.device) -> None:
+    """Wait until what was lent is back, before the host reads or writes it."""
+    if queues(device):
+        Mark(device).record().synchronize()
+
+
+_HALVES = (torch.bfloat16, torch.float16)
+# Elements that are copied at once, which bounds the memory that an update borrows.
+_MOST_AT_ONCE = 1 << 25
+
+
+def state_like(weight: nn.Parameter, on_host: bool = False) -> Tensor:
+    """Zeros for the state of a weight: of the shape of this process's part of it, in float32 if it
+    is a half.
+    """
+    dtype = torch.float32 if weight.dtype in _HALVES else weight.dtype
+    own = own_part(weight)
+    if on_host:
+        return host_zeros(own.shape, dtype, own.device)
+    return torch.zeros_like(own, dtype=dtype, memory_format=torch.preserve_format).detach()
+
+
+def gradients_of(weights: Sequence[nn.Parameter]) -> list[Tensor]:
+    """Own parts of their gradients: halves as new float32 tensors, others the very
+    tensors.
+    """
+    gradients = (own_part(weight.grad) for weight in weights if weight.grad is not None)
+    return [g.float() if g.dtype in _HALVES else g for g in gradients]
+
+
+@contextmanager
+def in_float32(weights: Sequence[nn.Parameter]) -> Iterator[list[Tensor]]:
+    """Own parts of weights, to update in place: halves as float32 copies, which are
+    rounded back after.
+
+    A copy that was not changed rounds back to the same bytes.
+
+    As metaseq's memory-efficient fp16 (OPT-175B): optimizer state is float32, and there is no
+    float32 copy of the weights beside it. An update below half a unit in a weight's last place is
+    therefore lost; OPT-175B trained so.
+    """
+    parts = [own_part(weight) for weight in weights]
+    given = [part.float() if part.dtype in _HALVES else part for part in parts]
+    yield given
+    changed = [(part, copy) for part, copy in zip(parts, given, strict=True) if copy is not part]
+    if changed:
+        halves, copies = zip(*changed, strict=True)
+        torch._foreach_copy_(halves, copies)
+
+
+def portions(weights: Sequence[nn.Parameter], copies: bool = False) -> list[range]:
+    """Positions of the weights to update together: all at once where nothing is copied.
+
+    Args:
+        weights: of one group.
+        copies: the update copies float32 weights or their state, too.
+    """
+    if not copies and not any(weight.dtype in _HALVES for weight in weights):
+        return [range(len(weights))]
+    portions, first, elements = [], 0, 0
+    for number, weight in enumerate(weights):
+        own = own_part(weight).numel()
+        if elements and elements + own > _MOST_AT_ONCE:
+            portions.append(range(first, number))
+            first, elements = number, 0
+        elements += own
+    return [*portions, range(first, len(weights))]

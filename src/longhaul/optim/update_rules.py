@@ -1,0 +1,307 @@
+"""Update rules that work weight by weight: AdamW, LAMB and SGDW, around torch's functions;
+and the optimizer that the settings ask for.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.optim.adamw import adamw
+from torch.optim.sgd import sgd
+
+from longhaul.config.optim import OptimSection
+from longhaul.optim.gate import Gate
+from longhaul.optim.groups import Group
+from longhaul.optim.muon import MuonRule
+from longhaul.optim.optimizer import (
+    FUSED_DEVICES,
+    Optimizer,
+    PortionsRule,
+    Rule,
+    RuledOptimizer,
+    divide,
+    hush,
+    shrink_by,
+)
+from longhaul.optim.sharding import Sharding, cut_alike
+from longhaul.optim.state import gradients_of, in_float32, lent, portions, state_like
+
+_STATE = ("step", "exp_avg", "exp_avg_sq")
+
+
+class MomentsRule(PortionsRule):
+    """A rule that owns first and second moments.
+
+    Args:
+        group: the weights.
+        steps_on: where the counters of updates live.
+        copies: an update copies float32 weights too, so they are taken in portions.
+        sharding: the weights are parts of whole ones.
+        offloaded: the moments live on the host.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        steps_on: torch.device,
+        copies: bool = False,
+        sharding: Sharding | None = None,
+        offloaded: bool = False,
+    ) -> None:
+        super().__init__(group, sharding, offloaded)
+        self.steps = [torch.zeros((), device=steps_on) for _ in group.parameters]
+        self.exp_avgs = [state_like(parameter, offloaded) for parameter in group.parameters]
+        self.exp_avg_sqs = [state_like(parameter, offloaded) for parameter in group.parameters]
+        self.portions = portions(group.parameters, copies or offloaded)
+
+    def wanted(self, settings: OptimSection, lr: float) -> dict[str, float]:
+        """Rate, betas, eps, decay."""
+        return super().wanted(settings, lr) | {
+            "beta1": settings.beta1,
+            "beta2": settings.beta2,
+            "eps": settings.eps,
+        }
+
+    @contextmanager
+    def state_of(
+        self, given: list[int]
+    ) -> Iterator[tuple[list[Tensor], list[Tensor], list[Tensor]]]:
+        """Counters, first and second moments of the weights at these positions, to update."""
+        moments = [state[n] for state in (self.exp_avgs, self.exp_avg_sqs) for n in given]
+        with lent(moments, self.device, self.offloaded) as here:
+            yield [self.steps[n] for n in given], here[: len(given)], here[len(given) :]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Moments and step counters by name, `<weight>.<what>`."""
+        owned = zip(self.group.parameters, self.steps, self.exp_avgs, self.exp_avg_sqs, strict=True)
+        return {
+            f"{name}.{what}": tensor if what == "step" else cut_alike(weight, tensor)
+            for name, (weight, *state) in zip(self.group.names, owned, strict=True)
+            for what, tensor in zip(_STATE, state, strict=True)
+        }
+
+
+class AdamRule(MomentsRule):
+    """Adam with decoupled weight decay (arXiv 1711.05101, algorithm 2).
+
+    Torch's function does the arithmetic, in float32 whatever the weights are.
+    """
+
+    def __init__(self, group: Group, offloaded: bool = False) -> None:
+        device = group.parameters[0].device
+        # Torch's fused kernel wants its counters beside the weights, its loop on the host.
+        steps_on = device if device.type in FUSED_DEVICES else torch.device("cpu")
+        super().__init__(group, steps_on, offloaded=offloaded)
+
+    def update_portion(self, given: list[int], gate: Gate) -> None:
+        """See `PortionsRule.update_portion`."""
+        parameters = [self.group.parameters[n] for n in given]
+        with in_float32(parameters) as weights, self.state_of(given) as state:
+            gradients = gradients_of(parameters)
+            if self.fused:
+                # The kernel divides by one and returns early on the other; its step counters are
+                # raised before and lowered again after it, exactly, in float32.
+                self._call(weights, gradients, state, gate.divisor, gate.found_inf)
+                return
+            divide(gradients, gate.divisor)
+            with gate.guard([*weights, *(tensor for tensors in state for tensor in tensors)]):
+                self._call(weights, gradients, state, None, None)
+
+    def _call(
+        self,
+        weights: list[Tensor],
+        gradients: list[Tensor],
+        state: tuple[list[Tensor], list[Tensor], list[Tensor]],
+        divisor: Tensor | None,
+        found_inf: Tensor | None,
+    ) -> None:
+        steps, exp_avgs, exp_avg_sqs = state
+        adamw(
+            weights,
+            gradients,
+            exp_avgs,
+            exp_avg_sqs,
+            [],
+            steps,
+            foreach=False,
+            fused=self.fused,
+            grad_scale=divisor,
+            found_inf=found_inf,
+            amsgrad=False,
+            maximize=False,
+            beta1=self.numbers["beta1"],
+            beta2=self.numbers["beta2"],
+            lr=self.numbers["lr"],
+            weight_decay=self.numbers["weight_decay"],
+            eps=self.numbers["eps"],
+        )
+
+
+class LambRule(MomentsRule):
+    """LAMB (arXiv 1904.00962, algorithm 2), with φ the identity and each weight a layer.
+
+    Adam's direction plus decay · weight is stretched to the weight's own norm. A weight or a
+    direction of norm 0 is not stretched. Decay therefore sets a direction, not a length: a fresh
+    weight with a zero gradient shrinks by exactly lr, whatever its decay.
+    """
+
+    def __init__(
+        self, group: Group, sharding: Sharding | None = None, offloaded: bool = False
+    ) -> None:
+        device = group.parameters[0].device
+        super().__init__(group, device, copies=True, sharding=sharding, offloaded=offloaded)
+
+    def update_portion(self, given: list[int], gate: Gate) -> None:
+        """See `PortionsRule.update_portion`."""
+        parameters = [self.group.parameters[n] for n in given]
+        with in_float32(parameters) as weights, self.state_of(given) as state:
+            gradients = gradients_of(parameters)
+            divide(gradients, gate.divisor)
+            names = [self.group.names[n] for n in given]
+            directions = self._directions(weights, gradients, state, names, gate)
+            hush(directions, gate)
+            torch._foreach_add_(weights, directions)
+
+    def _directions(
+        self,
+        weights: list[Tensor],
+        gradients: list[Tensor],
+        state: tuple[list[Tensor], list[Tensor], list[Tensor]],
+        names: list[str],
+        gate: Gate,
+    ) -> list[Tensor]:
+        """What the weights move by; anything at all if masked. The moments are updated."""
+        steps, first, second = state
+        beta1, beta2 = self.numbers["beta1"], self.numbers["beta2"]
+        hush(gradients, gate)
+        # By name: torch reads a tensor that stands in this place as a number, and waits for it.
+        torch._foreach_add_(steps, other=1.0 - gate.found_inf)
+        torch._foreach_mul_(first, torch.where(gate.masked, 1.0, beta1))
+        torch._foreach_add_(first, gradients, alpha=1.0 - beta1)
+        torch._foreach_mul_(second, torch.where(gate.masked, 1.0, beta2))
+        torch._foreach_addcmul_(second, gradients, gradients, 1.0 - beta2)
+        steps_W = torch.stack(steps)
+        bias1, bias2 = (list((1.0 - beta**steps_W).unbind()) for beta in (beta1, beta2))
+        directions = list(torch._foreach_div(first, bias1))
+        roots = torch._foreach_div(second, bias2)
+        torch._foreach_sqrt_(roots)
+        torch._foreach_add_(roots, self.numbers["eps"])
+        torch._foreach_div_(directions, roots)
+        if self.numbers["weight_decay"]:
+            torch._foreach_add_(directions, weights, alpha=self.numbers["weight_decay"])
+        weight_norms, norms = torch._foreach_norm(weights), torch._foreach_norm(directions)
+        if self.sharding is None:
+            weight_norms_W, norms_W = torch.stack(weight_norms), torch.stack(norms)
+        else:
+            weight_norms_W, norms_W = self.sharding.whole_norms((weight_norms, norms), names)
+        both = (weight_norms_W > 0) & (norms_W > 0)
+        lengths_W = torch.where(both, weight_norms_W / norms_W, 1.0) * -self.numbers["lr"]
+        torch._foreach_mul_(directions, list(lengths_W.unbind()))
+        return directions
+
+
+class SgdwRule(PortionsRule):
+    """SGD with momentum and decoupled decay (arXiv 1711.05101, algorithm 1).
+
+    Two conventions differ from the paper's: the rate multiplies the momentum when it is used, as
+    in `torch.optim.SGD`, so that a lowered rate holds at once; and decay is lr · decay, as in
+    every optimizer here, where the paper's is the schedule's share times decay. OPT-175B's SGD
+    put the decay into the gradient; here it never enters the momentum.
+
+    Args:
+        group: the weights.
+        momentum: 0 allocates no buffer at all.
+        offloaded: the buffers live on the host.
+    """
+
+    def __init__(self, group: Group, momentum: float, offloaded: bool = False) -> None:
+        super().__init__(group, offloaded=offloaded)
+        self._buffers = [state_like(weight, offloaded) for weight in group.parameters if momentum]
+        self.portions = portions(group.parameters, offloaded)
+
+    def wanted(self, settings: OptimSection, lr: float) -> dict[str, float]:
+        """Rate, momentum, decay; nesterov as 1 or 0."""
+        return super().wanted(settings, lr) | {
+            "momentum": settings.sgdw.momentum,
+            "nesterov": float(settings.sgdw.nesterov and settings.sgdw.momentum > 0),
+        }
+
+    def update_portion(self, given: list[int], gate: Gate) -> None:
+        """See `PortionsRule.update_portion`."""
+        parameters = [self.group.parameters[n] for n in given]
+        own = [self._buffers[n] for n in given] if self._buffers else []
+        with in_float32(parameters) as weights, lent(own, self.device, self.offloaded) as buffers:
+            gradients = gradients_of(parameters)
+            if self.numbers["weight_decay"]:
+                share = self.numbers["lr"] * self.numbers["weight_decay"]
+                torch._foreach_mul_(weights, shrink_by(gate, share))
+            if self.fused:
+                self._call(weights, gradients, buffers, gate.divisor, gate.found_inf)
+                return
+            divide(gradients, gate.divisor)
+            with gate.guard([*weights, *buffers]):
+                self._call(weights, gradients, buffers, None, None)
+
+    def _call(
+        self,
+        weights: list[Tensor],
+        gradients: list[Tensor],
+        buffers: Sequence[Tensor],
+        divisor: Tensor | None,
+        found_inf: Tensor | None,
+    ) -> None:
+        # Buffers start as zeros, from which the rule gives what torch's first step gives.
+        sgd(
+            weights,
+            gradients,
+            list(buffers) or [None] * len(weights),
+            foreach=False,
+            fused=self.fused,
+            grad_scale=divisor,
+            found_inf=found_inf,
+            weight_decay=0.0,
+            momentum=self.numbers["momentum"],
+            lr=self.numbers["lr"],
+            dampening=0.0,
+            nesterov=bool(self.numbers["nesterov"]),
+            maximize=False,
+        )
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Momentum by name, `<weight>.momentum`; empty without momentum."""
+        named = zip(self.group.names, self.group.parameters, self._buffers, strict=False)
+        return {f"{name}.momentum": cut_alike(weight, buffer) for name, weight, buffer in named}
+
+
+RuleFor = Callable[[Group, OptimSection, Sharding | None], Rule]
+
+
+def _muon(group: Group, settings: OptimSection, sharding: Sharding | None) -> Rule:
+    if group.role == "matrix":
+        return MuonRule(group, sharding, settings.offload)
+    return AdamRule(group, settings.offload)
+
+
+OPTIMIZERS: dict[str, RuleFor] = {
+    "adamw": lambda group, settings, sharding: AdamRule(group, settings.offload),
+    "muon": _muon,
+    "lamb": lambda group, settings, sharding: LambRule(group, sharding, settings.offload),
+    "sgdw": lambda group, settings, sharding: SgdwRule(
+        group, settings.sgdw.momentum, settings.offload
+    ),
+}
+"""Value of `optim.name` → the update rule of a role's weights."""
+
+
+def build_optimizer(
+    model: nn.Module, settings: OptimSection, sharding: Sharding | None = None
+) -> Optimizer:
+    """The optimizer that the settings ask for, over all trainable weights of `model`.
+
+    Args:
+        model: whose weights are updated.
+        settings: of the optimizer.
+        sharding: its weights are parts of whole ones.
+    """
+    return RuledOptimizer(settings.name, model, settings, OPTIMIZERS[settings.name], sharding)

@@ -1,0 +1,224 @@
+"""From a rung of a ladder to what it does in this run now: where to go back to, which data to pass
+over, which settings to change.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from longhaul.config.recover import SOUND_KINDS, Action, FallbackSection, RecoverSection, Resettable
+from longhaul.core.records import Finding
+from longhaul.logbook.changes import Change
+from longhaul.logbook.ledger import LedgerState
+from longhaul.recover import learning_rate
+from longhaul.recover.learning_rate import asked_value, rates
+from longhaul.recover.plan import Safe, Situation, Sizes, blocks_left
+
+_SAME_DATA_STEPS = 3
+"""Signs this near to each other in the data are signs of the same data."""
+
+
+class Sign(Protocol):
+    """Where a cause showed first: a finding, or the plan that came of it."""
+
+    @property
+    def first_step(self) -> int:
+        """Step of the first sign."""
+
+    @property
+    def first_draw(self) -> int:
+        """First block of data of that step."""
+
+
+def safe_before(good: Sequence[Safe], first_step: int, margin_steps: int) -> Safe | None:
+    """The newest good state that lies by the margin before the first sign; where none does, in the
+    first steps or with a short ring, the oldest that lies before it at all. One that would have to
+    be fetched only where nothing else lies before it.
+
+    The record of step f shows the weights after f − 1 updates, so that the state after f − 1 is
+    the last one without a sign.
+    """
+    before = sorted((state for state in good if state.step < first_step), key=_by_step)
+    before = [state for state in before if state.where != "remote"] or before
+    well_before = [state for state in before if state.step <= first_step - margin_steps]
+    return well_before[-1] if well_before else next(iter(before), None)
+
+
+def range_to_skip(
+    situation: Situation, sign: Sign, to: Safe, limits: RecoverSection, sizes: Sizes
+) -> tuple[int, int] | None:
+    """Blocks to pass over: a quarter of the range before the first sign, as PaLM's began before
+    its spikes, and the rest from there on; never before the state gone back to. A share that is
+    nearly spent makes it shorter; None if it does not even hold the batch of the first sign, or if
+    that is passed over already.
+    """
+    length = sizes.skip * situation.blocks_per_step
+    begin = max(to.draw, sign.first_draw - length // 4)
+    return _within_budget(situation, sign, limits, begin, begin + length)
+
+
+def batch_to_skip(
+    situation: Situation, sign: Sign, to: Safe, limits: RecoverSection
+) -> tuple[int, int] | None:
+    """The batch of the first sign and the one before: a loss is high because of the batch it is
+    measured on, or because of what the batch before did to the weights.
+    """
+    begin = max(to.draw, sign.first_draw - situation.blocks_per_step)
+    return _within_budget(situation, sign, limits, begin, 0)
+
+
+def same_data(ledger: LedgerState, sign: Sign, blocks_per_step: int) -> bool:
+    """Whether a recovery went back over this data before, and it was read again."""
+    near = _SAME_DATA_STEPS * blocks_per_step
+    return any(
+        recovery.to_step is not None and abs(recovery.first_draw - sign.first_draw) <= near
+        for recovery in ledger.recoveries
+    )
+
+
+def _by_step(state: Safe) -> tuple[int, bool]:
+    return state.step, state.where == "memory"  # the faster of two at the same step is newest
+
+
+def _within_budget(
+    situation: Situation, sign: Sign, limits: RecoverSection, begin: int, end: int
+) -> tuple[int, int] | None:
+    least = sign.first_draw + situation.blocks_per_step
+    end = max(least, min(end, begin + blocks_left(situation, limits)))
+    fits = end - begin <= blocks_left(situation, limits)
+    known = any(first <= sign.first_draw < last for first, last in situation.ledger.skips)
+    return (begin, end) if begin <= sign.first_draw and fits and not known else None
+
+
+CLIP = "optim.clip"
+CLAMP = "model.residual_clamp"
+_CLAMP_ROOM = 2.0
+"""Times what the stream usually reaches: healthy steps are left as they are."""
+_LEAST_CLIP_SHARE = 0.1
+"""OPT-175B went from 2.5 to 0.3; far below the usual norm, clipping is but a lower rate."""
+_CLIP_WITHOUT_ONE = 2.0
+"""Times the usual gradient norm: the first clip of a run that had none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What a rung comes to."""
+
+    actions: tuple[Action, ...]
+    rollback: Safe | None = None
+    skip: tuple[int, int] | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    reset: tuple[Resettable, ...] = ()
+    rewarm_steps: int = 0
+    undo: tuple[Change, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """All that a rung is worked out from."""
+
+    situation: Situation
+    limits: RecoverSection
+    sizes: Sizes
+    sign: Finding
+    """The finding with the first sign."""
+    margin_steps: int
+
+
+def remedy_of(rung: tuple[Action, ...], means: Means) -> Remedy | None:
+    """What a rung does now; None if nothing of it that could cure is left to be done.
+
+    Without a good state before the first sign the run goes on as it is, at a lower rate.
+    """
+    to = None
+    if "rollback" in rung:
+        to = safe_before(means.situation.good, means.sign.first_step, means.margin_steps)
+        if to is None and "lower-lr" not in rung:
+            rung = (*rung, "lower-lr")
+    remedy = Remedy(("rollback",) if to else (), to)
+    for action in rung:
+        remedy = _with_action(remedy, action, means)
+    cures = [action for action in rung if action not in ("rollback", "report", "mask")]
+    cured = [action for action in remedy.actions if action in cures]
+    # Going back alone would lead to the same place again, bit by bit; a rung that asks for
+    # nothing else is a person's own choice.
+    return remedy if remedy.actions and (cured or not cures) else None
+
+
+def fallback_remedy(entry: FallbackSection, means: Means) -> Remedy:
+    """A fallback: its settings, from the last good state if there is one. Sound weights are kept:
+    going back would only lose what they learned.
+    """
+    to = None
+    if means.sign.kind not in SOUND_KINDS:
+        to = safe_before(means.situation.good, means.sign.first_step, means.margin_steps)
+    rewarm_steps = means.sizes.rewarm if "optimizer" in entry.reset else 0
+    actions: tuple[Action, ...] = ("rollback", "fallback") if to else ("fallback",)
+    return Remedy(actions, to, None, _settings_in(entry.set), entry.reset, rewarm_steps)
+
+
+def _settings_in(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Dotted path → value of settings given as tables."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            found |= _settings_in(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = value
+    return found
+
+
+def _with_action(remedy: Remedy, action: Action, means: Means) -> Remedy:
+    situation, to = means.situation, remedy.rollback
+    added = replace(remedy, actions=(*remedy.actions, action))
+    match action:
+        case "report" | "mask":
+            return added
+        case "skip" | "skip-batch":
+            if to is None or remedy.skip is not None:
+                return remedy
+            if action == "skip":
+                skip = range_to_skip(situation, means.sign, to, means.limits, means.sizes)
+            else:
+                skip = batch_to_skip(situation, means.sign, to, means.limits)
+            return replace(added, skip=skip) if skip else remedy
+        case "lower-lr":
+            known = rates(situation, means.limits)
+            return _with_setting(
+                remedy, added, learning_rate.PATH, known.lowered(means.limits.lr_factor)
+            )
+        case "tighten-clip":
+            return _with_setting(remedy, added, CLIP, _tighter_clip(situation, means.limits))
+        case "clamp":
+            usual, now = situation.residual_max, situation.settings.model.residual_clamp
+            return _with_setting(
+                remedy, added, CLAMP, _CLAMP_ROOM * usual if usual and not now else None
+            )
+        case "reset-loss-scale":
+            if situation.settings.precision.half_weights != "fp16":
+                return remedy
+            return replace(added, reset=(*remedy.reset, "loss-scale"))
+        case "reset-optimizer":
+            return replace(
+                added, reset=(*remedy.reset, "optimizer"), rewarm_steps=means.sizes.rewarm
+            )
+        case _:
+            return remedy
+
+
+def _with_setting(remedy: Remedy, added: Remedy, path: str, value: float | None) -> Remedy:
+    if value is None:
+        return remedy
+    return replace(added, settings={**remedy.settings, path: value})
+
+
+def _tighter_clip(situation: Situation, limits: RecoverSection) -> float | None:
+    now = situation.settings.optim.clip
+    if now == 0:
+        norm = situation.gradient_norm
+        return _CLIP_WITHOUT_ONE * norm if norm else None
+    asked = float(asked_value(situation, CLIP, now))
+    # A run that was asked for no clip at all got its first one from its usual norm.
+    floor = _LEAST_CLIP_SHARE * (asked or now)
+    new = max(now * limits.clip_factor, floor)
+    return new if new < now else None

@@ -1,0 +1,351 @@
+"""The search for a cause in a live run: steps computed again with the live step.
+
+Replays are few. Half of the learning rate comes before other data: what goes away with it needs no
+other data, and what goes away with other data needs no more rates. Then lower rates are tried until
+one works.
+
+All ranks search together, as a step is computed by all of them. What they decide follows from
+figures, which are taken from rank 0; where a rank by itself may have to give up, all of them do.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from longhaul.checkpoint.capture import Stateful, StateMismatch
+from longhaul.checkpoint.loader import read_facts, restore
+from longhaul.checkpoint.snapshots import DamagedSnapshot
+from longhaul.config.recipe import Recipe
+from longhaul.core.records import StepRecord
+from longhaul.data.batches import BatchRequest
+from longhaul.diagnose.cause import SAME_BITS, Ladder, Verdict, apart, decide, reproduced
+from longhaul.diagnose.signs import Series, Symptom, working_rate
+from longhaul.logbook.ledger import LedgerState
+from longhaul.parallel.control import Control, first_does
+from longhaul.recover.plan import Safe
+from longhaul.run.diagnose.bundle import Bundle, StepInput, given_to, with_rate
+from longhaul.run.diagnose.recorded import figures_of
+from longhaul.run.diagnose.replays import Replayer
+from longhaul.run.diagnose.search import (
+    CauseSearch,
+    Experiment,
+    has_dropout,
+    rounding_of,
+    skip,
+    symptom_in_words,
+)
+from longhaul.store.catalogue import checkpoint_path
+from longhaul.store.manifest import RefusedCheckpoint
+from longhaul.train.loan import Loan
+from longhaul.train.trainer import Trainer
+
+LIVE_RATES = tuple(0.5 * 0.25**n for n in range(7))
+"""Factors on the learning rate, the half and then by powers of four: down to 1/8192 of it."""
+_SEARCHED = 2
+"""Times `recover.diagnose_steps`, the steps before that included, for the rate that works."""
+_NOT_LIVE = {
+    "witness": "a live run asks no other device (`longhaul diagnose RUN --step N --witness` does)",
+    "software": "a live run has no other software (`longhaul diagnose RUN --step N --python` has)",
+}
+_COPIES = 3
+"""Of the training state on the host at once: the live one, and those at two steps."""
+_CUT = 8
+"""Unfused attention takes more of a GPU's memory: micro-batches are cut into so many there."""
+
+
+class NoReplay(Exception):
+    """Why nothing can be computed again."""
+
+
+_MET_BY_ALL = (NoReplay, DamagedSnapshot, RefusedCheckpoint, StateMismatch)
+"""What no rank meets alone. After anything else the others still wait for it: it ends them all."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is looked into."""
+
+    symptom: Symptom
+    origin: Safe
+    """State that replays set out from."""
+    line: tuple[StepRecord, ...]
+    """Records of all steps from there to where the symptom stands out."""
+    set_out: int
+    """Step that other data and lower rates set out from."""
+
+    @property
+    def varied(self) -> tuple[StepRecord, ...]:
+        """The steps that other data and lower rates are tried on."""
+        return tuple(record for record in self.line if record.step > self.set_out)
+
+
+def look_into(
+    question: Question,
+    trainer: Trainer,
+    checkpoints: Path,
+    stop_wanted: Callable[[], bool] = lambda: False,
+) -> tuple[Verdict, dict[str, Any]]:
+    """Search with the live step, and give it back as it was; all ranks together.
+
+    Args:
+        question: rank 0's.
+        trainer: at a step border, no step under way.
+        checkpoints: the run's.
+        stop_wanted: the run has to stop soon; rank 0 is asked.
+
+    Returns:
+        The verdict, undetermined where it could not be found, and the rungs in figures.
+    """
+    control = None if trainer.ranks is None else trainer.ranks.control
+    try:
+        loan = _lent(trainer, control)
+    except NoReplay as why:
+        return unknown(why), {}
+    search = LiveSearch(question, trainer, loan, checkpoints, stop_wanted)
+    try:
+        verdict = search.find()
+    except Exception as error:
+        if control is not None and not isinstance(error, _MET_BY_ALL):
+            raise
+        verdict = unknown(error)
+    finally:
+        # What fails here does end the attempt: nobody goes on from half a state.
+        trainer.take_back(loan)
+    return verdict, search.figures()
+
+
+def unknown(error: Exception) -> Verdict:
+    """The verdict where nothing can be computed again."""
+    said = str(error) if isinstance(error, NoReplay) else f"{type(error).__name__}: {error}"
+    return Verdict("undetermined", "", f"it could not be looked for: {said}")
+
+
+def _lent(trainer: Trainer, control: Control | None) -> Loan:
+    """The live step of every rank, or of none.
+
+    Raises:
+        NoReplay: it is not lent.
+    """
+    loan, why = None, "another rank does not lend its step"
+    try:
+        loan = trainer.lend(_COPIES)
+    except Exception as error:  # noqa: BLE001 (no recovery fails for want of a cause)
+        why = f"{type(error).__name__}: {error}"
+    lent_by_all = loan is not None if control is None else control.agree(loan is not None)
+    if loan is not None and lent_by_all:
+        return loan
+    if loan is not None:
+        trainer.take_back(loan)
+    raise NoReplay(why)
+
+
+class LiveSearch(CauseSearch):
+    """Steps made again by the live trainer, no more of them than the settings allow."""
+
+    shifts = (-1, -2, 8, 16)  # back, which was sound, or on
+    choices = 2
+
+    def __init__(
+        self,
+        question: Question,
+        trainer: Trainer,
+        loan: Loan,
+        checkpoints: Path,
+        stop_wanted: Callable[[], bool],
+    ) -> None:
+        super().__init__(question.symptom, question.set_out)
+        self._question = question
+        self._settings: Recipe = trainer.settings
+        self._ledger: LedgerState = trainer.ledger
+        self._snapshots = trainer.snapshots
+        self._control = None if trainer.ranks is None else trainer.ranks.control
+        self._loan = loan
+        self._checkpoints = checkpoints
+        self._stop_wanted = stop_wanted
+        self.replayer = Replayer(loan.step, trainer.settings)
+        self._spent = 0
+
+    def find(self) -> Verdict:
+        """Replay until the verdict is found; of a rate that is too high also which one works."""
+        if why := self._refusal(len(self._question.line)):
+            raise NoReplay(why)
+        verdict = super().find()
+        assert self.ladder is not None
+        if reproduced(self.ladder) and verdict.cause in ("undetermined", "hyper-parameter"):
+            return self._search_rate(self.ladder)
+        return verdict
+
+    def _experiments(self, ladder: Ladder) -> Sequence[Experiment]:
+        """None where what went wrong does not come again, and so cannot be seen to go away."""
+        if not reproduced(ladder):
+            return ()
+        return self._plain, self._half_rate, self.other_data
+
+    def figures(self) -> dict[str, Any]:
+        """The rungs in figures, for the journal."""
+        question, ladder = self._question, self.ladder
+        found: dict[str, Any] = {
+            "symptom": symptom_in_words(question.symptom),
+            "began": question.origin.step,
+            "replayed_steps": self._spent,
+        }
+        if ladder is None:
+            return found
+
+        def highest(series: Series) -> float:
+            symptom = question.symptom
+            values = [symptom.measured(f) for f in series if f.step >= symptom.first_step]
+            return next(
+                (value for value in values if not math.isfinite(value)),
+                max(values, default=math.nan),
+            )
+
+        rungs = {"recorded": highest(ladder.recorded), "as trained": highest(ladder.replays[0])}
+        if ladder.plain is not None:
+            rungs["eager float32"] = highest(tuple(f for series in ladder.plain for f in series))
+        rungs |= {f"{factor:g} of the rate": highest(s) for factor, s in ladder.lower_rates}
+        rungs |= {f"other data {n}": highest(s) for n, s in enumerate(ladder.other_data, 1)}
+        return found | {"rungs": rungs, "skipped": dict(ladder.skipped)}
+
+    def _as_trained(self) -> Ladder:
+        """The same again: the run itself was the first time."""
+        question = self._question
+        recorded = tuple(map(figures_of, question.line))
+        replays = [self._from_origin()]
+        if _alike(replays[0], recorded):
+            replays.append(recorded)
+        elif not self._refusal(len(question.line)):
+            replays.append(self._from_origin())
+        return Ladder(
+            recorded=recorded,
+            replays=tuple(replays),
+            here=self._at_frames(replays[0]),
+            here_again=self._at_frames(replays[-1]),
+            as_trained=tuple(f for f in replays[0] if f.step > self.set_out),
+            rounding=rounding_of(self._settings),
+            skipped=_NOT_LIVE,
+        )
+
+    def _frame(self, step: int) -> Bundle:
+        return self.replayer.bundle(())
+
+    def _stretch(self) -> tuple[int, int, int]:
+        varied = self._question.varied
+        return varied[0].draw, varied[-1].next_draw - varied[0].draw, len(varied)
+
+    def _varied(self, shift: int = 0, factor: float = 1.0) -> Series:
+        inputs = self._inputs(self.set_out + 1, self.symptom.step, shift)
+        varied = (with_rate(given, factor) for given in inputs)
+        return self._replay(self.frames[self.set_out + 1], varied, len(self._question.varied))
+
+    def _refusal(self, steps: int, times: int = 1) -> str:
+        """`recover.diagnose_steps` bounds all replays together."""
+        most = self._settings.recover.diagnose_steps * times
+        if self._spent + steps <= most:
+            return ""
+        already = f" after {self._spent}" if self._spent else ""
+        allows = "allows" if times == 1 else f"times {times} allows"
+        return f"it takes {steps} steps{already}, and recover.diagnose_steps {allows} {most}"
+
+    def _plain(self, ladder: Ladder) -> Ladder:
+        steps = sum(map(len, ladder.here))
+        why = self._refusal(steps)
+        if self._settings.precision.half_weights is not None:
+            why = "weights in float32 would be a second copy of the model on the device"
+        elif has_dropout(self._settings):
+            why = "dropout draws differently there"
+        elif self._settings.parallel.pipeline > 1 and self._settings.precision.compute != "float32":
+            why = "the stages of a pipeline hand on what they compute in the format of training"
+        if why:
+            return skip(ladder, "plain", why)
+        found = []
+        with self.replayer.in_plain_form():
+            for bundle, here in zip(self.captured(), ladder.here, strict=True):
+                inputs = self._inputs(here[0].step, here[-1].step)
+                parts = 1 if self._loan.step.device.type == "cpu" else _CUT
+                plain = (_in_parts(given, parts) for given in inputs)
+                found.append(self._replay(bundle, plain, len(here)))
+        return replace(ladder, beside_plain=ladder.here, plain=tuple(found))
+
+    def _half_rate(self, ladder: Ladder) -> Ladder:
+        return self._at_rate(ladder, LIVE_RATES[0])
+
+    def _search_rate(self, ladder: Ladder) -> Verdict:
+        """Down by powers of four until a rate works, so that the run can go there at once: each
+        rollback that finds one by halving costs more than all of these replays.
+        """
+        symptom = self.symptom
+        for factor in LIVE_RATES[1:]:
+            works = working_rate(symptom, ladder.lower_rates)
+            if (works and ladder.lower_rates[-1][0] < works) or "rate" in ladder.skipped:
+                break  # the one below it was no better
+            ladder = self._at_rate(ladder, factor, _SEARCHED)
+        self.ladder = ladder
+        return decide(symptom, ladder)
+
+    def _from_origin(self) -> Series:
+        """All steps from the origin on; the first time the states at two of them are kept."""
+        self._go_to_origin()
+        wanted = {self.set_out + 1, self.symptom.first_step} - self.frames.keys()
+        inputs = self._inputs(self._question.origin.step + 1, self.symptom.step)
+        return self._same(self._made(self._counted(inputs), wanted))
+
+    def _counted(self, inputs: Iterator[StepInput]) -> Iterator[StepInput]:
+        for given in inputs:
+            yield given
+            self._spent += 1
+
+    def _go_to_origin(self) -> None:
+        origin, replayer = self._question.origin, self.replayer
+
+        def parts_for(facts: Mapping[str, Any]) -> Mapping[str, Stateful]:
+            return replayer.parts_for(facts, self._loan.dataset)
+
+        if origin.where == "memory":
+            self._snapshots.hand_back(origin.step, parts_for)
+            return
+        path = checkpoint_path(self._checkpoints, origin.step)
+        facts = first_does(self._control, lambda: read_facts(path).facts)
+        restore(path, parts_for(facts), self._control)
+
+    def _replay(self, bundle: Bundle, inputs: Iterator[StepInput], steps: int) -> Series:
+        self._spent += steps
+        return self._same(self.replayer.replay(bundle, inputs))
+
+    def _same(self, series: Series) -> Series:
+        """Rank 0's figures, so that all ranks decide alike."""
+        return series if self._control is None else self._control.share(series)
+
+    def _inputs(self, first: int, last: int, shift: int = 0) -> Iterator[StepInput]:
+        """What these steps were given, with draws `shift` further on."""
+        for record in self._question.line:
+            if not first <= record.step <= last:
+                continue
+            if self._must_stop():
+                raise NoReplay("the run has to stop")
+            size = record.sequences, record.sequence_length
+            request = BatchRequest(record.draw + shift, *size, self._ledger.skips)
+            batch = self._loan.batches.read(request)
+            if not shift and (batch.draw, batch.next_draw) != (record.draw, record.next_draw):
+                raise NoReplay(f"the data of step {record.step:,} is passed over by now")
+            yield given_to(record, self._settings, batch, self._ledger.resets)
+
+    def _must_stop(self) -> bool:
+        wanted = self._stop_wanted()
+        return wanted if self._control is None else bool(self._control.first_number(wanted))
+
+    def _at_frames(self, series: Series) -> tuple[Series, ...]:
+        """Of each state that was kept, its step and the one after, where a wrong update shows."""
+        steps = sorted(self.frames)
+        return tuple(tuple(f for f in series if step <= f.step <= step + 1) for step in steps)
+
+
+def _in_parts(given: StepInput, parts: int) -> StepInput:
+    micro_sequences = max(1, given.micro_sequences // parts)
+    return replace(given, micro_sequences=micro_sequences, read_gauges=False)
+
+
+def _alike(a: Series, b: Series) -> bool:
+    return all(apart(x, y, SAME_BITS) <= 1.0 for x, y in zip(a, b, strict=True))

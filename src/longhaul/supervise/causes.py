@@ -1,0 +1,286 @@
+"""From how a rank died to a cause with its remedy: pure judgement by signatures, a versioned TOML
+file in the package (`signatures.toml`), which a user's own file extends; and what the kernel has
+said lately. What no signature knows gets the shape of its message as its name, so that the same
+trouble is counted together.
+"""
+
+import os
+import re
+import signal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from longhaul.core.errors import RecipeError
+from longhaul.core.strict import DamagedFile, parse_toml, read_toml
+from longhaul.core.units import Bytes, Seconds
+
+LATELY_S: Seconds = 1800.0
+"""What a rank dies of has befallen its device so long before at most: its collectives wait for
+their timeout. An older message is of somebody else's death."""
+_KERNEL_LOG = "/dev/kmsg"
+_RECORD: Bytes = 8192
+_MOST_RECORDS = 50_000
+
+
+def kernel_lines(since: Seconds, path: str = _KERNEL_LOG) -> str:
+    """The kernel's messages since a monotonic time, a line each.
+
+    Many systems let only the administrator read them; then there are none.
+    """
+    lines: list[str] = []
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            for _ in range(_MOST_RECORDS):
+                try:
+                    record = os.read(descriptor, _RECORD).decode(errors="replace")
+                except BrokenPipeError:  # the oldest were just written over
+                    continue
+                if not record:
+                    break
+                # "priority,sequence,microseconds since boot,flags;message"
+                head, _, message = record.partition(";")
+                fields = head.split(",")
+                if len(fields) > 2 and fields[2].isdecimal() and int(fields[2]) / 1e6 >= since:
+                    lines.append(message.split("\n", 1)[0])
+        finally:
+            os.close(descriptor)
+    return "\n".join(lines)
+
+
+Remedy = Literal["restart", "probe", "cordon", "stop"]
+_FORMAT = 1
+_LISTS = ("exit", "signal")
+_PATTERNS = ("text", "kernel", "device")
+_SHOULD_BE = {
+    "cause": "a text",
+    "meaning": "a text",
+    "consequence": "true or false",
+    "exit": "a list of exit codes, such as [16]",
+    "signal": 'a list of signals by their names, such as ["SIGKILL"]',
+}
+_KNOWN = {"cause", "meaning", "remedy", "consequence", *_LISTS, *_PATTERNS}
+_LONGEST_SHAPE = 120
+_LAST_LINE = re.compile(r"^(\w[\w.]*(Error|Exception|Interrupt|Exit)\b.*|longhaul: .*)$", re.M)
+_WARNING = re.compile(r"^WARNING: .*$", re.M)
+"""What a rank has lived with: a full disk, a store that refused. It has not died of that."""
+_VARIABLE = (
+    (re.compile(r"0x[0-9a-fA-F]+"), "…"),
+    (re.compile(r"/[^\s:'\",)]+"), "/…"),
+    (re.compile(r"\b[0-9a-f]{12,}\b"), "…"),
+    (re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?"), "N"),
+)
+
+
+def _list_of(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or (isinstance(value, list) and all(map(fits, value)))
+
+
+_FITS: dict[str, Callable[[Any], bool]] = {
+    "cause": lambda value: isinstance(value, str),
+    "meaning": lambda value: value is None or isinstance(value, str),
+    "consequence": lambda value: value is None or isinstance(value, bool),
+    "exit": _list_of(lambda code: type(code) is int),
+    "signal": _list_of(
+        lambda name: isinstance(name, str) and bool(re.fullmatch(r"SIG[A-Z0-9+]+", name))
+    ),
+}
+"""Name → whether what a table gives for it, or that it gives nothing, makes sense."""
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """How a rank ended, as far as can be seen from outside."""
+
+    rank: int
+    exit_code: int
+    """Negative numbers are signals."""
+    text: str = ""
+    """End of what it wrote into its log in this attempt."""
+    kernel: str = ""
+    """The kernel's messages since the attempt began, where they can be read."""
+    ended: Seconds = 0.0
+    """When it was seen to have ended."""
+
+    @property
+    def signal(self) -> str:
+        """Name of the signal that ended it; empty for none."""
+        if self.exit_code >= 0:
+            return ""
+        try:
+            return signal.Signals(-self.exit_code).name
+        except ValueError:  # most real-time signals have no name
+            return f"SIG{-self.exit_code}"
+
+    @property
+    def words(self) -> str:
+        """`exit code 1` or `SIGKILL`."""
+        return self.signal or f"exit code {self.exit_code}"
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """One known way to die."""
+
+    cause: str
+    meaning: str
+    remedy: Remedy
+    consequence: bool = False
+    exit: tuple[int, ...] = ()
+    signal: tuple[str, ...] = ()
+    text: str = ""
+    kernel: str = ""
+    device: str = ""
+
+    def fits(self, death: Death, device: str) -> bool:
+        """Every condition that it gives holds."""
+        if self.exit and death.exit_code not in self.exit:
+            return False
+        if self.signal and death.signal not in self.signal:
+            return False
+        evidence = ((self.text, death.text), (self.kernel, death.kernel), (self.device, device))
+        return all(re.search(pattern, found) for pattern, found in evidence if pattern)
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why a rank died."""
+
+    name: str
+    meaning: str
+    remedy: Remedy
+    rank: int | None
+    """None: no single rank is to blame."""
+    consequence: bool = False
+    """It died because another one did."""
+    message: str = ""
+    """The last thing it said, for people."""
+    words: str = ""
+    """How it ended: `exit code 1`, `SIGKILL`; empty for a hang."""
+
+
+def of_device(signatures: Iterable[Signature], device: str) -> list[Signature]:
+    """Those that are for a device of this name, or for any."""
+    return [known for known in signatures if re.search(known.device, device)]
+
+
+def classify(death: Death, signatures: Iterable[Signature], device: str = "") -> Cause:
+    """The cause of one death; the first signature that fits decides."""
+    message = last_words(death.text)
+    evidence = replace(death, text=_WARNING.sub("", death.text))
+    for known in signatures:
+        if known.fits(evidence, device):
+            return Cause(
+                known.cause,
+                known.meaning,
+                known.remedy,
+                death.rank,
+                known.consequence,
+                message,
+                death.words,
+            )
+    shape = shape_of(message) or death.words
+    return Cause(f"unknown: {shape}", "no signature fits", "restart", death.rank, False, message,
+                 death.words)  # fmt: skip
+
+
+def first_cause(
+    deaths: Sequence[Death], signatures: Sequence[Signature], device: str = ""
+) -> Cause:
+    """The cause of a group's end: the earliest death that was no consequence of another one.
+
+    Args:
+        deaths: of at least one rank.
+        signatures: in the order to ask them.
+        device: the device's name.
+    """
+    causes = [
+        classify(death, signatures, device)
+        for death in sorted(deaths, key=lambda death: (death.ended, death.rank))
+    ]
+    return next((cause for cause in causes if not cause.consequence), causes[0])
+
+
+def last_words(text: str) -> str:
+    """The last line that names an exception or is ours; else the last line with anything in it."""
+    named = list(_LAST_LINE.finditer(text))
+    if named:
+        return named[-1].group(0).strip()
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else ""
+
+
+def shape_of(message: str) -> str:
+    """A message without what differs from one time to the next: numbers, addresses, paths."""
+    for pattern, word in _VARIABLE:
+        message = pattern.sub(word, message)
+    return message[:_LONGEST_SHAPE]
+
+
+def load_signatures(own: str | None = None) -> tuple[Signature, ...]:
+    """The user's signatures, if there are any, and then the built-in ones.
+
+    Args:
+        own: path of a TOML file like `signatures.toml`.
+
+    Raises:
+        RecipeError: the file cannot be read, or a signature in it makes no sense.
+    """
+    built_in = Path(__file__).with_name("signatures.toml")
+    known = _read(parse_toml(built_in.read_text(encoding="utf-8"), "built in"), "signatures.toml")
+    if own is None:
+        return known
+    try:
+        _, tables = read_toml(Path(own))
+    except (OSError, DamagedFile) as error:
+        why = error.message if isinstance(error, DamagedFile) else f"{own}: {error.strerror}"
+        raise RecipeError(
+            f"supervise.signatures: {why}",
+            "give the path of a TOML file of [[signature]] tables",
+        ) from error
+    return (*_read(tables, own), *known)
+
+
+def _read(tables: Mapping[str, Any], where: str) -> tuple[Signature, ...]:
+    if tables.get("format") != _FORMAT:
+        raise RecipeError(
+            f"{where}: format {tables.get('format')!r} is not {_FORMAT}",
+            f"write `format = {_FORMAT}` at its top",
+        )
+    found = tables.get("signature", ())
+    if not isinstance(found, Sequence) or not all(isinstance(one, Mapping) for one in found):
+        raise RecipeError(
+            f"{where}: signature is no list of tables",
+            "begin each of them with [[signature]] (docs/supervise.md shows one)",
+        )
+    return tuple(
+        _signature(table, f"{where}, signature {number}")
+        for number, table in enumerate(found, start=1)
+    )
+
+
+def _signature(table: Mapping[str, Any], where: str) -> Signature:
+    remedies = ", ".join(get_args(Remedy))
+    wrong = ""
+    if unknown := sorted(set(table) - _KNOWN):
+        wrong = f"{unknown[0]}: unknown; known are {', '.join(sorted(_KNOWN))}"
+    elif missing := [name for name in ("cause", "remedy") if not table.get(name)]:
+        wrong = f"{missing[0]}: is required and was not given"
+    elif strange := [name for name, fits in _FITS.items() if not fits(table.get(name))]:
+        wrong = f"{strange[0]}: {table[strange[0]]!r} is not {_SHOULD_BE[strange[0]]}"
+    elif table["remedy"] not in get_args(Remedy):
+        wrong = f"remedy: {table['remedy']!r} is not one of {remedies}"
+    elif not any(table.get(name) for name in (*_LISTS, "text", "kernel")):
+        wrong = "it fits everything; give exit, signal, text or kernel"
+    for name in _PATTERNS:
+        try:
+            re.compile(table.get(name, ""))
+        except (re.error, TypeError) as error:
+            wrong = wrong or f"{name}: {table[name]!r} is no regular expression ({error})"
+    if wrong:
+        raise RecipeError(f"{where}: {wrong}", "docs/supervise.md shows a signature")
+    values = {name: tuple(table[name]) if name in _LISTS else table[name] for name in table}
+    return Signature(**{"meaning": table["cause"], **values})

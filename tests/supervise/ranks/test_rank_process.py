@@ -1,0 +1,34 @@
+"""A rank's process, and what happens where it does not end."""
+
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from longhaul.supervise.ranks import rank_process
+from longhaul.supervise.ranks.rank_process import Outfit, RankProcess
+
+
+def test_nobody_waits_for_a_process_that_the_kernel_does_not_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sleep() -> None:
+        time.sleep(60)
+
+    monkeypatch.setattr(rank_process, "_KILLED_WITHIN_S", 0.05)
+    worker = RankProcess(0, Outfit(sleep, {}, tmp_path / "0.log", on_terminal=False, closes=()))
+    try:
+        with monkeypatch.context() as deaf:  # as in a call that no signal interrupts
+            deaf.setattr(rank_process.os, "killpg", lambda *given: None)
+            deaf.setattr(RankProcess, "send", lambda *given: None)
+            assert not worker.kill()
+            assert worker.running
+            assert worker.pid not in [child.pid for child in multiprocessing.active_children()]
+    finally:
+        os.kill(worker.pid, signal.SIGKILL)
+    monkeypatch.setattr(rank_process, "_KILLED_WITHIN_S", 20.0)
+    assert worker.kill()
+    assert worker.exit_code == -signal.SIGKILL
