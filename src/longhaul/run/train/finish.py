@@ -4,7 +4,6 @@ Enters: a pilot whose training is over. Leaves: the last checkpoint, the last ev
 sample, the story of the time, an exit code. Never knows: how the training went.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 from longhaul.core.books import goodput
@@ -18,7 +17,7 @@ from longhaul.logbook.reading import read_journal
 from longhaul.logbook.timeline import time_spent
 from longhaul.run.train.attempt import Attempt
 from longhaul.run.train.loop import Pilot, refuse_unsaved
-from longhaul.train.leading import LeadingTrainer
+from longhaul.train.orders import WriteSample
 from longhaul.train.sampling import sample_tokens
 from longhaul.train.trainer import Trainer
 
@@ -34,7 +33,7 @@ def finish(attempt: Attempt, pilot: Pilot, dataset: Dataset) -> ExitCode:
             loss = dict(record.data)
     with book.time.booked("evaluation"):
         try:
-            text = write_sample(trainer, dataset, book.time.alive)
+            text = write_sample(trainer, dataset)
         except LonghaulError as error:  # a prompt must not keep a trained run from its end
             text = ""
             view.say(f"WARNING: no sample: {error}")
@@ -78,7 +77,7 @@ def end_unfinished(attempt: Attempt, pilot: Pilot) -> ExitCode:
     return code
 
 
-def write_sample(trainer: Trainer, dataset: Dataset, alive: Callable[[], None]) -> str:
+def write_sample(trainer: Trainer, dataset: Dataset) -> str:
     """The text that the recipe asks for at the end; empty if it asks for none.
 
     All ranks write it together: each holds only a part of the model.
@@ -86,13 +85,11 @@ def write_sample(trainer: Trainer, dataset: Dataset, alive: Callable[[], None]) 
     Args:
         trainer: of this rank.
         dataset: whose tokenizer the model was trained with.
-        alive: called after every token.
     """
     settings, step = trainer.settings, trainer.training_step
     if settings.sample.tokens == 0:
         return ""
-    if isinstance(trainer, LeadingTrainer):
-        trainer.together("sample")
+    trainer.coordinator.order(WriteSample())
     tokens: list[int] = []
     for token in sample_tokens(
         step.model,
@@ -106,7 +103,7 @@ def write_sample(trainer: Trainer, dataset: Dataset, alive: Callable[[], None]) 
         end_of_text=dataset.tokenizer.end_of_text,
         ranks=trainer.ranks,
     ):
-        alive()
+        step.alive()
         tokens.append(token)
     return settings.sample.prompt + dataset.tokenizer.decode(tokens)
 

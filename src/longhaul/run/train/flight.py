@@ -44,13 +44,13 @@ from longhaul.run.train.rollback import Recovery
 from longhaul.run.train.run_history import Past, is_fork
 from longhaul.run.train.shared_memory_snapshot import Origin, newest_saved, restore_survivor
 from longhaul.store.save_interval import SaveInterval
-from longhaul.train.leading import LeadingTrainer
+from longhaul.train.coordinator import Coordinator, RankZero
+from longhaul.train.orders import Accuse, End
 from longhaul.train.parts import Identity, Parts
+from longhaul.train.rank_comparison import SilentCorruption
 from longhaul.train.renew import parts_for
 from longhaul.train.state import Progress
-from longhaul.train.step import TrainingStep
 from longhaul.train.trainer import Trainer
-from longhaul.train.watched import SilentCorruption
 
 _MOST_DIFFERENCES_SAID = 8
 
@@ -112,8 +112,8 @@ def _fly(attempt: Attempt, dataset: Dataset, wish: StopWish, place: Place | None
     except RankLost:
         raise
     except SilentCorruption as error:
-        if isinstance(trainer, LeadingTrainer):
-            trainer.accuse(error.message)
+        if trainer is not None:
+            trainer.coordinator.order(Accuse(error.message))
         raise
     except LonghaulError as error:
         _end_others(trainer, error.exit_code)
@@ -147,8 +147,8 @@ def _ran_out(attempt: Attempt, step: int, data: Mapping[str, Any]) -> None:
 
 
 def _end_others(trainer: Trainer | None, code: ExitCode) -> None:
-    if isinstance(trainer, LeadingTrainer) and trainer.at_border:
-        trainer.end(int(code))
+    if trainer is not None and trainer.coordinator.at_boundary:
+        trainer.coordinator.order(End(int(code)))
 
 
 def briefing_of(attempt: Attempt, threads: int | None) -> Briefing:
@@ -178,7 +178,8 @@ def _pilot(
     interval = SaveInterval(partial(_before, attempt), devices, clock)
     batches = SavedBatches(attempt.folder, dataset)
     keeper = Keeper(attempt, trainer, recovery, interval, restored)
-    machines = MachineWatch(attempt, trainer) if isinstance(trainer, LeadingTrainer) else None
+    comparison = trainer.coordinator.comparison
+    machines = MachineWatch(attempt, trainer, comparison) if comparison else None
     return Pilot(attempt, trainer, judgement, recovery, desk, wish, keeper, batches, machines)
 
 
@@ -215,16 +216,10 @@ def _announce(
     )
     attempt.view.say(f"segment {book.segment_name}: {reason}")
     identity = Identity(book.lease.attempt, book.segment_name, past.steps_made)
-    if parts.ranks is None:
-        trainer = _trainer_alone(parts)(attempt.recipe, ledger, parts, identity)
-    else:
+    if parts.ranks is not None:
         parts.ranks.control.share((ledger, identity))
-        kind = LeadingTrainer
-        if attempt.recipe.parallel.elastic:
-            from longhaul.train.elastic import ElasticLeader
-
-            kind = ElasticLeader
-        trainer = kind(attempt.recipe, ledger, parts, identity, wishes_of(wish))
+    coordinator = _coordinator(attempt.recipe, parts, wish)
+    trainer = Trainer(attempt.recipe, ledger, parts, identity, coordinator)
     book.tell(
         "attempt-started",
         position.step,
@@ -240,13 +235,14 @@ def _announce(
     return trainer
 
 
-def _trainer_alone(parts: Parts) -> type[Trainer]:
-    """Of a process that is no rank; it may be a replica."""
-    if type(parts.step) is TrainingStep:
-        return Trainer
-    from longhaul.train.elastic import trainer_of
+def _coordinator(recipe: Recipe, parts: Parts, wish: StopWish) -> Coordinator:
+    """Of the process that keeps the run's log: alone or rank 0; perhaps the pilot of replicas."""
+    coordinator = Coordinator() if parts.ranks is None else RankZero(parts, wishes_of(wish))
+    if not recipe.parallel.elastic:
+        return coordinator
+    from longhaul.run.train.elastic import among_replicas
 
-    return trainer_of(parts.step)
+    return among_replicas(parts, coordinator)
 
 
 def _reason(past: Past, origin: Origin) -> str:

@@ -91,7 +91,7 @@ class Pilot:
             self.keep(record)
             if self._verification is not None:
                 self._verification.raise_if_wrong()
-            if not self.trainer.at_border:
+            if not self.trainer.coordinator.at_boundary:
                 continue  # the other ranks are under way; what this asks for comes up again
             self.keeper.refuse_if_gone()
             if self._machines is not None:

@@ -20,7 +20,7 @@ from longhaul.parallel.layout import layout_for
 from longhaul.parallel.place import Place
 from longhaul.parallel.ranks import Ranks
 from longhaul.parallel.world import form_world, meet
-from longhaul.train.leading import NO_WISH, Wishes
+from longhaul.train.coordinator import NO_WISH, Wishes
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ from longhaul.core.clocks import Clock
 from longhaul.core.errors import NeedsPerson
 from longhaul.core.records import Decision, Event, StepRecord
 from longhaul.logbook.segments import SegmentTaken
-from longhaul.parallel.control import Control
-from longhaul.parallel.keep_alive import patiently, told
+from longhaul.parallel.keep_alive import patiently
 from longhaul.recover.plan import Safe
 from longhaul.run.train.restore import restore_newest
 from longhaul.run.train.run_log import Book
@@ -25,14 +24,12 @@ from longhaul.run.train.tiers import Tiers
 from longhaul.store.catalogue import Checkpoint, catalogue
 from longhaul.store.health import health_now
 from longhaul.store.strict import RefusedCheckpoint
-from longhaul.train.leading import LeadingTrainer
+from longhaul.train.orders import WaitForStore
 from longhaul.train.trainer import Trainer
 
 Keep = Callable[[StepRecord | Event], None]
 """Writes a record down, as the pilot does."""
 Answer = TypeVar("Answer")
-WAIT = "wait"
-"""What the other ranks are told to do while a store is waited for (`wait_told`)."""
 
 
 class Recovery:
@@ -279,9 +276,9 @@ class Recovery:
         """
         with self._book.time.booked("prepare"):
             ranks = trainer.ranks
-            if ranks is None or not isinstance(trainer, LeadingTrainer):
+            if ranks is None:
                 return work()
-            trainer.together(WAIT)
+            trainer.coordinator.order(WaitForStore())
             control = ranks.control
             try:
                 return next(iter(patiently(((work(),) for _ in range(1)), control)))[0]
@@ -299,8 +296,3 @@ class Recovery:
                 return None  # it is refused with its reason when somebody wants to load it
             self._draws[checkpoint.manifest_sha256] = known
         return known
-
-
-def wait_told(control: Control) -> None:
-    """Wait with rank 0 for a store, on every other rank."""
-    told(control)
