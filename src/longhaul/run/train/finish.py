@@ -1,13 +1,9 @@
-"""How an attempt ends: with a finished model, or in a state to go on from.
-
-Enters: a pilot whose training is over. Leaves: the last checkpoint, the last evaluation, a
-sample, the story of the time, an exit code. Never knows: how the training went.
-"""
+"""How an attempt ends: with a trained model, or in a state to go on from."""
 
 from typing import Any
 
 from longhaul.core.books import goodput
-from longhaul.core.errors import ExitCode, LonghaulError
+from longhaul.core.errors import ExitCode, LonghaulError, NeedsPerson
 from longhaul.core.records import Event
 from longhaul.core.units import loss_in_words, short_count, short_seconds
 from longhaul.core.view import time_rows
@@ -16,19 +12,19 @@ from longhaul.data.tokenizing import Tokenizer
 from longhaul.logbook.reading import read_journal
 from longhaul.logbook.timeline import time_spent
 from longhaul.run.train.attempt import Attempt
-from longhaul.run.train.loop import Pilot, refuse_unsaved
+from longhaul.run.train.loop import TrainingLoop
 from longhaul.train.orders import WriteSample
 from longhaul.train.sampling import sample_tokens
 from longhaul.train.trainer import Trainer
 
 
-def finish(attempt: Attempt, pilot: Pilot, dataset: Dataset) -> ExitCode:
+def finish(attempt: Attempt, loop: TrainingLoop, dataset: Dataset) -> ExitCode:
     """Save, evaluate on the whole split, write a sample, and say where the time went."""
-    trainer, book, view = pilot.trainer, attempt.book, attempt.view
-    _save(pilot)
+    trainer, book, view = loop.trainer, attempt.book, attempt.view
+    _save(loop)
     loss: dict[str, Any] = {}
     for record in trainer.evaluate(None):
-        pilot.keep(record)
+        loop.keep([record])
         if isinstance(record, Event) and record.kind == "evaluation":
             loss = dict(record.data)
     with book.time.booked("evaluation"):
@@ -38,7 +34,7 @@ def finish(attempt: Attempt, pilot: Pilot, dataset: Dataset) -> ExitCode:
             text = ""
             view.say(f"WARNING: no sample: {error}")
     position, limit = trainer.position, ""
-    if pilot.out_of_time and not trainer.finished:
+    if loop.out_of_time and not trainer.finished:
         limit = f" at its time limit (step {position.step} of {trainer.settings.total_steps()})"
     book.tell(
         "finished",
@@ -51,7 +47,7 @@ def finish(attempt: Attempt, pilot: Pilot, dataset: Dataset) -> ExitCode:
         max_hours=trainer.settings.train.max_hours,
     )
     book.tell("attempt-ended", position.step, reason=f"finished{limit}")
-    pilot.keeper.refuse_if_gone(after_s=0.0)  # an end that is written nowhere is none
+    loop.keeper.refuse_if_gone(after_s=0.0)  # an end that is written nowhere is none
     if text:
         view.say(f"\nsample, from the prompt {trainer.settings.sample.prompt!r}:\n{text}\n")
     _say_where_time_went(attempt)
@@ -63,13 +59,13 @@ def finish(attempt: Attempt, pilot: Pilot, dataset: Dataset) -> ExitCode:
     return ExitCode.FINISHED
 
 
-def end_unfinished(attempt: Attempt, pilot: Pilot) -> ExitCode:
+def end_unfinished(attempt: Attempt, loop: TrainingLoop) -> ExitCode:
     """Save, so that nothing is lost, and say how to go on."""
-    code, reason = pilot.how_it_stopped()
-    _save(pilot)
-    step = pilot.trainer.position.step
+    code, reason = loop.how_it_stopped()
+    _save(loop)
+    step = loop.trainer.position.step
     attempt.book.tell("attempt-ended", step, reason=reason)
-    pilot.keeper.refuse_if_gone(after_s=0.0)
+    loop.keeper.refuse_if_gone(after_s=0.0)
     attempt.view.say(
         f"{reason}: saved at step {step}\n"
         f"  → `longhaul train {attempt.folder.path}` goes on from there"
@@ -114,21 +110,39 @@ def prompt_tokens(tokenizer: Tokenizer, prompt: str) -> list[int]:
     return tokens or [tokenizer.end_of_text or 0]
 
 
-def _save(pilot: Pilot) -> None:
+def _refuse_unsaved(saved_step: int | None, step: int, folder: str, why: str = "") -> None:
+    """The end of a run that is not on disk is no end.
+
+    Args:
+        saved_step: newest step whose checkpoint was read back; None if there is none.
+        step: that training has reached.
+        folder: of the checkpoints.
+        why: what the save has failed of; empty if that is not known.
+
+    Raises:
+        NeedsPerson: the last checkpoint could not be saved.
+    """
+    if saved_step != step:
+        raise NeedsPerson(
+            f"training reached step {step}, but its checkpoint could not be saved in {folder}"
+            + (f": {why}" if why else ""),
+            "mend that, or free space there, and start the same command again; "
+            + (f"it goes on from step {saved_step}" if saved_step else "it starts from step 0"),
+        )
+
+
+def _save(loop: TrainingLoop) -> None:
     """Make sure that where training stands is on disk."""
-    trainer = pilot.trainer
+    trainer = loop.trainer
     step = trainer.position.step
-    pilot.keeper.refuse_if_gone(after_s=0.0)
-    for record in trainer.saved(wait=True):
-        pilot.keep(record)
-    if pilot.keeper.saved_step != step:
-        for item in trainer.save():
-            pilot.keep(item)
-        for record in trainer.saved(wait=True):
-            pilot.keep(record)
-        keeper = pilot.keeper
-        refuse_unsaved(keeper.saved_step, step, str(keeper.folder), keeper.failed_of)
-    pilot.keeper.prune()
+    loop.keeper.refuse_if_gone(after_s=0.0)
+    loop.keep(trainer.saved(wait=True))
+    if loop.keeper.saved_step != step:
+        loop.keep(trainer.save())
+        loop.keep(trainer.saved(wait=True))
+        keeper = loop.keeper
+        _refuse_unsaved(keeper.saved_step, step, str(keeper.folder), keeper.failed_of)
+    loop.keeper.prune()
 
 
 def _say_where_time_went(attempt: Attempt) -> None:

@@ -1,8 +1,4 @@
-"""From prepared text to the end of an attempt: build, restore, announce, fly, end.
-
-Enters: an attempt and its text. Leaves: an exit code, and everything else in the logbook.
-Never knows: how the lease was had or the text prepared (`worker.py`).
-"""
+"""One attempt, from prepared text to an exit code: build, restore, announce, train, end."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +27,7 @@ from longhaul.run.train.attempt import Attempt
 from longhaul.run.train.build import build_parts, site_of
 from longhaul.run.train.checkpoint_manager import Keeper
 from longhaul.run.train.finish import end_unfinished, finish
-from longhaul.run.train.loop import Pilot
+from longhaul.run.train.loop import TrainingLoop
 from longhaul.run.train.micro_batch import settle_micro_batch
 from longhaul.run.train.out_of_memory import MemoryGuard
 from longhaul.run.train.precision import settle_precision
@@ -55,7 +51,7 @@ from longhaul.train.trainer import Trainer
 _MOST_DIFFERENCES_SAID = 8
 
 
-def fly(attempt: Attempt, dataset: Dataset, wish: StopWish) -> ExitCode:
+def run_attempt(attempt: Attempt, dataset: Dataset, wish: StopWish) -> ExitCode:
     """Train from where the run stands to its end, or to where it has to stop.
 
     Raises:
@@ -63,12 +59,12 @@ def fly(attempt: Attempt, dataset: Dataset, wish: StopWish) -> ExitCode:
     """
     place = find_place(os.environ)
     if place is None:
-        return _fly(attempt, dataset, wish, None)
+        return _run(attempt, dataset, wish, None)
     with telling_who_is_lost(place.rank, place.size, "training"):
-        return _fly(attempt, dataset, wish, place)
+        return _run(attempt, dataset, wish, place)
 
 
-def _fly(attempt: Attempt, dataset: Dataset, wish: StopWish, place: Place | None) -> ExitCode:
+def _run(attempt: Attempt, dataset: Dataset, wish: StopWish, place: Place | None) -> ExitCode:
     elastic = attempt.recipe.parallel.elastic
     alone = attempt.recipe.machine.processes if elastic else 1
     processes = place.local_size if place else alone
@@ -97,17 +93,17 @@ def _fly(attempt: Attempt, dataset: Dataset, wish: StopWish, place: Place | None
             origin, missed = join_as_pilot(attempt, parts, origin)
         trainer = _announce(attempt, parts, origin, prints, wish)
         saved = newest_saved(origin, attempt.folder)
-        pilot = _pilot(attempt, trainer, wish, prints, dataset, saved)
+        loop = _loop(attempt, trainer, wish, prints, dataset, saved)
         attempt.view.begin(trainer.position.step, trainer.settings.total_steps())
-        for record in missed:
-            pilot.keep(replace(record, segment=trainer.identity.segment))
-        pilot.fly()
+        segment = trainer.identity.segment
+        loop.keep(replace(record, segment=segment) for record in missed)
+        loop.run()
         attempt.view.end()
-        done = trainer.finished or pilot.out_of_time
-        code = finish(attempt, pilot, dataset) if done else end_unfinished(attempt, pilot)
+        done = trainer.finished or loop.out_of_time
+        code = finish(attempt, loop, dataset) if done else end_unfinished(attempt, loop)
         _end_others(trainer, code)
         if done:
-            pilot.keeper.settle(lambda: wish.exit_code is not None)
+            loop.keeper.settle(lambda: wish.exit_code is not None)
         return code
     except RankLost:
         raise
@@ -158,14 +154,14 @@ def briefing_of(attempt: Attempt, threads: int | None) -> Briefing:
     return Briefing(folder, attempt.recipe, attempt.book.lease.attempt, ledger, threads)
 
 
-def _pilot(
+def _loop(
     attempt: Attempt,
     trainer: Trainer,
     wish: StopWish,
     prints: Mapping[str, Any],
     dataset: Dataset,
     restored: int | None,
-) -> Pilot:
+) -> TrainingLoop:
     book, clock, say = attempt.book, attempt.clock, attempt.view.say
     recovery = Recovery(book, prints, clock, say, attempt.tiers)
     past: list[Record] = []
@@ -180,7 +176,9 @@ def _pilot(
     keeper = Keeper(attempt, trainer, recovery, interval, restored)
     comparison = trainer.coordinator.comparison
     machines = MachineWatch(attempt, trainer, comparison) if comparison else None
-    return Pilot(attempt, trainer, judgement, recovery, desk, wish, keeper, batches, machines)
+    return TrainingLoop(
+        attempt, trainer, judgement, recovery, desk, wish, keeper, batches, machines
+    )
 
 
 def _before(attempt: Attempt) -> Iterator[Record]:
