@@ -17,8 +17,8 @@ import torch
 
 import longhaul.checkpoint.storage
 import longhaul.parallel.parallelize
-import longhaul.run.train.flight
-import longhaul.run.train.follower  # noqa: F401 (before forking)
+import longhaul.run.train.follower
+import longhaul.run.train.run_attempt  # noqa: F401 (before forking)
 from longhaul.config.load import load_recipe
 from longhaul.core.errors import LonghaulError
 from longhaul.core.output import SilentView

@@ -22,7 +22,6 @@ import torch
 from longhaul.checkpoint.saver import Saver
 from longhaul.checkpoint.snapshots import SnapshotRing
 from longhaul.config.load import load_recipe
-from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import RealClock, TimeBooks
 from longhaul.data.batches import BatchReader
 from longhaul.data.dataset import Dataset
@@ -35,12 +34,16 @@ from longhaul.parallel.control import Control
 from longhaul.parallel.layout import Layout, Place, find_place
 from longhaul.parallel.parallelize import parallelize
 from longhaul.parallel.world import Ranks, form_world, meet, part
+from longhaul.run.train.follower import carry_out, train_until_ended
 from longhaul.run.train.rank_health import judge
 from longhaul.supervise.ranks.stragglers import StragglerWatch
-from longhaul.train.leading import FollowingTrainer, LeadingTrainer, Wishes
+from longhaul.train.coordinator import Follower, RankZero, Wishes
+from longhaul.train.orders import End
 from longhaul.train.parts import Identity, Parts
+from longhaul.train.rank_comparison import RankComparison
 from longhaul.train.state import Progress
 from longhaul.train.step import TrainingStep
+from longhaul.train.trainer import Trainer
 from longhaul.train.witness import hash_of
 
 SETS = (
@@ -135,38 +138,42 @@ def run(case: Case, place: Place, control: Any, dataset: Dataset) -> dict[str, A
         ranks=ranks,
     )  # fmt: skip
     wishes = Wishes(lambda: 0, lambda _: None)
-    given = (recipe, LedgerState(), parts, Identity(1, "1.00", 0), wishes)
+    coordinator = (
+        RankZero(parts, wishes)
+        if place.rank == 0
+        else Follower(
+            parts, wishes, lambda order: carry_out(order, trainer, dataset, Path("nowhere"))
+        )
+    )
+    trainer = Trainer(recipe, LedgerState(), parts, Identity(1, "1.00", 0), coordinator)
+    spoil(case, place.rank, trainer)
     if place.rank == 0:
-        leading = LeadingTrainer(*given)
-        spoil(case, place.rank, leading)
-        seen = lead(leading, recipe)
-        leading.end(0)
+        seen = lead(trainer, coordinator.comparison)
+        coordinator.order(End(0))
     else:
-        following = FollowingTrainer(*given, restore=lambda _: None, others={})
-        spoil(case, place.rank, following)
-        following.follow()
+        train_until_ended(trainer)
         seen = {}
     own = [str(int(hash_of(own_part(p)))) for p in parallel.parameters.values()]
     parts.batches.close()
     return seen | {"weights": Control(control).gather(own)}
 
 
-def lead(trainer: LeadingTrainer, recipe: Recipe) -> dict[str, Any]:
+def lead(trainer: Trainer, comparison: RankComparison) -> dict[str, Any]:
     losses, verdicts, named = [], [], []
-    world = trainer.world
+    world = comparison.world
     watch = StragglerWatch([world.layout.stage(rank) for rank in range(world.size)])
     for record in trainer.steps():
         losses += [record.loss] if hasattr(record, "loss") else []
-        for compared in trainer.comparisons():
+        for compared in comparison.comparisons():
             verdict = judge(compared, None)
             verdicts.append([compared.step, compared.what, verdict.kind, verdict.ranks])
-        for made, seconds in trainer.paces():
+        for made, seconds in comparison.paces():
             named += [[made, s.rank, s.slower] for s in watch.observe(made, seconds)]
-    return {"losses": losses, "verdicts": verdicts, "named": named, "nodes": trainer.nodes,
-            "alike": trainer.held_alike}  # fmt: skip
+    return {"losses": losses, "verdicts": verdicts, "named": named, "nodes": comparison.nodes,
+            "alike": comparison.held_alike}  # fmt: skip
 
 
-def spoil(case: Case, rank: int, trainer: LeadingTrainer | FollowingTrainer) -> None:
+def spoil(case: Case, rank: int, trainer: Trainer) -> None:
     """Do something wrong on one rank, from a step on."""
     if not case.wrong:
         return

@@ -10,15 +10,9 @@ import longhaul.train.elastic
 from longhaul.core.records import Decision, StepRecord
 from longhaul.data.batches import IGNORED, Batch, BatchRequest
 from longhaul.parallel.replicas import Deal
-from longhaul.train.elastic import (
-    ElasticStep,
-    ElasticTrainer,
-    Outrun,
-    Place,
-    own_share,
-    trainer_of,
-)
-from longhaul.train.leading import OneProcessOnly
+from longhaul.run.train.elastic import among_replicas
+from longhaul.train.coordinator import Coordinator, OneProcessOnly
+from longhaul.train.elastic import ElasticStep, Outrun, PilotReplica, Place, own_share
 from longhaul.train.trainer import Trainer
 
 RATE = 1e-3
@@ -143,13 +137,14 @@ def test_gauges_of_a_lost_step_are_forgotten(make_trainer) -> None:
 
 def test_who_has_no_place_among_replicas_trains_as_one_process(make_trainer) -> None:
     trainer, plain = make_trainer(), make_trainer()
-    assert trainer_of(plain.training_step) is Trainer
+    alone = Coordinator()
+    assert among_replicas(plain._parts, alone) is alone
     step = elastic(trainer, None)
-    assert trainer_of(step) is Trainer
-    alone = step(batch_of(trainer), 16, RATE, False)
-    assert torch.equal(alone, plain.training_step(batch_of(plain), 16, RATE, False))
+    assert among_replicas(trainer._parts, alone) is alone
+    figures = step(batch_of(trainer), 16, RATE, False)
+    assert torch.equal(figures, plain.training_step(batch_of(plain), 16, RATE, False))
     step.place = Agreement([], [])
-    assert trainer_of(step) is ElasticTrainer
+    assert isinstance(among_replicas(trainer._parts, alone), PilotReplica)
 
 
 class Meeting:
@@ -280,7 +275,7 @@ def test_what_is_given_to_a_peer_runs_no_code(placed) -> None:
 
 def test_whatever_is_decided_the_others_have_by_the_pilots_state(placed) -> None:
     pilot, place = placed(0)
-    pilot.__class__ = ElasticTrainer
+    pilot.coordinator = PilotReplica(place, Coordinator())
     skip = {"begin": 8, "end": 16}
     pilot.apply(Decision(kind="skip", attempt=1, step=0, time=0.0, who="us", reason="", data=skip))
     assert place.replicas.led == 1

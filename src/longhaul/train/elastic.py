@@ -6,16 +6,13 @@ a step in which somebody is lost is made again from the same batch by the rest. 
 an undisturbed run's only as sums in another order do. Whoever comes back, or falls behind, is given
 a peer's whole training state.
 
-Enters: a live step, its position, a place among replicas. Leaves: the same figures of each step on
-all of them. Never knows: how replicas are started, or how they meet (`parallel/replicas.py`).
-
 Shapes: B sequences of a batch, T tokens of a sequence.
 """
 
 import json
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -29,19 +26,19 @@ from longhaul.checkpoint.capture import (
     hand_back,
 )
 from longhaul.core.errors import ExitCode, LonghaulError
-from longhaul.core.records import Decision, Event, StepRecord, from_line, to_line
+from longhaul.core.records import Event, StepRecord, from_line, to_line
 from longhaul.core.units import Seconds
 from longhaul.data.batches import IGNORED, Batch, share_of
 from longhaul.model.device import on, to_device
 from longhaul.optim.sharding import own_part
 from longhaul.parallel.replicas import Deal, Replicas, State, Within
 from longhaul.parallel.world import Ranks
-from longhaul.train.leading import FollowingTrainer, LeadingTrainer, OneProcessOnly
-from longhaul.train.loan import Loan
+from longhaul.train.coordinator import Coordinator, OneProcessOnly
+from longhaul.train.orders import Order
+from longhaul.train.rank_comparison import RankComparison
 from longhaul.train.renew import parts_for
 from longhaul.train.state import Progress, training_state
 from longhaul.train.step import TrainingStep
-from longhaul.train.trainer import Trainer
 
 _REMEMBERED = 4096
 """Records of late steps that each replica keeps, for a pilot that was away while they were made."""
@@ -259,35 +256,56 @@ def _within(ranks: Ranks | None) -> Within | None:
     return Within(ranks.world.rank, ranks.world.size, store, ranks.control.agree)
 
 
-class ElasticTrainer(Trainer):
-    """The pilot's trainer: what it is told at a border, the others have by its state."""
+class PilotReplica(Coordinator):
+    """Of the replica that keeps the run's log: what it is told, the others have by its state.
+
+    Args:
+        place: among the replicas.
+        within: coordinates the processes of this replica.
+    """
+
+    def __init__(self, place: Place, within: Coordinator) -> None:
+        self._place = place
+        self._within = within
 
     @property
-    def _place(self) -> Place:
-        step = self.training_step
-        assert isinstance(step, ElasticStep)
-        assert step.place is not None
-        return step.place
+    def comparison(self) -> RankComparison | None:
+        """Of the processes of this replica."""
+        return self._within.comparison
 
-    def steps(self) -> Iterator[StepRecord | Event]:
-        """As `Trainer.steps`; a pilot that was away has the others go on from its ledger."""
+    @property
+    def at_boundary(self) -> bool:
+        """Whether the other processes of this replica listen; other replicas are never under way
+        without this one.
+        """
+        return self._within.at_boundary
+
+    def begin(self) -> None:
+        """All begin; of a pilot that was away, the others go on from its ledger."""
         self._place.lead()
-        for record in super().steps():
-            if isinstance(record, StepRecord):
-                self._place.remember(record)
-            yield record
+        self._within.begin()
 
-    def apply(self, decision: Decision, segment: str | None = None) -> None:
-        """As `Trainer.apply`, for all."""
-        super().apply(decision, segment)
+    def boundary(self, records: Iterable[StepRecord | Event]) -> Iterator[StepRecord | Event]:
+        """As within this replica."""
+        return self._within.boundary(records)
+
+    def end(self) -> None:
+        """As within this replica."""
+        self._within.end()
+
+    def order(self, order: Order) -> None:
+        """Let the other processes of this replica do it."""
+        self._within.order(order)
+
+    def completed(self, record: StepRecord) -> None:
+        """Keep the record for a pilot that is away."""
+        self._place.remember(record)
+
+    def state_changed(self) -> None:
+        """All others are to have the new state."""
         self._place.lead()
 
-    def roll_back(self, restore: Callable[..., object]) -> None:
-        """As `Trainer.roll_back`, for all."""
-        super().roll_back(restore)
-        self._place.lead()
-
-    def lend(self, copies: int) -> Loan:
+    def copies_on_host(self, copies: int) -> int:
         """Refused: the others would wait for steps that are replayed.
 
         Raises:
@@ -296,31 +314,18 @@ class ElasticTrainer(Trainer):
         raise OneProcessOnly("steps are replayed by one process alone, and this run has replicas")
 
 
-class ElasticLeader(ElasticTrainer, LeadingTrainer):
-    """The same, of the first of several processes that are the pilot."""
+class Companion(Coordinator):
+    """Of every other replica: it makes steps, and nothing else.
 
+    Args:
+        place: among the replicas.
+    """
 
-class ElasticFollower(ElasticTrainer, FollowingTrainer):
-    """The trainer of the others of them."""
+    keeps_run = False
 
+    def __init__(self, place: Place) -> None:
+        self._place = place
 
-class CompanionTrainer(Trainer):
-    """The trainer of every other replica: it makes steps, and nothing else."""
-
-    def evaluate(self, most_tokens: int | None) -> Iterator[StepRecord | Event]:
-        """Done by the pilot."""
-        yield from ()
-
-    def save(self) -> Iterator[StepRecord | Event]:
-        """Done by the pilot."""
-        yield from ()
-
-    def snapshot(self) -> bool:
-        """Kept by the pilot."""
-        return False
-
-
-def trainer_of(step: TrainingStep) -> type[Trainer]:
-    """The trainer that suits a step of a process that keeps a run's book."""
-    joined = isinstance(step, ElasticStep) and step.place is not None
-    return ElasticTrainer if joined else Trainer
+    def completed(self, record: StepRecord) -> None:
+        """Keep the record for a pilot that is away."""
+        self._place.remember(record)

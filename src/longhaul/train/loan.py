@@ -16,13 +16,14 @@ from longhaul.checkpoint.capture import (
     hand_back,
     local_of,
 )
-from longhaul.core.clocks import Bucket, TimeBooks
+from longhaul.core.clocks import Bucket
 from longhaul.core.machine import available_memory
 from longhaul.core.units import short_bytes
 from longhaul.data.batches import BatchReader
 from longhaul.model.device import generator_state, put_back_generator
+from longhaul.train.parts import Parts
 from longhaul.train.renew import parts_for
-from longhaul.train.state import Progress, training_state
+from longhaul.train.state import training_state
 from longhaul.train.step import TrainingStep
 
 
@@ -43,54 +44,46 @@ class Loan:
     """That time was booked to."""
 
 
-def lend(
-    step: TrainingStep,
-    progress: Progress,
-    batches: BatchReader,
-    dataset: str,
-    books: TimeBooks,
-    copies: int,
-) -> Loan:
+def lend(parts: Parts, copies: int) -> Loan:
     """Copy the state; nothing is changed but what time is booked to.
 
     Args:
-        step: live, at a border.
-        progress: of the run.
-        batches: of the run.
-        dataset: identity of the text that they read.
-        books: of the run.
+        parts: of a trainer at a step boundary.
         copies: of the state that will lie on the host at once, this one among them.
 
     Raises:
         MemoryError: the host has no room for so many.
     """
-    state = capture(training_state(step, progress))
+    step = parts.step
+    state = capture(training_state(step, parts.progress))
     local = {name: local_of(tensor) for name, tensor in state.tensors.items()}
     wanted = copies * sum(tensor.nbytes for tensor in local.values())
     if wanted > available_memory():
         raise MemoryError(f"the host has no {short_bytes(wanted)} for copies of the state")
-    bucket = books.switch("detection")
+    bucket = parts.books.switch("detection")
     on_host = {name: tensor.cpu().clone() for name, tensor in local.items()}
     generator = None
     if step.device.type != "cpu":
         generator = generator_state(step.device)
-    return Loan(step, batches, dataset, TrainingState(on_host, state.facts), generator, bucket)
+    kept, dataset = TrainingState(on_host, state.facts), parts.dataset.identity
+    return Loan(step, parts.batches, dataset, kept, generator, bucket)
 
 
-def take_back(loan: Loan, progress: Progress, books: TimeBooks) -> None:
+def take_back(loan: Loan, parts: Parts) -> None:
     """Put every bit of the training state back."""
+    progress = parts.progress
     settings, reached = progress.settings, progress.settings_of_checkpoint
-    parts = parts_for(loan.step, progress, loan.state.facts)
-    live = capture(parts)
+    owners = parts_for(loan.step, progress, loan.state.facts)
+    live = capture(owners)
     local = {name: local_of(tensor) for name, tensor in live.tensors.items()}
     check_same(descriptions(loan.state.tensors), descriptions(local))
     with torch.no_grad():
         for name, tensor in local.items():
             tensor.copy_(loan.state.tensors[name])
-    hand_back(parts, TrainingState(live.tensors, loan.state.facts))
+    hand_back(owners, TrainingState(live.tensors, loan.state.facts))
     progress.settings, progress.settings_of_checkpoint = settings, reached
     loan.step.optimizer.clear_gradients()
     loan.step.thermometers.discard()
     if loan.device_generator is not None:
         put_back_generator(loan.device_generator, loan.step.device)
-    books.switch(loan.bucket)
+    parts.books.switch(loan.bucket)

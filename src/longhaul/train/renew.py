@@ -1,22 +1,58 @@
-"""Parts of the training state that begin anew: an optimizer that is swapped, state that is reset.
-
-Enters: a live step, the position, what the ledger asks for. Leaves: fresh state where the live one
-was, and what was done, in words of the journal. Never knows: who asked, or why.
+"""Settings put in force in the live step; and what of its state begins anew for them: an optimizer
+that is swapped, state that is reset.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from longhaul.checkpoint.capture import Stateful
 from longhaul.config.optim import OptimSection
+from longhaul.config.recipe import Recipe
 from longhaul.logbook.ledger import Reset
 from longhaul.optim.update_rules import OPTIMIZERS, build_optimizer
+from longhaul.train.effective import learning_rate, refuse_if_different
 from longhaul.train.state import Progress, Rewarm, training_state
 from longhaul.train.step import TrainingStep
 
 Told = tuple[str, dict[str, object]]
 """Kind and data of an event."""
+
+
+def put_in_force(
+    settings: Recipe, resets: Iterable[Reset], step: TrainingStep, progress: Progress
+) -> Iterator[Told]:
+    """Put effective settings into the live step, and read them back (DESIGN rule 1).
+
+    Args:
+        settings: of the next step.
+        resets: that the ledger holds; those of them that were not done yet are.
+        step: live.
+        progress: its position; from now on under these settings.
+
+    Yields:
+        What was swapped or reset, for the journal.
+
+    Raises:
+        NeedsPerson: the optimizer holds other settings.
+    """
+    progress.settings = settings
+    if swapped := fit_optimizer(step, settings.optim):
+        yield swapped
+    for reset in resets:
+        if reset.number > progress.resets_done:
+            yield do_reset(step, progress, reset)
+    step.model.residual_clamp = settings.model.residual_clamp
+    rate = next_rate(settings, progress)
+    step.apply_settings(settings.optim, rate)
+    expected = step.expected_settings(settings.optim, rate)
+    refuse_if_different(step.live_settings(), expected, progress.position.step)
+
+
+def next_rate(settings: Recipe, progress: Progress) -> float:
+    """Learning rate of the next step."""
+    step = progress.position.step
+    return learning_rate(settings, step) * progress.rewarm.factor(step)
 
 
 def fit_optimizer(step: TrainingStep, settings: OptimSection) -> Told | None:

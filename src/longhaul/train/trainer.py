@@ -1,12 +1,9 @@
-"""The trainer: a generator of completed steps (DESIGN rule 3).
-
-Enters: a model with its optimizer, the order of data, the recipe and the ledger. Leaves: records
-of what happened, and checkpoints. Obeys decisions at step borders.
-Never knows: why a decision was made, or who reads the records.
+"""The trainer: a generator of completed steps, which obeys decisions at step boundaries (DESIGN
+rule 3). How many processes train together, and what they tell each other, its coordinator knows.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -22,18 +19,15 @@ from longhaul.logbook.ledger import LedgerState, fold
 from longhaul.optim.optimizer import LiveSettings
 from longhaul.parallel.world import Ranks
 from longhaul.store.save_interval import UNMEASURED_STEPS
+from longhaul.train import orders
 from longhaul.train.completed import complete, dealt_out
+from longhaul.train.coordinator import Coordinator
 from longhaul.train.drain import Drain
-from longhaul.train.effective import (
-    EffectiveSettings,
-    learning_rate,
-    refuse_if_different,
-    warming_up,
-)
+from longhaul.train.effective import EffectiveSettings, warming_up
 from longhaul.train.evaluation import Evaluator
 from longhaul.train.loan import Loan, lend, take_back
 from longhaul.train.parts import Identity, Parts
-from longhaul.train.renew import Told, do_reset, fit_optimizer, parts_for
+from longhaul.train.renew import Told, next_rate, parts_for, put_in_force
 from longhaul.train.state import Position, training_state
 from longhaul.train.step import TrainingStep
 
@@ -46,6 +40,7 @@ class Trainer:
         ledger: folded from every decision so far.
         parts: what it works with; restored already, if there was something to restore.
         identity: under which name records are written.
+        coordinator: of all that train together; None: one process.
     """
 
     def __init__(
@@ -54,7 +49,9 @@ class Trainer:
         ledger: LedgerState,
         parts: Parts,
         identity: Identity,
+        coordinator: Coordinator | None = None,
     ) -> None:
+        self.coordinator = Coordinator() if coordinator is None else coordinator
         self.ledger = ledger
         self.identity = identity
         self._recipe = recipe
@@ -109,78 +106,88 @@ class Trainer:
 
     def steps(self) -> Iterator[StepRecord | Event]:
         """Train, yielding what was completed; decisions may be applied between any two records."""
+        self.coordinator.begin()
         self.snapshot()
         while not (self.finished or self._stopping):
             yield from self._scheduled_overrides()
             yield from self._news()
             self._step()
             settings = self.settings
-            evaluation, checkpoint = settings.evaluation, settings.checkpoint
+            if comparison := self.coordinator.comparison:
+                comparison.exchange_paces(self.position.step)
             # What is due is done after all records are taken: they may be a reason to go back.
             due = any(map(self._due, self._pauses())) or self.finished
-            yield from self.border(self._completed(wait=due))
-            yield from self.compared()  # before a save, which would keep what is wrong
-            if self._due(evaluation.interval_steps) and not self._stopping:
-                yield from self.evaluate(evaluation.tokens)
-            if self._due(self.save_interval) and not self._stopping:
-                yield from self.save()
-            if self._due(checkpoint.snapshot_interval_steps):
-                self.snapshot()
+            yield from self.coordinator.boundary(self._completed(wait=due))
+            if comparison is not None:  # before a save, which would keep what is wrong
+                for what in comparison.due(self.settings.monitor, self._due):
+                    yield from self.compare(what)
+            if self.coordinator.keeps_run:
+                yield from self._keep_run(settings)
             yield from self.saved()
         yield from self.completed()
+        self.coordinator.end()
+
+    def _keep_run(self, settings: Recipe) -> Iterator[StepRecord | Event]:
+        """Evaluate, save and take a snapshot where they are due."""
+        evaluation, checkpoint = settings.evaluation, settings.checkpoint
+        if self._due(evaluation.interval_steps) and not self._stopping:
+            yield from self.evaluate(evaluation.tokens)
+        if self._due(self.save_interval) and not self._stopping:
+            yield from self.save()
+        if self._due(checkpoint.snapshot_interval_steps):
+            self.snapshot()
 
     def _pauses(self) -> tuple[int, ...]:
         """Steps between what waits for the device: that must not be booked the steps it is at."""
-        return self.settings.evaluation.interval_steps, self.save_interval
-
-    def border(self, records: Iterable[StepRecord | Event]) -> Iterator[StepRecord | Event]:
-        """Records between which decisions may be applied, because no step is under way anywhere."""
-        yield from records
-
-    def compared(self) -> Iterator[StepRecord | Event]:
-        """What ranks that should have the same were compared in; one process has no other."""
-        yield from ()
-
-    @property
-    def at_border(self) -> bool:
-        """Whether decisions may be applied now: always, where there is one process."""
-        return True
+        settings, comparison = self.settings, self.coordinator.comparison
+        compared = () if comparison is None else comparison.intervals(settings.monitor)
+        return settings.evaluation.interval_steps, self.save_interval, *compared
 
     def completed(self) -> Iterator[StepRecord]:
         """Wait for the steps that the device still works on; their records."""
         yield from self._completed(wait=True)
 
     def apply(self, decision: Decision, segment: str | None = None) -> None:
-        """Obey a decision that the ledger already holds, from the next step on."""
+        """Obey a decision that the ledger already holds, from the next step on.
+
+        This and what follows is done on all ranks. `enter` is not: rank 0 alone writes segments.
+        """
+        self.coordinator.order(orders.Apply(decision, segment))
         self.ledger = fold(self.ledger, decision)
         self._effective = EffectiveSettings(self._recipe, self.ledger)
         if segment is not None:
             self.enter(segment)
         self._obey()
+        self.coordinator.state_changed()
 
     def snapshot(self) -> bool:
         """Keep the training state in the host's memory; False if too little of it is granted."""
         parts, position = self._parts, self.position
-        if not self.settings.checkpoint.snapshot_interval_steps:
+        wanted = self.settings.checkpoint.snapshot_interval_steps
+        if not (wanted and self.coordinator.keeps_run):
             return False
         with parts.books.booked("checkpoint_stall"):
             state = capture(training_state(parts.step, parts.progress))
             return parts.snapshots.take(position.step, position.draw, state)
 
-    def roll_back(self, restore: Callable[[PartsFor], object]) -> None:
-        """Go back to an earlier training state, at a border; the ledger is not touched.
+    def roll_back(
+        self, restore: Callable[[PartsFor], object], order: orders.Order = orders.ROLL_BACK
+    ) -> None:
+        """Go back to an earlier training state, at a step boundary; the ledger is not touched.
 
         Records of steps already made come first (`completed`); the decision that asked for this is
         applied afterwards, so that it governs the state that was gone back to.
 
         Args:
             restore: fills the parts that suit a state's facts, such as `snapshots.hand_back`.
+            order: by which the other ranks do the same.
 
         Raises:
             ValueError: there are records that nobody has taken yet.
         """
         if self._drain:
             raise ValueError("steps are under way; take their records from completed() first")
+        self.coordinator.order(order)
         parts, reached = self._parts, self.position.step
         with parts.books.booked("restart"):
             restore(lambda facts: parts_for(parts.step, parts.progress, facts))
@@ -189,7 +196,8 @@ class Trainer:
         parts.snapshots.drop(lambda kept: kept.step > there)
         done_before = max(self.identity.done_before, reached)
         self.identity = replace(self.identity, done_before=done_before)
-        self._went_back = True  # what was due at the border that was left is due no more
+        self._went_back = True  # what was due at the boundary that was left is due no more
+        self.coordinator.state_changed()
 
     def roll_back_in_memory(self, step: int) -> None:
         """Go back to the snapshot of `step`, as `roll_back`.
@@ -197,7 +205,9 @@ class Trainer:
         Raises:
             DamagedSnapshot: its bytes have changed; nothing was touched.
         """
-        self.roll_back(partial(self._parts.snapshots.hand_back, step))
+        self.roll_back(
+            partial(self._parts.snapshots.hand_back, step), orders.RollBackInMemory(step)
+        )
 
     def lend(self, copies: int) -> Loan:
         """The live step, to make other steps with; nothing else is done before `take_back`.
@@ -208,16 +218,16 @@ class Trainer:
         Raises:
             ValueError: there are records that nobody has taken yet.
             MemoryError: the host has no room for so many copies.
+            OneProcessOnly: this run has replicas.
         """
+        copies = self.coordinator.copies_on_host(copies)
         if self._drain:
             raise ValueError("steps are under way; take their records from completed() first")
-        parts = self._parts
-        identity = parts.dataset.identity
-        return lend(parts.step, parts.progress, parts.batches, identity, parts.books, copies)
+        return lend(self._parts, copies)
 
     def take_back(self, loan: Loan) -> None:
         """Go on, bit by bit, as if the step had not been lent."""
-        take_back(loan, self._parts.progress, self._parts.books)
+        take_back(loan, self._parts)
         self._obey()
 
     def enter(self, segment: str) -> None:
@@ -226,22 +236,26 @@ class Trainer:
 
     def save_every(self, steps: int) -> None:
         """What an interval between saves that is `auto` shall be from now on."""
+        self.coordinator.order(orders.SaveEvery(steps))
         self._save_every = steps
 
     def stop(self) -> None:
-        """End `steps()` at the next border."""
+        """End `steps()` at the next boundary."""
+        self.coordinator.order(orders.Stop())
         self._stopping = True
 
     def evaluate(self, most_tokens: int | None) -> Iterator[StepRecord | Event]:
         """Measure validation loss; None reads the whole split."""
+        self.coordinator.order_unless_due(orders.Evaluate(most_tokens))
         yield from self._completed(wait=True)
         yield self._event("evaluation-started")
         with self._parts.books.booked("evaluation"):
             told = self._evaluator.figures(self.settings, most_tokens)
-        yield from self.border([self._event("evaluation", **told)])
+        yield from self.coordinator.boundary([self._event("evaluation", **told)])
 
     def save(self) -> Iterator[StepRecord | Event]:
         """Hand the training state to the saver, which writes it while training goes on."""
+        self.coordinator.order_unless_due(orders.Save())
         yield from self._completed(wait=True)
         yield self._event("save-started")
         parts = self._parts
@@ -260,6 +274,22 @@ class Trainer:
             # Without seconds: not every one of these is kept, and what it carried would be lost.
             yield replace(self._event(kind, False, **change.as_data()), step=change.step)
 
+    def compare(self, what: orders.Compares) -> Iterator[StepRecord | Event]:
+        """Compare what ranks should have alike; nothing where there is nobody to compare with."""
+        self.coordinator.order_unless_due(orders.Compare(what))
+        parts, comparison = self._parts, self.coordinator.comparison
+        if comparison is None:
+            return
+        began, position = parts.clock.monotonic(), self.position
+        with parts.books.booked("detection"):
+            settings = self.settings
+            request = self._request(position.draw, settings.batch_at(position.step))
+            found = comparison.compare(what, settings, position.step, request)
+        if found:
+            took = round(parts.clock.monotonic() - began, 6)
+            event = self._event("compared", what=what, took_s=took)
+            yield from self.coordinator.boundary([event])
+
     def _step(self) -> None:
         self._went_back = False
         settings, parts, position = self.settings, self._parts, self.position
@@ -272,7 +302,7 @@ class Trainer:
             batch = parts.batches.read(self._request(position.draw, stage), following)
         gauge_interval = settings.monitor.gauge_interval_steps
         read_gauges = gauge_interval > 0 and (position.step + 1) % gauge_interval == 0
-        rate = self._rate()
+        rate = next_rate(settings, parts.progress)
         window = settings.model.window_at(position.step)
         redone = position.step < self.identity.done_before
         # Stays open until something else is booked: waiting for the device is training too.
@@ -314,7 +344,9 @@ class Trainer:
             if arrived.shares:
                 self._seconds.extend(dealt_out(self._parts.books.drain(), arrived.shares))
             now, seconds = self._parts.clock.wall(), self._seconds.popleft()
-            yield complete(arrived, self._parts.step, now, self.position.step, seconds)
+            record = complete(arrived, self._parts.step, now, self.position.step, seconds)
+            self.coordinator.completed(record)
+            yield record
 
     def _request(self, draw: int, stage: BatchStage) -> BatchRequest:
         return BatchRequest(draw, stage.sequences, stage.sequence_length, self.ledger.skips)
@@ -351,11 +383,6 @@ class Trainer:
             self._obey()
             yield self._event("override-begins")
 
-    def _rate(self) -> float:
-        """Learning rate of the next step."""
-        step = self.position.step
-        return learning_rate(self.settings, step) * self._parts.progress.rewarm.factor(step)
-
     def _news(self) -> Iterator[Event]:
         """What obeying the ledger did to the training state."""
         while self._told:
@@ -364,16 +391,5 @@ class Trainer:
 
     def _obey(self) -> None:
         """Put the settings in force into the live optimizer, and read them back."""
-        settings, step, progress = self.settings, self._parts.step, self._parts.progress
-        self._obeyed = settings
-        progress.settings = settings
-        if swapped := fit_optimizer(step, settings.optim):
-            self._told.append(swapped)
-        for reset in self.ledger.resets:
-            if reset.number > progress.resets_done:
-                self._told.append(do_reset(step, progress, reset))
-        step.model.residual_clamp = settings.model.residual_clamp
-        rate = self._rate()
-        step.apply_settings(settings.optim, rate)
-        expected = step.expected_settings(settings.optim, rate)
-        refuse_if_different(step.live_settings(), expected, self.position.step)
+        self._obeyed, parts = self.settings, self._parts
+        self._told += put_in_force(self._obeyed, self.ledger.resets, parts.step, parts.progress)

@@ -25,7 +25,8 @@ from longhaul.run.diagnose.replays import Replayer, replay_each, settled
 from longhaul.run.diagnose.rerun import on_device
 from longhaul.run.train.build import Site, build_parts
 from longhaul.run.train.elastic import _device
-from longhaul.train.elastic import ElasticTrainer, Place
+from longhaul.train.coordinator import Coordinator
+from longhaul.train.elastic import PilotReplica, Place
 from longhaul.train.sampling import sample_tokens
 from longhaul.train.state import training_state
 from longhaul.train.trainer import Identity, Trainer
@@ -52,7 +53,7 @@ def dataset(tmp_path_factory) -> Dataset:
 def make_trainer(fake, dataset, tmp_path):
     made = []
 
-    def make(*overrides: str, kind: type[Trainer] = Trainer) -> Trainer:
+    def make(*overrides: str, replica: bool = False) -> Trainer:
         recipe = load_recipe("drill", [*TINY, *overrides]).recipe
         clock = FakeClock()
         site = Site(
@@ -62,9 +63,11 @@ def make_trainer(fake, dataset, tmp_path):
         with fake.building():
             parts = build_parts(site, dataset, fake.device)
         made.append(parts)
-        if kind is not Trainer:
-            Place(1, "", parts.step, parts.progress, 1.0)
-        return kind(recipe, LedgerState(), parts, Identity(1, "1.00", 0))
+        coordinator = None
+        if replica:
+            place = Place(1, "", parts.step, parts.progress, 1.0)
+            coordinator = PilotReplica(place, Coordinator())
+        return Trainer(recipe, LedgerState(), parts, Identity(1, "1.00", 0), coordinator)
 
     yield make
     for parts in made:
@@ -208,7 +211,7 @@ def test_replicas_make_steps_and_heal_each_other(fake, make_trainer, monkeypatch
     """The state is asked for on a thread of torchft's, which means device 0 until it says."""
     monkeypatch.setattr(longhaul.train.elastic, "Replicas", Agreed)
     fake.allowed = (EVALUATION, "train.elastic:Place._given")
-    trainer = make_trainer("parallel.elastic=true", "machine.processes=2", kind=ElasticTrainer)
+    trainer = make_trainer("parallel.elastic=true", "machine.processes=2", replica=True)
     finished(trainer)
     place, given = trainer.training_step.place, []
 

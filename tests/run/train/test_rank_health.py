@@ -13,7 +13,7 @@ from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.journal import Journal
 from longhaul.parallel.layout import Layout
 from longhaul.run.train.rank_health import MachineWatch, judge
-from longhaul.train.watched import Compared, SilentCorruption
+from longhaul.train.rank_comparison import Compared, SilentCorruption
 
 SLOT = "place 0"
 
@@ -84,7 +84,7 @@ def watch(
         book=book, view=SimpleNamespace(say=said.append), clock=FakeClock(),
         folder=RunFolder(folder),
     )  # fmt: skip
-    return MachineWatch(attempt, trainer), trainer, book, said  # type: ignore[arg-type]
+    return MachineWatch(attempt, trainer, trainer), trainer, book, said  # type: ignore[arg-type]
 
 
 def see(machines: MachineWatch, trainer: Ranks, *compared: Compared) -> Event:

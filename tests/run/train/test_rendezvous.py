@@ -1,7 +1,7 @@
 from longhaul.core.errors import ExitCode
 from longhaul.core.signals import StopWish
 from longhaul.run.train.rendezvous import wishes_of
-from longhaul.train.leading import NO_WISH
+from longhaul.train.coordinator import NO_WISH
 
 
 def test_what_any_rank_was_asked_is_asked_of_all_and_the_first_word_stands() -> None:

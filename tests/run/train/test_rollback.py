@@ -223,7 +223,7 @@ def test_killed_before_a_rollback_could_save_anything_the_run_still_goes_on(
     """The decision holds and has poisoned what lies beyond it; the snapshot died with the
     process."""
     with monkeypatch.context() as then:
-        then.setattr(Trainer, "roll_back", lambda self, restore: kill())
+        then.setattr(Trainer, "roll_back", lambda self, *given: kill())
         with pytest.raises(Killed):
             room.train(24, *ALONE, at={22: room.ask("rollback", to=to)})
     oldest = catalogue(room.folder.checkpoints)[0]

@@ -23,7 +23,7 @@ BUSY = (
   File "/lib/longhaul/data/batches.py", line 12 in read
   File "/lib/longhaul/train/trainer.py", line 200 in _step
   File "/lib/longhaul/run/train/loop.py", line 20 in fly
-  File "/lib/longhaul/run/train/flight.py", line 20 in fly
+  File "/lib/longhaul/run/train/run_attempt.py", line 20 in run_attempt
   File "/lib/torch/distributed/elastic.py", line 7 in main
 """
 )

@@ -5,8 +5,7 @@ the states that are set out from lie on the host. Of many ranks all lend theirs,
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 from longhaul.core.records import StepRecord
@@ -17,15 +16,20 @@ from longhaul.run.diagnose.live_search import NoReplay, Question, look_into, unk
 from longhaul.run.diagnose.recorded import figures_of
 from longhaul.run.diagnose.search import symptom_in_words
 from longhaul.run.train.run_log import Book
-from longhaul.train.leading import LeadingTrainer
+from longhaul.train.orders import Order
 from longhaul.train.trainer import Trainer
 
-CAUSE = "cause"
-"""By this name rank 0 has the others climb with it."""
 LEAD_STEPS = 12
 """Steps before the first sign that other data and lower rates set out from, where there are."""
 _LEAST_LEAD_STEPS = 6
 """A state that is nearer to the first sign is only set out from where there is no other."""
+
+
+@dataclass(frozen=True, slots=True)
+class FindCause(Order):
+    """Climb with rank 0."""
+
+    question: Question
 
 
 def question_of(
@@ -121,13 +125,5 @@ class LiveCause:
         return verdict
 
     def _look_into(self, question: Question, trainer: Trainer) -> tuple[Verdict, dict[str, Any]]:
-        if isinstance(trainer, LeadingTrainer):
-            trainer.together(CAUSE, question)
+        trainer.coordinator.order(FindCause(question))
         return look_into(question, trainer, self._book.folder.checkpoints, self._stop_wanted)
-
-
-def look_into_told(question: Question, trainer: Trainer, checkpoints: Path) -> None:
-    """Climb with rank 0, which asks for it by the name `CAUSE`; on every other rank."""
-    for _ in trainer.completed():
-        pass
-    look_into(question, trainer, checkpoints)

@@ -6,7 +6,7 @@ Never knows: what is in a checkpoint, or whether to go back to one.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NoReturn
 
@@ -77,7 +77,7 @@ class Keeper:
     @property
     def failed_of(self) -> str:
         """What the last save has failed of; empty if it has not."""
-        return str(self._failure["message"]) if self._failed else ""
+        return str(self._failure["message"]) if self.failing else ""
 
     def take(self, event: Event) -> bool:
         """Heed what the saver says of a checkpoint; whether the journal should tell of it too.
@@ -184,14 +184,21 @@ class Keeper:
             step = self._trainer.position.step
             self._book.tell("save-interval", step, steps=interval.steps, reason=interval.reason)
 
+    @property
+    def failing(self) -> bool:
+        """The last save failed."""
+        return self._failed > 0
+
     def pause_while_failing(
-        self, keep: Callable[[StepRecord | Event], None], stop_wanted: Callable[[], bool]
-    ) -> None:
+        self, stop_wanted: Callable[[], bool]
+    ) -> Iterator[tuple[StepRecord | Event, ...]]:
         """Where nothing can be saved any more, wait rather than train into the void.
 
         Args:
-            keep: takes the records of further saves.
-            stop_wanted: asked between two of them; it may take its time.
+            stop_wanted: asked between two saves.
+
+        Yields:
+            The records of each further save, once it is over; whoever takes them may take his time.
 
         Raises:
             NeedsPerson: `checkpoint.retry_minutes` have passed, and it is not a full disk.
@@ -208,8 +215,7 @@ class Keeper:
                 self._give_up(step, why)
             with self._book.time.booked("checkpoint_stall"):
                 time.sleep(pause_s)
-            for record in (*trainer.save(), *trainer.saved(wait=True)):
-                keep(record)
+            yield (*trainer.save(), *trainer.saved(wait=True))
             before, last = last, self._clock.monotonic()
             if not self._failure.get("full"):
                 waited_s, pause_s = waited_s + last - before, min(2 * pause_s, _LONGEST_RETRY_S)

@@ -39,14 +39,10 @@ from longhaul.supervise.elastic import LIGHTHOUSE, REPLICA, pilot_is_there
 from longhaul.supervise.history import tell_healing
 from longhaul.supervise.pipes import hold_on
 from longhaul.supervise.ranks.progress import ProgressFile, progress_path
-from longhaul.train.elastic import (
-    CompanionTrainer,
-    ElasticFollower,
-    ElasticStep,
-    Outrun,
-    Place,
-)
+from longhaul.train.coordinator import Coordinator
+from longhaul.train.elastic import Companion, ElasticStep, Outrun, PilotReplica, Place
 from longhaul.train.parts import Identity, Parts
+from longhaul.train.trainer import Trainer
 
 _LOOK_EVERY_S = 0.1
 
@@ -83,10 +79,20 @@ def join_as_pilot(
     return Origin(step, "replica"), [replace(record, attempt=number) for record in missed]
 
 
-def join_with_pilot(parts: Parts, recipe: Recipe) -> type[ElasticFollower]:
-    """The same on the others of several processes that are the pilot; their trainer."""
+def join_within_pilot(parts: Parts, recipe: Recipe) -> None:
+    """The same on the others of several processes that are the pilot."""
     _place(parts, 0, recipe).join()
-    return ElasticFollower
+
+
+def among_replicas(parts: Parts, within: Coordinator) -> Coordinator:
+    """The pilot's coordinator, if it has joined others.
+
+    Args:
+        parts: of one of its processes.
+        within: coordinates those of this replica.
+    """
+    place = parts.step.place if isinstance(parts.step, ElasticStep) else None
+    return within if place is None else PilotReplica(place, within)
 
 
 def follow_pilot(folder: RunFolder) -> ExitCode:
@@ -135,12 +141,11 @@ def follow_pilot(folder: RunFolder) -> ExitCode:
             tell_healing(folder, replica, place.peer, parts.progress.position.step)
         while True:
             identity = Identity(attempt=0, segment="", done_before=0)
-            trainer = CompanionTrainer(recipe, load_ledger(folder)[0], parts, identity)
+            trainer = Trainer(recipe, load_ledger(folder)[0], parts, identity, Companion(place))
             try:
                 for record in trainer.steps():
                     if isinstance(record, StepRecord):
                         progress.reach(record.step)
-                        place.remember(record)
             except Outrun:
                 continue  # with the state that the others have, and what is decided by now
             return ExitCode.FINISHED

@@ -1,14 +1,9 @@
-"""How an attempt ends: with a finished model, or in a state to go on from.
+"""How an attempt ends: with a trained model, or in a state to go on from."""
 
-Enters: a pilot whose training is over. Leaves: the last checkpoint, the last evaluation, a
-sample, the story of the time, an exit code. Never knows: how the training went.
-"""
-
-from collections.abc import Callable
 from typing import Any
 
 from longhaul.core.clocks import goodput, time_spent
-from longhaul.core.errors import ExitCode, LonghaulError
+from longhaul.core.errors import ExitCode, LonghaulError, NeedsPerson
 from longhaul.core.output import time_rows
 from longhaul.core.records import Event
 from longhaul.core.units import loss_in_words, short_count, short_seconds
@@ -16,29 +11,29 @@ from longhaul.data.dataset import Dataset
 from longhaul.data.tokenizing import Tokenizer
 from longhaul.logbook.reading import read_journal
 from longhaul.run.train.attempt import Attempt
-from longhaul.run.train.loop import Pilot, refuse_unsaved
-from longhaul.train.leading import LeadingTrainer
+from longhaul.run.train.loop import TrainingLoop
+from longhaul.train.orders import WriteSample
 from longhaul.train.sampling import sample_tokens
 from longhaul.train.trainer import Trainer
 
 
-def finish(attempt: Attempt, pilot: Pilot, dataset: Dataset) -> ExitCode:
+def finish(attempt: Attempt, loop: TrainingLoop, dataset: Dataset) -> ExitCode:
     """Save, evaluate on the whole split, write a sample, and say where the time went."""
-    trainer, book, view = pilot.trainer, attempt.book, attempt.view
-    _save(pilot)
+    trainer, book, view = loop.trainer, attempt.book, attempt.view
+    _save(loop)
     loss: dict[str, Any] = {}
     for record in trainer.evaluate(None):
-        pilot.keep(record)
+        loop.keep([record])
         if isinstance(record, Event) and record.kind == "evaluation":
             loss = dict(record.data)
     with book.time.booked("evaluation"):
         try:
-            text = write_sample(trainer, dataset, book.time.alive)
+            text = write_sample(trainer, dataset)
         except LonghaulError as error:  # a prompt must not keep a trained run from its end
             text = ""
             view.say(f"WARNING: no sample: {error}")
     position, limit = trainer.position, ""
-    if pilot.out_of_time and not trainer.finished:
+    if loop.out_of_time and not trainer.finished:
         limit = f" at its time limit (step {position.step} of {trainer.settings.total_steps()})"
     book.tell(
         "finished",
@@ -51,7 +46,7 @@ def finish(attempt: Attempt, pilot: Pilot, dataset: Dataset) -> ExitCode:
         max_hours=trainer.settings.train.max_hours,
     )
     book.tell("attempt-ended", position.step, reason=f"finished{limit}")
-    pilot.keeper.refuse_if_gone(after_s=0.0)  # an end that is written nowhere is none
+    loop.keeper.refuse_if_gone(after_s=0.0)  # an end that is written nowhere is none
     if text:
         view.say(f"\nsample, from the prompt {trainer.settings.sample.prompt!r}:\n{text}\n")
     _say_where_time_went(attempt)
@@ -63,13 +58,13 @@ def finish(attempt: Attempt, pilot: Pilot, dataset: Dataset) -> ExitCode:
     return ExitCode.FINISHED
 
 
-def end_unfinished(attempt: Attempt, pilot: Pilot) -> ExitCode:
+def end_unfinished(attempt: Attempt, loop: TrainingLoop) -> ExitCode:
     """Save, so that nothing is lost, and say how to go on."""
-    code, reason = pilot.how_it_stopped()
-    _save(pilot)
-    step = pilot.trainer.position.step
+    code, reason = loop.how_it_stopped()
+    _save(loop)
+    step = loop.trainer.position.step
     attempt.book.tell("attempt-ended", step, reason=reason)
-    pilot.keeper.refuse_if_gone(after_s=0.0)
+    loop.keeper.refuse_if_gone(after_s=0.0)
     attempt.view.say(
         f"{reason}: saved at step {step}\n"
         f"  → `longhaul train {attempt.folder.path}` goes on from there"
@@ -77,7 +72,7 @@ def end_unfinished(attempt: Attempt, pilot: Pilot) -> ExitCode:
     return code
 
 
-def write_sample(trainer: Trainer, dataset: Dataset, alive: Callable[[], None]) -> str:
+def write_sample(trainer: Trainer, dataset: Dataset) -> str:
     """The text that the recipe asks for at the end; empty if it asks for none.
 
     All ranks write it together: each holds only a part of the model.
@@ -85,13 +80,11 @@ def write_sample(trainer: Trainer, dataset: Dataset, alive: Callable[[], None]) 
     Args:
         trainer: of this rank.
         dataset: whose tokenizer the model was trained with.
-        alive: called after every token.
     """
     settings, step = trainer.settings, trainer.training_step
     if settings.sample.tokens == 0:
         return ""
-    if isinstance(trainer, LeadingTrainer):
-        trainer.together("sample")
+    trainer.coordinator.order(WriteSample())
     tokens: list[int] = []
     for token in sample_tokens(
         step.model,
@@ -105,7 +98,7 @@ def write_sample(trainer: Trainer, dataset: Dataset, alive: Callable[[], None]) 
         end_of_text=dataset.tokenizer.end_of_text,
         ranks=trainer.ranks,
     ):
-        alive()
+        step.alive()
         tokens.append(token)
     return settings.sample.prompt + dataset.tokenizer.decode(tokens)
 
@@ -116,21 +109,39 @@ def prompt_tokens(tokenizer: Tokenizer, prompt: str) -> list[int]:
     return tokens or [tokenizer.end_of_text or 0]
 
 
-def _save(pilot: Pilot) -> None:
+def _refuse_unsaved(saved_step: int | None, step: int, folder: str, why: str = "") -> None:
+    """The end of a run that is not on disk is no end.
+
+    Args:
+        saved_step: newest step whose checkpoint was read back; None if there is none.
+        step: that training has reached.
+        folder: of the checkpoints.
+        why: what the save has failed of; empty if that is not known.
+
+    Raises:
+        NeedsPerson: the last checkpoint could not be saved.
+    """
+    if saved_step != step:
+        raise NeedsPerson(
+            f"training reached step {step}, but its checkpoint could not be saved in {folder}"
+            + (f": {why}" if why else ""),
+            "mend that, or free space there, and start the same command again; "
+            + (f"it goes on from step {saved_step}" if saved_step else "it starts from step 0"),
+        )
+
+
+def _save(loop: TrainingLoop) -> None:
     """Make sure that where training stands is on disk."""
-    trainer = pilot.trainer
+    trainer = loop.trainer
     step = trainer.position.step
-    pilot.keeper.refuse_if_gone(after_s=0.0)
-    for record in trainer.saved(wait=True):
-        pilot.keep(record)
-    if pilot.keeper.saved_step != step:
-        for item in trainer.save():
-            pilot.keep(item)
-        for record in trainer.saved(wait=True):
-            pilot.keep(record)
-        keeper = pilot.keeper
-        refuse_unsaved(keeper.saved_step, step, str(keeper.folder), keeper.failed_of)
-    pilot.keeper.prune()
+    loop.keeper.refuse_if_gone(after_s=0.0)
+    loop.keep(trainer.saved(wait=True))
+    if loop.keeper.saved_step != step:
+        loop.keep(trainer.save())
+        loop.keep(trainer.saved(wait=True))
+        keeper = loop.keeper
+        _refuse_unsaved(keeper.saved_step, step, str(keeper.folder), keeper.failed_of)
+    loop.keeper.prune()
 
 
 def _say_where_time_went(attempt: Attempt) -> None:

@@ -1,17 +1,16 @@
-"""Every rank but the first: the same trainer, which does what rank 0 says.
+"""Every rank but the first: the same trainer, which carries out what rank 0 orders.
 
-Enters: a place among many processes; the rest is told by rank 0. Leaves: this rank's part of each
-step and of each checkpoint, and rank 0's exit code. It writes no logbook and shows nothing.
-Never knows: how the run was started, or why anything is decided.
+It makes its part of each step and of each checkpoint, writes no log, and shows nothing.
 """
 
 import time
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
+from typing import assert_never
 
-from longhaul.checkpoint.capture import PartsFor
-from longhaul.config.recipe import Recipe
+from longhaul.checkpoint.snapshots import DamagedSnapshot
 from longhaul.core.clocks import RealClock, TimeBooks, process_start
 from longhaul.core.errors import ExitCode
 from longhaul.core.output import SilentView
@@ -22,23 +21,43 @@ from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import LedgerState
 from longhaul.logbook.run_spec import read_asked
 from longhaul.model.compiling import refuse_without_compiler
-from longhaul.parallel.control import telling_who_is_lost
+from longhaul.parallel.control import telling_who_is_lost, told
 from longhaul.parallel.device import choose_device, settle_torch
 from longhaul.parallel.layout import Place
 from longhaul.parallel.world import FirstAbsent, Ranks, part
-from longhaul.run.diagnose.live_cause import CAUSE, look_into_told
+from longhaul.run.diagnose.live_cause import FindCause
+from longhaul.run.diagnose.live_search import look_into
 from longhaul.run.train.build import Site, build_parts
 from longhaul.run.train.finish import write_sample
 from longhaul.run.train.micro_batch import measure_told
 from longhaul.run.train.out_of_memory import MemoryGuard, telling_in_own_file
 from longhaul.run.train.rendezvous import Briefing, form_ranks, join, wishes_of
 from longhaul.run.train.restore import restore_told
-from longhaul.run.train.rollback import WAIT, wait_told
 from longhaul.run.train.shared_memory_snapshot import restore_survivor_told
 from longhaul.supervise.ranks.progress import ProgressFile, progress_path
-from longhaul.train.leading import FollowingTrainer
+from longhaul.train import orders
+from longhaul.train.coordinator import Coordinator, Ended, Follower, Wishes
 from longhaul.train.parts import Identity, Parts
+from longhaul.train.rank_comparison import SilentCorruption
 from longhaul.train.renew import parts_for
+from longhaul.train.trainer import Trainer
+
+AnyOrder = (
+    orders.Apply
+    | orders.RollBack
+    | orders.RollBackInMemory
+    | orders.SaveEvery
+    | orders.Stop
+    | orders.Evaluate
+    | orders.Save
+    | orders.Compare
+    | orders.WriteSample
+    | orders.WaitForStore
+    | orders.Accuse
+    | orders.End
+    | FindCause
+)
+"""All that rank 0 orders."""
 
 
 def follow(place: Place, folder: RunFolder | None = None) -> ExitCode:
@@ -76,25 +95,102 @@ def follow(place: Place, folder: RunFolder | None = None) -> ExitCode:
         guard = MemoryGuard(parts, briefing.recipe, folder, tell)
         with guard.answering():
             measure_told(briefing.recipe, parts, ranks)
-        kind = _kind_of_trainer(parts, briefing.recipe)
-        told: tuple[LedgerState, Identity] = ranks.control.share()
-        ledger, identity = told
-        trainer = kind(
-            briefing.recipe,
-            ledger,
-            parts,
-            identity,
-            wishes_of(wish),
-            restore=partial(_restore, ranks),
-            others={
-                "sample": lambda: write_sample(trainer, dataset, books.alive),
-                WAIT: partial(wait_told, ranks.control),
-                CAUSE: lambda question: look_into_told(question, trainer, folder.checkpoints),
-            },
-            reached=progress.reach,
-        )
+        trainer = _trainer(briefing, folder, dataset, parts, wishes_of(wish), progress.reach)
         with guard.answering(trainer):
-            return ExitCode(trainer.follow())
+            return ExitCode(train_until_ended(trainer))
+
+
+def _trainer(
+    briefing: Briefing,
+    folder: RunFolder,
+    dataset: Dataset,
+    parts: Parts,
+    wishes: Wishes,
+    reached: Callable[[int], None],
+) -> Trainer:
+    """The trainer of this rank, which begins when rank 0 makes its own."""
+    recipe = briefing.recipe
+    if recipe.parallel.elastic:
+        from longhaul.run.train.elastic import join_within_pilot
+
+        join_within_pilot(parts, recipe)
+    assert parts.ranks is not None
+    shared: tuple[LedgerState, Identity] = parts.ranks.control.share()
+    ledger, identity = shared
+
+    def obey(order: AnyOrder) -> None:
+        carry_out(order, trainer, dataset, folder.checkpoints)
+
+    coordinator: Coordinator = Follower(parts, wishes, obey, reached)
+    if recipe.parallel.elastic:
+        from longhaul.run.train.elastic import among_replicas
+
+        coordinator = among_replicas(parts, coordinator)
+    trainer = Trainer(recipe, ledger, parts, identity, coordinator)
+    return trainer
+
+
+def train_until_ended(trainer: Trainer) -> int:
+    """Make steps and carry out orders until rank 0 ends; its exit code."""
+    try:
+        _take(trainer.steps())
+    except Ended as end:
+        return end.exit_code
+    raise AssertionError("a follower ends when rank 0 does")
+
+
+def carry_out(order: AnyOrder, trainer: Trainer, dataset: Dataset, checkpoints: Path) -> None:
+    """Do on this rank what rank 0 does.
+
+    Args:
+        order: of rank 0, which carries it out at the same time.
+        trainer: of this rank, at a step boundary.
+        dataset: that it is trained with.
+        checkpoints: folder of the run's.
+
+    Raises:
+        Ended, SilentCorruption: rank 0 has ended.
+    """
+    assert trainer.ranks is not None
+    control = trainer.ranks.control
+    match order:
+        case orders.Apply(decision, segment):
+            trainer.apply(decision, segment)
+        case orders.RollBack():
+            _take(trainer.completed())
+            trainer.roll_back(lambda parts: restore_told(parts, control))
+        case orders.RollBackInMemory(step):
+            _take(trainer.completed())
+            with suppress(DamagedSnapshot):  # told by rank 0, which goes to a checkpoint then
+                trainer.roll_back_in_memory(step)
+        case orders.SaveEvery(steps):
+            trainer.save_every(steps)
+        case orders.Stop():
+            trainer.stop()
+        case orders.Evaluate(most_tokens):
+            _take(trainer.evaluate(most_tokens))
+        case orders.Save():
+            _take(trainer.save())
+        case orders.Compare(what):
+            _take(trainer.compare(what))
+        case orders.WriteSample():
+            write_sample(trainer, dataset)
+        case orders.WaitForStore():
+            told(control)
+        case FindCause(question):
+            _take(trainer.completed())
+            look_into(question, trainer, checkpoints)
+        case orders.Accuse(sentence):
+            raise SilentCorruption(sentence)
+        case orders.End(exit_code):
+            raise Ended(exit_code)
+        case _:
+            assert_never(order)
+
+
+def _take(records: Iterable[object]) -> None:
+    for _ in records:
+        pass
 
 
 def _restored_parts(
@@ -124,18 +220,6 @@ def _restored_parts(
     if not restore_survivor_told(parts.snapshots, fill, ranks.control):
         restore_told(fill, ranks.control)
     return parts
-
-
-def _kind_of_trainer(parts: Parts, recipe: Recipe) -> type[FollowingTrainer]:
-    if not recipe.parallel.elastic:
-        return FollowingTrainer
-    from longhaul.run.train.elastic import join_with_pilot
-
-    return join_with_pilot(parts, recipe)
-
-
-def _restore(ranks: Ranks, parts: PartsFor) -> None:
-    restore_told(parts, ranks.control)
 
 
 def _watched(folder: RunFolder, place: Place, books: TimeBooks, leaving: ExitStack) -> ProgressFile:

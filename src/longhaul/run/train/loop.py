@@ -1,9 +1,10 @@
-"""The pilot: the loop in which a run is trained, written down, and steered.
+"""The loop in which a run is trained, written down, and steered.
 
-Enters: a trainer, the logbook, the desk, signals. Leaves: how the training ended.
-Never knows: how a step is made, or where lines are kept.
+Actions do not write: they yield the records that they bring to light, and the loop alone appends
+them to the journal, observes them, and decides.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from longhaul.core.errors import ExitCode, NeedsPerson
@@ -12,7 +13,7 @@ from longhaul.core.signals import StopWish
 from longhaul.core.units import Seconds
 from longhaul.diagnose.cause import Verdict
 from longhaul.logbook.ledger import LedgerError
-from longhaul.recover.judgement import Judgement
+from longhaul.recover.judgement import Draft, Judgement
 from longhaul.recover.plan import WHO, Plan
 from longhaul.run.diagnose.live_cause import LiveCause
 from longhaul.run.diagnose.saved_batch import SavedBatches
@@ -31,8 +32,8 @@ _SAID = {
 """Events that people are told of, beside those that a view shows."""
 
 
-class Pilot:
-    """Flies one attempt.
+class TrainingLoop:
+    """The loop of one attempt, in rank 0.
 
     Args:
         attempt: everything is written into its book and shown in its view.
@@ -75,39 +76,44 @@ class Pilot:
         self._machines = machines
         self._spent: tuple[Seconds, Seconds] | None = None
 
-    def fly(self) -> None:
+    def run(self) -> None:
         """Train until the run is finished, somebody wants it to stop, or its time is up.
 
         Raises:
             DataError: the text is not what was prepared any more.
+            NeedsPerson: going on would do harm.
         """
-        self._desk.answer(self.trainer, self.keep)
+        self.keep(self._desk.answer(self.trainer))
         self._watch_the_time()
         if self._stop_wanted():
             return
         self.keeper.offer()
         self.keeper.adjust_interval()
         for record in self.trainer.steps():
-            self.keep(record)
+            self._append_and_observe(record)
             if self._verification is not None:
                 self._verification.raise_if_wrong()
-            if not self.trainer.at_border:
+            if not self.trainer.coordinator.at_boundary:
                 continue  # the other ranks are under way; what this asks for comes up again
             self.keeper.refuse_if_gone()
             if self._machines is not None:
                 self._machines.act()
-            if isinstance(record, StepRecord):
-                self._steer()
-            self._desk.answer(self.trainer, self.keep)
-            self.keeper.prune()
-            self.keeper.pause_while_failing(self.keep, self._asked_to_stop)
-            self.keeper.adjust_interval()
+            decision = self._decide() if isinstance(record, StepRecord) else None
+            if decision is not None:
+                self._apply(decision)
+            self.keep(self._desk.answer(self.trainer))
+            self._look_after_checkpoints()
             self._watch_the_time()
             if self._stop_wanted():
                 self.trainer.stop()
 
-    def keep(self, record: StepRecord | Event) -> None:
-        """Write a record down, show it, and do what it entails for checkpoints."""
+    def keep(self, records: Iterable[StepRecord | Event]) -> None:
+        """Append and observe what the trainer, or an action, brings to light as it goes on."""
+        for record in records:
+            self._append_and_observe(record)
+
+    def _append_and_observe(self, record: StepRecord | Event) -> None:
+        """Write a record down, show it, and do what it entails for checkpoints and segments."""
         if isinstance(record, Event) and not self.keeper.take(record):
             return
         if isinstance(record, Event) and record.kind == "compared" and self._machines is not None:
@@ -133,37 +139,30 @@ class Pilot:
             )
             self.trainer.enter(segment)
 
-    def how_it_stopped(self) -> tuple[ExitCode, str]:
-        """Exit code and reason, when it was not finished."""
-        if self._wish.exit_code is not None:
-            return self._wish.exit_code, self._wish.reason
-        return ExitCode.START_AGAIN, f"stopped: {self._desk.stop_reason}"
-
-    def _steer(self) -> None:
-        """Do what the judgement asks for at this border, the decision first."""
-        trainer, ledger = self.trainer, self._book.ledger.state
+    def _decide(self) -> Draft | None:
+        """What the judgement asks for at this boundary, its cause looked for; None: nothing."""
+        ledger = self._book.ledger.state
         for step, manifest in self._judgement.passed_probation(ledger):
             self.keeper.pass_probation(step, manifest)
         draft = self._judgement.draft(ledger)
-        if draft is None:
-            return
-        plan = draft.shaped(self._cause_of(draft.plan)) if draft.asks_for_cause else draft.plan
-        to = plan.rollback
+        if draft is None or not draft.asks_for_cause:
+            return draft
+        return replace(draft, plan=draft.shaped(self._cause_of(draft.plan)))
+
+    def _apply(self, draft: Draft) -> None:
+        """Write the decision to the ledger, then carry it out."""
+        trainer, plan, to = self.trainer, draft.plan, draft.plan.rollback
         if to is not None and to.where == "remote" and not self._recovery.fetch(trainer, to):
-            self._judgement.defer(draft.findings)  # the next border knows what is left
+            self._judgement.defer(draft.findings)  # the next boundary knows what is left
             return
         step = trainer.position.step
         lag_steps = min((step - finding.step for finding in draft.findings), default=0)
         data = plan.decision_data(step) | {"lag_steps": lag_steps}
         try:
-            self._recovery.carry_out(
-                trainer,
-                data,
-                plan.rollback,
-                keep=self.keep,
-                who=WHO,
-                reason=plan.reason,
-                fork=bool(plan.fallback),
+            self.keep(
+                self._recovery.carry_out(
+                    trainer, data, to, who=WHO, reason=plan.reason, fork=bool(plan.fallback)
+                )
             )
         except LedgerError as error:
             self._view.say(f"WARNING: {error}")
@@ -174,10 +173,25 @@ class Pilot:
             self._book.tell("attempt-ended", step, reason=f"stopped: {plan.reason}")
             raise NeedsPerson(plan.reason, f"`longhaul log {self._book.folder.name}` shows how")
 
+    def _look_after_checkpoints(self) -> None:
+        """Prune them, wait while none can be saved, and choose how often to save."""
+        self.keeper.prune()
+        for records in self.keeper.pause_while_failing(self._stop_wanted):
+            self.keep(records)
+            if self.keeper.failing:
+                self.keeper.refuse_if_gone()
+                self.keep(self._desk.answer(self.trainer))
+        self.keeper.adjust_interval()
+
+    def how_it_stopped(self) -> tuple[ExitCode, str]:
+        """Exit code and reason, when it was not finished."""
+        if self._wish.exit_code is not None:
+            return self._wish.exit_code, self._wish.reason
+        return ExitCode.START_AGAIN, f"stopped: {self._desk.stop_reason}"
+
     def _cause_of(self, plan: Plan) -> Verdict:
         """Cause before cure: what led to a plan, as replays of the steps tell."""
-        for record in self.trainer.completed():
-            self.keep(record)
+        self.keep(self.trainer.completed())
         states = [s for s in self._recovery.states(self.trainer) if s.where != "remote"]
         return self._causes.find(self.trainer, plan, self._judgement.line, states)
 
@@ -192,12 +206,6 @@ class Pilot:
             text = f"the masked batch is kept in {path}"
             self._book.tell("batch-saved", record.step, path=path, text=text)
             self._view.say(f"step {record.step:>6}  {text}")
-
-    def _asked_to_stop(self) -> bool:
-        """Answer what people ask for, while no steps are made; whether that is to stop."""
-        self.keeper.refuse_if_gone()
-        self._desk.answer(self.trainer, self.keep)
-        return self._stop_wanted()
 
     def _stop_wanted(self) -> bool:
         return (
@@ -221,24 +229,3 @@ class Pilot:
 def _first_masked(finding: Finding, record: StepRecord) -> bool:
     """Whether an incident of masked updates begins with this one."""
     return finding.kind == "non-finite" and record.masked and finding.first_step == record.step
-
-
-def refuse_unsaved(saved_step: int | None, step: int, folder: str, why: str = "") -> None:
-    """The end of a run that is not on disk is no end.
-
-    Args:
-        saved_step: newest step whose checkpoint was read back; None if there is none.
-        step: that training has reached.
-        folder: of the checkpoints.
-        why: what the save has failed of; empty if that is not known.
-
-    Raises:
-        NeedsPerson: the last checkpoint could not be saved.
-    """
-    if saved_step != step:
-        raise NeedsPerson(
-            f"training reached step {step}, but its checkpoint could not be saved in {folder}"
-            + (f": {why}" if why else ""),
-            "mend that, or free space there, and start the same command again; "
-            + (f"it goes on from step {saved_step}" if saved_step else "it starts from step 0"),
-        )

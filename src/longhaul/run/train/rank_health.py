@@ -21,8 +21,8 @@ from longhaul.supervise.ranks.corruption import (
     next_pair,
 )
 from longhaul.supervise.ranks.stragglers import Straggler, StragglerWatch, in_words, looks
-from longhaul.train.leading import LeadingTrainer
-from longhaul.train.watched import Compared, SilentCorruption
+from longhaul.train.rank_comparison import Compared, RankComparison, SilentCorruption
+from longhaul.train.trainer import Trainer
 
 VERDICT = "machine-verdict"
 WATCH = "machine-watch"
@@ -34,12 +34,13 @@ class MachineWatch:
     Args:
         attempt: verdicts are written into its book and said in its view.
         trainer: of rank 0.
+        comparison: its own, of all ranks.
     """
 
-    def __init__(self, attempt: Attempt, trainer: LeadingTrainer) -> None:
+    def __init__(self, attempt: Attempt, trainer: Trainer, comparison: RankComparison) -> None:
         self._book, self._say, self._clock = attempt.book, attempt.view.say, attempt.clock
-        self._trainer = trainer
-        world, begin = trainer.world, trainer.position.step
+        self._trainer, self._comparison = trainer, comparison
+        world, begin = comparison.world, trainer.position.step
         # Stages of a pipeline have unequal work.
         self._stragglers = StragglerWatch([world.layout.stage(rank) for rank in range(world.size)])
         # What was restored is the same on all ranks; what earlier attempts compared still holds.
@@ -49,7 +50,7 @@ class MachineWatch:
 
     def judged(self, record: Event) -> Event:
         """The event of a comparison, with what it has shown."""
-        for compared in self._trainer.comparisons():
+        for compared in self._comparison.comparisons():
             # After a rollback what was seen later is no longer part of this run.
             sound = [step for step in self._sound[compared.what] if step < compared.step]
             verdict = judge(compared, max(sound, default=None))
@@ -67,7 +68,7 @@ class MachineWatch:
             SilentCorruption: a rank is wrong, or of two that differ one is.
             LedgerError: the verdict could not be written.
         """
-        for step, seconds in self._trainer.paces():
+        for step, seconds in self._comparison.paces():
             for straggler in self._stragglers.observe(step, seconds):
                 self._name(straggler, step)
         if self._unsound is not None:
@@ -75,10 +76,10 @@ class MachineWatch:
 
     def _say_what_is_watched(self, attempt: Attempt) -> None:
         """At the first start, and whenever another layout or setting has changed it."""
-        trainer, monitor = self._trainer, self._trainer.settings.monitor
-        world = trainer.world
-        found = looks(world.layout, trainer.nodes, monitor.hash_every, monitor.witness_every,
-                      world.device.type, trainer.held_alike)  # fmt: skip
+        trainer, comparison = self._trainer, self._comparison
+        monitor, world = trainer.settings.monitor, comparison.world
+        found = looks(world.layout, comparison.nodes, monitor.hash_every, monitor.witness_every,
+                      world.device.type, comparison.held_alike)  # fmt: skip
         text = in_words(found)
         before = [event for event in _events(attempt) if event.kind == WATCH]
         if before and before[-1].data.get("text") == text:
@@ -89,7 +90,7 @@ class MachineWatch:
         self._say(text)
 
     def _name(self, straggler: Straggler, step: int) -> None:
-        node = self._trainer.nodes[straggler.rank]
+        node = self._comparison.nodes[straggler.rank]
         sentence = f"{straggler.sentence} (node {node})"
         evidence = {
             "rank": float(straggler.rank),
@@ -132,7 +133,7 @@ class MachineWatch:
         for record in self._trainer.compare("slot"):
             if isinstance(record, Event):
                 self._book.append(record)
-        again = [judge(compared, None) for compared in self._trainer.comparisons()]
+        again = [judge(compared, None) for compared in self._comparison.comparisons()]
         if not again:
             return verdict
         how = "they compute the same now" if again[0].kind == "sound" else "they differ again"
@@ -141,7 +142,7 @@ class MachineWatch:
     def _leave(self, verdict: Verdict) -> None:
         step = self._trainer.position.step
         odd = verdict.kind == "odd"
-        nodes = sorted({self._trainer.nodes[rank] for rank in verdict.ranks})
+        nodes = sorted({self._comparison.nodes[rank] for rank in verdict.ranks})
         back = (
             "nothing is known to be sound"
             if verdict.sound_step is None

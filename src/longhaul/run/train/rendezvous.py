@@ -18,7 +18,7 @@ from longhaul.parallel.control import Control
 from longhaul.parallel.device import own_device
 from longhaul.parallel.layout import Place, layout_for
 from longhaul.parallel.world import Ranks, form_world, meet
-from longhaul.train.leading import NO_WISH, Wishes
+from longhaul.train.coordinator import NO_WISH, Wishes
 
 
 @dataclass(frozen=True)

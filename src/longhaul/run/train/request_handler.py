@@ -1,18 +1,15 @@
-"""The desk: requests from people become decisions, or are refused with the reason.
-
-Enters: files in `requests/`, the live trainer. Leaves: decisions in the ledger, applied at this
-border; notes; refusals. Each request is answered once, whatever dies in between.
-Never knows: why somebody asks.
+"""Requests from people become decisions, or are refused with the reason; each is answered once,
+whatever dies in between.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 from longhaul.config.load import with_overrides
 from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import Clock
 from longhaul.core.errors import LonghaulError, NotOwner, RecipeError
-from longhaul.core.records import Decision
+from longhaul.core.records import Decision, Event, StepRecord
 from longhaul.core.units import Seconds
 from longhaul.logbook.ledger import LedgerError
 from longhaul.logbook.requests import Request, pending, refuse, settle
@@ -24,11 +21,14 @@ from longhaul.run.train.request_rules import (
     refuse_undone,
     refuse_unless_live,
 )
-from longhaul.run.train.rollback import Keep, Recovery
+from longhaul.run.train.rollback import Recovery
 from longhaul.run.train.run_log import Book
 from longhaul.train.trainer import Trainer
 
 _LOOK_EVERY_S: Seconds = 0.5
+
+Granting = Generator[StepRecord | Event, None, str]
+"""The records that come to light while a request is granted; in the end, what was done."""
 
 
 class Refused(LonghaulError):
@@ -36,7 +36,7 @@ class Refused(LonghaulError):
 
 
 class Desk:
-    """Answers requests at step borders.
+    """Answers requests at step boundaries.
 
     Args:
         book: decisions are written here first.
@@ -67,12 +67,14 @@ class Desk:
         self._seconds_per_step = seconds_per_step
         self._looked = -1e9
 
-    def answer(self, trainer: Trainer, keep: Keep) -> None:
-        """Answer what was asked since the last look.
+    def answer(self, trainer: Trainer) -> Iterator[StepRecord | Event]:
+        """Answer what was asked since the last look, as the records are taken.
 
         Args:
-            trainer: at a step border.
-            keep: takes the records that come to light before a rollback.
+            trainer: at a step boundary.
+
+        Yields:
+            The records that come to light before a rollback, and of saves after it.
         """
         now = self._clock.monotonic()
         if now - self._looked < _LOOK_EVERY_S:
@@ -83,15 +85,15 @@ class Desk:
             raise NotOwner("another attempt has taken this run over; this one ends")
         for request in asked:
             try:
-                self._answer(request, trainer, keep)
+                yield from self._answer(request, trainer)
             except LedgerError as error:
                 # Nothing was changed, and the request stays: the disk may have space later.
                 self._say(f"WARNING: {error}")
 
-    def _answer(self, request: Request, trainer: Trainer, keep: Keep) -> None:
+    def _answer(self, request: Request, trainer: Trainer) -> Iterator[StepRecord | Event]:
         """Grant a request, or refuse it; either way it is journalled before its file goes."""
         try:
-            told = self._grant_or_refuse(request, trainer, keep)
+            told = yield from self._grant_or_refuse(request, trainer)
         except Refused as refusal:
             self._book.tell_durably(
                 "request-refused",
@@ -111,9 +113,9 @@ class Desk:
             self._say(f"step {step:>6}  {told}, as {request.who} asked{why}")
         self._done.add(request.id)
 
-    def _grant_or_refuse(self, request: Request, trainer: Trainer, keep: Keep) -> str:
+    def _grant_or_refuse(self, request: Request, trainer: Trainer) -> Granting:
         try:
-            return self._grant(request, trainer, keep)
+            return (yield from self._grant(request, trainer))
         except (ValueError, TypeError, KeyError) as error:
             raise Refused(
                 f"{request.kind} {dict(request.data)}: makes no sense ({error})"
@@ -125,7 +127,7 @@ class Desk:
         except (NotAskable, RecipeError) as error:
             raise Refused(error.message, error.remedy) from error
 
-    def _grant(self, request: Request, trainer: Trainer, keep: Keep) -> str:
+    def _grant(self, request: Request, trainer: Trainer) -> Granting:
         """Do it; what was done, in a few words."""
         step = trainer.position.step
         if request.kind == "note":
@@ -141,9 +143,9 @@ class Desk:
             trainer.apply(self._decide(request, step, data))
             return f"data from draw {data['begin']} to {data['end']} will be skipped"
         if request.kind == "rollback":
-            return self._roll_back(request, trainer, keep)
+            return (yield from self._roll_back(request, trainer))
         if request.kind == "fork":
-            return self._fork(request, trainer, keep)
+            return (yield from self._fork(request, trainer))
         if request.kind == "stop" and not self._is_asked_of_this_owner(request):
             raise Refused("asked of an earlier attempt, which has ended")
         if request.kind == "stop":
@@ -183,17 +185,17 @@ class Desk:
         insisted = "; it was undone once and will not be again" if again else ""
         return f"{path} {old!r} → {value!r}{later}{insisted}"
 
-    def _roll_back(self, request: Request, trainer: Trainer, keep: Keep) -> str:
+    def _roll_back(self, request: Request, trainer: Trainer) -> Granting:
         wanted, step = int(request.data.get("to", -1)), trainer.position.step
         if wanted >= step:
             raise Refused(f"step {wanted}: the run stands at step {step}; nothing to go back to")
         to = self._state_for(trainer, wanted)
         data = self._recover_data("rollback", step, to, request)
         reason = request.reason or f"rolled back to step {to.step} by {request.who}"
-        self._recovery.carry_out(trainer, data, to, keep=keep, who=request.who, reason=reason)
+        yield from self._recovery.carry_out(trainer, data, to, who=request.who, reason=reason)
         return f"rolled back from step {step} to step {to.step}"
 
-    def _fork(self, request: Request, trainer: Trainer, keep: Keep) -> str:
+    def _fork(self, request: Request, trainer: Trainer) -> Granting:
         wanted, step = int(request.data.get("at", -1)), trainer.position.step
         if wanted > step:
             raise Refused(f"step {wanted}: the run has come to step {step} only")
@@ -220,7 +222,7 @@ class Desk:
         }
         reason = request.reason or f"forked at step {at} by {request.who}"
         who = request.who
-        self._recovery.carry_out(trainer, data, to, keep=keep, who=who, reason=reason, fork=True)
+        yield from self._recovery.carry_out(trainer, data, to, who=who, reason=reason, fork=True)
         return f"forked at step {at}"
 
     def _state_for(self, trainer: Trainer, wanted: int) -> Safe:

@@ -1,11 +1,8 @@
-"""Carrying out a recovery: the decision first, then the rollback, then the settings it brings.
-
-Enters: what was decided, by the policy or by a person, at a step border. Leaves: the decision in
-the ledger, the trainer where it was told to be, a segment of its own with its reason.
-Never knows: whether it was wise.
+"""Carrying out a recovery: the decision first, then the rollback, then the settings it brings, in
+a segment of its own with its reason.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from longhaul.checkpoint.capture import PartsFor
@@ -14,23 +11,19 @@ from longhaul.checkpoint.snapshots import DamagedSnapshot
 from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import Clock
 from longhaul.core.errors import NeedsPerson
-from longhaul.core.records import Decision, Event, StepRecord
+from longhaul.core.records import Event, StepRecord
 from longhaul.logbook.segments import SegmentTaken
-from longhaul.parallel.control import Control, patiently, told
+from longhaul.parallel.control import patiently
 from longhaul.recover.plan import Safe
 from longhaul.run.train.restore import restore_newest
 from longhaul.run.train.run_log import Book
 from longhaul.run.train.tiers import Tiers
 from longhaul.store.catalogue import Checkpoint, catalogue, health_now
 from longhaul.store.manifest import RefusedCheckpoint
-from longhaul.train.leading import LeadingTrainer
+from longhaul.train.orders import WaitForStore
 from longhaul.train.trainer import Trainer
 
-Keep = Callable[[StepRecord | Event], None]
-"""Writes a record down, as the pilot does."""
 Answer = TypeVar("Answer")
-WAIT = "wait"
-"""What the other ranks are told to do while a store is waited for (`wait_told`)."""
 
 
 class Recovery:
@@ -133,32 +126,32 @@ class Recovery:
         data: Mapping[str, Any],
         to: Safe | None,
         *,
-        keep: Keep,
         who: str,
         reason: str,
         fork: bool = False,
-    ) -> Decision:
-        """Write the decision durably, then do what it says.
+    ) -> Iterator[StepRecord | Event]:
+        """Write the decision durably, then do what it says, as the records are taken.
 
         Args:
             trainer: at a step border.
             data: of a decision of kind `recover`, without the checkpoints it poisons.
             to: the state to go back to; None to stay.
-            keep: takes the records of steps already made, of which none is lost.
             who: decided.
             reason: a sentence.
             fork: open the next major segment.
+
+        Yields:
+            Records of steps already made, of which none is lost, and of saves. What comes after
+            one of them goes by what its reader has written down.
 
         Raises:
             LedgerError: it could not be written; nothing was changed.
             NeedsPerson: no state is left that can be gone back to.
         """
-        for record in trainer.completed():
-            keep(record)
+        yield from trainer.completed()
         if to is not None:
             # What is being saved must be known by its manifest, or it could not be poisoned.
-            for change in trainer.saved(wait=True):
-                keep(change)
+            yield from trainer.saved(wait=True)
         poison = [] if to is None else self._beyond(to.step)
         decision = self._book.decide(
             "recover",
@@ -180,11 +173,8 @@ class Recovery:
         if poison and not self._checkpoints():
             # A snapshot dies with the process: until something lies on disk again, a crash would
             # leave nothing to go on from.
-            for saving in trainer.save():
-                keep(saving)
-            for change in trainer.saved(wait=True):
-                keep(change)
-        return decision
+            yield from trainer.save()
+            yield from trainer.saved(wait=True)
 
     def open_segment(
         self,
@@ -277,9 +267,9 @@ class Recovery:
         """
         with self._book.time.booked("prepare"):
             ranks = trainer.ranks
-            if ranks is None or not isinstance(trainer, LeadingTrainer):
+            if ranks is None:
                 return work()
-            trainer.together(WAIT)
+            trainer.coordinator.order(WaitForStore())
             control = ranks.control
             try:
                 return next(iter(patiently(((work(),) for _ in range(1)), control)))[0]
@@ -297,8 +287,3 @@ class Recovery:
                 return None  # it is refused with its reason when somebody wants to load it
             self._draws[checkpoint.manifest_sha256] = known
         return known
-
-
-def wait_told(control: Control) -> None:
-    """Wait with rank 0 for a store, on every other rank."""
-    told(control)

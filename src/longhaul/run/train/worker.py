@@ -117,9 +117,9 @@ def work(folder: RunFolder, lease: Lease, view: View) -> ExitCode:
         wish = leaving.enter_context(listening(print_error, orphaned))
         spin_little()
         # Torch takes a second to import; mistakes in the recipe or the text were told before it.
-        from longhaul.run.train.flight import fly
+        from longhaul.run.train.run_attempt import run_attempt
 
-        return fly(attempt, dataset, wish)
+        return run_attempt(attempt, dataset, wish)
 
 
 def spin_little() -> None:

@@ -1,8 +1,4 @@
-"""From prepared text to the end of an attempt: build, restore, announce, fly, end.
-
-Enters: an attempt and its text. Leaves: an exit code, and everything else in the logbook.
-Never knows: how the lease was had or the text prepared (`worker.py`).
-"""
+"""One attempt, from prepared text to an exit code: build, restore, announce, train, end."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +27,7 @@ from longhaul.run.train.attempt import Attempt
 from longhaul.run.train.build import build_parts, site_of
 from longhaul.run.train.checkpoint_manager import Keeper
 from longhaul.run.train.finish import end_unfinished, finish
-from longhaul.run.train.loop import Pilot
+from longhaul.run.train.loop import TrainingLoop
 from longhaul.run.train.micro_batch import settle_micro_batch
 from longhaul.run.train.out_of_memory import MemoryGuard
 from longhaul.run.train.precision import settle_precision
@@ -44,18 +40,18 @@ from longhaul.run.train.rollback import Recovery
 from longhaul.run.train.run_history import Past, is_fork
 from longhaul.run.train.shared_memory_snapshot import Origin, newest_saved, restore_survivor
 from longhaul.store.save_interval import SaveInterval
-from longhaul.train.leading import LeadingTrainer
+from longhaul.train.coordinator import Coordinator, RankZero
+from longhaul.train.orders import Accuse, End
 from longhaul.train.parts import Identity, Parts
+from longhaul.train.rank_comparison import SilentCorruption
 from longhaul.train.renew import parts_for
 from longhaul.train.state import Progress
-from longhaul.train.step import TrainingStep
 from longhaul.train.trainer import Trainer
-from longhaul.train.watched import SilentCorruption
 
 _MOST_DIFFERENCES_SAID = 8
 
 
-def fly(attempt: Attempt, dataset: Dataset, wish: StopWish) -> ExitCode:
+def run_attempt(attempt: Attempt, dataset: Dataset, wish: StopWish) -> ExitCode:
     """Train from where the run stands to its end, or to where it has to stop.
 
     Raises:
@@ -63,12 +59,12 @@ def fly(attempt: Attempt, dataset: Dataset, wish: StopWish) -> ExitCode:
     """
     place = find_place(os.environ)
     if place is None:
-        return _fly(attempt, dataset, wish, None)
+        return _run(attempt, dataset, wish, None)
     with telling_who_is_lost(place.rank, place.size, "training"):
-        return _fly(attempt, dataset, wish, place)
+        return _run(attempt, dataset, wish, place)
 
 
-def _fly(attempt: Attempt, dataset: Dataset, wish: StopWish, place: Place | None) -> ExitCode:
+def _run(attempt: Attempt, dataset: Dataset, wish: StopWish, place: Place | None) -> ExitCode:
     elastic = attempt.recipe.parallel.elastic
     alone = attempt.recipe.machine.processes if elastic else 1
     processes = place.local_size if place else alone
@@ -97,23 +93,23 @@ def _fly(attempt: Attempt, dataset: Dataset, wish: StopWish, place: Place | None
             origin, missed = join_as_pilot(attempt, parts, origin)
         trainer = _announce(attempt, parts, origin, prints, wish)
         saved = newest_saved(origin, attempt.folder)
-        pilot = _pilot(attempt, trainer, wish, prints, dataset, saved)
+        loop = _loop(attempt, trainer, wish, prints, dataset, saved)
         attempt.view.begin(trainer.position.step, trainer.settings.total_steps())
-        for record in missed:
-            pilot.keep(replace(record, segment=trainer.identity.segment))
-        pilot.fly()
+        segment = trainer.identity.segment
+        loop.keep(replace(record, segment=segment) for record in missed)
+        loop.run()
         attempt.view.end()
-        done = trainer.finished or pilot.out_of_time
-        code = finish(attempt, pilot, dataset) if done else end_unfinished(attempt, pilot)
+        done = trainer.finished or loop.out_of_time
+        code = finish(attempt, loop, dataset) if done else end_unfinished(attempt, loop)
         _end_others(trainer, code)
         if done:
-            pilot.keeper.settle(lambda: wish.exit_code is not None)
+            loop.keeper.settle(lambda: wish.exit_code is not None)
         return code
     except RankLost:
         raise
     except SilentCorruption as error:
-        if isinstance(trainer, LeadingTrainer):
-            trainer.accuse(error.message)
+        if trainer is not None:
+            trainer.coordinator.order(Accuse(error.message))
         raise
     except LonghaulError as error:
         _end_others(trainer, error.exit_code)
@@ -147,8 +143,8 @@ def _ran_out(attempt: Attempt, step: int, data: Mapping[str, Any]) -> None:
 
 
 def _end_others(trainer: Trainer | None, code: ExitCode) -> None:
-    if isinstance(trainer, LeadingTrainer) and trainer.at_border:
-        trainer.end(int(code))
+    if trainer is not None and trainer.coordinator.at_boundary:
+        trainer.coordinator.order(End(int(code)))
 
 
 def briefing_of(attempt: Attempt, threads: int | None) -> Briefing:
@@ -158,14 +154,14 @@ def briefing_of(attempt: Attempt, threads: int | None) -> Briefing:
     return Briefing(folder, attempt.recipe, attempt.book.lease.attempt, ledger, threads)
 
 
-def _pilot(
+def _loop(
     attempt: Attempt,
     trainer: Trainer,
     wish: StopWish,
     prints: Mapping[str, Any],
     dataset: Dataset,
     restored: int | None,
-) -> Pilot:
+) -> TrainingLoop:
     book, clock, say = attempt.book, attempt.clock, attempt.view.say
     recovery = Recovery(book, prints, clock, say, attempt.tiers)
     past: list[Record] = []
@@ -178,8 +174,11 @@ def _pilot(
     interval = SaveInterval(partial(_before, attempt), devices, clock)
     batches = SavedBatches(attempt.folder, dataset)
     keeper = Keeper(attempt, trainer, recovery, interval, restored)
-    machines = MachineWatch(attempt, trainer) if isinstance(trainer, LeadingTrainer) else None
-    return Pilot(attempt, trainer, judgement, recovery, desk, wish, keeper, batches, machines)
+    comparison = trainer.coordinator.comparison
+    machines = MachineWatch(attempt, trainer, comparison) if comparison else None
+    return TrainingLoop(
+        attempt, trainer, judgement, recovery, desk, wish, keeper, batches, machines
+    )
 
 
 def _before(attempt: Attempt) -> Iterator[Record]:
@@ -215,16 +214,10 @@ def _announce(
     )
     attempt.view.say(f"segment {book.segment_name}: {reason}")
     identity = Identity(book.lease.attempt, book.segment_name, past.steps_made)
-    if parts.ranks is None:
-        trainer = _trainer_alone(parts)(attempt.recipe, ledger, parts, identity)
-    else:
+    if parts.ranks is not None:
         parts.ranks.control.share((ledger, identity))
-        kind = LeadingTrainer
-        if attempt.recipe.parallel.elastic:
-            from longhaul.train.elastic import ElasticLeader
-
-            kind = ElasticLeader
-        trainer = kind(attempt.recipe, ledger, parts, identity, wishes_of(wish))
+    coordinator = _coordinator(attempt.recipe, parts, wish)
+    trainer = Trainer(attempt.recipe, ledger, parts, identity, coordinator)
     book.tell(
         "attempt-started",
         position.step,
@@ -240,13 +233,14 @@ def _announce(
     return trainer
 
 
-def _trainer_alone(parts: Parts) -> type[Trainer]:
-    """Of a process that is no rank; it may be a replica."""
-    if type(parts.step) is TrainingStep:
-        return Trainer
-    from longhaul.train.elastic import trainer_of
+def _coordinator(recipe: Recipe, parts: Parts, wish: StopWish) -> Coordinator:
+    """Of the process that keeps the run's log: alone or rank 0; perhaps the pilot of replicas."""
+    coordinator = Coordinator() if parts.ranks is None else RankZero(parts, wishes_of(wish))
+    if not recipe.parallel.elastic:
+        return coordinator
+    from longhaul.run.train.elastic import among_replicas
 
-    return trainer_of(parts.step)
+    return among_replicas(parts, coordinator)
 
 
 def _reason(past: Past, origin: Origin) -> str:

@@ -10,7 +10,7 @@ from longhaul.core.records import Event, StepRecord
 from longhaul.logbook.description import readable_line
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal
-from longhaul.run.train import flight
+from longhaul.run.train import run_attempt
 from longhaul.run.train.launch import Start, start
 
 TINY = (
@@ -32,14 +32,14 @@ def test_other_software_is_told_and_recorded_before_the_first_step(
         return "\n".join(view.said)
 
     train(5)
-    honest = flight.fingerprint
+    honest = run_attempt.fingerprint
 
     def updated(*given: Any) -> dict[str, Any]:
         prints = honest(*given)
         packages = prints["software"]["packages"] | {"numpy": "99.0"}
         return prints | {"software": prints["software"] | {"packages": packages}}
 
-    monkeypatch.setattr(flight, "fingerprint", updated)
+    monkeypatch.setattr(run_attempt, "fingerprint", updated)
     said = train(10)
     records = list(read_journal(RunFolder(tmp_path / "drill")))
     (told,) = [r for r in records if isinstance(r, Event) and r.kind == "machine-differs"]

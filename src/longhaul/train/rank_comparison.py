@@ -1,0 +1,178 @@
+"""What ranks are compared in: their pace, their weights, what they compute.
+
+All ranks look at the same steps, without a word. What they tell each other is few numbers, over
+the CPU: each rank's own seconds of eight steps at once, to rank 0 alone; and every so many steps
+hashes of the weights they hold alike, and what they compute from one micro-batch that all data
+ranks are given. The latter is a pass without an update: all ranks would have to wait for two of
+them anyway, and so none is left out. Training state, random generators and losses stay what they
+would be without.
+"""
+
+import os
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+
+from longhaul.config.recipe import Recipe
+from longhaul.config.train import MonitorSection
+from longhaul.core.errors import ExitCode, LonghaulError
+from longhaul.core.machine import machine
+from longhaul.core.units import Seconds
+from longhaul.data.batches import Batch, BatchRequest
+from longhaul.model.block import Block
+from longhaul.parallel.world import World
+from longhaul.train.orders import Compares
+from longhaul.train.parts import Parts
+from longhaul.train.pulse import Pulse
+
+NODE = "LONGHAUL_NODE"
+"""Environment variable of a worker: the name of its node."""
+TOLERANCE = 1e-3
+"""Relative difference that is none where ranks need not compute the same bits: on devices whose
+kernels add up in the order of the moment, and between processors of two kinds."""
+
+
+class SilentCorruption(LonghaulError):
+    """A rank computes wrong numbers, or holds wrong weights, and nothing fails."""
+
+    exit_code = ExitCode.FAILED
+    title = "SilentCorruption"
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What ranks that should have the same have."""
+
+    step: int
+    what: Compares
+    given: tuple[Mapping[str, str | tuple[float, ...]], ...]
+    """By rank: name of a group of ranks → a hash, or what was computed."""
+    tolerance: float = 0.0
+
+
+class RankComparison:
+    """One rank's side of the comparisons, which all ranks make at the same time.
+
+    Args:
+        parts: of this rank.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        assert parts.ranks is not None
+        self._parts = parts
+        self._control = parts.ranks.control
+        self.world: World = parts.ranks.world
+        """All ranks."""
+        device, rank = self.world.device, self.world.rank
+        layers = [module for module in parts.step.model.modules() if isinstance(module, Block)]
+        self._pulse = parts.step.pulse = Pulse(device, layers)
+        kind = (machine()["cpu"], torch.__version__, torch.get_num_threads())
+        node, alike = os.environ.get(NODE) or platform.node(), _held_alike(parts, rank)
+        given = self._control.gather((node, kind, alike))
+        self.nodes: tuple[str, ...] = tuple(node for node, _, _ in given)
+        """Where each rank runs."""
+        self.held_alike: float = min((share for _, _, share in given), default=0.0)
+        """On rank 0, share of each rank's weights that can be compared, where it is smallest."""
+        self.ranks_here: int = self.nodes.count(self.nodes[rank])
+        """Ranks on this rank's node."""
+        self._exact = device.type == "cpu" and len({kind for _, kind, _ in given}) == 1
+        self._is_new = True
+        self._paces: list[tuple[int, tuple[Seconds, ...]]] = []
+        self._compared: list[Compared] = []
+
+    def paces(self) -> list[tuple[int, tuple[Seconds, ...]]]:
+        """On rank 0, what came in since the last call: step, own seconds of each rank."""
+        taken, self._paces = self._paces, []
+        return taken
+
+    def comparisons(self) -> list[Compared]:
+        """What was compared since the last call."""
+        taken, self._compared = self._compared, []
+        return taken
+
+    def intervals(self, monitor: MonitorSection) -> tuple[int, ...]:
+        """Steps between comparisons; the first step boundary of an attempt compares."""
+        first = (1,) if self._is_new else ()
+        return (monitor.hash_every, monitor.witness_every, *first)
+
+    def due(self, monitor: MonitorSection, is_due: Callable[[int], bool]) -> tuple[Compares, ...]:
+        """What to compare at this boundary; at the first one of an attempt, all that is watched.
+
+        Args:
+            monitor: effective settings.
+            is_due: whether something that is done every so many steps is due.
+        """
+        is_new, self._is_new = self._is_new, False
+        every: dict[Compares, int] = {"weights": monitor.hash_every, "slot": monitor.witness_every}
+        return tuple(what for what, n in every.items() if n > 0 and (is_new or is_due(n)))
+
+    def exchange_paces(self, step: int) -> None:
+        """Tell rank 0 the seconds of the last steps, if they are told at this one."""
+        own = self._pulse.reach(step)
+        if own is None:
+            return
+        if rows := self._control.rows(own):
+            self._paces += zip(self._pulse.told_at(step), zip(*rows, strict=True), strict=True)
+
+    def compare(self, what: Compares, settings: Recipe, step: int, request: BatchRequest) -> bool:
+        """Compare with all ranks; whether there was anybody to compare with.
+
+        Args:
+            what: to compare.
+            settings: effective ones of the next step.
+            step: updates made.
+            request: of the next step's batch.
+        """
+        if what == "weights":
+            given = self._control.gather(self._weights())
+        else:
+            given = self._control.gather(self._slot(settings, step, request))
+        if not any(given):
+            return False
+        exact = what == "weights" or self._exact
+        compared = Compared(step, what, tuple(given), tolerance=0.0 if exact else TOLERANCE)
+        self._compared.append(compared)
+        return True
+
+    def _weights(self) -> Mapping[str, str | tuple[float, ...]]:
+        from longhaul.train.witness import weight_hashes
+
+        parallel = self._parts.step.parallel
+        assert parallel is not None
+        return dict(weight_hashes(parallel, self.world.rank))
+
+    def _slot(
+        self, settings: Recipe, step: int, request: BatchRequest
+    ) -> Mapping[str, str | tuple[float, ...]]:
+        from longhaul.train.witness import computed
+
+        world = self.world
+        if world.data_size == 1:
+            return {}
+        batch, window = self._shared_batch(settings, step, request), settings.model.window_at(step)
+        values = computed(self._parts.step, batch, window, self._exact)
+        return {f"place {world.layout.model_place(world.rank)}": values}
+
+    def _shared_batch(self, settings: Recipe, step: int, request: BatchRequest) -> Batch:
+        """A micro-batch of the next step, for all; each time of another data rank's share."""
+        turn = step // max(1, settings.monitor.witness_every)
+        batch = self._parts.batches.share(request, turn % self.world.data_size)
+        rows = slice(settings.micro_sequences(step))
+        tokens_BT, targets_BT = batch.tokens_BT[rows], batch.targets_BT[rows]
+        return replace(
+            batch,
+            tokens_BT=tokens_BT,
+            targets_BT=targets_BT,
+            num_targets=targets_BT.numel(),
+            source_B=None,
+        )
+
+
+def _held_alike(parts: Parts, rank: int) -> float:
+    # It imports FSDP, which takes a second, and one process imports this file too.
+    from longhaul.train.witness import held_alike
+
+    assert parts.step.parallel is not None
+    return held_alike(parts.step.parallel, rank)
