@@ -15,6 +15,7 @@ from longhaul.checkpoint.capture import PartsFor, capture
 from longhaul.checkpoint.snapshots import SnapshotRing
 from longhaul.config.batch import BatchStage
 from longhaul.config.recipe import Recipe
+from longhaul.core.faults import Point, point
 from longhaul.core.records import Decision, Event, StepRecord
 from longhaul.core.units import Seconds
 from longhaul.data.batches import BatchRequest
@@ -261,6 +262,7 @@ class Trainer:
             yield replace(self._event(kind, False, **change.as_data()), step=change.step)
 
     def _step(self) -> None:
+        point(Point.BEFORE_STEP, self, step=self.position.step + 1)
         self._went_back = False
         settings, parts, position = self.settings, self._parts, self.position
         stage = settings.batch_at(position.step)
