@@ -65,7 +65,7 @@ app.command()(replay.replay)
 app.command()(preflight.preflight)
 app.command("preflight-rank", hidden=True)(preflight_rank.preflight_rank)
 app.add_typer(data.app, name="data")
-app.add_typer(drill.app, name="drill")
+app.command()(drill.drill)
 app.command()(look.compact)
 
 

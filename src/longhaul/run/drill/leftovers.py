@@ -1,11 +1,7 @@
-"""What a run may leave behind on a machine that outlives it: looked for once all of it has ended.
-
-Enters: a mark in the environment of all its processes, its folder, its own temporary folder, what
-lay in shared memory before. Leaves: sentences about what is still there; none if nothing is.
-Never knows: who left it.
-"""
+"""What a run may leave behind on a machine that outlives it, looked for once it has ended."""
 
 import os
+import secrets
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -24,6 +20,43 @@ _TORCHS_CACHE = "torchinductor_"
 _GONE_WITHIN_S: Seconds = 10.0
 """What processes get to be gone after the run's last command has ended."""
 _LOOK_EVERY_S: Seconds = 0.05
+
+
+class Traces:
+    """Marks the processes of one run, and finds what they leave behind.
+
+    Args:
+        folder: the run.
+        temporary: made to be `TMPDIR` to it.
+    """
+
+    def __init__(self, folder: RunFolder, temporary: Path) -> None:
+        temporary.mkdir(parents=True, exist_ok=True)
+        self._mark = secrets.token_hex(8)
+        self._folder, self._temporary = folder, temporary
+        self._segments = shared_memory()
+        self.environment = {MARK: self._mark, "TMPDIR": str(temporary.resolve())}
+        """For the run's commands."""
+
+    def let_go(self) -> None:
+        """Wait until its processes are gone.
+
+        Workers of a killed supervisor need a moment to notice; the rest should be gone at once.
+        """
+        deadline = time.monotonic() + _GONE_WITHIN_S
+        while processes_with(self._mark) and time.monotonic() < deadline:
+            time.sleep(_LOOK_EVERY_S)
+
+    def leftovers(self) -> tuple[str, ...]:
+        """What is still there."""
+        return leftovers(self._mark, self._folder, self._temporary, self._segments)
+
+    def close(self) -> None:
+        """End whatever a drill that failed has left running."""
+        for process in processes_with(self._mark):
+            with suppress(psutil.Error, ProcessLookupError):
+                if process.pid != os.getpid():
+                    process.kill()
 
 
 def shared_memory() -> frozenset[str]:
@@ -57,21 +90,6 @@ def leftovers(
 def processes_with(mark: str) -> list[psutil.Process]:
     """Processes whose environment carries the mark, forked ones included."""
     return [process for process in psutil.process_iter() if _is_marked(process, mark)]
-
-
-def let_go(mark: str) -> None:
-    """Workers of a killed supervisor need a moment to notice; the rest should be gone at once."""
-    deadline = time.monotonic() + _GONE_WITHIN_S
-    while processes_with(mark) and time.monotonic() < deadline:
-        time.sleep(_LOOK_EVERY_S)
-
-
-def end_all(mark: str) -> None:
-    """End whatever a drill that failed has left running."""
-    for process in processes_with(mark):
-        with suppress(psutil.Error, ProcessLookupError):
-            if process.pid != os.getpid():
-                process.kill()
 
 
 def _processes(mark: str) -> Iterator[str]:
