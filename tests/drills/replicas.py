@@ -34,9 +34,9 @@ from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import load_ledger
 from longhaul.logbook.run_spec import read_asked
 from longhaul.run.drill.drilled_run import set_up_run
-from longhaul.run.drill.leftovers import Traces
 from longhaul.store.catalogue import catalogue
 from longhaul.store.run_differences import steps_of
+from longhaul.supervise.leftovers import Traces
 from longhaul.supervise.lighthouse import has_torchft
 from longhaul.supervise.ranks.progress import Progress, progress_path, read_progress
 from longhaul.supervise.run_process import RunProcess, records

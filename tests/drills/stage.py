@@ -12,8 +12,8 @@ from longhaul.logbook.folder import RunFolder
 from longhaul.run.drill.drilled_run import set_up_run
 from longhaul.run.drill.fault import FOREVER, Fault, parse_fault
 from longhaul.run.drill.laid import lay
-from longhaul.run.drill.leftovers import Traces
 from longhaul.store.run_differences import differences, steps_of
+from longhaul.supervise.leftovers import Traces
 from longhaul.supervise.run_process import RunProcess
 
 STEPS = 60

@@ -7,9 +7,9 @@ import pytest
 from safetensors import safe_open
 
 from longhaul.core.records import Event, StepRecord
-from longhaul.run.drill.leftovers import leftovers, shared_memory
 from longhaul.store.catalogue import catalogue
 from longhaul.supervise.fence import left_over
+from longhaul.supervise.leftovers import leftovers, shared_memory
 
 SMALL = (
     "--set", "train.steps=80", "--set", "optim.schedule.decay_steps=80",

@@ -23,7 +23,7 @@ from longhaul.logbook.timeline import time_spent
 from longhaul.run.drill.fault import Fault, refuse_impossible
 from longhaul.run.drill.incidents import Incident, incidents
 from longhaul.run.drill.laid import Done, lay, read_done
-from longhaul.run.drill.leftovers import Traces
+from longhaul.supervise.leftovers import Traces
 from longhaul.supervise.run_process import RunProcess
 
 MODULE = "longhaul.cli.disturbed"

@@ -9,7 +9,7 @@ import pytest
 
 from longhaul.core.clocks import RealClock
 from longhaul.logbook.folder import RunFolder, create_run
-from longhaul.run.drill.leftovers import MARK, leftovers, shared_memory
+from longhaul.supervise.leftovers import MARK, leftovers, shared_memory
 
 LISTENER = """
 import os, socket, sys, time
