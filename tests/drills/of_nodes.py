@@ -95,7 +95,7 @@ def _of_other_nodes() -> tuple[MachineDrill, ...]:
             steps=_LONG, same="losses",
             options=(*_NO_DROPOUT, f"train.steps={_LONG}"),
             world=(_nodes("abc", spares="c"), *SOON_NOTICED),
-            faults=(f"node-gone:3@nodeb:step{PROVEN_STEPS + 15}", "stop@nodec:step125:attempt*"),
+            faults=(f"node-gone:10@nodeb:step{PROVEN_STEPS + 15}", "stop@nodec:step125:attempt*"),
             failures=(("node-gone", 1), ("hang", 1)),
             check=_newcomer_evicted, tale=_worlds_in_words,
         ),

@@ -46,11 +46,15 @@ def start(
         folder.workers.mkdir(parents=True, exist_ok=True)
         log = folder.workers / "0.log"
     name, *rest = command
-    paths = filter(None, (str(_TESTS), os.environ.get("PYTHONPATH")))
+    own = {
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(_TESTS), os.environ.get("PYTHONPATH")))),
+        # Rows about nodes have commands; that they are trusted is remembered with the run.
+        "LONGHAUL_TRUST": "1",
+        "XDG_STATE_HOME": str(folder.path.resolve().parent / "state"),
+    }
     return RunProcess(
         folder, (name, str(folder.path.resolve()), *rest), log,
-        "drills.process" if disturbed else "longhaul",
-        {"PYTHONPATH": os.pathsep.join(paths), **(environment or {})},
+        "drills.process" if disturbed else "longhaul", own | dict(environment or {}),
     )  # fmt: skip
 
 
