@@ -2,9 +2,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from longhaul.config.load import load_recipe
 from longhaul.core.errors import UsageError
-from longhaul.run.drill.fault import KINDS, XIDS, Fault, parse_fault, refuse_impossible
+from longhaul.run.drill.fault import KINDS, XIDS, Fault, check_faults, parse_fault
 
+TWO_NODES = (
+    "supervise.node=[{name='A', slots=1, identity=['board:a1']}, "
+    "{name='B', slots=1, identity=['board:b1']}]",
+    "train.steps=30",
+)
 STRENGTHS = {
     "none": st.just(""),
     "seconds": st.sampled_from(["", "0", "3", "0.25", "120"]),
@@ -96,15 +102,16 @@ def test_a_slip_is_named_with_the_way_out(text: str, why: str) -> None:
     ],
 )
 def test_what_cannot_befall_a_run_is_refused(text: str, why: str) -> None:
-    def refuse(remote: bool) -> None:
-        refuse_impossible([parse_fault(text)], 2, 30, remote, {"A", "B"})
-
     with pytest.raises(UsageError, match="fault") as refused:
-        refuse(remote=False)
+        check_faults([parse_fault(text)], load_recipe("drill", TWO_NODES).recipe)
     assert why in str(refused.value)
 
 
 def test_what_can_befall_a_run_is_not_refused() -> None:
     texts = ("kill@rank1:step30", "store-hang@rank0:step1", "kill@nodeB:step3")
-    refuse_impossible([parse_fault(t) for t in texts], 2, 30, True, {"A", "B"})
-    refuse_impossible([parse_fault("kill@rank0:step10000")], 1, None, False, ())
+    remote = "checkpoint.remote=['/elsewhere']"
+    check_faults(map(parse_fault, texts), load_recipe("drill", (*TWO_NODES, remote)).recipe)
+    endless = load_recipe(
+        "drill", ("train={max_hours=1.0}", "optim.schedule.shape='constant'")
+    ).recipe
+    check_faults([parse_fault("kill@rank0:step10000")], endless)

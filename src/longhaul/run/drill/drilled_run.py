@@ -10,7 +10,6 @@ from functools import cached_property
 from pathlib import Path
 
 from longhaul.config.load import load_recipe
-from longhaul.config.recipe import Recipe
 from longhaul.core.books import goodput
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import ExitCode, NeedsPerson
@@ -20,7 +19,7 @@ from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.reading import read_journal
 from longhaul.logbook.run_spec import ask, read_asked, write_asked
 from longhaul.logbook.timeline import time_spent
-from longhaul.run.drill.fault import Fault, refuse_impossible
+from longhaul.run.drill.fault import Fault, check_faults
 from longhaul.run.drill.incidents import Incident, incidents
 from longhaul.run.drill.laid import Done, lay, read_done
 from longhaul.supervise.leftovers import Traces
@@ -120,23 +119,6 @@ def _kept_apart(recipe: str, room: Path, sets: Sequence[str], data: str | None) 
     if given.supervise.node_ledger and "supervise.node_ledger" not in typed:
         own.append(f"supervise.node_ledger={str(room.resolve() / 'nodes')!r}")
     return tuple(own)
-
-
-def check_faults(faults: Sequence[Fault], recipe: Recipe) -> None:
-    """Refuse faults that could not befall a recipe's run.
-
-    Raises:
-        UsageError: names the first of them.
-    """
-    nodes = recipe.supervise.node
-    slots = sum(node.slots for node in nodes if not node.spare)
-    refuse_impossible(
-        faults,
-        slots or recipe.machine.processes,
-        recipe.total_steps(),
-        bool(recipe.checkpoint.remote),
-        {node.name for node in nodes},
-    )
 
 
 def drilled_run(

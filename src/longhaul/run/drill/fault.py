@@ -10,10 +10,11 @@ NAME[:STRENGTH]@rankR:stepS         once, before that rank makes step S
 
 import difflib
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from longhaul.config.recipe import Recipe
 from longhaul.core.errors import UsageError
 
 Harm = Literal["process", "storage", "numbers"]
@@ -252,25 +253,16 @@ def _check_strength(fault: Fault, text: str) -> None:
         raise UsageError(f"fault {text!r}: {wrong}", f"{fault.kind}: {known.meaning}")
 
 
-def refuse_impossible(
-    faults: Iterable[Fault],
-    processes: int,
-    steps: int | None,
-    has_remote: bool,
-    nodes: Collection[str],
-) -> None:
-    """Refuse faults that could not befall a run.
-
-    Args:
-        faults: to be laid.
-        processes: ranks of the run.
-        steps: that it makes in all; None: nobody knows.
-        has_remote: its checkpoints have another tier.
-        nodes: names of its nodes; none where it has but this machine.
+def check_faults(faults: Iterable[Fault], recipe: Recipe) -> None:
+    """Refuse faults that could not befall a recipe's run.
 
     Raises:
-        UsageError: names the fault, what is wrong with it, and what there is.
+        UsageError: names the first of them, what is wrong with it, and what there is.
     """
+    steps, has_remote = recipe.total_steps(), bool(recipe.checkpoint.remote)
+    nodes = {node.name for node in recipe.supervise.node}
+    slots = sum(node.slots for node in recipe.supervise.node if not node.spare)
+    processes = slots or recipe.machine.processes
     for fault in faults:
         if fault.rank is not None and fault.rank >= processes:
             ranks = "rank 0 alone" if processes == 1 else f"ranks 0 to {processes - 1}"

@@ -16,8 +16,8 @@ from longhaul.core.errors import NeedsPerson, UsageError
 from longhaul.core.records import StepRecord
 from longhaul.core.units import Seconds, short_seconds
 from longhaul.logbook.folder import RunFolder
-from longhaul.run.drill.drilled_run import DrilledRun, check_faults, drilled_run, set_up_run
-from longhaul.run.drill.fault import KINDS, STORE_FAULTS, Fault, parse_fault
+from longhaul.run.drill.drilled_run import DrilledRun, drilled_run, set_up_run
+from longhaul.run.drill.fault import KINDS, STORE_FAULTS, Fault, check_faults, parse_fault
 from longhaul.run.drill.soak import Soak, kinds_for, strokes
 from longhaul.run.drill.verdict import Verdict, judge_run
 
