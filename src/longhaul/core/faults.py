@@ -5,7 +5,7 @@ one lookup in a dictionary. Only `python -m longhaul.cli.disturbed` and tests re
 """
 
 from collections.abc import Callable
-from enum import Enum
+from enum import StrEnum
 from typing import Any, TypeVar
 
 ValueT = TypeVar("ValueT")
@@ -14,7 +14,7 @@ Handler = Callable[..., Any]
 None leaves the value as it is."""
 
 
-class Point(Enum):
+class Point(StrEnum):
     """Every injection point. Its value is what `point` is given and gives back."""
 
     WORKER_START = "worker-start"
