@@ -3,7 +3,7 @@
 .PHONY: help setup setup-dev train test test-slow test-mutants test-newest drills-real check format \
   bench bench-nanogpt bench-quickstart bench-step bench-monitor bench-cause \
   bench-equality bench-reshape bench-save bench-prefetch bench-recovery figures lab lab-ends lab-prevention \
-  drills-numbers drills-machines drill-preempt drill-soak preflight clean
+  drills-numbers drills-machines drill-resume drill-preempt drill-replicas drill-soak preflight clean
 
 # The first Python on this machine that answers and is new enough.
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13; do \
@@ -31,7 +31,9 @@ help:
 	@echo "make preflight RECIPE=NAME   what would fail later, said in two minutes"
 	@echo "make drills-machines  break ranks, nodes and storage as in the incident book"
 	@echo "make drills-real     real faults: full and read-only disks, an unread pipe, a deleted folder, a clock set back"
+	@echo "make drill-resume    20 kills at random moments"
 	@echo "make drill-preempt   100 notices at random moments"
+	@echo "make drill-replicas  replicas killed one by one for five minutes (extra ft)"
 	@echo "make drill-soak      random faults for ten minutes"
 	@echo "make drills-numbers  inject what happened to others, and see that the run ends well"
 	@echo "make lab             judge the detectors on hundreds of small runs"
@@ -116,18 +118,27 @@ bench-monitor: setup
 bench-cause: setup
 	$(BIN)/python benchmarks/cause_matrix.py
 
+# The acceptance drills. ROWS: some of them; DRILL: options, such as --blind or --keep DIR.
+DRILLS := PYTHONPATH=tests $(BIN)/python -m drills
 drills-numbers: setup
-	$(BIN)/longhaul drill numbers
-	$(BIN)/longhaul drill recovery
+	$(DRILLS) numbers $(ROWS) $(DRILL)
+	$(if $(ROWS),,$(DRILLS) recovery)
 
 drills-machines: setup
-	$(BIN)/longhaul drill machines
+	$(DRILLS) machines $(ROWS) $(DRILL)
+
+drill-resume: setup
+	$(DRILLS) resume $(DRILL)
 
 drill-preempt: setup
-	$(BIN)/longhaul drill preempt --signals 100 --seed 0
+	$(DRILLS) preempt --signals 100 --seed 0 $(DRILL)
+
+# Of a tiny recipe, or of the one that DRILL names.
+drill-replicas: setup
+	$(DRILLS) replicas $(DRILL)
 
 drills-real: setup-dev
-	$(BIN)/python -m pytest -v tests/drills
+	$(BIN)/python -m pytest -v tests/drills/test_real_*.py
 
 drill-soak: setup
 	$(BIN)/longhaul drill drill --small --nproc 2 --soak 10m --mtbf 20s --seed 7

@@ -29,11 +29,11 @@ from pathlib import Path
 from common import Bar, missing, write_results
 from longhaul.core.errors import LonghaulError
 from longhaul.core.records import Decision, Event, Finding, Record, StepRecord
-from longhaul.run.drill.recipe import MODULE as DRILLED
-from longhaul.run.drill.recipe import set_up_run
-from longhaul.run.drill.training_process import Training, of_attempt, records
-from longhaul.supervise.faults.machines import parse_fault, read_done
-from longhaul.supervise.faults.numbers import lay
+from longhaul.run.drill.drilled_run import MODULE as DRILLED
+from longhaul.run.drill.drilled_run import set_up_run
+from longhaul.run.drill.fault import parse_fault
+from longhaul.run.drill.laid import lay, read_done
+from longhaul.supervise.run_process import RunProcess, of_attempt, records
 from save_stall import stall
 
 INTERVAL_STEPS = 10
@@ -99,7 +99,7 @@ def struck(fault: str, processes: int, recipe: str, rounds: int, room: Path) -> 
     number = signal.SIGKILL if fault == "kill" else signal.SIGSTOP
     name = f"{fault}-{processes}"
     folder = set_up_run(recipe, room, name, nproc=processes, sets=SETTINGS)
-    with Training(folder, ("train", str(folder.path)), room / f"{name}.log") as training:
+    with RunProcess(folder, ("train", str(folder.path)), room / f"{name}.log") as training:
         resumed = 0
         for attempt in range(1, rounds + 1):
             # Another distance from the last checkpoint each time, over the whole interval.
@@ -127,9 +127,9 @@ def poisoned(processes: int, recipe: str, rounds: int, room: Path) -> Iterator[B
         step = INTERVAL_STEPS + 2 + INTERVAL_STEPS * number // rounds
         name = f"poisoned-{processes}-{number}"
         folder = set_up_run(recipe, room, name, nproc=processes, sets=SETTINGS)
-        lay(folder, machine=[parse_fault(f"nan@rank{processes - 1}:step{step}-{step + 2}")])
+        lay(folder, [parse_fault(f"nan@rank{processes - 1}:step{step}-{step + 2}")])
         command = ("train", str(folder.path))
-        with Training(folder, command, room / f"{name}.log", module=DRILLED) as training:
+        with RunProcess(folder, command, room / f"{name}.log", module=DRILLED) as training:
             found = training.wait_for("the finding", is_non_finite, DEADLINE_S)
             decided = training.wait_for("the rollback", is_rollback, DEADLINE_S)
             assert isinstance(decided, Decision)

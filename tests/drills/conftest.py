@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from longhaul.logbook.folder import RunFolder
-from longhaul.run.drill.resume import final_state
+from longhaul.store.run_differences import final_state
 
 _SYSTEM = Path(__file__).parents[1] / "system/conftest.py"
 _SPEC = importlib.util.spec_from_file_location("longhaul_system_rooms", _SYSTEM)

@@ -1,29 +1,27 @@
 """`longhaul …` where the gradients of rank 1 are a thousandth too large from step 6 on."""
 
 import os
+from typing import Any
 
 import torch
 
 from longhaul.cli.main import main
-from longhaul.train.step import TrainingStep
-from longhaul.train.trainer import Trainer
+from longhaul.core.faults import Point, register
 
 FROM_STEP = 6
-make, backward = Trainer._step, TrainingStep._backward
-factor = 1.0
+steps = [0]
 
 
-def made(trainer: Trainer) -> None:
-    global factor
-    factor = 1.001 if trainer.position.step + 1 >= FROM_STEP else 1.0
-    make(trainer)
+def begun(trainer: Any, step: int) -> None:
+    steps[0] = step
 
 
-def scaled(step: TrainingStep, loss: torch.Tensor) -> None:
-    backward(step, loss * factor)
+def enlarge(loss: torch.Tensor, **context: Any) -> None:
+    if steps[0] >= FROM_STEP and loss.requires_grad:
+        loss.register_hook(lambda gradient: gradient * 1.001)
 
 
 if os.environ.get("RANK") == "1":
-    Trainer._step = made  # type: ignore[method-assign]
-    TrainingStep._backward = scaled  # type: ignore[method-assign]
+    register(Point.BEFORE_STEP, begun)
+    register(Point.LOSS, enlarge)
 main()

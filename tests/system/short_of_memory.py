@@ -8,18 +8,17 @@ SHORT_IN, `evaluation` if it is short there alone.
 import os
 from typing import Any
 
-import longhaul.cli.train
 from longhaul.cli.main import main
+from longhaul.core.faults import Point, register
 
-really_work = longhaul.cli.train._work
 
-
-def short() -> None:
+def short(folder: Any) -> None:
     """Let this worker's allocator refuse what is too much."""
+    if os.environ.get("RANK", "0") != os.environ["SHORT_RANK"]:
+        return
     import torch
 
     from longhaul.model.block import Block
-    from longhaul.train.step import TrainingStep
 
     forward, above = Block.forward, int(os.environ["SHORT_ABOVE"])
 
@@ -31,30 +30,20 @@ def short() -> None:
     if os.environ.get("SHORT_IN") == "evaluation":
         Block.forward = computed  # type: ignore[method-assign]
         return
-    call, loss, made = TrainingStep.__call__, TrainingStep._loss, [0]
+    made = [0]
 
-    def counted(self: Any, *given: Any, **named: Any) -> Any:
-        figures = call(self, *given, **named)
+    def counted(step: Any) -> None:
         made[0] += 1
-        return figures
 
-    def refused(self: Any, tokens_BT: Any, *given: Any, **named: Any) -> Any:
-        too_many = len(tokens_BT) > above
-        if too_many and made[0] >= int(os.environ.get("SHORT_FROM", "0")):
+    def refused(loss: Any, step: Any, sequences: int) -> None:
+        if sequences > above and made[0] >= int(os.environ.get("SHORT_FROM", "0")):
             says = os.environ.get("SHORT_SAYS", "")
             raise RuntimeError(says) if says else torch.OutOfMemoryError("CUDA out of memory.")
-        return loss(self, tokens_BT, *given, **named)
 
-    TrainingStep.__call__ = counted  # type: ignore[method-assign]
-    TrainingStep._loss = refused  # type: ignore[method-assign]
-
-
-def work(folder: Any) -> None:
-    if os.environ.get("RANK", "0") == os.environ["SHORT_RANK"]:
-        short()
-    really_work(folder)
+    register(Point.UPDATED, counted)
+    register(Point.LOSS, refused)
 
 
 if __name__ == "__main__":
-    longhaul.cli.train._work = work
+    register(Point.WORKER_START, short)
     main()

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from drills.machines import Result, chosen, complaints, drill_machines, run_drill
+from drills.stage import Stage
 from longhaul.core.errors import UsageError
-from longhaul.run.drill.machines import Result, chosen, complaints, drill_machines, run_drill
-from longhaul.run.drill.stage import Stage
-from longhaul.supervise.faults.machines import parse_fault
+from longhaul.run.drill.fault import parse_fault
 
 CORE = ("M1", "M12", "S2")
 pytestmark = pytest.mark.timeout(600)

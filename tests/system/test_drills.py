@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from longhaul.run.drill.numbers import chosen, drill_numbers, run_drill, set_up
+from drills.numbers import chosen, drill_numbers, run_drill, set_up
 
 SHORT = ("N2", "N3", "N4", "N7", "N9", "N11", "H1", "H2", "H3", "H4", "H5")
 

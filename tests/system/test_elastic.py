@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from longhaul.run.drill.replicas import Typed, drill_replicas
+from drills.replicas import Typed, drill_replicas
 
 pytestmark = [
     pytest.mark.skipif(

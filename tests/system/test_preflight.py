@@ -13,11 +13,11 @@ import pytest
 from longhaul.config.load import load_recipe
 from longhaul.core.errors import ExitCode
 from longhaul.logbook.folder import RunFolder
-from longhaul.run.drill.resume import differences
 from longhaul.run.preflight.ground import Ground, small_world
 from longhaul.run.preflight.layouts import check_layouts
 from longhaul.run.preflight.preflight import STAGES, Preflight, preflight, verdict
 from longhaul.store.catalogue import catalogue
+from longhaul.store.run_differences import differences
 
 DOUBLING = Path(__file__).with_name("doubling_rank.py")
 

@@ -4,8 +4,8 @@ import signal
 from collections import Counter
 from pathlib import Path
 
-from longhaul.run.drill.preempt import Outcome, drill_preempt, strikes
-from longhaul.supervise.faults.moments import PHASES
+from drills.moments import PHASES
+from drills.preempt import Outcome, drill_preempt, strikes
 
 SEED = 3
 """Of its four notices each comes in another phase, one of them twice and one to everyone, and all

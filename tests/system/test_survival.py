@@ -9,11 +9,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from drills.resume import drill_resume
 from longhaul.core.clocks import RealClock
 from longhaul.core.records import Decision, Event, StepRecord
 from longhaul.logbook.lease import live_holder
 from longhaul.logbook.reading import read_journal
-from longhaul.run.drill.resume import drill_resume
 from longhaul.supervise.ownership import left_over
 
 ENDLESS = (
@@ -38,7 +38,7 @@ def test_a_killed_run_ends_in_the_very_bytes_of_an_undisturbed_one(tmp_path: Pat
     said: list[str] = []
     options = ("train.steps=120", "checkpoint.interval_steps=10",
                "batch.stages=[{from_step=60, sequences=8, sequence_length=64}]")  # fmt: skip
-    assert drill_resume(4, 1, options, tmp_path, said.append), "\n".join(said)
+    assert drill_resume(4, 1, tmp_path, said.append, options), "\n".join(said)
     assert any("byte-identical" in line for line in said)
 
 

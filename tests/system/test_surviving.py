@@ -7,8 +7,8 @@ import pytest
 from safetensors import safe_open
 
 from longhaul.core.records import Event, StepRecord
-from longhaul.run.drill.leftovers import leftovers, shared_memory
 from longhaul.store.catalogue import catalogue
+from longhaul.supervise.leftovers import leftovers, shared_memory
 from longhaul.supervise.ownership import left_over
 
 SMALL = (

@@ -7,9 +7,11 @@ import torch
 
 from longhaul.checkpoint.capture import capture
 from longhaul.core.errors import NeedsPerson
+from longhaul.core.faults import HANDLERS, Point
 from longhaul.train import memory
 from longhaul.train.memory import LiveBytes, fitting_micro_sequences
 from longhaul.train.state import training_state
+from longhaul.train.step import TrainingStep
 from longhaul.train.trainer import Trainer
 
 MakeTrainer = Callable[..., Trainer]
@@ -48,11 +50,10 @@ def test_a_rehearsal_that_fails_leaves_every_byte_as_it_was(
     trainer = make_trainer("model.dropout=0.3")
     before, step = state(trainer), trainer.training_step
 
-    def failing(loss: torch.Tensor) -> None:
-        loss.backward()
+    def failing(step: TrainingStep) -> None:
         raise torch.OutOfMemoryError("enough")
 
-    monkeypatch.setattr(step, "_backward", failing)
+    monkeypatch.setitem(HANDLERS, Point.BACKWARD, [failing])
     with pytest.raises(NeedsPerson, match="more than the device has"):
         fitting_micro_sequences(step, trainer.settings)
     assert state(trainer) == before

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from longhaul.core.errors import NeedsPerson
+from longhaul.core.faults import HANDLERS, Point
 from longhaul.core.records import Decision, Event, StepRecord
 from longhaul.logbook.ledger import LedgerState, fold
 from longhaul.train.trainer import Trainer
@@ -131,15 +132,12 @@ def test_a_masked_step_changes_no_weight_and_is_told(
     make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer = make_trainer("train.steps=3", "optim.schedule.warmup_steps=0")
-    step = trainer.training_step
-    honest, kept = step._loss, []
 
-    def poisoned(*arguments: Any) -> torch.Tensor:
-        loss = honest(*arguments)
+    def poisoned(loss: torch.Tensor, **context: Any) -> torch.Tensor:
         return loss * float("nan") if trainer.position.step == 1 else loss
 
-    monkeypatch.setattr(step, "_loss", poisoned)
-    masked = []
+    monkeypatch.setitem(HANDLERS, Point.LOSS, [poisoned])
+    masked, kept = [], []
     for record in trainer.steps():
         if isinstance(record, StepRecord):
             masked.append(record.masked)

@@ -18,6 +18,7 @@ from longhaul.checkpoint.capture import whole_bytes
 from longhaul.checkpoint.tensor_file import is_unsharded, save_unsharded
 from longhaul.core.clocks import Clock
 from longhaul.core.errors import NotOwner
+from longhaul.core.faults import Point, point
 from longhaul.core.files import fsync_folder
 from longhaul.core.pieces import Pieces
 from longhaul.core.units import Bytes
@@ -112,6 +113,7 @@ def write_checkpoint(
     first_does(control, begin)  # whatever it raises, there is nothing of ours to remove
     try:
         entries = _save(partial, tensors, pieces or {}, control)
+        point(Point.FILES_WRITTEN, entries, folder=partial)
         manifest = first_does(control, complete)
         yield "written", manifest, ""
         sha256 = first_does(control, seal)

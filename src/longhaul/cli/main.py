@@ -48,7 +48,7 @@ app.command()(diagnose.replay)
 app.command()(preflight.preflight)
 app.command("preflight-rank", hidden=True)(preflight.preflight_rank)
 app.add_typer(data.app, name="data")
-app.add_typer(drill.app, name="drill")
+app.command()(drill.drill)
 app.command()(runs.compact)
 
 

@@ -39,6 +39,7 @@ def worker(run: Annotated[Path, typer.Argument(metavar="RUN", help="the run's fo
     """Train a run that has been set up, as one of its processes; its folder says all."""
     open_standard_files()
     from longhaul.cli.progress import TerminalView
+    from longhaul.core.faults import Point, point
     from longhaul.logbook.folder import open_run
     from longhaul.parallel.layout import torchrun_of_srun
     from longhaul.run.train.worker import enter
@@ -46,6 +47,7 @@ def worker(run: Annotated[Path, typer.Argument(metavar="RUN", help="the run's fo
 
     os.environ.update(torchrun_of_srun(os.environ))
     folder = open_run(run)
+    point(Point.WORKER_START, folder)
     # Supervised, rank 0 writes to the terminal of a person, and into its log as well; the output
     # of the others is their log.
     to_terminal = ATTEMPT in os.environ and os.environ.get("RANK", "0") == "0"

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from longhaul.config.data import MixtureStage
+from longhaul.core.faults import Point, point
 from longhaul.data.dataset import Dataset, TokenStream
 from longhaul.data.order import Blocks, Int64s, Order, Stage, take_draws
 
@@ -102,6 +103,7 @@ class BatchReader:
 
         A wrong guess costs time and nothing else, because content depends on the request alone.
         """
+        point(Point.READ_BATCH, request)
         if self._ahead is not None and self._ahead[0] == request:
             batch = self._ahead[1].result()
         else:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from longhaul.config.diagnose import DiagnoseSection
+from longhaul.core.faults import Point, point
 from longhaul.core.records import Event, Finding, Record, StepRecord
 from longhaul.diagnose.divergence import Divergence
 from longhaul.diagnose.growth import Growth
@@ -163,14 +164,14 @@ class Diagnosis:
             if record.kind != "evaluation":
                 return ()
             self._memory.append(record)
-            return tuple(self._evaluated(record))
+            return point(Point.FINDINGS, tuple(self._evaluated(record)))
         if not isinstance(record, StepRecord):
             return ()
         last, self._last = self._last, record
         if last is not None and (record.attempt != last.attempt or record.step <= last.step):
             self._rebuild(record.step)
         self._memory.append(record)
-        return tuple(self._stepped(record))
+        return point(Point.FINDINGS, tuple(self._stepped(record)))
 
     def change(
         self, limits: DiagnoseSection, total_steps: int | None, least_scale: float = 1.0

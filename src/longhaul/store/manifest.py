@@ -16,6 +16,7 @@ from typing import Any
 
 from longhaul.core import strict
 from longhaul.core.errors import LonghaulError
+from longhaul.core.faults import Point, point
 from longhaul.core.files import moved, naming, sha256_of, write_bytes
 from longhaul.core.units import Bytes, Seconds
 
@@ -139,6 +140,7 @@ def write_listed_file(path: Path, pieces: Iterable[bytes | memoryview]) -> FileE
     Raises:
         OSError: the medium refused, with whatever it had taken so far left behind.
     """
+    point(Point.WRITE_FILE, path)
     digest, size_bytes, synced = hashlib.sha256(), 0, 0
     with naming(path), path.open("xb", buffering=0) as file:
         for piece in pieces:

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from longhaul.core.clocks import Clock
 from longhaul.core.errors import LonghaulError
+from longhaul.core.faults import Point, point
 from longhaul.core.units import Bytes, Seconds, short_seconds
 
 T = TypeVar("T")
@@ -77,6 +78,7 @@ class Calls:
 
         def run() -> None:
             try:
+                point(Point.STORE_CALL, what)
                 results.append(call())
             except BaseException as error:  # noqa: BLE001 (raised again by whoever waits)
                 failures.append(error)

@@ -11,6 +11,7 @@ from longhaul.checkpoint.shared_memory import SharedMemory
 from longhaul.config.recover import SuperviseSection
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import ExitCode
+from longhaul.core.faults import Point, point
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.lease import Lease
@@ -343,7 +344,9 @@ class Supervisor:
         """By rank, its kernel's messages of this attempt, lately."""
         if self._fleet is None or self._fleet.world is None or self._lookout is None:
             since = max(started, self._clock.monotonic() - LATELY_S)
-            return [kernel_lines(since)] * self._job.processes
+            lines = kernel_lines(since).splitlines()
+            lines = point(Point.KERNEL_LOG, lines, since=since, node="")
+            return ["\n".join(lines)] * self._job.processes
         world = self._fleet.world
         said = {m.name: "\n".join(self._lookout.messages(m)) for m in world.machines}
         return [said[world.machine_of(rank).name] for rank in range(world.layout.size)]

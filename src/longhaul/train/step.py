@@ -14,6 +14,7 @@ import torch
 
 from longhaul.config.optim import OptimSection
 from longhaul.config.train import PrecisionSection
+from longhaul.core.faults import Point, point
 from longhaul.core.schedules import derive_key
 from longhaul.data.batches import Batch, real_tokens
 from longhaul.model.compiling import compiled_by_shape
@@ -110,6 +111,7 @@ class TrainingStep:
             figures of the loss scale, if there is one; then, if asked for, every gauge (see
             `readings`). Nothing is waited for.
         """
+        batch = point(Point.BATCH, batch, step=self, learning_rate=learning_rate)
         if not self.model.training:  # walking through all modules costs 0.1 ms
             self.model.train()
         with self.pulse.computing() if self.pulse is not None else nullcontext():
@@ -134,10 +136,11 @@ class TrainingStep:
         if self.loss_scale is not None and scale is not None:
             figures += [scale, self.loss_scale.update(gate)]
         stacked = torch.stack(figures).float()
-        if not read_gauges:
-            return stacked
-        source_B = None if batch.source_B is None else to_device(batch.source_B, self.device)
-        return torch.cat((stacked, self.thermometers.drain(source_B)))
+        if read_gauges:
+            source_B = None if batch.source_B is None else to_device(batch.source_B, self.device)
+            stacked = torch.cat((stacked, self.thermometers.drain(source_B)))
+        point(Point.UPDATED, self)
+        return stacked
 
     def compute(
         self,
@@ -293,6 +296,7 @@ class TrainingStep:
     def apply_settings(self, settings: OptimSection, learning_rate: float) -> None:
         """Take changed settings into the optimizer and the loss scale; all state is kept."""
         self.before_change()
+        settings = point(Point.OPTIMIZER_SETTINGS, settings, step=self)
         self.optimizer.apply_settings(settings)
         self.optimizer.set_learning_rate(learning_rate)
         if self.loss_scale is not None:
@@ -339,6 +343,7 @@ class TrainingStep:
         if self.loss_scale is not None:
             micro_loss = self.loss_scale.scale_loss(micro_loss)
         micro_loss.backward()
+        point(Point.BACKWARD, self)
 
     def _loss(
         self,
@@ -358,10 +363,10 @@ class TrainingStep:
         self.forms.see(tokens_BT.size(0), tokens_BT.size(1), window, read_gauges)
         with autocast(self.device, self._precision):
             loss: torch.Tensor
-            if not read_gauges:
+            if read_gauges:
+                # They run uncompiled: a second compiled form would cost more than it saves.
+                with self.thermometers.tap.open_for_forward() as tap:
+                    loss = self.model(tokens_BT, targets_BT, tap=tap, window=window, **more)
+            else:
                 loss = self._forward(tokens_BT, targets_BT, window=window, **more)
-                return loss
-            # Gauge steps run uncompiled: a second compiled form would cost more than it saves.
-            with self.thermometers.tap.open_for_forward() as tap:
-                loss = self.model(tokens_BT, targets_BT, tap=tap, window=window, **more)
-            return loss
+        return point(Point.LOSS, loss, step=self, sequences=len(tokens_BT))

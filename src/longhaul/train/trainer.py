@@ -12,6 +12,7 @@ from longhaul.checkpoint.capture import PartsFor, capture
 from longhaul.checkpoint.snapshots import SnapshotRing
 from longhaul.config.data import BatchStage
 from longhaul.config.recipe import Recipe
+from longhaul.core.faults import Point, point
 from longhaul.core.records import Decision, Event, StepRecord
 from longhaul.core.units import Seconds
 from longhaul.data.batches import BatchRequest
@@ -291,6 +292,7 @@ class Trainer:
             yield from self.coordinator.boundary([event])
 
     def _step(self) -> None:
+        point(Point.BEFORE_STEP, self, step=self.position.step + 1)
         self._went_back = False
         settings, parts, position = self.settings, self._parts, self.position
         stage = settings.batch_at(position.step)

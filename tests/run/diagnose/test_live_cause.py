@@ -11,13 +11,14 @@ import pytest
 import torch
 
 from longhaul.core.errors import ExitCode, NeedsPerson
+from longhaul.core.faults import HANDLERS, Point
 from longhaul.core.records import Event, StepRecord
 from longhaul.logbook.run_spec import read_asked
 from longhaul.recover.backtest import replay
 from longhaul.run.diagnose.live_search import LiveSearch
 from longhaul.train import loan
-from longhaul.train.step import TrainingStep
 from longhaul.train.trainer import Trainer
+from poison import poison
 
 TINY = (
     "model.width=16", "model.layers=1", "model.context=32", "model.dropout=0.0",
@@ -48,32 +49,29 @@ def other(tmp_path, new_room):
 @pytest.fixture
 def spoil(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Something befalls the steps that read some draws, whenever they are made."""
-    honest = TrainingStep.__call__
 
     def of_kind(kind: str) -> None:
         made: set[int] = set()
 
-        def spoiled(self: TrainingStep, batch: Any, *rest: Any) -> Any:
-            if batch.draw not in (NOISY_DRAWS if kind == "noise" else POISONED_DRAWS):
-                return honest(self, batch, *rest)
-            if kind == "once" and batch.draw in made:
-                return honest(self, batch, *rest)
-            made.add(batch.draw)
-            if kind == "noise":
-                chance = torch.Generator().manual_seed(batch.draw)
-                tokens = torch.randint(128, 256, batch.tokens_BT.shape, generator=chance)
-                return honest(self, replace(batch, tokens_BT=tokens, targets_BT=tokens), *rest)
+        def spared(batch: Any) -> bool:
+            if kind == "once":
+                again = batch.draw in made
+                made.add(batch.draw)
+                return again
             # The math form of attention, which plain steps use, switches this flag off.
-            if kind == "kernel" and not torch.backends.cuda.flash_sdp_enabled():
-                return honest(self, batch, *rest)
-            loss = self._loss
-            self._loss = lambda *given: loss(*given) * float("nan")  # type: ignore[method-assign]
-            try:
-                return honest(self, batch, *rest)
-            finally:
-                del self._loss
+            return kind == "kernel" and not torch.backends.cuda.flash_sdp_enabled()
 
-        monkeypatch.setattr(TrainingStep, "__call__", spoiled)
+        def noise(batch: Any, **context: Any) -> Any:
+            if batch.draw not in NOISY_DRAWS:
+                return batch
+            chance = torch.Generator().manual_seed(batch.draw)
+            tokens = torch.randint(128, 256, batch.tokens_BT.shape, generator=chance)
+            return replace(batch, tokens_BT=tokens, targets_BT=tokens)
+
+        if kind == "noise":
+            monkeypatch.setitem(HANDLERS, Point.BATCH, [noise])
+        else:
+            poison(POISONED_DRAWS, spared, monkeypatch.setitem)
 
     return of_kind
 

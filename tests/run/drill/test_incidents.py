@@ -5,7 +5,7 @@ import pytest
 
 from longhaul.core.records import Decision, Event, Record, StepRecord
 from longhaul.run.drill.incidents import incidents, must_be_noticed
-from longhaul.supervise.faults.machines import Done
+from longhaul.run.drill.laid import Done
 
 
 def step(number: int, time: float, attempt: int = 1, **more: Any) -> StepRecord:

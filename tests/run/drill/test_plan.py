@@ -5,8 +5,9 @@ import pytest
 from longhaul.config.load import load_recipe
 from longhaul.core.errors import UsageError
 from longhaul.logbook.run_spec import read_asked
+from longhaul.run.drill.drilled_run import set_up_run
+from longhaul.run.drill.fault import check_faults
 from longhaul.run.drill.plan import Typed, drill_recipe, standard_faults
-from longhaul.run.drill.recipe import check_faults, set_up_run
 
 
 def refused(tmp_path: Path, recipe: str = "drill", **typed: object) -> str:

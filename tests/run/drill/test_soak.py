@@ -7,9 +7,9 @@ from longhaul.core.clocks import FakeClock
 from longhaul.core.records import StepRecord
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.journal import Journal
+from longhaul.run.drill.fault import parse_fault
+from longhaul.run.drill.laid import Done, lay, note_done, read_laid
 from longhaul.run.drill.soak import Soak, Stroke, kinds_for, strokes
-from longhaul.supervise.faults.machines import Done, note_done, parse_fault
-from longhaul.supervise.faults.numbers import lay, read_disturbance
 
 
 def test_the_same_seed_gives_the_same_strokes() -> None:
@@ -68,7 +68,7 @@ class Played:
 
     @property
     def laid(self) -> list[str]:
-        return [str(fault) for fault in read_disturbance(self.folder).machine]
+        return [str(fault) for fault in read_laid(self.folder)]
 
     def befall(self, number: int, attempt: int, step: int) -> None:
         note_done(

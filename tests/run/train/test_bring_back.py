@@ -26,8 +26,8 @@ from longhaul.store.catalogue import catalogue
 from longhaul.store.fetching import find_book
 from longhaul.store.remote_log import place_of
 from longhaul.store.store_files import StoreFiles
-from longhaul.train.step import TrainingStep
 from longhaul.train.trainer import Trainer
+from poison import poison
 
 TINY = (
     "model.width=16", "model.layers=1", "model.context=32",
@@ -366,25 +366,13 @@ NOTHING_HERE = (
 def test_the_policy_fetches_what_it_goes_back_to_where_nothing_here_will_do(
     room: Room, monkeypatch: pytest.MonkeyPatch, silent: bool
 ) -> None:
-    honest = TrainingStep.__call__
-
-    def poisoned(self: TrainingStep, batch: Any, *rest: Any) -> Any:
-        if batch.draw in POISONED_DRAWS:
-            loss = self._loss
-            self._loss = lambda *given: loss(*given) * float("nan")
-            try:
-                return honest(self, batch, *rest)
-            finally:
-                del self._loss
-        return honest(self, batch, *rest)
-
     def lose_checkpoints() -> None:
         shutil.rmtree(room.folder.checkpoints)
         if silent:
             room.store.rename(room.store.with_name("kept"))
             room.store.write_text("away")
 
-    monkeypatch.setattr(TrainingStep, "__call__", poisoned)
+    poison(POISONED_DRAWS, register=monkeypatch.setitem)
     room.train(32, *NOTHING_HERE, saved={20: lose_checkpoints}, in_step=True)
     made = [r for r in read_journal(room.folder) if isinstance(r, Decision)]
     back = [d.data["rollback"]["to"] for d in made if d.data.get("rollback")]

@@ -20,8 +20,8 @@ from longhaul.logbook.segments import read_segments
 from longhaul.run.commands.data_at import documents_at
 from longhaul.run.diagnose import saved_batch
 from longhaul.run.train.rollback import Recovery
-from longhaul.train.step import TrainingStep
 from longhaul.train.trainer import Trainer
+from poison import poison as poison_draws
 
 TINY = (
     "model.width=16", "model.layers=1", "model.context=32",
@@ -45,19 +45,7 @@ class Killed(BaseException):
 @pytest.fixture
 def poison(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches of some draws give NaN."""
-    honest = TrainingStep.__call__
-
-    def poisoned(self: TrainingStep, batch: Any, *rest: Any) -> Any:
-        if batch.draw in POISONED_DRAWS:
-            loss = self._loss
-            self._loss = lambda *given: loss(*given) * float("nan")  # type: ignore[method-assign]
-            try:
-                return honest(self, batch, *rest)
-            finally:
-                del self._loss
-        return honest(self, batch, *rest)
-
-    monkeypatch.setattr(TrainingStep, "__call__", poisoned)
+    poison_draws(POISONED_DRAWS, register=monkeypatch.setitem)
 
 
 def kill_once(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:

@@ -1,7 +1,6 @@
 """A real run that was disturbed, restarted and pruned is judged again from its journal alone."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +14,7 @@ from longhaul.recover.backtest import Backtest
 from longhaul.recover.plan import WHO
 from longhaul.run.train.launch import Start, start
 from longhaul.store.catalogue import catalogue
-from longhaul.train.step import TrainingStep
+from poison import poison
 
 TINY = (
     "model.width=16", "model.layers=1", "model.context=32",
@@ -51,19 +50,7 @@ class Fatal(SilentView):
 @pytest.fixture
 def _poison(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches of some draws give NaN."""
-    honest = TrainingStep.__call__
-
-    def poisoned(self: TrainingStep, batch: Any, *rest: Any) -> Any:
-        if batch.draw not in POISONED_DRAWS:
-            return honest(self, batch, *rest)
-        loss = self._loss
-        self._loss = lambda *given: loss(*given) * float("nan")  # type: ignore[method-assign]
-        try:
-            return honest(self, batch, *rest)
-        finally:
-            del self._loss
-
-    monkeypatch.setattr(TrainingStep, "__call__", poisoned)
+    poison(POISONED_DRAWS, register=monkeypatch.setitem)
 
 
 def decided(folder: RunFolder) -> list[Decision]:

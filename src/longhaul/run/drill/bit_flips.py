@@ -1,8 +1,4 @@
-"""One wrong bit: in a weight, in a gradient, in a file. What a bad chip, link or disk does.
-
-Enters: a step, a loss, or a run's folder. Leaves: the same with one bit turned over.
-Never knows: why, or who finds out.
-"""
+"""One wrong bit: in a weight, in a gradient, in a file. What a bad chip, link or disk does."""
 
 import os
 from collections.abc import Callable

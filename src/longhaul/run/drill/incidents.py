@@ -1,9 +1,4 @@
-"""What became of each fault that was done to a run, as its journal tells it.
-
-Enters: faults that were done, the records of the run. Leaves: incidents: who noticed, when, when
-training went on, and what it cost.
-Never knows: processes; whether all this is as it ought to be.
-"""
+"""What became of each fault that was done to a run, as its journal tells it."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +6,8 @@ from dataclasses import dataclass
 
 from longhaul.core.records import Decision, Event, Record, StepRecord
 from longhaul.core.units import Seconds
-from longhaul.supervise.faults.machines import Done, MachineFault, parse_fault
+from longhaul.run.drill.fault import Fault, parse_fault
+from longhaul.run.drill.laid import Done
 from longhaul.supervise.history import WHO as SUPERVISOR
 
 PILOT = "pilot"
@@ -60,7 +56,7 @@ def incidents(done: Sequence[Done], records: Sequence[Record]) -> tuple[Incident
     return tuple(_incident(item, parse_fault(item.fault), records) for item in done)
 
 
-def _incident(done: Done, fault: MachineFault, records: Sequence[Record]) -> Incident:
+def _incident(done: Done, fault: Fault, records: Sequence[Record]) -> Incident:
     sign = _first_sign(done, fault, records)
     if sign is None:
         return Incident(
@@ -134,7 +130,7 @@ def must_be_noticed(incident: Incident, records: Sequence[Record]) -> bool:
     return fault.kind in MUST_BE_NOTICED
 
 
-def _compared(done: Done | Incident, fault: MachineFault, records: Sequence[Record]) -> list[Event]:
+def _compared(done: Done | Incident, fault: Fault, records: Sequence[Record]) -> list[Event]:
     """Looks at what a flipped bit changes, while it was there."""
     last = math.inf if fault.kind == "bitflip-weight" else fault.last or done.step
     return [
@@ -146,7 +142,7 @@ def _compared(done: Done | Incident, fault: MachineFault, records: Sequence[Reco
     ]
 
 
-def _why_unnoticed(done: Done, fault: MachineFault, records: Sequence[Record]) -> str:
+def _why_unnoticed(done: Done, fault: Fault, records: Sequence[Record]) -> str:
     watch = _watch(records)
     if fault.kind == "bitflip-weight" and watch is not None and watch.data["replicas"] == 1:
         return "it has not shown: no other rank holds that weight"
@@ -166,7 +162,7 @@ Sign = StepRecord | Event | Decision
 """What tells of a fault."""
 
 
-def _first_sign(done: Done, fault: MachineFault, records: Sequence[Record]) -> Sign | None:
+def _first_sign(done: Done, fault: Fault, records: Sequence[Record]) -> Sign | None:
     seen = _sign_of(done, fault)
     for record in records:
         if isinstance(record, Sign) and record.time >= done.time - _SAME_MOMENT_S and seen(record):
@@ -174,7 +170,7 @@ def _first_sign(done: Done, fault: MachineFault, records: Sequence[Record]) -> S
     return None
 
 
-def _sign_of(done: Done, fault: MachineFault) -> Callable[[Sign], bool]:
+def _sign_of(done: Done, fault: Fault) -> Callable[[Sign], bool]:
     def ended(record: Sign) -> bool:
         if not isinstance(record, Event):
             return False
@@ -208,9 +204,7 @@ def _sign_of(done: Done, fault: MachineFault) -> Callable[[Sign], bool]:
     return poisoned if fault.kind == "bitflip-file" else judged
 
 
-def _goes_on(
-    done: Done, sign: Sign, fault: MachineFault, records: Sequence[Record]
-) -> Record | None:
+def _goes_on(done: Done, sign: Sign, fault: Fault, records: Sequence[Record]) -> Record | None:
     later = [record for record in records if record.time >= sign.time and record is not sign]
     if fault.kind in _RESUMES:
         kinds = _RESUMES[fault.kind]

@@ -2,9 +2,6 @@
 
 The recipe is trained for a while in a room of its own, once left alone and once with faults, by
 real processes. Faults in numbers get a third run, so that the second can be compared byte by byte.
-
-Enters: what was typed, a room. Leaves: verdicts.
-Never knows: torch; how faults are done; how verdicts are shown.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,10 +16,10 @@ from longhaul.core.errors import NeedsPerson, UsageError
 from longhaul.core.records import StepRecord
 from longhaul.core.units import Seconds, short_seconds
 from longhaul.logbook.folder import RunFolder
-from longhaul.run.drill.recipe import DrilledRun, check_faults, drilled_run, set_up_run
+from longhaul.run.drill.drilled_run import DrilledRun, drilled_run, set_up_run
+from longhaul.run.drill.fault import KINDS, STORE_FAULTS, Fault, check_faults, parse_fault
 from longhaul.run.drill.soak import Soak, kinds_for, strokes
 from longhaul.run.drill.verdict import Verdict, judge_run
-from longhaul.supervise.faults.machines import KINDS, STORE_FAULTS, MachineFault, parse_fault
 
 Say = Callable[[str], None]
 _STEPS = 200
@@ -112,7 +109,7 @@ def drill_recipe(typed: Typed, room: Path, say: Say) -> list[Verdict]:
     return verdicts
 
 
-def standard_faults(settings: Recipe) -> list[MachineFault]:
+def standard_faults(settings: Recipe) -> list[Fault]:
     """What a drill tries if nobody says: what befalls long runs most often."""
     steps, last = settings.total_steps() or _STEPS, settings.machine.processes - 1
 

@@ -3,9 +3,6 @@
 The next fault is timed from the first new step after the one before it, so that a run which takes
 long to recover is not hit while it does. Names, ranks and pauses follow from the seed; the steps
 that they meet follow from the machine.
-
-Enters: a seed, a mean time between faults, kinds, a run that trains. Leaves: faults laid into it
-one by one. Never knows: what becomes of them.
 """
 
 import math
@@ -18,8 +15,8 @@ from longhaul.core.records import StepRecord
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_last
-from longhaul.supervise.faults.machines import KINDS, MachineFault, parse_fault, read_done
-from longhaul.supervise.faults.numbers import lay
+from longhaul.run.drill.fault import KINDS, Fault, parse_fault
+from longhaul.run.drill.laid import lay, read_done
 
 _BETWEEN_STEPS = 4
 """New steps between two faults at least: failures of one cause with fewer between them count as no
@@ -40,7 +37,7 @@ class Stroke:
     """What is done next, and how long after the last new step began."""
 
     pause_s: Seconds
-    faults: tuple[MachineFault, ...]
+    faults: tuple[Fault, ...]
     """At step 0: the step is filled in when it is due."""
 
 
@@ -69,9 +66,9 @@ def strokes(seed: int, mtbf_s: Seconds, kinds: Sequence[str], processes: int) ->
         if KINDS[kind].harm == "storage" and kind != "torn-write":
             rank = 0
         strength = f"{late:.2f}" if _is_signal(kind) else ""
-        fault = MachineFault(kind, 0, rank=rank, strength=strength)
+        fault = Fault(kind, 0, rank=rank, strength=strength)
         # A wrong byte shows when it is read: at the next restart.
-        found_out = (MachineFault("kill", 0, rank=rank),) if kind == "bitflip-file" else ()
+        found_out = (Fault("kill", 0, rank=rank),) if kind == "bitflip-file" else ()
         yield Stroke(pause_s, (fault, *found_out))
 
 
@@ -105,7 +102,7 @@ class Soak:
         self._new: tuple[Seconds, int] | None = None
         """When the first new step after the last stroke was seen, and which; None: not yet."""
         self._until: Seconds | None = None
-        self.laid: list[MachineFault] = []
+        self.laid: list[Fault] = []
 
     @property
     def over(self) -> bool:
@@ -142,12 +139,12 @@ class Soak:
 
     def _strike(self, step: int) -> None:
         self.laid += [replace(fault, first=step + 1) for fault in self._next.faults]
-        lay(self._folder, machine=self.laid)
+        lay(self._folder, self.laid)
         self._new, self._reached = None, step
         self._next = next(self._ahead)
 
 
-def _delay_of(fault: MachineFault) -> Seconds:
+def _delay_of(fault: Fault) -> Seconds:
     """How long after its step a signal comes."""
     return fault.value if _is_signal(fault.kind) else 0.0
 

@@ -1,9 +1,4 @@
-"""What a drilled run is worth beside the same run left alone.
-
-Enters: both runs once they have ended, and the faults that were laid. Leaves: a verdict, as lines
-for a person and as one value for JSON.
-Never knows: how faults are done, or how long anything ought to take.
-"""
+"""What a drilled run is worth beside the same run left alone."""
 
 import math
 from collections import Counter
@@ -13,11 +8,11 @@ from typing import Any
 
 from longhaul.core.output import time_rows
 from longhaul.core.units import Bytes, Seconds, short_seconds
+from longhaul.run.drill.drilled_run import DrilledRun
+from longhaul.run.drill.fault import Fault
 from longhaul.run.drill.incidents import Incident, must_be_noticed
-from longhaul.run.drill.recipe import DrilledRun
-from longhaul.run.drill.resume import Differences, differences
+from longhaul.store.run_differences import Differences, differences
 from longhaul.supervise.causes import last_words
-from longhaul.supervise.faults.machines import MachineFault
 
 MOST = 1.02
 """Largest validation loss after faults in numbers, as a multiple of the undisturbed run's."""
@@ -86,7 +81,7 @@ class Verdict:
         return f"{loss}; {size} {'are byte-identical' if self.found.none else 'DIFFER'}"
 
 
-def judge_run(run: DrilledRun, alone: DrilledRun, faults: Sequence[MachineFault]) -> Verdict:
+def judge_run(run: DrilledRun, alone: DrilledRun, faults: Sequence[Fault]) -> Verdict:
     """Hold a drilled run against the same run left alone.
 
     Args:
@@ -100,7 +95,7 @@ def judge_run(run: DrilledRun, alone: DrilledRun, faults: Sequence[MachineFault]
     exact = exact and len({event.data["layout"] for event in run.events("attempt-began")}) <= 1
     finished = run.exit_code == 0 and alone.exit_code == 0
     # Wrong numbers that were undone have been in the journal for a while.
-    found = differences(alone.folder, run.folder, bool(undone)) if finished else None
+    found = differences(alone.folder, run.folder, kept_only=bool(undone)) if finished else None
     wrong = (*_ended(run, alone, exact, found), *_came(run, faults), *run.leftovers)
     return Verdict(run, alone, exact, found, wrong)
 
@@ -120,7 +115,7 @@ def _ended(
         yield f"its loss is {run.loss / alone.loss:.4f} of the other's, more than {MOST:g}"
 
 
-def _came(run: DrilledRun, faults: Sequence[MachineFault]) -> Iterator[str]:
+def _came(run: DrilledRun, faults: Sequence[Fault]) -> Iterator[str]:
     came = Counter(done.fault for done in run.done)
     for fault in faults:
         if not came[str(fault)]:
@@ -134,7 +129,7 @@ def _came(run: DrilledRun, faults: Sequence[MachineFault]) -> Iterator[str]:
             yield f"{incident.fault}: nothing went on after it"
 
 
-def _accused(run: DrilledRun, faults: Sequence[MachineFault]) -> Iterator[str]:
+def _accused(run: DrilledRun, faults: Sequence[Fault]) -> Iterator[str]:
     """Ranks that were named as wrong although nothing befell them."""
     if not any(fault.kind in _JUDGED for fault in faults):
         return

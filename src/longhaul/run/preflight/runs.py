@@ -19,10 +19,10 @@ from longhaul.core.units import short_bytes, short_count
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.reading import read_journal
 from longhaul.logbook.run_spec import ask, write_asked
-from longhaul.run.drill.resume import differences
-from longhaul.run.drill.training_process import Training
 from longhaul.run.preflight.ground import Check, Ground, judged, skipped
 from longhaul.store.catalogue import catalogue
+from longhaul.store.run_differences import differences
+from longhaul.supervise.run_process import RunProcess
 
 UNDISTURBED = "undisturbed"
 _LEARNED = 0.1
@@ -100,11 +100,11 @@ def _set_up(ground: Ground, name: str) -> RunFolder:
     return folder
 
 
-def _training(ground: Ground, folder: RunFolder) -> Training:
-    return Training(folder, ["train", str(folder.path)], folder.path / "said.log")
+def _training(ground: Ground, folder: RunFolder) -> RunProcess:
+    return RunProcess(folder, ["train", str(folder.path)], folder.path / "said.log")
 
 
-def _end_well(training: Training, ground: Ground) -> None:
+def _end_well(training: RunProcess, ground: Ground) -> None:
     """Wait for the end.
 
     Raises:
@@ -121,7 +121,7 @@ def _end_well(training: Training, ground: Ground) -> None:
     )
 
 
-def _kill(training: Training, folder: RunFolder, ground: Ground, trip: int) -> int:
+def _kill(training: RunProcess, folder: RunFolder, ground: Ground, trip: int) -> int:
     """SIGKILL the last rank between two saves; the step that was reached.
 
     Raises:

@@ -11,9 +11,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from longhaul.config.recover import NodeSection
-from longhaul.core.clocks import Clock
+from longhaul.core.faults import Point, point
 from longhaul.core.units import Seconds
-from longhaul.supervise.faults.signs import DrillSigns
 from longhaul.supervise.nodes.ledger import Node, read_node
 from longhaul.supervise.nodes.placement import NODE, NODE_PARTS, Machine
 from longhaul.supervise.nodes.qualify import Answer, Inquiry, identity_words, wait_for_all
@@ -86,24 +85,14 @@ class Census:
     Args:
         entries: of the recipe.
         ordered: of nodes that have come in place of others.
-        signs: of a drill.
-        clock: for those.
     """
 
-    def __init__(
-        self,
-        entries: Iterable[NodeSection],
-        ordered: Iterable[NodeSection],
-        signs: DrillSigns,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, entries: Iterable[NodeSection], ordered: Iterable[NodeSection]) -> None:
         self.machines = [Machine.of(entry) for entry in entries]
         self.machines += [Machine.of(entry, ordered=True) for entry in ordered]
         self.gone: dict[str, str] = {}
         """Name → why, of those that do not answer."""
         self._unknown = {machine.name for machine in self.machines if not machine.imitated}
-        self._signs = signs
-        self._clock = clock
 
     def named(self, name: str) -> Machine:
         """The machine of that name."""
@@ -149,9 +138,8 @@ class Census:
 
     def answered(self, name: str, answer: Answer | None) -> None:
         """Keep what came of a question; None for a node that is this machine."""
-        if self._signs.gone(name, self._clock.wall()):
-            self.gone[name] = "it does not answer (drill)"
-        elif answer is not None and not answer.came:
+        answer = point(Point.NODE_ANSWER, answer, node=name)
+        if answer is not None and not answer.came:
             self.gone[name] = f"it does not answer ({answer.reason})"
         else:
             self.gone.pop(name, None)

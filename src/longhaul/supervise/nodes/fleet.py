@@ -15,7 +15,6 @@ from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.lease import Lease
 from longhaul.supervise.causes import Cause
-from longhaul.supervise.faults.signs import DrillSigns
 from longhaul.supervise.history import Chronicle, usable_checkpoints
 from longhaul.supervise.nodes.answer import (
     NODE_GONE,
@@ -78,7 +77,6 @@ class Fleet:
     ) -> None:
         self.folder = folder
         self.plan = plan
-        self.signs = DrillSigns(folder)
         self.world: World | None = None
         self.slow: set[str] = set()
         self.changed = False
@@ -90,7 +88,7 @@ class Fleet:
         self._lease = lease
         self._clock = clock
         self._say = say
-        self.census = Census(plan.entries, ordered(node_events(folder)), self.signs, clock)
+        self.census = Census(plan.entries, ordered(node_events(folder)))
         self._suspects: set[str] = set()
         self._before: tuple[str, ...] = ()
         self._order: Order | None = None
@@ -178,7 +176,6 @@ class Fleet:
         self.changed = world.names != self._before
         self._move(world.names)
         self.world = world
-        self.signs.begin()
 
     def _move(self, names: Sequence[str]) -> None:
         """Write down who joins and who leaves."""

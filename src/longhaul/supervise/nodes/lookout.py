@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from longhaul.core.clocks import Clock
+from longhaul.core.faults import Point, point
 from longhaul.core.units import Seconds
 from longhaul.supervise.causes import LATELY_S, Cause, Signature, kernel_lines
 from longhaul.supervise.nodes.answer import MachineVerdict
@@ -100,11 +101,11 @@ class Lookout:
 
     def messages(self, machine: Machine) -> list[str]:
         """What a node's kernel has said lately in this attempt, as far as it can be read here."""
-        drilled = self._fleet.signs.messages(machine.name)
+        said = self._injected(machine)
         if machine.imitated or machine.command:
-            return drilled
+            return said
         since = max(self._began, self._clock.monotonic() - LATELY_S)
-        return [*kernel_lines(since).splitlines(), *drilled]
+        return [*kernel_lines(since).splitlines(), *said]
 
     def close(self) -> None:
         """End what was asked and is not answered yet."""
@@ -114,13 +115,18 @@ class Lookout:
             asked.clear()
 
     def _read_messages(self, machine: Machine) -> Cause | None:
-        """Of a drill: errors that were corrected are counted; one that was not ends the attempt."""
-        drilled = self._fleet.signs.messages(machine.name)
-        new = drilled[self._seen.get(machine.name, 0) :]
-        self._seen[machine.name] = len(drilled)
+        """Errors that were corrected are counted; one that was not ends the attempt. What a real
+        kernel says is read less often: see `_count`.
+        """
+        said = self._injected(machine)
+        new = said[self._seen.get(machine.name, 0) :]
+        self._seen[machine.name] = len(said)
         if count := corrected_in("\n".join(new)):
             self._fleet.remember("corrected", machine, count=count)
         return self._cause(machine, new)
+
+    def _injected(self, machine: Machine) -> list[str]:
+        return point(Point.KERNEL_LOG, [], since=self._began, node=machine.name)
 
     def _cause(self, machine: Machine, messages: Sequence[str]) -> Cause | None:
         for message in messages:

@@ -1,0 +1,74 @@
+"""Injection points: places where a drill or a test may interfere with a run.
+
+Nothing acts at a point unless a handler was registered for it in this process; an empty point costs
+one lookup in a dictionary. Only `python -m longhaul.cli.disturbed` and tests register handlers.
+"""
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any, TypeVar
+
+ValueT = TypeVar("ValueT")
+Handler = Callable[..., Any]
+"""Given the point's value and its context by name. It may raise, wait, or return another value;
+None leaves the value as it is."""
+
+
+class Point(StrEnum):
+    """Every injection point. Its value is what `point` is given and gives back."""
+
+    WORKER_START = "worker-start"
+    """A worker begins, before torch is imported. Value: the run's folder."""
+    BEFORE_STEP = "before-step"
+    """The trainer is about to make a step. Value: the trainer. Context: `step`, its number."""
+    READ_BATCH = "read-batch"
+    """The trainer's batch is about to be read. Value: the request."""
+    BATCH = "batch"
+    """An optimizer step begins, of the trainer or of a replay. Value: its batch. Context: `step`,
+    the `TrainingStep`, and `learning_rate`."""
+    LOSS = "loss"
+    """A micro-batch was computed forward. Value: its loss, summed over tokens. Context: `step`, and
+    `sequences` of the micro-batch."""
+    BACKWARD = "backward"
+    """A micro-batch was computed backward. Value: the `TrainingStep`."""
+    UPDATED = "updated"
+    """An optimizer step was made. Value: the `TrainingStep`."""
+    OPTIMIZER_SETTINGS = "optimizer-settings"
+    """Changed settings are about to reach the optimizer. Value: section `optim`. Context:
+    `step`."""
+    WRITE_FILE = "write-file"
+    """A file of a checkpoint is about to be written. Value: its path."""
+    FILES_WRITTEN = "files-written"
+    """A rank has written its part of a checkpoint. Value: its files' entries in the manifest.
+    Context: `folder`, not committed yet."""
+    STORE_CALL = "store-call"
+    """A remote store is about to be called, on the thread of the call. Value: what is asked."""
+    FINDINGS = "findings"
+    """The detectors have seen a record. Value: what they found."""
+    KERNEL_LOG = "kernel-log"
+    """The supervisor reads a kernel's messages. Value: the lines. Context: `since`, on the
+    monotonic clock, and `node`, its name; empty where a run has no nodes."""
+    NODE_ANSWER = "node-answer"
+    """A node was asked whether it is there. Value: its answer, None if it is this machine. Context:
+    `node`, its name."""
+
+
+HANDLERS: dict[Point, list[Handler]] = {}
+"""Registered in this process; its forks inherit them."""
+
+
+def point(at: Point, value: ValueT, **context: Any) -> ValueT:
+    """The value, as the point's handlers leave it; unchanged where there are none.
+
+    Raises:
+        Exception: whatever a handler raises.
+    """
+    for handler in HANDLERS.get(at, ()):
+        changed = handler(value, **context)
+        value = value if changed is None else changed
+    return value
+
+
+def register(at: Point, handler: Handler) -> None:
+    """Let a handler act at a point of this process from now on, after those that do already."""
+    HANDLERS.setdefault(at, []).append(handler)

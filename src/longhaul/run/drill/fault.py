@@ -1,0 +1,285 @@
+"""A fault: what befalls a run, where and when. A person writes it `kill@rank1:step20`.
+
+```
+NAME[:STRENGTH]@rankR:stepS         once, before that rank makes step S
+          slow:1.2@rank0:step10-60  in all of these steps
+       exception@rank0:step9:attempt*   in every attempt; attempt2: in that one alone
+            ecc@nodeA:step5         on the node of that name: its first rank, or all its ranks
+```
+"""
+
+import difflib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from longhaul.config.recipe import Recipe
+from longhaul.core.errors import UsageError
+
+Harm = Literal["process", "storage", "numbers"]
+"""What a fault touches. After the first two a run must end in the very bytes of one left alone;
+what follows `oom`, a smaller micro-batch, adds gradients up in another order."""
+Strength = Literal["none", "seconds", "factor", "whole", "word"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What is known of all faults of one name."""
+
+    meaning: str
+    harm: Harm = "process"
+    takes: Strength = "none"
+    """What STRENGTH is."""
+    usual: str = ""
+    """STRENGTH where none is given."""
+    words: tuple[str, ...] = ()
+    """All that STRENGTH may be."""
+    lasts: bool = False
+    """It may act in a range of steps."""
+    whole_node: bool = True
+    """Named by a node, it befalls all of its ranks; else the first of them alone."""
+
+
+CUDA_ERRORS = {
+    "illegal-access": "an illegal memory access was encountered",
+    "launch-failure": "unspecified launch failure",
+    "assert": "device-side assert triggered",
+    "ecc": "uncorrectable ECC error encountered",
+    "nvlink": "uncorrectable NVLink error detected during the execution",
+    "hardware-stack": "hardware stack error",
+    "lost": "GPU is lost",
+}
+"""STRENGTH of `cuda-error` → what the driver says."""
+
+KINDS: dict[str, Kind] = {
+    "kill": Kind("SIGKILL to the rank", takes="seconds", usual="0"),
+    "stop": Kind("SIGSTOP to the rank, which then does nothing", takes="seconds", usual="0"),
+    "hang-collective": Kind("the rank sleeps for ever where the others wait for it"),
+    "exception": Kind("an exception that nobody knows"),
+    "cuda-error": Kind("the text of a CUDA error", takes="word", usual="illegal-access",
+                       words=tuple(CUDA_ERRORS)),
+    "oom": Kind("out of memory; with a number, while micro-batches have more sequences than that",
+                harm="numbers", takes="whole"),
+    "slow": Kind("what the rank computes takes so many times as long", takes="factor",
+                 usual="1.2", lasts=True),
+    "nan": Kind("the rank's loss is not a number", harm="numbers", lasts=True),
+    "bitflip-weight": Kind("one bit of the rank's own weights is wrong; the bit's number",
+                           harm="numbers", takes="whole", usual="24", lasts=True),
+    "bitflip-grad": Kind("one bit of the rank's gradient is wrong before it is reduced",
+                         harm="numbers", takes="whole", usual="24", lasts=True),
+    "bitflip-file": Kind("one bit of the newest checkpoint is wrong", harm="storage",
+                         whole_node=False),
+    "torn-write": Kind("the rank dies in the middle of writing its next checkpoint",
+                       harm="storage", whole_node=False),
+    "enospc": Kind("for so many seconds the disk of checkpoints is full", harm="storage",
+                   takes="seconds", usual="5"),
+    "slow-save": Kind("each file of a checkpoint takes so many seconds longer to write",
+                      harm="storage", takes="seconds", usual="1", lasts=True),
+    "store-hang": Kind("for so many seconds the remote tier does not answer", harm="storage",
+                       takes="seconds", usual="10"),
+    "store-gone": Kind("for so many seconds the remote tier refuses everything", harm="storage",
+                       takes="seconds", usual="10"),
+    "loader-crash": Kind("reading the next batch fails"),
+    "preempt": Kind("SIGTERM to the supervisor", takes="seconds", usual="0", whole_node=False),
+    "supervisor-kill": Kind("SIGKILL to the supervisor", takes="seconds", usual="0",
+                            whole_node=False),
+    "node-gone": Kind("all ranks of the node die, and for so many seconds it starts none",
+                      takes="seconds", usual="5", whole_node=False),
+    "ecc": Kind("the kernel tells of a GPU's memory, by the number of its Xid; from an "
+                "uncorrectable error the rank dies", takes="whole", usual="48", whole_node=False),
+}  # fmt: skip
+STORE_FAULTS = ("store-hang", "store-gone")
+XIDS = {
+    48: "DBE (double bit error) ECC error",
+    63: "ECC page retirement or row remapping recording event",
+    64: "ECC page retirement or row remapping recording failure",
+    74: "NVLINK error",
+    79: "GPU has fallen off the bus",
+    92: "High single-bit ECC error rate",
+    94: "Contained ECC error",
+    95: "Uncontained ECC error",
+}
+"""Number → what the driver writes behind it."""
+CORRECTED_XIDS = (63, 92)
+"""Those that take nothing from a process."""
+
+_SHAPE = re.compile(r"(?P<name>[^:@]+)(:(?P<strength>[^:@]+))?@(?P<place>.+)")
+_STEPS = re.compile(r"step([0-9]+)(?:-([0-9]+))?")
+_EXAMPLE = "write it like kill@rank1:step20 or slow:1.2@rank0:step10-60"
+_WORST_BIT = 31
+FOREVER = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that befalls a run. It acts where all of its conditions hold."""
+
+    kind: str
+    first: int = 1
+    """Done when the rank is about to make this step, or the first one after it that it makes."""
+    last: int | None = None
+    """Acts in all steps up to this one; None: once."""
+    rank: int | None = None
+    """None: see `node`."""
+    node: str = ""
+    """Name of the node it befalls; empty where a rank says it."""
+    attempt: int | None = None
+    """In this attempt alone; None: in the first that comes to it."""
+    in_every_attempt: bool = False
+    strength: str = ""
+    """As written; empty: the usual one."""
+    draws: tuple[int, int] | None = None
+    """In steps that read one of the blocks begin ≤ draw < end: it comes again with the data."""
+    made: tuple[int, int] | None = None
+    """In the steps first ≤ n < last that the trainer makes, counted from 1. A rollback turns back
+    no such count: what is over by then does not come again, nor does a replay see it. What lasts
+    for good (`FOREVER`) a replay sees."""
+    every: int = 1
+    """Of these only each so-manyth, and those right after it:"""
+    lasting: int = 1
+    """so many in a row."""
+    above_lr: float = 0.0
+    """While the learning rate is above this, whatever the data."""
+
+    def __str__(self) -> str:
+        strength = f":{self.strength}" if self.strength else ""
+        steps = f"step{self.first}" + ("" if self.last is None else f"-{self.last}")
+        attempt = "" if self.attempt is None else f"attempt{self.attempt}"
+        parts = (
+            "" if self.rank is None else f"rank{self.rank}",
+            f"node{self.node}" if self.node else "",
+            steps,
+            "attempt*" if self.in_every_attempt else attempt,
+        )
+        return f"{self.kind}{strength}@{':'.join(filter(None, parts))}"
+
+    @property
+    def known(self) -> Kind:
+        """What is known of its name."""
+        return KINDS[self.kind]
+
+    @property
+    def value(self) -> float:
+        """STRENGTH as a number, the usual one where none was given; 0 where there is none."""
+        return float(self.word or 0)
+
+    @property
+    def word(self) -> str:
+        """STRENGTH as a word."""
+        return self.strength or KINDS[self.kind].usual
+
+    @property
+    def harm(self) -> Harm:
+        """What it touches."""
+        return self.known.harm
+
+    @property
+    def once(self) -> bool:
+        """It is over when it was done."""
+        stays = self.kind == "oom" and bool(self.strength)
+        return self.last is None and not self.in_every_attempt and not stays
+
+
+def parse_fault(text: str) -> Fault:
+    """The fault that is written so; `str` of it is the same text, `rank0` filled in.
+
+    Raises:
+        UsageError: it cannot be understood; the message names the part and the way out.
+    """
+    match = _SHAPE.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"fault {text!r}: not NAME[:STRENGTH]@rankR:stepS", _EXAMPLE)
+    name, strength = match["name"], match["strength"] or ""
+    if name not in KINDS:
+        near = difflib.get_close_matches(name, KINDS, n=2, cutoff=0.4)
+        raise UsageError(
+            f"fault {text!r}: there is no fault {name!r}",
+            f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(KINDS)}",
+        )
+    values: dict[str, object] = {}
+    for part in match["place"].split(":"):
+        for key, value in _place(part, text).items():
+            if key in values:
+                raise UsageError(f"fault {text!r}: {part} is one {key} too many", _EXAMPLE)
+            values[key] = value
+    if "first" not in values:
+        raise UsageError(f"fault {text!r}: it says no step", _EXAMPLE)
+    if "rank" not in values and "node" not in values:
+        values["rank"] = 0
+    fault = Fault(name, strength=strength, **values)  # type: ignore[arg-type]
+    _check_strength(fault, text)
+    return fault
+
+
+def _place(part: str, text: str) -> dict[str, object]:
+    if part == "attempt*":
+        return {"in_every_attempt": True}
+    if steps := _STEPS.fullmatch(part):
+        found: dict[str, object] = {"first": int(steps[1])}
+        return found if steps[2] is None else found | {"last": int(steps[2])}
+    for word in ("rank", "attempt"):
+        if part.startswith(word) and part[len(word) :].isascii() and part[len(word) :].isdecimal():
+            return {word: int(part[len(word) :])}
+    if part.startswith("node") and len(part) > len("node"):
+        return {"node": part[len("node") :]}
+    raise UsageError(f"fault {text!r}: {part!r} is no rank, node, step or attempt", _EXAMPLE)
+
+
+def _check_strength(fault: Fault, text: str) -> None:
+    known, given = fault.known, fault.strength
+    if fault.last is not None and not known.lasts:
+        raise UsageError(f"fault {text!r}: {fault.kind} befalls one step", "give one: step20")
+    if fault.last is not None and fault.last < fault.first:
+        raise UsageError(f"fault {text!r}: its steps end before they begin", _EXAMPLE)
+    if not given:
+        return
+    wrong = ""
+    if known.takes == "none":
+        wrong = f"{fault.kind} has no strength"
+    elif known.takes == "word" and given not in known.words:
+        wrong = f"{given!r} is not one of {', '.join(known.words)}"
+    elif known.takes == "whole" and not (given.isascii() and given.isdecimal()):
+        wrong = f"{given!r} is no whole number"
+    elif known.takes in ("seconds", "factor") and not re.fullmatch(r"[0-9]+(\.[0-9]+)?", given):
+        wrong = f"{given!r} is no number"
+    elif known.takes == "factor" and float(given) <= 1:
+        wrong = f"{given} is not above 1"
+    elif fault.kind.startswith("bitflip") and int(given) > _WORST_BIT:
+        wrong = f"a number has no bit {given}; the last is {_WORST_BIT}"
+    elif fault.kind == "ecc" and int(given) not in XIDS:
+        wrong = f"Xid {given} is not one of {', '.join(map(str, XIDS))}"
+    if wrong:
+        raise UsageError(f"fault {text!r}: {wrong}", f"{fault.kind}: {known.meaning}")
+
+
+def check_faults(faults: Iterable[Fault], recipe: Recipe) -> None:
+    """Refuse faults that could not befall a recipe's run.
+
+    Raises:
+        UsageError: names the first of them, what is wrong with it, and what there is.
+    """
+    steps, has_remote = recipe.total_steps(), bool(recipe.checkpoint.remote)
+    nodes = {node.name for node in recipe.supervise.node}
+    slots = sum(node.slots for node in recipe.supervise.node if not node.spare)
+    processes = slots or recipe.machine.processes
+    for fault in faults:
+        if fault.rank is not None and fault.rank >= processes:
+            ranks = "rank 0 alone" if processes == 1 else f"ranks 0 to {processes - 1}"
+            raise UsageError(
+                f"fault {fault}: there is no rank {fault.rank}",
+                f"the run has {ranks}; --nproc gives it more",
+            )
+        if fault.node and fault.node not in nodes:
+            there = f"there are: {', '.join(sorted(nodes))}" if nodes else "the run names no nodes"
+            raise UsageError(f"fault {fault}: there is no node {fault.node}", there)
+        if steps is not None and max(fault.first, fault.last or 0) > steps:
+            raise UsageError(
+                f"fault {fault}: the run ends after step {steps}",
+                "name an earlier step, or let it run longer with --steps",
+            )
+        if fault.kind in STORE_FAULTS and not has_remote:
+            raise UsageError(
+                f"fault {fault}: the run's checkpoints have no remote tier",
+                "give it one: --set checkpoint.remote=/some/folder",
+            )

@@ -1,0 +1,255 @@
+"""Which faults befall a rank, when, and what is done to it before a step.
+
+The run's `drill.json` is looked at before every step, so that a soak may add faults to a run that
+trains.
+"""
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from longhaul.core.files import write_json
+from longhaul.core.units import Seconds
+from longhaul.logbook.folder import RunFolder
+from longhaul.logbook.holder import process_started
+from longhaul.logbook.lease import newest_holder
+from longhaul.run.drill.bit_flips import flip_newest_checkpoint, flip_weight
+from longhaul.run.drill.fault import CORRECTED_XIDS, CUDA_ERRORS, XIDS, Fault
+from longhaul.run.drill.laid import Done, laid_path, note_done, read_done, read_laid
+from longhaul.run.drill.surroundings import say_in_kernel_log
+from longhaul.supervise.nodes.placement import NODE
+from longhaul.supervise.ranks.group import ATTEMPT
+from longhaul.train.trainer import Trainer
+
+_FOR_A_WHILE = ("enospc", "store-hang", "store-gone")
+_AT_NEXT_SAVE = ("torn-write",)
+"""These two families are done where they meet their chance, which may be some steps later."""
+
+
+class RankFaults:
+    """What befalls one rank.
+
+    Args:
+        folder: of the run.
+        environment: of the rank's process.
+    """
+
+    def __init__(self, folder: RunFolder, environment: Mapping[str, str]) -> None:
+        self.folder = folder
+        self.rank = int(environment.get("RANK", "0"))
+        self.node = environment.get(NODE, "")
+        self.attempt = int(environment.get(ATTEMPT, "1"))
+        self._is_first = environment.get("LOCAL_RANK", "0") == "0"
+        self._step = 0
+        self._laid: tuple[Fault, ...] = ()
+        self._seen: tuple[int, int] | None = None
+        self._done = {(done.number, done.attempt) for done in self._own(read_done(folder))}
+        self._lock = threading.Lock()
+        self.acting: dict[str, Fault] = {}
+        """Kind → what acts in the step that is being made."""
+        self.waiting: dict[str, tuple[int, Fault]] = {}
+        """Kind → number and fault that comes about at the next chance."""
+        self.look()
+
+    def look(self) -> None:
+        """Read the faults if others were laid."""
+        path = laid_path(self.folder)
+        found = path.stat()
+        seen = (found.st_ino, found.st_mtime_ns)
+        if seen != self._seen:
+            self._laid, self._seen = read_laid(self.folder), seen
+
+    def begin(self, trainer: Trainer, step: int) -> None:
+        """Do what befalls this rank before it makes `step`; note what acts during it."""
+        self.look()
+        self._step, self.acting = step, {}
+        for number, fault in enumerate(self._laid):
+            if not self._comes(number, fault):
+                continue
+            if fault.kind in (*_FOR_A_WHILE, *_AT_NEXT_SAVE):
+                self.waiting.setdefault(fault.kind, (number, fault))
+                continue
+            act = _ACTS.get(fault.kind)
+            if act is not None:
+                act(self, number, fault, trainer)
+                continue
+            self.acting[fault.kind] = fault
+            if fault.kind != "oom":  # which is noted where the micro-batch is known
+                self.note(number, fault)
+
+    def note(self, number: int, fault: Fault) -> Seconds:
+        """Remember that a fault is done now, once an attempt; when it was."""
+        now = time.time()
+        with self._lock:
+            if (number, self.attempt) not in self._done:
+                self._done.add((number, self.attempt))
+                note_done(
+                    self.folder,
+                    Done(number, str(fault), self.rank, self.node, self.attempt, self._step, now),
+                )
+        return now
+
+    def note_acting(self, fault: Fault) -> None:
+        """Remember that a fault which acts is done now."""
+        self.note(self._laid.index(fault), fault)
+
+    def take(self, kind: str) -> bool:
+        """Whether a fault of this kind has waited for the chance that has come; it is noted."""
+        with self._lock:
+            waiting = self.waiting.pop(kind, None)
+        if waiting is not None:
+            self.note(*waiting)
+        return waiting is not None
+
+    def announce(self) -> None:
+        """Let other ranks of this node find this process."""
+        pid = os.getpid()
+        body = {"pid": pid, "started": process_started(pid), "node": self.node}
+        _ranks(self.folder).mkdir(exist_ok=True)
+        write_json(_ranks(self.folder) / f"{self.rank}.json", body)
+
+    def until(self, kind: str) -> Seconds | None:
+        """Unix time up to which a fault of this kind lasts that has begun or begins now; None."""
+        now = time.time()
+        with self._lock:
+            waiting = self.waiting.pop(kind, None)
+        if waiting is not None:
+            return self.note(*waiting) + waiting[1].value
+        for done in self._own(read_done(self.folder)):
+            fault = self._laid[done.number] if done.number < len(self._laid) else None
+            if fault and fault.kind == kind and now < done.time + fault.value:
+                return done.time + fault.value
+        return None
+
+    def _own(self, done: list[Done]) -> list[Done]:
+        return [item for item in done if item.rank == self.rank]
+
+    def _comes(self, number: int, fault: Fault) -> bool:
+        if fault.rank is None and not fault.node:
+            return False  # it is no rank's, but of the run's numbers
+        if fault.rank is not None and fault.rank != self.rank:
+            return False
+        if fault.node and fault.node != self.node:
+            return False
+        if fault.rank is None and not (fault.known.whole_node or self._is_first):
+            return False
+        if fault.attempt is not None and fault.attempt != self.attempt:
+            return False
+        if fault.last is not None:
+            return fault.first <= self._step <= fault.last
+        if fault.in_every_attempt:
+            return self._step == fault.first
+        if not fault.once:
+            return self._step >= fault.first
+        befell = any(done == number for done, _ in self._done)
+        return self._step >= fault.first and not befell
+
+
+def _kill(rank: RankFaults, number: int, fault: Fault, trainer: Trainer) -> None:
+    signals = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
+    _send(rank, number, fault, os.getpid(), signals[fault.kind])
+
+
+def _hit_supervisor(rank: RankFaults, number: int, fault: Fault, trainer: Trainer) -> None:
+    holder = newest_holder(rank.folder)
+    if holder is not None and holder.pid:
+        signals = {"preempt": signal.SIGTERM, "supervisor-kill": signal.SIGKILL}
+        _send(rank, number, fault, holder.pid, signals[fault.kind])
+
+
+def _send(rank: RankFaults, number: int, fault: Fault, pid: int, what: signal.Signals) -> None:
+    """Send a signal, at once or some seconds later: in the middle of whatever is done then."""
+    rank.note(number, fault)
+    if not fault.value:
+        os.kill(pid, what)
+        return
+    begun = process_started(pid)
+
+    def later() -> None:
+        if process_started(pid) == begun:
+            with suppress(ProcessLookupError):
+                os.kill(pid, what)
+
+    timer = threading.Timer(fault.value, later)
+    timer.daemon = True
+    timer.start()
+
+
+def _hang(rank: RankFaults, number: int, fault: Fault, trainer: Trainer) -> None:
+    rank.note(number, fault)
+    while True:
+        time.sleep(3600.0)
+
+
+def _raise(rank: RankFaults, number: int, fault: Fault, trainer: Trainer) -> None:
+    rank.note(number, fault)
+    if fault.kind == "cuda-error":
+        raise RuntimeError(_cuda_text(CUDA_ERRORS[fault.word]))
+    raise RuntimeError("an invariant that nobody had thought of does not hold")
+
+
+def _lose_node(rank: RankFaults, number: int, fault: Fault, trainer: Trainer) -> None:
+    rank.note(number, fault)
+    for path in _ranks(rank.folder).glob("*.json"):
+        with suppress(OSError, ValueError, KeyError):
+            body = json.loads(path.read_bytes())
+            same = body["node"] == rank.node and body["pid"] != os.getpid()
+            if same and process_started(body["pid"]) == body["started"]:
+                os.kill(body["pid"], signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _ecc(rank: RankFaults, number: int, fault: Fault, trainer: Trainer) -> None:
+    rank.note(number, fault)
+    xid = int(fault.value)
+    line = f"NVRM: Xid (PCI:0000:3b:00): {xid}, pid={os.getpid()}, {XIDS[xid]}"
+    say_in_kernel_log(rank.folder, rank.node, line)
+    if xid not in CORRECTED_XIDS:
+        raise RuntimeError(_cuda_text(CUDA_ERRORS["ecc" if xid != 79 else "lost"]))
+
+
+def _flip_weight(rank: RankFaults, number: int, fault: Fault, trainer: Trainer) -> None:
+    rank.note(number, fault)
+    flip_weight(trainer.training_step, int(fault.value))
+
+
+def _flip_file(rank: RankFaults, number: int, fault: Fault, trainer: Trainer) -> None:
+    trainer._parts.saver.wait()  # or what is being written would soon be newer
+    flip_newest_checkpoint(rank.folder, partial(rank.note, number, fault))
+
+
+_ACTS: dict[str, Callable[[RankFaults, int, Fault, Trainer], None]] = {
+    "kill": _kill,
+    "stop": _kill,
+    "preempt": _hit_supervisor,
+    "supervisor-kill": _hit_supervisor,
+    "hang-collective": _hang,
+    "exception": _raise,
+    "cuda-error": _raise,
+    "node-gone": _lose_node,
+    "ecc": _ecc,
+    "bitflip-weight": _flip_weight,
+    "bitflip-file": _flip_file,
+}
+"""What is done before a step. All other kinds act within it, or wait for their chance."""
+
+
+def _ranks(folder: RunFolder) -> Path:
+    return folder.path / "drill-ranks"
+
+
+def _cuda_text(error: str) -> str:
+    """As torch says it."""
+    return (
+        f"CUDA error: {error}\n"
+        "CUDA kernel errors might be asynchronously reported at some other API call, so the "
+        "stacktrace below might be incorrect.\n"
+        "For debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
+        "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions."
+    )

@@ -1,0 +1,144 @@
+"""What a run may leave behind on a machine that outlives it, looked for once it has ended."""
+
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from longhaul.core.units import Seconds
+from longhaul.logbook.folder import RunFolder
+
+MARK = "LONGHAUL_DRILL"
+"""Environment variable that all processes of a drilled run inherit."""
+_SHARED_MEMORY = Path("/dev/shm")
+_TORCHS_CACHE = "torchinductor_"
+"""Made by torch for itself, one for each user of a machine, and kept."""
+_GONE_WITHIN_S: Seconds = 10.0
+"""What processes get to be gone after the run's last command has ended."""
+_LOOK_EVERY_S: Seconds = 0.05
+
+
+class Traces:
+    """Marks the processes of one run, and finds what they leave behind.
+
+    Args:
+        folder: the run.
+        temporary: made to be `TMPDIR` to it.
+    """
+
+    def __init__(self, folder: RunFolder, temporary: Path) -> None:
+        temporary.mkdir(parents=True, exist_ok=True)
+        self._mark = secrets.token_hex(8)
+        self._folder, self._temporary = folder, temporary
+        self._segments = shared_memory()
+        self.environment = {MARK: self._mark, "TMPDIR": str(temporary.resolve())}
+        """For the run's commands."""
+
+    def let_go(self) -> None:
+        """Wait until its processes are gone.
+
+        Workers of a killed supervisor need a moment to notice; the rest should be gone at once.
+        """
+        deadline = time.monotonic() + _GONE_WITHIN_S
+        while processes_with(self._mark) and time.monotonic() < deadline:
+            time.sleep(_LOOK_EVERY_S)
+
+    def leftovers(self) -> tuple[str, ...]:
+        """What is still there."""
+        return leftovers(self._mark, self._folder, self._temporary, self._segments)
+
+    def close(self) -> None:
+        """End whatever a drill that failed has left running."""
+        for process in processes_with(self._mark):
+            with suppress(psutil.Error, ProcessLookupError):
+                if process.pid != os.getpid():
+                    process.kill()
+
+
+def shared_memory() -> frozenset[str]:
+    """Names of this user's segments of shared memory, where the system shows them."""
+    with suppress(OSError):
+        return frozenset(
+            path.name for path in _SHARED_MEMORY.iterdir() if path.lstat().st_uid == os.getuid()
+        )
+    return frozenset()
+
+
+def leftovers(
+    mark: str, folder: RunFolder, temporary: Path, segments_before: frozenset[str]
+) -> tuple[str, ...]:
+    """Processes, ports, shared memory and temporary files that a run has left.
+
+    Args:
+        mark: value of `MARK` in its processes' environment.
+        folder: the run.
+        temporary: the folder that was `TMPDIR` to it.
+        segments_before: `shared_memory()` before it began.
+    """
+    return (
+        *_processes(mark),
+        *_segments(segments_before),
+        *(f"temporary file {path.relative_to(folder.path)}" for path in _unfinished(folder)),
+        *(f"temporary file {path.name}" for path in _in_use_no_more(temporary)),
+    )
+
+
+def processes_with(mark: str) -> list[psutil.Process]:
+    """Processes whose environment carries the mark, forked ones included."""
+    return [process for process in psutil.process_iter() if _is_marked(process, mark)]
+
+
+def _processes(mark: str) -> Iterator[str]:
+    for process in processes_with(mark):
+        name, ports = "process", []
+        with suppress(psutil.Error):
+            name = process.name()
+            ports = [c.laddr.port for c in process.net_connections() if c.status == "LISTEN"]
+        yield f"process {process.pid} ({name})"
+        yield from (f"port {port} of process {process.pid}" for port in ports)
+
+
+def _is_marked(process: psutil.Process, mark: str) -> bool:
+    try:
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        return bool(process.environ().get(MARK) == mark)
+    except psutil.Error:  # it has gone, or is another user's
+        return False
+
+
+def _segments(before: frozenset[str]) -> Iterator[str]:
+    """New ones that no process has open: those in use may belong to others of this machine."""
+    new = shared_memory() - before
+    if not new:
+        return
+    used = _mapped()
+    yield from (f"shared memory {name}" for name in sorted(new - used))
+
+
+def _mapped() -> frozenset[str]:
+    names: set[str] = set()
+    for process in psutil.process_iter():
+        with suppress(OSError, psutil.Error):
+            lines = Path(f"/proc/{process.pid}/maps").read_text(errors="replace").splitlines()
+            names.update(line.rpartition("/dev/shm/")[2] for line in lines if "/dev/shm/" in line)
+        with suppress(OSError, psutil.Error):
+            for link in Path(f"/proc/{process.pid}/fd").iterdir():
+                with suppress(OSError):
+                    target = link.readlink()
+                    if target.parent == _SHARED_MEMORY:
+                        names.add(target.name)
+    return frozenset(names)
+
+
+def _unfinished(folder: RunFolder) -> list[Path]:
+    partial = (path for path in folder.checkpoints.glob(".*") if path.is_dir())
+    return sorted({*folder.path.rglob(".*.tmp"), *partial})
+
+
+def _in_use_no_more(temporary: Path) -> list[Path]:
+    return sorted(p for p in temporary.iterdir() if not p.name.startswith(_TORCHS_CACHE))
