@@ -28,6 +28,7 @@ from longhaul.train.step import TrainingStep
 from longhaul.train.trainer import Trainer
 
 SETS = (
+    "data.held_out.fraction=0.002",
     "model.width=16", "model.layers=2", "model.context=32", "model.dropout=0.0",
     "batch.sequence_length=32", "batch.sequences=4", "batch.micro_sequences=2", "batch.stages=[]",
     "optim.schedule.shape=constant", "optim.schedule.warmup_steps=2",

@@ -21,8 +21,10 @@ from longhaul.optim.build import build_optimizer
 from longhaul.train.state import Progress
 from longhaul.train.step import TrainingStep
 from longhaul.train.trainer import Identity, Parts, Trainer
+from small_runs import FEW_HELD_OUT
 
 TINY = (
+    FEW_HELD_OUT,
     "train.steps=12", "model.width=16", "model.layers=1", "model.context=32",
     "batch.stages=[{from_step=6, sequences=8, sequence_length=32}]",
     "batch.sequence_length=16", "evaluation.interval_steps=5", "evaluation.tokens=256",

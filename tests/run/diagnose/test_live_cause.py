@@ -18,8 +18,10 @@ from longhaul.run.diagnose import climb
 from longhaul.train import loan
 from longhaul.train.step import TrainingStep
 from longhaul.train.trainer import Trainer
+from small_runs import FEW_HELD_OUT
 
 TINY = (
+    FEW_HELD_OUT,
     "model.width=16", "model.layers=1", "model.context=32", "model.dropout=0.0",
     "batch.sequence_length=32", "batch.sequences=4", "batch.micro_sequences=4", "batch.stages=[]",
     "optim.schedule.shape=constant", "optim.schedule.warmup_steps=2",

@@ -28,8 +28,10 @@ from longhaul.store.catalogue import catalogue
 from longhaul.store.store_files import StoreFiles
 from longhaul.train.step import TrainingStep
 from longhaul.train.trainer import Trainer
+from small_runs import FEW_HELD_OUT
 
 TINY = (
+    FEW_HELD_OUT,
     "model.width=16", "model.layers=1", "model.context=32",
     "batch.sequence_length=32", "batch.sequences=4", "batch.micro_sequences=2", "batch.stages=[]",
     "optim.schedule.shape=constant", "optim.schedule.warmup_steps=2", "optim.lr=4e-3",

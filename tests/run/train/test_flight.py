@@ -12,8 +12,10 @@ from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal
 from longhaul.run.train import flight
 from longhaul.run.train.launch import Start, start
+from small_runs import FEW_HELD_OUT
 
 TINY = (
+    FEW_HELD_OUT,
     "model.width=16", "model.layers=1", "model.context=32", "batch.sequence_length=32",
     "batch.sequences=4", "batch.micro_sequences=4", "batch.stages=[]", "evaluation.tokens=256",
     "evaluation.interval_steps=0", "checkpoint.interval_steps=5", "optim.schedule.warmup_steps=2",

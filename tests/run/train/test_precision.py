@@ -17,8 +17,10 @@ from longhaul.logbook.segments import read_segments
 from longhaul.run.train import precision
 from longhaul.run.train.launch import Start, start
 from longhaul.train.precision import FLOAT32, Choice, Format
+from small_runs import FEW_HELD_OUT
 
 TINY = (
+    FEW_HELD_OUT,
     "model.width=16", "model.layers=1", "batch.sequences=4", "batch.stages=[]",
     "evaluation.tokens=256", "evaluation.interval_steps=0", "optim.schedule.warmup_steps=0",
     "optim.schedule.shape=constant",

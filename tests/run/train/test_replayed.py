@@ -16,8 +16,10 @@ from longhaul.recover.plan import WHO
 from longhaul.run.train.launch import Start, start
 from longhaul.store.catalogue import catalogue
 from longhaul.train.step import TrainingStep
+from small_runs import FEW_HELD_OUT
 
 TINY = (
+    FEW_HELD_OUT,
     "model.width=16", "model.layers=1", "model.context=32",
     "batch.sequence_length=32", "batch.sequences=4", "batch.micro_sequences=4", "batch.stages=[]",
     "optim.schedule.shape=constant", "optim.schedule.warmup_steps=2",

@@ -18,8 +18,10 @@ from longhaul.run.train.launch import Start, start
 from longhaul.store.catalogue import catalogue
 from longhaul.supervise.ranks.progress import progress_path, read_progress
 from longhaul.train.step import TrainingStep
+from small_runs import FEW_HELD_OUT
 
 TINY = (
+    FEW_HELD_OUT,
     "train.steps=9", "optim.schedule.decay_steps=9", "optim.schedule.warmup_steps=2",
     "model.width=16", "model.layers=1", "model.context=32", "model.dropout=0.1",
     "batch.stages=[]", "batch.sequence_length=32", "evaluation.interval_steps=0",
