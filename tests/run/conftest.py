@@ -14,6 +14,7 @@ from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal
 from longhaul.run.train.launch import Start, start
 from longhaul.store.catalogue import catalogue
+from longhaul.train.trainer import Trainer
 
 
 class Room:
@@ -67,3 +68,10 @@ def new_room(
 @pytest.fixture
 def room(tmp_path: Path, new_room: Callable[[Path], Room]) -> Room:
     return new_room(tmp_path / "runs")
+
+
+@pytest.fixture
+def saves_in_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have each checkpoint read back before the next step, however slow the disk is."""
+    saved = Trainer.saved
+    monkeypatch.setattr(Trainer, "saved", lambda self, wait=False: saved(self, wait=True))

@@ -227,7 +227,7 @@ def test_a_fallback_is_forked_to_when_the_ladder_is_spent(room) -> None:
     assert opened.difference == {"optim.lr": (2e-3, 1e-4)}
 
 
-def test_checkpoints_become_good_after_their_probation(room) -> None:
+def test_checkpoints_become_good_after_their_probation(room, saves_in_step) -> None:
     room.train(40)
     ledger, _ = load_ledger(room.folder)
     healths = {step: known.health for step, known in ledger.checkpoint_health.items()}

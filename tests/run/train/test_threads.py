@@ -21,6 +21,7 @@ from longhaul.parallel import device
 from longhaul.parallel.device import settle_torch, threads_before
 from longhaul.parallel.layout import LAYOUT
 from longhaul.run.train.launch import Start, start
+from small_runs import FEW_HELD_OUT
 
 
 @pytest.fixture(autouse=True)
@@ -87,7 +88,7 @@ def test_a_restart_with_more_cores_changes_no_bits_and_is_no_suspect(
     lines = shipped.read_text().splitlines(keepends=True)
     text = "".join(line for line in lines if not line.startswith("threads"))
     file.write_text(text.replace('"drill"', '"mine"'))
-    options = ("train.steps=4", "optim.schedule.warmup_steps=1", "batch.stages=[]",
+    options = (FEW_HELD_OUT, "train.steps=4", "optim.schedule.warmup_steps=1", "batch.stages=[]",
                "evaluation.interval_steps=0", "checkpoint.interval_steps=2",
                "optim.schedule.shape=constant")  # fmt: skip
     found = []
