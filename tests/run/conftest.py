@@ -1,6 +1,6 @@
 """Small runs of the `drill` recipe within the tests' own process."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal
 from longhaul.run.train.launch import Start, start
 from longhaul.store.catalogue import catalogue
+from longhaul.train.step import TrainingStep
 from longhaul.train.trainer import Trainer
 
 
@@ -57,17 +58,35 @@ class Room:
 
 
 @pytest.fixture(scope="module")
-def new_room(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[Path], Room]:
+def new_room(request: pytest.FixtureRequest, prepared: Path) -> Callable[[Path], Room]:
     """A room at a path, whose runs have the options `TINY` of the tests' module."""
-    prepared = tmp_path_factory.mktemp("prepared")
     return lambda path: Room(path, prepared, request.module.TINY)
 
 
 @pytest.fixture
 def room(tmp_path: Path, new_room: Callable[[Path], Room]) -> Room:
     return new_room(tmp_path / "runs")
+
+
+@pytest.fixture
+def poison_draws(monkeypatch: pytest.MonkeyPatch) -> Callable[[Container[int]], None]:
+    """Have the batches of some draws give NaN, whenever a step computes them."""
+    honest = TrainingStep.__call__
+
+    def poison(draws: Container[int]) -> None:
+        def poisoned(self: TrainingStep, batch: Any, *rest: Any) -> Any:
+            if batch.draw not in draws:
+                return honest(self, batch, *rest)
+            loss = self._loss
+            self._loss = lambda *given: loss(*given) * float("nan")  # type: ignore[method-assign]
+            try:
+                return honest(self, batch, *rest)
+            finally:
+                del self._loss
+
+        monkeypatch.setattr(TrainingStep, "__call__", poisoned)
+
+    return poison
 
 
 @pytest.fixture

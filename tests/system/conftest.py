@@ -100,8 +100,8 @@ class Room:
 
 
 @pytest.fixture(scope="session")
-def shared_prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("prepared")
+def shared_prepared(prepared: Path) -> Path:
+    return prepared
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo.convert_frame  # which FSDP imports (before forking)
 
 import longhaul.checkpoint.storage
 import longhaul.parallel.parallelize

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo.convert_frame  # which FSDP imports (before forking)
 
 from longhaul.checkpoint.saver import Saver
 from longhaul.checkpoint.snapshots import SnapshotRing

@@ -34,11 +34,6 @@ TINY = (
 
 
 @pytest.fixture(scope="session")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("prepared")
-
-
-@pytest.fixture(scope="session")
 def dataset(prepared: Path) -> Dataset:
     return prepare(load_recipe("drill", TINY).recipe, prepared, lambda _: None)
 

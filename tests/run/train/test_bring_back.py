@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ from longhaul.store.book_index import place_of
 from longhaul.store.book_return import find_book
 from longhaul.store.catalogue import catalogue
 from longhaul.store.store_files import StoreFiles
-from longhaul.train.step import TrainingStep
 from longhaul.train.trainer import Trainer
 from small_runs import FEW_HELD_OUT
 
@@ -126,11 +125,6 @@ class Room:
     def events(self, kind: str) -> list[Event]:
         records = read_journal(self.folder, steps=False)
         return [r for r in records if isinstance(r, Event) and r.kind == kind]
-
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("prepared")
 
 
 @pytest.fixture
@@ -366,27 +360,15 @@ NOTHING_HERE = (
 
 @pytest.mark.parametrize("silent", [False, True])
 def test_the_policy_fetches_what_it_goes_back_to_where_nothing_here_will_do(
-    room: Room, monkeypatch: pytest.MonkeyPatch, silent: bool
+    room: Room, poison_draws: Callable[[Container[int]], None], silent: bool
 ) -> None:
-    honest = TrainingStep.__call__
-
-    def poisoned(self: TrainingStep, batch: Any, *rest: Any) -> Any:
-        if batch.draw in POISONED_DRAWS:
-            loss = self._loss
-            self._loss = lambda *given: loss(*given) * float("nan")
-            try:
-                return honest(self, batch, *rest)
-            finally:
-                del self._loss
-        return honest(self, batch, *rest)
-
     def lose_checkpoints() -> None:
         shutil.rmtree(room.folder.checkpoints)
         if silent:
             room.store.rename(room.store.with_name("kept"))
             room.store.write_text("away")
 
-    monkeypatch.setattr(TrainingStep, "__call__", poisoned)
+    poison_draws(POISONED_DRAWS)
     room.train(32, *NOTHING_HERE, saved={20: lose_checkpoints}, in_step=True)
     made = [r for r in read_journal(room.folder) if isinstance(r, Decision)]
     back = [d.data["rollback"]["to"] for d in made if d.data.get("rollback")]

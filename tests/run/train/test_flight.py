@@ -23,14 +23,14 @@ TINY = (
 
 
 def test_other_software_is_told_and_recorded_before_the_first_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Incident N12: activation norms shifted after a dependency had changed between restarts."""
 
     def train(steps: int) -> str:
         view = SilentView()
         options = (*TINY, f"train.steps={steps}")
-        start(Start("drill", options, runs=tmp_path, prepared=tmp_path / "prepared"), view)
+        start(Start("drill", options, runs=tmp_path, prepared=prepared), view)
         return "\n".join(view.said)
 
     train(5)

@@ -2,6 +2,7 @@
 
 import errno
 import json
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from longhaul.logbook.segments import read_segments
 from longhaul.run.commands.data_at import documents_at
 from longhaul.run.diagnose import saved_batch
 from longhaul.run.train.rollback import Recovery
-from longhaul.train.step import TrainingStep
 from longhaul.train.trainer import Trainer
 from small_runs import FEW_HELD_OUT
 
@@ -45,21 +45,8 @@ class Killed(BaseException):
 
 
 @pytest.fixture
-def poison(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches of some draws give NaN."""
-    honest = TrainingStep.__call__
-
-    def poisoned(self: TrainingStep, batch: Any, *rest: Any) -> Any:
-        if batch.draw in POISONED_DRAWS:
-            loss = self._loss
-            self._loss = lambda *given: loss(*given) * float("nan")  # type: ignore[method-assign]
-            try:
-                return honest(self, batch, *rest)
-            finally:
-                del self._loss
-        return honest(self, batch, *rest)
-
-    monkeypatch.setattr(TrainingStep, "__call__", poisoned)
+def poison(poison_draws: Callable[[Container[int]], None]) -> None:
+    poison_draws(POISONED_DRAWS)
 
 
 def kill_once(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:

@@ -32,11 +32,6 @@ TINY = (
 AUTO = "batch.micro_sequences=auto"
 
 
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("prepared")
-
-
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """What a search finds from now on, one value a search."""

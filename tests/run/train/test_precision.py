@@ -28,11 +28,6 @@ TINY = (
 AUTO, BF16 = "precision.compute=auto", Format("bf16")
 
 
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("prepared")
-
-
 @pytest.fixture
 def fastest(monkeypatch: pytest.MonkeyPatch) -> list[Format]:
     """What measurements find from now on, one value each."""

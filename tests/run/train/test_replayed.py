@@ -1,7 +1,7 @@
 """A real run that was disturbed, restarted and pruned is judged again from its journal alone."""
 
+from collections.abc import Callable, Container
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +15,6 @@ from longhaul.recover.backtest import Backtest
 from longhaul.recover.plan import WHO
 from longhaul.run.train.launch import Start, start
 from longhaul.store.catalogue import catalogue
-from longhaul.train.step import TrainingStep
 from small_runs import FEW_HELD_OUT
 
 TINY = (
@@ -51,21 +50,8 @@ class Fatal(SilentView):
 
 
 @pytest.fixture
-def _poison(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches of some draws give NaN."""
-    honest = TrainingStep.__call__
-
-    def poisoned(self: TrainingStep, batch: Any, *rest: Any) -> Any:
-        if batch.draw not in POISONED_DRAWS:
-            return honest(self, batch, *rest)
-        loss = self._loss
-        self._loss = lambda *given: loss(*given) * float("nan")  # type: ignore[method-assign]
-        try:
-            return honest(self, batch, *rest)
-        finally:
-            del self._loss
-
-    monkeypatch.setattr(TrainingStep, "__call__", poisoned)
+def _poison(poison_draws: Callable[[Container[int]], None]) -> None:
+    poison_draws(POISONED_DRAWS)
 
 
 def decided(folder: RunFolder) -> list[Decision]:
@@ -88,13 +74,15 @@ def assert_same(done: Backtest, folder: RunFolder) -> None:
 
 @pytest.mark.usefixtures("_poison")
 @pytest.mark.parametrize("killed_at", [40, 70])
-def test_a_journal_tells_every_decision_again_as_it_was(tmp_path: Path, killed_at: int) -> None:
+def test_a_journal_tells_every_decision_again_as_it_was(
+    tmp_path: Path, prepared: Path, killed_at: int
+) -> None:
     """From memory and from disk, with a ring and checkpoints that are pruned, across a kill, and
     across a restart with other limits."""
 
     def train(view: SilentView, *options: str) -> ExitCode:
         typed = (*TINY, f"train.steps={STEPS}", *options)
-        return start(Start("drill", typed, runs=tmp_path, prepared=tmp_path / "prepared"), view)
+        return start(Start("drill", typed, runs=tmp_path, prepared=prepared), view)
 
     folder = RunFolder(tmp_path / "drill")
     with pytest.raises(Killed):

@@ -95,13 +95,10 @@ class Room:
         return found
 
 
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("prepared")
-
-
 @pytest.fixture
-def room(tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch) -> Room:
+def room(
+    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch, saves_in_step: None
+) -> Room:
     monkeypatch.setattr(request_handler, "_LOOK_EVERY_S", 0.0)
     return Room(tmp_path / "runs", prepared)
 

@@ -58,8 +58,8 @@ class Room(SilentView):
 
 
 @pytest.fixture
-def room_in(tmp_path: Path) -> Callable[[str], Room]:
-    return lambda name: Room(tmp_path / name, tmp_path / "prepared")
+def room_in(tmp_path: Path, prepared: Path) -> Callable[[str], Room]:
+    return lambda name: Room(tmp_path / name, prepared)
 
 
 def test_saves_that_fail_again_and_again_end_the_run_loudly(
