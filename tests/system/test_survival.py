@@ -15,6 +15,7 @@ from longhaul.logbook.lease import live_holder
 from longhaul.logbook.reading import read_journal
 from longhaul.run.drill.resume import drill_resume
 from longhaul.supervise.fence import left_over
+from small_runs import FEW_HELD_OUT
 
 ENDLESS = (
     "--set", "train.steps=100000", "--set", "optim.schedule.shape=constant",
@@ -36,7 +37,7 @@ def is_verified(record) -> bool:
 
 def test_a_killed_run_ends_in_the_very_bytes_of_an_undisturbed_one(tmp_path: Path) -> None:
     said: list[str] = []
-    options = ("train.steps=120", "checkpoint.interval_steps=10",
+    options = (FEW_HELD_OUT, "train.steps=120", "checkpoint.interval_steps=10",
                "batch.stages=[{from_step=60, sequences=8, sequence_length=64}]")  # fmt: skip
     assert drill_resume(4, 1, options, tmp_path, said.append), "\n".join(said)
     assert any("byte-identical" in line for line in said)
