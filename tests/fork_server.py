@@ -7,6 +7,7 @@ torch is imported already: what depends on how a process starts is tested with `
 """
 
 import gc
+import importlib
 import json
 import os
 import runpy
@@ -20,7 +21,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, TextIO
 
 _AT_START = ("CUDA_", "DNNL_", "KMP_", "LD_", "MALLOC_", "MKL_", "OMP_", "ONEDNN_", "PYTHON",
              "PYTORCH", "TORCH")  # fmt: skip
@@ -31,11 +32,11 @@ _LARGEST = 1 << 17
 class ForkedProcess:
     """A process as `subprocess.Popen` shows one: text on `stdout`, which standard error joins."""
 
-    def __init__(self, pid: int, arguments: Sequence[str], output: int, ended: int) -> None:
+    def __init__(self, pid: int, arguments: Sequence[str], stdout: TextIO, ended: int) -> None:
         self.pid = pid
         self.args = list(arguments)
         self.returncode: int | None = None
-        self.stdout = os.fdopen(output, encoding="utf-8")
+        self.stdout = stdout
         self._ended = ended
         self._reader: threading.Thread | None = None
         self._text = ""
@@ -89,6 +90,9 @@ class ForkedProcess:
         return self.returncode
 
 
+Process = ForkedProcess | subprocess.Popen[str]
+
+
 class ForkServer:
     """The server, seen from the tests. It starts with the first process asked for."""
 
@@ -97,8 +101,12 @@ class ForkServer:
         self._line: socket.socket | None = None
 
     def start(
-        self, arguments: Sequence[str], cwd: Path, env: Mapping[str, str]
-    ) -> "ForkedProcess | subprocess.Popen[str]":
+        self,
+        arguments: Sequence[str],
+        cwd: Path,
+        env: Mapping[str, str],
+        sink: IO[Any] | None = None,
+    ) -> "Process":
         """Start `python ARGUMENTS` in a session of its own.
 
         Args:
@@ -106,12 +114,13 @@ class ForkServer:
             cwd: its folder.
             env: its whole environment. Where that differs in what is read at the start of an
                 interpreter, a fresh one is started.
+            sink: takes what it prints, and `stdout` is empty then.
         """
         if any(os.environ.get(name) != env.get(name)
                for name in {*os.environ, *env} if name.startswith(_AT_START)):  # fmt: skip
             return subprocess.Popen(
                 [sys.executable, *arguments], cwd=cwd, env=env, text=True, start_new_session=True,
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL, stdout=sink or subprocess.PIPE, stderr=subprocess.STDOUT,
             )  # fmt: skip
         if self._line is None:
             self._begin()
@@ -120,14 +129,15 @@ class ForkServer:
         ended, tell = os.pipe()
         asked = {"arguments": list(arguments), "cwd": str(cwd), "env": dict(env)}
         try:
-            socket.send_fds(self._line, [json.dumps(asked).encode()], [written, tell])
+            printed = written if sink is None else sink.fileno()
+            socket.send_fds(self._line, [json.dumps(asked).encode()], [printed, tell])
         finally:
             os.close(written)
             os.close(tell)
         answer = self._line.recv(64)
         if not answer:
             raise RuntimeError("the fork server of the tests has ended")
-        return ForkedProcess(int(answer), arguments, output, ended)
+        return ForkedProcess(int(answer), arguments, os.fdopen(output, encoding="utf-8"), ended)
 
     def close(self) -> None:
         """End the server; what it has forked lives on."""
@@ -146,13 +156,22 @@ class ForkServer:
             )  # fmt: skip
 
 
-def _import_all() -> None:
-    import longhaul.cli.main
-    import longhaul.cli.train
-    import longhaul.run.train.follower
-    import longhaul.run.train.worker
-    import longhaul.train.trainer  # noqa: F401
+_IMPORTED = (
+    "longhaul.cli.main", "longhaul.cli.progress", "longhaul.cli.train",
+    "longhaul.run.train.follower", "longhaul.run.train.worker", "longhaul.train.trainer",
+    "longhaul.train.witness", "longhaul.data.alphabets", "longhaul.data.number_tokens",
+    "longhaul.parallel.parallelize", "longhaul.checkpoint.storage", "torch._dynamo.convert_frame",
+    "numpy.fft", "numpy.ma", "numpy.random", "rich.console", "rich.markup",
+)  # fmt: skip
+"""What a command, its supervisor, a worker and a rank of several import."""
 
+
+def _import_all() -> None:
+    from longhaul.core.machine import installed_packages
+
+    for module in _IMPORTED:
+        importlib.import_module(module)
+    installed_packages()
     gc.collect()
     gc.freeze()  # what is shared stays shared
 

@@ -7,8 +7,10 @@ import pytest
 from longhaul.core.errors import ExitCode
 from longhaul.core.output import SilentView
 from longhaul.run.train.launch import Start, start
+from small_runs import FEW_HELD_OUT
 
 OPTIONS = (
+    FEW_HELD_OUT,
     "train.steps=4", "optim.schedule.warmup_steps=1", "checkpoint.interval_steps=2",
     "evaluation.interval_steps=2", "sample.tokens=4", "batch.stages=[]", "machine.threads=1",
     "data.held_out.fraction=0.001", "supervise.deadline_s=600.0",

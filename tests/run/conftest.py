@@ -1,6 +1,7 @@
 """Small runs of the `drill` recipe within the tests' own process."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal
 from longhaul.run.train.launch import Start, start
 from longhaul.store.catalogue import catalogue
+from longhaul.train.trainer import Trainer
+from poison import poison
 
 
 class Room:
@@ -56,14 +59,24 @@ class Room:
 
 
 @pytest.fixture(scope="module")
-def new_room(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[Path], Room]:
+def new_room(request: pytest.FixtureRequest, prepared: Path) -> Callable[[Path], Room]:
     """A room at a path, whose runs have the options `TINY` of the tests' module."""
-    prepared = tmp_path_factory.mktemp("prepared")
     return lambda path: Room(path, prepared, request.module.TINY)
 
 
 @pytest.fixture
 def room(tmp_path: Path, new_room: Callable[[Path], Room]) -> Room:
     return new_room(tmp_path / "runs")
+
+
+@pytest.fixture
+def poison_draws(monkeypatch: pytest.MonkeyPatch) -> Callable[[Collection[int]], None]:
+    """Have the batches of some draws give NaN, whenever a step computes them."""
+    return partial(poison, register=monkeypatch.setitem)
+
+
+@pytest.fixture
+def saves_in_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have each checkpoint read back before the next step, however slow the disk is."""
+    saved = Trainer.saved
+    monkeypatch.setattr(Trainer, "saved", lambda self, wait=False: saved(self, wait=True))

@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -13,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from fork_server import SERVER, ForkedProcess
+from fork_server import SERVER, Process
 from longhaul.core.clocks import RealClock
 from longhaul.core.records import Event, Record
 from longhaul.logbook.folder import RunFolder, create_run, list_runs
 from longhaul.logbook.reading import read_journal
 from longhaul.supervise.ownership import left_over
 from longhaul.supervise.ranks.progress import progress_path, read_progress
+from small_runs import FEW_HELD_OUT
 
 HERE = Path(__file__).parent
 DEADLINE_S = 60.0
@@ -31,7 +30,7 @@ class Room:
 
     path: Path
     prepared: Path
-    processes: list[ForkedProcess | subprocess.Popen[str]] = field(default_factory=list)
+    processes: list[Process] = field(default_factory=list)
 
     @property
     def runs(self) -> Path:
@@ -40,11 +39,13 @@ class Room:
     def folder(self, name: str = "drill") -> RunFolder:
         return RunFolder(self.runs / name)
 
-    def start(self, *arguments: str) -> ForkedProcess | subprocess.Popen[str]:
+    def start(self, *arguments: str) -> Process:
         """Start a command; training commands work in this room."""
         command = ["-m", "longhaul", *arguments]
         if arguments[0] == "train":
             command += ["--prepared-dir", str(self.prepared)]
+            if arguments[1] == "drill":
+                command += ["--set", FEW_HELD_OUT]
         if arguments[0] in (
             "train",
             "set",
@@ -64,7 +65,7 @@ class Room:
         self.processes.append(process)
         return process
 
-    def kill(self, process: ForkedProcess | subprocess.Popen[str]) -> None:
+    def kill(self, process: Process) -> None:
         """SIGKILL a command and all workers, as where the machine goes: nobody saves anything."""
         workers = [worker for folder in list_runs(self.runs) for worker in left_over(folder)]
         for number in (signal.SIGSTOP, signal.SIGKILL):
@@ -99,8 +100,8 @@ class Room:
 
 
 @pytest.fixture(scope="session")
-def shared_prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("prepared")
+def shared_prepared(prepared: Path) -> Path:
+    return prepared
 
 
 @pytest.fixture
@@ -118,21 +119,18 @@ class Stubs:
     """A run of stub workers, and its supervisors."""
 
     folder: RunFolder
-    processes: list[subprocess.Popen[str]] = field(default_factory=list)
+    processes: list[Process] = field(default_factory=list)
 
     def plot(self, *acts: dict, processes: int = 3, **more) -> None:
         settings = {"deadline_s": 1.0, "grace_s": 5.0} | more.pop("settings", {})
         body = {"acts": acts, "processes": processes, "settings": settings} | more
         (self.folder.path / "plot.json").write_text(json.dumps(body))
 
-    def start(self) -> subprocess.Popen[str]:
+    def start(self) -> Process:
         for path in self.folder.workers.glob("*.progress"):
             path.unlink()
-        process = subprocess.Popen(
-            [sys.executable, str(HERE / "stub_worker.py"), str(self.folder.path)],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
-            start_new_session=True,
-        )  # fmt: skip
+        arguments = [str(HERE / "stub_worker.py"), str(self.folder.path)]
+        process = SERVER.start(arguments, Path.cwd(), os.environ)
         self.processes.append(process)
         return process
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo.convert_frame  # which FSDP imports (before forking)
 
 import longhaul.checkpoint.storage
 import longhaul.parallel.parallelize
@@ -27,6 +28,7 @@ from longhaul.run.train.launch import Start, start
 from longhaul.train.trainer import Trainer
 
 SETS = (
+    "data.held_out.fraction=0.002",
     "model.width=16", "model.layers=2", "model.context=32", "model.dropout=0.0",
     "batch.sequence_length=32", "batch.sequences=4", "batch.micro_sequences=2", "batch.stages=[]",
     "optim.schedule.shape=constant", "optim.schedule.warmup_steps=2",

@@ -3,8 +3,10 @@
 from pathlib import Path
 
 from longhaul.run.drill.plan import Typed, drill_recipe
+from small_runs import FEW_HELD_OUT
 
 TINY = (
+    FEW_HELD_OUT,
     "batch.stages=[]", "batch.sequences=4", "batch.micro_sequences=2", "model.context=32",
     "model.width=32", "model.layers=1", "evaluation.tokens=512", "evaluation.interval_steps=0",
     "checkpoint.interval_steps=5", "checkpoint.snapshot_interval_steps=0",

@@ -1,17 +1,19 @@
 """Steps that take longer than the deadline of a silence, and one that never ends."""
 
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 import pytest
 
+from fork_server import SERVER
 from longhaul.core.records import Event, StepRecord
+from small_runs import FEW_HELD_OUT
 
 SCRIPT = Path(__file__).parent / "long_steps.py"
 PASS_S, PASSES, DEADLINE_S = 0.3, 12, 2.0
 START_UP_S = 120.0
 SMALL = (
+    FEW_HELD_OUT,
     "model.width=16", "model.layers=2", "model.context=32", "batch.stages=[]",
     "batch.sequence_length=32", "batch.micro_sequences=2", "evaluation.tokens=256",
     "evaluation.interval_steps=0", "checkpoint.interval_steps=0", "train.steps=2",
@@ -24,12 +26,10 @@ SMALL = (
 def train(room, processes: int, *sets: str, pass_s: float = PASS_S, hang: str = "-") -> str:
     settings = [*SMALL, *sets]
     words = [word for setting in settings for word in ("--set", setting)]
-    process = subprocess.Popen(
-        [sys.executable, str(SCRIPT), str(pass_s), hang, "train", "drill", "--nproc",
-         str(processes), "--prepared-dir", str(room.prepared), "--runs-dir", str(room.runs),
-         *words],
-        cwd=room.path, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, start_new_session=True,
+    process = SERVER.start(
+        [str(SCRIPT), str(pass_s), hang, "train", "drill", "--nproc", str(processes),
+         "--prepared-dir", str(room.prepared), "--runs-dir", str(room.runs), *words],
+        room.path, os.environ,
     )  # fmt: skip
     room.processes.append(process)
     output, _ = process.communicate(timeout=240)

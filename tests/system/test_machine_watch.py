@@ -2,16 +2,17 @@
 
 import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
+from fork_server import SERVER
 from longhaul.core.records import Event
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal
+from small_runs import FEW_HELD_OUT
 
 DEADLINE_S = 200.0
 SETS = (
+    FEW_HELD_OUT,
     "train.steps=24", "optim.schedule.warmup_steps=2", "batch.sequences=12",
     "batch.micro_sequences=2", "batch.stages=[]",
     "checkpoint.interval_steps=0", "evaluation.interval_steps=0", "data.sources.0.weight=1",
@@ -26,7 +27,7 @@ def test_all_ranks_leave_naming_the_one_that_is_wrong_and_the_journal_says_it_to
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [
-        sys.executable, str(Path(__file__).with_name("crooked_rank.py")), "train", "drill",
+        str(Path(__file__).with_name("crooked_rank.py")), "train", "drill",
         *(word for one in SETS for word in ("--set", one)),
         "--runs-dir", str(tmp_path), "--prepared-dir", str(shared_prepared),
     ]  # fmt: skip
@@ -36,14 +37,10 @@ def test_all_ranks_leave_naming_the_one_that_is_wrong_and_the_journal_says_it_to
             place = {
                 "RANK": str(rank), "WORLD_SIZE": "3", "LOCAL_RANK": str(rank),
                 "LOCAL_WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-                "OMP_NUM_THREADS": "1", "LONGHAUL_NODE": f"node{rank}",
+                "LONGHAUL_NODE": f"node{rank}",
             }  # fmt: skip
             with output.open("w") as sink:
-                started = subprocess.Popen(
-                    command, cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=sink,
-                    stderr=subprocess.STDOUT, env=os.environ | place,
-                )  # fmt: skip
-            ranks.append(started)
+                ranks.append(SERVER.start(command, tmp_path, os.environ | place, sink))
         codes = [rank.wait(DEADLINE_S) for rank in ranks]
     finally:
         for each in ranks:

@@ -1,19 +1,20 @@
 """Real ranks, one of which runs out of memory: once a smaller micro-batch, then a person."""
 
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from fork_server import SERVER, ForkedProcess
+from fork_server import SERVER, Process
 from longhaul.core.records import Decision, Event, Record, StepRecord
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal
 from longhaul.supervise.ownership import left_over
+from small_runs import FEW_HELD_OUT
 
 TINY = (
+    FEW_HELD_OUT,
     "train.steps=8", "optim.schedule.warmup_steps=2", "optim.schedule.decay_steps=8",
     "model.dropout=0", "model.width=16", "model.layers=1", "model.context=32",
     "batch.sequences=16", "batch.micro_sequences=8", "batch.sequence_length=16", "batch.stages=[]",
@@ -29,7 +30,7 @@ class Room:
     def __init__(self, path: Path, prepared: Path) -> None:
         self.path, self.prepared = path, prepared
         self.folder = RunFolder(path / "drill")
-        self.started: list[ForkedProcess | subprocess.Popen[str]] = []
+        self.started: list[Process] = []
 
     def train(
         self, short: dict[str, object], *options: str, nproc: int = 2

@@ -4,21 +4,23 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from fork_server import SERVER
 from longhaul.core.clocks import RealClock
 from longhaul.core.records import Decision, Event, Record, StepRecord
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal
 from longhaul.logbook.requests import new_request, submit
+from small_runs import FEW_HELD_OUT
 
 DEADLINE_S = 120.0
 RECIPE = (
+    "--set", FEW_HELD_OUT,
     "--set", "train.steps=24",
     "--set", "optim.schedule.warmup_steps=2",
     "--set", "optim.schedule.decay_steps=24",
@@ -43,7 +45,7 @@ class Crew:
         self.folder = folder
         self.outputs = [folder / f"rank-{rank}.txt" for rank in range(size)]
         command = [
-            sys.executable, "-m", "longhaul", "train", "drill", *RECIPE, *options,
+            "-m", "longhaul", "train", "drill", *RECIPE, *options,
             "--runs-dir", str(folder), "--prepared-dir", str(prepared),
         ]  # fmt: skip
         self.ranks = []
@@ -58,15 +60,7 @@ class Crew:
             }
             environment = os.environ | place | {"COLUMNS": "200"}
             with output.open("w") as sink:
-                started = subprocess.Popen(
-                    command,
-                    cwd=folder,
-                    stdin=subprocess.DEVNULL,
-                    stdout=sink,
-                    stderr=subprocess.STDOUT,
-                    env=environment,
-                )
-            self.ranks.append(started)
+                self.ranks.append(SERVER.start(command, folder, environment, sink))
 
     def wait(self) -> list[int]:
         """Exit codes, once all have ended."""

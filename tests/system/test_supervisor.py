@@ -35,7 +35,7 @@ def test_a_killed_rank_is_named_and_all_start_again(stubs) -> None:
     (failure,) = stubs.failures()
     assert (failure.data["cause"], failure.data["rank"]) == ("killed", 1)
     assert failure.data["exit_codes"][1] == -9
-    assert failure.data["reached"] == 15
+    assert failure.data["reached"] in (15, 16), "the others reach the next one, and wait there"
     assert failure.seconds, "the time it took to notice is booked"
     assert "rank 1: killed (SIGKILL, " in output
     assert not left_over(stubs.folder)

@@ -15,6 +15,7 @@ from longhaul.core.records import Decision, Event, StepRecord
 from longhaul.logbook.lease import live_holder
 from longhaul.logbook.reading import read_journal
 from longhaul.supervise.ownership import left_over
+from small_runs import FEW_HELD_OUT
 
 ENDLESS = (
     "--set", "train.steps=100000", "--set", "optim.schedule.shape=constant",
@@ -36,7 +37,7 @@ def is_verified(record) -> bool:
 
 def test_a_killed_run_ends_in_the_very_bytes_of_an_undisturbed_one(tmp_path: Path) -> None:
     said: list[str] = []
-    options = ("train.steps=120", "checkpoint.interval_steps=10",
+    options = (FEW_HELD_OUT, "train.steps=120", "checkpoint.interval_steps=10",
                "batch.stages=[{from_step=60, sequences=8, sequence_length=64}]")  # fmt: skip
     assert drill_resume(4, 1, tmp_path, said.append, options), "\n".join(said)
     assert any("byte-identical" in line for line in said)
@@ -128,7 +129,8 @@ def test_a_second_owner_is_told_who_holds_the_run(room) -> None:
 
 
 def test_a_lowered_rate_stays_lowered_after_sigkill(room) -> None:
-    process = room.start("train", "drill", *ENDLESS)
+    # Without a warm-up, within which the rate is lower still wherever the run goes back to.
+    process = room.start("train", "drill", *ENDLESS, "--set", "optim.schedule.warmup_steps=0")
     room.wait_for("step 20", is_step(20))
     code, output = room.run("set", "drill", "optim.lr=1e-5", "--reason", "it looked hot")
     assert code == 0, output

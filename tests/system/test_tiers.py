@@ -97,7 +97,9 @@ def test_a_run_whose_local_checkpoints_are_gone_goes_on_from_s3(room, bucket: st
 
     process = room.start("train", "drill", *remote)
     fetched = room.wait_for("a checkpoint from S3", is_event("fetched"))
-    assert fetched.step == newest
+    # One may have arrived there without the run having been told before it was stopped.
+    assert fetched.step >= newest
+    newest = fetched.step
     room.wait_for("the next one in S3", is_event("uploaded", newest + 10))
     output = stopped(process)
     begun = events(room, "attempt-started")

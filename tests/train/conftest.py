@@ -20,19 +20,16 @@ from longhaul.optim.update_rules import build_optimizer
 from longhaul.train.state import Progress
 from longhaul.train.step import TrainingStep
 from longhaul.train.trainer import Identity, Parts, Trainer
+from small_runs import FEW_HELD_OUT
 
 TINY = (
+    FEW_HELD_OUT,
     "train.steps=12", "model.width=16", "model.layers=1", "model.context=32",
     "batch.stages=[{from_step=6, sequences=8, sequence_length=32}]",
     "batch.sequence_length=16", "evaluation.interval_steps=5", "evaluation.tokens=256",
     "checkpoint.interval_steps=4", "monitor.gauge_interval_steps=3",
     "optim.schedule.warmup_steps=3",
 )  # fmt: skip
-
-
-@pytest.fixture(scope="session")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("prepared")
 
 
 @pytest.fixture(scope="session")

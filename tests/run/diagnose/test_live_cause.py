@@ -19,8 +19,10 @@ from longhaul.run.diagnose.live_search import LiveSearch
 from longhaul.train import loan
 from longhaul.train.trainer import Trainer
 from poison import poison
+from small_runs import FEW_HELD_OUT
 
 TINY = (
+    FEW_HELD_OUT,
     "model.width=16", "model.layers=1", "model.context=32", "model.dropout=0.0",
     "batch.sequence_length=32", "batch.sequences=4", "batch.micro_sequences=4", "batch.stages=[]",
     "optim.schedule.shape=constant", "optim.schedule.warmup_steps=2",

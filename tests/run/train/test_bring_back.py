@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,10 @@ from longhaul.store.fetching import find_book
 from longhaul.store.remote_log import place_of
 from longhaul.store.store_files import StoreFiles
 from longhaul.train.trainer import Trainer
-from poison import poison
+from small_runs import FEW_HELD_OUT
 
 TINY = (
+    FEW_HELD_OUT,
     "model.width=16", "model.layers=1", "model.context=32",
     "batch.sequence_length=32", "batch.sequences=4", "batch.micro_sequences=2", "batch.stages=[]",
     "optim.schedule.shape=constant", "optim.schedule.warmup_steps=2", "optim.lr=4e-3",
@@ -124,11 +125,6 @@ class Room:
     def events(self, kind: str) -> list[Event]:
         records = read_journal(self.folder, steps=False)
         return [r for r in records if isinstance(r, Event) and r.kind == kind]
-
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("prepared")
 
 
 @pytest.fixture
@@ -364,7 +360,7 @@ NOTHING_HERE = (
 
 @pytest.mark.parametrize("silent", [False, True])
 def test_the_policy_fetches_what_it_goes_back_to_where_nothing_here_will_do(
-    room: Room, monkeypatch: pytest.MonkeyPatch, silent: bool
+    room: Room, poison_draws: Callable[[Collection[int]], None], silent: bool
 ) -> None:
     def lose_checkpoints() -> None:
         shutil.rmtree(room.folder.checkpoints)
@@ -372,7 +368,7 @@ def test_the_policy_fetches_what_it_goes_back_to_where_nothing_here_will_do(
             room.store.rename(room.store.with_name("kept"))
             room.store.write_text("away")
 
-    poison(POISONED_DRAWS, register=monkeypatch.setitem)
+    poison_draws(POISONED_DRAWS)
     room.train(32, *NOTHING_HERE, saved={20: lose_checkpoints}, in_step=True)
     made = [r for r in read_journal(room.folder) if isinstance(r, Decision)]
     back = [d.data["rollback"]["to"] for d in made if d.data.get("rollback")]

@@ -9,8 +9,10 @@ from longhaul.core.output import SilentView
 from longhaul.data.verification import Verification
 from longhaul.run.train.launch import Start, start
 from longhaul.store.catalogue import catalogue
+from small_runs import FEW_HELD_OUT
 
 TINY = (
+    FEW_HELD_OUT,
     "model.width=16", "model.layers=1", "model.context=32", "model.dropout=0",
     "batch.sequence_length=32", "batch.sequences=4", "batch.micro_sequences=2", "batch.stages=[]",
     "evaluation.tokens=256", "evaluation.interval_steps=0", "checkpoint.interval_steps=5",

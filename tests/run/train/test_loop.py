@@ -2,6 +2,7 @@
 
 import errno
 import json
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,10 @@ from longhaul.run.commands.data_at import documents_at
 from longhaul.run.diagnose import saved_batch
 from longhaul.run.train.rollback import Recovery
 from longhaul.train.trainer import Trainer
-from poison import poison as poison_draws
+from small_runs import FEW_HELD_OUT
 
 TINY = (
+    FEW_HELD_OUT,
     "model.width=16", "model.layers=1", "model.context=32",
     "batch.sequence_length=32", "batch.sequences=4", "batch.micro_sequences=4", "batch.stages=[]",
     "optim.schedule.shape=constant", "optim.schedule.warmup_steps=2",
@@ -43,9 +45,8 @@ class Killed(BaseException):
 
 
 @pytest.fixture
-def poison(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches of some draws give NaN."""
-    poison_draws(POISONED_DRAWS, register=monkeypatch.setitem)
+def poison(poison_draws: Callable[[Collection[int]], None]) -> None:
+    poison_draws(POISONED_DRAWS)
 
 
 def kill_once(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
@@ -213,7 +214,7 @@ def test_a_fallback_is_forked_to_when_the_ladder_is_spent(room) -> None:
     assert opened.difference == {"optim.lr": (2e-3, 1e-4)}
 
 
-def test_checkpoints_become_good_after_their_probation(room) -> None:
+def test_checkpoints_become_good_after_their_probation(room, saves_in_step) -> None:
     room.train(40)
     ledger, _ = load_ledger(room.folder)
     healths = {step: known.health for step, known in ledger.checkpoint_health.items()}

@@ -19,8 +19,10 @@ from longhaul.run.train.launch import Start, start
 from longhaul.store.catalogue import catalogue
 from longhaul.train import memory
 from longhaul.train.micro_batch import Found
+from small_runs import FEW_HELD_OUT
 
 TINY = (
+    FEW_HELD_OUT,
     "model.width=16", "model.layers=1", "model.context=32", "model.dropout=0.3",
     "batch.sequence_length=16", "batch.sequences=16",
     "batch.stages=[{from_step=4, sequences=8, sequence_length=32}]",
@@ -28,11 +30,6 @@ TINY = (
     "evaluation.tokens=256", "evaluation.interval_steps=0",
 )  # fmt: skip
 AUTO = "batch.micro_sequences=auto"
-
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("prepared")
 
 
 @pytest.fixture

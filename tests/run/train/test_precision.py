@@ -17,18 +17,15 @@ from longhaul.logbook.segments import read_segments
 from longhaul.run.train import precision
 from longhaul.run.train.launch import Start, start
 from longhaul.train.precision import FLOAT32, Choice, Format
+from small_runs import FEW_HELD_OUT
 
 TINY = (
+    FEW_HELD_OUT,
     "model.width=16", "model.layers=1", "batch.sequences=4", "batch.stages=[]",
     "evaluation.tokens=256", "evaluation.interval_steps=0", "optim.schedule.warmup_steps=0",
     "optim.schedule.shape=constant",
 )  # fmt: skip
 AUTO, BF16 = "precision.compute=auto", Format("bf16")
-
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("prepared")
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """A real run that was disturbed, restarted and pruned is judged again from its journal alone."""
 
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,10 @@ from longhaul.recover.backtest import Backtest
 from longhaul.recover.plan import WHO
 from longhaul.run.train.launch import Start, start
 from longhaul.store.catalogue import catalogue
-from poison import poison
+from small_runs import FEW_HELD_OUT
 
 TINY = (
+    FEW_HELD_OUT,
     "model.width=16", "model.layers=1", "model.context=32",
     "batch.sequence_length=32", "batch.sequences=4", "batch.micro_sequences=4", "batch.stages=[]",
     "optim.schedule.shape=constant", "optim.schedule.warmup_steps=2",
@@ -48,9 +50,8 @@ class Fatal(SilentView):
 
 
 @pytest.fixture
-def _poison(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches of some draws give NaN."""
-    poison(POISONED_DRAWS, register=monkeypatch.setitem)
+def _poison(poison_draws: Callable[[Collection[int]], None]) -> None:
+    poison_draws(POISONED_DRAWS)
 
 
 def decided(folder: RunFolder) -> list[Decision]:
@@ -73,13 +74,15 @@ def assert_same(done: Backtest, folder: RunFolder) -> None:
 
 @pytest.mark.usefixtures("_poison")
 @pytest.mark.parametrize("killed_at", [40, 70])
-def test_a_journal_tells_every_decision_again_as_it_was(tmp_path: Path, killed_at: int) -> None:
+def test_a_journal_tells_every_decision_again_as_it_was(
+    tmp_path: Path, prepared: Path, killed_at: int
+) -> None:
     """From memory and from disk, with a ring and checkpoints that are pruned, across a kill, and
     across a restart with other limits."""
 
     def train(view: SilentView, *options: str) -> ExitCode:
         typed = (*TINY, f"train.steps={STEPS}", *options)
-        return start(Start("drill", typed, runs=tmp_path, prepared=tmp_path / "prepared"), view)
+        return start(Start("drill", typed, runs=tmp_path, prepared=prepared), view)
 
     folder = RunFolder(tmp_path / "drill")
     with pytest.raises(Killed):

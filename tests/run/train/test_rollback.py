@@ -28,8 +28,10 @@ from longhaul.run.train.rollback import Recovery
 from longhaul.run.train.run_history import read_past
 from longhaul.store.catalogue import catalogue
 from longhaul.train.trainer import Trainer
+from small_runs import FEW_HELD_OUT
 
 TINY = (
+    FEW_HELD_OUT,
     "model.width=16", "model.layers=1", "model.context=32", "model.dropout=0.3",
     "batch.sequence_length=32", "batch.sequences=4", "batch.micro_sequences=2", "batch.stages=[]",
     "optim.schedule.shape=constant", "optim.schedule.warmup_steps=2",
@@ -93,13 +95,10 @@ class Room:
         return found
 
 
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("prepared")
-
-
 @pytest.fixture
-def room(tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch) -> Room:
+def room(
+    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch, saves_in_step: None
+) -> Room:
     monkeypatch.setattr(request_handler, "_LOOK_EVERY_S", 0.0)
     return Room(tmp_path / "runs", prepared)
 

@@ -12,8 +12,10 @@ from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal
 from longhaul.run.train import run_attempt
 from longhaul.run.train.launch import Start, start
+from small_runs import FEW_HELD_OUT
 
 TINY = (
+    FEW_HELD_OUT,
     "model.width=16", "model.layers=1", "model.context=32", "batch.sequence_length=32",
     "batch.sequences=4", "batch.micro_sequences=4", "batch.stages=[]", "evaluation.tokens=256",
     "evaluation.interval_steps=0", "checkpoint.interval_steps=5", "optim.schedule.warmup_steps=2",
@@ -21,14 +23,14 @@ TINY = (
 
 
 def test_other_software_is_told_and_recorded_before_the_first_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Incident N12: activation norms shifted after a dependency had changed between restarts."""
 
     def train(steps: int) -> str:
         view = SilentView()
         options = (*TINY, f"train.steps={steps}")
-        start(Start("drill", options, runs=tmp_path, prepared=tmp_path / "prepared"), view)
+        start(Start("drill", options, runs=tmp_path, prepared=prepared), view)
         return "\n".join(view.said)
 
     train(5)

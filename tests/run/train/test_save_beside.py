@@ -18,8 +18,10 @@ from longhaul.run.train.launch import Start, start
 from longhaul.store.catalogue import catalogue
 from longhaul.supervise.ranks.progress import progress_path, read_progress
 from longhaul.train.step import TrainingStep
+from small_runs import FEW_HELD_OUT
 
 TINY = (
+    FEW_HELD_OUT,
     "train.steps=9", "optim.schedule.decay_steps=9", "optim.schedule.warmup_steps=2",
     "model.width=16", "model.layers=1", "model.context=32", "model.dropout=0.1",
     "batch.stages=[]", "batch.sequence_length=32", "evaluation.interval_steps=0",
@@ -42,9 +44,9 @@ def checkpoints(path: Path, prepared: Path) -> Bytes:
 
 
 def test_checkpoints_hold_the_state_at_the_border_however_late_they_are_copied(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at_once = checkpoints(tmp_path / "at-once", tmp_path / "prepared")
+    at_once = checkpoints(tmp_path / "at-once", prepared)
     assert sorted(at_once) == [2, 4, 6, 8, 9]
     copy, settle, compute = Staging.copy, Saver.settle, TrainingStep.compute
     wanted, beside = threading.Event(), []
@@ -73,13 +75,13 @@ def test_checkpoints_hold_the_state_at_the_border_however_late_they_are_copied(
     monkeypatch.setattr(Staging, "copy", late)
     monkeypatch.setattr(Saver, "settle", asked)
     monkeypatch.setattr(TrainingStep, "compute", passes)
-    assert checkpoints(tmp_path / "late", tmp_path / "prepared") == at_once
+    assert checkpoints(tmp_path / "late", prepared) == at_once
     # The passes of the step after each save were made before anything of the state was copied.
     assert [step for step, copying in enumerate(beside) if copying] == [2, 4, 6, 8]
 
 
 def test_the_last_save_is_waited_for_with_signs_of_life_while_its_bytes_move(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The watchdog ends what is silent for too long; a big save on a slow disk is not."""
     progress = progress_path(RunFolder(tmp_path / "drill"), 0)
@@ -96,5 +98,5 @@ def test_the_last_save_is_waited_for_with_signs_of_life_while_its_bytes_move(
 
     monkeypatch.setattr(Saver, "_stages", slowly)
     monkeypatch.setattr("longhaul.checkpoint.saver._LOOK_EVERY_S", 0.01)
-    checkpoints(tmp_path, tmp_path / "prepared")
+    checkpoints(tmp_path, prepared)
     assert len(signs) == 5

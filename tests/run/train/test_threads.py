@@ -21,6 +21,7 @@ from longhaul.parallel import device
 from longhaul.parallel.device import settle_torch, threads_before
 from longhaul.parallel.layout import LAYOUT
 from longhaul.run.train.launch import Start, start
+from small_runs import FEW_HELD_OUT
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +80,7 @@ def test_a_world_that_shrinks_computes_with_as_many_threads_each(
 
 
 def test_a_restart_with_more_cores_changes_no_bits_and_is_no_suspect(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A scheduler gives the same machine's cores anew at each start."""
     file = tmp_path / "mine.toml"
@@ -87,7 +88,7 @@ def test_a_restart_with_more_cores_changes_no_bits_and_is_no_suspect(
     lines = shipped.read_text().splitlines(keepends=True)
     text = "".join(line for line in lines if not line.startswith("threads"))
     file.write_text(text.replace('"drill"', '"mine"'))
-    options = ("train.steps=4", "optim.schedule.warmup_steps=1", "batch.stages=[]",
+    options = (FEW_HELD_OUT, "train.steps=4", "optim.schedule.warmup_steps=1", "batch.stages=[]",
                "evaluation.interval_steps=0", "checkpoint.interval_steps=2",
                "optim.schedule.shape=constant")  # fmt: skip
     found = []
@@ -95,7 +96,7 @@ def test_a_restart_with_more_cores_changes_no_bits_and_is_no_suspect(
         monkeypatch.setattr(device, "usable_cores", lambda cores=cores: cores)
         more = ("machine.threads=2",) if steps == 8 else ()
         typed = Start(str(file), (*options, f"train.steps={steps}", *more),
-                      runs=tmp_path / "runs", prepared=tmp_path / "prepared")  # fmt: skip
+                      runs=tmp_path / "runs", prepared=prepared)  # fmt: skip
         assert start(typed, SilentView()) is ExitCode.FINISHED
         folder = RunFolder(next((tmp_path / "runs").iterdir()))
         opened = max(read_segments(folder), key=lambda one: one.opened)

@@ -14,8 +14,10 @@ from longhaul.logbook.ledger import load_ledger
 from longhaul.logbook.requests import new_request, submit
 from longhaul.recover.plan import WHO
 from longhaul.run.train import request_handler
+from small_runs import FEW_HELD_OUT
 
 TINY = (
+    FEW_HELD_OUT,
     "model.width=16", "model.layers=1", "model.context=32", "model.dropout=0.0",
     "batch.sequence_length=32", "batch.sequences=4", "batch.micro_sequences=4", "batch.stages=[]",
     "evaluation.tokens=256", "evaluation.interval_steps=0",

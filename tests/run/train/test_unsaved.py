@@ -13,8 +13,10 @@ from longhaul.logbook.reading import read_journal
 from longhaul.run.train import checkpoint_manager
 from longhaul.run.train.launch import Start, start
 from longhaul.store.catalogue import catalogue
+from small_runs import FEW_HELD_OUT
 
 TINY = (
+    FEW_HELD_OUT,
     "model.width=16", "model.layers=1", "model.context=32", "model.dropout=0.3",
     "batch.sequence_length=32", "batch.sequences=4", "batch.micro_sequences=2", "batch.stages=[]",
     "optim.schedule.shape=constant", "optim.schedule.warmup_steps=2", "train.steps=60",
@@ -56,8 +58,8 @@ class Room(SilentView):
 
 
 @pytest.fixture
-def room_in(tmp_path: Path) -> Callable[[str], Room]:
-    return lambda name: Room(tmp_path / name, tmp_path / "prepared")
+def room_in(tmp_path: Path, prepared: Path) -> Callable[[str], Room]:
+    return lambda name: Room(tmp_path / name, prepared)
 
 
 def test_saves_that_fail_again_and_again_end_the_run_loudly(

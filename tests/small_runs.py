@@ -1,0 +1,5 @@
+"""What small runs of the `drill` recipe share."""
+
+FEW_HELD_OUT = "data.held_out.fraction=0.002"
+"""A tenth of what the recipe holds out: a run reads all of it when it ends, which took most of the
+time of a run of some 20 steps."""
