@@ -159,7 +159,7 @@ class ForkServer:
 _IMPORTED = (
     "longhaul.cli.main", "longhaul.cli.progress", "longhaul.cli.train",
     "longhaul.run.train.follower", "longhaul.run.train.worker", "longhaul.train.trainer",
-    "longhaul.train.witness", "longhaul.data.alphabets", "longhaul.data.number_tokens",
+    "longhaul.train.witness", "longhaul.data.subwords",
     "longhaul.parallel.parallelize", "longhaul.checkpoint.storage", "torch._dynamo.convert_frame",
     "numpy.fft", "numpy.ma", "numpy.random", "rich.console", "rich.markup",
 )  # fmt: skip
