@@ -2,10 +2,6 @@
 
 The trainer lends its live step, so that the device holds no second model and no second optimizer;
 the states that are set out from lie on the host. Of many ranks all lend theirs, and climb together.
-
-Enters: a trainer at a border, a drafted plan, the records of the last steps. Leaves: a verdict,
-told in the journal by an event `cause`; the trainer as it was, bit by bit.
-Never knows: how figures become a verdict (`diagnose/cause.py`), or what is done about it.
 """
 
 from collections.abc import Callable, Sequence
