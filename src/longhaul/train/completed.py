@@ -1,8 +1,4 @@
-"""The record of a step that is complete: its figures put in, and its share of the time.
-
-Enters: the record as it was begun, figures from the device, seconds that were booked. Leaves: the
-record as the journal keeps it. Never knows: when a step is complete (`drain.py`).
-"""
+"""The record of a step that is complete: its figures put in, and its share of the time."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

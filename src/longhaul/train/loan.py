@@ -1,8 +1,4 @@
-"""The live step on loan: other steps are made with it, and training goes on as if none had been.
-
-Enters: a live step at a border. Leaves: the same step in the same state, bit by bit.
-Never knows: what it is lent for.
-"""
+"""The live step on loan: other steps are made with it, and training goes on as if none had been."""
 
 from dataclasses import dataclass
 

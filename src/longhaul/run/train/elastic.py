@@ -1,9 +1,4 @@
-"""Replicas of a run: how its pilot joins the others, and what every other one does.
-
-Enters: a replica's environment, an attempt or a run's folder. Leaves: a pilot that has what the
-others made of the run while it was away; or steps made together with it.
-Never knows: how replicas are started, or how they agree.
-"""
+"""Replicas of a run: how its pilot joins the others, and what every other one does."""
 
 import os
 import time

@@ -1,10 +1,4 @@
-"""What rank 0 makes of how all ranks compute: stragglers, and wrong numbers (M5, M13).
-
-Enters: what a trainer among many has exchanged. Leaves: word of what can be watched in this layout;
-findings, `machine-verdict` events that the supervisor reads, and an error that ends a run which
-trains on wrong numbers.
-Never knows: how anything was measured; nor what becomes of a node (`supervise/`).
-"""
+"""What rank 0 makes of how all ranks compute: stragglers, and wrong numbers (M5, M13)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -2,9 +2,6 @@
 
 Rank 0 has the lease, the journal and the text; the others are told everything they need, and open
 the text that rank 0 has prepared.
-
-Enters: a place among many processes. Leaves: the ranks, and what rank 0 says of the attempt.
-Never knows: training.
 """
 
 from dataclasses import dataclass

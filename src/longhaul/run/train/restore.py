@@ -1,9 +1,4 @@
-"""Choosing and loading the checkpoint a run goes on from.
-
-Enters: the checkpoints folder, healths from the ledger, the parts to fill. Leaves: the parts
-filled from the newest sound checkpoint, and every refusal said and recorded.
-Never knows: what is in a checkpoint.
-"""
+"""Choosing and loading the checkpoint a run goes on from."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
