@@ -7,7 +7,7 @@ import typer
 from longhaul.cli.common import DataPath, Overrides, run_and_leave
 from longhaul.cli.drill import Keep, drill_folder, seconds_in
 
-app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
+app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 Names = Annotated[
     list[str] | None, typer.Argument(metavar="[M1 …]", help="which rows; all when absent")
 ]
