@@ -13,8 +13,7 @@ from longhaul.core.events import EventKind
 from longhaul.core.records import Event, from_line, to_line
 
 SOURCE = Path(longhaul.__file__).parent
-ROOMS = ("core", "config", "logbook", "store", "data", "board", "cli", "monitor", "plan")
-"""Where no kind stands as a bare string; in the others it is one that compares equal."""
+ROOMS = sorted(path.name for path in SOURCE.iterdir() if (path / "__init__.py").is_file())
 ALSO_OTHER_THINGS = {"out-of-memory"}
 """Words that are also the name of a cause; they are looked for as an event's kind only."""
 

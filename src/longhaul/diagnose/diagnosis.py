@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from longhaul.config.diagnose import DiagnoseSection
+from longhaul.core.events import EventKind
 from longhaul.core.faults import Point, point
 from longhaul.core.records import Event, Finding, Record, StepRecord
 from longhaul.diagnose.divergence import Divergence
@@ -161,7 +162,7 @@ class Diagnosis:
     def observe(self, record: Record) -> tuple[Finding, ...]:
         """What the record brings to light; records of other kinds say nothing."""
         if isinstance(record, Event):
-            if record.kind != "evaluation":
+            if record.kind != EventKind.EVALUATION:
                 return ()
             self._memory.append(record)
             return point(Point.FINDINGS, tuple(self._evaluated(record)))

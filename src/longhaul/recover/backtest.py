@@ -15,6 +15,7 @@ from typing import Any, TypeGuard
 
 from longhaul.config.load import with_overrides
 from longhaul.config.recipe import Recipe
+from longhaul.core.events import EventKind
 from longhaul.core.records import Decision, Event, Finding, Record, StepRecord
 from longhaul.diagnose.cause import Verdict
 from longhaul.logbook.ledger import LedgerState, fold
@@ -139,7 +140,7 @@ class _Rerun:
         self._apart = plan.effects or plan.stop
 
     def _happened(self, record: StepRecord | Event) -> None:
-        if isinstance(record, Event) and record.kind == "segment-opened":
+        if isinstance(record, Event) and record.kind == EventKind.SEGMENT_OPENED:
             self._apart, self._segment = False, record.segment
         if isinstance(record, StepRecord):
             self.steps += 1
@@ -183,7 +184,7 @@ class _Rerun:
 
 
 def _tells_cause(record: Record) -> TypeGuard[Event]:
-    return isinstance(record, Event) and record.kind == "cause"
+    return isinstance(record, Event) and record.kind == EventKind.CAUSE
 
 
 def _is_past(record: Record, draft: Draft) -> bool:
@@ -194,4 +195,7 @@ def _is_past(record: Record, draft: Draft) -> bool:
         return record.segment != draft.record.segment or record.step > draft.situation.step
     if isinstance(record, Decision):
         return record.kind == "recover"
-    return isinstance(record, Event) and record.kind not in ("checkpoint", "checkpoint-failed")
+    return isinstance(record, Event) and record.kind not in (
+        EventKind.CHECKPOINT,
+        EventKind.CHECKPOINT_FAILED,
+    )

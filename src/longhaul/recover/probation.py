@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import median, quantiles
 
 from longhaul.config.recover import SOUND_KINDS
+from longhaul.core.events import EventKind
 from longhaul.core.records import Event, Finding, Record, StepRecord
 from longhaul.recover.plan import Safe, Trouble
 
@@ -40,7 +41,7 @@ class Course:
             trouble = Trouble(record.first_step, record.step)
             # Events alone tell of no steps, but they do tell how far a trouble was seen.
             return Course(max(self.step, record.step), (*self.troubles, trouble))
-        if isinstance(record, Event) and record.kind == "segment-opened":
+        if isinstance(record, Event) and record.kind == EventKind.SEGMENT_OPENED:
             return self if record.step >= self.step else self.back_to(record.step)
         return self
 

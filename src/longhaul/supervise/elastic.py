@@ -15,6 +15,7 @@ from pathlib import Path
 
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import ExitCode
+from longhaul.core.events import EventKind
 from longhaul.core.units import Bytes, Seconds, short_seconds
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.lease import Lease
@@ -208,7 +209,7 @@ class ElasticSupervisor:
             chronicle.poison(plan.poison, usable[plan.poison], step or 0, plan.reason)
         told = ended(cause, plan, number, [code], step)
         seconds = unbooked(folder, self._lease.attempt, self._began, now) if is_pilot else {}
-        kind = "attempt-ended" if is_pilot else "replica-lost"
+        kind = EventKind.ATTEMPT_ENDED if is_pilot else EventKind.REPLICA_LOST
         event = chronicle.tell(kind, step or 0, told, seconds)
         chronicle.close()
         if is_pilot:
@@ -233,7 +234,7 @@ class ElasticSupervisor:
             away_s = healing.monotonic - self._away.pop(number)
             told = {"rank": number, "peer": healing.peer, "healed": healing.wall, "away_s": away_s}
             chronicle = Chronicle(self._job.folder, self._lease.attempt, self._clock)
-            chronicle.tell("replica-back", healing.step, told, {})
+            chronicle.tell(EventKind.REPLICA_BACK, healing.step, told, {})
             chronicle.close()
             self._say(
                 f"replica {number} is back after {short_seconds(away_s)}, with the state of "

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from longhaul.core.clocks import Clock, start_bucket
+from longhaul.core.events import EventKind
 from longhaul.core.files import write_json
 from longhaul.core.records import Decision, Event
 from longhaul.core.strict import read_object
@@ -23,11 +24,18 @@ from longhaul.supervise.restart import Failure
 
 WHO = "supervisor"
 NODE_EVENTS = frozenset(
-    {"attempt-began", "node-probed", "node-refused", "node-ordered", "node-awaited", "node-drained",
-     "node-slow"}
-)  # fmt: skip
+    {
+        EventKind.ATTEMPT_BEGAN,
+        EventKind.NODE_PROBED,
+        EventKind.NODE_REFUSED,
+        EventKind.NODE_ORDERED,
+        EventKind.NODE_AWAITED,
+        EventKind.NODE_DRAINED,
+        EventKind.NODE_SLOW,
+    }
+)
 """What a supervisor writes of nodes while others train: no sign of them, and no second booked."""
-_BESIDE = NODE_EVENTS | {"replica-lost", "replica-back"}
+_BESIDE = NODE_EVENTS | {EventKind.REPLICA_LOST, EventKind.REPLICA_BACK}
 _NEAR_END = 32
 
 
@@ -42,7 +50,9 @@ def failures(folder: RunFolder) -> list[Failure]:
             went_back=event.data["poisoned"] is not None,
         )
         for event in read_journal(folder, steps=False)
-        if isinstance(event, Event) and event.kind == "attempt-ended" and "cause" in event.data
+        if isinstance(event, Event)
+        and event.kind == EventKind.ATTEMPT_ENDED
+        and "cause" in event.data
     ]
 
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from longhaul.core.clocks import Clock
+from longhaul.core.events import EventKind
 from longhaul.core.files import write_json
 from longhaul.core.strict import read_object
 from longhaul.core.units import Bytes, Seconds
@@ -200,7 +201,7 @@ class Ownership:
             waited_s, self._paused = self._clock.monotonic() - self._paused, None
             chronicle = Chronicle(self._folder, self._lease.attempt, self._clock)
             told = {"reason": "there is space again", "waited_s": round(waited_s, 3)}
-            chronicle.tell("resumed", self._reached or 0, told, {})
+            chronicle.tell(EventKind.RESUMED, self._reached or 0, told, {})
             chronicle.close()
             self._say("there is space again: training goes on")
         return not full

@@ -11,6 +11,7 @@ from longhaul.checkpoint.shared_memory import SharedMemory
 from longhaul.config.recover import SuperviseSection
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import ExitCode
+from longhaul.core.events import EventKind
 from longhaul.core.faults import Point, point
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder
@@ -265,7 +266,7 @@ class Supervisor:
         )
         self._say(f"WARNING: {message}")
         chronicle = Chronicle(self._job.folder, self._lease.attempt, self._clock)
-        chronicle.tell("preemption-missed", group.step or 0, {"message": message}, {})
+        chronicle.tell(EventKind.PREEMPTION_MISSED, group.step or 0, {"message": message}, {})
         chronicle.close()
 
     def _look_at_nodes(self, group: Group, lookout: Lookout) -> Cause | None:
@@ -317,7 +318,7 @@ class Supervisor:
         told = ended(cause, plan, cause.rank, codes, step)
         judged = self._fleet.judge(cause, step, verdict) if self._fleet is not None else None
         told |= judged[1] if judged else {}
-        event = chronicle.tell("attempt-ended", step or 0, told, seconds)
+        event = chronicle.tell(EventKind.ATTEMPT_ENDED, step or 0, told, seconds)
         chronicle.close()
         self._began = event.time
         times = sum(earlier.cause == cause.name for earlier in before) + 1
@@ -370,7 +371,7 @@ class Supervisor:
         seconds = unbooked(folder, attempt, self._began, self._clock.wall())
         chronicle = Chronicle(folder, attempt, self._clock)
         data = self._fleet.drain(self._drain.node) | {"reason": self._drain.reason}
-        event = chronicle.tell("node-drained", group.step or 0, data, seconds)
+        event = chronicle.tell(EventKind.NODE_DRAINED, group.step or 0, data, seconds)
         chronicle.close()
         self._began = event.time
 

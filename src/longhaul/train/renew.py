@@ -9,6 +9,7 @@ from typing import Any
 from longhaul.checkpoint.capture import Stateful
 from longhaul.config.optim import OptimSection
 from longhaul.config.recipe import Recipe
+from longhaul.core.events import EventKind
 from longhaul.logbook.ledger import Reset
 from longhaul.optim.update_rules import OPTIMIZERS, build_optimizer
 from longhaul.train.effective import learning_rate, refuse_if_different
@@ -64,7 +65,7 @@ def fit_optimizer(step: TrainingStep, settings: OptimSection) -> Told | None:
     del step.optimizer  # its memory is wanted for the new one
     sharding = None if step.parallel is None else step.parallel.sharding
     step.optimizer = build_optimizer(step.model, settings, sharding)
-    return "optimizer-swapped", {"old": old, "new": settings.name, "state": "fresh"}
+    return EventKind.OPTIMIZER_SWAPPED, {"old": old, "new": settings.name, "state": "fresh"}
 
 
 def parts_for(
@@ -97,7 +98,7 @@ def do_reset(step: TrainingStep, progress: Progress, reset: Reset) -> Told:
     if reset.rewarm_steps:
         progress.rewarm = Rewarm(progress.position.step, reset.rewarm_steps)
     progress.resets_done = reset.number
-    return "state-reset", {
+    return EventKind.STATE_RESET, {
         "number": reset.number,
         "what": list(reset.what),
         "rewarm_steps": reset.rewarm_steps,

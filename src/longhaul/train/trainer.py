@@ -12,6 +12,7 @@ from longhaul.checkpoint.capture import PartsFor, capture
 from longhaul.checkpoint.snapshots import SnapshotRing
 from longhaul.config.data import BatchStage
 from longhaul.config.recipe import Recipe
+from longhaul.core.events import EventKind
 from longhaul.core.faults import Point, point
 from longhaul.core.records import Decision, Event, StepRecord
 from longhaul.core.units import Seconds
@@ -249,16 +250,16 @@ class Trainer:
         """Measure validation loss; None reads the whole split."""
         self.coordinator.order_unless_due(orders.Evaluate(most_tokens))
         yield from self._completed(wait=True)
-        yield self._event("evaluation-started")
+        yield self._event(EventKind.EVALUATION_STARTED)
         with self._parts.books.booked("evaluation"):
             told = self._evaluator.figures(self.settings, most_tokens)
-        yield from self.coordinator.boundary([self._event("evaluation", **told)])
+        yield from self.coordinator.boundary([self._event(EventKind.EVALUATION, **told)])
 
     def save(self) -> Iterator[StepRecord | Event]:
         """Hand the training state to the saver, which writes it while training goes on."""
         self.coordinator.order_unless_due(orders.Save())
         yield from self._completed(wait=True)
-        yield self._event("save-started")
+        yield self._event(EventKind.SAVE_STARTED)
         parts = self._parts
         with parts.books.booked("checkpoint_stall"):
             owners = training_state(parts.step, parts.progress)
@@ -271,7 +272,7 @@ class Trainer:
             with self._parts.books.booked("checkpoint_stall"):
                 self._parts.saver.wait(self._parts.books.alive)
         for change in self._parts.saver.poll():
-            kind = "checkpoint-failed" if change.kind == "failed" else "checkpoint"
+            kind = EventKind.CHECKPOINT_FAILED if change.kind == "failed" else "checkpoint"
             # Without seconds: not every one of these is kept, and what it carried would be lost.
             yield replace(self._event(kind, False, **change.as_data()), step=change.step)
 
@@ -288,7 +289,7 @@ class Trainer:
             found = comparison.compare(what, settings, position.step, request)
         if found:
             took = round(parts.clock.monotonic() - began, 6)
-            event = self._event("compared", what=what, took_s=took)
+            event = self._event(EventKind.COMPARED, what=what, took_s=took)
             yield from self.coordinator.boundary([event])
 
     def _step(self) -> None:
@@ -383,7 +384,7 @@ class Trainer:
         """An override that the ledger holds for this step comes into force."""
         if self.settings is not self._obeyed:
             self._obey()
-            yield self._event("override-begins")
+            yield self._event(EventKind.OVERRIDE_BEGINS)
 
     def _news(self) -> Iterator[Event]:
         """What obeying the ledger did to the training state."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from longhaul.core.events import EventKind
 from longhaul.core.records import StepRecord
 from longhaul.diagnose.cause import Verdict
 from longhaul.diagnose.signs import Series, Symptom, symptom_of, symptom_since
@@ -117,7 +118,7 @@ class LiveCause:
             self._say(f"step {step:>6}  what is the cause? {symptom_in_words(question.symptom)}")
             verdict, figures = self._look_into(question, trainer)
         self._book.tell(
-            "cause", step, cause=verdict.cause, rung=verdict.rung, reason=verdict.sentence,
+            EventKind.CAUSE, step, cause=verdict.cause, rung=verdict.rung, reason=verdict.sentence,
             evidence=dict(verdict.evidence), **figures,
         )  # fmt: skip
         self._say(f"step {step:>6}  cause: {verdict.cause}; {verdict.sentence}")

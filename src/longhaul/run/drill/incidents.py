@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from longhaul.core.events import EventKind
 from longhaul.core.records import Decision, Event, Record, StepRecord
 from longhaul.core.units import Seconds
 from longhaul.run.drill.fault import Fault, parse_fault
@@ -90,14 +91,14 @@ _ENDS_ATTEMPT = frozenset(
     }
 )  # fmt: skip
 _SAYS = {
-    "enospc": ("checkpoint-failed", "room-made", "paused"),
-    "store-hang": ("store-away",),
-    "store-gone": ("store-away",),
+    "enospc": (EventKind.CHECKPOINT_FAILED, EventKind.ROOM_MADE, "paused"),
+    "store-hang": (EventKind.STORE_AWAY,),
+    "store-gone": (EventKind.STORE_AWAY,),
 }
 _RESUMES = {
     "enospc": ("checkpoint",),
-    "store-hang": ("store-back", "uploaded"),
-    "store-gone": ("store-back", "uploaded"),
+    "store-hang": (EventKind.STORE_BACK, "uploaded"),
+    "store-gone": (EventKind.STORE_BACK, "uploaded"),
 }
 MUST_BE_NOTICED = frozenset({*_ENDS_ATTEMPT, "enospc", "store-gone", "nan"})
 """Kinds that cannot pass without being told of. A store may hang for less than it is given, and a
@@ -107,7 +108,7 @@ _FLIPS = {"bitflip-weight": "weights", "bitflip-grad": "slot"}
 _LONG_ENOUGH = 100
 """Steps within which a slow rank is to be named (incident M5)."""
 _SAME_MOMENT_S: Seconds = 1e-3
-_ENDS = ("attempt-ended", "attempt-started", "out-of-memory")
+_ENDS = (EventKind.ATTEMPT_ENDED, EventKind.ATTEMPT_STARTED, "out-of-memory")
 
 
 def must_be_noticed(incident: Incident, records: Sequence[Record]) -> bool:
@@ -136,7 +137,7 @@ def _compared(done: Done | Incident, fault: Fault, records: Sequence[Record]) ->
     return [
         event
         for event in _events(records)
-        if event.kind == "compared" and event.data.get("what") == _FLIPS[fault.kind]
+        if event.kind == EventKind.COMPARED and event.data.get("what") == _FLIPS[fault.kind]
         if event.attempt >= done.attempt and done.step <= event.step <= last
         if event.time >= done.time
     ]
@@ -155,7 +156,9 @@ def _why_unnoticed(done: Done, fault: Fault, records: Sequence[Record]) -> str:
 
 def _watch(records: Sequence[Record]) -> Event | None:
     """What could be watched in this run's layout."""
-    return next((event for event in _events(records) if event.kind == "machine-watch"), None)
+    return next(
+        (event for event in _events(records) if event.kind == EventKind.MACHINE_WATCH), None
+    )
 
 
 Sign = StepRecord | Event | Decision
@@ -174,16 +177,19 @@ def _sign_of(done: Done, fault: Fault) -> Callable[[Sign], bool]:
     def ended(record: Sign) -> bool:
         if not isinstance(record, Event):
             return False
-        own = record.kind in ("attempt-ended", "out-of-memory") and record.attempt == done.attempt
+        own = (
+            record.kind in (EventKind.ATTEMPT_ENDED, EventKind.OUT_OF_MEMORY)
+            and record.attempt == done.attempt
+        )
         if str(record.data.get("reason", "")).startswith("finished"):
             return False
         # A supervisor that is killed tells of nothing, and its workers may have had no time to.
-        return own or (record.kind == "attempt-started" and record.attempt > done.attempt)
+        return own or (record.kind == EventKind.ATTEMPT_STARTED and record.attempt > done.attempt)
 
     def judged(record: Sign) -> bool:
         if isinstance(record, StepRecord):
             return fault.kind == "nan" and record.masked
-        if isinstance(record, Event) and record.kind == "machine-verdict":
+        if isinstance(record, Event) and record.kind == EventKind.MACHINE_VERDICT:
             data = record.data
             return done.rank in (*data.get("ranks", ()), *data.get("among", ()))
         numbers = isinstance(record, Decision) and record.kind == "recover"
@@ -218,7 +224,7 @@ def _is_end(record: Record) -> bool:
     """The attempt is over with it."""
     if not isinstance(record, Event):
         return False
-    corrupt = record.kind == "machine-verdict" and record.data.get("kind") == "corrupt"
+    corrupt = record.kind == EventKind.MACHINE_VERDICT and record.data.get("kind") == "corrupt"
     return corrupt or record.kind in _ENDS
 
 
@@ -240,7 +246,10 @@ def _lost(done: Done, sign: Sign, again: Record | None, reached: int) -> int:
 
 
 def _decided_by(sign: Sign) -> str:
-    if not isinstance(sign, Event) or sign.kind not in ("attempt-ended", "attempt-started"):
+    if not isinstance(sign, Event) or sign.kind not in (
+        EventKind.ATTEMPT_ENDED,
+        EventKind.ATTEMPT_STARTED,
+    ):
         return PILOT
     return SUPERVISOR if "cause" in sign.data else SCHEDULER
 
@@ -250,7 +259,7 @@ def _story(sign: Sign) -> str:
         return f"step {sign.step} was masked"
     if isinstance(sign, Decision):
         return sign.reason
-    if sign.kind == "attempt-started":
+    if sign.kind == EventKind.ATTEMPT_STARTED:
         return "started again, after nobody had told of an end"
     told = sign.data.get("reason") or sign.data.get("message") or sign.kind
     poisoned = sign.data.get("poisoned")
@@ -260,7 +269,7 @@ def _story(sign: Sign) -> str:
 def _named(sign: Sign) -> tuple[int, ...]:
     if not isinstance(sign, Event):
         return ()
-    if sign.kind == "machine-verdict":
+    if sign.kind == EventKind.MACHINE_VERDICT:
         return tuple(sign.data["ranks"]) or tuple(sign.data.get("among", ()))
     rank = sign.data.get("rank")
     return () if rank is None else (int(rank),)
@@ -271,15 +280,15 @@ def _followed(sign: Sign, records: Sequence[Record]) -> Iterator[str]:
     if not isinstance(sign, Event):
         return
     later = [event for event in _events(records) if event.time >= sign.time]
-    verdict = sign.kind == "machine-verdict"
+    verdict = sign.kind == EventKind.MACHINE_VERDICT
     if verdict and not sign.data.get("ranks"):
         yield "nobody could be named"
     if verdict and sign.data.get("kind") == "straggler":
-        drained = next((event for event in later if event.kind == "node-drained"), None)
+        drained = next((event for event in later if event.kind == EventKind.NODE_DRAINED), None)
         yield str(drained.data["reason"]) if drained else "told, and trained on with it"
         return
-    world = next((e for e in later if e.kind == "attempt-began"), None)
-    start = next((e for e in later if e.kind == "attempt-started"), None)
+    world = next((e for e in later if e.kind == EventKind.ATTEMPT_BEGAN), None)
+    start = next((e for e in later if e.kind == EventKind.ATTEMPT_STARTED), None)
     if start is not None and start.attempt > sign.attempt and (verdict or world is not None):
         yield f"went on from step {start.step}"
     if world is not None and world.attempt > sign.attempt:
@@ -288,7 +297,9 @@ def _followed(sign: Sign, records: Sequence[Record]) -> Iterator[str]:
 
 def _went_back(done: Done, sign: Sign, records: Sequence[Record]) -> bool:
     return any(
-        event.kind == "attempt-started" and event.attempt > done.attempt and event.step < done.step
+        event.kind == EventKind.ATTEMPT_STARTED
+        and event.attempt > done.attempt
+        and event.step < done.step
         for event in _events(records)
         if event.time >= sign.time
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from longhaul.core.events import EventKind
 from longhaul.core.output import time_rows
 from longhaul.core.units import Bytes, Seconds, short_seconds
 from longhaul.run.drill.drilled_run import DrilledRun
@@ -92,7 +93,9 @@ def judge_run(run: DrilledRun, alone: DrilledRun, faults: Sequence[Fault]) -> Ve
     undone = {incident.fault for incident in run.incidents if incident.undone}
     exact = all(f.harm != "numbers" or (f.once and str(f) in undone) for f in faults)
     # Fewer ranks add up in another order, and draw other masks.
-    exact = exact and len({event.data["layout"] for event in run.events("attempt-began")}) <= 1
+    exact = (
+        exact and len({event.data["layout"] for event in run.events(EventKind.ATTEMPT_BEGAN)}) <= 1
+    )
     finished = run.exit_code == 0 and alone.exit_code == 0
     # Wrong numbers that were undone have been in the journal for a while.
     found = differences(alone.folder, run.folder, kept_only=bool(undone)) if finished else None
@@ -134,7 +137,7 @@ def _accused(run: DrilledRun, faults: Sequence[Fault]) -> Iterator[str]:
     if not any(fault.kind in _JUDGED for fault in faults):
         return
     guilty = {(done.attempt, done.rank) for done in run.done}
-    for verdict in run.events("machine-verdict"):
+    for verdict in run.events(EventKind.MACHINE_VERDICT):
         for rank in verdict.data["ranks"]:
             # What a flipped weight has done to a rank is there until the run goes back.
             if not any(rank == own and attempt <= verdict.attempt for attempt, own in guilty):

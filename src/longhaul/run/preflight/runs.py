@@ -14,6 +14,7 @@ from statistics import fmean, median
 
 from longhaul.core.clocks import RealClock, tokens_per_second
 from longhaul.core.errors import NeedsPerson
+from longhaul.core.events import EventKind
 from longhaul.core.records import Event, Finding, Record, StepRecord
 from longhaul.core.units import short_bytes, short_count
 from longhaul.logbook.folder import RunFolder, create_run
@@ -200,7 +201,7 @@ def _evaluated(records: Sequence[Record]) -> Check:
 
 def _resumed_from(folder: RunFolder) -> int | None:
     """Step of the checkpoint that the last attempt went on from; None if there was none."""
-    started = _events(read_journal(folder, steps=False), "attempt-started")
+    started = _events(read_journal(folder, steps=False), EventKind.ATTEMPT_STARTED)
     found = started[-1].data.get("resumed_from") if len(started) > 1 else None
     return None if found is None else int(found)
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from longhaul.checkpoint.remote_places import StoreNeeded, places_of
 from longhaul.core.clocks import Clock
 from longhaul.core.errors import NeedsPerson, RecipeError, UsageError
+from longhaul.core.events import EventKind
 from longhaul.core.files import fsync_folder, write_json
 from longhaul.core.units import Seconds, short_bytes
 from longhaul.logbook.folder import RunFolder
@@ -114,7 +115,7 @@ def tell_if_brought_back(folder: RunFolder, book: Book) -> None:
     path = folder.path / _NOTE
     with suppress(OSError, ValueError, KeyError):
         note = json.loads(path.read_bytes())
-        book.tell_durably("brought-back", int(note.pop("step")), **note)
+        book.tell_durably(EventKind.BROUGHT_BACK, int(note.pop("step")), **note)
         path.unlink()
 
 

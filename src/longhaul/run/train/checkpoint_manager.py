@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from longhaul.core.errors import NeedsPerson, NotOwner
+from longhaul.core.events import EventKind
 from longhaul.core.records import Event, StepRecord
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import why_paused
@@ -85,9 +86,9 @@ class Keeper:
         Raises:
             NotOwner: another attempt owns the run.
         """
-        if event.kind == "checkpoint-failed" or event.data.get("health") == "damaged":
+        if event.kind == EventKind.CHECKPOINT_FAILED or event.data.get("health") == "damaged":
             self._failed, self._failure = self._failed + 1, event.data
-        if event.kind != "checkpoint":
+        if event.kind != EventKind.CHECKPOINT:
             return True
         health, manifest = event.data["health"], event.data["manifest"]
         if health == "fenced" and self._book.lease.gone():
@@ -182,7 +183,9 @@ class Keeper:
         if interval is not None:
             self._trainer.save_every(interval.steps)
             step = self._trainer.position.step
-            self._book.tell("save-interval", step, steps=interval.steps, reason=interval.reason)
+            self._book.tell(
+                EventKind.SAVE_INTERVAL, step, steps=interval.steps, reason=interval.reason
+            )
 
     @property
     def failing(self) -> bool:
@@ -207,7 +210,7 @@ class Keeper:
             return
         trainer, step = self._trainer, self._trainer.position.step
         why = self._why_unsaved()
-        self._book.tell("paused", step, reason=why)
+        self._book.tell(EventKind.PAUSED, step, reason=why)
         self._say(f"PAUSED at step {step}: {why}\n  → {self._way_out()}")
         waited_s, pause_s, last = 0.0, _RETRY_S, self._clock.monotonic()
         while self._failed and not stop_wanted():
@@ -221,7 +224,7 @@ class Keeper:
                 waited_s, pause_s = waited_s + last - before, min(2 * pause_s, _LONGEST_RETRY_S)
         if not self._failed:
             what = "there is space again" if self._failure.get("full") else "it can be saved again"
-            self._book.tell("resumed", step, reason=what)
+            self._book.tell(EventKind.RESUMED, step, reason=what)
             self._say(f"{what}: training goes on from step {step}")
 
     def _why_unsaved(self) -> str:
@@ -246,7 +249,7 @@ class Keeper:
         saved = self.saved_step
         kept = f"{checkpoint_path(self.folder, saved or 0)} is kept, and {step - (saved or 0)}"
         lost = f"{kept} steps are made again" if saved else "the run begins again from step 0"
-        self._book.tell("attempt-ended", step, reason=f"stopped: {why}")
+        self._book.tell(EventKind.ATTEMPT_ENDED, step, reason=f"stopped: {why}")
         raise NeedsPerson(
             f"training stands at step {step}, and nothing could be saved for "
             f"{self._trainer.settings.checkpoint.retry_minutes:g} minutes "

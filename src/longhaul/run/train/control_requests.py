@@ -13,6 +13,7 @@ from longhaul.config.load import parse_override, with_overrides
 from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import UsageError
+from longhaul.core.events import EventKind
 from longhaul.core.records import Decision, Event
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder, open_run
@@ -167,9 +168,12 @@ def _kept_elsewhere(folder: RunFolder) -> set[int]:
         return set()
     there: dict[tuple[str, str], int] = {}
     for record in read_journal(folder, steps=False):
-        if isinstance(record, Event) and record.kind in ("uploaded", "remote-removed"):
+        if isinstance(record, Event) and record.kind in (
+            EventKind.UPLOADED,
+            EventKind.REMOTE_REMOVED,
+        ):
             key = str(record.data.get("tier")), str(record.data.get("manifest"))
-            if record.kind == "uploaded":
+            if record.kind == EventKind.UPLOADED:
                 there[key] = record.step
             else:
                 there.pop(key, None)
@@ -241,7 +245,7 @@ def _ask(
     deadline = time.monotonic() + wait_s
     while (holder := live_holder(folder, clock)) is not None:
         answer = _answer(folder, request.id)
-        if isinstance(answer, Event) and answer.kind == "request-refused":
+        if isinstance(answer, Event) and answer.kind == EventKind.REQUEST_REFUSED:
             raise UsageError(f"run {folder.name} refused: {answer.data['reason']}")
         if answer is not None or wait_s == 0:
             return answer

@@ -11,6 +11,7 @@ import torch
 from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import RealClock, TimeBooks
 from longhaul.core.errors import ExitCode, RecipeError
+from longhaul.core.events import EventKind
 from longhaul.core.output import SilentView
 from longhaul.core.records import StepRecord
 from longhaul.core.signals import leaving_at_once
@@ -69,7 +70,7 @@ def join_as_pilot(
     if len(missed) < step - since:
         text += f", and the records of {step - since - len(missed)} steps are lost"
     attempt.view.say(text)
-    attempt.book.tell("healed", step, restored=origin.step, peer=place.peer, text=text)
+    attempt.book.tell(EventKind.HEALED, step, restored=origin.step, peer=place.peer, text=text)
     number = attempt.book.lease.attempt
     return Origin(step, "replica"), [replace(record, attempt=number) for record in missed]
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from longhaul.core.clocks import goodput, time_spent
 from longhaul.core.errors import ExitCode, LonghaulError, NeedsPerson
+from longhaul.core.events import EventKind
 from longhaul.core.output import time_rows
 from longhaul.core.records import Event
 from longhaul.core.units import loss_in_words, short_count, short_seconds
@@ -24,7 +25,7 @@ def finish(attempt: Attempt, loop: TrainingLoop, dataset: Dataset) -> ExitCode:
     loss: dict[str, Any] = {}
     for record in trainer.evaluate(None):
         loop.keep([record])
-        if isinstance(record, Event) and record.kind == "evaluation":
+        if isinstance(record, Event) and record.kind == EventKind.EVALUATION:
             loss = dict(record.data)
     with book.time.booked("evaluation"):
         try:
@@ -36,7 +37,7 @@ def finish(attempt: Attempt, loop: TrainingLoop, dataset: Dataset) -> ExitCode:
     if loop.out_of_time and not trainer.finished:
         limit = f" at its time limit (step {position.step} of {trainer.settings.total_steps()})"
     book.tell(
-        "finished",
+        EventKind.FINISHED,
         position.step,
         loss=loss.get("loss"),
         bits_per_byte=loss.get("bits_per_byte"),
@@ -45,7 +46,7 @@ def finish(attempt: Attempt, loop: TrainingLoop, dataset: Dataset) -> ExitCode:
         out_of_time=bool(limit),
         max_hours=trainer.settings.train.max_hours,
     )
-    book.tell("attempt-ended", position.step, reason=f"finished{limit}")
+    book.tell(EventKind.ATTEMPT_ENDED, position.step, reason=f"finished{limit}")
     loop.keeper.refuse_if_gone(after_s=0.0)  # an end that is written nowhere is none
     if text:
         view.say(f"\nsample, from the prompt {trainer.settings.sample.prompt!r}:\n{text}\n")
@@ -63,7 +64,7 @@ def end_unfinished(attempt: Attempt, loop: TrainingLoop) -> ExitCode:
     code, reason = loop.how_it_stopped()
     _save(loop)
     step = loop.trainer.position.step
-    attempt.book.tell("attempt-ended", step, reason=reason)
+    attempt.book.tell(EventKind.ATTEMPT_ENDED, step, reason=reason)
     loop.keeper.refuse_if_gone(after_s=0.0)
     attempt.view.say(
         f"{reason}: saved at step {step}\n"

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from longhaul.core.errors import ExitCode, NeedsPerson
+from longhaul.core.events import EventKind
 from longhaul.core.records import Event, Finding, StepRecord
 from longhaul.core.signals import StopWish
 from longhaul.core.units import Seconds
@@ -25,9 +26,9 @@ from longhaul.run.train.rollback import Recovery
 from longhaul.run.train.run_history import hours_spent
 from longhaul.train.trainer import Trainer
 
-_SAID = {
-    "optimizer-swapped": "optimizer: {old} → {new}, with fresh state",
-    "state-reset": "state reset: {what}, {rewarm_steps} steps of warm-up follow",
+_SAID: dict[str, str] = {
+    EventKind.OPTIMIZER_SWAPPED: "optimizer: {old} → {new}, with fresh state",
+    EventKind.STATE_RESET: "state reset: {what}, {rewarm_steps} steps of warm-up follow",
 }
 """Events that people are told of, beside those that a view shows."""
 
@@ -116,7 +117,11 @@ class TrainingLoop:
         """Write a record down, show it, and do what it entails for checkpoints and segments."""
         if isinstance(record, Event) and not self.keeper.take(record):
             return
-        if isinstance(record, Event) and record.kind == "compared" and self._machines is not None:
+        if (
+            isinstance(record, Event)
+            and record.kind == EventKind.COMPARED
+            and self._machines is not None
+        ):
             record = self._machines.judged(record)
         if isinstance(record, StepRecord):
             if self._progress is not None:
@@ -133,7 +138,7 @@ class TrainingLoop:
                 self._save_batch(record)
         if isinstance(record, Event) and record.kind in _SAID:
             self._view.say(f"step {record.step:>6}  " + _SAID[record.kind].format(**record.data))
-        if isinstance(record, Event) and record.kind == "override-begins":
+        if isinstance(record, Event) and record.kind == EventKind.OVERRIDE_BEGINS:
             segment = self._recovery.open_segment(
                 self.trainer, self.trainer.settings, "an override that was decided earlier begins"
             )
@@ -170,7 +175,7 @@ class TrainingLoop:
             return
         self._view.say(f"step {step:>6}  decided: {plan.reason}")
         if plan.stop:
-            self._book.tell("attempt-ended", step, reason=f"stopped: {plan.reason}")
+            self._book.tell(EventKind.ATTEMPT_ENDED, step, reason=f"stopped: {plan.reason}")
             raise NeedsPerson(plan.reason, f"`longhaul log {self._book.folder.name}` shows how")
 
     def _look_after_checkpoints(self) -> None:
@@ -204,7 +209,7 @@ class TrainingLoop:
             return
         if path is not None:
             text = f"the masked batch is kept in {path}"
-            self._book.tell("batch-saved", record.step, path=path, text=text)
+            self._book.tell(EventKind.BATCH_SAVED, record.step, path=path, text=text)
             self._view.say(f"step {record.step:>6}  {text}")
 
     def _stop_wanted(self) -> bool:

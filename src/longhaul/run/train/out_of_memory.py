@@ -20,6 +20,7 @@ from longhaul.config.load import with_overrides
 from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import Clock
 from longhaul.core.errors import ExitCode, LonghaulError, NeedsPerson
+from longhaul.core.events import EventKind
 from longhaul.core.records import Event
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.journal import Journal
@@ -188,7 +189,11 @@ def telling_in_own_file(folder: RunFolder, attempt: int, rank: int, clock: Clock
         try:
             journal.append_durably(
                 Event(
-                    kind="out-of-memory", attempt=attempt, step=step, time=clock.wall(), data=data
+                    kind=EventKind.OUT_OF_MEMORY,
+                    attempt=attempt,
+                    step=step,
+                    time=clock.wall(),
+                    data=data,
                 )
             )
         finally:

@@ -11,6 +11,7 @@ import torch
 
 from longhaul.config.load import with_overrides
 from longhaul.config.recipe import Recipe
+from longhaul.core.events import EventKind
 from longhaul.logbook.ledger import LedgerState, Override
 from longhaul.parallel.device import torch_facts
 from longhaul.run.train.attempt import Attempt
@@ -103,7 +104,7 @@ def _compare(attempt: Attempt, device: torch.device) -> None:
     )
     attempt.view.say(f"precision: {text}")
     step = attempt.past.steps_made
-    attempt.book.tell("precision-kept", step, kept=in_force.value, here=str(choice.format),
+    attempt.book.tell(EventKind.PRECISION_KEPT, step, kept=in_force.value, here=str(choice.format),
                       text=text)  # fmt: skip
 
 

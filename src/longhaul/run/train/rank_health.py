@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from longhaul.core.events import EventKind
 from longhaul.core.records import Event, Finding
 from longhaul.logbook.reading import read_journal
 from longhaul.run.train.attempt import Attempt
@@ -18,8 +19,8 @@ from longhaul.supervise.ranks.stragglers import Straggler, StragglerWatch, in_wo
 from longhaul.train.rank_comparison import Compared, RankComparison, SilentCorruption
 from longhaul.train.trainer import Trainer
 
-VERDICT = "machine-verdict"
-WATCH = "machine-watch"
+VERDICT = EventKind.MACHINE_VERDICT
+WATCH = EventKind.MACHINE_WATCH
 
 
 class MachineWatch:
@@ -194,7 +195,7 @@ def sound_steps(attempt: Attempt, begin: int) -> list[int]:
     return [
         event.step
         for event in _events(attempt)
-        if event.kind == "compared"
+        if event.kind == EventKind.COMPARED
         and event.data.get("what") == "slot"
         and event.data.get("sound")
         and event.step <= begin

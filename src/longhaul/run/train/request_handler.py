@@ -9,6 +9,7 @@ from longhaul.config.load import with_overrides
 from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import Clock
 from longhaul.core.errors import LonghaulError, NotOwner, RecipeError
+from longhaul.core.events import EventKind
 from longhaul.core.records import Decision, Event, StepRecord
 from longhaul.core.units import Seconds
 from longhaul.logbook.ledger import LedgerError
@@ -96,7 +97,7 @@ class Desk:
             told = yield from self._grant_or_refuse(request, trainer)
         except Refused as refusal:
             self._book.tell_durably(
-                "request-refused",
+                EventKind.REQUEST_REFUSED,
                 trainer.position.step,
                 request=request.id,
                 asked=request.kind,
@@ -134,7 +135,7 @@ class Desk:
             text, who = str(request.data.get("text", "")), request.who
             if not text.strip():
                 raise Refused("a note without a word says nothing")
-            self._book.tell_durably("note", step, request=request.id, text=text, who=who)
+            self._book.tell_durably(EventKind.NOTE, step, request=request.id, text=text, who=who)
             return f"note {text!r} written"
         if request.kind == "set":
             return self._set(request, trainer)
@@ -180,7 +181,7 @@ class Desk:
             reason = request.reason or f"set {path}"
             segment = self._recovery.open_segment(trainer, settings, reason)
         trainer.apply(decision, segment)
-        self._book.tell("settings-read-back", step, live=trainer.live_settings())
+        self._book.tell(EventKind.SETTINGS_READ_BACK, step, live=trainer.live_settings())
         later = f" from step {from_step} on" if from_step > step else ""
         insisted = "; it was undone once and will not be again" if again else ""
         return f"{path} {old!r} → {value!r}{later}{insisted}"

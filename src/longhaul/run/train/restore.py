@@ -8,6 +8,7 @@ from typing import Any
 from longhaul.checkpoint.capture import PartsFor
 from longhaul.checkpoint.loader import read_facts, restore
 from longhaul.core.errors import NeedsPerson
+from longhaul.core.events import EventKind
 from longhaul.logbook.folder import created_of
 from longhaul.parallel.control import Control, patiently, told
 from longhaul.run.train.run_log import Book
@@ -43,7 +44,7 @@ def set_unknown_aside(book: Book, begun: bool, say: Callable[[str], None]) -> No
         steps = [checkpoint.step for checkpoint in found]
         aside = set_aside(found)
         text = f"{_listed(steps)}: not known to this run's journal, moved to {aside}"
-        book.tell("checkpoints-set-aside", 0, steps=steps, text=text)
+        book.tell(EventKind.CHECKPOINTS_SET_ASIDE, 0, steps=steps, text=text)
         say(f"WARNING: {text}")
 
 

@@ -11,6 +11,7 @@ from longhaul.checkpoint.snapshots import DamagedSnapshot
 from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import Clock
 from longhaul.core.errors import NeedsPerson
+from longhaul.core.events import EventKind
 from longhaul.core.records import Event, StepRecord
 from longhaul.logbook.segments import SegmentTaken
 from longhaul.parallel.control import patiently
@@ -169,7 +170,7 @@ class Recovery:
         if to is not None or changes or fork:
             trainer.enter(self.open_segment(trainer, trainer.settings, reason, checkpoint, fork))
             step = trainer.position.step
-            self._book.tell("settings-read-back", step, live=trainer.live_settings())
+            self._book.tell(EventKind.SETTINGS_READ_BACK, step, live=trainer.live_settings())
         if poison and not self._checkpoints():
             # A snapshot dies with the process: until something lies on disk again, a crash would
             # leave nothing to go on from.
@@ -216,7 +217,7 @@ class Recovery:
             restored = self._from_disk(trainer)
         step = trainer.position.step
         self._book.tell(
-            "rolled-back",
+            EventKind.ROLLED_BACK,
             step,
             left=left,
             to=step,

@@ -9,6 +9,7 @@ from typing import Any
 from longhaul.config.load import recipe_from_values, with_overrides
 from longhaul.config.recipe import Recipe
 from longhaul.core.errors import ExitCode, LonghaulError
+from longhaul.core.events import EventKind
 from longhaul.core.machine import differences, fingerprint
 from longhaul.core.records import Record, StepRecord
 from longhaul.core.signals import StopWish
@@ -139,7 +140,7 @@ def _restore(attempt: Attempt, parts: Parts) -> Origin:
 
 
 def _ran_out(attempt: Attempt, step: int, data: Mapping[str, Any]) -> None:
-    attempt.book.tell_durably("out-of-memory", step, **data)
+    attempt.book.tell_durably(EventKind.OUT_OF_MEMORY, step, **data)
 
 
 def _end_others(trainer: Trainer | None, code: ExitCode) -> None:
@@ -219,7 +220,7 @@ def _announce(
     coordinator = _coordinator(attempt.recipe, parts, wish)
     trainer = Trainer(attempt.recipe, ledger, parts, identity, coordinator)
     book.tell(
-        "attempt-started",
+        EventKind.ATTEMPT_STARTED,
         position.step,
         reason=reason,
         pid=os.getpid(),
@@ -261,11 +262,11 @@ def _say_what_differs(
         before = recipe_from_values(progress.settings_of_checkpoint)
         if changed := changed_settings(before, effective):
             attempt.view.say(f"settings differ from the checkpoint's: {_said(changed)}")
-            attempt.book.tell("settings-differ", progress.position.step, difference=changed)
+            attempt.book.tell(EventKind.SETTINGS_DIFFER, progress.position.step, difference=changed)
     if last is not None and (changed := differences(last.fingerprint, prints)):
         attempt.view.say(f"machine or software differ from segment {last.number}: {_said(changed)}")
         attempt.book.tell(
-            "machine-differs",
+            EventKind.MACHINE_DIFFERS,
             progress.position.step,
             segment_before=str(last.number),
             difference=changed,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from longhaul.core.clocks import Bucket, start_bucket, time_spent
+from longhaul.core.events import EventKind
 from longhaul.core.records import Decision, Event, Record, StepRecord
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder
@@ -64,11 +65,18 @@ def read_past(folder: RunFolder) -> Past:
         record for record in read_last(folder, 1, events=False) if isinstance(record, StepRecord)
     ]
     # Each start writes down how far earlier attempts had come, so one step file is enough.
-    reached = [int(e.data.get("steps_made", 0)) for e in _of_kind(events, "attempt-started")]
+    reached = [
+        int(e.data.get("steps_made", 0)) for e in _of_kind(events, EventKind.ATTEMPT_STARTED)
+    ]
     ended = ""
     for event in events:
-        if isinstance(event, Event) and event.kind in ("attempt-started", "attempt-ended"):
-            ended = str(event.data.get("reason", "")) if event.kind == "attempt-ended" else ""
+        if isinstance(event, Event) and event.kind in (
+            EventKind.ATTEMPT_STARTED,
+            EventKind.ATTEMPT_ENDED,
+        ):
+            ended = (
+                str(event.data.get("reason", "")) if event.kind == EventKind.ATTEMPT_ENDED else ""
+            )
     finished = _of_kind(events, "finished")
     segments = read_segments(folder)
     told = [e for e in events if not (isinstance(e, Event) and e.kind in NODE_EVENTS)]
@@ -102,7 +110,7 @@ def is_fork(data: Mapping[str, Any]) -> bool:
 
 def _unopened(events: list[Record]) -> Decision | None:
     for event in reversed(events):
-        if isinstance(event, Event) and event.kind == "segment-opened":
+        if isinstance(event, Event) and event.kind == EventKind.SEGMENT_OPENED:
             return None
         if isinstance(event, Decision) and event.kind == "recover":
             data = event.data

@@ -10,6 +10,7 @@ from typing import Any
 from longhaul.config.load import recipe_from_values
 from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import Clock, TimeBooks
+from longhaul.core.events import EventKind
 from longhaul.core.machine import git_difference, machine
 from longhaul.core.records import Decision, Event, Record
 from longhaul.logbook.folder import RunFolder
@@ -151,7 +152,7 @@ class Book:
             self._source_difference = git_difference()  # of the code that runs, not of later edits
         open_segment(self.folder, opening, self._source_difference)
         self.segment = opening
-        self.tell("segment-opened", step, reason=reason, parent=str(opening.parent or ""))
+        self.tell(EventKind.SEGMENT_OPENED, step, reason=reason, parent=str(opening.parent or ""))
         return opening
 
     def close(self) -> None:

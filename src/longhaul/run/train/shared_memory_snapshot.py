@@ -17,6 +17,7 @@ from typing import Literal
 from longhaul.checkpoint.capture import PartsFor, StateMismatch
 from longhaul.checkpoint.host_buffers import Survivor
 from longhaul.checkpoint.snapshots import DamagedSnapshot, SnapshotRing
+from longhaul.core.events import EventKind
 from longhaul.core.records import Decision, Event, Record
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal
@@ -83,7 +84,7 @@ def restore_survivor(
                     f"{lost} steps lost, {step - newest} fewer than from the disk"
                 )
                 book.tell(
-                    "restored",
+                    EventKind.RESTORED,
                     step,
                     where="memory",
                     steps_lost=lost,
@@ -137,7 +138,7 @@ def denied(survivor: Survivor, since: Sequence[Record]) -> str:
                 return f"the run went back to step {back['to']} since"
             if any(step <= survivor.step for step in _poisoned(record)):
                 return "an earlier checkpoint was poisoned since"
-        elif isinstance(record, Event) and record.kind == "machine-verdict":
+        elif isinstance(record, Event) and record.kind == EventKind.MACHINE_VERDICT:
             sound = record.data.get("sound_step")
             corrupt = record.data.get("kind") == "corrupt"
             if corrupt and (sound is None or survivor.step > sound):
@@ -150,7 +151,9 @@ def repeats(events: Sequence[Record]) -> bool:
     failed = [
         (event.data["cause"], event.data.get("reached"))
         for event in events
-        if isinstance(event, Event) and event.kind == "attempt-ended" and "cause" in event.data
+        if isinstance(event, Event)
+        and event.kind == EventKind.ATTEMPT_ENDED
+        and "cause" in event.data
     ]
     if len(failed) < 2:
         return False

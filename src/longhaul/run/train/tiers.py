@@ -15,6 +15,7 @@ from longhaul.checkpoint.remote_places import StoreNeeded, draw_of, places_of
 from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import Clock, TimeBooks
 from longhaul.core.errors import LonghaulError, NeedsPerson, NotOwner
+from longhaul.core.events import EventKind
 from longhaul.core.records import StepRecord
 from longhaul.core.units import Bytes, Seconds, short_bytes, short_seconds
 from longhaul.logbook.folder import RunFolder, created_of
@@ -193,7 +194,7 @@ class Tiers:
         """What happened since the last call, as kind, step and data of events; never waits."""
         while self._given_up:
             checkpoint = self._given_up.popleft()
-            yield "room-made", checkpoint.step, {"size_bytes": checkpoint.size_bytes}
+            yield EventKind.ROOM_MADE, checkpoint.step, {"size_bytes": checkpoint.size_bytes}
         for uploader in self._uploaders:
             for change in uploader.poll():
                 yield change.kind, change.step, _data(change)
@@ -363,7 +364,7 @@ class Tiers:
             return None
         took_s = self._clock.monotonic() - began
         tell(
-            "fetched",
+            EventKind.FETCHED,
             checkpoint.step,
             tier=tier.name,
             manifest=checkpoint.manifest_sha256,

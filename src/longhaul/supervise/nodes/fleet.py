@@ -11,6 +11,7 @@ from typing import Any
 
 from longhaul.config.recover import NodeSection
 from longhaul.core.clocks import Clock
+from longhaul.core.events import EventKind
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.lease import Lease
@@ -111,7 +112,7 @@ class Fleet:
             if choice.world is None and self._would_do() and self._clock.monotonic() < until:
                 if not waits:
                     self._say(f"waiting for nodes to answer: {choice.without()}")
-                    self.tell("node-awaited", 0, reason=choice.without())
+                    self.tell(EventKind.NODE_AWAITED, 0, reason=choice.without())
                 waits = True
                 if not wait(_CALL_EVERY_S):
                     return None
@@ -161,7 +162,7 @@ class Fleet:
         assert world is not None
         newest = max(usable_checkpoints(self.folder), default=0)
         self.tell(
-            "attempt-began",
+            EventKind.ATTEMPT_BEGAN,
             newest,
             nodes=as_data(world),
             absent=dict(choice.absent),
@@ -215,8 +216,14 @@ class Fleet:
         self._suspects.discard(machine.name)
         figures = dict(probe.figures)
         self.remember("probed", machine, passed=probe.passed, reason=probe.reason, data=figures)
-        self.tell("node-probed", 0, node=machine.name, passed=probe.passed, reason=probe.reason,
-                  figures=figures)  # fmt: skip
+        self.tell(
+            EventKind.NODE_PROBED,
+            0,
+            node=machine.name,
+            passed=probe.passed,
+            reason=probe.reason,
+            figures=figures,
+        )
         if not probe.passed:
             self._say(f"node {machine.name} has not passed its probe: {probe.reason}")
         if probe.broken:
@@ -259,7 +266,7 @@ class Fleet:
         self._order = None
         if isinstance(result, str):
             self._say(f"WARNING: {result}")
-            self.tell("node-ordered", 0, node=None, reason=result)
+            self.tell(EventKind.NODE_ORDERED, 0, node=None, reason=result)
             return True
         return self._receive(result)
 
@@ -276,11 +283,16 @@ class Fleet:
         if reason:
             self.census.drop(machine.name)
             self._say(f"refused: {reason}")
-            self.tell("node-refused", 0, node=machine.name, parts=sorted(machine.node.parts),
-                      reason=reason)  # fmt: skip
+            self.tell(
+                EventKind.NODE_REFUSED,
+                0,
+                node=machine.name,
+                parts=sorted(machine.node.parts),
+                reason=reason,
+            )
             return True
         named = entry.model_copy(update={"name": machine.name, "spare": False})
-        self.tell("node-ordered", 0, node=machine.name, reason="it has come",
+        self.tell(EventKind.NODE_ORDERED, 0, node=machine.name, reason="it has come",
                   entry=named.model_dump(mode="json"))  # fmt: skip
         return True
 
@@ -306,7 +318,7 @@ class Fleet:
         events = node_events(self.folder)
         worlds = list(spans(events))
         if worlds:  # its end is about to be written
-            began = [event for event in events if event.kind == "attempt-began"][-1]
+            began = [event for event in events if event.kind == EventKind.ATTEMPT_BEGAN][-1]
             made = max(0, (reached or 0) - int(began.data["from_step"]))
             worlds[-1] = replace(worlds[-1], steps_made=made, hung=cause.name == "hang")
         evidence = Evidence(

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from longhaul.config.recover import NodeSection
+from longhaul.core.events import EventKind
 from longhaul.core.records import Event, RecordError, from_line
 from longhaul.core.strict import lines_of
 from longhaul.core.units import Bytes
@@ -26,7 +27,7 @@ def node_events(folder: RunFolder) -> list[Event]:
 
     Only their own files are read, which stay small: this is asked while a run trains.
     """
-    kinds, found = {*NODE_EVENTS, "attempt-ended"}, []
+    kinds, found = {*NODE_EVENTS, EventKind.ATTEMPT_ENDED}, []
     for file in journal_files(folder.journal):
         if file.author != WHO or not file.events:
             continue
@@ -56,8 +57,8 @@ def spans(events: Sequence[Event]) -> tuple[WorldSpan, ...]:
     How far one came is known from its end, or from where the next one began: a supervisor that
     was killed has written no end.
     """
-    begun = [event for event in events if event.kind == "attempt-began"]
-    ends = {e.attempt: e for e in events if e.kind == "attempt-ended" and "cause" in e.data}
+    begun = [event for event in events if event.kind == EventKind.ATTEMPT_BEGAN]
+    ends = {e.attempt: e for e in events if e.kind == EventKind.ATTEMPT_ENDED and "cause" in e.data}
     found = []
     for number, event in enumerate(begun):
         end, first = ends.get(event.attempt), int(event.data["from_step"])
@@ -78,7 +79,7 @@ def node_failures(events: Iterable[Event]) -> tuple[NodeFailure, ...]:
             event.time,
         )
         for event in events
-        if event.kind == "attempt-ended" and event.data.get("node")
+        if event.kind == EventKind.ATTEMPT_ENDED and event.data.get("node")
     )
 
 
@@ -93,7 +94,9 @@ def left_out(events: Iterable[Event]) -> tuple[LeftOut, ...]:
 
 def ordered(events: Iterable[Event]) -> list[NodeSection]:
     """Entries of the nodes that came in place of others."""
-    entries = [e.data["entry"] for e in events if e.kind == "node-ordered" and e.data.get("entry")]
+    entries = [
+        e.data["entry"] for e in events if e.kind == EventKind.NODE_ORDERED and e.data.get("entry")
+    ]
     return [NodeSection.model_validate_json(json.dumps(entry)) for entry in entries]
 
 
@@ -101,7 +104,7 @@ def _nodes(bodies: Iterable[dict[str, Any]]) -> tuple[Node, ...]:
     return tuple(node_of(body["name"], body["parts"]) for body in bodies)
 
 
-KIND = "machine-verdict"
+KIND = EventKind.MACHINE_VERDICT
 
 
 class Verdicts:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from longhaul.core.clocks import Clock
+from longhaul.core.events import EventKind
 from longhaul.core.faults import Point, point
 from longhaul.core.units import Seconds
 from longhaul.supervise.causes import LATELY_S, Cause, Signature, kernel_lines
@@ -229,7 +230,7 @@ class Lookout:
                 continue
             self._fleet.slow.add(machine.name)
             self._fleet.remember("failed", machine, cause="straggler", reason=verdict.reason)
-            self._fleet.tell("node-slow", 0, node=machine.name, reason=verdict.reason)
+            self._fleet.tell(EventKind.NODE_SLOW, 0, node=machine.name, reason=verdict.reason)
             self._say(f"node {machine.name} is slow ({verdict.reason}): a spare takes its place "
                       "at the next restart, if there is one")  # fmt: skip
 
