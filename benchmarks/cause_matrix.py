@@ -32,7 +32,7 @@ from longhaul.diagnose.signs import Figures, symptom_of
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal
 from longhaul.run.diagnose.bundle import Bundle, save_bundle
-from longhaul.run.diagnose.cause import Means, diagnose
+from longhaul.run.diagnose.cause import RemedyOptions, diagnose
 from longhaul.run.diagnose.rerun import Elsewhere, Twice, read_figures
 
 STEPS = 64
@@ -188,7 +188,7 @@ def answer(case: Case, name: str, room: Path, other: Other, seed: int) -> tuple[
             return None
         # What is silent is asked about because something else raised doubt.
         step = step or chance.randrange(24, STEPS)
-        means = Means(
+        means = RemedyOptions(
             witness=other.replays_in(now.honest()) if case.witness else None,
             previous=other.replays_in(now.before()) if case.previous else None,
         )

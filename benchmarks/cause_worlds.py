@@ -17,7 +17,7 @@ from unittest.mock import patch
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from longhaul.core.clocks import RealClock, TimeBooks
+from longhaul.core.clocks import RealClock, TimeBuckets
 from longhaul.core.machine import fingerprint
 from longhaul.core.output import SilentView
 from longhaul.core.records import StepRecord
@@ -25,7 +25,7 @@ from longhaul.data.batches import BatchReader
 from longhaul.data.verification import text_for_training
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.lease import acquire
-from longhaul.logbook.run_spec import ask, read_asked, write_asked
+from longhaul.logbook.run_spec import ask, read_run_spec, write_run_spec
 from longhaul.model import attention
 from longhaul.model import gpt as gpt_file
 from longhaul.model.attention import Attention
@@ -36,8 +36,8 @@ from longhaul.run.diagnose.replays import replay_each, settled
 from longhaul.run.diagnose.rerun import figures_text
 from longhaul.run.train.attempt import Attempt
 from longhaul.run.train.build import build_parts, site_of
-from longhaul.run.train.run_history import read_past
-from longhaul.run.train.run_log import Book
+from longhaul.run.train.run_history import read_run_history
+from longhaul.run.train.run_log import RunLog
 from longhaul.train import step as step_file
 from longhaul.train.trainer import Identity, Trainer
 
@@ -222,36 +222,38 @@ def train(room: Path, name: str, options: tuple[str, ...], happens: Happening) -
     """Train a run as `longhaul train` does, without its judgement, which would end it early."""
     clock, view = RealClock(), SilentView()
     folder = create_run(room / name, clock)
-    write_asked(folder, ask("drill", options, None, room / "prepared"))
+    write_run_spec(folder, ask("drill", options, None, room / "prepared"))
     device = torch.device("cpu")
     with acquire(folder, clock).keep() as lease, ExitStack() as worlds:
-        past, books = read_past(folder), TimeBooks(clock)
-        book = Book(folder, lease, past, clock, books)
-        asked = read_asked(folder)
-        attempt = Attempt(folder, asked.settings(), past, book, view, clock)
+        history, time_buckets = read_run_history(folder), TimeBuckets(clock)
+        run_log = RunLog(folder, lease, history, clock, time_buckets)
+        asked = read_run_spec(folder)
+        attempt = Attempt(folder, asked.settings(), history, run_log, view, clock)
         dataset = text_for_training(folder, asked, view.say)
         settle_torch(attempt.recipe)
         worlds.enter_context(living_in(happens.begins))
         parts = build_parts(site_of(attempt), dataset, device)
-        book.open_segment(
+        run_log.open_segment(
             "start", attempt.recipe, step=0, draw=0, checkpoint=None,
             fingerprint=fingerprint(torch_facts(device)),
         )  # fmt: skip
         trainer = Trainer(
-            attempt.recipe, book.ledger.state, parts, Identity(lease.attempt, "1.00", 0)
+            attempt.recipe, run_log.ledger.state, parts, Identity(lease.attempt, "1.00", 0)
         )
         for record in trainer.steps():
-            book.append(record)
+            run_log.append(record)
             if isinstance(record, StepRecord):
-                _befall(record.step, happens, worlds, trainer, book)
+                _befall(record.step, happens, worlds, trainer, run_log)
         list(trainer.saved(wait=True))
         parts.batches.close()
         parts.saver.close()
-        book.close()
+        run_log.close()
     return folder
 
 
-def _befall(step: int, happens: Happening, worlds: ExitStack, trainer: Trainer, book: Book) -> None:
+def _befall(
+    step: int, happens: Happening, worlds: ExitStack, trainer: Trainer, run_log: RunLog
+) -> None:
     if happens.then is not None and step in (happens.at, happens.at + 1):
         if step == happens.at:
             worlds.close()
@@ -266,7 +268,7 @@ def _befall(step: int, happens: Happening, worlds: ExitStack, trainer: Trainer, 
             trainer.training_step.model.blocks[1].attention.out.weight[3] += 40.0
     for path, value in happens.sets:
         data = {"path": path, "value": value, "old": None}
-        trainer.apply(book.decide("set", step, data, who="someone", reason="a try"))
+        trainer.apply(run_log.decide("set", step, data, who="someone", reason="a try"))
 
 
 def serve() -> None:

@@ -103,9 +103,9 @@ class Peer:
         characters = sorted(set(text))
         number_of = {character: number for number, character in enumerate(characters)}
         tokens = np.array([number_of[character] for character in text], dtype=np.uint16)
-        border = int(len(text) * 0.9)
-        tokens[:border].tofile(data / "train.bin")
-        tokens[border:].tofile(data / "val.bin")
+        step_boundary = int(len(text) * 0.9)
+        tokens[:step_boundary].tofile(data / "train.bin")
+        tokens[step_boundary:].tofile(data / "val.bin")
         meta = {
             "vocab_size": len(characters),
             "itos": dict(enumerate(characters)),

@@ -126,14 +126,14 @@ class ForkServer:
             self._begin()
         assert self._line is not None
         output, written = os.pipe()
-        ended, tell = os.pipe()
+        ended, emit = os.pipe()
         asked = {"arguments": list(arguments), "cwd": str(cwd), "env": dict(env)}
         try:
             printed = written if sink is None else sink.fileno()
-            socket.send_fds(self._line, [json.dumps(asked).encode()], [printed, tell])
+            socket.send_fds(self._line, [json.dumps(asked).encode()], [printed, emit])
         finally:
             os.close(written)
-            os.close(tell)
+            os.close(emit)
         answer = self._line.recv(64)
         if not answer:
             raise RuntimeError("the fork server of the tests has ended")
@@ -183,7 +183,7 @@ def _serve(line: socket.socket) -> dict[str, Any] | None:
         ready, _, _ = select.select([line, *children], [], [])
         for descriptor in ready:
             if descriptor is line:
-                message, (written, tell), _, _ = _received(line)
+                message, (written, emit), _, _ = _received(line)
                 if not message:
                     return None
                 pid = os.fork()
@@ -192,15 +192,15 @@ def _serve(line: socket.socket) -> dict[str, Any] | None:
                     os.dup2(written, 2)
                     return dict(json.loads(message))
                 os.close(written)
-                children[os.pidfd_open(pid)] = pid, tell
+                children[os.pidfd_open(pid)] = pid, emit
                 line.send(str(pid).encode())
             else:
-                pid, tell = children.pop(descriptor)
+                pid, emit = children.pop(descriptor)
                 _, status = os.waitpid(pid, 0)
                 os.close(descriptor)
                 with suppress(BrokenPipeError):
-                    os.write(tell, str(os.waitstatus_to_exitcode(status)).encode())
-                os.close(tell)
+                    os.write(emit, str(os.waitstatus_to_exitcode(status)).encode())
+                os.close(emit)
 
 
 def _received(line: socket.socket) -> tuple[bytes, list[int], int, Any]:

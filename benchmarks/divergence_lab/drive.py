@@ -19,7 +19,7 @@ from longhaul.checkpoint.saver import CheckpointChange, Saver
 from longhaul.checkpoint.snapshots import SnapshotRing
 from longhaul.config.load import load_recipe, with_overrides
 from longhaul.config.recipe import Recipe
-from longhaul.core.clocks import FakeClock, TimeBooks
+from longhaul.core.clocks import FakeClock, TimeBuckets
 from longhaul.core.records import Decision, Event, StepRecord
 from longhaul.core.units import Seconds
 from longhaul.data.batches import BatchReader
@@ -126,7 +126,7 @@ def make_trainer(run: Run, home: Path) -> tuple[Trainer, BatchReader]:
         dataset=dataset,
         saver=SlowSaver(clock),
         snapshots=SnapshotRing(0),
-        books=TimeBooks(clock),
+        time_buckets=TimeBuckets(clock),
         clock=clock,
     )
     return Trainer(recipe, ledger_of(run), parts, Identity(1, "1.00", 0)), batches

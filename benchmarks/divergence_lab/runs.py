@@ -263,23 +263,23 @@ def healthy(number: int) -> Run:
 def disturbed_by(disturbance: str, settings: Settings, choose: Choices) -> dict[str, Any]:
     """Settings that bring a harmless disturbance about, as far as settings can."""
     steps, context = settings["train.steps"], settings["model.context"]
-    border = choose.whole(steps // 3, 2 * steps // 3)
+    step_boundary = choose.whole(steps // 3, 2 * steps // 3)
     match disturbance:
         case "H1":
             weight = settings["data.sources"][0]["weight"]
             first = choose.between(0.02, 0.15) if weight > 0.5 else choose.between(0.85, 0.97)
             weights = {"made-up": first, "stdlib": 1 - first}
             return {"data.stages": [
-                {"from_draw": border * settings["batch.sequences"], "weights": weights}
+                {"from_draw": step_boundary * settings["batch.sequences"], "weights": weights}
             ]}  # fmt: skip
         case "H2" if choose.chance(0.5):
             return {"batch.sequence_length": context // 2,
                     "batch.sequences": 2 * settings["batch.sequences"],
-                    "batch.stages": [{"from_step": border, "sequence_length": context,
+                    "batch.stages": [{"from_step": step_boundary, "sequence_length": context,
                                       "sequences": settings["batch.sequences"]}]}  # fmt: skip
         case "H2":
             return {"batch.sequences": settings["batch.sequences"] // 2,
-                    "batch.stages": [{"from_step": border, "sequence_length": context,
+                    "batch.stages": [{"from_step": step_boundary, "sequence_length": context,
                                       "sequences": settings["batch.sequences"] * 2}]}  # fmt: skip
         case "H4":
             return {"optim.schedule.shape": "wsd", "optim.schedule.final_fraction": 0.0,

@@ -27,7 +27,7 @@ PRINTS: dict[str, Any] = {
 }  # fmt: skip
 
 
-class Story:
+class Timeline:
     """Writes a journal as the pilot would, with an own clock and an own loss curve."""
 
     def __init__(self, path: Path, layers: int = 12, every: int = 10) -> None:
@@ -37,7 +37,7 @@ class Story:
         self.now, self.lr, self.reached = BEGAN, 6e-4, 0
         self.random = random.Random(7)
         self.journal: Journal | None = None
-        self.booked: dict[str, float] = {}
+        self.track: dict[str, float] = {}
 
     def start(self, attempt: int, **data: Any) -> None:
         if self.journal is not None:
@@ -55,8 +55,8 @@ class Story:
         open_segment(self.folder, SegmentOpening(**opening | values))
         self.segment = number
         said = {"reason": reason, "parent": parent}
-        self.event("segment-opened", step, data=said, seconds=self.booked)
-        self.booked = {}
+        self.event("segment-opened", step, data=said, seconds=self.track)
+        self.track = {}
         if self._first:
             self.event("attempt-started", step, data=self._first)
             self._first = {}
@@ -78,8 +78,8 @@ class Story:
         """Steps begin+1 … end; `grow` lets attention logits run away, `spike` the loss."""
         for step in range(begin + 1, end + 1):
             self.now += 1.4
-            past = step - begin
-            bad = spike * max(0.0, past / (end - begin) - 0.75) * 4
+            history = step - begin
+            bad = spike * max(0.0, history / (end - begin) - 0.75) * 4
             loss = 2.9 + 7.8 * math.exp(-step / 260) + 0.04 * self.random.gauss(0, 1) + bad**2
             gauged = step % self.every == 0
             self._keep(
@@ -88,7 +88,7 @@ class Story:
                 learning_rate=self.lr * min(1, step / 200), sequences=64, sequence_length=1024,
                 warmup=step < 200, redone=step <= self.reached,
                 seconds={"redone" if step <= self.reached else "training": 1.36, "data_wait": 0.04},
-                gauges=self._gauges(step, math.exp(grow * past / 100)) if gauged else {},
+                gauges=self._gauges(step, math.exp(grow * history / 100)) if gauged else {},
                 totals=self._totals(step) if gauged else {},
                 source_losses={"books": loss - 0.3, "web": loss + 0.1} if gauged else {},
             )  # fmt: skip
@@ -136,21 +136,21 @@ class Story:
         (self.journal.append_durably if record_type is Decision else self.journal.append)(record)
 
 
-def tell(path: Path, scale: float = 1.0) -> RunFolder:
+def emit(path: Path, scale: float = 1.0) -> RunFolder:
     """A spike, growing attention, a death, a person's note, and a good end.
 
     Args:
         path: the run's folder.
         scale: of all step counts; 0.1 is enough for a test.
     """
-    story = Story(path, every=10 if scale == 1 else 2)
+    story = Timeline(path, every=10 if scale == 1 else 2)
 
     def at(step: int) -> int:
         return round(step * scale)
 
     story.start(1)
     story.now += 42
-    story.booked = {"restart": 12.0, "prepare": 30.0}
+    story.track = {"restart": 12.0, "prepare": 30.0}
     story.open("1.00", "", 0, "start")
     story.train(0, at(700), spike=2.4)
     story.find(
@@ -194,7 +194,7 @@ def tell(path: Path, scale: float = 1.0) -> RunFolder:
     story.event("checkpoint-failed", at(1650), data={"message": "no space left on the device"})
     story.start(2, resumed_from=at(1600), steps_made=at(1650))
     story.now += 1900
-    story.booked = {"idle": 1880.0, "restart": 20.0}
+    story.track = {"idle": 1880.0, "restart": 20.0}
     changed = {**PRINTS, "software": {"longhaul": "0.4", "packages": {"torch": "2.13.0"}}}
     story.open(
         "1.03", "1.02", at(1600), "restart from step 1600 (the last attempt left no word)",
@@ -212,9 +212,9 @@ def tell(path: Path, scale: float = 1.0) -> RunFolder:
 
 @pytest.fixture(scope="session")
 def told(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    return tell(tmp_path_factory.mktemp("runs") / "story", scale=0.1)
+    return emit(tmp_path_factory.mktemp("runs") / "story", scale=0.1)
 
 
 @pytest.fixture
-def new_story(tmp_path: Path) -> Callable[[], Story]:
-    return lambda: Story(tmp_path / "runs" / "other")
+def new_story(tmp_path: Path) -> Callable[[], Timeline]:
+    return lambda: Timeline(tmp_path / "runs" / "other")

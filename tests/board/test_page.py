@@ -63,10 +63,10 @@ def test_what_people_typed_cannot_leave_its_place(facts):
     assert len(found.scripts) == 3
     assert "a tired note </script><script>alert(1)</script> & <b>bold</b>" in found.text
     nasty = replace(facts.incidents[0], sentence="</script><img src=x>", subject="<b>")
-    row = facts.thermometers.layers["residual_max"][0]
+    row = facts.model_gauges.layers["residual_max"][0]
     sources = {"source_losses": {"</script><img src=x>": row}}
-    gauges = replace(facts.thermometers, totals=sources)
-    strange = replace(facts, incidents=(nasty,), name="<i>run</i>", thermometers=gauges)
+    gauges = replace(facts.model_gauges, totals=sources)
+    strange = replace(facts, incidents=(nasty,), name="<i>run</i>", model_gauges=gauges)
     page = Reader(render(strange, ""))
     assert len(page.scripts) == 3
     assert page.fetched.count("x") == 0

@@ -1,4 +1,4 @@
-from longhaul.board.curves import Thermometers, read_thermometers, settle
+from longhaul.board.curves import ModelGauges, read_thermometers, settle
 from longhaul.logbook.queries import connect
 from longhaul.logbook.summary import read_branches
 
@@ -50,4 +50,4 @@ def test_a_run_without_gauges_has_no_columns(new_story):
     story.start(1)
     story.open("1.00", "", 0, "start")
     story.train(0, 3)
-    assert read(story.close()) == Thermometers()
+    assert read(story.close()) == ModelGauges()

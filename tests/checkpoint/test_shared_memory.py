@@ -28,7 +28,7 @@ class Owner:
     def facts(self):
         return {"number": self.number}
 
-    def take_back(self, tensors, facts):
+    def return_step(self, tensors, facts):
         self.number = facts["number"]
 
 

@@ -14,7 +14,7 @@ from longhaul.core.output import print_error, print_out
 from longhaul.core.records import Decision, Event, Finding, StepRecord
 from longhaul.logbook.folder import create_run
 from longhaul.logbook.journal import Journal
-from longhaul.logbook.run_spec import ask, write_asked
+from longhaul.logbook.run_spec import ask, write_run_spec
 from longhaul.logbook.segments import SegmentNumber, SegmentOpening, open_segment
 from longhaul.supervise.nodes.ledger import NodeEvent, append
 
@@ -29,7 +29,7 @@ def runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = create_run(tmp_path / "runs" / "alpha", FakeClock())
     asked = ask("drill", (), None, tmp_path / "prepared")
-    write_asked(folder, asked)
+    write_run_spec(folder, asked)
     opening = {"attempt": 1, "step": 0, "draw": 0, "settings": dict(asked.values), "opened": 1e9}
     difference = {WICKED: (WICKED, {WICKED: 1})}
     open_segment(

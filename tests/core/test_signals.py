@@ -18,10 +18,10 @@ from longhaul.core.signals import (
 def test_a_schedulers_notice_becomes_a_wish_and_handlers_are_put_back(number) -> None:
     said: list[str] = []
     before = signal.getsignal(number)
-    with listening(said.append) as wish:
-        assert wish.exit_code is None
+    with listening(said.append) as stop_request:
+        assert stop_request.exit_code is None
         os.kill(os.getpid(), number)
-        assert wish.exit_code == ExitCode.START_AGAIN
+        assert stop_request.exit_code == ExitCode.START_AGAIN
     assert signal.getsignal(number) is before
     assert f"{number.name}: finishing this step and saving" in said[0]
 
@@ -34,9 +34,9 @@ def test_where_there_is_nothing_to_save_a_notice_ends_at_once() -> None:
 
 def test_a_first_interrupt_asks_for_130_and_says_what_a_second_one_does() -> None:
     said: list[str] = []
-    with listening(said.append) as wish:
+    with listening(said.append) as stop_request:
         os.kill(os.getpid(), signal.SIGINT)
-        assert wish.exit_code == ExitCode.INTERRUPTED
+        assert stop_request.exit_code == ExitCode.INTERRUPTED
     assert "once more stops at once" in said[0]
 
 
@@ -57,10 +57,10 @@ def test_a_second_interrupt_says_that_nothing_is_saved_before_it_ends() -> None:
 
 @pytest.mark.parametrize(("orphaned", "why"), [(False, "preempted"), (True, "its supervisor died")])
 def test_why_a_run_ends_is_told_apart_from_a_notice(orphaned: bool, why: str) -> None:
-    with listening(lambda _: None, lambda: orphaned) as wish:
-        assert not wish.reason
+    with listening(lambda _: None, lambda: orphaned) as stop_request:
+        assert not stop_request.reason
         os.kill(os.getpid(), signal.SIGTERM)
-    assert wish.reason == why
+    assert stop_request.reason == why
 
 
 def test_once_the_exit_code_stands_no_notice_replaces_it() -> None:

@@ -5,28 +5,28 @@ from dataclasses import dataclass
 from typing import Literal
 
 from drills.stage import STEPS, Stage
-from drills.story import Story
+from drills.story import Timeline
 from longhaul.core.records import Decision, Event
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder
 
-Check = Callable[[Story], Iterator[str]]
+Check = Callable[[Timeline], Iterator[str]]
 Played = tuple[tuple[int, ...], Check]
 """Exit codes of every start, and what else the story must hold."""
 NO_RESTARTS = ("supervise.restarts_per_day=0",)
 
 
-def failures(story: Story) -> list[Event]:
+def failures(story: Timeline) -> list[Event]:
     """The end of every attempt that failed, as the supervisor told it."""
     return [event for event in story.events("attempt-ended") if "cause" in event.data]
 
 
-def began(story: Story) -> list[Event]:
+def began(story: Timeline) -> list[Event]:
     """The start of every attempt that got as far as training."""
     return story.events("attempt-started")
 
 
-def poisoned(story: Story) -> list[int]:
+def poisoned(story: Timeline) -> list[int]:
     """Checkpoints that were not to be used again."""
     return [
         record.data["checkpoint"]
@@ -35,7 +35,7 @@ def poisoned(story: Story) -> list[int]:
     ]
 
 
-def usual_tale(story: Story) -> str:
+def usual_tale(story: Timeline) -> str:
     """Cause, rank and step of each failure, and where it went on."""
     starts, words = {event.attempt: event for event in began(story)}, []
     for event in failures(story):
@@ -49,7 +49,7 @@ def usual_tale(story: Story) -> str:
     return "; ".join(words) or "no failure"
 
 
-def nothing_more(story: Story) -> Iterator[str]:
+def nothing_more(story: Timeline) -> Iterator[str]:
     """No check beyond those that every drill is asked for."""
     return iter(())
 
@@ -107,7 +107,7 @@ class MachineDrill:
     """Settings that take from the run what it ought to answer with: the drill must fail."""
     check: Check = nothing_more
     """What else its journal must say."""
-    tale: Callable[[Story], str] = usual_tale
+    tale: Callable[[Timeline], str] = usual_tale
     """The same, for people, in a line."""
     play: "Callable[[Stage, MachineDrill], Played]" = once
     """What is done."""

@@ -17,7 +17,7 @@ from drills.of_processes import processes
 from drills.of_storage import storage
 from drills.runs import Say
 from drills.stage import Stage
-from drills.story import Story
+from drills.story import Timeline
 from drills.table import Result, by_name, row, run_all
 from longhaul.core.clocks import time_spent, wall_seconds
 from longhaul.core.errors import LonghaulError
@@ -59,7 +59,7 @@ def run_drill(drill: MachineDrill, room: Path, *, blind: bool = False) -> Result
     with closing(Stage(room, drill.name, drill.blinded if blind else ())) as stage:
         try:
             codes, more = drill.play(stage, drill)
-            story = Story(stage.folder, codes, time.monotonic() - began)
+            story = Timeline(stage.folder, codes, time.monotonic() - began)
             wrong += [*complaints(stage, drill, story), *stage.left_behind()]
             if story.steps or not drill.codes:
                 wrong += more(story)
@@ -68,7 +68,7 @@ def run_drill(drill: MachineDrill, room: Path, *, blind: bool = False) -> Result
     return Result(drill, story, tuple(wrong), time.monotonic() - began)
 
 
-def complaints(stage: Stage, drill: MachineDrill, story: Story) -> Iterator[str]:
+def complaints(stage: Stage, drill: MachineDrill, story: Timeline) -> Iterator[str]:
     """What every drill is asked for."""
     if story.codes != drill.codes:
         yield f"exit codes {story.codes}, not {drill.codes}"
@@ -96,7 +96,7 @@ def complaints(stage: Stage, drill: MachineDrill, story: Story) -> Iterator[str]
             yield from stage.apart(reference, kept_only=drill.same == "kept bits")
 
 
-def _from_the_newest(story: Story) -> Iterator[str]:
+def _from_the_newest(story: Timeline) -> Iterator[str]:
     """Each attempt must go on from the newest sound checkpoint that the one before had."""
     verified: set[int] = set()
     for record in story.records:

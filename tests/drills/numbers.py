@@ -14,7 +14,7 @@ from pathlib import Path
 
 from drills.of_numbers import BASE, Drill, crash, harmless, numbers, texts
 from drills.runs import LONGEST_S, RECIPE, Say, start
-from drills.story import Story, complaints, seen
+from drills.story import Timeline, complaints, seen
 from drills.table import Result, by_name, row, run_all
 from longhaul.core.clocks import RealClock
 from longhaul.core.machine import differences
@@ -63,7 +63,7 @@ def run_drill(drill: Drill, room: Path, *, blind: bool = False) -> Result[Drill]
     lay(folder, (*drill.faults, Fault("blind")) if blind else drill.faults)
     began = time.monotonic()
     codes, more = _PLAYS[drill.play](folder, drill)
-    story = Story(folder, codes, time.monotonic() - began)
+    story = Timeline(folder, codes, time.monotonic() - began)
     wrong = (*complaints(story, drill.expected), *more(story))
     return Result(drill, story, wrong, story.seconds)
 
@@ -95,7 +95,7 @@ def told(result: Result[Drill]) -> str:
     return row(cells, _WIDTHS)
 
 
-Played = tuple[tuple[int, ...], Callable[[Story], Iterator[str]]]
+Played = tuple[tuple[int, ...], Callable[[Timeline], Iterator[str]]]
 """Exit codes, and what else the story must hold."""
 
 
@@ -111,7 +111,7 @@ def _once(folder: RunFolder, drill: Drill) -> Played:
     return (_end(folder),), _nothing
 
 
-def _nothing(story: Story) -> Iterator[str]:
+def _nothing(story: Timeline) -> Iterator[str]:
     return iter(())
 
 
@@ -121,7 +121,7 @@ def _set_betas(folder: RunFolder, drill: Drill) -> Played:
         folder, ("optim.name", "sgdw", 40), ("optim.name", "adamw", 80), ("optim.beta2", 0.99, 120)
     )
 
-    def check(story: Story) -> Iterator[str]:
+    def check(story: Timeline) -> Iterator[str]:
         if story.last_step != 120:
             yield f"it went on to step {story.last_step} with settings nobody asked for"
         if "beta2: live 0.95, asked for 0.99" not in story.log:
@@ -140,7 +140,7 @@ def _restart_elsewhere(folder: RunFolder, drill: Drill) -> Played:
     _ask(folder, ("train.steps", 300, 0))
     second = _end(folder, **{_VARIABLE: "COMPATIBLE"})
 
-    def check(story: Story) -> Iterator[str]:
+    def check(story: Timeline) -> Iterator[str]:
         segments = read_segments(folder)
         before, after = segments[0], segments[-1]
         changed = differences(before.fingerprint, after.fingerprint)
@@ -161,7 +161,7 @@ def _diagnose(folder: RunFolder, drill: Drill) -> Played:
     code = _end(folder)
     asked = _end(folder, "diagnose", "--step", "20")
 
-    def check(story: Story) -> Iterator[str]:
+    def check(story: Timeline) -> Iterator[str]:
         if "cause: parallel or kernel bug" not in story.log:
             yield "the cause is not named"
 
@@ -175,7 +175,7 @@ def _killed(folder: RunFolder, drill: Drill) -> Played:
             time.sleep(_LOOK_EVERY_S)
     before, _ = load_ledger(folder)
 
-    def check(story: Story) -> Iterator[str]:
+    def check(story: Timeline) -> Iterator[str]:
         after, _ = load_ledger(folder)
         if not before.recoveries or after.recoveries[: len(before.recoveries)] != before.recoveries:
             yield "a decision, or what was spent on it, is forgotten"

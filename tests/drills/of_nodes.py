@@ -17,13 +17,13 @@ from drills.machine_drill import (
 )
 from drills.runs import LONGEST_S
 from drills.stage import SOON_NOTICED, Stage
-from drills.story import Story
+from drills.story import Timeline
 from longhaul.core.clocks import RealClock
 from longhaul.core.records import Decision, Event, Record
 from longhaul.core.units import Seconds
 from longhaul.logbook.ledger import load_ledger
-from longhaul.logbook.run_spec import read_asked
-from longhaul.run.train.control_requests import ask_set
+from longhaul.logbook.run_spec import read_run_spec
+from longhaul.run.train.control_requests import request_set
 from longhaul.supervise.nodes.ledger import Kind, Node, NodeEvent, append, cordons, read
 from longhaul.supervise.nodes.reputation import PROVEN_STEPS, assign
 from longhaul.supervise.run_process import Seen
@@ -134,7 +134,7 @@ def _order(name: str, board: str) -> str:
     return f"supervise.replace_command='''echo '{entry}' '''"
 
 
-def _worlds(story: Story) -> list[tuple[str, ...]]:
+def _worlds(story: Timeline) -> list[tuple[str, ...]]:
     """Names of the nodes of every attempt, in order."""
     return [
         tuple(node["name"] for node in event.data["nodes"])
@@ -142,13 +142,13 @@ def _worlds(story: Story) -> list[tuple[str, ...]]:
     ]
 
 
-def _worlds_in_words(story: Story) -> str:
+def _worlds_in_words(story: Timeline) -> str:
     failed = usual_tale(story)
     ways = " → ".join("".join(world) for world in _worlds(story))
     return f"nodes {ways}" + (f"; {failed}" if failures(story) else "")
 
 
-def _absent(story: Story, name: str, since: int = 1) -> Iterator[str]:
+def _absent(story: Timeline, name: str, since: int = 1) -> Iterator[str]:
     """Whoever was evicted must not be in any later world, whatever it is called there."""
     began_with = story.events("attempt-began")
     parts = {part for event in began_with[:1] for node in event.data["nodes"]
@@ -159,24 +159,24 @@ def _absent(story: Story, name: str, since: int = 1) -> Iterator[str]:
                 yield f"node {name} is in world {number} as {node['name']}"
 
 
-def _went(story: Story, *worlds: str) -> Iterator[str]:
+def _went(story: Timeline, *worlds: str) -> Iterator[str]:
     found = ["".join(world) for world in _worlds(story)]
     if found != list(worlds):
         yield f"the worlds were {found}, not {list(worlds)}"
 
 
-def _without_it_if_it_repeats(story: Story) -> Iterator[str]:
+def _without_it_if_it_repeats(story: Timeline) -> Iterator[str]:
     yield from _went(story, "ab", "ab", "ac")
     # The first time the node is still there, and with it the snapshots in its memory.
     if [event.step for event in story.events("restored")] != [25]:
         yield f"from memory it went on at {[event.step for event in story.events('restored')]}"
 
 
-def _verdicts(story: Story, kind: str) -> list[Event]:
+def _verdicts(story: Timeline, kind: str) -> list[Event]:
     return [event for event in story.events("machine-verdict") if event.data["kind"] == kind]
 
 
-def _straggler_replaced(story: Story) -> Iterator[str]:
+def _straggler_replaced(story: Timeline) -> Iterator[str]:
     named = _verdicts(story, "straggler")
     if not named or named[0].data["ranks"] != [1] or named[0].step > 100:
         yield f"not named within 100 steps: {[(v.data['ranks'], v.step) for v in named]}"
@@ -185,11 +185,11 @@ def _straggler_replaced(story: Story) -> Iterator[str]:
     yield from _went(story, "ab", "ac")
 
 
-def _ledger(story: Story) -> tuple[NodeEvent, ...]:
+def _ledger(story: Timeline) -> tuple[NodeEvent, ...]:
     return read(story.folder.path)
 
 
-def _cordoned_for_good(story: Story) -> Iterator[str]:
+def _cordoned_for_good(story: Timeline) -> Iterator[str]:
     yield from _went(story, "ab", "ac")
     yield from _absent(story, "b")
     if "board:b1" not in cordons(_ledger(story)):
@@ -198,7 +198,7 @@ def _cordoned_for_good(story: Story) -> Iterator[str]:
         yield "the spare was not probed before it was used"
 
 
-def _drained(story: Story) -> Iterator[str]:
+def _drained(story: Timeline) -> Iterator[str]:
     yield from _went(story, "ab", "ac")
     yield from _absent(story, "b")
     steps = [record.step for record in story.steps]
@@ -208,7 +208,7 @@ def _drained(story: Story) -> Iterator[str]:
         yield "node b is cordoned, although its errors were corrected"
 
 
-def _refused(story: Story) -> Iterator[str]:
+def _refused(story: Timeline) -> Iterator[str]:
     refused = story.events("node-refused")
     if not refused or "which was cordoned, then called b" not in refused[0].data["reason"]:
         yield f"it was not refused: {[event.data['reason'] for event in refused]}"
@@ -216,7 +216,7 @@ def _refused(story: Story) -> Iterator[str]:
     yield from _absent(story, "b")
 
 
-def _newcomer_evicted(story: Story) -> Iterator[str]:
+def _newcomer_evicted(story: Timeline) -> Iterator[str]:
     worlds = _worlds(story)
     if worlds[:2] != [("a", "b"), ("a", "c")]:
         yield f"the worlds were {worlds}"
@@ -227,11 +227,11 @@ def _newcomer_evicted(story: Story) -> Iterator[str]:
         yield "the newcomer is in a later world"
 
 
-def _fewer_replicas(story: Story) -> Iterator[str]:
+def _fewer_replicas(story: Timeline) -> Iterator[str]:
     yield from _went(story, "abcd", "acde", "ace")
 
 
-def _quarantined(story: Story) -> Iterator[str]:
+def _quarantined(story: Timeline) -> Iterator[str]:
     named = _verdicts(story, "corrupt")
     if [event.data["ranks"] for event in named] != [[1]]:
         yield f"named are ranks {[event.data['ranks'] for event in named]}"
@@ -259,8 +259,8 @@ def _deleted(stage: Stage, drill: MachineDrill) -> Played:
     folder = stage.set_up((*drill.options, *world), drill.processes, pace_s=drill.pace_s)
     with stage.train() as training:
         training.wait_for("a checkpoint elsewhere", _is_uploaded(20), LONGEST_S)
-        rate = read_asked(folder).settings().optim.lr
-        ask_set(str(folder.path), stage.room, f"optim.lr={rate}", _REASON, LONGEST_S)
+        rate = read_run_spec(folder).settings().optim.lr
+        request_set(str(folder.path), stage.room, f"optim.lr={rate}", _REASON, LONGEST_S)
         decided = training.wait_for("the decision", _is_decided, LONGEST_S)
         training.wait_for("a checkpoint after it", _is_uploaded(decided.step + 1), LONGEST_S)
     shutil.rmtree(folder.path)
@@ -288,7 +288,7 @@ def _cordon(parts: Sequence[str], host: str) -> NodeEvent:
     )
 
 
-def _came_back(story: Story) -> Iterator[str]:
+def _came_back(story: Timeline) -> Iterator[str]:
     yield from _went(story, "ab", "cd")
     back = story.events("brought-back")
     if len(back) != 1 or back[0].data["lacking"]:
@@ -320,7 +320,7 @@ def _replayed(stage: Stage, drill: MachineDrill) -> Played:
             append(ledger, event)
     roles = assign(everybody, 60, () if stage.blinded else read(ledger), now)
 
-    def check(story: Story) -> Iterator[str]:
+    def check(story: Timeline) -> Iterator[str]:
         causes = [event.parts for event in read(ledger) if event.kind == "failed"]
         share = sum(parts in [_parts(node) for node in bad] for parts in causes) / len(causes)
         if not 0.4 < share < 0.6:

@@ -16,7 +16,7 @@ from drills.machine_drill import (
 from drills.moments import Moment, Phase, wait_for
 from drills.runs import LONGEST_S
 from drills.stage import INTERVAL_STEPS, SOON_NOTICED, Stage
-from drills.story import Story
+from drills.story import Timeline
 from longhaul.core.records import Decision
 from longhaul.supervise.pipes import STOPS
 
@@ -81,7 +81,7 @@ def processes() -> tuple[MachineDrill, ...]:
     )  # fmt: skip
 
 
-def _from_the_last_save(story: Story) -> Iterator[str]:
+def _from_the_last_save(story: Timeline) -> Iterator[str]:
     """No more is lost than what came after the last save but one: the last may not be verified."""
     for failure, start in zip(failures(story), began(story)[1:], strict=False):
         lost = failure.data["reached"] - start.step
@@ -91,7 +91,7 @@ def _from_the_last_save(story: Story) -> Iterator[str]:
             yield "the segment that follows does not say why it was opened"
 
 
-def _hung(story: Story) -> Iterator[str]:
+def _hung(story: Timeline) -> Iterator[str]:
     yield from _from_the_last_save(story)
     for failure in failures(story):
         if "no rank gave a sign of life" not in failure.data["said"]:
@@ -102,7 +102,7 @@ def _hung(story: Story) -> Iterator[str]:
         yield "no stacks are kept"
 
 
-def _smaller_micro_batch(story: Story) -> Iterator[str]:
+def _smaller_micro_batch(story: Timeline) -> Iterator[str]:
     told = story.events("out-of-memory")
     if not told or not any(word in told[0].data["message"] for word in _TENSOR_CLASSES):
         yield f"it does not say what grew: {[event.data['message'] for event in told]}"
@@ -112,7 +112,7 @@ def _smaller_micro_batch(story: Story) -> Iterator[str]:
         yield f"micro-batches were made {sizes}, not once 2"
 
 
-def _went_further_back(story: Story) -> Iterator[str]:
+def _went_further_back(story: Timeline) -> Iterator[str]:
     reached = [failure.data["reached"] for failure in failures(story)]
     if max(reached) - min(reached) > 2:
         yield f"it failed at steps {reached}"
@@ -124,13 +124,13 @@ def _went_further_back(story: Story) -> Iterator[str]:
         yield f"it stopped because of {last}"
 
 
-def _no_step_lost(story: Story) -> Iterator[str]:
+def _no_step_lost(story: Timeline) -> Iterator[str]:
     steps = [record.step for record in story.steps]
     if steps != sorted(set(steps)):
         yield f"{len(steps) - len(set(steps))} steps were made twice"
 
 
-def _saved_and_went_on(story: Story) -> str:
+def _saved_and_went_on(story: Timeline) -> str:
     ways = [f"{start.step}" for start in began(story)[1:]]
     return f"saved and gone on from {', '.join(ways)}" if ways else usual_tale(story)
 
@@ -151,7 +151,7 @@ def _preempted(stage: Stage, drill: MachineDrill) -> Played:
             codes.append(training.wait(LONGEST_S))
     codes.append(stage.end())
 
-    def check(story: Story) -> Iterator[str]:
+    def check(story: Timeline) -> Iterator[str]:
         yield from (f"there was no {phase} to be met in" for phase in missed)
         yield from drill.check(story)
         yield from (f"missed: {e.data['message']}" for e in story.events("preemption-missed"))

@@ -16,7 +16,7 @@ from drills.machine_drill import (
 )
 from drills.runs import LONGEST_S
 from drills.stage import INTERVAL_STEPS, STEPS, Stage
-from drills.story import Story
+from drills.story import Timeline
 from longhaul.core.errors import NeedsPerson
 from longhaul.core.units import Seconds
 from longhaul.store.catalogue import catalogue
@@ -72,14 +72,14 @@ def storage() -> tuple[MachineDrill, ...]:
     )  # fmt: skip
 
 
-def _never_chosen(story: Story) -> Iterator[str]:
+def _never_chosen(story: Timeline) -> Iterator[str]:
     if [start.step for start in began(story)] != [0, 20]:
         yield f"it went on from {began(story)[-1].step}"
     if "removed a partial step-30 of attempt 1" not in story.log:
         yield "nobody says that half a checkpoint was found and removed"
 
 
-def _refused(story: Story) -> Iterator[str]:
+def _refused(story: Timeline) -> Iterator[str]:
     newest = max(_saved(story, attempt=1))
     if poisoned(story) != [newest]:
         yield f"poisoned are {poisoned(story)}, not {newest}"
@@ -89,7 +89,7 @@ def _refused(story: Story) -> Iterator[str]:
         yield "nobody says that it was refused"
 
 
-def _saved(story: Story, attempt: int) -> list[int]:
+def _saved(story: Timeline, attempt: int) -> list[int]:
     return [
         event.step
         for event in story.events("checkpoint")
@@ -97,7 +97,7 @@ def _saved(story: Story, attempt: int) -> list[int]:
     ]
 
 
-def _intact(story: Story) -> Iterator[str]:
+def _intact(story: Timeline) -> Iterator[str]:
     """The save that failed cost nothing, and the journal has every step."""
     failed = story.events("checkpoint-failed")
     if not failed or "no space left" not in failed[0].data["message"]:
@@ -109,13 +109,13 @@ def _intact(story: Story) -> Iterator[str]:
         yield "the journal lacks steps"
 
 
-def _saves(story: Story) -> str:
+def _saves(story: Timeline) -> str:
     failed = [str(event.step) for event in story.events("checkpoint-failed")]
     saved = _saved(story, attempt=1)
     return f"save at {', '.join(failed)} failed; saved {', '.join(map(str, saved))}"
 
 
-def _beside_training(story: Story) -> Iterator[str]:
+def _beside_training(story: Timeline) -> Iterator[str]:
     saves = [e for e in story.events("checkpoint") if e.data["health"] == "verified"]
     if not saves:
         yield "nothing was saved"
@@ -134,7 +134,7 @@ def _beside_training(story: Story) -> Iterator[str]:
         yield "the interval was not chosen anew from what a save costs"
 
 
-def _stalls(story: Story) -> str:
+def _stalls(story: Timeline) -> str:
     saves = [e for e in story.events("checkpoint") if e.data["health"] == "verified"]
     words = [
         f"save of {e.data['seconds_since_save']:.1f} s stalls {e.data['stall_s'] * 1e3:.0f} ms"
@@ -157,7 +157,7 @@ def _remote(*places: Path) -> str:
     return f"checkpoint.remote={[str(place) for place in places]}"
 
 
-def _sent_in_order(story: Story) -> Iterator[str]:
+def _sent_in_order(story: Timeline) -> Iterator[str]:
     sent = [event.step for event in story.events("uploaded")]
     away, back = story.events("store-away"), story.events("store-back")
     if not (away and back):
@@ -170,7 +170,7 @@ def _sent_in_order(story: Story) -> Iterator[str]:
         yield f"what was due at step {away[0].step} was not the first to be sent"
 
 
-def _sends(story: Story) -> str:
+def _sends(story: Timeline) -> str:
     away = ", ".join(f"away at {event.step}" for event in story.events("store-away")[:1])
     sent = ", ".join(str(event.step) for event in story.events("uploaded"))
     return f"{away}; sent {sent}"
@@ -185,7 +185,7 @@ def _older_is_found(stage: Stage, drill: MachineDrill) -> Played:
     return (first, stage.end()), drill.check
 
 
-def _gap_is_told(story: Story) -> Iterator[str]:
+def _gap_is_told(story: Timeline) -> Iterator[str]:
     stopped = began(story)[0].attempt
     reached = max(s.step for s in story.steps if s.attempt == stopped)
     start = began(story)[-1]
@@ -199,7 +199,7 @@ def _gap_is_told(story: Story) -> Iterator[str]:
         yield "steps that are made again are not marked as such"
 
 
-def _goes_back(story: Story) -> str:
+def _goes_back(story: Timeline) -> str:
     ways = (str(start.step) for start in began(story)[1:])
     return f"saved at {max(_saved(story, attempt=1), default=0)}, gone on from {', '.join(ways)}"
 
@@ -229,7 +229,7 @@ def _store_hangs(stage: Stage, drill: MachineDrill) -> Played:
         letting_go.start()
         last = training.wait(LONGEST_S)
 
-    def check(story: Story) -> Iterator[str]:
+    def check(story: Timeline) -> Iterator[str]:
         fetched = story.events("fetched")
         if [event.data["tier"] for event in fetched] != [f"{second}/{folder.name}"]:
             yield f"it was fetched from {[event.data['tier'] for event in fetched]}"
@@ -247,7 +247,7 @@ def _let_go(stuck: Path) -> None:
         pass
 
 
-def _fetches(story: Story) -> str:
+def _fetches(story: Timeline) -> str:
     words = [f"step-{e.step} fetched from {Path(e.data['tier']).parent.name}"
              for e in story.events("fetched")]  # fmt: skip
     return "; ".join(words) or usual_tale(story)

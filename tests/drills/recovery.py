@@ -7,7 +7,7 @@ from pathlib import Path
 from drills.numbers import set_up
 from drills.of_numbers import Drill, blocks_of
 from drills.runs import LONGEST_S, Say, start, to_the_end
-from drills.story import Expected, Story, complaints
+from drills.story import Expected, Timeline, complaints
 from longhaul.logbook.folder import RunFolder
 from longhaul.recover.plan import WHO
 from longhaul.run.drill.fault import Fault
@@ -49,13 +49,13 @@ def drill_recovery(room: Path, say: Say) -> bool:
     return not wrong
 
 
-def _run(drill: Drill, room: Path) -> Story:
+def _run(drill: Drill, room: Path) -> Timeline:
     folder = set_up(drill, room)
     lay(folder, drill.faults)
-    return Story(folder, (0,), to_the_end(folder, disturbed=True))
+    return Timeline(folder, (0,), to_the_end(folder, disturbed=True))
 
 
-def _wrong(story: Story) -> Iterator[str]:
+def _wrong(story: Timeline) -> Iterator[str]:
     back = [d for d in story.decisions if d.who == WHO and d.data["rollback"]]
     if len(back) < 3:
         yield f"it went back {len(back)} times, not three"

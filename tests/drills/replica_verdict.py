@@ -24,7 +24,7 @@ MEAN_STEPS = 100
 WITHOUT_S: Seconds = 5.0
 """What the others may take to notice a death and go on without the replica (2.0 to 2.2 s here); one
 that is back sooner still has kept nobody waiting."""
-_PILOT = 0
+_LEADER = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ def fate_of(
         for event in records
         if isinstance(event, Event)
         and event.kind in ("healed", "replica-back")
-        and (_PILOT if event.kind == "healed" else event.data["rank"]) == kill.replica
+        and (_LEADER if event.kind == "healed" else event.data["rank"]) == kill.replica
         and event.time >= kill.wall
     ]
     at, peer = healed[0] if healed else (None, None)

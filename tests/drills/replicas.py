@@ -32,7 +32,7 @@ from longhaul.core.records import StepRecord
 from longhaul.core.units import Seconds, short_seconds
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import load_ledger
-from longhaul.logbook.run_spec import read_asked
+from longhaul.logbook.run_spec import read_run_spec
 from longhaul.run.drill.drilled_run import set_up_run
 from longhaul.store.catalogue import catalogue
 from longhaul.store.run_differences import steps_of
@@ -153,7 +153,7 @@ def drill_replicas(typed: Typed, room: Path, say: Say) -> Verdict:
         fate_of(kill, siege.course, back, restarted, journal)
         for kill, back, restarted in siege.struck
     )
-    recipe, ledger = read_asked(folder).settings(), load_ledger(folder)[0]
+    recipe, ledger = read_run_spec(folder).settings(), load_ledger(folder)[0]
     computed_in = with_overrides(recipe, ledger.overrides_at(0)).precision.compute
     wrong = [*complaints(code, fates, journal, expected, computed_in), *left]
     saved = max((checkpoint.step for checkpoint in catalogue(folder.checkpoints)), default=0)

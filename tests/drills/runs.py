@@ -13,7 +13,7 @@ from longhaul.core.units import Seconds, short_bytes
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal
 from longhaul.logbook.requests import new_request, submit
-from longhaul.logbook.run_spec import read_asked
+from longhaul.logbook.run_spec import read_run_spec
 from longhaul.run.drill.drilled_run import set_up_run
 from longhaul.store.catalogue import catalogue
 from longhaul.store.run_differences import differences
@@ -78,7 +78,7 @@ def to_the_end(folder: RunFolder, *command: str, disturbed: bool = False) -> Sec
 def set_up(room: Path, name: str, options: tuple[str, ...], nproc: int = 1) -> RunFolder:
     """A run that has not begun, with a skip and an override waiting to be decided."""
     folder = set_up_run(RECIPE, room, name, nproc=nproc, sets=options)
-    recipe = read_asked(folder).settings()
+    recipe = read_run_spec(folder).settings()
     steps = recipe.total_steps() or 0
     blocks = recipe.batch_at(0).sequences * recipe.batch_at(0).sequence_length
     per_step = blocks // recipe.block_length()

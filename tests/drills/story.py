@@ -12,7 +12,7 @@ from longhaul.core.units import Nats, Seconds
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import load_ledger
 from longhaul.logbook.reading import read_journal
-from longhaul.logbook.run_spec import read_asked
+from longhaul.logbook.run_spec import read_run_spec
 from longhaul.logbook.segments import read_segments
 from longhaul.recover.plan import WHO
 
@@ -23,7 +23,7 @@ _RANKS: dict[Severity, int] = {"notice": 0, "warning": 1, "alarm": 2}
 
 
 @dataclass(frozen=True)
-class Story:
+class Timeline:
     """A run that has ended.
 
     Read when first asked for, and then no more.
@@ -107,7 +107,7 @@ class Expected:
     """Validation loss at the end."""
 
 
-def complaints(story: Story, expected: Expected) -> Iterator[str]:
+def complaints(story: Timeline, expected: Expected) -> Iterator[str]:
     """Everything that is not as it ought to be."""
     yield from _ended(story, expected)
     yield from _found(story, expected)
@@ -115,7 +115,7 @@ def complaints(story: Story, expected: Expected) -> Iterator[str]:
     yield from _booked(story)
 
 
-def seen(story: Story, expected: Expected) -> Finding | None:
+def seen(story: Timeline, expected: Expected) -> Finding | None:
     """The first finding that tells what was injected."""
     least = _RANKS[expected.severity]
     for finding in story.findings:
@@ -126,17 +126,17 @@ def seen(story: Story, expected: Expected) -> Finding | None:
     return None
 
 
-def _ended(story: Story, expected: Expected) -> Iterator[str]:
+def _ended(story: Timeline, expected: Expected) -> Iterator[str]:
     if story.codes[-1] != expected.code:
         yield f"exit code {story.codes[-1]}, not {expected.code}"
-    total = read_asked(story.folder).settings().total_steps()
+    total = read_run_spec(story.folder).settings().total_steps()
     if expected.code == 0 and story.last_step != total:
         yield f"it ended at step {story.last_step} of {total}"
     if expected.code == 0 and not story.loss < expected.loss_below:
         yield f"validation loss {story.loss:.3f}, not below {expected.loss_below:g}"
 
 
-def _found(story: Story, expected: Expected) -> Iterator[str]:
+def _found(story: Timeline, expected: Expected) -> Iterator[str]:
     harmful = [f for f in story.findings if f.severity != "notice"]
     if not expected.kinds:
         yield from (f"{f.severity} at step {f.step}: {f.sentence}" for f in harmful)
@@ -159,7 +159,7 @@ def _found(story: Story, expected: Expected) -> Iterator[str]:
             yield f"when it was found the loss had risen from {before:.2f} to {then:.2f}"
 
 
-def _saved(story: Story, step: int) -> Iterator[str]:
+def _saved(story: Timeline, step: int) -> Iterator[str]:
     told = [event for event in story.events("batch-saved") if event.step == step]
     if not told:
         yield f"the batch of step {step} was not saved"
@@ -175,13 +175,13 @@ def _saved(story: Story, step: int) -> Iterator[str]:
         yield f"what was saved of step {step} has sequences of {sorted(lengths)} tokens"
 
 
-def _level(story: Story, begin: int, end: int) -> Nats:
+def _level(story: Timeline, begin: int, end: int) -> Nats:
     """Median loss of steps begin ≤ step < end, of the first time they were made."""
     losses = {step.step: step.loss for step in reversed(story.steps)}
     return median(losses[step] for step in range(max(begin, 1), end) if step in losses)
 
 
-def _decided(story: Story, expected: Expected) -> Iterator[str]:
+def _decided(story: Timeline, expected: Expected) -> Iterator[str]:
     own = [d for d in story.decisions if d.who == WHO]
     taken = [frozenset(d.data["actions"]) for d in own]
     rest = iter(taken)
@@ -203,7 +203,7 @@ def _decided(story: Story, expected: Expected) -> Iterator[str]:
         yield f"the ledger knows {len(ledger.recoveries)} of {len(story.decisions)} recoveries"
 
 
-def _booked(story: Story) -> Iterator[str]:
+def _booked(story: Timeline) -> Iterator[str]:
     """Every second, the lost steps, and a segment for each change of course."""
     spent, wall = time_spent(story.records), wall_seconds(story.records)
     if abs(sum(spent.values()) - wall) > 0.02 * wall + 0.2:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from drills.runs import Say
-from drills.story import Story
+from drills.story import Timeline
 from longhaul.core.errors import UsageError
 from longhaul.core.units import Seconds
 
@@ -19,7 +19,7 @@ class Result(Generic[DrillT]):
     """A drill that was run."""
 
     drill: DrillT
-    story: Story | None
+    story: Timeline | None
     """None: it could not be told."""
     complaints: tuple[str, ...]
     """What is not as the incident book says; none if it passed."""

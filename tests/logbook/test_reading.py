@@ -76,14 +76,14 @@ def test_damaged_lines_are_passed_over_and_counted(folder, make_step):
 def test_authors_and_kinds_are_merged_by_time_and_attempts_follow_each_other(
     folder, make_step, make_event
 ):
-    pilot, supervisor = Journal(folder, 1), Journal(folder, 1, "supervisor")
-    pilot.append(make_step(10, time=10.0))
-    pilot.append(make_step(11, time=30.0))
-    pilot.append(make_event("evaluation", 11, time=30.0))
+    leader, supervisor = Journal(folder, 1), Journal(folder, 1, "supervisor")
+    leader.append(make_step(10, time=10.0))
+    leader.append(make_step(11, time=30.0))
+    leader.append(make_event("evaluation", 11, time=30.0))
     supervisor.append(make_event("warning", 0, time=20.0))
     following = Journal(folder, 2)
     following.append(make_step(5, time=25.0, attempt=2))  # the second machine's clock is late
-    for journal in (pilot, supervisor, following):
+    for journal in (leader, supervisor, following):
         journal.close()
     shown = [(type(r).__name__, r.step, r.time) for r in read_journal(folder)]
     assert shown == [

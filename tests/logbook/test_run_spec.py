@@ -7,17 +7,17 @@ from longhaul.core.clocks import FakeClock
 from longhaul.core.errors import RecipeError, UsageError
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.run_spec import (
-    Asked,
+    RunSpec,
     ask,
-    ask_again,
     ask_more,
     changed_settings,
-    read_asked,
-    write_asked,
+    read_run_spec,
+    spec_of_restart,
+    write_run_spec,
 )
 
 
-def asked(*options: str, data: str | None = None) -> Asked:
+def asked(*options: str, data: str | None = None) -> RunSpec:
     return ask("drill", options, data, Path("prepared"))
 
 
@@ -28,23 +28,23 @@ def folder(tmp_path: Path) -> RunFolder:
 
 def test_what_was_asked_reads_back_and_the_recipe_lies_beside_it(folder: RunFolder) -> None:
     first = asked("optim.lr=1e-3", data="my.txt")
-    write_asked(folder, first)
-    assert read_asked(folder) == first
+    write_run_spec(folder, first)
+    assert read_run_spec(folder) == first
     assert "for `longhaul drill`" in folder.recipe.read_text()
 
 
 def test_earlier_options_stay_and_new_ones_win() -> None:
     first = asked("optim.lr=1e-3", "train.steps=50")
-    again = ask_again(first, asked("train.steps=70"))
+    again = spec_of_restart(first, asked("train.steps=70"))
     settings = again.settings()
     assert (settings.optim.lr, settings.train.steps) == (1e-3, 70)
-    assert ask_again(again, asked()).settings() == settings
+    assert spec_of_restart(again, asked()).settings() == settings
 
 
 def test_an_option_given_again_with_its_old_value_takes_the_new_one_back() -> None:
     first = asked("optim.lr=1e-3")
-    lowered = ask_again(first, asked("optim.lr=1e-4"))
-    back = ask_again(lowered, asked("optim.lr=1e-3"))
+    lowered = spec_of_restart(first, asked("optim.lr=1e-4"))
+    back = spec_of_restart(lowered, asked("optim.lr=1e-3"))
     assert back.settings().optim.lr == 1e-3
 
 
@@ -53,7 +53,7 @@ def test_an_option_given_again_with_its_old_value_takes_the_new_one_back() -> No
 )
 def test_what_would_make_another_run_is_refused_by_name(option: str) -> None:
     with pytest.raises(RecipeError, match=option.split("=")[0].replace(".", r"\.")):
-        ask_again(asked(), asked(option))
+        spec_of_restart(asked(), asked(option))
 
 
 def test_a_second_start_from_another_folder_finds_the_same_files(
@@ -66,10 +66,10 @@ def test_a_second_start_from_another_folder_finds_the_same_files(
     recipe.write_text('extends = "drill"\n[supervise]\nnode_ledger = "nodes"\n')
     monkeypatch.chdir(first)
     remote = "checkpoint.remote=['store', 's3://bucket/runs']"
-    write_asked(folder, ask("mine.toml", (remote,), None, Path("prepared")))
+    write_run_spec(folder, ask("mine.toml", (remote,), None, Path("prepared")))
     monkeypatch.chdir(later)
-    same = ask_again(read_asked(folder), ask(str(recipe), (), None, Path("prepared")))
-    for known in (read_asked(folder), same, ask_more(same, ("train.steps=90",), None)):
+    same = spec_of_restart(read_run_spec(folder), ask(str(recipe), (), None, Path("prepared")))
+    for known in (read_run_spec(folder), same, ask_more(same, ("train.steps=90",), None)):
         settings = known.settings()
         assert settings.checkpoint.remote == (str(first / "store"), "s3://bucket/runs")
         assert settings.supervise.node_ledger == str(first / "nodes")
@@ -92,24 +92,24 @@ def test_a_folder_from_elsewhere_has_no_file_of_ours_copied_into_it(
     folder: RunFolder, tmp_path: Path, content: str
 ) -> None:
     """What it calls its recipe's file is its own word, and a remote tier would take the copy."""
-    write_asked(folder, asked())
+    write_run_spec(folder, asked())
     ours = tmp_path / "ours.toml"
     ours.write_text(content)
     body = json.loads((folder.path / "asked.json").read_text())
     (folder.path / "asked.json").write_text(json.dumps(body | {"recipe": str(ours)}))
-    write_asked(folder, ask_more(read_asked(folder), (), None))
+    write_run_spec(folder, ask_more(read_run_spec(folder), (), None))
     assert "for `longhaul drill`" in folder.recipe.read_text()
 
 
 def test_other_text_is_refused() -> None:
     with pytest.raises(RecipeError, match=r"data\.sources"):
-        ask_again(asked(), asked(data="other.txt"))
+        spec_of_restart(asked(), asked(data="other.txt"))
 
 
 def test_a_damaged_file_is_told_with_the_way_out(folder: RunFolder) -> None:
     (folder.path / "asked.json").write_text("{")
     with pytest.raises(UsageError, match="start the run again"):
-        read_asked(folder)
+        read_run_spec(folder)
 
 
 def test_changed_settings_are_told_with_both_values() -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from longhaul.core.clocks import (
     BUCKETS,
     FakeClock,
-    TimeBooks,
+    TimeBuckets,
     start_bucket,
     time_spent,
     tokens_per_second,
@@ -28,15 +28,15 @@ def test_booked_seconds_add_up_to_wall_time(make_step, make_event, attempts):
     begin, records = clock.wall(), []
     for number, pieces in enumerate(attempts):
         clock.advance(500.0 if number else 0.0)
-        books = TimeBooks(clock)
+        time_buckets = TimeBuckets(clock)
         if number:
-            books.add("idle", clock.wall() - records[-1].time)
+            time_buckets.add("idle", clock.wall() - records[-1].time)
         for bucket, seconds, record in [*pieces, ("training", 1.0, "step")]:
-            with books.booked(bucket):
+            with time_buckets.track(bucket):
                 clock.advance(seconds)
             if record:
                 make = make_step if record == "step" else make_event
-                records.append(make(time=clock.wall(), seconds=books.drain()))
+                records.append(make(time=clock.wall(), seconds=time_buckets.drain()))
     spent = time_spent(records)
     assert sum(spent.values()) == pytest.approx(clock.wall() - begin, abs=1e-3)
     assert wall_seconds(records) == pytest.approx(sum(spent.values()), abs=1e-3)

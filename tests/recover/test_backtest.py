@@ -178,11 +178,11 @@ def test_a_verdict_that_the_run_came_to_shapes_the_plan_again(live, lag):
     at = next(n for n, r in enumerate(records) if isinstance(r, Decision))
     drafted, steps = live.plans[0], [n for n in range(at) if isinstance(records[n], StepRecord)]
     found = steps[-1]
-    border = records[found].step + lag
+    step_boundary = records[found].step + lag
     late = [replace(records[found], step=records[found].step + n) for n in range(1, lag + 1)]
     records[found] = replace(records[found], lag_steps=lag)
     told = Event(
-        kind="cause", attempt=1, step=border, time=0.0,
+        kind="cause", attempt=1, step=step_boundary, time=0.0,
         data={"cause": "hyper-parameter", "rung": "rate", "reason": "half of it is enough"},
     )  # fmt: skip
     done = replay([*records[:at], *late, told], live.recipe)

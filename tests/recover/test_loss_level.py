@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from longhaul.core.records import Decision
 from longhaul.logbook.ledger import LedgerState, fold
-from longhaul.recover.judgement import Judgement
+from longhaul.recover.health_monitor import HealthMonitor
 from longhaul.recover.probation import is_worse
 
 HIGH = 0.07
@@ -56,7 +56,7 @@ def test_what_is_not_finite_is_worse_and_too_few_losses_tell_nothing():
 def judged(make, shift, ratio, ledger=None):
     """The first plan for growth, and its step."""
     recipe = make.recipe(optim={"lr": 1e-3, "schedule": {"warmup_steps": 50}})
-    judge, ledger = Judgement(recipe), ledger or LedgerState()
+    judge, ledger = HealthMonitor(recipe), ledger or LedgerState()
     states = tuple((step, step * make.blocks, "memory") for step in range(0, 1000, 20))
     for step, loss in course(700, 300, shift, noise=0.05):
         record = make.step(
@@ -109,8 +109,8 @@ def test_a_gauge_that_is_high_from_the_start_has_no_losses_to_be_held_against(ma
 def test_a_judge_after_a_restart_knows_the_losses_that_the_one_before_it_knew(make):
     recipe = make.recipe(diagnose={"memory_steps": 256})
     records = [make.step(step, loss=5.0 - 1e-3 * step) for step in range(1, 901)]
-    live = Judgement(recipe, records)
-    again = Judgement(recipe, records[-Judgement.records_needed(recipe) :])
+    live = HealthMonitor(recipe, records)
+    again = HealthMonitor(recipe, records[-HealthMonitor.records_needed(recipe) :])
     lost = make.step(901, loss=math.nan, masked=False)
     drafts = []
     for judge in (live, again):

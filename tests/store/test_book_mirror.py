@@ -12,9 +12,16 @@ from longhaul.core.records import Decision, StepRecord
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.journal import Journal
 from longhaul.logbook.ledger import load_ledger
-from longhaul.store.fetching import Found, best_first, bring_book, find_book
+from longhaul.store.fetching import Found, best_first, bring_run_log, find_run_log
 from longhaul.store.manifest import FileEntry
-from longhaul.store.remote_log import FOLDER, PAGES, BookMirror, PlaceTaken, editions, render_index
+from longhaul.store.remote_log import (
+    FOLDER,
+    PAGES,
+    PlaceTaken,
+    RunLogMirror,
+    editions,
+    render_index,
+)
 from longhaul.store.transfers import StoreError
 
 CLOCK = RealClock()
@@ -32,8 +39,8 @@ class Run:
         (segment / "settings.json").write_text('{"format": 1}\n')
         self.files = files
 
-    def mirror(self, attempt: int = 1, writer: str = "aaaaaaaa") -> BookMirror:
-        return BookMirror(self.folder, self.files(), attempt, writer, CLOCK)
+    def mirror(self, attempt: int = 1, writer: str = "aaaaaaaa") -> RunLogMirror:
+        return RunLogMirror(self.folder, self.files(), attempt, writer, CLOCK)
 
     def decide(self, rate: float, attempt: int = 1) -> None:
         journal = Journal(self.folder, attempt)
@@ -59,9 +66,9 @@ class Run:
 
     def back(self, into: Path) -> tuple[RunFolder, list[str]]:
         """What the store gives back."""
-        found = find_book(self.files())
+        found = find_run_log(self.files())
         assert found is not None
-        lacking = bring_book([found], into, lambda _: None)
+        lacking = bring_run_log([found], into, lambda _: None)
         return RunFolder(into), [str(page) for page in lacking]
 
 
@@ -196,7 +203,7 @@ def test_who_has_lost_the_lease_seals_nothing(run) -> None:
     run.decide(0.5)
     with pytest.raises(NotOwner):
         run.mirror().send(lambda: False)
-    assert find_book(run.files()) is None
+    assert find_run_log(run.files()) is None
 
 
 def test_a_page_that_is_gone_is_named_and_taken_from_an_older_edition(tmp_path: Path, run) -> None:
@@ -219,21 +226,21 @@ def test_a_page_that_is_gone_is_named_and_taken_from_an_older_edition(tmp_path: 
 def test_a_store_that_falls_silent_is_no_loss_of_pages(tmp_path: Path, run, store) -> None:
     run.decide(0.5)
     run.mirror().send(always)
-    found = find_book(run.files())
+    found = find_run_log(run.files())
     store.away = True
     with pytest.raises(StoreError, match="503"):
-        bring_book([found], tmp_path / "back", lambda _: None)
+        bring_run_log([found], tmp_path / "back", lambda _: None)
 
 
 def test_what_one_store_has_lost_another_one_gives(tmp_path: Path, run, tier_of) -> None:
     run.decide(0.5)
     second = tier_of(name="second").files
     run.mirror().send(always)
-    BookMirror(run.folder, second, 1, "aaaaaaaa", CLOCK).send(always)
+    RunLogMirror(run.folder, second, 1, "aaaaaaaa", CLOCK).send(always)
     for page in (tmp_path / "remote" / PAGES).iterdir():
         page.write_bytes(page.read_bytes()[:-1])
-    books = best_first([find_book(run.files()), find_book(second)])
-    assert bring_book(books, tmp_path / "back", lambda _: None) == []
+    time_buckets = best_first([find_run_log(run.files()), find_run_log(second)])
+    assert bring_run_log(time_buckets, tmp_path / "back", lambda _: None) == []
     assert load_ledger(RunFolder(tmp_path / "back"))[0].overrides_at(9) == {"optim.lr": 0.5}
 
 
@@ -293,8 +300,8 @@ def test_a_line_that_is_taken_back_while_it_is_sent_is_not_half_there(
 def test_found_books_of_one_run_come_newest_first(run, tier_of) -> None:
     run.decide(0.5)
     second = tier_of(name="second").files
-    BookMirror(run.folder, second, 1, "aaaaaaaa", CLOCK).send(always)
+    RunLogMirror(run.folder, second, 1, "aaaaaaaa", CLOCK).send(always)
     run.mirror(attempt=2).send(always)
-    order = best_first([find_book(second), find_book(run.files())])
-    assert [book.newest.edition.attempt for book in order] == [2, 1]
+    order = best_first([find_run_log(second), find_run_log(run.files())])
+    assert [run_log.newest.edition.attempt for run_log in order] == [2, 1]
     assert isinstance(order[0], Found)

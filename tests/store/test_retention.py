@@ -106,7 +106,7 @@ def test_of_two_states_of_a_step_the_older_one_is_superseded() -> None:
     assert superseded([]) == []
 
 
-class Story:
+class Timeline:
     """A run as far as its states are concerned: what lies on disk, in memory, in the ledger."""
 
     def __init__(self, every: int, room: int, keep_last: int) -> None:
@@ -180,7 +180,7 @@ def test_whatever_happens_a_killed_run_can_go_on(
     happened: list[tuple[str, int]], every: int, room: int, keep_last: int
 ) -> None:
     """Saves, snapshots, rollbacks and kills in any order; a kill is tried after each of them."""
-    story = Story(every, room, keep_last)
+    story = Timeline(every, room, keep_last)
     for name, value in happened:
         getattr(story, name)(*([value] if name in ("train", "roll_back") else []))
         assert story.can_go_on(), name

@@ -159,8 +159,8 @@ def test_it_begins_with_the_default_and_follows_what_is_measured() -> None:
 
 
 def test_attempts_that_failed_make_saves_more_frequent_whoever_tells_of_it() -> None:
-    def steps_after(*past: Event) -> int:
-        interval = SaveInterval(lambda: past, 1000, FakeClock())
+    def steps_after(*history: Event) -> int:
+        interval = SaveInterval(lambda: history, 1000, FakeClock())
         for number in range(9):
             interval.observe(step(number, 1.0))
         interval.observe(saved(1.0, 5.0))

@@ -308,7 +308,7 @@ def test_what_the_tier_would_not_keep_is_not_sent_and_nothing_is_sent_twice(
     assert steps(uploader.tier) == [30, 40]
 
 
-class Book:
+class RunLog:
     """Stands for a mirror: what is done with it, in order, among what else is done in a store."""
 
     def __init__(self, written: list[str]) -> None:
@@ -325,13 +325,13 @@ class Book:
 
 
 @pytest.fixture
-def with_book(tier_of, store) -> Iterator[tuple[Uploader, Book]]:
-    book = Book(store.written)
+def with_book(tier_of, store) -> Iterator[tuple[Uploader, RunLog]]:
+    run_log = RunLog(store.written)
     uploader = Uploader(
         tier_of(store), still_owner=lambda: True, clock=RealClock(), keep_last=9, keep_every=0,
-        book=book,
+        run_log=run_log,
     )  # fmt: skip
-    yield uploader, book
+    yield uploader, run_log
     uploader.close()
 
 
@@ -349,20 +349,20 @@ def test_the_book_is_there_before_the_checkpoint_that_needs_it(
 
 
 def test_without_the_book_no_checkpoint_is_sent(tmp_path: Path, fill, store, with_book) -> None:
-    uploader, book = with_book
-    book.away = True
+    uploader, run_log = with_book
+    run_log.away = True
     fill(tmp_path / "run" / "step-10", 10)
     uploader.offer(catalogue(tmp_path / "run")[-1], {})
     told(uploader, lambda change: change.kind == "store-away")
     assert store.written == []
-    book.away = False
+    run_log.away = False
     told(uploader, lambda change: change.kind == "uploaded")
     assert store.written[0] == "the book"
 
 
 def test_what_was_decided_goes_by_itself(store, with_book) -> None:
     uploader, _ = with_book
-    uploader.offer_book()
+    uploader.offer_run_log()
     assert uploader.settle(DEADLINE_S)
     assert store.written == ["the book"]
     assert list(uploader.poll()) == []
@@ -371,15 +371,15 @@ def test_what_was_decided_goes_by_itself(store, with_book) -> None:
 def test_where_another_run_has_its_place_nothing_is_sent_and_nothing_held_back(
     tmp_path: Path, fill, store, with_book
 ) -> None:
-    uploader, book = with_book
-    book.taken = True
+    uploader, run_log = with_book
+    run_log.taken = True
     fill(tmp_path / "run" / "step-10", 10)
     uploader.offer(catalogue(tmp_path / "run")[-1], {})
     (change,) = told(uploader, lambda change: change.kind == "store-taken")
     assert change.message == "it is another run's; rename one"
     fill(tmp_path / "run" / "step-20", 20)
     uploader.offer(catalogue(tmp_path / "run")[-1], {})
-    uploader.offer_book()
+    uploader.offer_run_log()
     assert uploader.settled
     assert uploader.taken
     assert uploader.pending == frozenset()

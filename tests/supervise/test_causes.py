@@ -7,7 +7,7 @@ from longhaul.supervise.causes import (
     Death,
     classify,
     first_cause,
-    last_words,
+    last_message,
     load_signatures,
     of_device,
     shape_of,
@@ -104,9 +104,9 @@ def test_the_cause_of_a_groups_end_is_the_first_death_that_no_other_one_led_to()
 
 def test_last_words_are_the_exceptions_not_the_chatter_after_it() -> None:
     text = TRACE + "ValueError: bad thing\nsys:1: ResourceWarning: unclosed file\n\n"
-    assert last_words(text) == "ValueError: bad thing"
-    assert last_words("just this\n\n") == "just this"
-    assert last_words("") == ""
+    assert last_message(text) == "ValueError: bad thing"
+    assert last_message("just this\n\n") == "just this"
+    assert last_message("") == ""
 
 
 def test_a_users_signatures_come_first_and_may_be_about_one_device(tmp_path: Path) -> None:

@@ -7,21 +7,21 @@ from longhaul.supervise.pipes import STOPS, listening
 
 def test_signals_are_heard_in_order_and_the_handlers_put_back() -> None:
     before = {number: signal.getsignal(number) for number in STOPS}
-    with listening() as ears:
-        assert ears.heard() == []
+    with listening() as signal_pipe:
+        assert signal_pipe.heard() == []
         for number in (signal.SIGUSR1, signal.SIGINT, signal.SIGINT):
             os.kill(os.getpid(), number)
-        assert ears.heard() == [signal.SIGUSR1, signal.SIGINT, signal.SIGINT]
-        assert ears.heard() == []
+        assert signal_pipe.heard() == [signal.SIGUSR1, signal.SIGINT, signal.SIGINT]
+        assert signal_pipe.heard() == []
     assert {number: signal.getsignal(number) for number in STOPS} == before
 
 
 def test_a_hangup_that_is_ignored_on_purpose_stays_ignored() -> None:
     previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with listening() as ears:
+        with listening() as signal_pipe:
             os.kill(os.getpid(), signal.SIGHUP)
-            assert ears.heard() == []
+            assert signal_pipe.heard() == []
     finally:
         signal.signal(signal.SIGHUP, previous)
 

@@ -23,11 +23,11 @@ def test_failures_are_remembered_by_whoever_watches_next(folder) -> None:
     clock = FakeClock()
     for attempt, data in enumerate([failed(7), failed(None, 20)], start=1):
         chronicle = Chronicle(folder, attempt, clock)
-        chronicle.tell("attempt-ended", 7, data, {"detection": 1.0})
+        chronicle.emit("attempt-ended", 7, data, {"detection": 1.0})
         chronicle.close()
-    pilot = Journal(folder, 3)
-    pilot.append(Event(kind="attempt-ended", attempt=3, time=clock.wall(), data={"reason": "x"}))
-    pilot.close()
+    leader = Journal(folder, 3)
+    leader.append(Event(kind="attempt-ended", attempt=3, time=clock.wall(), data={"reason": "x"}))
+    leader.close()
     assert [(f.step, f.went_back) for f in failures(folder)] == [(7, False), (None, True)]
 
 
@@ -40,19 +40,19 @@ def test_a_checkpoint_that_is_given_up_is_so_for_every_reader(folder) -> None:
 
 def test_what_no_record_booked_is_detection_or_a_start(folder) -> None:
     assert unbooked(folder, 1, began=100.0, now=103.0) == {"start-up": 3.0}
-    pilot = Journal(folder, 1)
-    pilot.append(Event(kind="attempt-started", attempt=1, time=110.0))
-    pilot.close()
+    leader = Journal(folder, 1)
+    leader.append(Event(kind="attempt-started", attempt=1, time=110.0))
+    leader.close()
     assert unbooked(folder, 1, began=100.0, now=142.0) == {"detection": 32.0}
     assert unbooked(folder, 2, began=150.0, now=151.0) == {"restart": 1.0}, "after one that died"
 
 
 def test_what_is_told_of_other_replicas_is_no_sign_of_the_pilot(folder) -> None:
-    pilot = Journal(folder, 1)
-    pilot.append(Event(kind="note", attempt=1, time=110.0))
-    pilot.close()
+    leader = Journal(folder, 1)
+    leader.append(Event(kind="note", attempt=1, time=110.0))
+    leader.close()
     chronicle = Chronicle(folder, 1, FakeClock(120.0))
-    chronicle.tell("replica-lost", 7, {}, {})
-    chronicle.tell("replica-back", 7, {}, {})
+    chronicle.emit("replica-lost", 7, {}, {})
+    chronicle.emit("replica-back", 7, {}, {})
     chronicle.close()
     assert unbooked(folder, 1, began=100.0, now=142.0) == {"detection": 32.0}

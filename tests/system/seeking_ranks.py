@@ -92,7 +92,7 @@ def spoil(kind: str, rank: int) -> None:
         def refuse(self: Trainer, copies: int) -> Any:
             raise MemoryError("the host has no room")
 
-        Trainer.lend = refuse  # type: ignore[method-assign]
+        Trainer.borrow_step = refuse  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

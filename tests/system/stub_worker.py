@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import longhaul.supervise.nodes.fleet
-import longhaul.supervise.nodes.lookout
+import longhaul.supervise.nodes.health_monitor
 import longhaul.supervise.nodes.qualify
 from longhaul.config.recover import SuperviseSection
 from longhaul.core.clocks import RealClock
@@ -168,7 +168,9 @@ def be_quick() -> None:
         for module in (longhaul.supervise.nodes.qualify, longhaul.supervise.nodes.fleet):
             module.probe_words = lambda command, folder, slots: [*command, *words]
     if "STUB_CALL_EVERY_S" in os.environ:
-        longhaul.supervise.nodes.lookout._CALL_EVERY_S = float(os.environ["STUB_CALL_EVERY_S"])
+        longhaul.supervise.nodes.health_monitor._CALL_EVERY_S = float(
+            os.environ["STUB_CALL_EVERY_S"]
+        )
 
 
 def supervise(folder: RunFolder) -> int:

@@ -13,37 +13,39 @@ from fork_server import SERVER
 from longhaul.config.load import load_recipe
 from longhaul.core.errors import ExitCode
 from longhaul.logbook.folder import RunFolder
-from longhaul.run.preflight.ground import Ground, small_world
 from longhaul.run.preflight.layouts import check_layouts
 from longhaul.run.preflight.preflight import STAGES, Preflight, preflight, verdict
+from longhaul.run.preflight.preflight_context import PreflightContext, small_world
 from longhaul.store.catalogue import catalogue
 from longhaul.store.run_differences import differences
 
 DOUBLING = Path(__file__).with_name("doubling_rank.py")
 
 
-def ground_of(room: Path, name: str, *options: str) -> Ground:
+def ground_of(room: Path, name: str, *options: str) -> PreflightContext:
     recipe = load_recipe(name, options).recipe
     room.mkdir()
-    return Ground(
+    return PreflightContext(
         name, recipe, options, room, room, room, small_world(recipe, None),
         small_world(recipe, None),
     )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Ground:
+def sound(tmp_path_factory: pytest.TempPathFactory) -> PreflightContext:
     return ground_of(tmp_path_factory.mktemp("layouts") / "room", "drill", "model.dropout=0.1")
 
 
-def test_sound_layouts_pass_and_who_met_is_told(sound: Ground) -> None:
+def test_sound_layouts_pass_and_who_met_is_told(sound: PreflightContext) -> None:
     ranks, *layouts = check_layouts(sound)
     assert len(ranks.data["ranks"]) == 2
     assert {rank["rank"] for rank in ranks.data["ranks"]} == {0, 1}
     assert [check.verdict for check in layouts] == ["ok"] * 4
 
 
-def test_a_gradient_that_counts_twice_on_one_rank_is_found(sound: Ground, tmp_path: Path) -> None:
+def test_a_gradient_that_counts_twice_on_one_rank_is_found(
+    sound: PreflightContext, tmp_path: Path
+) -> None:
     room = tmp_path / "broken"
     room.mkdir()
     broken = replace(sound, room=room, ranks=(str(DOUBLING),))
@@ -55,7 +57,9 @@ def test_a_gradient_that_counts_twice_on_one_rank_is_found(sound: Ground, tmp_pa
     assert verdict([ranks, *layouts])[0] == ExitCode.NEEDS_PERSON
 
 
-def test_a_rank_that_dies_is_named_and_takes_nobody_along(sound: Ground, tmp_path: Path) -> None:
+def test_a_rank_that_dies_is_named_and_takes_nobody_along(
+    sound: PreflightContext, tmp_path: Path
+) -> None:
     room = tmp_path / "dying"
     room.mkdir()
     before = set(psutil.Process().children())

@@ -23,7 +23,7 @@ import torch._dynamo.convert_frame  # which FSDP imports (before forking)
 from longhaul.checkpoint.saver import Saver
 from longhaul.checkpoint.snapshots import SnapshotRing
 from longhaul.config.load import load_recipe
-from longhaul.core.clocks import RealClock, TimeBooks
+from longhaul.core.clocks import RealClock, TimeBuckets
 from longhaul.data.batches import BatchReader
 from longhaul.data.dataset import Dataset
 from longhaul.data.prepare import prepare
@@ -38,7 +38,7 @@ from longhaul.parallel.world import Ranks, form_world, meet, part
 from longhaul.run.train.follower import carry_out, train_until_ended
 from longhaul.run.train.rank_health import judge
 from longhaul.supervise.ranks.stragglers import StragglerWatch
-from longhaul.train.coordinator import Follower, RankZero, Wishes
+from longhaul.train.coordinator import Follower, RankZero, StopRequests
 from longhaul.train.orders import End
 from longhaul.train.parts import Identity, Parts
 from longhaul.train.rank_comparison import RankComparison
@@ -135,11 +135,11 @@ def run(case: Case, place: Place, control: Any, dataset: Dataset) -> dict[str, A
         dataset=dataset,
         saver=Saver(Path("nowhere"), attempt=1, still_owner=lambda: True, clock=clock),
         snapshots=SnapshotRing(0),
-        books=TimeBooks(clock),
+        time_buckets=TimeBuckets(clock),
         clock=clock,
         ranks=ranks,
     )  # fmt: skip
-    wishes = Wishes(lambda: 0, lambda _: None)
+    wishes = StopRequests(lambda: 0, lambda _: None)
     coordinator = (
         RankZero(parts, wishes)
         if place.rank == 0

@@ -10,7 +10,7 @@ from longhaul.checkpoint.saver import Saver
 from longhaul.checkpoint.snapshots import SnapshotRing
 from longhaul.config.load import load_recipe
 from longhaul.config.recipe import Recipe
-from longhaul.core.clocks import FakeClock, TimeBooks
+from longhaul.core.clocks import FakeClock, TimeBuckets
 from longhaul.data.batches import BatchReader
 from longhaul.data.dataset import Dataset
 from longhaul.data.prepare import prepare
@@ -71,7 +71,7 @@ def make_trainer(tmp_path: Path, dataset: Dataset) -> Iterator[MakeTrainer]:
             dataset=dataset,
             saver=Saver(tmp_path / folder, attempt=1, still_owner=lambda: True, clock=clock),
             snapshots=SnapshotRing(64 << 20),
-            books=TimeBooks(clock),
+            time_buckets=TimeBuckets(clock),
             clock=clock,
         )
         return Trainer(recipe, ledger or LedgerState(), parts, Identity(1, "1.00", 0))

@@ -8,7 +8,14 @@ import pytest
 
 from longhaul.core.records import Event
 from longhaul.train import coordinator
-from longhaul.train.coordinator import NO_WISH, Coordinator, Ended, Follower, RankZero, Wishes
+from longhaul.train.coordinator import (
+    NO_REQUEST,
+    Coordinator,
+    Ended,
+    Follower,
+    RankZero,
+    StopRequests,
+)
 from longhaul.train.orders import End, Evaluate, Order, SaveEvery, Stop
 from longhaul.train.parts import Parts
 
@@ -48,15 +55,15 @@ def parts_with(monkeypatch: pytest.MonkeyPatch):
 
 def test_with_nothing_to_order_a_boundary_is_one_word(parts_with) -> None:
     channel, heard = Channel(), []
-    rank_zero = RankZero(parts_with(channel), Wishes(lambda: NO_WISH, heard.append))
+    rank_zero = RankZero(parts_with(channel), StopRequests(lambda: NO_REQUEST, heard.append))
     rank_zero.begin()
     assert channel.words == 1
     assert list(rank_zero.boundary([RECORD])) == [RECORD]
-    assert (channel.words, heard) == (2, [NO_WISH, NO_WISH])
+    assert (channel.words, heard) == (2, [NO_REQUEST, NO_REQUEST])
 
 
 def test_orders_are_given_at_boundaries_alone(parts_with) -> None:
-    rank_zero = RankZero(parts_with(Channel()), Wishes(lambda: NO_WISH, lambda _: None))
+    rank_zero = RankZero(parts_with(Channel()), StopRequests(lambda: NO_REQUEST, lambda _: None))
     rank_zero.order(SaveEvery(7))
     rank_zero.begin()
     with pytest.raises(ValueError, match=r"Stop.*under way"):
@@ -72,8 +79,10 @@ def test_orders_are_given_at_boundaries_alone(parts_with) -> None:
 
 def test_a_follower_carries_orders_out_in_turn_until_the_word_to_go_on(parts_with) -> None:
     done: list[Order] = []
-    channel = Channel(SaveEvery(7), NO_WISH, Evaluate(256), Stop(), NO_WISH)
-    follower = Follower(parts_with(channel), Wishes(lambda: NO_WISH, lambda _: None), done.append)
+    channel = Channel(SaveEvery(7), NO_REQUEST, Evaluate(256), Stop(), NO_REQUEST)
+    follower = Follower(
+        parts_with(channel), StopRequests(lambda: NO_REQUEST, lambda _: None), done.append
+    )
     follower.begin()
     assert done == [SaveEvery(7)]
     assert list(follower.boundary([RECORD])) == [], "its records are nobody's"
@@ -85,7 +94,7 @@ def test_a_follower_ends_with_rank_zero_and_not_before(parts_with) -> None:
         assert isinstance(order, End)
         raise Ended(order.exit_code)
 
-    wishes = Wishes(lambda: NO_WISH, lambda _: None)
+    wishes = StopRequests(lambda: NO_REQUEST, lambda _: None)
     with pytest.raises(Ended) as ended:
         Follower(parts_with(Channel(End(16))), wishes, carry_out).end()
     assert ended.value.exit_code == 16

@@ -12,7 +12,7 @@ from longhaul.data.batches import IGNORED, Batch, BatchRequest
 from longhaul.parallel.replicas import Deal
 from longhaul.run.train.elastic import among_replicas
 from longhaul.train.coordinator import Coordinator, OneProcessOnly
-from longhaul.train.elastic import ElasticStep, Outrun, PilotReplica, Place, own_share
+from longhaul.train.elastic import ElasticStep, FirstReplica, Outrun, Place, own_share
 from longhaul.train.trainer import Trainer
 
 RATE = 1e-3
@@ -144,7 +144,7 @@ def test_who_has_no_place_among_replicas_trains_as_one_process(make_trainer) -> 
     figures = step(batch_of(trainer), 16, RATE, False)
     assert torch.equal(figures, plain.training_step(batch_of(plain), 16, RATE, False))
     step.place = Agreement([], [])
-    assert isinstance(among_replicas(trainer._parts, alone), PilotReplica)
+    assert isinstance(among_replicas(trainer._parts, alone), FirstReplica)
 
 
 class Meeting:
@@ -259,8 +259,8 @@ def test_another_state_than_the_next_one_is_no_result_of_a_step(placed, steps: i
 
 
 def test_a_decision_of_the_pilot_is_no_result_of_a_step_either(placed) -> None:
-    (pilot, its_place), (_, place) = placed(0), placed(1)
-    train(pilot, its_place, 1)
+    (leader, its_place), (_, place) = placed(0), placed(1)
+    train(leader, its_place, 1)
     its_place.lead()
     assert its_place.replicas.led == 1
     place.replicas.others = [its_place.replicas.give()]
@@ -274,14 +274,14 @@ def test_what_is_given_to_a_peer_runs_no_code(placed) -> None:
 
 
 def test_whatever_is_decided_the_others_have_by_the_pilots_state(placed) -> None:
-    pilot, place = placed(0)
-    pilot.coordinator = PilotReplica(place, Coordinator())
+    leader, place = placed(0)
+    leader.coordinator = FirstReplica(place, Coordinator())
     skip = {"begin": 8, "end": 16}
-    pilot.apply(Decision(kind="skip", attempt=1, step=0, time=0.0, who="us", reason="", data=skip))
+    leader.apply(Decision(kind="skip", attempt=1, step=0, time=0.0, who="us", reason="", data=skip))
     assert place.replicas.led == 1
-    train(pilot, place, 2)
+    train(leader, place, 2)
     assert place.replicas.led == 2, "whoever went on without it goes on from its ledger"
-    pilot.roll_back_in_memory(0)
+    leader.roll_back_in_memory(0)
     assert place.replicas.led == 3
     with pytest.raises(OneProcessOnly):
-        pilot.lend(1)
+        leader.borrow_step(1)

@@ -2,7 +2,7 @@ import torch
 
 from longhaul.config.load import load_recipe
 from longhaul.config.model import ModelSection
-from longhaul.core.clocks import FakeClock, TimeBooks
+from longhaul.core.clocks import FakeClock, TimeBuckets
 from longhaul.train.forms import Forms
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -46,10 +46,10 @@ def test_a_compiled_model_compiles_each_form_and_warms_up_for_its_first_gauges()
 
 def test_the_first_batch_of_an_evaluation_that_compiles_is_booked_so() -> None:
     clock = FakeClock()
-    books = TimeBooks(clock, "training")
-    with books.booked("evaluation"):
-        alive = books.alive_after("compile")
+    time_buckets = TimeBuckets(clock, "training")
+    with time_buckets.track("evaluation"):
+        alive = time_buckets.alive_after("compile")
         for seconds in (60.0, 2.0, 3.0):
             alive()
             clock.advance(seconds)
-    assert books.drain() == {"compile": 60.0, "evaluation": 5.0}
+    assert time_buckets.drain() == {"compile": 60.0, "evaluation": 5.0}

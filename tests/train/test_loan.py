@@ -7,7 +7,7 @@ from longhaul.checkpoint.capture import capture
 from longhaul.config.load import with_overrides
 from longhaul.core.records import StepRecord
 from longhaul.run.diagnose.bundle import copied
-from longhaul.train import loan as loan_file
+from longhaul.train import borrowed_step as loan_file
 from longhaul.train.renew import fit_optimizer
 from longhaul.train.state import training_state
 from longhaul.train.trainer import Trainer
@@ -40,16 +40,16 @@ def test_training_goes_on_bit_by_bit_as_if_it_had_not_been_lent(make_trainer, sw
     plain, lent = (make_trainer(*STEADY, "model.dropout=0.3") for _ in range(2))
     assert losses(plain, 5) == losses(lent, 5)
     before, betas = state_of(lent), live(lent)
-    loan = lent.lend(1)
+    borrowed_step = lent.borrow_step(1)
     settings = lent.settings.optim
     if swapped:  # a replay of steps that another optimizer made
         settings = with_overrides(lent.settings, {"optim.name": "sgdw"}).optim
-        fit_optimizer(loan.step, settings)
-    batch = loan.batches.read(lent._request(0, lent.settings.batch_at(0)))
-    loan.step.apply_settings(settings, 0.5)
-    loan.step(batch, 2, 0.5, read_gauges=True)
+        fit_optimizer(borrowed_step.step, settings)
+    batch = borrowed_step.batches.read(lent._request(0, lent.settings.batch_at(0)))
+    borrowed_step.step.apply_settings(settings, 0.5)
+    borrowed_step.step(batch, 2, 0.5, read_gauges=True)
     torch.rand(3)
-    lent.take_back(loan)
+    lent.return_step(borrowed_step)
     after = state_of(lent)
     assert after.facts == before.facts
     assert live(lent) == betas
@@ -63,22 +63,22 @@ def test_a_step_is_lent_between_steps_only_and_where_its_copies_fit(
     trainer = make_trainer(*STEADY)
     trainer._step()
     with pytest.raises(ValueError, match="under way"):
-        trainer.lend(1)
+        trainer.borrow_step(1)
     list(trainer.completed())
     size = sum(t.nbytes for t in state_of(trainer).tensors.values())
     monkeypatch.setattr(loan_file, "available_memory", lambda: 2 * size)
-    trainer.take_back(trainer.lend(2))
+    trainer.return_step(trainer.borrow_step(2))
     with pytest.raises(MemoryError, match="for copies of the state"):
-        trainer.lend(3)
+        trainer.borrow_step(3)
 
 
 def test_its_time_is_booked_to_detection(make_trainer) -> None:
     trainer = make_trainer(*STEADY)
-    clock, books = trainer._parts.clock, trainer._parts.books
-    books.switch("redone")
-    books.drain()
-    loan = trainer.lend(1)
+    clock, time_buckets = trainer._parts.clock, trainer._parts.time_buckets
+    time_buckets.switch("redone")
+    time_buckets.drain()
+    borrowed_step = trainer.borrow_step(1)
     clock.advance(3.0)
-    trainer.take_back(loan)
+    trainer.return_step(borrowed_step)
     clock.advance(1.0)
-    assert books.drain() == {"detection": 3.0, "redone": 1.0}
+    assert time_buckets.drain() == {"detection": 3.0, "redone": 1.0}

@@ -22,7 +22,7 @@ def state(trainer: Trainer) -> dict[str, bytes]:
     step = trainer.training_step
     captured = capture(training_state(step, trainer._parts.progress))
     others = {f"buffer.{name}": tensor for name, tensor in step.model.named_buffers()}
-    tap = step.thermometers.tap
+    tap = step.model_gauges.tap
     others |= {"layers' gauges": tap._buffer_LG, "the model's gauges": tap._buffer_M}
     tensors = {**captured.tensors, **others}
     found = {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}

@@ -12,7 +12,7 @@ from longhaul.checkpoint.snapshots import SnapshotRing
 from longhaul.config.load import load_recipe, shipped_recipes
 from longhaul.config.recipe import Recipe
 from longhaul.config.size import shrunken
-from longhaul.core.clocks import FakeClock, TimeBooks
+from longhaul.core.clocks import FakeClock, TimeBuckets
 from longhaul.core.records import StepRecord
 from longhaul.data.batches import BatchReader
 from longhaul.data.prepare import prepare
@@ -74,7 +74,7 @@ def trainer_of(recipe: Recipe, prepared: Path, folder: Path) -> Trainer:
             dataset=dataset,
             saver=Saver(folder, attempt=1, still_owner=lambda: True, clock=clock),
             snapshots=SnapshotRing(64 << 20),
-            books=TimeBooks(clock),
+            time_buckets=TimeBuckets(clock),
             clock=clock,
         ),
         Identity(1, "1.00", 0),

@@ -27,10 +27,10 @@ class Counting(nn.Module):
 
     def forward(self, tokens_BT: torch.Tensor, cache: Lengths | None = None) -> torch.Tensor:
         new = tokens_BT.size(1)
-        past = cache.length if cache is not None else 0
+        history = cache.length if cache is not None else 0
         if cache is not None:
             cache.length += new
-        self.passes.append((past, new))
+        self.passes.append((history, new))
         logits = torch.zeros(1, new, 10)
         last = int(tokens_BT[0, -1])
         logits[0, -1, (last + 1) % 10] = 3.0
@@ -49,7 +49,7 @@ def draw(model: nn.Module, prompt: tuple[int, ...] = (0,), **changed: object) ->
 def test_temperature_0_takes_the_likeliest_and_the_context_is_never_exceeded() -> None:
     model = Counting()
     assert draw(model) == [1, 2, 3, 4, 5, 6, 7, 8]
-    assert max(past + new for past, new in model.passes) == 4
+    assert max(history + new for history, new in model.passes) == 4
 
 
 def test_each_token_is_read_once_until_the_text_outgrows_the_context() -> None:

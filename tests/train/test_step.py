@@ -83,13 +83,13 @@ def test_every_length_and_window_of_a_curriculum_is_compiled_and_none_falls_back
     make_trainer: MakeTrainer, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With evaluations (a last batch of fewer sequences), gauges and saves in between."""
-    compiled, booked = make_trainer(*CURRICULUM, COMPILED), []
-    books = compiled._parts.books
-    honest = books.booked
-    monkeypatch.setattr(books, "booked", lambda to: booked.append(to) or honest(to))
+    compiled, track = make_trainer(*CURRICULUM, COMPILED), []
+    time_buckets = compiled._parts.time_buckets
+    honest = time_buckets.track
+    monkeypatch.setattr(time_buckets, "track", lambda to: track.append(to) or honest(to))
     records = steps(compiled)
     assert recorder.captured == 12
-    assert booked.count("compile") == 13, "and the first step with gauges, which runs uncompiled"
+    assert track.count("compile") == 13, "and the first step with gauges, which runs uncompiled"
     assert recorder.runs == sum(record.sequences // 4 for record in records if not record.gauges)
     uncompiled = steps(make_trainer(*CURRICULUM, folder="other"))
     for one, other in zip(records, uncompiled, strict=True):

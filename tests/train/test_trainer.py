@@ -290,7 +290,7 @@ def test_every_micro_batch_and_every_batch_of_an_evaluation_gives_a_sign_of_life
         "evaluation.sequences=2",
     )  # fmt: skip
     signs: list[str] = []
-    trainer._parts.books.watch(signs.append)
+    trainer._parts.time_buckets.watch(signs.append)
     steps(trainer)
     assert signs.count("training") >= 6 * (16 // 2 + 2), "and in the update"
     assert signs.count("evaluation") >= 256 // (2 * 32)

@@ -38,9 +38,9 @@ from longhaul.data.dataset import Dataset
 from longhaul.data.prepare import prepare
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.reading import read_journal
-from longhaul.logbook.run_spec import Asked, write_asked
+from longhaul.logbook.run_spec import RunSpec, write_run_spec
 from longhaul.recover.plan import WHO
-from longhaul.run.train.control_requests import ask_fork, ask_set, ask_stop
+from longhaul.run.train.control_requests import request_fork, request_set, request_stop
 from longhaul.run.train.launch import Start, start
 from longhaul.supervise.ranks.group import BEGAN
 
@@ -162,8 +162,8 @@ def train(case: Case, form: Form, home: Path) -> Ended:
     with tempfile.TemporaryDirectory(prefix="longhaul-ends-") as room:
         folder = create_run(Path(room) / "run", RealClock())
         values = settings.model_dump(mode="json")
-        write_asked(
-            folder, Asked(str(BASE), (), None, str(home.resolve()), values, str(Path.cwd()))
+        write_run_spec(
+            folder, RunSpec(str(BASE), (), None, str(home.resolve()), values, str(Path.cwd()))
         )
         with disturbed(made, settings), _seams(text_of(made, home)):
             code, why = _play(folder, made.change)
@@ -203,11 +203,11 @@ def _act(folder: RunFolder, change: Change) -> None:
     options = [f"{path}={value}" for path, value in change.settings.items()]
     if change.how == "set":
         for option in options:
-            ask_set(run, runs, option, "", 0.0, force=True)
+            request_set(run, runs, option, "", 0.0, force=True)
     elif change.how == "fork":
-        ask_fork(run, runs, change.at - change.back, options, (), "", 0.0, force=True)
+        request_fork(run, runs, change.at - change.back, options, (), "", 0.0, force=True)
     else:
-        ask_stop(run, runs, "", 0.0)
+        request_stop(run, runs, "", 0.0)
 
 
 def _attempt(folder: RunFolder, options: tuple[str, ...], view: SilentView) -> tuple[int, str]:
@@ -223,13 +223,13 @@ def _attempt(folder: RunFolder, options: tuple[str, ...], view: SilentView) -> t
 @contextmanager
 def _seams(text: Dataset) -> Iterator[None]:
     """Text that was prepared once for all, and a desk that looks at every border."""
-    desk, worker = longhaul.run.train.request_handler, longhaul.run.train.worker
-    before = desk._LOOK_EVERY_S, worker.text_for_training
-    desk._LOOK_EVERY_S, worker.text_for_training = 0.0, lambda folder, asked, say: text
+    request_handler, worker = longhaul.run.train.request_handler, longhaul.run.train.worker
+    before = request_handler._LOOK_EVERY_S, worker.text_for_training
+    request_handler._LOOK_EVERY_S, worker.text_for_training = 0.0, lambda folder, asked, say: text
     try:
         yield
     finally:
-        desk._LOOK_EVERY_S, worker.text_for_training = before
+        request_handler._LOOK_EVERY_S, worker.text_for_training = before
 
 
 def _ended(

@@ -153,7 +153,7 @@ Row = tuple[float | None, ...]
 
 
 @dataclass(frozen=True)
-class Thermometers:
+class ModelGauges:
     """Every gauge of a run, column by column."""
 
     step: tuple[int, ...] = ()
@@ -166,11 +166,11 @@ class Thermometers:
     """Gauge → role of weights, source, or empty → its row."""
 
 
-def read_thermometers(connection: duckdb.DuckDBPyConnection) -> Thermometers:
+def read_thermometers(connection: duckdb.DuckDBPyConnection) -> ModelGauges:
     """Read all gauges in at most about 400 columns."""
     columns = _columns(connection)
     if not columns:
-        return Thermometers()
+        return ModelGauges()
     layers: dict[str, dict[int, dict[int, float]]] = {}
     for gauge, layer, column, value in _layer_values(connection):
         layers.setdefault(gauge, {}).setdefault(layer - 1, {})[column] = value
@@ -179,7 +179,7 @@ def read_thermometers(connection: duckdb.DuckDBPyConnection) -> Thermometers:
         gauge, _, role = ("source_losses", "", key) if source else key.partition(".")
         totals.setdefault(gauge, {}).setdefault(role, {})[column] = value
     count = len(columns)
-    return Thermometers(
+    return ModelGauges(
         step=tuple(row[0] for row in columns),
         segment=tuple(row[1] for row in columns),
         kept=tuple(bool(row[2]) for row in columns),

@@ -6,7 +6,7 @@ from typing import Any
 
 from longhaul.board.curves import (
     Curve,
-    Thermometers,
+    ModelGauges,
     masked_steps,
     means,
     progress,
@@ -84,7 +84,7 @@ class RunFacts:
     curves: Mapping[str, Sequence[Curve]]
     """loss, gradient_norm, learning_rate, loss_scale, throughput, progress; `mean loss` and
     `mean gradient_norm` where a run is too long to show every step."""
-    thermometers: Thermometers
+    model_gauges: ModelGauges
     damaged: int
     """Lines of the journal that cannot be read."""
 
@@ -109,7 +109,7 @@ def read_facts(folder: RunFolder, clock: Clock) -> RunFacts:
         curves |= {"throughput": throughput(connection), "progress": progress(connection)}
         tokens, tokens_lost = tokens_trained(connection)
         masked = masked_steps(connection)
-        thermometers = read_thermometers(connection)
+        model_gauges = read_thermometers(connection)
     order = [str(opening.number) for opening in by_opening([b.opening for b in grown])]
     ordered = tuple(sorted(grown, key=lambda branch: order.index(branch.number)))
     newest = ordered[-1].opening if ordered else None
@@ -141,7 +141,7 @@ def read_facts(folder: RunFolder, clock: Clock) -> RunFacts:
         incidents=incidents(records),
         validations=_validations(records, {b.number: b.kept_until for b in grown}),
         curves=curves,
-        thermometers=thermometers,
+        model_gauges=model_gauges,
         damaged=damaged,
     )
 

@@ -133,7 +133,7 @@ def progress_figure(facts: RunFacts) -> Figure:
 
 def thermometer_data(facts: RunFacts) -> Json:
     """What the page draws heat maps and totals from."""
-    found = facts.thermometers
+    found = facts.model_gauges
     return {
         "step": found.step,
         "segment": found.segment,

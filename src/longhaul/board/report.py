@@ -133,7 +133,7 @@ def _thermometers(data: Mapping[str, Any]) -> str:
         )
     if not parts:
         parts.append('<p class="empty">This run has measured no gauges.</p>')
-    return _section("thermometers", "Thermometers", "\n".join(parts))
+    return _section("thermometers", "ModelGauges", "\n".join(parts))
 
 
 def _menu(name: str, options: Iterable[str]) -> str:

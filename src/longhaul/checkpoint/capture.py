@@ -70,7 +70,7 @@ class Stateful(Protocol):
         """The rest of its state as JSON values, finite numbers only."""
         ...
 
-    def take_back(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    def return_step(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Go on from this state. `tensors` are those that `tensors()` gave, now filled."""
         ...
 
@@ -132,7 +132,7 @@ def hand_back(parts: Mapping[str, Stateful], state: TrainingState) -> None:
             for name, tensor in state.tensors.items()
             if name.startswith(prefix)
         }
-        owner.take_back(share, state.facts[part])
+        owner.return_step(share, state.facts[part])
 
 
 def check_same(saved: Mapping[str, str], live: Mapping[str, str]) -> None:

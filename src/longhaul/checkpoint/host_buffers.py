@@ -73,7 +73,7 @@ _WORD = 1 << 64
 
 
 @dataclass(frozen=True, slots=True)
-class Survivor:
+class SnapshotInSharedMemory:
     """A snapshot that outlived the process that took it."""
 
     step: int
@@ -175,28 +175,30 @@ class SharedBuffers:
             return None
         return shared.buffer, shared
 
-    def survivors(self) -> list[Survivor]:
+    def survivors(self) -> list[SnapshotInSharedMemory]:
         """What was left under this layout, by rising step."""
-        found = [survivor for survivor, _, _ in self._sealed()]
-        return sorted(found, key=lambda survivor: (survivor.step, survivor.attempt))
+        found = [shared_snapshot for shared_snapshot, _, _ in self._sealed()]
+        return sorted(
+            found, key=lambda shared_snapshot: (shared_snapshot.step, shared_snapshot.attempt)
+        )
 
     def adopt(
-        self, wanted: Sequence[Survivor]
-    ) -> Iterator[tuple[Survivor, Tensor, SharedBuffer, dict[str, Place], str]]:
+        self, wanted: Sequence[SnapshotInSharedMemory]
+    ) -> Iterator[tuple[SnapshotInSharedMemory, Tensor, SharedBuffer, dict[str, Place], str]]:
         """The buffers of `wanted`, by rising step; all others give their memory back."""
-        found = {survivor: (slot, label) for survivor, slot, label in self._sealed()}
-        kept = {id(found[survivor][0]) for survivor in wanted}
+        found = {shared_snapshot: (slot, label) for shared_snapshot, slot, label in self._sealed()}
+        kept = {id(found[shared_snapshot][0]) for shared_snapshot in wanted}
         self._free[:] = [slot for slot in self._all if id(slot) not in kept]
         for slot in self._free:
             slot.break_seal()
             slot.free()
-        for survivor in sorted(wanted, key=lambda one: one.step):
-            slot, label = found[survivor]
+        for shared_snapshot in sorted(wanted, key=lambda one: one.step):
+            slot, label = found[shared_snapshot]
             shared = self._mapped(slot, label["size"], self._device.type == "cuda")
             places = from_rows(label["places"])
-            yield survivor, shared.buffer, shared, places, label["facts"]
+            yield shared_snapshot, shared.buffer, shared, places, label["facts"]
 
-    def _sealed(self) -> Iterator[tuple[Survivor, Slot, Mapping[str, Any]]]:
+    def _sealed(self) -> Iterator[tuple[SnapshotInSharedMemory, Slot, Mapping[str, Any]]]:
         for slot in self._all:
             sealed = slot.sealed()
             if sealed is None or sealed.label["layout"] != self._layout:
@@ -204,7 +206,9 @@ class SharedBuffers:
             told = sealed.label
             # As torch sums: a signed word.
             checksum = sealed.checksum - _WORD * (sealed.checksum >= _WORD // 2)
-            found = Survivor(told["step"], told["draw"], told["attempt"], told["time"], checksum)
+            found = SnapshotInSharedMemory(
+                told["step"], told["draw"], told["attempt"], told["time"], checksum
+            )
             yield found, slot, {**told, "size": sealed.size}
 
     def _mapped(self, slot: Slot, size: Bytes, pinned: bool) -> SharedBuffer:

@@ -29,7 +29,7 @@ from longhaul.checkpoint.host_buffers import (
     Place,
     SharedBuffer,
     SharedBuffers,
-    Survivor,
+    SnapshotInSharedMemory,
     lay_out,
     taken_bytes,
 )
@@ -211,21 +211,21 @@ class SnapshotRing:
         """Forget all snapshots and give the memory back."""
         self.drop(lambda _: True)
 
-    def survivors(self) -> list[Survivor]:
+    def survivors(self) -> list[SnapshotInSharedMemory]:
         """What an earlier process of this rank has left, by rising step; before `adopt`."""
         return [] if self._shared is None else self._shared.survivors()
 
-    def adopt(self, wanted: Sequence[Survivor]) -> None:
+    def adopt(self, wanted: Sequence[SnapshotInSharedMemory]) -> None:
         """Hold these as if this process had taken them, and give back the memory of the others.
 
         Their bytes are compared with their checksums when they are handed back.
         """
         self._held = []
         if self._shared is not None:
-            for survivor, buffer, shared, places, facts in self._shared.adopt(wanted):
-                found = Snapshot(survivor.step, survivor.draw)
+            for shared_snapshot, buffer, shared, places, facts in self._shared.adopt(wanted):
+                found = Snapshot(shared_snapshot.step, shared_snapshot.draw)
                 self._held.append(
-                    _Held(found, buffer, places, facts, None, shared, survivor.checksum)
+                    _Held(found, buffer, places, facts, None, shared, shared_snapshot.checksum)
                 )
 
     def _of(self, step: int) -> _Held:

@@ -37,9 +37,9 @@ def set_setting(
     runs_dir: RunsFolder = RUNS,
 ) -> None:
     """Change one setting of a run at its next step border; a restart keeps it."""
-    from longhaul.run.train.control_requests import ask_set
+    from longhaul.run.train.control_requests import request_set
 
-    print(ask_set(run, runs_dir, change, reason, wait, force=force))
+    print(request_set(run, runs_dir, change, reason, wait, force=force))
 
 
 def rollback(
@@ -50,9 +50,9 @@ def rollback(
     runs_dir: RunsFolder = RUNS,
 ) -> None:
     """Go back to an earlier state; decisions stay. A run that rests does so when next started."""
-    from longhaul.run.train.control_requests import ask_rollback
+    from longhaul.run.train.control_requests import request_rollback
 
-    print(ask_rollback(run, runs_dir, to, reason, wait))
+    print(request_rollback(run, runs_dir, to, reason, wait))
 
 
 def fork(
@@ -75,16 +75,16 @@ def fork(
     runs_dir: RunsFolder = RUNS,
 ) -> None:
     """Begin a new line of descent, with a major number of its own, at an earlier state."""
-    from longhaul.run.train.control_requests import ask_fork
+    from longhaul.run.train.control_requests import request_fork
 
-    print(ask_fork(run, runs_dir, at, change, reset, reason, wait, force))
+    print(request_fork(run, runs_dir, at, change, reset, reason, wait, force))
 
 
 def stop(run: RunName, reason: Reason = "", wait: Wait = 60.0, runs_dir: RunsFolder = RUNS) -> None:
     """Let a run finish its step, save, and end; `longhaul train` goes on with it."""
-    from longhaul.run.train.control_requests import ask_stop
+    from longhaul.run.train.control_requests import request_stop
 
-    print(ask_stop(run, runs_dir, reason, wait))
+    print(request_stop(run, runs_dir, reason, wait))
 
 
 def note(
@@ -94,9 +94,9 @@ def note(
     runs_dir: RunsFolder = RUNS,
 ) -> None:
     """Write a note into a run's logbook."""
-    from longhaul.run.train.control_requests import ask_note
+    from longhaul.run.train.control_requests import request_note
 
-    print(ask_note(run, runs_dir, text, wait))
+    print(request_note(run, runs_dir, text, wait))
 
 
 @reads_a_run
@@ -145,7 +145,7 @@ def nodes(
 def _found(where: str, runs: Path) -> tuple[Path, Sequence[NodeSection], Sequence[LeftOut]]:
     """The folder of a ledger; of a run also its recipe's entries, and whom it has left out."""
     from longhaul.logbook.folder import RunFolder, open_run
-    from longhaul.logbook.run_spec import read_asked
+    from longhaul.logbook.run_spec import read_run_spec
     from longhaul.supervise.nodes.history import left_out, node_events
     from longhaul.supervise.nodes.ledger import FILE_NAME
 
@@ -155,7 +155,7 @@ def _found(where: str, runs: Path) -> tuple[Path, Sequence[NodeSection], Sequenc
     if not is_run and (path / FILE_NAME).is_file():
         return path, (), ()
     folder = open_run(path if RunFolder(path).exists else where, runs)
-    asked = read_asked(folder).settings().supervise
+    asked = read_run_spec(folder).settings().supervise
     ledger = Path(asked.node_ledger) if asked.node_ledger else folder.path
     return ledger, asked.node, left_out(node_events(folder))
 

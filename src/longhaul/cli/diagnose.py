@@ -54,13 +54,13 @@ def diagnose(
     runs_dir: RunsFolder = RUNS,
 ) -> None:
     """Find what made a step go wrong: replay it with one thing changed at a time."""
-    from longhaul.run.diagnose.cause import LEAD_STEPS, Means
+    from longhaul.run.diagnose.cause import LEAD_STEPS, RemedyOptions
     from longhaul.run.diagnose.cause import diagnose as find
     from longhaul.run.diagnose.rerun import under_python
 
     if save is not None:
         _make_empty(save)
-    means = Means(
+    means = RemedyOptions(
         witness=_witness(witness),
         previous=under_python(python) if python else None,
         lead_steps=LEAD_STEPS if lead is None else lead,
@@ -172,7 +172,7 @@ def judged_again(folder: RunFolder, limits: Sequence[_Limits] = ()) -> tuple[Bac
     """
     from longhaul.config.load import recipe_from_values
     from longhaul.logbook.reading import read_journal
-    from longhaul.logbook.run_spec import read_asked
+    from longhaul.logbook.run_spec import read_run_spec
     from longhaul.logbook.segments import read_segments
     from longhaul.recover.backtest import replay as judge_again
 
@@ -181,7 +181,7 @@ def judged_again(folder: RunFolder, limits: Sequence[_Limits] = ()) -> tuple[Bac
             settings = other.on(settings)
         return settings
 
-    recipe = judged_by(read_asked(folder).settings())
+    recipe = judged_by(read_run_spec(folder).settings())
     segments = {
         str(opening.number): judged_by(recipe_from_values(opening.settings, opening.file))
         for opening in read_segments(folder)

@@ -165,11 +165,11 @@ def _print_drift(folder: RunFolder, segments: Sequence[SegmentOpening]) -> None:
     from longhaul.core.errors import LonghaulError
     from longhaul.logbook.ledger import load_ledger
     from longhaul.logbook.reading import read_last
-    from longhaul.logbook.run_spec import read_asked
+    from longhaul.logbook.run_spec import read_run_spec
     from longhaul.logbook.segments import drift_from_recipe, scheduled
 
     try:
-        recipe = read_asked(folder).settings().model_dump(mode="json")
+        recipe = read_run_spec(folder).settings().model_dump(mode="json")
     except LonghaulError as error:
         typer.echo(f"recipe → now: the recipe cannot be compared: {error.message}")
         return

@@ -87,7 +87,7 @@ Bucket = Literal[
 BUCKETS: tuple[Bucket, ...] = get_args(Bucket)
 
 
-class TimeBooks:
+class TimeBuckets:
     """Books the seconds of one process.
 
     Args:
@@ -142,7 +142,7 @@ class TimeBooks:
         return previous
 
     @contextmanager
-    def booked(self, bucket: Bucket) -> Iterator[None]:
+    def track(self, bucket: Bucket) -> Iterator[None]:
         """Book the body to `bucket`, then go back to the bucket that was open."""
         previous = self.switch(bucket)
         try:

@@ -18,7 +18,7 @@ NOTICES = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 """Schedulers differ in which of them they send; the supervisor passes all on as SIGTERM."""
 
 
-class StopWish:
+class StopRequest:
     """What signals have asked for so far.
 
     Args:
@@ -99,11 +99,11 @@ def leaving_at_once() -> Iterator[None]:
 @contextmanager
 def listening(
     say: Callable[[str], None], orphaned: Callable[[], bool] = lambda: False
-) -> Iterator[StopWish]:
-    """Listen for the body's duration, then put the previous handlers back; see `StopWish`."""
-    wish = StopWish(say, orphaned)
-    with handled((signal.SIGINT, *NOTICES), wish.hear):
-        yield wish
+) -> Iterator[StopRequest]:
+    """Listen for the body's duration, then put the previous handlers back; see `StopRequest`."""
+    stop_request = StopRequest(say, orphaned)
+    with handled((signal.SIGINT, *NOTICES), stop_request.hear):
+        yield stop_request
 
 
 def _leave_interrupted(number: int, frame: FrameType | None) -> None:

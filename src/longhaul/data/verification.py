@@ -23,7 +23,7 @@ from longhaul.core.units import Bytes, Seconds, short_bytes
 from longhaul.data.dataset import Dataset, listed_files, open_dataset, read_manifest
 from longhaul.data.prepare import prepare
 from longhaul.logbook.folder import RunFolder
-from longhaul.logbook.run_spec import Asked
+from longhaul.logbook.run_spec import RunSpec
 
 MEMORY = ".compared.jsonl"
 """Beside the prepared files, or where that is read-only in the run's folder."""
@@ -240,7 +240,7 @@ def _remember(memories: Iterable[Path], file: _Compared) -> None:
             return
 
 
-def text_for_training(folder: RunFolder, asked: Asked, say: Callable[[str], None]) -> Dataset:
+def text_for_training(folder: RunFolder, asked: RunSpec, say: Callable[[str], None]) -> Dataset:
     """The run's pinned text, or text prepared now and pinned.
 
     Raises:

@@ -35,7 +35,7 @@ class Overfitting(Detector):
         self._recent = Window(_RECENT_STEPS)
         self._whole_split: bool | None = None
         self._last = Mark(0, 0)
-        self._past: deque[_Validation] = deque(maxlen=_LEVEL_STEPS)
+        self._history: deque[_Validation] = deque(maxlen=_LEVEL_STEPS)
         self._best: _Validation | None = None
         self._above = 0
 
@@ -44,7 +44,7 @@ class Overfitting(Detector):
         if changed == "data":
             self._training.clear()
             self._recent.clear()
-            self._past.clear()
+            self._history.clear()
             self._best, self._above = None, 0
         if math.isfinite(record.loss):
             self._training.push(record.loss)
@@ -66,7 +66,7 @@ class Overfitting(Detector):
         if whole_split != self._whole_split or self._is_in_a_spike():
             return None
         now = _Validation(self._last, loss, training)
-        self._past.append(now)
+        self._history.append(now)
         if self._best is None or loss < self._best.loss:
             self._best, self._above = now, 0
             return HEALTHY
@@ -84,7 +84,7 @@ class Overfitting(Detector):
 
     def _noise(self) -> float:
         """Robust standard deviation of one evaluation about its neighbours', trends left out."""
-        losses = [validation.loss for validation in self._past]
+        losses = [validation.loss for validation in self._history]
         bends = Window(_LEVEL_STEPS)
         for a, b, c in zip(losses, losses[1:], losses[2:], strict=False):
             bends.push(abs(a - 2 * b + c))
@@ -244,11 +244,11 @@ class TooGood(Detector):
         if not self._is_of_age(record):
             return math.nan, math.nan
         begin, end = (share * record.step for share in _BEFORE)
-        past = [reading for step, reading in self._courses[source] if begin <= step < end]
-        if not past:
+        history = [reading for step, reading in self._courses[source] if begin <= step < end]
+        if not history:
             return math.nan, math.nan
-        level = median(past)
-        return level, SIGMA_PER_MAD * median(abs(reading - level) for reading in past)
+        level = median(history)
+        return level, SIGMA_PER_MAD * median(abs(reading - level) for reading in history)
 
     def _is_of_age(self, record: StepRecord) -> bool:
         return record.step >= _LEAST_AGE

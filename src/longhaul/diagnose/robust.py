@@ -87,7 +87,7 @@ class Noise:
     """Bends needed to tell whether they do."""
 
     def __init__(self, size: int) -> None:
-        self._past: deque[float] = deque(maxlen=2 * self.apart)
+        self._history: deque[float] = deque(maxlen=2 * self.apart)
         self._bends = Window(size)
         self._near_bends = Window(size)
         self._enough = size // 2
@@ -95,17 +95,17 @@ class Noise:
 
     def push(self, value: float) -> None:
         """Take the next value in."""
-        past = self._past
-        if len(past) == 2 * self.apart:
-            self._bends.push(value - 2 * past[self.apart] + past[0])
-            self._near_bends.push(value - 2 * past[-1] + past[-2])
+        history = self._history
+        if len(history) == 2 * self.apart:
+            self._bends.push(value - 2 * history[self.apart] + history[0])
+            self._near_bends.push(value - 2 * history[-1] + history[-2])
             if len(self._bends) >= self._enough:
                 self._least = 0.0
-        past.append(value)
+        history.append(value)
 
     def cut(self) -> None:
         """The next value does not go on from the last."""
-        self._past.clear()
+        self._history.clear()
 
     def renew(self) -> None:
         """Values of another kind follow, which may be noisier: learn anew, and reckon with no less
@@ -113,7 +113,7 @@ class Noise:
         """
         if self._bends:
             self._least = self.deviation
-        self._past.clear()
+        self._history.clear()
         self._bends.clear()
         self._near_bends.clear()
 

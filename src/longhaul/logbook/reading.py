@@ -1,6 +1,6 @@
 """The journal's files and their readers: from the start, or the last few records at once.
 
-`000003.pilot.jsonl` holds the steps of attempt 3, `000003.pilot.events.jsonl` its events and
+`000003.leader.jsonl` holds the steps of attempt 3, `000003.leader.events.jsonl` its events and
 decisions, `000003-0002.pilot.jsonl` the steps after the first file grew too large. Events and
 decisions lie apart because they are few: a restart reads all of them, and no gigabyte of steps.
 """

@@ -30,7 +30,7 @@ _PATHS = ("checkpoint.remote", "supervise.node_ledger", "supervise.signatures")
 
 
 @dataclass(frozen=True)
-class Asked:
+class RunSpec:
     """A recipe with every option of every start so far."""
 
     recipe: str
@@ -59,7 +59,7 @@ def ask(
     data: str | None,
     prepared: Path,
     base: Path | None = None,
-) -> Asked:
+) -> RunSpec:
     """Resolve what somebody asks for.
 
     Args:
@@ -78,10 +78,10 @@ def ask(
     resolved: Resolved = load_recipe(recipe, options, data)
     name = str(path.resolve()) if path.suffix == ".toml" else recipe
     values = _anchored(resolved.values, base)
-    return Asked(name, options, data, str(prepared.resolve()), values, str(base))
+    return RunSpec(name, options, data, str(prepared.resolve()), values, str(base))
 
 
-def ask_again(known: Asked, new: Asked) -> Asked:
+def spec_of_restart(known: RunSpec, new: RunSpec) -> RunSpec:
     """The same run asked for again: its earlier options stay, new ones are added.
 
     Raises:
@@ -94,7 +94,7 @@ def ask_again(known: Asked, new: Asked) -> Asked:
     return merged
 
 
-def ask_more(known: Asked, options: tuple[str, ...], data: str | None) -> Asked:
+def ask_more(known: RunSpec, options: tuple[str, ...], data: str | None) -> RunSpec:
     """A run named itself: what it was asked before, with more options on top.
 
     Its recipe's file is not read again: it may have been moved, or another version of longhaul
@@ -117,7 +117,7 @@ def changed_settings(before: Recipe, after: Recipe) -> dict[str, tuple[Any, Any]
     return {path: pair for path, pair in found.items() if path not in ("name", "summary")}
 
 
-def write_asked(folder: RunFolder, asked: Asked) -> None:
+def write_run_spec(folder: RunFolder, asked: RunSpec) -> None:
     """Keep it in the run's folder."""
     # Moved or broken since, the one kept at the first start stays.
     with suppress(RecipeError, OSError, DamagedFile):
@@ -136,7 +136,7 @@ def write_asked(folder: RunFolder, asked: Asked) -> None:
     )
 
 
-def read_asked(folder: RunFolder) -> Asked:
+def read_run_spec(folder: RunFolder) -> RunSpec:
     """What the run was last asked to do.
 
     Raises:
@@ -149,7 +149,7 @@ def read_asked(folder: RunFolder) -> Asked:
         # Older runs also keep addresses as they were given.
         options, data = sealed_options(body["options"], body["data"])
         facts = data, body["prepared"], sealed_values(values), base
-        return Asked(body["recipe"], options, *facts, file=str(_path(folder)))
+        return RunSpec(body["recipe"], options, *facts, file=str(_path(folder)))
     except DamagedFile as damage:
         raise UsageError(damage.message, _AGAIN) from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -164,7 +164,7 @@ def _by_old_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**values, "precision": {"compute": "float32"} | values.get("precision", {})}
 
 
-def has_asked(folder: RunFolder) -> bool:
+def has_run_spec(folder: RunFolder) -> bool:
     """The run was set up completely."""
     return _path(folder).is_file()
 

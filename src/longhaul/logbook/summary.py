@@ -121,11 +121,11 @@ def time_by_segment(connection: duckdb.DuckDBPyConnection) -> dict[str, Seconds]
 
 
 def _sums(connection: duckdb.DuckDBPyConnection, key: str, rest: str) -> dict[str, Seconds]:
-    booked = (
+    track = (
         "SELECT segment, unnest(map_entries(seconds)) AS e FROM steps UNION ALL "
         "SELECT segment, unnest(map_entries(seconds)) AS e FROM events WHERE seconds IS NOT NULL"
     )
-    rows = connection.execute(f"SELECT {key}, sum(e.value) FROM ({booked}) {rest}").fetchall()
+    rows = connection.execute(f"SELECT {key}, sum(e.value) FROM ({track}) {rest}").fetchall()
     return {key: seconds for key, seconds in rows if seconds is not None}
 
 

@@ -73,7 +73,7 @@ class Sight:
         sparse: bool = False,
     ) -> None:
         self._length = length
-        self._past = past
+        self._history = past
         self._device = device
         self._document_BS = document_BS
         self._sparse = sparse
@@ -89,15 +89,15 @@ class Sight:
 
     def _view(self, window: int | None) -> View:
         if window is None and self._document_BS is None:
-            if self._past == 0:
+            if self._history == 0:
                 return CAUSAL
             if self._length == 1:
                 return EVERYTHING
         if self._sparse:
             return View(blocks=self._blocks(window))
         rule = may_attend(window, self._document_BS)
-        end = self._past + self._length
-        asking_T1 = torch.arange(self._past, end, device=self._device)[:, None]
+        end = self._history + self._length
+        asking_T1 = torch.arange(self._history, end, device=self._device)[:, None]
         asked_S = torch.arange(end, device=self._device)
         sequences = 1 if self._document_BS is None else self._document_BS.size(0)
         sequence = torch.arange(sequences, device=self._device)[:, None, None, None]

@@ -77,7 +77,7 @@ class Readings:
     """By source, of those that are in the batch."""
 
 
-class Thermometers:
+class ModelGauges:
     """Reads every gauge of a step.
 
     Those steps that are asked for go in this order:

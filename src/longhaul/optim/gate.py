@@ -156,7 +156,7 @@ class LossScale:
         """None: the state is tensors."""
         return {}
 
-    def take_back(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    def return_step(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Nothing is left to do: the live tensors were filled."""
 
 

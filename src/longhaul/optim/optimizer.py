@@ -17,7 +17,7 @@ from longhaul.core.errors import NeedsPerson
 from longhaul.optim.gate import Gate, judge
 from longhaul.optim.groups import Group, learning_rate, make_groups, weight_decay
 from longhaul.optim.sharding import Sharding, own_part
-from longhaul.optim.state import wait_for_loans
+from longhaul.optim.state import wait_for_borrowed
 
 LiveSettings = dict[str, float | str]
 """Dotted `role.setting` → value, such as `matrix.weight_decay`; clipping is `clip`, and the update
@@ -78,7 +78,7 @@ class Optimizer(Protocol):
         """Which update rule the tensors belong to."""
         ...
 
-    def take_back(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    def return_step(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Go on from restored state; the live tensors were filled in place."""
         ...
 
@@ -238,14 +238,14 @@ class RuledOptimizer:
         """
         for rule in self.rules:
             if rule.offloaded:
-                wait_for_loans(rule.device)
+                wait_for_borrowed(rule.device)
         return {name: state for rule in self.rules for name, state in rule.tensors().items()}
 
     def facts(self) -> Mapping[str, Any]:
         """Which update rule the tensors belong to."""
         return {"name": self.name}
 
-    def take_back(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    def return_step(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Go on from restored state; the live tensors were filled in place.
 
         Raises:

@@ -46,7 +46,7 @@ def lent(
         tensor.copy_(copy, non_blocking=True)
 
 
-def wait_for_loans(device: torch.device) -> None:
+def wait_for_borrowed(device: torch.device) -> None:
     """Wait until what was lent is back, before the host reads or writes it."""
     if queues(device):
         Mark(device).record().synchronize()

@@ -104,11 +104,11 @@ class Control:
         return first
 
     def _told(self) -> AbstractContextManager[None]:
-        return telling_who_is_lost(self.rank, self.size, self._name)
+        return naming_the_lost_rank(self.rank, self.size, self._name)
 
 
 @contextmanager
-def telling_who_is_lost(rank: int, size: int, doing: str) -> Iterator[None]:
+def naming_the_lost_rank(rank: int, size: int, doing: str) -> Iterator[None]:
     """Let a collective of the body that fails be told in one sentence; other errors pass.
 
     Raises:

@@ -341,9 +341,9 @@ class StretchPositions(LearnedPositions):
 
     group: dist.ProcessGroup
 
-    def forward(self, x_BTD: Tensor, past: int = 0) -> Tensor:
+    def forward(self, x_BTD: Tensor, history: int = 0) -> Tensor:
         """Add the vectors of the stretch's positions."""
-        return super().forward(x_BTD, past + dist.get_rank(self.group) * x_BTD.size(1))
+        return super().forward(x_BTD, history + dist.get_rank(self.group) * x_BTD.size(1))
 
 
 class StretchBigrams(BigramTable):

@@ -153,7 +153,7 @@ def _refuse_shared(store: Store, place: Place, device: torch.device) -> None:
         )
 
 
-def telling_of_absence(place: Place | None, body: Callable[[], ExitCode]) -> ExitCode:
+def reporting_absence(place: Place | None, body: Callable[[], ExitCode]) -> ExitCode:
     """Do `body`, and let the others know if rank 0 ends without having met them.
 
     torchrun ends them then. Plain srun by default does not, and they would wait for ever.

@@ -20,7 +20,7 @@ from longhaul.core.records import Decision, Event, Finding, Record, StepRecord
 from longhaul.diagnose.cause import Verdict
 from longhaul.logbook.ledger import LedgerState, fold
 from longhaul.recover.draft import verdict_in
-from longhaul.recover.judgement import Draft, Judgement
+from longhaul.recover.health_monitor import Draft, HealthMonitor
 from longhaul.recover.plan import WHO, Plan
 
 
@@ -100,7 +100,7 @@ class _Rerun:
         self.tells_states = False
         self._recipe = recipe
         self._segments = segments
-        self._judgement = Judgement(recipe)
+        self._health_monitor = HealthMonitor(recipe)
         self._ledger = LedgerState()
         self._apart = False
         """The run did not do what would have been done, and has taken no other turn since."""
@@ -113,7 +113,7 @@ class _Rerun:
         """One more record."""
         if record.attempt != self._attempt:
             self._attempt, self._draft = record.attempt, None
-            self._judgement.forget_pending()  # who was to act on it was gone
+            self._health_monitor.forget_pending()  # who was to act on it was gone
         if self._draft is not None and _is_past(record, self._draft):
             self.settle(verdict_in(record.data) if _tells_cause(record) else None)
         if isinstance(record, Finding):
@@ -145,14 +145,14 @@ class _Rerun:
         if isinstance(record, StepRecord):
             self.steps += 1
             self.tells_states |= record.states is not None
-        self._judgement.enter(self._settings(record.step))
-        self.found += self._judgement.observe(record)
+        self._health_monitor.enter(self._settings(record.step))
+        self.found += self._health_monitor.observe(record)
         if not isinstance(record, StepRecord) or self._draft is not None:
             return
         if self._apart:
-            self._judgement.forget_pending()
+            self._health_monitor.forget_pending()
         else:
-            self._draft = self._judgement.draft(self._ledger)
+            self._draft = self._health_monitor.draft(self._ledger)
 
     def _decided(self, decision: Decision) -> None:
         """What people decided holds here too; what the policy decided is compared."""

@@ -35,8 +35,8 @@ from longhaul.recover.plan import (
 )
 from longhaul.recover.probation import is_worse
 from longhaul.recover.remedies import (
-    Means,
     Remedy,
+    RemedyOptions,
     fallback_remedy,
     remedy_of,
     safe_before,
@@ -91,7 +91,7 @@ class Policy:
                 situation, min(harmful, key=_urgency), min(harmful, key=_sign)
             )
         elif present:
-            plan = self._tell(situation, present, doubts)
+            plan = self._emit(situation, present, doubts)
         else:
             plan = self._raise(situation)
         if plan is not None and self._limits.mode == "report" and (plan.effects or plan.stop):
@@ -146,7 +146,7 @@ class Policy:
                 lack = f"it came {suspected.words}, and recover.stop_for_surroundings asks for it"
                 return _stop(cause, sign, lack)
             return self._climb(situation, cause, sign, suspected.words)
-        means = Means(situation, self._limits, sizes, cause, sizes.margin)
+        means = RemedyOptions(situation, self._limits, sizes, cause, sizes.margin)
         return self._draft(means, cause, suspected.remedy, suspected.words)
 
     def _climb(self, situation: Situation, cause: Finding, sign: Finding, after: str = "") -> Plan:
@@ -155,7 +155,7 @@ class Policy:
         ladder = ladder_of(self._limits.ladder, cause.kind)
         climbed = self._climbed(situation, cause, sizes)
         # What a rollback did not help is older than it looked: go back further every time.
-        means = Means(situation, self._limits, sizes, sign, sizes.margin * (1 + climbed))
+        means = RemedyOptions(situation, self._limits, sizes, sign, sizes.margin * (1 + climbed))
         lack = "nothing on its ladder is left to try"
         for rung in ladder[min(climbed, len(ladder) - 1) :]:
             if "stop" in rung:
@@ -192,7 +192,7 @@ class Policy:
         return climbed
 
     def _for_raised_rate(
-        self, rung: tuple[Action, ...], means: Means
+        self, rung: tuple[Action, ...], means: RemedyOptions
     ) -> tuple[tuple[Action, ...], str] | None:
         """A rate that somebody raised since is lowered before any data is passed over."""
         situation, sign = means.situation, means.sign
@@ -203,7 +203,7 @@ class Policy:
         return ("rollback", "lower-lr"), f"after {who} raised {PATH}"
 
     def _for_same_data(
-        self, rung: tuple[Action, ...], cause: Finding, means: Means
+        self, rung: tuple[Action, ...], cause: Finding, means: RemedyOptions
     ) -> tuple[tuple[Action, ...], str]:
         """The same data spikes again after a rollback: it is passed over (PaLM)."""
         situation = means.situation
@@ -216,7 +216,7 @@ class Policy:
             return rung, ""
         return by_skip, "with the same data as before"
 
-    def _last_resort(self, means: Means, cause: Finding, lack: str) -> Plan:
+    def _last_resort(self, means: RemedyOptions, cause: Finding, lack: str) -> Plan:
         taken = fallbacks_taken(means.situation.ledger)
         if taken < len(self._fallbacks):
             entry = self._fallbacks[taken]
@@ -227,14 +227,14 @@ class Policy:
             lack += ", and no fallback is left"
         return _stop(cause, means.sign, lack)
 
-    def _tell(
+    def _emit(
         self, situation: Situation, present: Sequence[Finding], doubts: Sequence[Finding]
     ) -> Plan | None:
         """Findings that harm no weight: what is already masked, and what people should know."""
         sizes, plans = self._sizes(situation), list[Plan]()
         for finding in present:
             if finding.kind == "non-finite":
-                means = Means(situation, self._limits, sizes, finding, sizes.margin)
+                means = RemedyOptions(situation, self._limits, sizes, finding, sizes.margin)
                 plans.append(self._draft(means, finding, Remedy(("mask",)), ""))
             elif finding.kind in SOUND_KINDS and not self._told_before(situation, finding):
                 after = suspicion(situation, finding, self._limits, sizes).words
@@ -242,7 +242,7 @@ class Policy:
             elif finding in doubts and not self._just_made(situation, finding):
                 after = suspicion(situation, finding, self._limits, sizes).words
                 why = ", ".join(filter(None, (after, "but the loss is no worse than before")))
-                means = Means(situation, self._limits, sizes, finding, sizes.margin)
+                means = RemedyOptions(situation, self._limits, sizes, finding, sizes.margin)
                 plans.append(self._draft(means, finding, Remedy(("report",)), why))
         return min(plans, key=lambda plan: not (plan.effects or plan.stop), default=None)
 
@@ -274,7 +274,7 @@ class Policy:
         return draft(situation, self._limits, sizes, remedy, headline, cause=PROBATION)
 
     def _draft(
-        self, means: Means, cause: Finding, remedy: Remedy, why: str, fallback: str = ""
+        self, means: RemedyOptions, cause: Finding, remedy: Remedy, why: str, fallback: str = ""
     ) -> Plan:
         headline = what_is_wrong(cause) + (f", {why}" if why else "")
         raised = any(change.how == "raise" for change in remedy.undo)

@@ -114,7 +114,7 @@ class Remedy:
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class RemedyOptions:
     """All that a rung is worked out from."""
 
     situation: Situation
@@ -125,7 +125,7 @@ class Means:
     margin_steps: int
 
 
-def remedy_of(rung: tuple[Action, ...], means: Means) -> Remedy | None:
+def remedy_of(rung: tuple[Action, ...], means: RemedyOptions) -> Remedy | None:
     """What a rung does now; None if nothing of it that could cure is left to be done.
 
     Without a good state before the first sign the run goes on as it is, at a lower rate.
@@ -145,7 +145,7 @@ def remedy_of(rung: tuple[Action, ...], means: Means) -> Remedy | None:
     return remedy if remedy.actions and (cured or not cures) else None
 
 
-def fallback_remedy(entry: FallbackSection, means: Means) -> Remedy:
+def fallback_remedy(entry: FallbackSection, means: RemedyOptions) -> Remedy:
     """A fallback: its settings, from the last good state if there is one. Sound weights are kept:
     going back would only lose what they learned.
     """
@@ -168,7 +168,7 @@ def _settings_in(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def _with_action(remedy: Remedy, action: Action, means: Means) -> Remedy:
+def _with_action(remedy: Remedy, action: Action, means: RemedyOptions) -> Remedy:
     situation, to = means.situation, remedy.rollback
     added = replace(remedy, actions=(*remedy.actions, action))
     match action:

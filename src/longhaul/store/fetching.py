@@ -47,7 +47,7 @@ class Lacking:
         return f"{self.name} ({self.instead})"
 
 
-def find_book(files: StoreFiles) -> Found | None:
+def find_run_log(files: StoreFiles) -> Found | None:
     """The book of a run in one store; None if there is none.
 
     Raises:
@@ -61,15 +61,15 @@ def find_book(files: StoreFiles) -> Found | None:
 
 def best_first(found: Sequence[Found]) -> list[Found]:
     """Those of the run that the first store knows, the newest edition first."""
-    same = [book for book in found if book.newest.created == found[0].newest.created]
-    return sorted(same, key=lambda book: book.newest.edition, reverse=True)
+    same = [run_log for run_log in found if run_log.newest.created == found[0].newest.created]
+    return sorted(same, key=lambda run_log: run_log.newest.edition, reverse=True)
 
 
-def bring_book(books: Sequence[Found], into: Path, say: Say) -> list[Lacking]:
+def bring_run_log(time_buckets: Sequence[Found], into: Path, say: Say) -> list[Lacking]:
     """Fetch the pages of the newest edition; what could not be had.
 
     Args:
-        books: as by `best_first`; where one store fails, the next one's page is taken.
+        time_buckets: as by `best_first`; where one store fails, the next one's page is taken.
         into: a folder, made if need be.
         say: is told what is tried again.
 
@@ -78,46 +78,46 @@ def bring_book(books: Sequence[Found], into: Path, say: Say) -> list[Lacking]:
         OSError: the local medium refused.
     """
     lacking = []
-    for page in books[0].newest.pages:
+    for page in time_buckets[0].newest.pages:
         target = into / page.name
         target.parent.mkdir(parents=True, exist_ok=True)
-        if not _from_any(books, page, target, say):
+        if not _from_any(time_buckets, page, target, say):
             target.unlink(missing_ok=True)
-            lacking.append(Lacking(page.name, _an_older_one(books, page, target, say)))
+            lacking.append(Lacking(page.name, _an_older_one(time_buckets, page, target, say)))
     return lacking
 
 
-def _from_any(books: Sequence[Found], page: FileEntry, target: Path, say: Say) -> bool:
+def _from_any(time_buckets: Sequence[Found], page: FileEntry, target: Path, say: Say) -> bool:
     """Whether this very page could be had from one of the stores."""
     place, silent = place_of(page), None
-    for book in books:
-        if place not in book.places:
+    for run_log in time_buckets:
+        if place not in run_log.places:
             continue
         try:
-            book.files.fetch(place, target, page, say)
+            run_log.files.fetch(place, target, page, say)
             return True
         except StoreError as error:
-            if not _is_damaged(book, page):
+            if not _is_damaged(run_log, page):
                 silent = error
     if silent is not None:
         raise silent
     return False
 
 
-def _is_damaged(book: Found, page: FileEntry) -> bool:
+def _is_damaged(run_log: Found, page: FileEntry) -> bool:
     """Whether asking again would not help, because the store does answer."""
     try:
-        return not book.files.holds(place_of(page), page)
+        return not run_log.files.holds(place_of(page), page)
     except StoreError:
         return False
 
 
-def _an_older_one(books: Sequence[Found], page: FileEntry, target: Path, say: Say) -> str:
+def _an_older_one(time_buckets: Sequence[Found], page: FileEntry, target: Path, say: Say) -> str:
     """Take a page as an older edition has it; what was taken, in words."""
-    for book in books:
-        for index in book.editions:
+    for run_log in time_buckets:
+        for index in run_log.editions:
             older = next((other for other in index.pages if other.name == page.name), page)
-            if older != page and _from_any([book], older, target, say):
+            if older != page and _from_any([run_log], older, target, say):
                 return f"an older edition of it, {older.size_bytes} of {page.size_bytes} bytes"
     return "nothing is left of it"
 

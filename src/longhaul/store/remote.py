@@ -68,7 +68,7 @@ class TierChanges:
             while True:
                 yield self._changes.popleft()
 
-    def tell(
+    def emit(
         self,
         kind: EventKind,
         checkpoint: Checkpoint | None,

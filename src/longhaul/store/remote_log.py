@@ -195,7 +195,7 @@ class PlaceTaken(LonghaulError):
     exit_code = ExitCode.NEEDS_PERSON
 
 
-class BookMirror:
+class RunLogMirror:
     """Sends the book of one attempt.
 
     Args:

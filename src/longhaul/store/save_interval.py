@@ -114,13 +114,13 @@ class SaveInterval:
     """Chooses the interval of one attempt.
 
     Args:
-        past: gives the events of the run before this attempt, in which failures are counted; it
+        history: gives the events of the run before this attempt, in which failures are counted; it
             is asked only if the interval is `auto`.
         devices: that train.
         clock: for how long this attempt has lasted.
     """
 
-    def __init__(self, past: Callable[[], Iterable[Record]], devices: int, clock: Clock) -> None:
+    def __init__(self, history: Callable[[], Iterable[Record]], devices: int, clock: Clock) -> None:
         self._devices = devices
         self._clock = clock
         self._began = clock.monotonic()
@@ -129,7 +129,7 @@ class SaveInterval:
         self._steps_s: deque[Seconds] = deque(maxlen=_NEWEST_STEPS)
         self._current: int | None = None
         self._news = True
-        self._past = past
+        self._history = history
         self._before: tuple[int, Seconds] | None = None
 
     def observe(self, record: Record) -> None:
@@ -155,7 +155,7 @@ class SaveInterval:
             return None
         self._news = False
         if self._before is None:
-            self._before = _failures(self._past())
+            self._before = _failures(self._history())
         failures, before_s = self._before
         best = best_interval(
             Measured(
@@ -176,14 +176,14 @@ def _is_verified(event: Event) -> bool:
     return event.kind == EventKind.CHECKPOINT and event.data.get("health") == "verified"
 
 
-def _failures(past: Iterable[Record]) -> tuple[int, Seconds]:
+def _failures(history: Iterable[Record]) -> tuple[int, Seconds]:
     """How many attempts failed, as their supervisor tells or because they ended without a word;
     and the time over all of them.
     """
     failures, uptime_s = 0, 0.0
     begun: Seconds | None = None
     last = 0.0
-    for record in past:
+    for record in history:
         if isinstance(record, Event) and record.kind == EventKind.ATTEMPT_STARTED:
             if begun is not None:
                 failures += 1

@@ -17,7 +17,7 @@ from longhaul.logbook.ledger import CheckpointHealth, Health
 from longhaul.store.catalogue import Checkpoint, health_now, health_of
 from longhaul.store.manifest import RefusedCheckpoint
 from longhaul.store.remote import DrawOf, Inventory, RemoteTier, TierChange, TierChanges
-from longhaul.store.remote_log import BookMirror, PlaceTaken
+from longhaul.store.remote_log import PlaceTaken, RunLogMirror
 from longhaul.store.retention import superseded, to_remove
 from longhaul.store.transfers import StoreError, TransferStopped
 
@@ -35,7 +35,7 @@ class Uploader:
         clock: for how long things take.
         keep_last: newest checkpoints to keep there.
         keep_every: also keep those at multiples of this many steps; 0 for none.
-        book: of the run, which goes there too; None: it does not.
+        run_log: of the run, which goes there too; None: it does not.
         draw_of: where in the data a checkpoint of the tier goes on, asked of the tier.
     """
 
@@ -47,7 +47,7 @@ class Uploader:
         clock: Clock,
         keep_last: int,
         keep_every: int,
-        book: BookMirror | None = None,
+        run_log: RunLogMirror | None = None,
         draw_of: DrawOf = lambda tier, checkpoint: None,
     ) -> None:
         self.tier = tier
@@ -55,8 +55,8 @@ class Uploader:
         self._clock = clock
         self._keep_last = keep_last
         self._keep_every = keep_every
-        self._book = book
-        self._book_wanted = self._book_sent = 0
+        self._run_log = run_log
+        self._run_log_wanted = self._run_log_sent = 0
         """Counts wishes for the book to be sent, and how many of them are fulfilled."""
         self._inventory = Inventory(tier, draw_of)
         self._queue: list[Checkpoint] = []
@@ -105,11 +105,11 @@ class Uploader:
         self._inventory.learn()
         self._inventory.learn_draws()
 
-    def offer_book(self) -> None:
+    def offer_run_log(self) -> None:
         """Send what the book has gained, beside training; returns at once."""
         with self._changed:
-            if self._book is not None and not self._ended:
-                self._book_wanted += 1
+            if self._run_log is not None and not self._ended:
+                self._run_log_wanted += 1
                 self._begin()
 
     def offer(self, checkpoint: Checkpoint, recorded: Mapping[int, CheckpointHealth]) -> None:
@@ -129,7 +129,7 @@ class Uploader:
             self._queue = [item for item in self._queue if item.step != checkpoint.step]
             self._queue = sorted([*self._queue, checkpoint], key=lambda item: item.step)
             self._drop_what_would_not_be_kept()
-            self._book_wanted += self._book is not None
+            self._run_log_wanted += self._run_log is not None
             self._begin()
 
     def withdraw(self, recorded: Mapping[int, CheckpointHealth]) -> None:
@@ -143,7 +143,7 @@ class Uploader:
             self._recorded = dict(recorded)
             for checkpoint in [item for item in self._queue if self._is_poisoned(item)]:
                 self._queue.remove(checkpoint)
-                self._changes.tell(EventKind.UPLOAD_DROPPED, checkpoint, _WENT_BACK)
+                self._changes.emit(EventKind.UPLOAD_DROPPED, checkpoint, _WENT_BACK)
             poisoned = {(step, one) for step in recorded for one in recorded[step].poisoned}
             if poisoned - self._withdrawn and not self._ended:
                 self._to_withdraw = frozenset(poisoned)
@@ -161,7 +161,7 @@ class Uploader:
     @property
     def all_sent(self) -> bool:
         """Whether the tier has every checkpoint it was offered, the book, and nothing poisoned."""
-        return not self._queue and not self.book_due and not self.withdrawal_due
+        return not self._queue and not self.run_log_due and not self.withdrawal_due
 
     @property
     def withdrawal_due(self) -> bool:
@@ -169,9 +169,9 @@ class Uploader:
         return not self._to_withdraw <= self._withdrawn
 
     @property
-    def book_due(self) -> bool:
+    def run_log_due(self) -> bool:
         """Whether the tier lacks something of the book."""
-        return self._book_sent < self._book_wanted
+        return self._run_log_sent < self._run_log_wanted
 
     def settle(self, most_s: Seconds) -> bool:
         """Wait until everything is sent, the store is away, or time is up; whether all is sent."""
@@ -200,7 +200,7 @@ class Uploader:
     def _run(self) -> None:
         try:
             while self._next():
-                if not (self._send_book() and self._remove_poisoned()):
+                if not (self._send_run_log() and self._remove_poisoned()):
                     continue
                 with self._changed:
                     checkpoint = self._queue[0] if self._queue else None
@@ -213,7 +213,7 @@ class Uploader:
         except PlaceTaken as taken:
             with self._changed:
                 self.taken, self._queue = True, []  # their folders need not stay for this tier
-            self._changes.tell(EventKind.STORE_TAKEN, None, f"{taken.message}; {taken.remedy}")
+            self._changes.emit(EventKind.STORE_TAKEN, None, f"{taken.message}; {taken.remedy}")
         finally:
             with self._changed:
                 self._ended = True
@@ -225,21 +225,21 @@ class Uploader:
             self._changed.wait_for(lambda: not self.all_sent or self._stopping)
             return not self._stopping
 
-    def _send_book(self) -> bool:
+    def _send_run_log(self) -> bool:
         """Whether the tier has the book as it was when this began."""
-        wanted, book = self._book_wanted, self._book
+        wanted, run_log = self._run_log_wanted, self._run_log
 
-        def send(book: BookMirror) -> None:
-            book.send(self._still_owner)
+        def send(run_log: RunLogMirror) -> None:
+            run_log.send(self._still_owner)
             if not self._inventory.asked:
                 self.learn()
 
-        if book is None or self._book_sent == wanted:
+        if run_log is None or self._run_log_sent == wanted:
             return True
-        if not self._done(partial(send, book)):
+        if not self._done(partial(send, run_log)):
             return False
         with self._changed:
-            self._book_sent = wanted
+            self._run_log_sent = wanted
             self._changed.notify_all()
         return True
 
@@ -283,7 +283,7 @@ class Uploader:
         self._require_lease()
         self.tier.remove(checkpoint)
         self._inventory.discard(checkpoint)
-        self._changes.tell(EventKind.REMOTE_REMOVED, checkpoint)
+        self._changes.emit(EventKind.REMOTE_REMOVED, checkpoint)
 
     def _require_lease(self) -> None:
         """What is there belongs to whoever owns the run now."""
@@ -305,14 +305,14 @@ class Uploader:
             self._inventory.add(checkpoint)
             self._answered(checkpoint)
             took_s = self._clock.monotonic() - began
-            self._changes.tell(
+            self._changes.emit(
                 EventKind.UPLOADED, checkpoint, size_bytes=sent.bytes_sent, seconds=took_s
             )
             self._tidy_up(checkpoint)
             self._inventory.learn_draws()
         except RefusedCheckpoint as refusal:
             if not self._is_poisoned(checkpoint):  # else it was told, and may be gone by now
-                self._changes.tell(EventKind.UPLOAD_DROPPED, checkpoint, str(refusal))
+                self._changes.emit(EventKind.UPLOAD_DROPPED, checkpoint, str(refusal))
         except (TransferStopped, NotOwner):
             raise
         except Exception as error:  # noqa: BLE001 (nothing of a tier may stop training)
@@ -332,7 +332,7 @@ class Uploader:
 
     def _answered(self, checkpoint: Checkpoint | None) -> None:
         if self._failures:
-            self._changes.tell(EventKind.STORE_BACK, checkpoint)
+            self._changes.emit(EventKind.STORE_BACK, checkpoint)
             self._failures = 0
 
     def _wait_after(self, error: Exception, checkpoint: Checkpoint | None) -> None:
@@ -341,7 +341,7 @@ class Uploader:
         if self._failures == 0:
             queued = next(iter(self._queue), checkpoint)
             what = "the run's book" if queued is None else f"step-{queued.step}"
-            self._changes.tell(
+            self._changes.emit(
                 EventKind.STORE_AWAY,
                 queued,
                 f"{what} is not in {self.tier.name} yet: {reason}; it stays here "
@@ -388,4 +388,4 @@ class Uploader:
         for checkpoint in self._to_remove(self._queue[1:]):  # the first may be under way
             self._queue.remove(checkpoint)
             why = f"newer ones wait for {self.tier.name}, and it would not be kept there"
-            self._changes.tell(EventKind.UPLOAD_DROPPED, checkpoint, why)
+            self._changes.emit(EventKind.UPLOAD_DROPPED, checkpoint, why)

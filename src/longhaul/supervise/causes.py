@@ -169,7 +169,7 @@ def of_device(signatures: Iterable[Signature], device: str) -> list[Signature]:
 
 def classify(death: Death, signatures: Iterable[Signature], device: str = "") -> Cause:
     """The cause of one death; the first signature that fits decides."""
-    message = last_words(death.text)
+    message = last_message(death.text)
     evidence = replace(death, text=_WARNING.sub("", death.text))
     for known in signatures:
         if known.fits(evidence, device):
@@ -204,7 +204,7 @@ def first_cause(
     return next((cause for cause in causes if not cause.consequence), causes[0])
 
 
-def last_words(text: str) -> str:
+def last_message(text: str) -> str:
     """The last line that names an exception or is ours; else the last line with anything in it."""
     named = list(_LAST_LINE.finditer(text))
     if named:

@@ -19,20 +19,20 @@ from longhaul.core.events import EventKind
 from longhaul.core.units import Bytes, Seconds, short_seconds
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.lease import Lease
-from longhaul.supervise.causes import Death, classify, last_words
+from longhaul.supervise.causes import Death, classify, last_message
 from longhaul.supervise.ends import ended, group_end, in_words
 from longhaul.supervise.history import (
     Chronicle,
     failures,
-    forget_healing,
-    read_healing,
+    forget_peer_recovery,
+    read_peer_recovery,
     unbooked,
     usable_checkpoints,
 )
 from longhaul.supervise.lighthouse import Lighthouse
 from longhaul.supervise.nodes.placement import Post, posts_here, threads_each
 from longhaul.supervise.ownership import RETRY_S, Ownership
-from longhaul.supervise.pipes import PAUSE, STOPS, Ears, listening
+from longhaul.supervise.pipes import PAUSE, STOPS, SignalPipe, listening
 from longhaul.supervise.ranks.group import Group
 from longhaul.supervise.ranks.rank_process import RankProcess
 from longhaul.supervise.ranks.watchdog import Watch
@@ -45,14 +45,14 @@ LIGHTHOUSE = "LONGHAUL_LIGHTHOUSE"
 """The address at which replicas meet."""
 SILENCE_S: Seconds = 2.0
 """A replica whose heartbeat, ten a second, stops for so long counts as dead."""
-_PILOT = 0
+_LEADER = 0
 _LOOK_EVERY_S: Seconds = 0.5
 _LOG_END: Bytes = 16_384
 _TIDY_WITHIN_S: Seconds = 2.0
 """What a pilot gets that has not begun to train when it is asked to end."""
 
 
-def pilot_is_there(folder: RunFolder) -> Path:
+def leader_is_there(folder: RunFolder) -> Path:
     """A file that a pilot makes once others may join it; until then they wait."""
     return folder.workers / "pilot-is-there"
 
@@ -88,7 +88,7 @@ class ElasticSupervisor:
         self._ranks = Watch(job.folder, job.settings)
         self._looked: Seconds = 0.0
         self._stop: ExitCode | None = None
-        self._stop_asked: Seconds = 0.0
+        self._stop_requested_at: Seconds = 0.0
         self._passed_on = False
         self._ended_pilot = False
         """The next pilot makes another attempt."""
@@ -98,13 +98,13 @@ class ElasticSupervisor:
         folder, settings = self._job.folder, self._job.settings
         folder.workers.mkdir(parents=True, exist_ok=True)
         with ExitStack() as leaving:
-            ears = leaving.enter_context(listening())
+            signal_pipe = leaving.enter_context(listening())
             join_s, log = settings.deadlines()["collective_s"], folder.workers / "lighthouse.log"
             lighthouse = Lighthouse(join_s, SILENCE_S, settings.grace_s, log)
             leaving.callback(lighthouse.close)
             leaving.callback(self._ranks.close)
             leaving.callback(self._end_all)
-            pilot_is_there(folder).unlink(missing_ok=True)
+            leader_is_there(folder).unlink(missing_ok=True)
             self._due = dict.fromkeys(range(self._job.processes // self._each), 0.0)
             while True:
                 gone = self._lease.gone()  # nobody writes there until it is back
@@ -112,13 +112,13 @@ class ElasticSupervisor:
                     self._start_those_due(lighthouse)
                 groups = self._groups.values()
                 errors = [descriptor for group in groups for descriptor in group.descriptors()]
-                select.select([ears.descriptor, *errors], [], [], _LOOK_EVERY_S)
+                select.select([signal_pipe.descriptor, *errors], [], [], _LOOK_EVERY_S)
                 for group in groups:
                     group.pass_on()
-                if self._obey(ears):
+                if self._obey(signal_pipe):
                     return ExitCode.INTERRUPTED
-                pilot = self._groups.get(_PILOT)
-                self._ownership.look(pilot.step if pilot is not None else None)
+                leader = self._groups.get(_LEADER)
+                self._ownership.look(leader.step if leader is not None else None)
                 left = [n for n, group in self._groups.items() if len(group.running) < self._each]
                 for replica in () if gone else sorted(left):
                     code = self._answer(replica)
@@ -132,13 +132,13 @@ class ElasticSupervisor:
     def _start_those_due(self, lighthouse: Lighthouse) -> None:
         now = self._clock.monotonic()
         for replica in sorted(replica for replica, due in self._due.items() if due <= now):
-            if replica == _PILOT and self._ended_pilot:
+            if replica == _LEADER and self._ended_pilot:
                 if not self._ownership.try_to_renew():
                     self._due[replica] = now + RETRY_S
                     continue
                 self._ended_pilot = False
             del self._due[replica]
-            forget_healing(self._job.folder, replica)
+            forget_peer_recovery(self._job.folder, replica)
             self._started = now
             self._groups[replica] = Group(
                 self._job.folder, self._lease.attempt, self._posts(replica, lighthouse),
@@ -172,15 +172,15 @@ class ElasticSupervisor:
             return None
         del self._groups[replica]
         group.close()
-        if replica != _PILOT and end.exit_code == ExitCode.FINISHED:
+        if replica != _LEADER and end.exit_code == ExitCode.FINISHED:
             return None  # the pilot follows
-        if replica == _PILOT and end.exit_code is not None:
+        if replica == _LEADER and end.exit_code is not None:
             return end.exit_code
         blamed = next(n for n, code in enumerate(codes) if code not in (None, 0))
         code = codes[blamed]
         assert code is not None
-        plan = self._tell(replica, group, group.workers[blamed], code)
-        if replica != _PILOT:
+        plan = self._emit(replica, group, group.workers[blamed], code)
+        if replica != _LEADER:
             if plan.restart and self._stop is None:
                 self._due[replica] = self._clock.monotonic() + plan.wait_s
             return None
@@ -191,16 +191,16 @@ class ElasticSupervisor:
         self._due[replica] = self._clock.monotonic() + plan.wait_s
         return None
 
-    def _tell(self, number: int, group: Group, worker: RankProcess, code: int) -> Plan:
+    def _emit(self, number: int, group: Group, worker: RankProcess, code: int) -> Plan:
         """Find the cause of a death, decide what follows, and write both down."""
         folder, now = self._job.folder, self._clock.wall()
         step = group.step
         death = Death(number, code, worker.log_end(_LOG_END), "", self._clock.monotonic())
         cause = classify(death, self._job.signatures, self._job.device())
         failure = Failure(cause.name, cause.remedy, step, now)
-        is_pilot = number == _PILOT
-        usable = usable_checkpoints(folder) if is_pilot else {}
-        before = failures(folder) if is_pilot else self._lost
+        is_leader = number == _LEADER
+        usable = usable_checkpoints(folder) if is_leader else {}
+        before = failures(folder) if is_leader else self._lost
         # Deaths that training went on after cost seconds each, and may come every minute for ever.
         counted = without_progress([*before, failure])
         plan = next_plan(counted, list(usable), code, self._job.settings)
@@ -208,11 +208,11 @@ class ElasticSupervisor:
         if plan.poison is not None:
             chronicle.poison(plan.poison, usable[plan.poison], step or 0, plan.reason)
         told = ended(cause, plan, number, [code], step)
-        seconds = unbooked(folder, self._lease.attempt, self._began, now) if is_pilot else {}
-        kind = EventKind.ATTEMPT_ENDED if is_pilot else EventKind.REPLICA_LOST
-        event = chronicle.tell(kind, step or 0, told, seconds)
+        seconds = unbooked(folder, self._lease.attempt, self._began, now) if is_leader else {}
+        kind = EventKind.ATTEMPT_ENDED if is_leader else EventKind.REPLICA_LOST
+        event = chronicle.emit(kind, step or 0, told, seconds)
         chronicle.close()
-        if is_pilot:
+        if is_leader:
             self._began = event.time
         else:
             self._lost.append(failure)
@@ -221,29 +221,34 @@ class ElasticSupervisor:
         what = f"it comes back in {short_seconds(plan.wait_s)}" if plan.wait_s else "it comes back"
         follows = what if plan.restart else f"it stays away: {plan.reason}"
         self._say(f"WARNING: replica {number}: {in_words(cause)}; {others} train on, {follows}")
-        if said := last_words(worker.log_end(_LOG_END)):
+        if said := last_message(worker.log_end(_LOG_END)):
             self._say(f"  replica {number} said: {said}")
         return plan
 
     def _welcome(self) -> None:
         """Write down which replicas are back, and whose state they were given."""
         for number in self._away.keys() & self._groups.keys():
-            healing = read_healing(self._job.folder, number)
-            if healing is None:
+            peer_recovery = read_peer_recovery(self._job.folder, number)
+            if peer_recovery is None:
                 continue
-            away_s = healing.monotonic - self._away.pop(number)
-            told = {"rank": number, "peer": healing.peer, "healed": healing.wall, "away_s": away_s}
+            away_s = peer_recovery.monotonic - self._away.pop(number)
+            told = {
+                "rank": number,
+                "peer": peer_recovery.peer,
+                "healed": peer_recovery.wall,
+                "away_s": away_s,
+            }
             chronicle = Chronicle(self._job.folder, self._lease.attempt, self._clock)
-            chronicle.tell(EventKind.REPLICA_BACK, healing.step, told, {})
+            chronicle.emit(EventKind.REPLICA_BACK, peer_recovery.step, told, {})
             chronicle.close()
             self._say(
                 f"replica {number} is back after {short_seconds(away_s)}, with the state of "
-                f"replica {healing.peer} at step {healing.step}"
+                f"replica {peer_recovery.peer} at step {peer_recovery.step}"
             )
 
-    def _obey(self, ears: Ears) -> bool:
+    def _obey(self, signal_pipe: SignalPipe) -> bool:
         """Hear what people and schedulers want; True if all is to end at once."""
-        for number in ears.heard():
+        for number in signal_pipe.heard():
             if number == PAUSE:
                 for group in self._groups.values():
                     group.send(signal.SIGSTOP)
@@ -256,7 +261,7 @@ class ElasticSupervisor:
                 saved = max(usable_checkpoints(self._job.folder), default=0)
                 self._say(f"SIGINT again: all replicas end at once; step {saved} is saved")
                 return True
-            self._stop, self._stop_asked = STOPS[number], self._clock.monotonic()
+            self._stop, self._stop_requested_at = STOPS[number], self._clock.monotonic()
         return False
 
     def _stop_the_pilot(self) -> ExitCode | None:
@@ -266,14 +271,14 @@ class ElasticSupervisor:
         """
         if self._stop is None or self._passed_on:
             return None
-        asked_s = self._clock.monotonic() - self._stop_asked
+        asked_s = self._clock.monotonic() - self._stop_requested_at
         nobody = all(group.step is None for group in self._groups.values())
         if nobody and asked_s > _TIDY_WITHIN_S:
             return self._stop
-        pilot = self._groups.get(_PILOT)
-        if pilot is not None and pilot.step is not None:
+        leader = self._groups.get(_LEADER)
+        if leader is not None and leader.step is not None:
             interrupt = self._stop == ExitCode.INTERRUPTED
-            pilot.workers[0].send(signal.SIGINT if interrupt else signal.SIGTERM)
+            leader.workers[0].send(signal.SIGINT if interrupt else signal.SIGTERM)
             self._passed_on = True
         elif asked_s > self._job.settings.grace_s:
             self._say("WARNING: the pilot did not come back in time; the last steps are lost")

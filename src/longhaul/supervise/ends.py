@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from longhaul.core.errors import ExitCode
 from longhaul.core.units import Bytes, Seconds, short_seconds
-from longhaul.supervise.causes import Cause, Signature, first_cause, last_words
+from longhaul.supervise.causes import Cause, Signature, first_cause, last_message
 from longhaul.supervise.ranks.group import Group
 from longhaul.supervise.ranks.watchdog import Verdict, who_did_not_arrive
 from longhaul.supervise.restart import Plan
@@ -111,7 +111,7 @@ def in_words(cause: Cause) -> str:
 
 
 Say = Callable[[str], None]
-_LAST_WORDS: Bytes = 16_384
+_LAST_MESSAGE: Bytes = 16_384
 
 
 def ended(
@@ -128,7 +128,7 @@ def ended(
 def tell_failure(say: Say, group: Group, cause: Cause, plan: Plan, times: int) -> None:
     """What has failed, for the how manyth time, and what follows."""
     say(f"WARNING: {in_words(cause)}" + (f" (time {times} in this run)" * (times > 1)))
-    tell_last_words(say, group, cause.rank)
+    write_last_message(say, group, cause.rank)
     for worker in group.stuck:
         say(f"  rank {worker.rank} (process {worker.pid}) does not end on SIGKILL, as the kernel "
             "does not let it go; what it holds, such as a device, stays taken")  # fmt: skip
@@ -140,12 +140,12 @@ def tell_failure(say: Say, group: Group, cause: Cause, plan: Plan, times: int) -
         say(f"  stopping: {plan.reason}\n  → look into {group.folder.workers}")
 
 
-def tell_last_words(say: Say, group: Group, rank: int | None) -> None:
+def write_last_message(say: Say, group: Group, rank: int | None) -> None:
     """What rank 0 writes is seen anyway; the other ranks write into their logs."""
     if not rank:
         return
     worker = group.workers[rank]
-    if said := last_words(worker.log_end(_LAST_WORDS)):
+    if said := last_message(worker.log_end(_LAST_MESSAGE)):
         say(f"  rank {rank} said: {said}")
     say(f"  its log is {worker.log}")
 

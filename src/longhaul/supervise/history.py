@@ -105,7 +105,7 @@ class Chronicle:
         self._clock = clock
         self._journal = Journal(folder, attempt, author=WHO, still_owner=still_owner)
 
-    def tell(
+    def emit(
         self, kind: str, step: int, data: Mapping[str, Any], seconds: Mapping[str, Seconds]
     ) -> Event:
         """Write an event, durably where the disk lets it; a run must not end for want of that."""
@@ -145,7 +145,7 @@ class Chronicle:
 
 
 @dataclass(frozen=True, slots=True)
-class Healing:
+class PeerRecovery:
     """A replica has been given a peer's state."""
 
     peer: int
@@ -157,23 +157,23 @@ class Healing:
     """The same in Unix time."""
 
 
-def tell_healing(folder: RunFolder, number: int, peer: int, step: int) -> None:
+def write_peer_recovery(folder: RunFolder, number: int, peer: int, step: int) -> None:
     """Keep it; a full disk must not end a replica."""
-    healing = Healing(peer, step, time.monotonic(), time.time())
+    peer_recovery = PeerRecovery(peer, step, time.monotonic(), time.time())
     with suppress(OSError):
-        write_json(_path(folder, number), asdict(healing))
+        write_json(_path(folder, number), asdict(peer_recovery))
 
 
-def forget_healing(folder: RunFolder, number: int) -> None:
+def forget_peer_recovery(folder: RunFolder, number: int) -> None:
     """Whatever was told is of an earlier life."""
     with suppress(OSError):
         _path(folder, number).unlink(missing_ok=True)
 
 
-def read_healing(folder: RunFolder, number: int) -> Healing | None:
+def read_peer_recovery(folder: RunFolder, number: int) -> PeerRecovery | None:
     """How a replica was healed in its present life; None if it was not."""
     try:
-        return Healing(**read_object(_path(folder, number)))
+        return PeerRecovery(**read_object(_path(folder, number)))
     except (OSError, ValueError, TypeError):
         return None
 

@@ -201,7 +201,7 @@ class Ownership:
             waited_s, self._paused = self._clock.monotonic() - self._paused, None
             chronicle = Chronicle(self._folder, self._lease.attempt, self._clock)
             told = {"reason": "there is space again", "waited_s": round(waited_s, 3)}
-            chronicle.tell(EventKind.RESUMED, self._reached or 0, told, {})
+            chronicle.emit(EventKind.RESUMED, self._reached or 0, told, {})
             chronicle.close()
             self._say("there is space again: training goes on")
         return not full

@@ -28,7 +28,7 @@ PAUSE = signal.SIGTSTP
 """Ctrl-Z. The workers, in sessions of their own, do not hear it from the terminal."""
 
 
-class Ears:
+class SignalPipe:
     """What was heard. Made by `listening`."""
 
     def __init__(self, descriptor: int) -> None:
@@ -44,7 +44,7 @@ class Ears:
 
 
 @contextmanager
-def listening() -> Iterator[Ears]:
+def listening() -> Iterator[SignalPipe]:
     """Hear stop signals, and wake up for the deaths of children, for the body's duration."""
     reading_end, writing_end = os.pipe()
     for end in (reading_end, writing_end):
@@ -52,7 +52,7 @@ def listening() -> Iterator[Ears]:
     previous = {number: signal.signal(number, _nothing) for number in _wanted()}
     wakes = signal.set_wakeup_fd(writing_end, warn_on_full_buffer=False)
     try:
-        yield Ears(reading_end)
+        yield SignalPipe(reading_end)
     finally:
         signal.set_wakeup_fd(wakes)
         for number, handler in previous.items():

@@ -25,8 +25,8 @@ from longhaul.supervise.ends import (
     group_end,
     no_world,
     tell_failure,
-    tell_last_words,
     what_is_lost,
+    write_last_message,
 )
 from longhaul.supervise.history import Chronicle, failures, unbooked, usable_checkpoints
 from longhaul.supervise.nodes.answer import (
@@ -36,12 +36,12 @@ from longhaul.supervise.nodes.answer import (
     on_one_machine,
 )
 from longhaul.supervise.nodes.fleet import Fleet
+from longhaul.supervise.nodes.health_monitor import Drain, NodeHealthMonitor
 from longhaul.supervise.nodes.history import newest_corrupt
-from longhaul.supervise.nodes.lookout import Drain, Lookout
 from longhaul.supervise.nodes.placement import NodePlan, posts_here, posts_on
 from longhaul.supervise.nodes.qualify import probe_here
 from longhaul.supervise.ownership import Ownership
-from longhaul.supervise.pipes import PAUSE, STOPS, Ears, listening
+from longhaul.supervise.pipes import PAUSE, STOPS, SignalPipe, listening
 from longhaul.supervise.ranks.group import Group
 from longhaul.supervise.ranks.watchdog import Watch
 from longhaul.supervise.restart import Failure, Plan, next_plan
@@ -93,7 +93,7 @@ class Supervisor:
         self._ranks = Watch(job.folder, job.settings)
         self._memory = SharedMemory()  # goes with this process, which may end as it likes
         self._stop: ExitCode | None = None
-        self._stop_asked: Seconds = 0.0
+        self._stop_requested_at: Seconds = 0.0
         self._missed = False
         self._at_once = False
         self._held_back: signal.Signals | None = None
@@ -101,7 +101,7 @@ class Supervisor:
         self._fleet: Fleet | None = None
         if job.nodes is not None:
             self._fleet = Fleet(job.folder, job.nodes, lease, self._clock, say)
-        self._lookout: Lookout | None = None
+        self._health_monitor: NodeHealthMonitor | None = None
         self._drain: Drain | None = None
         self._newest: int | None = None
         """Newest checkpoint when a restart at the next one was wished for."""
@@ -110,39 +110,39 @@ class Supervisor:
 
     def run(self) -> ExitCode:
         """Until the run is finished, somebody wants it to stop, or a person must look."""
-        with listening() as ears:
+        with listening() as signal_pipe:
             try:
                 while True:
-                    code = self._attempt(ears)
+                    code = self._attempt(signal_pipe)
                     if code is not None:
                         self._ranks.close()
                         return code
-                    if not self._ownership.renew(lambda seconds: self._wait(seconds, ears)):
+                    if not self._ownership.renew(lambda seconds: self._wait(seconds, signal_pipe)):
                         return self._stop or ExitCode.NEEDS_PERSON
             finally:
                 if self._fleet is not None:
                     self._fleet.close()
 
-    def _attempt(self, ears: Ears) -> ExitCode | None:
+    def _attempt(self, signal_pipe: SignalPipe) -> ExitCode | None:
         """One attempt; the run's exit code, or None if there shall be another one."""
         started, plan = self._clock.monotonic(), None
-        group = self._start(ears)
+        group = self._start(signal_pipe)
         if group is None:
             return self._stop or ExitCode.NEEDS_PERSON
         try:
-            end = self._watch(group, ears)
+            end = self._watch(group, signal_pipe)
             code = end.exit_code
             if code is None:
-                self._ownership.await_folder(lambda seconds: self._wait(seconds, ears))
-                plan = self._answer(group, end, started, ears)
+                self._ownership.await_folder(lambda seconds: self._wait(seconds, signal_pipe))
+                plan = self._answer(group, end, started, signal_pipe)
         finally:
             group.close()
-            if self._lookout is not None:
-                self._lookout.close()
+            if self._health_monitor is not None:
+                self._health_monitor.close()
         if plan is not None:
             if not plan.restart:
                 return self._stop or plan.exit_code
-            if not self._wait(plan.wait_s, ears):
+            if not self._wait(plan.wait_s, signal_pipe):
                 if not self._is_ahead_in_memory():
                     return self._stop
                 interrupted = self._stop == ExitCode.INTERRUPTED
@@ -151,17 +151,17 @@ class Supervisor:
         if self._leaving and self._stop is None and code == ExitCode.START_AGAIN:
             self._tell_drained(group)
             return None
-        tell_last_words(self._say, group, end.rank)
+        write_last_message(self._say, group, end.rank)
         return code
 
-    def _start(self, ears: Ears) -> Group | None:
+    def _start(self, signal_pipe: SignalPipe) -> Group | None:
         """Start the workers; None if there are no nodes for them, or somebody wants an end."""
         job, attempt = self._job, self._lease.attempt
         self._drain, self._newest, self._leaving = None, None, False
         if self._fleet is None:
             posts = posts_here(job.processes)
         else:
-            world = self._fleet.muster(lambda seconds: self._wait(seconds, ears))
+            world = self._fleet.muster(lambda seconds: self._wait(seconds, signal_pipe))
             if world is None:
                 if self._stop is None:
                     self._say(no_world(self._fleet.why_none))
@@ -170,17 +170,19 @@ class Supervisor:
             if self._fleet.changed:
                 self._memory.keep_only(())  # it is that of ranks on other nodes
             signatures = of_device(job.signatures, job.device())
-            self._lookout = Lookout(self._fleet, attempt, signatures, self._clock, self._say)
+            self._health_monitor = NodeHealthMonitor(
+                self._fleet, attempt, signatures, self._clock, self._say
+            )
         return Group(job.folder, attempt, posts, job.work, job.program, self._began, self._memory)
 
-    def _watch(self, group: Group, ears: Ears) -> End:
+    def _watch(self, group: Group, signal_pipe: SignalPipe) -> End:
         """Until the group has ended, failed, or hangs."""
         began, looked = self._ranks.blink(self._clock.monotonic()), 0.0
         while True:
             before = self._clock.monotonic()
-            select.select([ears.descriptor, *group.descriptors()], [], [], _LOOK_EVERY_S)
+            select.select([signal_pipe.descriptor, *group.descriptors()], [], [], _LOOK_EVERY_S)
             group.pass_on()
-            self._obey(ears, group)
+            self._obey(signal_pipe, group)
             now = self._clock.monotonic()
             # A pause, Ctrl-Z or a scheduler's: the workers could give no sign of life either.
             if now - before > 2 * _LOOK_EVERY_S:
@@ -196,16 +198,18 @@ class Supervisor:
                 continue
             looked, ranks = now, group.look()
             self._ownership.look(group.step)
-            if self._lookout is not None and (broken := self._look_at_nodes(group, self._lookout)):
+            if self._health_monitor is not None and (
+                broken := self._look_at_nodes(group, self._health_monitor)
+            ):
                 return End(cause=broken)
             verdict = self._ranks.look(now, began, ranks)
             if verdict.hung:
                 # Rank 0 keeps the book: if it has ended well, whoever does not follow is ended.
                 return group_end(self._codes(group)[:1], self._stop) or End(hang=verdict)
 
-    def _obey(self, ears: Ears, group: Group) -> None:
+    def _obey(self, signal_pipe: SignalPipe, group: Group) -> None:
         """Pass a wish to stop on to the workers; a second interrupt ends them at once."""
-        for number in ears.heard():
+        for number in signal_pipe.heard():
             if number == PAUSE:
                 group.send(signal.SIGSTOP)
                 os.kill(os.getpid(), signal.SIGSTOP)  # until the shell's `fg` or `bg`
@@ -216,7 +220,7 @@ class Supervisor:
                 self._say(what_is_lost(group.step, list(usable_checkpoints(self._job.folder))))
                 group.close()
                 return
-            self._stop, self._stop_asked = STOPS[number], self._clock.monotonic()
+            self._stop, self._stop_requested_at = STOPS[number], self._clock.monotonic()
             asked = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
             if not group.steps_made and self._is_ahead_in_memory():
                 self._say("the newest state lies in memory alone: it is restored and saved first")
@@ -251,12 +255,16 @@ class Supervisor:
         """
         grace_s = _NOTICE_SHARE * self._job.settings.grace_s
         within = _TIDY_WITHIN_S if self._held_back is None else grace_s
-        return self._stop is not None and now - self._stop_asked > within and not group.steps_made
+        return (
+            self._stop is not None
+            and now - self._stop_requested_at > within
+            and not group.steps_made
+        )
 
     def _tell_if_missed(self, group: Group, now: Seconds) -> None:
         """A checkpoint that a scheduler's notice asked for and that is not there yet."""
         grace_s = self._job.settings.grace_s
-        missed = now - self._stop_asked > _NOTICE_SHARE * grace_s
+        missed = now - self._stop_requested_at > _NOTICE_SHARE * grace_s
         if self._stop != ExitCode.START_AGAIN or self._missed or not missed:
             return
         self._missed = True
@@ -266,14 +274,14 @@ class Supervisor:
         )
         self._say(f"WARNING: {message}")
         chronicle = Chronicle(self._job.folder, self._lease.attempt, self._clock)
-        chronicle.tell(EventKind.PREEMPTION_MISSED, group.step or 0, {"message": message}, {})
+        chronicle.emit(EventKind.PREEMPTION_MISSED, group.step or 0, {"message": message}, {})
         chronicle.close()
 
-    def _look_at_nodes(self, group: Group, lookout: Lookout) -> Cause | None:
+    def _look_at_nodes(self, group: Group, health_monitor: NodeHealthMonitor) -> Cause | None:
         """A cause to end the attempt for; or let the workers leave, if a restart is due."""
         if self._stop is not None or self._leaving:
             return None
-        sight = lookout.look()
+        sight = health_monitor.look()
         if sight.drain is not None and self._drain is None:
             self._drain = sight.drain
             self._newest = max(usable_checkpoints(self._job.folder), default=0)
@@ -286,10 +294,10 @@ class Supervisor:
                 group.send(signal.SIGTERM)
         return sight.cause
 
-    def _answer(self, group: Group, end: End, started: Seconds, ears: Ears) -> Plan:
+    def _answer(self, group: Group, end: End, started: Seconds, signal_pipe: SignalPipe) -> Plan:
         """Find the cause of a failure, decide what follows, and write both down."""
         folder, now, step = self._job.folder, self._clock.wall(), group.step
-        cause = self._cause(group, end, started, ears)
+        cause = self._cause(group, end, started, signal_pipe)
         codes = group.exit_codes
         group.close()
         before, usable = failures(folder), usable_checkpoints(folder)
@@ -298,7 +306,7 @@ class Supervisor:
         cause = accused(cause, verdict)
         if self._fleet is None:
             cause = on_one_machine(cause, verdict, before, now)
-        unfit = self._unfit(cause, ears)
+        unfit = self._unfit(cause, signal_pipe)
         seconds = unbooked(folder, self._lease.attempt, self._began, self._clock.wall())
         chronicle = Chronicle(folder, self._lease.attempt, self._clock, self._lease.may_decide)
         if verdict is not None:
@@ -318,7 +326,7 @@ class Supervisor:
         told = ended(cause, plan, cause.rank, codes, step)
         judged = self._fleet.judge(cause, step, verdict) if self._fleet is not None else None
         told |= judged[1] if judged else {}
-        event = chronicle.tell(EventKind.ATTEMPT_ENDED, step or 0, told, seconds)
+        event = chronicle.emit(EventKind.ATTEMPT_ENDED, step or 0, told, seconds)
         chronicle.close()
         self._began = event.time
         times = sum(earlier.cause == cause.name for earlier in before) + 1
@@ -327,7 +335,7 @@ class Supervisor:
             self._fleet.carry_out(judged[0], cause)
         return plan
 
-    def _cause(self, group: Group, end: End, started: Seconds, ears: Ears) -> Cause:
+    def _cause(self, group: Group, end: End, started: Seconds, signal_pipe: SignalPipe) -> Cause:
         if end.cause is not None:
             return end.cause
         if end.hang is not None:
@@ -338,28 +346,28 @@ class Supervisor:
             )
         gone = None
         if self._fleet is not None:
-            gone = self._fleet.gone_of(lambda seconds: self._wait(seconds, ears))
+            gone = self._fleet.gone_of(lambda seconds: self._wait(seconds, signal_pipe))
         return gone or cause
 
     def _kernel(self, started: Seconds) -> list[str]:
         """By rank, its kernel's messages of this attempt, lately."""
-        if self._fleet is None or self._fleet.world is None or self._lookout is None:
+        if self._fleet is None or self._fleet.world is None or self._health_monitor is None:
             since = max(started, self._clock.monotonic() - LATELY_S)
             lines = kernel_lines(since).splitlines()
             lines = point(Point.KERNEL_LOG, lines, since=since, node="")
             return ["\n".join(lines)] * self._job.processes
         world = self._fleet.world
-        said = {m.name: "\n".join(self._lookout.messages(m)) for m in world.machines}
+        said = {m.name: "\n".join(self._health_monitor.messages(m)) for m in world.machines}
         return [said[world.machine_of(rank).name] for rank in range(world.layout.size)]
 
-    def _unfit(self, cause: Cause, ears: Ears) -> str:
+    def _unfit(self, cause: Cause, signal_pipe: SignalPipe) -> str:
         """Where there is no other machine: why this one does not pass the probe that the cause asks
         for; nothing if it passes, or need not.
         """
         if self._fleet is not None or cause.remedy != "probe":
             return ""
         probe = probe_here(
-            self._job.folder.workers, self._job.processes, lambda s: self._wait(s, ears)
+            self._job.folder.workers, self._job.processes, lambda s: self._wait(s, signal_pipe)
         )
         return "" if probe is None or probe.passed else probe.reason
 
@@ -371,22 +379,22 @@ class Supervisor:
         seconds = unbooked(folder, attempt, self._began, self._clock.wall())
         chronicle = Chronicle(folder, attempt, self._clock)
         data = self._fleet.drain(self._drain.node) | {"reason": self._drain.reason}
-        event = chronicle.tell(EventKind.NODE_DRAINED, group.step or 0, data, seconds)
+        event = chronicle.emit(EventKind.NODE_DRAINED, group.step or 0, data, seconds)
         chronicle.close()
         self._began = event.time
 
-    def _wait(self, seconds: Seconds, ears: Ears) -> bool:
+    def _wait(self, seconds: Seconds, signal_pipe: SignalPipe) -> bool:
         """Let time pass; False if somebody wants the run to stop meanwhile."""
         deadline = self._clock.monotonic() + seconds
         while True:
-            for number in ears.heard():
+            for number in signal_pipe.heard():
                 if number == PAUSE:
                     os.kill(os.getpid(), signal.SIGSTOP)
                 else:
-                    self._stop, self._stop_asked = STOPS[number], self._clock.monotonic()
+                    self._stop, self._stop_requested_at = STOPS[number], self._clock.monotonic()
                     return False
             left = deadline - self._clock.monotonic()
             if left <= 0:
                 return True
             with suppress(InterruptedError):
-                select.select([ears.descriptor], [], [], left)
+                select.select([signal_pipe.descriptor], [], [], left)

@@ -18,7 +18,7 @@ from longhaul.train.orders import Order
 from longhaul.train.parts import Parts
 from longhaul.train.rank_comparison import RankComparison
 
-NO_WISH = 0
+NO_REQUEST = 0
 _ORDER = 1 << 20
 """The word for "an order follows"; above every wish."""
 
@@ -36,11 +36,11 @@ class Ended(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class StopRequests:
     """What signals have asked for, as numbers; the highest one wins."""
 
     own: Callable[[], int]
-    """What this process was asked; `NO_WISH` if nothing."""
+    """What this process was asked; `NO_REQUEST` if nothing."""
     hear: Callable[[int], None]
     """Takes what any process was asked."""
 
@@ -101,7 +101,7 @@ class Coordinator:
 class _AmongRanks(Coordinator):
     """What rank 0 and the others have in common."""
 
-    def __init__(self, parts: Parts, wishes: Wishes) -> None:
+    def __init__(self, parts: Parts, wishes: StopRequests) -> None:
         assert parts.ranks is not None
         self._control = parts.ranks.control
         self._wishes = wishes
@@ -127,7 +127,7 @@ class RankZero(_AmongRanks):
         wishes: of signals.
     """
 
-    def __init__(self, parts: Parts, wishes: Wishes) -> None:
+    def __init__(self, parts: Parts, wishes: StopRequests) -> None:
         super().__init__(parts, wishes)
         self._listened_to = 1  # until the first step, and again after the last one
 
@@ -175,7 +175,7 @@ class Follower(_AmongRanks):
     def __init__(
         self,
         parts: Parts,
-        wishes: Wishes,
+        wishes: StopRequests,
         carry_out: Callable[[Any], None],
         reached: Callable[[int], None] = lambda step: None,
     ) -> None:

@@ -82,7 +82,7 @@ class ElasticStep(TrainingStep):
                 made = super().__call__(share, *given, **named)
             except _Void:
                 self.optimizer.clear_gradients()
-                self.thermometers.discard()
+                self.model_gauges.discard()
             else:
                 self.place.figures = made[: self.num_figures]
                 return made
@@ -256,7 +256,7 @@ def _within(ranks: Ranks | None) -> Within | None:
     return Within(ranks.world.rank, ranks.world.size, store, ranks.control.agree)
 
 
-class PilotReplica(Coordinator):
+class FirstReplica(Coordinator):
     """Of the replica that keeps the run's log: what it is told, the others have by its state.
 
     Args:

@@ -166,7 +166,7 @@ class Evaluator:
             at_once,
             most_tokens,
             ranks,
-            parts.books.alive_after("compile") if compiles else parts.books.alive,
+            parts.time_buckets.alive_after("compile") if compiles else parts.time_buckets.alive,
         )
         if evaluation.at_once < at_once:  # more would not fit the next time either
             self._fit = evaluation.at_once

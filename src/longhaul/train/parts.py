@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from longhaul.checkpoint.saver import Saver
 from longhaul.checkpoint.snapshots import SnapshotRing
-from longhaul.core.clocks import Clock, TimeBooks
+from longhaul.core.clocks import Clock, TimeBuckets
 from longhaul.data.batches import BatchReader
 from longhaul.data.dataset import Dataset
 from longhaul.parallel.world import Ranks
@@ -25,7 +25,7 @@ class Parts:
     dataset: Dataset
     saver: Saver
     snapshots: SnapshotRing
-    books: TimeBooks
+    time_buckets: TimeBuckets
     clock: Clock
     ranks: Ranks | None = None
     """All that train together; None: one process."""

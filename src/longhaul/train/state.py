@@ -78,7 +78,7 @@ class Progress:
             "dataset": self._dataset,
         }
 
-    def take_back(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
+    def return_step(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
         """Go on from a checkpoint's position.
 
         Raises:
@@ -118,7 +118,7 @@ class ModelState:
         """None: a model is tensors."""
         return {}
 
-    def take_back(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
+    def return_step(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
         """Nothing is left to do: the live tensors were filled."""
 
 
@@ -136,7 +136,7 @@ class Generators:
         """None: a state is a tensor."""
         return {}
 
-    def take_back(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
+    def return_step(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
         """Put the state back."""
         torch.set_rng_state(tensors["cpu"])
 
@@ -161,9 +161,9 @@ class CutState:
         """The owner's."""
         return self._owner.facts()
 
-    def take_back(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
+    def return_step(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
         """To the owner."""
-        self._owner.take_back(tensors, facts)
+        self._owner.return_step(tensors, facts)
 
     def pieces(self) -> Mapping[str, Pieces]:
         """Of what has the shape of its weight's own part; a counter of updates has not."""

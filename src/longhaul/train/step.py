@@ -20,7 +20,7 @@ from longhaul.data.batches import Batch, real_tokens
 from longhaul.model.compiling import compiled_by_shape
 from longhaul.model.device import to_device
 from longhaul.model.gpt import GPT
-from longhaul.monitor.gauges import Readings, Thermometers
+from longhaul.monitor.gauges import ModelGauges, Readings
 from longhaul.monitor.weights import tensors_norm
 from longhaul.optim.gate import LossScale
 from longhaul.optim.optimizer import LiveSettings, Optimizer
@@ -74,7 +74,7 @@ class TrainingStep:
         self.loss_scale = loss_scale
         self.device = device
         sharding = None if parallel is None else parallel.sharding
-        self.thermometers = Thermometers(model, optimizer.groups, device, sources, sharding)
+        self.model_gauges = ModelGauges(model, optimizer.groups, device, sources, sharding)
         self._forward = compiled_by_shape(model) if compiled else model
         self.forms = Forms(model.settings, device, compiled)
         self._precision = precision
@@ -125,7 +125,7 @@ class TrainingStep:
         gate = self.optimizer.judge(loss, scale)
         self.optimizer.set_learning_rate(learning_rate)
         with (
-            self.thermometers.watch(self.optimizer, gate, scale, batch.num_targets)
+            self.model_gauges.watch(self.optimizer, gate, scale, batch.num_targets)
             if read_gauges
             else nullcontext()
         ):
@@ -138,7 +138,7 @@ class TrainingStep:
         stacked = torch.stack(figures).float()
         if read_gauges:
             source_B = None if batch.source_B is None else to_device(batch.source_B, self.device)
-            stacked = torch.cat((stacked, self.thermometers.drain(source_B)))
+            stacked = torch.cat((stacked, self.model_gauges.drain(source_B)))
         point(Point.UPDATED, self)
         return stacked
 
@@ -271,7 +271,7 @@ class TrainingStep:
         finally:
             self._own = own
             self.optimizer.clear_gradients()
-            self.thermometers.discard()
+            self.model_gauges.discard()
             self.model.train(was_training)
             put_back(generators, self.device)
 
@@ -321,14 +321,14 @@ class TrainingStep:
     def readings(self, figures: list[float]) -> Readings:
         """The gauges among a step's figures; empty if none were read."""
         readings = figures[self.num_figures :]
-        return self.thermometers.by_name(readings) if readings else Readings()
+        return self.model_gauges.by_name(readings) if readings else Readings()
 
     def _see_first(self, batch: Batch, sequences: int, norm: torch.Tensor) -> None:
         """Have the gradient of the first of several micro-batches of so many sequences read."""
         length = batch.targets_BT.size(1)
         if self.parallel is not None:
             sequences = self.parallel.rows_in_first(batch.num_targets // length, sequences)
-        self.thermometers.see_first(norm, sequences * length)
+        self.model_gauges.see_first(norm, sequences * length)
 
     def _first_norm(self) -> torch.Tensor:
         """Norm of the gradients that are there."""
@@ -365,7 +365,7 @@ class TrainingStep:
             loss: torch.Tensor
             if read_gauges:
                 # They run uncompiled: a second compiled form would cost more than it saves.
-                with self.thermometers.tap.open_for_forward() as tap:
+                with self.model_gauges.tap.open_for_forward() as tap:
                     loss = self.model(tokens_BT, targets_BT, tap=tap, window=window, **more)
             else:
                 loss = self._forward(tokens_BT, targets_BT, window=window, **more)

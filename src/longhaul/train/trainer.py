@@ -22,12 +22,12 @@ from longhaul.optim.optimizer import LiveSettings
 from longhaul.parallel.world import Ranks
 from longhaul.store.save_interval import UNMEASURED_STEPS
 from longhaul.train import orders
+from longhaul.train.borrowed_step import BorrowedStep, borrow_step, return_step
 from longhaul.train.completed import complete, dealt_out
 from longhaul.train.coordinator import Coordinator
 from longhaul.train.drain import Drain
 from longhaul.train.effective import EffectiveSettings, warming_up
 from longhaul.train.evaluation import Evaluator
-from longhaul.train.loan import Loan, lend, take_back
 from longhaul.train.parts import Identity, Parts
 from longhaul.train.renew import Told, next_rate, parts_for, put_in_force
 from longhaul.train.state import Position, training_state
@@ -62,7 +62,7 @@ class Trainer:
         self._evaluator = Evaluator(parts)
         self._drain: Drain[StepRecord] = Drain(parts.step.device)
         self._seconds: deque[dict[str, Seconds]] = deque()  # of steps seen complete, not yet taken
-        parts.step.alive = parts.books.alive
+        parts.step.alive = parts.time_buckets.alive
         self._told: deque[Told] = deque()
         self._stopping = False
         self._went_back = False
@@ -168,7 +168,7 @@ class Trainer:
         wanted = self.settings.checkpoint.snapshot_interval_steps
         if not (wanted and self.coordinator.keeps_run):
             return False
-        with parts.books.booked("checkpoint_stall"):
+        with parts.time_buckets.track("checkpoint_stall"):
             state = capture(training_state(parts.step, parts.progress))
             return parts.snapshots.take(position.step, position.draw, state)
 
@@ -191,7 +191,7 @@ class Trainer:
             raise ValueError("steps are under way; take their records from completed() first")
         self.coordinator.order(order)
         parts, reached = self._parts, self.position.step
-        with parts.books.booked("restart"):
+        with parts.time_buckets.track("restart"):
             restore(lambda facts: parts_for(parts.step, parts.progress, facts))
             parts.step.optimizer.clear_gradients()
         there = self.position.step
@@ -211,8 +211,8 @@ class Trainer:
             partial(self._parts.snapshots.hand_back, step), orders.RollBackInMemory(step)
         )
 
-    def lend(self, copies: int) -> Loan:
-        """The live step, to make other steps with; nothing else is done before `take_back`.
+    def borrow_step(self, copies: int) -> BorrowedStep:
+        """The live step, to make other steps with; nothing else is done before `return_step`.
 
         Args:
             copies: of the training state that will lie on the host at once.
@@ -225,11 +225,11 @@ class Trainer:
         copies = self.coordinator.copies_on_host(copies)
         if self._drain:
             raise ValueError("steps are under way; take their records from completed() first")
-        return lend(self._parts, copies)
+        return borrow_step(self._parts, copies)
 
-    def take_back(self, loan: Loan) -> None:
+    def return_step(self, borrowed_step: BorrowedStep) -> None:
         """Go on, bit by bit, as if the step had not been lent."""
-        take_back(loan, self._parts)
+        return_step(borrowed_step, self._parts)
         self._obey()
 
     def enter(self, segment: str) -> None:
@@ -251,7 +251,7 @@ class Trainer:
         self.coordinator.order_unless_due(orders.Evaluate(most_tokens))
         yield from self._completed(wait=True)
         yield self._event(EventKind.EVALUATION_STARTED)
-        with self._parts.books.booked("evaluation"):
+        with self._parts.time_buckets.track("evaluation"):
             told = self._evaluator.figures(self.settings, most_tokens)
         yield from self.coordinator.boundary([self._event(EventKind.EVALUATION, **told)])
 
@@ -261,16 +261,16 @@ class Trainer:
         yield from self._completed(wait=True)
         yield self._event(EventKind.SAVE_STARTED)
         parts = self._parts
-        with parts.books.booked("checkpoint_stall"):
+        with parts.time_buckets.track("checkpoint_stall"):
             owners = training_state(parts.step, parts.progress)
-            parts.saver.save(self.position.step, capture(owners), parts.books.alive)
+            parts.saver.save(self.position.step, capture(owners), parts.time_buckets.alive)
         yield from self.saved()
 
     def saved(self, wait: bool = False) -> Iterator[Event]:
         """What became of earlier saves."""
         if wait:
-            with self._parts.books.booked("checkpoint_stall"):
-                self._parts.saver.wait(self._parts.books.alive)
+            with self._parts.time_buckets.track("checkpoint_stall"):
+                self._parts.saver.wait(self._parts.time_buckets.alive)
         for change in self._parts.saver.poll():
             kind = EventKind.CHECKPOINT_FAILED if change.kind == "failed" else "checkpoint"
             # Without seconds: not every one of these is kept, and what it carried would be lost.
@@ -283,7 +283,7 @@ class Trainer:
         if comparison is None:
             return
         began, position = parts.clock.monotonic(), self.position
-        with parts.books.booked("detection"):
+        with parts.time_buckets.track("detection"):
             settings = self.settings
             request = self._request(position.draw, settings.batch_at(position.step))
             found = comparison.compare(what, settings, position.step, request)
@@ -297,7 +297,7 @@ class Trainer:
         self._went_back = False
         settings, parts, position = self.settings, self._parts, self.position
         stage = settings.batch_at(position.step)
-        with parts.books.booked("data_wait"):
+        with parts.time_buckets.track("data_wait"):
             # Read ahead only while a device computes: on the CPU the reader's thread would take the
             # cores from the step itself, and reading costs less than that.
             on_cpu = parts.step.device.type == "cpu"
@@ -309,11 +309,11 @@ class Trainer:
         window = settings.model.window_at(position.step)
         redone = position.step < self.identity.done_before
         # Stays open until something else is booked: waiting for the device is training too.
-        parts.books.switch("redone" if redone else "training")
+        parts.time_buckets.switch("redone" if redone else "training")
         at_once = settings.micro_sequences(position.step)
         compiles = parts.step.compiles(batch, at_once, read_gauges, window)
         self._drain.begin(compiles)
-        with parts.books.booked("compile") if compiles else nullcontext():
+        with parts.time_buckets.track("compile") if compiles else nullcontext():
             figures = parts.step(batch, at_once, rate, read_gauges, window)
         parts.progress.position = Position(
             step=position.step + 1,
@@ -345,7 +345,7 @@ class Trainer:
     def _completed(self, wait: bool = False) -> Iterator[StepRecord]:
         for arrived in self._drain.ready(wait):
             if arrived.shares:
-                self._seconds.extend(dealt_out(self._parts.books.drain(), arrived.shares))
+                self._seconds.extend(dealt_out(self._parts.time_buckets.drain(), arrived.shares))
             now, seconds = self._parts.clock.wall(), self._seconds.popleft()
             record = complete(arrived, self._parts.step, now, self.position.step, seconds)
             self.coordinator.completed(record)
@@ -365,14 +365,14 @@ class Trainer:
         due = interval > 0 and self.position.step % interval == 0 and not self.finished
         return due and not self._went_back
 
-    def _event(self, kind: str, booked: bool = True, /, **data: object) -> Event:
+    def _event(self, kind: str, track: bool = True, /, **data: object) -> Event:
         return Event(
             kind=kind,
             attempt=self.identity.attempt,
             segment=self.identity.segment,
             step=self.position.step,
             time=self._parts.clock.wall(),
-            seconds=self._parts.books.drain() if booked else {},
+            seconds=self._parts.time_buckets.drain() if track else {},
             data=data,
         )
 

@@ -10,7 +10,7 @@ import longhaul.run.train.elastic
 import longhaul.train.elastic
 from longhaul.checkpoint.loader import restore
 from longhaul.config.load import load_recipe
-from longhaul.core.clocks import FakeClock, TimeBooks
+from longhaul.core.clocks import FakeClock, TimeBuckets
 from longhaul.core.errors import RecipeError
 from longhaul.core.output import SilentView
 from longhaul.core.records import Event, StepRecord
@@ -26,7 +26,7 @@ from longhaul.run.diagnose.rerun import on_device
 from longhaul.run.train.build import Site, build_parts
 from longhaul.run.train.elastic import _device
 from longhaul.train.coordinator import Coordinator
-from longhaul.train.elastic import PilotReplica, Place
+from longhaul.train.elastic import FirstReplica, Place
 from longhaul.train.sampling import sample_tokens
 from longhaul.train.state import training_state
 from longhaul.train.trainer import Identity, Trainer
@@ -58,7 +58,7 @@ def make_trainer(fake, dataset, tmp_path):
         clock = FakeClock()
         site = Site(
             recipe, LedgerState(), tmp_path / "checkpoints", attempt=1, still_owner=lambda: True,
-            books=TimeBooks(clock), clock=clock, view=SilentView(),
+            time_buckets=TimeBuckets(clock), clock=clock, view=SilentView(),
         )  # fmt: skip
         with fake.building():
             parts = build_parts(site, dataset, fake.device)
@@ -66,7 +66,7 @@ def make_trainer(fake, dataset, tmp_path):
         coordinator = None
         if replica:
             place = Place(1, "", parts.step, parts.progress, 1.0)
-            coordinator = PilotReplica(place, Coordinator())
+            coordinator = FirstReplica(place, Coordinator())
         return Trainer(recipe, LedgerState(), parts, Identity(1, "1.00", 0), coordinator)
 
     yield make
@@ -119,7 +119,7 @@ def test_a_loan_waits_at_both_ends(fake, make_trainer) -> None:
     for _ in trainer.steps():
         pass
     fake.allowed = LOAN
-    trainer.take_back(trainer.lend(1))
+    trainer.return_step(trainer.borrow_step(1))
     assert fake.waited == {"tests", *LOAN}
 
 

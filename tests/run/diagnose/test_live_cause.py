@@ -13,10 +13,10 @@ import torch
 from longhaul.core.errors import ExitCode, NeedsPerson
 from longhaul.core.faults import HANDLERS, Point
 from longhaul.core.records import Event, StepRecord
-from longhaul.logbook.run_spec import read_asked
+from longhaul.logbook.run_spec import read_run_spec
 from longhaul.recover.backtest import replay
 from longhaul.run.diagnose.live_search import LiveSearch
-from longhaul.train import loan
+from longhaul.train import borrowed_step
 from longhaul.train.trainer import Trainer
 from poison import poison
 from small_runs import FEW_HELD_OUT
@@ -179,7 +179,7 @@ def test_what_cannot_be_looked_for_is_said_and_the_drafted_plan_is_carried_out(
 ) -> None:
     spoil("nan")
     if why == "the host has no":
-        monkeypatch.setattr(loan, "available_memory", lambda: 1000)
+        monkeypatch.setattr(borrowed_step, "available_memory", lambda: 1000)
     if why == "no state is left":
         options = (*options, "checkpoint.interval_steps=0")
     with suppress(NeedsPerson):  # a lower rate does not help bad data
@@ -225,14 +225,14 @@ def test_bytes_that_changed_in_memory_are_gone_back_behind_from_the_disk(
     room, spoil: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spoil("nan")
-    honest = Trainer.lend
+    honest = Trainer.borrow_step
 
     def damaged(self: Trainer, copies: int) -> Any:
         for held in self.snapshots._held:
             held.buffer[1] ^= 1
         return honest(self, copies)
 
-    monkeypatch.setattr(Trainer, "lend", damaged)
+    monkeypatch.setattr(Trainer, "borrow_step", damaged)
     back_to_15 = "recover.margin_steps=8"
     assert room.train(40, *every_ladder(SKIP), back_to_15) is ExitCode.FINISHED, room.said
     assert "has changed in the host's memory" in room.events("cause")[0].data["reason"]
@@ -253,7 +253,7 @@ def test_steps_that_do_not_fit_leave_rungs_out(room, spoil: Callable[[str], None
 def test_a_journal_judged_again_comes_to_the_same_plans(room, spoil: Callable[[str], None]) -> None:
     spoil("nan")
     room.train(48, *every_ladder(LOWER))
-    recipe = read_asked(room.folder).settings()
+    recipe = read_run_spec(room.folder).settings()
     again = replay(room.records(), recipe)
     turns = [turn for turn in again.turns if turn.live is not None and turn.would is not None]
     (turn,) = [turn for turn in turns if turn.would.effects]

@@ -4,7 +4,7 @@ import pytest
 
 from longhaul.config.load import load_recipe
 from longhaul.core.errors import UsageError
-from longhaul.logbook.run_spec import read_asked
+from longhaul.logbook.run_spec import read_run_spec
 from longhaul.run.drill.drilled_run import set_up_run
 from longhaul.run.drill.fault import check_faults
 from longhaul.run.drill.plan import Typed, drill_recipe, standard_faults
@@ -64,9 +64,9 @@ def test_a_drill_keeps_away_from_the_users_own_store_and_ledger(tmp_path: Path) 
         '[supervise]\nnode_ledger = "/shared/nodes"\n'
     )
     folder = set_up_run(str(recipe), tmp_path / "room", "run", nproc=1)
-    settings = read_asked(folder).settings()
+    settings = read_run_spec(folder).settings()
     assert settings.checkpoint.remote == (str(tmp_path / "room" / "remote"),)
     assert settings.supervise.node_ledger == str(tmp_path / "room" / "nodes")
     wanted = f"checkpoint.remote='{tmp_path}/other'"
     folder = set_up_run(str(recipe), tmp_path / "room", "other", nproc=1, sets=(wanted,))
-    assert read_asked(folder).settings().checkpoint.remote == (f"{tmp_path}/other",)
+    assert read_run_spec(folder).settings().checkpoint.remote == (f"{tmp_path}/other",)

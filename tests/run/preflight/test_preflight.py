@@ -13,19 +13,26 @@ from longhaul.config.load import load_recipe
 from longhaul.core.errors import DataError, ExitCode, NeedsPerson, RecipeError, UsageError
 from longhaul.parallel.layout import layout_for
 from longhaul.run.preflight.data import check_data
-from longhaul.run.preflight.ground import Check, Ground, failed, judged, skipped, small_world
 from longhaul.run.preflight.layouts import cases_of
 from longhaul.run.preflight.preflight import STAGES, Preflight, Stage, preflight, verdict
+from longhaul.run.preflight.preflight_context import (
+    Check,
+    PreflightContext,
+    failed,
+    judged,
+    skipped,
+    small_world,
+)
 from longhaul.run.preflight.storage import check_disk, check_remote, checkpoints_kept
 
-MakeGround = Callable[..., Ground]
+MakeGround = Callable[..., PreflightContext]
 
 
 @pytest.fixture
 def make_ground(tmp_path: Path) -> MakeGround:
     def make(
         name: str = "quickstart", *options: str, data: str | None = None, **more: Any
-    ) -> Ground:
+    ) -> PreflightContext:
         recipe = load_recipe(name, options, data).recipe
         room = tmp_path / "room"
         room.mkdir(exist_ok=True)
@@ -34,12 +41,12 @@ def make_ground(tmp_path: Path) -> MakeGround:
             "runs": tmp_path / "runs", "prepared": tmp_path / "prepared", "room": room,
             "world": 1, "processes": small_world(recipe, None),
         }  # fmt: skip
-        return Ground(**values | more)
+        return PreflightContext(**values | more)
 
     return make
 
 
-def fine(ground: Ground) -> Iterator[Check]:
+def fine(context: PreflightContext) -> Iterator[Check]:
     yield judged("fine", "all is well")
 
 
@@ -85,7 +92,7 @@ def test_what_does_not_fit_the_time_is_left_out_by_name(tmp_path: Path) -> None:
 
 
 def test_a_loaded_machine_leaves_more_out(tmp_path: Path) -> None:
-    def slow(ground: Ground) -> Iterator[Check]:
+    def slow(context: PreflightContext) -> Iterator[Check]:
         time.sleep(0.3)
         yield judged("slow", "took thirty times as long as it should")
 
@@ -94,7 +101,7 @@ def test_a_loaded_machine_leaves_more_out(tmp_path: Path) -> None:
 
 
 def test_what_stands_on_a_broken_check_is_left_out(tmp_path: Path) -> None:
-    def broken(ground: Ground) -> Iterator[Check]:
+    def broken(context: PreflightContext) -> Iterator[Check]:
         yield judged("first half", "well")
         raise NeedsPerson("the small twin ended with exit code 1", "look at its log")
 
@@ -107,7 +114,7 @@ def test_what_stands_on_a_broken_check_is_left_out(tmp_path: Path) -> None:
 
 
 def test_what_nobody_foresaw_is_a_fault_and_the_rest_goes_on(tmp_path: Path) -> None:
-    def crash(ground: Ground) -> Iterator[Check]:
+    def crash(context: PreflightContext) -> Iterator[Check]:
         raise RuntimeError("no kernel for this\nand a long story")
         yield judged("never", "")
 
@@ -117,7 +124,7 @@ def test_what_nobody_foresaw_is_a_fault_and_the_rest_goes_on(tmp_path: Path) -> 
 
 
 def test_every_line_has_its_own_seconds(tmp_path: Path) -> None:
-    def twice(ground: Ground) -> Iterator[Check]:
+    def twice(context: PreflightContext) -> Iterator[Check]:
         time.sleep(0.05)
         yield judged("one", "")
         time.sleep(0.05)
@@ -132,9 +139,9 @@ def test_every_line_has_its_own_seconds(tmp_path: Path) -> None:
 def test_the_room_is_gone_afterwards_unless_it_is_kept(tmp_path: Path) -> None:
     rooms = []
 
-    def look(ground: Ground) -> Iterator[Check]:
-        rooms.append(ground.room)
-        (ground.room / "something").write_text("left")
+    def look(context: PreflightContext) -> Iterator[Check]:
+        rooms.append(context.room)
+        (context.room / "something").write_text("left")
         yield judged("look", "")
 
     run(tmp_path, Stage("look", look, 1))
@@ -188,27 +195,27 @@ def test_a_layout_of_a_thousand_is_tried_two_wide(
     name = "opt-175b" if asked else "quickstart"
     if any("pipeline" in option for option in asked):
         asked = (*asked, "machine.compile=false")
-    ground = make_ground(name, *asked)
-    parallel = ground.twin().parallel
-    layout = layout_for(parallel, ground.processes)
+    context = make_ground(name, *asked)
+    parallel = context.twin().parallel
+    layout = layout_for(parallel, context.processes)
     assert (layout.replicate, layout.shard, layout.tensor, layout.pipeline) == ways
-    assert ground.twin().machine.processes == layout.size
+    assert context.twin().machine.processes == layout.size
 
 
 def test_the_twin_touches_nothing_beyond_the_room(make_ground: MakeGround) -> None:
-    ground = make_ground(
+    context = make_ground(
         "quickstart", "checkpoint.remote='s3://bucket/runs'", "checkpoint.keep_last=3",
         "supervise.replace_command='order-a-node'", "supervise.node_ledger='/shared/nodes'",
         "supervise.node=[{name='a', command=['ssh','a']}, {name='b', command=['ssh','b']}]",
         "supervise.deadline_s=40.0", "machine.processes=2",
     )  # fmt: skip
-    twin = ground.twin()
+    twin = context.twin()
     assert twin.checkpoint.remote == ()
     assert twin.supervise.node == ()
     assert twin.supervise.node_ledger is None
     assert twin.supervise.replace_command is None
     assert (twin.checkpoint.keep_last, twin.supervise.deadline_s) == (3, 40.0)
-    assert all(Path(source.path).is_relative_to(ground.room) for source in twin.data.sources)
+    assert all(Path(source.path).is_relative_to(context.room) for source in twin.data.sources)
 
 
 def test_the_twin_keeps_the_switches_that_are_asked_for(make_ground: MakeGround) -> None:
@@ -234,8 +241,8 @@ def test_what_the_recipe_can_share_its_twin_can_share_too(
 
 
 def test_a_layout_of_its_own_is_compared_in_its_own_numbers_too(make_ground: MakeGround) -> None:
-    ground = make_ground("llama-1b", "parallel.tensor=2", "parallel.shard=2")
-    own = [(case.numbers, case.layout.size) for case in cases_of(ground)[0] if case.is_own]
+    context = make_ground("llama-1b", "parallel.tensor=2", "parallel.shard=2")
+    own = [(case.numbers, case.layout.size) for case in cases_of(context)[0] if case.is_own]
     assert own == [("float32", 4), ("half", 4)]
 
 
@@ -248,11 +255,11 @@ def test_a_text_is_looked_at_and_its_beginning_kept(
     text = tmp_path / "corpus.jsonl"
     escaped = "\\\\n".join(f"line {number} of it" for number in range(40))
     text.write_text("".join(f'{{"text": "{escaped} {number}"}}\n' for number in range(1000)))
-    ground = make_ground(data=str(text))
-    (check,) = check_data(ground)
+    context = make_ground(data=str(text))
+    (check,) = check_data(context)
     assert check.verdict == "ok"
     assert "escaped line ends" in check.data["signs"]
-    assert ground.sample_of(0).stat().st_size > 100_000
+    assert context.sample_of(0).stat().st_size > 100_000
 
 
 def test_a_file_that_is_not_there_ends_it_at_once(make_ground: MakeGround) -> None:
@@ -263,11 +270,11 @@ def test_a_file_that_is_not_there_ends_it_at_once(make_ground: MakeGround) -> No
 def test_an_address_that_does_not_answer_is_a_fault_and_the_rest_goes_on(
     make_ground: MakeGround,
 ) -> None:
-    ground = make_ground(data="http://127.0.0.1:9/corpus.txt")
-    (check,) = check_data(ground)
+    context = make_ground(data="http://127.0.0.1:9/corpus.txt")
+    (check,) = check_data(context)
     assert (check.verdict, check.code) == ("failed", ExitCode.DATA_WRONG)
     assert check.remedy
-    assert ground.sample_of(0).stat().st_size > 100_000
+    assert context.sample_of(0).stat().st_size > 100_000
 
 
 def test_too_much_that_is_broken_is_told_as_the_run_would(
@@ -283,9 +290,9 @@ def test_stand_ins_of_several_sources_are_different_texts(make_ground: MakeGroun
     sources = (
         "[{name='a', path='http://127.0.0.1:9/a.txt'}, {name='b', path='http://127.0.0.1:9/b.txt'}]"
     )
-    ground = make_ground("quickstart", f"data.sources={sources}")
-    list(check_data(ground))
-    first, second = (set(ground.sample_of(number).read_text().splitlines()) for number in (0, 1))
+    context = make_ground("quickstart", f"data.sources={sources}")
+    list(check_data(context))
+    first, second = (set(context.sample_of(number).read_text().splitlines()) for number in (0, 1))
     assert first
     assert second
     # But for a few documents that the library has twice.
@@ -298,10 +305,10 @@ def test_stand_ins_of_several_sources_are_different_texts(make_ground: MakeGroun
 def test_a_disk_that_is_too_small_is_told(
     make_ground: MakeGround, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ground = make_ground("llama-1b")
+    context = make_ground("llama-1b")
     usage = shutil.disk_usage("/")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=100 * 10**9))
-    disk, speed = check_disk(ground)
+    disk, speed = check_disk(context)
     assert disk.verdict == "failed"
     assert "keep_every" in disk.remedy
     assert speed.data["save_s"] > 0
@@ -310,9 +317,9 @@ def test_a_disk_that_is_too_small_is_told(
 
 
 def test_nothing_stays_where_writing_was_tried_out(make_ground: MakeGround, tmp_path: Path) -> None:
-    ground = make_ground()
+    context = make_ground()
     before = set(tmp_path.rglob("*"))
-    list(check_disk(ground))
+    list(check_disk(context))
     assert set(tmp_path.rglob("*")) == before
 
 
@@ -349,10 +356,10 @@ def test_no_remote_place_is_said_and_no_fault(make_ground: MakeGround) -> None:
 def test_memory_is_held_against_the_device_that_is_meant(make_ground: MakeGround) -> None:
     from longhaul.run.preflight.memory import check_memory
 
-    ground = make_ground("llama-1b", world=8, device_bytes=80 * 10**9)
-    fits, evaluation, validated = check_memory(ground)
+    context = make_ground("llama-1b", world=8, device_bytes=80 * 10**9)
+    fits, evaluation, validated = check_memory(context)
     assert {fits.verdict, evaluation.verdict, validated.verdict} == {"ok"}
-    too_small = replace(ground, device_bytes=16 * 10**9)
+    too_small = replace(context, device_bytes=16 * 10**9)
     small, _, _ = check_memory(too_small)
     assert small.verdict == "failed"
     assert "activations" in small.remedy
@@ -361,14 +368,14 @@ def test_memory_is_held_against_the_device_that_is_meant(make_ground: MakeGround
 def test_what_the_first_evaluation_takes_is_told(make_ground: MakeGround) -> None:
     from longhaul.run.preflight.memory import check_memory
 
-    ground = make_ground("overnight-3090", device_bytes=24 * 10**9)
-    _, evaluation, _ = check_memory(ground)
+    context = make_ground("overnight-3090", device_bytes=24 * 10**9)
+    _, evaluation, _ = check_memory(context)
     assert (evaluation.name, evaluation.verdict) == ("first evaluation", "ok")
     assert evaluation.figure.startswith("at step 125: 4 sequences of 2,048 at once, ")
     assert "logits of an evaluation" in evaluation.figure
     # Its logits alone would have taken 33 GB with 32 at once.
     assert evaluation.data["total"] < 6e9
-    _, evaluation, _ = check_memory(replace(ground, device_bytes=10**9))
+    _, evaluation, _ = check_memory(replace(context, device_bytes=10**9))
     assert evaluation.verdict == "failed"
 
 

@@ -19,11 +19,11 @@ from longhaul.logbook.reading import read_journal
 from longhaul.logbook.requests import new_request, submit
 from longhaul.logbook.segments import read_segments
 from longhaul.run.train import bring_back, request_handler
-from longhaul.run.train.control_requests import ask_rollback
+from longhaul.run.train.control_requests import request_rollback
 from longhaul.run.train.launch import Start, start
 from longhaul.run.train.tiers import Tiers
 from longhaul.store.catalogue import catalogue
-from longhaul.store.fetching import find_book
+from longhaul.store.fetching import find_run_log
 from longhaul.store.remote_log import place_of
 from longhaul.store.store_files import StoreFiles
 from longhaul.train.trainer import Trainer
@@ -187,8 +187,8 @@ def test_a_decision_does_not_wait_for_the_next_checkpoint_to_be_safe(room: Room)
         deadline = time.monotonic() + DEADLINE_S
         pages = room.store / "drill" / "book" / "pages"
         while True:
-            book = find_book(StoreFiles(f"{room.store}/drill"))
-            places = [place_of(page) for page in book.newest.pages if "events" in page.name]
+            run_log = find_run_log(StoreFiles(f"{room.store}/drill"))
+            places = [place_of(page) for page in run_log.newest.pages if "events" in page.name]
             sent = [(pages.parent.parent / place).read_bytes() for place in places]
             if any(b"optim.lr" in page for page in sent):
                 raise Deleted
@@ -344,8 +344,8 @@ def test_a_resting_run_is_asked_to_go_back_to_what_the_store_has(room: Room) -> 
     here = [c.step for c in catalogue(room.folder.checkpoints)]
     assert 5 not in here
     with pytest.raises(UsageError, match="no state of that step or before"):
-        ask_rollback("drill", room.runs, 4, "", 0)
-    assert "when it is next started" in ask_rollback("drill", room.runs, 5, "look again", 0)
+        request_rollback("drill", room.runs, 4, "", 0)
+    assert "when it is next started" in request_rollback("drill", room.runs, 5, "look again", 0)
     room.train(16, *everything)
     assert [e.data["to"] for e in room.events("rolled-back")] == [5]
 

@@ -16,7 +16,7 @@ from longhaul.diagnose.diagnosis import replay
 from longhaul.logbook import journal as journal_module
 from longhaul.logbook.ledger import load_ledger
 from longhaul.logbook.reading import read_journal
-from longhaul.logbook.run_spec import read_asked
+from longhaul.logbook.run_spec import read_run_spec
 from longhaul.logbook.segments import read_segments
 from longhaul.run.commands.data_at import documents_at
 from longhaul.run.diagnose import saved_batch
@@ -123,7 +123,7 @@ def test_what_is_kept_of_batches_is_bounded(room, monkeypatch: pytest.MonkeyPatc
     batch = json.loads((room.folder.path / told.data["path"]).read_bytes())
     assert (len(batch["slots"]), batch["slots_left_out"]) == (2, 2)
     kept = saved_batch.SavedBatches(room.folder, text_of(room.folder))
-    settings, steps = read_asked(room.folder).settings(), room.of(StepRecord)
+    settings, steps = read_run_spec(room.folder).settings(), room.of(StepRecord)
     monkeypatch.setattr(saved_batch, "_MOST_FILES", 2)
     paths = [kept.save(record, settings, ()) for record in steps[:3]]
     assert [path is not None for path in paths] == [True, False, False]
@@ -133,7 +133,7 @@ def test_what_is_kept_of_batches_is_bounded(room, monkeypatch: pytest.MonkeyPatc
 def test_a_journal_gives_the_findings_again_that_were_told_live(room) -> None:
     room.train(26, SKIP_AT_ONCE)
     room.train(40, SKIP_AT_ONCE)  # the judgement is rebuilt in the middle of the trouble
-    settings = read_asked(room.folder).settings()
+    settings = read_run_spec(room.folder).settings()
     told = room.of(Finding)
     assert told
     again = replay(read_journal(room.folder), settings.diagnose, 40)

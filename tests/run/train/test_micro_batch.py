@@ -12,7 +12,7 @@ from longhaul.core.records import Decision, StepRecord
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import load_ledger
 from longhaul.logbook.reading import read_journal
-from longhaul.logbook.run_spec import read_asked
+from longhaul.logbook.run_spec import read_run_spec
 from longhaul.logbook.segments import read_segments
 from longhaul.run.train import micro_batch
 from longhaul.run.train.launch import Start, start
@@ -68,7 +68,7 @@ def decided(folder: RunFolder) -> list[tuple[str, object]]:
 
 def in_force(folder: RunFolder) -> object:
     ledger, _ = load_ledger(folder)
-    effective = with_overrides(read_asked(folder).settings(), ledger.overrides_at(0))
+    effective = with_overrides(read_run_spec(folder).settings(), ledger.overrides_at(0))
     assert read_segments(folder)[-1].settings == effective.model_dump(mode="json")
     return effective.batch.micro_sequences
 

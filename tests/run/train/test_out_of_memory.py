@@ -10,7 +10,7 @@ from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import LedgerState, fold
 from longhaul.logbook.reading import read_journal
 from longhaul.run.train.micro_batch import PATH, RAN_OUT
-from longhaul.run.train.out_of_memory import fewer_sequences, telling_in_own_file
+from longhaul.run.train.out_of_memory import fewer_sequences, reporting_in_own_file
 
 
 def recipe(*options: str) -> Recipe:
@@ -50,7 +50,7 @@ def test_it_is_done_once() -> None:
 def test_a_rank_without_a_logbook_leaves_its_word_in_the_journal(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.journal.mkdir()
-    telling_in_own_file(folder, 3, 2, FakeClock())(17, {"rank": 2, "next": 4})
+    reporting_in_own_file(folder, 3, 2, FakeClock())(17, {"rank": 2, "next": 4})
     [event] = read_journal(folder)
     assert (event.kind, event.attempt, event.step) == ("out-of-memory", 3, 17)
     assert event.data == {"rank": 2, "next": 4}

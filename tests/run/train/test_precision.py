@@ -12,7 +12,7 @@ from longhaul.core.records import Decision, Event
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import load_ledger
 from longhaul.logbook.reading import read_journal
-from longhaul.logbook.run_spec import read_asked
+from longhaul.logbook.run_spec import read_run_spec
 from longhaul.logbook.segments import read_segments
 from longhaul.run.train import precision
 from longhaul.run.train.launch import Start, start
@@ -59,7 +59,7 @@ def runs(tmp_path: Path, prepared: Path) -> Runs:
 def in_force(folder: RunFolder) -> str:
     """Of the ledger, which must be what the newest segment records."""
     ledger, _ = load_ledger(folder)
-    effective = with_overrides(read_asked(folder).settings(), ledger.overrides_at(0))
+    effective = with_overrides(read_run_spec(folder).settings(), ledger.overrides_at(0))
     assert read_segments(folder)[-1].settings == effective.model_dump(mode="json")
     return effective.precision.compute
 
@@ -150,7 +150,7 @@ def test_a_run_of_before_there_was_a_choice_goes_on_in_float32(
     body = json.loads(path.read_text())
     del body["defaults"], body["values"]["precision"]
     path.write_text(json.dumps(body))
-    assert read_asked(folder).settings().precision.compute == "float32"
+    assert read_run_spec(folder).settings().precision.compute == "float32"
     folder = runs.train(5, AUTO)  # a recipe that leaves it out says auto now
     assert (in_force(folder), fastest) == ("float32", [])
     assert "precision: float32, in which this run has trained so far" in runs.said

@@ -12,13 +12,13 @@ from longhaul.core.records import Event, Finding, Record
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.journal import Journal
 from longhaul.parallel.layout import Layout
-from longhaul.run.train.rank_health import MachineWatch, judge
+from longhaul.run.train.rank_health import RankHealth, judge
 from longhaul.train.rank_comparison import Compared, SilentCorruption
 
 SLOT = "place 0"
 
 
-class Book:
+class RunLog:
     """Keeps what it is told."""
 
     lease = SimpleNamespace(attempt=2)
@@ -31,10 +31,10 @@ class Book:
     def append(self, record: Record) -> None:
         self.kept.append(record)
 
-    def tell(self, kind: str, step: int, /, **data: Any) -> None:
+    def emit(self, kind: str, step: int, /, **data: Any) -> None:
         self.kept.append(event(kind, step, **data))
 
-    def tell_durably(self, kind: str, step: int, /, **data: Any) -> None:
+    def emit_durably(self, kind: str, step: int, /, **data: Any) -> None:
         self.durable.append(event(kind, step, **data))
 
 
@@ -77,17 +77,17 @@ def slot(step: int, *losses: float, tolerance: float = 0.0) -> Compared:
 
 def watch(
     folder: Path, layout: Layout, begin: int = 0
-) -> tuple[MachineWatch, Ranks, Book, list[str]]:
-    trainer, book, said = Ranks(layout, begin), Book(), []
+) -> tuple[RankHealth, Ranks, RunLog, list[str]]:
+    trainer, run_log, said = Ranks(layout, begin), RunLog(), []
     (folder / "journal").mkdir(exist_ok=True)
     attempt: Any = SimpleNamespace(
-        book=book, view=SimpleNamespace(say=said.append), clock=FakeClock(),
+        run_log=run_log, view=SimpleNamespace(say=said.append), clock=FakeClock(),
         folder=RunFolder(folder),
     )  # fmt: skip
-    return MachineWatch(attempt, trainer, trainer), trainer, book, said  # type: ignore[arg-type]
+    return RankHealth(attempt, trainer, trainer), trainer, run_log, said  # type: ignore[arg-type]
 
 
-def see(machines: MachineWatch, trainer: Ranks, *compared: Compared) -> Event:
+def see(machines: RankHealth, trainer: Ranks, *compared: Compared) -> Event:
     trainer.told = list(compared)
     trainer.position.step = compared[-1].step
     return machines.judged(event("compared", compared[-1].step, what=compared[-1].what))
@@ -96,7 +96,7 @@ def see(machines: MachineWatch, trainer: Ranks, *compared: Compared) -> Event:
 def test_a_rank_that_is_wrong_ends_the_run_and_its_verdict_is_on_the_medium_first(
     tmp_path: Path,
 ) -> None:
-    machines, trainer, book, said = watch(tmp_path, Layout(replicate=4))
+    machines, trainer, run_log, said = watch(tmp_path, Layout(replicate=4))
     assert see(machines, trainer, slot(10, 2.0, 2.0, 2.0, 2.0)).data["sound"] is True
     machines.act()
     assert see(machines, trainer, slot(20, 2.0, 2.0, 2.5, 2.0)).data["sound"] is False
@@ -104,7 +104,7 @@ def test_a_rank_that_is_wrong_ends_the_run_and_its_verdict_is_on_the_medium_firs
         machines.act()
     assert (raised.value.exit_code, raised.value.title) == (ExitCode.FAILED, "SilentCorruption")
     assert int(raised.value.exit_code) == 1
-    (verdict,) = book.durable
+    (verdict,) = run_log.durable
     data = {key: verdict.data[key] for key in ("kind", "ranks", "nodes", "sound_step")}
     assert data == {"kind": "corrupt", "ranks": [2], "nodes": ["node1"], "sound_step": 10}
     assert "silent corruption" in said[-1]
@@ -114,24 +114,24 @@ def test_a_rank_that_is_wrong_ends_the_run_and_its_verdict_is_on_the_medium_firs
 def test_two_that_differ_are_given_the_same_data_once_more_and_nobody_is_accused(
     tmp_path: Path, again: float, how: str
 ) -> None:
-    machines, trainer, book, _ = watch(tmp_path, Layout(replicate=2))
+    machines, trainer, run_log, _ = watch(tmp_path, Layout(replicate=2))
     trainer.again = [slot(20, 2.0, again)]
     see(machines, trainer, slot(20, 2.0, 2.5))
     with pytest.raises(SilentCorruption, match=rf"rank 0 or 1: .*{how}"):
         machines.act()
-    (verdict,) = book.durable
+    (verdict,) = run_log.durable
     assert (verdict.data["ranks"], verdict.data["among"]) == ([], [0, 1])
     assert verdict.data["sound_step"] is None
 
 
 def test_after_a_rollback_what_was_sound_later_is_not_gone_back_to(tmp_path: Path) -> None:
-    machines, trainer, book, _ = watch(tmp_path, Layout(replicate=3))
+    machines, trainer, run_log, _ = watch(tmp_path, Layout(replicate=3))
     for step in (10, 20, 30):
         see(machines, trainer, slot(step, 2.0, 2.0, 2.0))
     see(machines, trainer, slot(25, 2.0, 2.0, 2.5))
     with pytest.raises(SilentCorruption):
         machines.act()
-    assert book.durable[0].data["sound_step"] == 20
+    assert run_log.durable[0].data["sound_step"] == 20
 
 
 def test_what_an_earlier_attempt_found_sound_still_is(tmp_path: Path) -> None:
@@ -141,11 +141,11 @@ def test_what_an_earlier_attempt_found_sound_still_is(tmp_path: Path) -> None:
     for step, sound in ((10, True), (20, True), (30, False)):
         journal.append(event("compared", step, what="slot", sound=sound))
     journal.close()
-    machines, trainer, book, _ = watch(tmp_path, Layout(replicate=3), begin=25)
+    machines, trainer, run_log, _ = watch(tmp_path, Layout(replicate=3), begin=25)
     see(machines, trainer, slot(26, 2.5, 2.0, 2.0))
     with pytest.raises(SilentCorruption):
         machines.act()
-    assert (book.durable[0].data["ranks"], book.durable[0].data["sound_step"]) == ([0], 20)
+    assert (run_log.durable[0].data["ranks"], run_log.durable[0].data["sound_step"]) == ([0], 20)
 
 
 def test_tensor_ranks_of_one_layer_cannot_be_told_apart() -> None:
@@ -169,13 +169,13 @@ def test_where_bits_need_not_be_equal_a_small_difference_is_none() -> None:
 
 
 def test_a_straggler_is_told_to_people_and_to_the_supervisor(tmp_path: Path) -> None:
-    machines, trainer, book, said = watch(tmp_path, Layout(replicate=4))
+    machines, trainer, run_log, said = watch(tmp_path, Layout(replicate=4))
     for begin in range(1, 97, 8):
         steps = range(begin, begin + 8)
         trainer.pace = [(n, (1.0 + n % 3 / 100, 1.01, 1.25, 1.0)) for n in steps]
         machines.act()
-    (finding,) = [record for record in book.kept if isinstance(record, Finding)]
-    verdict = book.kept[-1]
+    (finding,) = [record for record in run_log.kept if isinstance(record, Finding)]
+    verdict = run_log.kept[-1]
     assert isinstance(verdict, Event)
     assert (finding.kind, finding.subject, finding.severity) == ("straggler", "rank 2", "warning")
     assert finding.step <= 72
@@ -189,15 +189,15 @@ def test_a_straggler_is_told_to_people_and_to_the_supervisor(tmp_path: Path) -> 
 
 
 def test_stages_of_a_pipeline_are_no_peers(tmp_path: Path) -> None:
-    machines, trainer, book, _ = watch(tmp_path, Layout(pipeline=2, replicate=2))
+    machines, trainer, run_log, _ = watch(tmp_path, Layout(pipeline=2, replicate=2))
     trainer.pace = [(step, (1.0, 1.01, 1.5, 1.51)) for step in range(1, 200)]
     machines.act()
-    assert [record.kind for record in book.kept] == ["machine-watch"]
+    assert [record.kind for record in run_log.kept] == ["machine-watch"]
 
 
 def test_what_is_watched_is_said_once_and_again_when_it_changes(tmp_path: Path) -> None:
-    _, _, book, said = watch(tmp_path, Layout(pipeline=2))
-    (told,) = book.kept
+    _, _, run_log, said = watch(tmp_path, Layout(pipeline=2))
+    (told,) = run_log.kept
     assert (told.kind, told.data["stragglers"], told.data["weights"], told.data["numbers"]) == (
         "machine-watch", False, False, False,
     )  # fmt: skip

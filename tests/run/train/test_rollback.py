@@ -22,10 +22,15 @@ from longhaul.logbook.requests import new_request, pending, submit
 from longhaul.logbook.segments import read_segments
 from longhaul.run.commands.trained import open_trained
 from longhaul.run.train import request_handler
-from longhaul.run.train.control_requests import ask_fork, ask_note, ask_rollback, ask_set
+from longhaul.run.train.control_requests import (
+    request_fork,
+    request_note,
+    request_rollback,
+    request_set,
+)
 from longhaul.run.train.launch import Start, start
 from longhaul.run.train.rollback import Recovery
-from longhaul.run.train.run_history import read_past
+from longhaul.run.train.run_history import read_run_history
 from longhaul.store.catalogue import catalogue
 from longhaul.train.trainer import Trainer
 from small_runs import FEW_HELD_OUT
@@ -130,7 +135,7 @@ def test_a_live_run_goes_back_and_ends_in_the_bytes_of_one_that_never_did(
     plain.train(16)
     assert room.state() == plain.state()
     assert {c.step for c in catalogue(room.folder.checkpoints)} == {5, 10, 15, 16}
-    assert read_past(room.folder).steps_made == 16
+    assert read_run_history(room.folder).steps_made == 16
 
 
 def test_what_was_poisoned_is_saved_anew_at_the_same_step(room: Room) -> None:
@@ -153,9 +158,9 @@ def test_a_rollback_poisons_all_that_was_ever_saved_beyond_it_and_a_tier_may_hol
                  data={"checkpoint": step, "health": word, "manifest": manifest})
         for step, word, manifest in words
     )  # fmt: skip
-    book = SimpleNamespace(folder=room.folder, ledger=SimpleNamespace(state=ledger))
+    run_log = SimpleNamespace(folder=room.folder, ledger=SimpleNamespace(state=ledger))
     tiers = SimpleNamespace(any=True, unpoisoned=lambda recorded: {(5, "kept"), (15, "unknown")})
-    recovery = Recovery(book, {}, RealClock(), print, tiers)
+    recovery = Recovery(run_log, {}, RealClock(), print, tiers)
     assert recovery._beyond(6) == [[10, "first"], [10, "second"], [15, "unknown"]]
 
 
@@ -246,7 +251,7 @@ def test_where_no_checkpoint_is_left_to_go_on_from_the_reason_is_said(room: Room
 
 def test_a_run_that_rests_goes_back_when_it_is_next_started(room: Room, plain: Room) -> None:
     room.train(12)
-    said = ask_rollback("drill", room.path, 5, "too far", 0)
+    said = request_rollback("drill", room.path, 5, "too far", 0)
     assert "when it is next started" in said
     room.train(12)
     assert [r.step for r in room.steps()] == [*range(1, 13), *range(6, 13)]
@@ -257,7 +262,7 @@ def test_a_run_that_rests_goes_back_when_it_is_next_started(room: Room, plain: R
 
 def test_stopping_where_a_rollback_led_saves_there(room: Room) -> None:
     room.train(10)
-    ask_rollback("drill", room.path, 8, "", 0)
+    request_rollback("drill", room.path, 8, "", 0)
     view = Watcher({6: room.ask("stop")})
     typed = Start("drill", runs=room.path, prepared=room.prepared)
     assert start(typed, view) is ExitCode.START_AGAIN
@@ -430,8 +435,8 @@ def test_a_fork_may_begin_the_schedule_anew(room: Room) -> None:
 def test_a_fork_of_a_finished_run_goes_on_when_it_is_next_started(room: Room) -> None:
     room.train(10)
     with pytest.raises(UsageError, match="has made steps up to 10"):
-        ask_fork("drill", room.path, 11, [], [], "", 0)
-    ask_fork("drill", room.path, 5, ["optim.lr=1e-5"], ["optimizer"], "plan B", 0)
+        request_fork("drill", room.path, 11, [], [], "", 0)
+    request_fork("drill", room.path, 5, ["optim.lr=1e-5"], ["optimizer"], "plan B", 0)
     room.train(10)
     assert {r.learning_rate for r in room.steps()[12:]} == {1e-5}
     assert room.steps()[-1].segment == "2.00"
@@ -440,13 +445,13 @@ def test_a_fork_of_a_finished_run_goes_on_when_it_is_next_started(room: Room) ->
 def test_what_a_resting_run_could_not_grant_is_refused_when_asked(room: Room) -> None:
     room.train(12, "checkpoint.keep_last=1", "recover.probation_steps=100")
     with pytest.raises(UsageError, match="nothing to go back to"):
-        ask_rollback("drill", room.path, 12, "", 0)
+        request_rollback("drill", room.path, 12, "", 0)
     with pytest.raises(UsageError, match="has no state of that step or before left"):
-        ask_rollback("drill", room.path, 3, "", 0)
+        request_rollback("drill", room.path, 3, "", 0)
     with pytest.raises(UsageError, match="has no state of that step or before left"):
-        ask_fork("drill", room.path, 3, [], [], "", 0)
+        request_fork("drill", room.path, 3, [], [], "", 0)
     with pytest.raises(UsageError, match="reset brain: not one of optimizer"):
-        ask_fork("drill", room.path, 12, [], ["brain"], "", 0)
+        request_fork("drill", room.path, 12, [], ["brain"], "", 0)
     assert not pending(room.folder)
 
 
@@ -454,7 +459,7 @@ def test_what_nobody_can_mean_is_refused_when_typed(room: Room) -> None:
     room.train(6)
 
     def change(path_and_value: str, force: bool = False) -> str:
-        return ask_set("drill", room.path, path_and_value, "", 0, force=force)
+        return request_set("drill", room.path, path_and_value, "", 0, force=force)
 
     with pytest.raises(UsageError, match="--force"):
         change("optim.lr=1e30")
@@ -463,11 +468,11 @@ def test_what_nobody_can_mean_is_refused_when_typed(room: Room) -> None:
     with pytest.raises(RecipeError, match=r"-1 is not > 0.0 \(optim.lr=-1\)"):
         change("optim.lr=-1")
     with pytest.raises(RecipeError, match=r"\(--set optim.lr=-1\)"):
-        ask_fork("drill", room.path, 5, ["optim.lr=-1"], [], "", 0)
+        request_fork("drill", room.path, 5, ["optim.lr=-1"], [], "", 0)
     with pytest.raises(UsageError, match=r"optim\.lr: given twice"):
-        ask_fork("drill", room.path, 5, ["optim.lr=1e-3", "optim.lr=1e-4"], [], "", 0)
+        request_fork("drill", room.path, 5, ["optim.lr=1e-3", "optim.lr=1e-4"], [], "", 0)
     with pytest.raises(UsageError, match="without a word"):
-        ask_note("drill", room.path, "\n ", 0)
+        request_note("drill", room.path, "\n ", 0)
     assert not pending(room.folder)
     change("optim.lr=1e-9", force=True)
     room.train(7)

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from longhaul.core.clocks import FakeClock, TimeBooks
+from longhaul.core.clocks import FakeClock, TimeBuckets
 from longhaul.core.errors import ExitCode, NotOwner
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.lease import Lease, acquire, join, leave_behind
 from longhaul.logbook.ledger import LedgerState, load_ledger
-from longhaul.run.train.run_history import read_past
-from longhaul.run.train.run_log import Book
+from longhaul.run.train.run_history import read_run_history
+from longhaul.run.train.run_log import RunLog
 from longhaul.supervise.history import Chronicle
 
 
@@ -19,26 +19,26 @@ def folder(tmp_path: Path) -> RunFolder:
     return create_run(tmp_path / "trial", FakeClock())
 
 
-def book_of(folder: RunFolder, lease: Lease) -> Book:
+def book_of(folder: RunFolder, lease: Lease) -> RunLog:
     clock = FakeClock()
-    return Book(folder, lease, read_past(folder), clock, TimeBooks(clock))
+    return RunLog(folder, lease, read_run_history(folder), clock, TimeBuckets(clock))
 
 
-def set_lr(book: Book, value: float) -> None:
-    book.decide("set", 5, {"path": "optim.lr", "value": value}, who="anna", reason="")
+def set_lr(run_log: RunLog, value: float) -> None:
+    run_log.decide("set", 5, {"path": "optim.lr", "value": value}, who="anna", reason="")
 
 
 def test_a_fenced_attempt_decides_nothing_and_learns_that_it_must_end(folder: RunFolder) -> None:
     clock = FakeClock()
-    book = book_of(folder, acquire(folder, clock))
-    set_lr(book, 1e-3)
+    run_log = book_of(folder, acquire(folder, clock))
+    set_lr(run_log, 1e-3)
     leave_behind(folder, 2, clock)
     with pytest.raises(NotOwner, match="another attempt has taken this run over") as raised:
-        set_lr(book, 3.0)
+        set_lr(run_log, 3.0)
     assert raised.value.exit_code is ExitCode.START_AGAIN
-    assert book.ledger.state.overrides_at(5) == {"optim.lr": 1e-3}, "nor is it applied"
-    book.tell("note", 5, text="what it records of itself may help whoever looks for the cause")
-    book.close()
+    assert run_log.ledger.state.overrides_at(5) == {"optim.lr": 1e-3}, "nor is it applied"
+    run_log.emit("note", 5, text="what it records of itself may help whoever looks for the cause")
+    run_log.close()
     next_attempt = book_of(folder, join(folder, 2, clock))
     assert next_attempt.ledger.state.overrides_at(5) == {"optim.lr": 1e-3}
     assert load_ledger(folder)[0].decisions == 1

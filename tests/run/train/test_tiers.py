@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from longhaul.config.load import load_recipe
-from longhaul.core.clocks import RealClock, TimeBooks
+from longhaul.core.clocks import RealClock, TimeBuckets
 from longhaul.core.errors import ExitCode, NeedsPerson, RecipeError
 from longhaul.core.records import Decision
 from longhaul.logbook.folder import RunFolder
@@ -39,7 +39,7 @@ class Room:
         options = [f"checkpoint.remote={[str(remote) for remote in self.remotes]}"]
         self.recipe = load_recipe("quickstart", options if remotes else []).recipe
         self.made: list[Tiers] = []
-        self.books = TimeBooks(CLOCK)
+        self.time_buckets = TimeBuckets(CLOCK)
 
     def tiers(self) -> Tiers:
         """Those of a new attempt."""
@@ -67,10 +67,12 @@ class Room:
         assert tiers.unsent() == ""
 
     def candidates(self, tiers: Tiers) -> Iterator[int]:
-        def tell(kind: str, step: int, **data: Any) -> None:
+        def emit(kind: str, step: int, **data: Any) -> None:
             self.told.append((kind, step, data))
 
-        for checkpoint in tiers.candidates(self.recorded, self.said.append, tell, self.books):
+        for checkpoint in tiers.candidates(
+            self.recorded, self.said.append, emit, self.time_buckets
+        ):
             assert checkpoint.path.parent == self.folder.checkpoints
             yield checkpoint.step
 

@@ -25,7 +25,7 @@ TINY = (
     "checkpoint.snapshot_interval_steps=10", "monitor.gauge_interval_steps=5",
 )  # fmt: skip
 STEPS, WHEN = 200, 110
-Asked = dict[int, tuple[str, dict[str, Any]]]
+RunSpec = dict[int, tuple[str, dict[str, Any]]]
 
 
 class Killed(BaseException):
@@ -35,7 +35,7 @@ class Killed(BaseException):
 class Insistent(SilentView):
     """Asks for things at steps, as a person at another terminal would; may die at one."""
 
-    def __init__(self, folder: RunFolder, asked: Asked, dies_at: int | None) -> None:
+    def __init__(self, folder: RunFolder, asked: RunSpec, dies_at: int | None) -> None:
         super().__init__()
         self.folder, self.asked, self.dies_at = folder, dict(asked), dies_at
 
@@ -50,7 +50,9 @@ class Insistent(SilentView):
             submit(self.folder, new_request(kind, data, who="anna", reason="try", clock=clock))
 
 
-def train(room, *options: str, asked: Asked | None = None, dies_at: int | None = None) -> ExitCode:
+def train(
+    room, *options: str, asked: RunSpec | None = None, dies_at: int | None = None
+) -> ExitCode:
     return room.train(STEPS, *options, view=Insistent(room.folder, asked or {}, dies_at))
 
 
@@ -88,7 +90,7 @@ def setting(path: str, value: Any, force: bool = True) -> tuple[str, dict[str, A
     ],
     ids=["rate", "two settings", "another optimizer", "fork"],
 )
-def test_a_run_that_somebody_spoils_ends_as_if_nobody_had(room, left_alone, asked: Asked) -> None:
+def test_a_run_that_somebody_spoils_ends_as_if_nobody_had(room, left_alone, asked: RunSpec) -> None:
     assert train(room, asked=asked) is ExitCode.FINISHED, room.said
     (decision,) = recoveries(room)
     assert decision.data["actions"] == ["rollback", "undo"], room.said

@@ -6,7 +6,7 @@ from longhaul.core.clocks import FakeClock
 from longhaul.core.records import Event
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.journal import Journal
-from longhaul.run.train.run_history import read_past
+from longhaul.run.train.run_history import read_run_history
 from longhaul.supervise.history import Chronicle, unbooked
 from longhaul.supervise.nodes.history import left_out, node_events, node_failures, spans
 
@@ -27,7 +27,7 @@ def ended(cause: str, reached: int | None, **more) -> dict:
 
 def write(folder: RunFolder, attempt: int, kind: str, data: dict) -> None:
     chronicle = Chronicle(folder, attempt, FakeClock())
-    chronicle.tell(kind, 0, data, {})
+    chronicle.emit(kind, 0, data, {})
     chronicle.close()
 
 
@@ -60,16 +60,16 @@ def test_failures_and_suspicions_are_remembered_by_the_next_supervisor(folder) -
 def test_what_is_said_of_nodes_books_no_second_and_makes_no_run_begun(folder) -> None:
     clock = FakeClock()
     chronicle = Chronicle(folder, 1, clock)
-    chronicle.tell("attempt-began", 0, began("a"), {})
+    chronicle.emit("attempt-began", 0, began("a"), {})
     chronicle.close()
-    assert not read_past(folder).begun
+    assert not read_run_history(folder).begun
     assert unbooked(folder, 1, began=clock.wall() - 5, now=clock.wall()) == {"start-up": 5.0}
-    pilot = Journal(folder, 1)
-    pilot.append(Event(kind="note", attempt=1, time=clock.wall()))
-    pilot.close()
+    leader = Journal(folder, 1)
+    leader.append(Event(kind="note", attempt=1, time=clock.wall()))
+    leader.close()
     first = clock.wall()
     clock.advance(30)
     chronicle = Chronicle(folder, 1, clock)
-    chronicle.tell("node-probed", 0, {}, {})
+    chronicle.emit("node-probed", 0, {}, {})
     chronicle.close()
     assert unbooked(folder, 1, began=0.0, now=first + 40) == {"detection": 40.0}

@@ -11,10 +11,10 @@ from longhaul.core.clocks import FakeClock
 from longhaul.logbook.folder import create_run
 from longhaul.parallel.layout import Layout
 from longhaul.supervise.causes import load_signatures
-from longhaul.supervise.nodes import lookout as lookout_module
+from longhaul.supervise.nodes import health_monitor as lookout_module
 from longhaul.supervise.nodes.fleet import Fleet
+from longhaul.supervise.nodes.health_monitor import NodeHealthMonitor, Sight
 from longhaul.supervise.nodes.ledger import NodeEvent, append, read
-from longhaul.supervise.nodes.lookout import Lookout, Sight
 from longhaul.supervise.nodes.placement import NodePlan
 
 
@@ -29,7 +29,7 @@ class Held:
 class Scene:
     """Two nodes that train, and their counters."""
 
-    lookout: Lookout
+    health_monitor: NodeHealthMonitor
     fleet: Fleet
     clock: FakeClock
     counters: Path
@@ -39,11 +39,11 @@ class Scene:
         body = {"corrected": corrected, "uncorrected": uncorrected}
         self.counters.write_text(json.dumps(body))
         self.clock.advance(61)
-        sight, deadline = self.lookout.look(), time.monotonic() + 60
-        while sight == Sight() and self.lookout._counting:
+        sight, deadline = self.health_monitor.look(), time.monotonic() + 60
+        while sight == Sight() and self.health_monitor._counting:
             assert time.monotonic() < deadline
             time.sleep(0.005)
-            sight = self.lookout.look()
+            sight = self.health_monitor.look()
         return sight
 
 
@@ -60,7 +60,7 @@ def scene(tmp_path: Path, monkeypatch):
     plan = NodePlan((NodeSection(name="a"), imitated), Layout(2), 8, tmp_path, shared=False)
     fleet = Fleet(folder, plan, Held(), clock, lambda text: None)
     assert fleet.muster(lambda seconds: True) is not None
-    watch = Lookout(fleet, 1, load_signatures(), clock, lambda text: None)
+    watch = NodeHealthMonitor(fleet, 1, load_signatures(), clock, lambda text: None)
     yield Scene(watch, fleet, clock, counters)
     watch.close()
 
@@ -89,18 +89,18 @@ def test_lost_memory_ends_the_attempt_and_names_the_node(scene) -> None:
 
 
 def test_a_person_cordons_a_node_that_trains_and_it_is_left_at_the_next_checkpoint(scene) -> None:
-    assert scene.lookout.look() == Sight()
+    assert scene.health_monitor.look() == Sight()
     word = NodeEvent(kind="cordoned", parts=("board:B",), host="b", time=scene.clock.wall(),
                      reason="it smells burnt", who="ann")  # fmt: skip
     append(scene.fleet.plan.ledger, word)
-    assert scene.lookout.look() == Sight(), "not before it looks again"
+    assert scene.health_monitor.look() == Sight(), "not before it looks again"
     scene.clock.advance(11)
-    drain = scene.lookout.look().drain
+    drain = scene.health_monitor.look().drain
     assert drain is not None
     assert drain.reason == "b has been cordoned by ann: it smells burnt"
     assert not drain.at_once
     scene.clock.advance(11)
-    assert scene.lookout.look().drain is None, "once"
+    assert scene.health_monitor.look().drain is None, "once"
     world = scene.fleet.muster(lambda seconds: True)
     assert world is not None
     assert world.names == ("a",)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from longhaul.supervise.nodes.ledger import Node, NodeEvent
 from longhaul.supervise.nodes.reputation import (
     CORRECTED_PER_HOUR,
-    Judgement,
+    HealthMonitor,
     WorldSpan,
     admit,
     after_corrected_errors,
@@ -69,7 +69,7 @@ def test_an_uncorrectable_error_cordons_for_good_and_the_gpu_alone_if_it_is_know
     cordoned = NodeEvent(kind="cordoned", parts=one.parts, host=A.host, time=NOW - 900 * DAY)
     assert admit(A, [cordoned], NOW).verdict == "refuse"
     assert admit(Node("host-a", ("another",), A.board), [cordoned], NOW).verdict == "probe"
-    assert after_failure(A, "cuda-error", "probe") == Judgement("none")
+    assert after_failure(A, "cuda-error", "probe") == HealthMonitor("none")
 
 
 def test_corrected_errors_that_pile_up_drain_the_node_and_old_ones_do_not() -> None:
@@ -107,7 +107,7 @@ def test_a_newcomer_after_whose_arrival_the_job_hangs_is_evicted() -> None:
     ids=["nothing", "first world", "no hang", "proven", "same nodes", "fewer", "unproven before"],
 )  # fmt: skip
 def test_nobody_is_evicted_for_what_was_there_before(worlds: list[WorldSpan]) -> None:
-    assert after_hang(worlds) == Judgement("none")
+    assert after_hang(worlds) == HealthMonitor("none")
 
 
 def test_of_several_newcomers_the_one_that_did_not_arrive_goes_else_all() -> None:

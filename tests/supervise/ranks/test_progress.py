@@ -2,7 +2,7 @@ import os
 import time
 from pathlib import Path
 
-from longhaul.core.clocks import FakeClock, TimeBooks
+from longhaul.core.clocks import FakeClock, TimeBuckets
 from longhaul.logbook.folder import RunFolder
 from longhaul.supervise.ranks.progress import (
     Progress,
@@ -55,7 +55,7 @@ def test_the_books_of_time_tell_the_phase(tmp_path: Path, monkeypatch) -> None:
         ("start-up", "start-up"), ("training", "step"), ("data_wait", "step"),
         ("checkpoint_stall", "save"), ("evaluation", "evaluation"), ("compile", "compile"),
     ):  # fmt: skip
-        file.booked(bucket)
+        file.track(bucket)
         said = read_progress(path)
         assert (said.phase, said.step) == (phase, 7)
         signs.append(said.sign)
@@ -64,11 +64,11 @@ def test_the_books_of_time_tell_the_phase(tmp_path: Path, monkeypatch) -> None:
 
 def test_books_tell_who_watches_them_what_they_are_switched_to() -> None:
     seen = []
-    books = TimeBooks(FakeClock(), "restart", watcher=seen.append)
-    with books.booked("evaluation"):
+    time_buckets = TimeBuckets(FakeClock(), "restart", watcher=seen.append)
+    with time_buckets.track("evaluation"):
         pass
-    books.switch("training")
-    books.drain()
+    time_buckets.switch("training")
+    time_buckets.drain()
     assert seen == ["evaluation", "restart", "training"]
 
 
@@ -78,12 +78,12 @@ def test_a_long_phase_gives_signs_of_life_where_the_books_say_so(
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     file = ProgressFile(tmp_path / "0.progress")
-    books = TimeBooks(FakeClock(), "training", watcher=file.booked)
-    with books.booked("evaluation"):
+    time_buckets = TimeBuckets(FakeClock(), "training", watcher=file.track)
+    with time_buckets.track("evaluation"):
         signs = []
         for _ in range(3):
             now[0] += 5.0
-            books.alive()
+            time_buckets.alive()
             said = read_progress(tmp_path / "0.progress")
             assert said is not None
             signs.append((said.phase, said.sign))
@@ -99,12 +99,12 @@ def test_a_thousand_signs_in_a_moment_are_written_once(tmp_path: Path, monkeypat
     written = []
     monkeypatch.setattr(os, "pwrite", lambda _, line, at: written.append(line))
     file = ProgressFile(tmp_path / "0.progress")
-    books = TimeBooks(FakeClock(), "training", watcher=file.booked)
-    books.alive()
+    time_buckets = TimeBuckets(FakeClock(), "training", watcher=file.track)
+    time_buckets.alive()
     written.clear()
     for _ in range(1000):
         now[0] += 0.0005
-        books.alive()
+        time_buckets.alive()
     assert 1 <= len(written) <= 5
 
 

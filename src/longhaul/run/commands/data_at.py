@@ -9,7 +9,7 @@ from longhaul.data.verification import text_of
 from longhaul.logbook.folder import RunFolder, open_run
 from longhaul.logbook.ledger import LedgerState, fold
 from longhaul.logbook.reading import read_journal
-from longhaul.logbook.run_spec import read_asked
+from longhaul.logbook.run_spec import read_run_spec
 from longhaul.run.diagnose.saved_batch import slots_of
 
 
@@ -21,7 +21,7 @@ def documents_at(run: str, runs: Path, step: int, attempt: int | None) -> Iterat
     """
     folder = open_run(run, runs)
     record, ledger = _find(folder, step, attempt)
-    recipe = read_asked(folder).settings()
+    recipe = read_run_spec(folder).settings()
     dataset = text_of(folder)
     yield (
         f"step {record.step}, attempt {record.attempt}, segment {record.segment}: "

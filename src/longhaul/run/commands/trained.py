@@ -18,7 +18,7 @@ from longhaul.data.dataset import Dataset
 from longhaul.data.verification import text_of
 from longhaul.logbook.folder import RunFolder, open_run
 from longhaul.logbook.ledger import load_ledger
-from longhaul.logbook.run_spec import read_asked
+from longhaul.logbook.run_spec import read_run_spec
 from longhaul.model.compiling import refuse_without_compiler
 from longhaul.model.gpt import GPT
 from longhaul.parallel.device import own_device, settle_torch
@@ -112,7 +112,7 @@ def open_trained(run: str, runs: Path, step: int | None) -> Trained:
         RefusedCheckpoint: the checkpoint is damaged.
     """
     folder = open_run(run, runs)
-    recipe = read_asked(folder).settings()
+    recipe = read_run_spec(folder).settings()
     entries = catalogue(folder.checkpoints)
     ledger, _ = load_ledger(folder)
     usable = newest_usable(entries, health_now(entries, ledger.checkpoint_health))

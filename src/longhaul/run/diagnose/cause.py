@@ -38,7 +38,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Means:
+class RemedyOptions:
     """Where else a step may be computed; what is None is skipped, and said to be."""
 
     witness: Elsewhere | str | None = None
@@ -70,7 +70,7 @@ def diagnose(
     runs: Path = Path("runs"),
     *,
     attempt: int | None = None,
-    means: Means = Means(),
+    means: RemedyOptions = RemedyOptions(),
     symptom: Symptom | None = None,
     say: Say = lambda line: None,
 ) -> Diagnosed:
@@ -120,7 +120,7 @@ class _RecordedSearch(CauseSearch):
         self,
         recorded: Recorded,
         device: torch.device,
-        means: Means,
+        means: RemedyOptions,
         symptom: Symptom | None,
         changed: tuple[str, ...],
         say: Say,

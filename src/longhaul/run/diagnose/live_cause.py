@@ -16,7 +16,7 @@ from longhaul.recover.plan import Plan, Safe
 from longhaul.run.diagnose.live_search import NoReplay, Question, look_into, unknown
 from longhaul.run.diagnose.recorded import figures_of
 from longhaul.run.diagnose.search import symptom_in_words
-from longhaul.run.train.run_log import Book
+from longhaul.run.train.run_log import RunLog
 from longhaul.train.orders import Order
 from longhaul.train.trainer import Trainer
 
@@ -80,15 +80,15 @@ class LiveCause:
     """Looks for causes with the live trainer.
 
     Args:
-        book: verdicts are told there; its folder has the checkpoints.
+        run_log: verdicts are told there; its folder has the checkpoints.
         say: tells a person.
         stop_wanted: the run has to stop soon, and nothing more is looked into.
     """
 
     def __init__(
-        self, book: Book, say: Callable[[str], None], stop_wanted: Callable[[], bool]
+        self, run_log: RunLog, say: Callable[[str], None], stop_wanted: Callable[[], bool]
     ) -> None:
-        self._book = book
+        self._run_log = run_log
         self._say = say
         self._stop_wanted = stop_wanted
         self._known: tuple[tuple[str, str, int], Verdict] | None = None
@@ -117,7 +117,7 @@ class LiveCause:
         else:
             self._say(f"step {step:>6}  what is the cause? {symptom_in_words(question.symptom)}")
             verdict, figures = self._look_into(question, trainer)
-        self._book.tell(
+        self._run_log.emit(
             EventKind.CAUSE, step, cause=verdict.cause, rung=verdict.rung, reason=verdict.sentence,
             evidence=dict(verdict.evidence), **figures,
         )  # fmt: skip
@@ -127,4 +127,4 @@ class LiveCause:
 
     def _look_into(self, question: Question, trainer: Trainer) -> tuple[Verdict, dict[str, Any]]:
         trainer.coordinator.order(FindCause(question))
-        return look_into(question, trainer, self._book.folder.checkpoints, self._stop_wanted)
+        return look_into(question, trainer, self._run_log.folder.checkpoints, self._stop_wanted)

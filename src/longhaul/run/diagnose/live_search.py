@@ -38,7 +38,7 @@ from longhaul.run.diagnose.search import (
 )
 from longhaul.store.catalogue import checkpoint_path
 from longhaul.store.manifest import RefusedCheckpoint
-from longhaul.train.loan import Loan
+from longhaul.train.borrowed_step import BorrowedStep
 from longhaul.train.trainer import Trainer
 
 LIVE_RATES = tuple(0.5 * 0.25**n for n in range(7))
@@ -100,10 +100,10 @@ def look_into(
     """
     control = None if trainer.ranks is None else trainer.ranks.control
     try:
-        loan = _lent(trainer, control)
+        borrowed_step = _lent(trainer, control)
     except NoReplay as why:
         return unknown(why), {}
-    search = LiveSearch(question, trainer, loan, checkpoints, stop_wanted)
+    search = LiveSearch(question, trainer, borrowed_step, checkpoints, stop_wanted)
     try:
         verdict = search.find()
     except Exception as error:
@@ -112,7 +112,7 @@ def look_into(
         verdict = unknown(error)
     finally:
         # What fails here does end the attempt: nobody goes on from half a state.
-        trainer.take_back(loan)
+        trainer.return_step(borrowed_step)
     return verdict, search.figures()
 
 
@@ -122,22 +122,24 @@ def unknown(error: Exception) -> Verdict:
     return Verdict("undetermined", "", f"it could not be looked for: {said}")
 
 
-def _lent(trainer: Trainer, control: Control | None) -> Loan:
+def _lent(trainer: Trainer, control: Control | None) -> BorrowedStep:
     """The live step of every rank, or of none.
 
     Raises:
         NoReplay: it is not lent.
     """
-    loan, why = None, "another rank does not lend its step"
+    borrowed_step, why = None, "another rank does not lend its step"
     try:
-        loan = trainer.lend(_COPIES)
+        borrowed_step = trainer.borrow_step(_COPIES)
     except Exception as error:  # noqa: BLE001 (no recovery fails for want of a cause)
         why = f"{type(error).__name__}: {error}"
-    lent_by_all = loan is not None if control is None else control.agree(loan is not None)
-    if loan is not None and lent_by_all:
-        return loan
-    if loan is not None:
-        trainer.take_back(loan)
+    lent_by_all = (
+        borrowed_step is not None if control is None else control.agree(borrowed_step is not None)
+    )
+    if borrowed_step is not None and lent_by_all:
+        return borrowed_step
+    if borrowed_step is not None:
+        trainer.return_step(borrowed_step)
     raise NoReplay(why)
 
 
@@ -151,7 +153,7 @@ class LiveSearch(CauseSearch):
         self,
         question: Question,
         trainer: Trainer,
-        loan: Loan,
+        borrowed_step: BorrowedStep,
         checkpoints: Path,
         stop_wanted: Callable[[], bool],
     ) -> None:
@@ -161,10 +163,10 @@ class LiveSearch(CauseSearch):
         self._ledger: LedgerState = trainer.ledger
         self._snapshots = trainer.snapshots
         self._control = None if trainer.ranks is None else trainer.ranks.control
-        self._loan = loan
+        self._borrowed_step = borrowed_step
         self._checkpoints = checkpoints
         self._stop_wanted = stop_wanted
-        self.replayer = Replayer(loan.step, trainer.settings)
+        self.replayer = Replayer(borrowed_step.step, trainer.settings)
         self._spent = 0
 
     def find(self) -> Verdict:
@@ -264,7 +266,7 @@ class LiveSearch(CauseSearch):
         with self.replayer.in_plain_form():
             for bundle, here in zip(self.captured(), ladder.here, strict=True):
                 inputs = self._inputs(here[0].step, here[-1].step)
-                parts = 1 if self._loan.step.device.type == "cpu" else _CUT
+                parts = 1 if self._borrowed_step.step.device.type == "cpu" else _CUT
                 plain = (_in_parts(given, parts) for given in inputs)
                 found.append(self._replay(bundle, plain, len(here)))
         return replace(ladder, beside_plain=ladder.here, plain=tuple(found))
@@ -301,7 +303,7 @@ class LiveSearch(CauseSearch):
         origin, replayer = self._question.origin, self.replayer
 
         def parts_for(facts: Mapping[str, Any]) -> Mapping[str, Stateful]:
-            return replayer.parts_for(facts, self._loan.dataset)
+            return replayer.parts_for(facts, self._borrowed_step.dataset)
 
         if origin.where == "memory":
             self._snapshots.hand_back(origin.step, parts_for)
@@ -327,7 +329,7 @@ class LiveSearch(CauseSearch):
                 raise NoReplay("the run has to stop")
             size = record.sequences, record.sequence_length
             request = BatchRequest(record.draw + shift, *size, self._ledger.skips)
-            batch = self._loan.batches.read(request)
+            batch = self._borrowed_step.batches.read(request)
             if not shift and (batch.draw, batch.next_draw) != (record.draw, record.next_draw):
                 raise NoReplay(f"the data of step {record.step:,} is passed over by now")
             yield given_to(record, self._settings, batch, self._ledger.resets)

@@ -16,7 +16,7 @@ from longhaul.core.records import Event, Record
 from longhaul.core.units import Nats, Seconds
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.reading import read_journal
-from longhaul.logbook.run_spec import ask, read_asked, write_asked
+from longhaul.logbook.run_spec import ask, read_run_spec, write_run_spec
 from longhaul.run.drill.fault import Fault, check_faults
 from longhaul.run.drill.incidents import Incident, incidents
 from longhaul.run.drill.laid import Done, lay, read_done
@@ -103,7 +103,7 @@ def set_up_run(
     options = (*_kept_apart(recipe, room, sets, data), *sets)
     asked = ask(recipe, options, data, room / "prepared")
     folder = create_run(room / name, RealClock())
-    write_asked(folder, asked)
+    write_run_spec(folder, asked)
     return folder
 
 
@@ -150,7 +150,7 @@ def drilled_run(
         folder = recipe
     else:
         folder = set_up_run(recipe, room, name, nproc=nproc, sets=sets)
-    check_faults(faults, read_asked(folder).settings())
+    check_faults(faults, read_run_spec(folder).settings())
     lay(folder, faults)
     output = room / f"{folder.name}.log"
     traces, began = Traces(folder, room / f"{folder.name}.tmp"), time.monotonic()

@@ -11,7 +11,7 @@ from longhaul.run.drill.fault import Fault, parse_fault
 from longhaul.run.drill.laid import Done
 from longhaul.supervise.history import WHO as SUPERVISOR
 
-PILOT = "pilot"
+LEADER = "pilot"
 """Rank 0, which judges numbers and checkpoints."""
 SCHEDULER = "scheduler"
 """Who starts the same command again: here the drill."""
@@ -250,7 +250,7 @@ def _decided_by(sign: Sign) -> str:
         EventKind.ATTEMPT_ENDED,
         EventKind.ATTEMPT_STARTED,
     ):
-        return PILOT
+        return LEADER
     return SUPERVISOR if "cause" in sign.data else SCHEDULER
 
 

@@ -105,7 +105,7 @@ def drill_recipe(typed: Typed, room: Path, say: Say) -> list[Verdict]:
         say(f"{name}: {' '.join(map(str, family))}")
         run = drilled_run(plan.set_up(room, name), family, room=room)
         verdicts.append(judge_run(run, alone, family))
-        _tell(verdicts[-1], say)
+        _emit(verdicts[-1], say)
     return verdicts
 
 
@@ -181,7 +181,7 @@ def _left_alone(plan: _Plan, room: Path, say: Say) -> DrilledRun:
     return alone
 
 
-def _tell(verdict: Verdict, say: Say) -> None:
+def _emit(verdict: Verdict, say: Say) -> None:
     for line in verdict.lines():
         say(line)
 
@@ -205,7 +205,7 @@ def _soak(typed: Typed, room: Path, say: Say) -> Verdict:
     )
     run = drilled_run(folder, (), room=room, meanwhile=soak, most_s=4 * typed.soak_s + 600)
     verdict = judge_run(run, alone, soak.laid)
-    _tell(verdict, say)
+    _emit(verdict, say)
     return verdict
 
 

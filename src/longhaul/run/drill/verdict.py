@@ -13,13 +13,13 @@ from longhaul.run.drill.drilled_run import DrilledRun
 from longhaul.run.drill.fault import Fault
 from longhaul.run.drill.incidents import Incident, must_be_noticed
 from longhaul.store.run_differences import Differences, differences
-from longhaul.supervise.causes import last_words
+from longhaul.supervise.causes import last_message
 
 MOST = 1.02
 """Largest validation loss after faults in numbers, as a multiple of the undisturbed run's."""
 _JUDGED = ("slow", "bitflip-weight", "bitflip-grad")
 """Faults that act on what is judged of ranks."""
-_LAST_WORDS: Bytes = 16_384
+_LAST_MESSAGE: Bytes = 16_384
 _WIDTHS = (34, 10, 10, 5, 11)
 
 
@@ -107,7 +107,7 @@ def _ended(
     run: DrilledRun, alone: DrilledRun, exact: bool, found: Differences | None
 ) -> Iterator[str]:
     if run.exit_code != 0:
-        said = last_words(run.output.read_text(errors="replace")[-_LAST_WORDS:])
+        said = last_message(run.output.read_text(errors="replace")[-_LAST_MESSAGE:])
         yield f"it ended with exit code {run.exit_code}: {said} (all it said is in {run.output})"
     if found is None:
         return

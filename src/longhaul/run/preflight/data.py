@@ -28,7 +28,7 @@ from longhaul.data.sources import locate
 from longhaul.data.tokenizer_files import find_tokenizer, load_given
 from longhaul.data.tokenizing import Tokenizer
 from longhaul.data.verification import MEMORY, Verification
-from longhaul.run.preflight.ground import Check, Ground, failed, judged
+from longhaul.run.preflight.preflight_context import Check, PreflightContext, failed, judged
 
 _SAMPLE_BYTES: Bytes = 2_000_000
 """Of all sources together; twenty times what the small twin trains on."""
@@ -41,17 +41,17 @@ _MOST_COMPARED: Bytes = 16 << 30
 _NAME = "data"
 
 
-def check_data(ground: Ground) -> Iterator[Check]:
+def check_data(context: PreflightContext) -> Iterator[Check]:
     """Every source, and the tokenizer if it is a file.
 
     Raises:
         DataError: a source that should be on this machine is not; nothing else can be said then.
     """
-    sources = ground.recipe.data.sources
+    sources = context.recipe.data.sources
     missing = []
     for number, source in enumerate(sources):
         try:
-            check, documents = _look(ground, source, _SAMPLE_BYTES // len(sources))
+            check, documents = _look(context, source, _SAMPLE_BYTES // len(sources))
         except DataError as error:
             if not _is_elsewhere(source):
                 raise
@@ -60,28 +60,28 @@ def check_data(ground: Ground) -> Iterator[Check]:
         if size < _FEWEST_BYTES // len(sources):
             missing.append(number)
         else:
-            _write(ground.sample_of(number), documents)
+            _write(context.sample_of(number), documents)
         yield check
     for turn, number in enumerate(missing):
-        stand_in = _stand_in(ground, turn, len(missing))
-        _write(ground.sample_of(number), stand_in)
-    yield from _tokenizer(ground)
-    yield from _prepared(ground)
+        stand_in = _stand_in(context, turn, len(missing))
+        _write(context.sample_of(number), stand_in)
+    yield from _tokenizer(context)
+    yield from _prepared(context)
 
 
-def _prepared(ground: Ground) -> Iterator[Check]:
+def _prepared(context: PreflightContext) -> Iterator[Check]:
     """What was prepared for this recipe already, compared with its checksums."""
-    if any(map(_is_elsewhere, ground.recipe.data.sources)) or not ground.prepared.is_dir():
+    if any(map(_is_elsewhere, context.recipe.data.sources)) or not context.prepared.is_dir():
         return  # nothing is fetched here
     try:
-        folder = prepared_folder(ground.recipe, ground.prepared, lambda _: None)
+        folder = prepared_folder(context.recipe, context.prepared, lambda _: None)
         if not (folder / MANIFEST).exists():
             return
         verification = Verification(folder, (folder / MEMORY,))
         size = verification.left_bytes
         if size > _MOST_COMPARED:
             told = f"{short_bytes(size)} in {folder} to compare beside training"
-            yield judged(_NAME, f"{told}; `longhaul data lint {ground.name}` compares it now")
+            yield judged(_NAME, f"{told}; `longhaul data lint {context.name}` compares it now")
             return
         verification.compare_all()
     except DataError as error:
@@ -91,17 +91,22 @@ def _prepared(ground: Ground) -> Iterator[Check]:
         yield judged(_NAME, told, compared=size)
 
 
-def _look(ground: Ground, source: SourceSection, most: Bytes) -> tuple[Check, Sequence[Document]]:
-    name, downloads = source_name(source.name, source.path), ground.prepared / "downloads"
+def _look(
+    context: PreflightContext, source: SourceSection, most: Bytes
+) -> tuple[Check, Sequence[Document]]:
+    name, downloads = (
+        source_name(source.name, source.path),
+        context.prepared / "downloads",
+    )
     if _is_elsewhere(source) and not is_here(source.path, downloads):
         names = listed(source.path, "text" if source.format == "auto" else "tokens")
         told = f"{name}: {len(names):,} files answer at {without_secrets(source.path)}; not fetched"
         return judged(_NAME, told, files=len(names)), []
-    corpus = locate(source, ground.recipe.seed, downloads, lambda _: None)
+    corpus = locate(source, context.recipe.seed, downloads, lambda _: None)
     if corpus.token_files:
         told = f"{name}: {len(corpus.token_files)} files of tokens; there is no text to look at"
         return judged(_NAME, told), []
-    breakage = Breakage(name, ground.recipe.data.max_broken_fraction)
+    breakage = Breakage(name, context.recipe.data.max_broken_fraction)
     lint, documents = Lint(), []
     for document in _beginning(corpus.documents(breakage), most):
         lint.see(document)
@@ -116,35 +121,35 @@ def _look(ground: Ground, source: SourceSection, most: Bytes) -> tuple[Check, Se
     return judged(_NAME, told, documents=seen.num_documents, signs=kinds), documents
 
 
-def vocabulary(ground: Ground) -> tuple[int, bool]:
+def vocabulary(context: PreflightContext) -> tuple[int, bool]:
     """Tokens of the run's vocabulary, and whether that is known for certain."""
     with suppress(LonghaulError):
-        given = _given_tokenizer(ground)
+        given = _given_tokenizer(context)
         if given is not None:
             return given.vocab_size, True
-    return known_vocabulary(ground.recipe)
+    return known_vocabulary(context.recipe)
 
 
-def _tokenizer(ground: Ground) -> Iterator[Check]:
+def _tokenizer(context: PreflightContext) -> Iterator[Check]:
     try:
-        given = _given_tokenizer(ground)
+        given = _given_tokenizer(context)
     except DataError as error:
         yield failed("tokenizer", error)
         return
     if given is not None:
-        told = f"{given.vocab_size:,} tokens from {ground.recipe.tokenizer.path}"
+        told = f"{given.vocab_size:,} tokens from {context.recipe.tokenizer.path}"
         yield judged("tokenizer", told, vocabulary=given.vocab_size)
 
 
-def _given_tokenizer(ground: Ground) -> Tokenizer | None:
+def _given_tokenizer(context: PreflightContext) -> Tokenizer | None:
     """The tokenizer of kind `file`, fetched if it must be: it is small."""
-    settings = ground.recipe.tokenizer
+    settings = context.recipe.tokenizer
     if settings.kind != "file" or settings.path is None:
         return None
     # Not ours to keep, unless the run has been here already.
-    downloads = ground.prepared / "downloads"
+    downloads = context.prepared / "downloads"
     if "://" in settings.path and not is_here(settings.path, downloads):
-        downloads = ground.room / "downloads"
+        downloads = context.room / "downloads"
     files = find_tokenizer(settings.path, downloads, lambda _: None)
     return load_given(files, settings.end_of_text)
 
@@ -161,10 +166,10 @@ def _beginning(documents: Iterator[Document], most: Bytes) -> Iterator[Document]
             return
 
 
-def _stand_in(ground: Ground, turn: int, turns: int) -> list[Document]:
+def _stand_in(context: PreflightContext, turn: int, turns: int) -> list[Document]:
     """Python's library; where several sources need one, each has documents of its own."""
     source = SourceSection(path="python-stdlib")
-    corpus = locate(source, ground.recipe.seed, ground.room, lambda _: None)
+    corpus = locate(source, context.recipe.seed, context.room, lambda _: None)
     documents = corpus.documents(Breakage("python-stdlib", 1.0))
     return list(_beginning(islice(documents, turn, None, turns), _SAMPLE_BYTES // turns))
 

@@ -30,7 +30,14 @@ from longhaul.parallel.control import Control
 from longhaul.parallel.device import choose_device
 from longhaul.parallel.layout import Layout, Place, find_place, layout_for
 from longhaul.parallel.world import device_of, form_world, meet, part
-from longhaul.run.preflight.ground import ALONE, Check, Ground, failed, judged, skipped
+from longhaul.run.preflight.preflight_context import (
+    ALONE,
+    Check,
+    PreflightContext,
+    failed,
+    judged,
+    skipped,
+)
 from longhaul.train.equality import Trace, distance, trace
 from longhaul.train.step import TrainingStep
 
@@ -76,7 +83,7 @@ class Case:
         )
 
 
-def check_layouts(ground: Ground) -> Iterator[Check]:
+def check_layouts(context: PreflightContext) -> Iterator[Check]:
     """Processes that meet, and every layout that this recipe can have on so few.
 
     The same steps of the small twin are made by one process and by several, and their losses and
@@ -85,14 +92,14 @@ def check_layouts(ground: Ground) -> Iterator[Check]:
     shows in a second. Everything is computed on the CPU: a layout is arithmetic and order, whatever
     the device.
     """
-    cases, refused = cases_of(ground)
+    cases, refused = cases_of(context)
     for size in sorted({case.layout.size for case in cases}):
         these = [case for case in cases if case.layout.size == size]
-        folder = ground.room / f"ranks-{size}"
+        folder = context.room / f"ranks-{size}"
         folder.mkdir()
         began = time.monotonic()
         try:
-            told = _compare(ground, these, size, folder)
+            told = _compare(context, these, size, folder)
         except NeedsPerson as error:
             yield failed("layouts", error)
             continue
@@ -104,20 +111,20 @@ def check_layouts(ground: Ground) -> Iterator[Check]:
         yield skipped("layout", f"{layout}: {why}")
 
 
-def cases_of(ground: Ground) -> tuple[list[Case], list[tuple[str, str]]]:
+def cases_of(context: PreflightContext) -> tuple[list[Case], list[tuple[str, str]]]:
     """What to compare, and what this recipe cannot have, with the reason."""
-    asked: list[tuple[tuple[str, ...], str]] = [] if ground.processes == 1 else [((), "")]
+    asked: list[tuple[tuple[str, ...], str]] = [] if context.processes == 1 else [((), "")]
     asked += [((*ALONE, f"parallel.{way}=2"), f"{way} 2") for way in _WAYS]
-    even = tuple(_divisible(ground))
+    even = tuple(_divisible(context))
     cases: list[Case] = []
     refused = []
     for options, named in asked:
         is_own = not named
         try:
             # On top of the twin's own layout; judged together with it.
-            exact = ground.twin(*_PROOF, *options, *even, *_EXACT)
+            exact = context.twin(*_PROOF, *options, *even, *_EXACT)
             ways = exact.parallel
-            size = ground.processes if is_own else 2
+            size = context.processes if is_own else 2
             layout = layout_for(ways, size)
         except RecipeError as error:
             # Below the line that counts the problems, each has its own.
@@ -128,18 +135,21 @@ def cases_of(ground: Ground) -> tuple[list[Case], list[tuple[str, str]]]:
             continue
         if layout in (case.layout for case in cases):
             continue
-        steps = _STEPS_IN_FULL if ground.full else _STEPS
+        steps = _STEPS_IN_FULL if context.full else _STEPS
         cases.append(Case(layout, "float32", exact, steps, is_own))
         # fp16 needs its loss scale to find its level first; its layouts are proven in float32.
-        if (is_own or ground.full) and ground.recipe.precision.compute in ("bf16", "bf16_weights"):
-            own = ground.twin(*_PROOF, *options, *even)
+        if (is_own or context.full) and context.recipe.precision.compute in (
+            "bf16",
+            "bf16_weights",
+        ):
+            own = context.twin(*_PROOF, *options, *even)
             cases.append(Case(layout, "half", own, _STEPS_IN_OWN_NUMBERS, is_own))
     return cases, refused
 
 
-def _divisible(ground: Ground) -> Iterator[str]:
+def _divisible(context: PreflightContext) -> Iterator[str]:
     """What two ranks can share in the recipe itself must not be odd in its twin alone."""
-    model, twin = ground.recipe.model, ground.twin().model
+    model, twin = context.recipe.model, context.twin().model
     if model.kv_heads is not None and model.kv_heads % 2 == 0:
         yield "model.kv_heads=2"
     if twin.mlp_width is not None and model.inner_width % 2 == 0:
@@ -183,7 +193,9 @@ def _met(ranks: Sequence[dict[str, Any]]) -> Check:
     return judged("ranks", told, remedy, ranks=list(ranks), skew_s=skew_s)
 
 
-def _compare(ground: Ground, cases: Sequence[Case], size: int, folder: Path) -> dict[str, Any]:
+def _compare(
+    context: PreflightContext, cases: Sequence[Case], size: int, folder: Path
+) -> dict[str, Any]:
     """Let ranks train the cases; what rank 0 has found.
 
     Raises:
@@ -192,7 +204,7 @@ def _compare(ground: Ground, cases: Sequence[Case], size: int, folder: Path) -> 
     asked, result = folder / "asked.json", folder / "result.json"
     body = {
         "vocabulary": VOCABULARY,
-        "device": ground.recipe.machine.device,
+        "device": context.recipe.machine.device,
         "cases": [
             {
                 "layout": asdict(case.layout),
@@ -203,9 +215,9 @@ def _compare(ground: Ground, cases: Sequence[Case], size: int, folder: Path) -> 
         ],
     }
     asked.write_text(json.dumps(body))
-    ranks = _start(ground, size, folder, [str(asked), str(result)])
+    ranks = _start(context, size, folder, [str(asked), str(result)])
     try:
-        _wait(ranks, folder, ground.patience_s)
+        _wait(ranks, folder, context.patience_s)
     finally:
         for rank in ranks:
             with suppress(ProcessLookupError):
@@ -216,7 +228,7 @@ def _compare(ground: Ground, cases: Sequence[Case], size: int, folder: Path) -> 
 
 
 def _start(
-    ground: Ground, size: int, folder: Path, arguments: Sequence[str]
+    context: PreflightContext, size: int, folder: Path, arguments: Sequence[str]
 ) -> list[subprocess.Popen[bytes]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -230,7 +242,7 @@ def _start(
         with (folder / f"{rank}.log").open("wb") as log:
             started.append(
                 subprocess.Popen(
-                    [sys.executable, *ground.ranks, *arguments],
+                    [sys.executable, *context.ranks, *arguments],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,

@@ -16,7 +16,7 @@ from longhaul.parallel.layout import Layout
 from longhaul.parallel.recompute import checkpoint_activations
 from longhaul.plan.memory import MemoryEstimate, estimate_memory, way_to_cut
 from longhaul.run.preflight.data import vocabulary
-from longhaul.run.preflight.ground import ALONE, Check, Ground, judged, skipped
+from longhaul.run.preflight.preflight_context import ALONE, Check, PreflightContext, judged, skipped
 from longhaul.train.equality import make_step, random_batches
 from longhaul.train.memory import peak_of
 
@@ -29,45 +29,47 @@ _NEAR = (0.75, 1.33)
 """An estimate within these times the measured peak is good enough to choose a layout by."""
 
 
-def check_memory(ground: Ground) -> Iterator[Check]:
+def check_memory(context: PreflightContext) -> Iterator[Check]:
     """The estimate at true size against the device, and the estimator against the twin."""
-    device = own_device(ground.recipe.machine.device)
-    settle_torch(ground.twin())
-    vocab_size, known = vocabulary(ground)
-    on_cpu = device.type == "cpu" and ground.device_bytes is None
-    estimate = estimate_memory(ground.recipe, vocab_size, ground.layout, on_cpu)
-    there, of_what = _memory_of(ground, device)
+    device = own_device(context.recipe.machine.device)
+    settle_torch(context.twin())
+    vocab_size, known = vocabulary(context)
+    on_cpu = device.type == "cpu" and context.device_bytes is None
+    estimate = estimate_memory(context.recipe, vocab_size, context.layout, on_cpu)
+    there, of_what = _memory_of(context, device)
     told = (
-        f"{short_bytes(estimate.total)} a rank of {ground.world}"
+        f"{short_bytes(estimate.total)} a rank of {context.world}"
         f"{'' if estimate.layout.size == 1 else f' ({estimate.layout})'}, "
         f"{estimate.micro_sequences} sequences at once: {_listed(estimate.classes)}; "
         f"{short_bytes(there)} {of_what}"
     )
     told += "" if known else f" (the vocabulary is taken to have {vocab_size:,} tokens)"
     fits = estimate.total <= _SHARE * there
-    remedy = "" if fits else _remedy(ground, estimate)
+    remedy = "" if fits else _remedy(context, estimate)
     data = {"classes": dict(estimate.classes), "total": estimate.total, "device_bytes": there}
     yield judged("memory", told, remedy, **data)
-    yield _of_first_evaluation(ground, estimate, there)
-    yield _validated(ground.twin(*ALONE), device)
+    yield _of_first_evaluation(context, estimate, there)
+    yield _validated(context.twin(*ALONE), device)
 
 
-def check_compiler(ground: Ground) -> Iterator[Check]:
+def check_compiler(context: PreflightContext) -> Iterator[Check]:
     """Whether what the recipe compiles can be compiled here; the small twin compiles nothing.
 
     Raises:
         RecipeError: it cannot.
     """
-    device = own_device(ground.recipe.machine.device)
-    if ground.device_bytes is not None:
+    device = own_device(context.recipe.machine.device)
+    if context.device_bytes is not None:
         yield skipped("compiler", "the run's machine is another: look for a C compiler there")
         return
-    refuse_without_compiler(ground.recipe, device)
+    refuse_without_compiler(context.recipe, device)
     yield judged("compiler", f"what the recipe compiles for {device.type} can be compiled here")
 
 
-def _of_first_evaluation(ground: Ground, estimate: MemoryEstimate, there: Bytes) -> Check:
-    recipe, interval = ground.recipe, ground.recipe.evaluation.interval_steps
+def _of_first_evaluation(
+    context: PreflightContext, estimate: MemoryEstimate, there: Bytes
+) -> Check:
+    recipe, interval = context.recipe, context.recipe.evaluation.interval_steps
     steps = recipe.total_steps()
     at = interval if interval and (steps is None or interval < steps) else steps
     when = "at the end" if at is None else f"at step {at:,}"
@@ -76,7 +78,7 @@ def _of_first_evaluation(ground: Ground, estimate: MemoryEstimate, there: Bytes)
         f"{when}: {estimate.evaluated_sequences} sequences of {recipe.model.context:,} at once, "
         f"{short_bytes(total)} a rank: {_listed(estimate.evaluation)}"
     )
-    remedy = "" if total <= _SHARE * there else _remedy(ground, estimate)
+    remedy = "" if total <= _SHARE * there else _remedy(context, estimate)
     data = {"total": total, "at_once": estimate.evaluated_sequences, "step": at}
     return judged("first evaluation", told, remedy, classes=dict(estimate.evaluation), **data)
 
@@ -127,13 +129,13 @@ def _validated(twin: Recipe, device: torch.device) -> Check:
     return judged("memory estimate", told, remedy, ratios=ratios, measured=asdict(real))
 
 
-def _memory_of(ground: Ground, device: torch.device) -> tuple[Bytes, str]:
+def _memory_of(context: PreflightContext, device: torch.device) -> tuple[Bytes, str]:
     """Of one rank's device, and in words which that is."""
-    if ground.device_bytes is not None:
-        return ground.device_bytes, "on each device, as given"
+    if context.device_bytes is not None:
+        return context.device_bytes, "on each device, as given"
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory, "on this machine's device"
-    ranks = min(ground.world, ground.recipe.machine.processes)
+    ranks = min(context.world, context.recipe.machine.processes)
     return available_memory() // ranks, "available on this host" + (" for it" if ranks > 1 else "")
 
 
@@ -142,9 +144,9 @@ def _listed(classes: Mapping[str, Bytes]) -> str:
     return ", ".join(f"{name} {short_bytes(size)}" for name, size in ordered)
 
 
-def _remedy(ground: Ground, estimate: MemoryEstimate) -> str:
-    elsewhere = "" if ground.device_bytes else "; for other devices than this one give --device-gb"
-    return f"cut {estimate.largest}: {way_to_cut(estimate, ground.recipe)}{elsewhere}"
+def _remedy(context: PreflightContext, estimate: MemoryEstimate) -> str:
+    elsewhere = "" if context.device_bytes else "; for other devices than this one give --device-gb"
+    return f"cut {estimate.largest}: {way_to_cut(estimate, context.recipe)}{elsewhere}"
 
 
 _STEPS = 80
@@ -157,13 +159,13 @@ _OVERRIDES = (
 )  # fmt: skip
 
 
-def check_learning(ground: Ground) -> Iterator[Check]:
+def check_learning(context: PreflightContext) -> Iterator[Check]:
     """Two random sequences, 80 steps at the twin's peak rate.
 
     A model whose weights are frozen, whose gradients are wrong or whose rate is off by a thousand
     cannot learn a batch by heart; one that can may still fail for other reasons.
     """
-    recipe = ground.twin(*ALONE, *_OVERRIDES)
+    recipe = context.twin(*ALONE, *_OVERRIDES)
     first, last = learn_by_heart(recipe, own_device(recipe.machine.device))
     told = f"one batch, {_STEPS} times at rate {recipe.optim.lr:g}: loss {first:.3f} → {last:.3f}"
     fine = last <= _LEFT * first

@@ -19,9 +19,16 @@ from longhaul.config.size import known_vocabulary, model_size
 from longhaul.core.errors import ExitCode, LonghaulError, UsageError
 from longhaul.core.units import Bytes, Seconds, short_count
 from longhaul.parallel.layout import find_place, layout_for
-from longhaul.run.preflight.ground import Check, Ground, failed, judged, skipped, small_world
+from longhaul.run.preflight.preflight_context import (
+    Check,
+    PreflightContext,
+    failed,
+    judged,
+    skipped,
+    small_world,
+)
 
-Checking = Callable[[Ground], Iterator[Check]]
+Checking = Callable[[PreflightContext], Iterator[Check]]
 _AS_THE_RUN_WOULD = (
     RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, AssertionError, OSError,
     MemoryError,
@@ -81,10 +88,10 @@ def preflight(
     began = time.monotonic()
     with ExitStack() as leaving:
         room = _room(typed, leaving)
-        ground = _ground(typed, room)
+        context = _preflight_context(typed, room)
         limit_s = float("inf") if typed.full else 60 * typed.minutes
         made: list[Check] = []
-        for check in _all(ground, STAGES if stages is None else stages, began, limit_s):
+        for check in _all(context, STAGES if stages is None else stages, began, limit_s):
             made.append(check)
             show(check)
         return made
@@ -110,7 +117,7 @@ def verdict(checks: Sequence[Check]) -> tuple[ExitCode, str]:
 
 
 def _all(
-    ground: Ground, stages: Sequence[Stage], began: Seconds, limit_s: Seconds
+    context: PreflightContext, stages: Sequence[Stage], began: Seconds, limit_s: Seconds
 ) -> Iterator[Check]:
     """Every line, in order; what no longer fits the time is named."""
     spent_s = expected_s = 0.0
@@ -132,7 +139,7 @@ def _all(
             continue
         stage_began = time.monotonic()
         broke = False
-        for check in _timed(stage, ground):
+        for check in _timed(stage, context):
             broke = broke or check.data.get("broke", False)
             yield check
         if broke:
@@ -141,11 +148,11 @@ def _all(
         expected_s += stage.needs_s
 
 
-def _timed(stage: Stage, ground: Ground) -> Iterator[Check]:
+def _timed(stage: Stage, context: PreflightContext) -> Iterator[Check]:
     """The lines of one stage, each with the seconds since the one before."""
     last = time.monotonic()
     try:
-        for check in stage.check(ground):
+        for check in stage.check(context):
             now = time.monotonic()
             yield check if check.seconds else replace(check, seconds=now - last)
             last = now
@@ -161,7 +168,7 @@ def _timed(stage: Stage, ground: Ground) -> Iterator[Check]:
         yield replace(broken, seconds=time.monotonic() - last)
 
 
-def _ground(typed: Preflight, room: Path) -> Ground:
+def _preflight_context(typed: Preflight, room: Path) -> PreflightContext:
     recipe = load_recipe(typed.recipe, typed.options, typed.data).recipe
     options = typed.options
     if recipe.precision.compute == "auto":
@@ -169,7 +176,7 @@ def _ground(typed: Preflight, room: Path) -> Ground:
         recipe = load_recipe(typed.recipe, options, typed.data).recipe
     world = typed.world or _world_of(recipe, typed.processes)
     layout_for(recipe.parallel, world)
-    return Ground(
+    return PreflightContext(
         name=typed.recipe,
         recipe=recipe,
         options=options,
@@ -211,77 +218,77 @@ def _room(typed: Preflight, leaving: ExitStack) -> Path:
     return typed.keep.resolve()
 
 
-def _recipe(ground: Ground) -> Iterator[Check]:
-    recipe = ground.recipe
+def _recipe(context: PreflightContext) -> Iterator[Check]:
+    recipe = context.recipe
     size = model_size(recipe.model, known_vocabulary(recipe)[0])
     steps = recipe.total_steps()
     length = "no end but its hours" if steps is None else f"{steps:,} steps"
     told = (
         f"{short_count(size.total)} parameters, {length}, {recipe.optim.name} in "
-        f"{recipe.precision.compute}, {ground.world} process{'es' if ground.world > 1 else ''}"
-        f"{'' if ground.layout.size == 1 else f' ({ground.layout})'}"
+        f"{recipe.precision.compute}, {context.world} process{'es' if context.world > 1 else ''}"
+        f"{'' if context.layout.size == 1 else f' ({context.layout})'}"
     )
     yield judged("recipe", told, parameters=size.total)
 
 
-def _data(ground: Ground) -> Iterator[Check]:
+def _data(context: PreflightContext) -> Iterator[Check]:
     from longhaul.run.preflight.data import check_data
 
-    return check_data(ground)
+    return check_data(context)
 
 
-def _disk(ground: Ground) -> Iterator[Check]:
+def _disk(context: PreflightContext) -> Iterator[Check]:
     from longhaul.run.preflight.storage import check_disk
 
-    return check_disk(ground)
+    return check_disk(context)
 
 
-def _remote(ground: Ground) -> Iterator[Check]:
+def _remote(context: PreflightContext) -> Iterator[Check]:
     from longhaul.run.preflight.storage import check_remote
 
-    return check_remote(ground)
+    return check_remote(context)
 
 
-def _compiler(ground: Ground) -> Iterator[Check]:
+def _compiler(context: PreflightContext) -> Iterator[Check]:
     from longhaul.run.preflight.memory import check_compiler
 
-    return check_compiler(ground)
+    return check_compiler(context)
 
 
-def _memory(ground: Ground) -> Iterator[Check]:
+def _memory(context: PreflightContext) -> Iterator[Check]:
     from longhaul.run.preflight.memory import check_memory
 
-    return check_memory(ground)
+    return check_memory(context)
 
 
-def _layouts(ground: Ground) -> Iterator[Check]:
+def _layouts(context: PreflightContext) -> Iterator[Check]:
     from longhaul.run.preflight.layouts import check_layouts
 
-    return check_layouts(ground)
+    return check_layouts(context)
 
 
-def _learning(ground: Ground) -> Iterator[Check]:
+def _learning(context: PreflightContext) -> Iterator[Check]:
     from longhaul.run.preflight.memory import check_learning
 
-    return check_learning(ground)
+    return check_learning(context)
 
 
-def _stretch(ground: Ground) -> Iterator[Check]:
+def _stretch(context: PreflightContext) -> Iterator[Check]:
     from longhaul.run.preflight.runs import check_stretch
 
-    return check_stretch(ground)
+    return check_stretch(context)
 
 
-def _resume(ground: Ground) -> Iterator[Check]:
+def _resume(context: PreflightContext) -> Iterator[Check]:
     from longhaul.run.preflight.runs import check_resume
 
-    return check_resume(ground)
+    return check_resume(context)
 
 
-def _read_back(ground: Ground) -> Iterator[Check]:
+def _read_back(context: PreflightContext) -> Iterator[Check]:
     from longhaul.run.preflight.runs import check_read_back
 
-    return check_read_back(ground)
+    return check_read_back(context)
 
 
 STAGES = (

@@ -19,8 +19,8 @@ from longhaul.core.records import Event, Finding, Record, StepRecord
 from longhaul.core.units import short_bytes, short_count
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.reading import read_journal
-from longhaul.logbook.run_spec import ask, write_asked
-from longhaul.run.preflight.ground import Check, Ground, judged, skipped
+from longhaul.logbook.run_spec import ask, write_run_spec
+from longhaul.run.preflight.preflight_context import Check, PreflightContext, judged, skipped
 from longhaul.store.catalogue import catalogue
 from longhaul.store.run_differences import differences
 from longhaul.supervise.run_process import RunProcess
@@ -34,15 +34,15 @@ _TRIPS = 3
 """Kills in full."""
 
 
-def check_stretch(ground: Ground) -> Iterator[Check]:
+def check_stretch(context: PreflightContext) -> Iterator[Check]:
     """A run left alone: it learns, nothing is masked, every gauge is a number."""
-    folder = _set_up(ground, UNDISTURBED)
-    with _training(ground, folder) as training:
-        _end_well(training, ground)
+    folder = _set_up(context, UNDISTURBED)
+    with _training(context, folder) as training:
+        _end_well(training, context)
     records = list(read_journal(folder))
     steps = [record for record in records if isinstance(record, StepRecord)]
-    yield _learned(steps, ground)
-    yield _gauges(steps, ground)
+    yield _learned(steps, context)
+    yield _gauges(steps, context)
     alarms = [r for r in records if isinstance(r, Finding) and r.severity == "alarm"]
     if alarms:
         told = f"{len(alarms)} alarms; the first at step {alarms[0].step}: {alarms[0].sentence}"
@@ -51,14 +51,14 @@ def check_stretch(ground: Ground) -> Iterator[Check]:
     yield _evaluated(records)
 
 
-def check_resume(ground: Ground) -> Iterator[Check]:
+def check_resume(context: PreflightContext) -> Iterator[Check]:
     """A run whose worker is killed and started again ends in the bytes of the one left alone."""
-    for trip in range(_TRIPS if ground.full else 1):
-        folder = _set_up(ground, f"killed-{trip + 1}")
-        with _training(ground, folder) as training:
-            at = _kill(training, folder, ground, trip)
-            _end_well(training, ground)
-        found = differences(RunFolder(ground.room / UNDISTURBED), folder)
+    for trip in range(_TRIPS if context.full else 1):
+        folder = _set_up(context, f"killed-{trip + 1}")
+        with _training(context, folder) as training:
+            at = _kill(training, folder, context, trip)
+            _end_well(training, context)
+        found = differences(RunFolder(context.room / UNDISTURBED), folder)
         resumed = _resumed_from(folder)
         lost_s = _back_at_work_s(folder)
         size = sum(checkpoint.size_bytes for checkpoint in catalogue(folder.checkpoints)[-1:])
@@ -74,13 +74,13 @@ def check_resume(ground: Ground) -> Iterator[Check]:
         yield judged("resume", told, remedy, killed_at=at, back_s=lost_s, resumed_from=resumed)
 
 
-def check_read_back(ground: Ground) -> Iterator[Check]:
+def check_read_back(context: PreflightContext) -> Iterator[Check]:
     """The last checkpoint, opened as `longhaul eval` and `longhaul sample` do."""
     from longhaul.run.commands.trained import Wanted, open_trained
 
-    folder = RunFolder(ground.room / UNDISTURBED)
+    folder = RunFolder(context.room / UNDISTURBED)
     (finished,) = _events(read_journal(folder, steps=False), "finished")
-    trained = open_trained(str(folder.path), ground.room, None)
+    trained = open_trained(str(folder.path), context.room, None)
     again = trained.evaluate()
     before = float(finished.data["loss"])
     apart = abs(again.loss - before) / before
@@ -94,24 +94,29 @@ def check_read_back(ground: Ground) -> Iterator[Check]:
     yield judged("read back", told, remedy, loss=again.loss, apart=apart)
 
 
-def _set_up(ground: Ground, name: str) -> RunFolder:
-    folder = create_run(ground.room / name, RealClock())
-    asked = ask(ground.name, ground.twin_options(), None, ground.room / "prepared")
-    write_asked(folder, asked)
+def _set_up(context: PreflightContext, name: str) -> RunFolder:
+    folder = create_run(context.room / name, RealClock())
+    asked = ask(
+        context.name,
+        context.twin_options(),
+        None,
+        context.room / "prepared",
+    )
+    write_run_spec(folder, asked)
     return folder
 
 
-def _training(ground: Ground, folder: RunFolder) -> RunProcess:
+def _training(context: PreflightContext, folder: RunFolder) -> RunProcess:
     return RunProcess(folder, ["train", str(folder.path)], folder.path / "said.log")
 
 
-def _end_well(training: RunProcess, ground: Ground) -> None:
+def _end_well(training: RunProcess, context: PreflightContext) -> None:
     """Wait for the end.
 
     Raises:
         NeedsPerson: it ended otherwise than finished, or not at all.
     """
-    code = training.wait(ground.patience_s)
+    code = training.wait(context.patience_s)
     if code == 0:
         return
     said = [line for line in training.output.splitlines() if line.strip()]
@@ -122,16 +127,16 @@ def _end_well(training: RunProcess, ground: Ground) -> None:
     )
 
 
-def _kill(training: RunProcess, folder: RunFolder, ground: Ground, trip: int) -> int:
+def _kill(training: RunProcess, folder: RunFolder, context: PreflightContext, trip: int) -> int:
     """SIGKILL the last rank between two saves; the step that was reached.
 
     Raises:
         NeedsPerson: it did not come so far.
     """
-    between = ground.steps // 3
-    training.wait_until("a save", lambda: bool(catalogue(folder.checkpoints)), ground.patience_s)
+    between = context.steps // 3
+    training.wait_until("a save", lambda: bool(catalogue(folder.checkpoints)), context.patience_s)
     # Between the first save and the second; with more trips, behind the second too.
-    training.wait_for_step(between + between // 3 + (trip * between) // 2, ground.patience_s)
+    training.wait_for_step(between + between // 3 + (trip * between) // 2, context.patience_s)
     reached, ranks = training.step(), training.ranks()
     if ranks:
         with suppress(ProcessLookupError):
@@ -139,7 +144,7 @@ def _kill(training: RunProcess, folder: RunFolder, ground: Ground, trip: int) ->
     return reached
 
 
-def _learned(steps: Sequence[StepRecord], ground: Ground) -> Check:
+def _learned(steps: Sequence[StepRecord], context: PreflightContext) -> Check:
     tenth = max(3, len(steps) // 10)
     losses = [step.loss for step in steps if math.isfinite(step.loss)]
     first, last = fmean(losses[:tenth]), fmean(losses[-tenth:])
@@ -149,8 +154,8 @@ def _learned(steps: Sequence[StepRecord], ground: Ground) -> Check:
     rate = median([r for s in steps[len(steps) // 2 :] if (r := tokens_per_second(s)) == r] or [0])
     told = (
         f"{len(steps)} steps, loss {first:.3f} → {last:.3f}, {len(masked)} masked, "
-        f"{short_count(rate)} tokens/s on {ground.processes} process"
-        f"{'es' if ground.processes > 1 else ''}"
+        f"{short_count(rate)} tokens/s on {context.processes} process"
+        f"{'es' if context.processes > 1 else ''}"
     )
     if scaled:
         told += f", loss scale {steps[-1].loss_scale:g} at the end"
@@ -169,8 +174,8 @@ def _learned(steps: Sequence[StepRecord], ground: Ground) -> Check:
     return judged("stretch", told, remedy, **data)
 
 
-def _gauges(steps: Sequence[StepRecord], ground: Ground) -> Check:
-    if not ground.recipe.monitor.gauge_interval_steps:
+def _gauges(steps: Sequence[StepRecord], context: PreflightContext) -> Check:
+    if not context.recipe.monitor.gauge_interval_steps:
         told = "switched off by monitor.gauge_interval_steps = 0: causes will not be seen"
         return skipped("gauges", told)
     # A masked step's gradient is not finite, and so is what is read of it.

@@ -15,7 +15,13 @@ from longhaul.core.errors import LonghaulError, NeedsPerson
 from longhaul.core.units import Bytes, Seconds, short_bytes, short_seconds
 from longhaul.plan.memory import checkpoint_bytes
 from longhaul.run.preflight.data import vocabulary
-from longhaul.run.preflight.ground import Check, Ground, failed, judged, skipped
+from longhaul.run.preflight.preflight_context import (
+    Check,
+    PreflightContext,
+    failed,
+    judged,
+    skipped,
+)
 from longhaul.store.manifest import FileEntry
 from longhaul.store.save_interval import between_failures, daly_interval
 from longhaul.store.store_files import StoreFiles
@@ -35,12 +41,12 @@ _PATIENCE = Patience(answer_s=15.0)
 """A store that is well answers within a second; a person waits for this one."""
 
 
-def check_disk(ground: Ground) -> Iterator[Check]:
+def check_disk(context: PreflightContext) -> Iterator[Check]:
     """Room for the checkpoints that retention keeps, and the speed at which they are written."""
-    vocab_size, _ = vocabulary(ground)
-    each = checkpoint_bytes(ground.recipe, vocab_size)
-    folder = _nearest(ground.runs)
-    yield _room(ground, each, folder)
+    vocab_size, _ = vocabulary(context)
+    each = checkpoint_bytes(context.recipe, vocab_size)
+    folder = _nearest(context.runs)
+    yield _room(context, each, folder)
     try:
         speed = write_speed(folder)
     except OSError as error:
@@ -53,7 +59,7 @@ def check_disk(ground: Ground) -> Iterator[Check]:
         )
         return
     save_s = each / speed
-    between_s = between_failures(0, 0.0, ground.world)
+    between_s = between_failures(0, 0.0, context.world)
     every_s = daly_interval(save_s, between_s)
     told = (
         f"{short_bytes(speed)}/s in {folder}: a save of {short_bytes(each)} takes "
@@ -66,15 +72,15 @@ def check_disk(ground: Ground) -> Iterator[Check]:
     )  # fmt: skip
 
 
-def check_remote(ground: Ground) -> Iterator[Check]:
+def check_remote(context: PreflightContext) -> Iterator[Check]:
     """Every remote place of checkpoints takes a file, gives it back and lets it go."""
-    addresses = ground.recipe.checkpoint.remote
+    addresses = context.recipe.checkpoint.remote
     if not addresses:
         told = "none in the recipe: a disk that dies takes every checkpoint along"
         yield skipped("remote", told)
     for address in addresses:
         try:
-            name, took_s = _try_store(address, ground.room)
+            name, took_s = _try_store(address, context.room)
         except LonghaulError as error:
             yield failed("remote", error)
             continue
@@ -110,9 +116,9 @@ def write_speed(folder: Path) -> float:
         return written / (time.monotonic() - began)
 
 
-def _room(ground: Ground, each: Bytes, folder: Path) -> Check:
-    settings = ground.recipe.checkpoint
-    kept = checkpoints_kept(settings, ground.recipe.total_steps())
+def _room(context: PreflightContext, each: Bytes, folder: Path) -> Check:
+    settings = context.recipe.checkpoint
+    kept = checkpoints_kept(settings, context.recipe.total_steps())
     needed, free = kept * each, shutil.disk_usage(folder).free
     told = (
         f"{kept} checkpoints of {short_bytes(each)} need {short_bytes(needed)}, "

@@ -10,8 +10,8 @@ from longhaul.core.clocks import Clock
 from longhaul.core.output import View
 from longhaul.data.verification import Verification
 from longhaul.logbook.folder import RunFolder
-from longhaul.run.train.run_history import Past
-from longhaul.run.train.run_log import Book
+from longhaul.run.train.run_history import RunHistory
+from longhaul.run.train.run_log import RunLog
 from longhaul.run.train.tiers import Tiers
 from longhaul.supervise.ranks.progress import ProgressFile
 
@@ -23,8 +23,8 @@ class Attempt:
     folder: RunFolder
     recipe: Recipe
     """As asked for; the ledger is put on top of it by the trainer."""
-    past: Past
-    book: Book
+    history: RunHistory
+    run_log: RunLog
     view: View
     clock: Clock
     progress: ProgressFile | None = None

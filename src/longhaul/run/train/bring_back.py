@@ -26,9 +26,15 @@ from longhaul.core.units import Seconds, short_bytes
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.lease import leave_behind
 from longhaul.logbook.reading import journal_files, read_last
-from longhaul.logbook.run_spec import Asked, ask_again, has_asked, read_asked, refuse_another_run
-from longhaul.run.train.run_log import Book
-from longhaul.store.fetching import Found, Lacking, best_first, bring_book, find_book
+from longhaul.logbook.run_spec import (
+    RunSpec,
+    has_run_spec,
+    read_run_spec,
+    refuse_another_run,
+    spec_of_restart,
+)
+from longhaul.run.train.run_log import RunLog
+from longhaul.store.fetching import Found, Lacking, best_first, bring_run_log, find_run_log
 from longhaul.store.remote_log import is_page
 from longhaul.store.transfers import StoreError
 
@@ -40,7 +46,7 @@ _OWN = ("recipe.toml", "asked.json", "nodes.jsonl")
 _ANEW = "to train from the beginning, use --new or take checkpoint.remote out"
 
 
-def bring_back(folder: RunFolder, asked: Asked, say: Say, clock: Clock) -> Asked:
+def bring_back(folder: RunFolder, asked: RunSpec, say: Say, clock: Clock) -> RunSpec:
     """Bring a run's book back if nothing of the run is left here; what it is asked for now.
 
     Args:
@@ -66,22 +72,22 @@ def bring_back(folder: RunFolder, asked: Asked, say: Say, clock: Clock) -> Asked
             f"set checkpoint.remote as it was, or remove {folder.path}",
         )
     began = clock.monotonic()
-    books = _books(folder, asked, say)
-    if not books:
+    run_logs = _run_logs(folder, asked, say)
+    if not run_logs:
         return asked
-    newest = books[0].newest
+    newest = run_logs[0].newest
     say(
         f"nothing of run {folder.name} is left here; bringing its book back from "
-        f"{books[0].files.name}: begun {_date(newest.created)}, last written "
+        f"{run_logs[0].files.name}: begun {_date(newest.created)}, last written "
         f"{_date(newest.time)} from {newest.host} in attempt {newest.edition.attempt}"
     )
     try:
         shutil.rmtree(staging, ignore_errors=True)
         staging.mkdir(parents=True)
-        lacking = bring_book(books, staging, say)
+        lacking = bring_run_log(run_logs, staging, say)
         asked = _as_of_one_run(folder, staging, asked)
         _put_in_place(folder, staging, newest.edition.attempt, clock)
-        _leave_note(folder, books[0], lacking, clock.monotonic() - began)
+        _leave_note(folder, run_logs[0], lacking, clock.monotonic() - began)
         shutil.rmtree(staging)
     except StoreError as error:
         raise _needed(folder, error.message) from error
@@ -99,23 +105,23 @@ def bring_back(folder: RunFolder, asked: Asked, say: Say, clock: Clock) -> Asked
     return asked
 
 
-def is_elsewhere(name: str, asked: Asked, say: Say) -> bool:
+def is_elsewhere(name: str, asked: RunSpec, say: Say) -> bool:
     """Whether a remote tier has the book of a run of this name; a silent one counts as without."""
     for files in places_of(asked.settings(), name):
         try:
-            if find_book(files) is not None:
+            if find_run_log(files) is not None:
                 return True
         except StoreError as error:
             say(f"WARNING: {error.message}; if a run {name} is there, nothing will be sent to it")
     return False
 
 
-def tell_if_brought_back(folder: RunFolder, book: Book) -> None:
+def emit_if_brought_back(folder: RunFolder, run_log: RunLog) -> None:
     """Write into the journal that the run was brought back; once."""
     path = folder.path / _NOTE
     with suppress(OSError, ValueError, KeyError):
         note = json.loads(path.read_bytes())
-        book.tell_durably(EventKind.BROUGHT_BACK, int(note.pop("step")), **note)
+        run_log.emit_durably(EventKind.BROUGHT_BACK, int(note.pop("step")), **note)
         path.unlink()
 
 
@@ -123,30 +129,30 @@ def _is_new(folder: RunFolder) -> bool:
     return not journal_files(folder.journal)
 
 
-def _books(folder: RunFolder, asked: Asked, say: Say) -> list[Found]:
+def _run_logs(folder: RunFolder, asked: RunSpec, say: Say) -> list[Found]:
     found, silent = [], []
     for files in places_of(asked.settings(), folder.name):
         try:
-            book = find_book(files)
+            run_log = find_run_log(files)
         except StoreError as error:
             silent.append(error.message)
             continue
-        if book is not None:
-            found.append(book)
+        if run_log is not None:
+            found.append(run_log)
     if not found and silent:
         raise _needed(folder, silent[0])
     for message in silent:
         say(f"WARNING: {message}; it may have a newer book of this run")
     if not found:
         return []
-    books = best_first(found)
-    for book in found:
-        if book not in books:
+    run_logs = best_first(found)
+    for run_log in found:
+        if run_log not in run_logs:
             say(
-                f"WARNING: in {book.files.name} lies the book of another run of this name, "
-                f"begun {_date(book.newest.created)}; it is left alone"
+                f"WARNING: in {run_log.files.name} lies the book of another run of this name, "
+                f"begun {_date(run_log.newest.created)}; it is left alone"
             )
-    return books
+    return run_logs
 
 
 def _needed(folder: RunFolder, why: str) -> StoreNeeded:
@@ -157,21 +163,21 @@ def _needed(folder: RunFolder, why: str) -> StoreNeeded:
     )
 
 
-def _as_of_one_run(folder: RunFolder, staging: Path, asked: Asked) -> Asked:
+def _as_of_one_run(folder: RunFolder, staging: Path, asked: RunSpec) -> RunSpec:
     """What is asked for, judged against what the run was asked to do before it was lost.
 
     Raises:
         RecipeError: it is another run, as of a folder of its own; nothing of the book stays here.
     """
     staged = RunFolder(staging)
-    if not has_asked(staged):
+    if not has_run_spec(staged):
         return asked
     try:
-        known = read_asked(staged)
-        if has_asked(folder):  # laid here, and not begun
+        known = read_run_spec(staged)
+        if has_run_spec(folder):  # laid here, and not begun
             refuse_another_run(known.settings(), asked.settings())
             return asked
-        return ask_again(known, asked)
+        return spec_of_restart(known, asked)
     except (RecipeError, UsageError):
         if _is_new(folder):  # else some of it is in its place, and the rest must follow
             shutil.rmtree(staging)
@@ -199,14 +205,14 @@ def _put_in_place(folder: RunFolder, staging: Path, attempt: int, clock: Clock) 
 
 
 def _leave_note(
-    folder: RunFolder, book: Found, lacking: Sequence[Lacking], took_s: Seconds
+    folder: RunFolder, run_log: Found, lacking: Sequence[Lacking], took_s: Seconds
 ) -> None:
-    newest = book.newest
+    newest = run_log.newest
     write_json(
         folder.path / _NOTE,
         {
             "step": _newest_step(folder),
-            "tier": book.files.name,
+            "tier": run_log.files.name,
             "of_attempt": newest.edition.attempt,
             "written": newest.time,
             "pages": len(newest.pages),

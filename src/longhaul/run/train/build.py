@@ -19,7 +19,7 @@ from longhaul.checkpoint.snapshots import SnapshotRing
 from longhaul.config.load import with_overrides
 from longhaul.config.recipe import Recipe
 from longhaul.config.size import model_size
-from longhaul.core.clocks import Clock, TimeBooks
+from longhaul.core.clocks import Clock, TimeBuckets
 from longhaul.core.machine import available_memory
 from longhaul.core.output import View
 from longhaul.core.units import Bytes, short_count
@@ -64,7 +64,7 @@ class Site:
     attempt: int
     still_owner: Callable[[], bool]
     """Asked before a checkpoint is committed."""
-    books: TimeBooks
+    time_buckets: TimeBuckets
     clock: Clock
     view: View
     ranks: Ranks | None = None
@@ -75,14 +75,14 @@ class Site:
 
 def site_of(attempt: Attempt, ranks: Ranks | None = None) -> Site:
     """Where the holder of the lease builds."""
-    book = attempt.book
+    run_log = attempt.run_log
     site = Site(
         attempt.recipe,
-        attempt.past.ledger,
-        book.folder.checkpoints,
-        book.lease.attempt,
-        book.lease.is_ours,
-        book.time,
+        attempt.history.ledger,
+        run_log.folder.checkpoints,
+        run_log.lease.attempt,
+        run_log.lease.is_ours,
+        run_log.time,
         attempt.clock,
         attempt.view,
         ranks,
@@ -147,7 +147,7 @@ def build_parts(site: Site, dataset: Dataset, device: torch.device) -> Parts:
             settled=True,
         ),
         snapshots=_snapshots(site, world, device),
-        books=site.books,
+        time_buckets=site.time_buckets,
         clock=site.clock,
         ranks=ranks,
     )
@@ -167,7 +167,7 @@ def _kind_of_step(recipe: Recipe) -> type[TrainingStep]:
 def _settle(parts: Parts) -> None:
     """Wait for a save that still reads the state which is about to change."""
     if parts.saver.copying:
-        with parts.books.booked("checkpoint_stall"):
+        with parts.time_buckets.track("checkpoint_stall"):
             parts.saver.settle()
 
 

@@ -33,7 +33,7 @@ _LONGEST_RETRY_S: Seconds = 60.0
 """The pause between two tries doubles up to here: they copy the state, and fill the journal."""
 
 
-class Keeper:
+class CheckpointManager:
     """Keeps the checkpoints of one attempt.
 
     Args:
@@ -53,14 +53,14 @@ class Keeper:
         restored: int | None = None,
     ) -> None:
         self.folder = attempt.folder.checkpoints
-        self._book = attempt.book
+        self._run_log = attempt.run_log
         self._say = attempt.view.say
         self._tiers = attempt.tiers
         self._clock = attempt.clock
         self._trainer = trainer
         self._recovery = recovery
         self._interval = interval
-        self._decided = decided(attempt.book.ledger.state)
+        self._decided = decided(attempt.run_log.ledger.state)
         self._saved_step = restored
         self._prune_due = False
         self._failed = 0
@@ -71,7 +71,7 @@ class Keeper:
     @property
     def saved_step(self) -> int | None:
         """Newest step whose checkpoint was read back; None if it was gone back behind since."""
-        health = self._book.ledger.state.checkpoint_health.get(self._saved_step or -1)
+        health = self._run_log.ledger.state.checkpoint_health.get(self._saved_step or -1)
         poisoned = health is not None and health.health == "poisoned"
         return None if poisoned else self._saved_step
 
@@ -91,13 +91,13 @@ class Keeper:
         if event.kind != EventKind.CHECKPOINT:
             return True
         health, manifest = event.data["health"], event.data["manifest"]
-        if health == "fenced" and self._book.lease.gone():
+        if health == "fenced" and self._run_log.lease.gone():
             self._say(f"WARNING: {event.data['message']}")
             return False  # the folder may come back; else `refuse_if_gone` ends the run
         if health == "fenced":
             raise NotOwner(
                 "another attempt has taken this run over; this one ends without touching it",
-                f"`longhaul log {self._book.folder.name}` shows who trains it",
+                f"`longhaul log {self._run_log.folder.name}` shows who trains it",
             )
         if health == "damaged":
             health = "poisoned"
@@ -120,12 +120,12 @@ class Keeper:
             RunGone: it is away for longer.
         """
         step = self._trainer.position.step
-        self._book.lease.refuse_if_gone(step, self._newest_elsewhere, after_s)
+        self._run_log.lease.refuse_if_gone(step, self._newest_elsewhere, after_s)
 
     def _newest_elsewhere(self) -> int | None:
         if self._tiers is None:
             return None
-        there = self._tiers.states(self._book.ledger.state.checkpoint_health)
+        there = self._tiers.states(self._run_log.ledger.state.checkpoint_health)
         return max((state.step for state in there), default=None)
 
     def pass_probation(self, step: int, manifest: str) -> None:
@@ -145,7 +145,7 @@ class Keeper:
         self._prune_due = False
         keep = self._trainer.settings.checkpoint
         there = catalogue(self.folder)
-        health = health_now(there, self._book.ledger.state.checkpoint_health)
+        health = health_now(there, self._run_log.ledger.state.checkpoint_health)
         pending = frozenset[int]() if self._tiers is None else self._tiers.pending
         snapshots = self._trainer.snapshots.kept()
         for checkpoint in to_remove(
@@ -166,8 +166,8 @@ class Keeper:
     def offer(self) -> None:
         """Let other tiers have what they lack."""
         if self._tiers is not None:
-            self._decided = decided(self._book.ledger.state)
-            self._tiers.offer(self._book.ledger.state.checkpoint_health)
+            self._decided = decided(self._run_log.ledger.state)
+            self._tiers.offer(self._run_log.ledger.state.checkpoint_health)
 
     def watch(self, record: StepRecord | Event) -> None:
         """Learn what saves and steps cost, and write down what became of transfers."""
@@ -183,7 +183,7 @@ class Keeper:
         if interval is not None:
             self._trainer.save_every(interval.steps)
             step = self._trainer.position.step
-            self._book.tell(
+            self._run_log.emit(
                 EventKind.SAVE_INTERVAL, step, steps=interval.steps, reason=interval.reason
             )
 
@@ -210,13 +210,13 @@ class Keeper:
             return
         trainer, step = self._trainer, self._trainer.position.step
         why = self._why_unsaved()
-        self._book.tell(EventKind.PAUSED, step, reason=why)
+        self._run_log.emit(EventKind.PAUSED, step, reason=why)
         self._say(f"PAUSED at step {step}: {why}\n  → {self._way_out()}")
         waited_s, pause_s, last = 0.0, _RETRY_S, self._clock.monotonic()
         while self._failed and not stop_wanted():
             if waited_s >= trainer.settings.checkpoint.retry_minutes * 60:
                 self._give_up(step, why)
-            with self._book.time.booked("checkpoint_stall"):
+            with self._run_log.time.track("checkpoint_stall"):
                 time.sleep(pause_s)
             yield (*trainer.save(), *trainer.saved(wait=True))
             before, last = last, self._clock.monotonic()
@@ -224,7 +224,7 @@ class Keeper:
                 waited_s, pause_s = waited_s + last - before, min(2 * pause_s, _LONGEST_RETRY_S)
         if not self._failed:
             what = "there is space again" if self._failure.get("full") else "it can be saved again"
-            self._book.tell(EventKind.RESUMED, step, reason=what)
+            self._run_log.emit(EventKind.RESUMED, step, reason=what)
             self._say(f"{what}: training goes on from step {step}")
 
     def _why_unsaved(self) -> str:
@@ -249,7 +249,7 @@ class Keeper:
         saved = self.saved_step
         kept = f"{checkpoint_path(self.folder, saved or 0)} is kept, and {step - (saved or 0)}"
         lost = f"{kept} steps are made again" if saved else "the run begins again from step 0"
-        self._book.tell(EventKind.ATTEMPT_ENDED, step, reason=f"stopped: {why}")
+        self._run_log.emit(EventKind.ATTEMPT_ENDED, step, reason=f"stopped: {why}")
         raise NeedsPerson(
             f"training stands at step {step}, and nothing could be saved for "
             f"{self._trainer.settings.checkpoint.retry_minutes:g} minutes "
@@ -261,9 +261,9 @@ class Keeper:
         """Of a finished run: wait for what is still being sent elsewhere, unless told to stop."""
         if self._tiers is None:
             return
-        self._tiers.offer_book()  # with the run's own end in it
+        self._tiers.offer_run_log()  # with the run's own end in it
         while not self._tiers.settled() and not stop_wanted():
-            with self._book.time.booked("checkpoint_stall"):  # each one is a sign of life
+            with self._run_log.time.track("checkpoint_stall"):  # each one is a sign of life
                 self._tiers.settle(_SETTLE_S)
         self._tell_of_tiers()
         if left := self._tiers.unsent():
@@ -273,23 +273,23 @@ class Keeper:
         """What was decided must not wait for the next checkpoint: a machine that is lost before
         would bring a learning rate back that a decision has lowered.
         """
-        now = decided(self._book.ledger.state)
+        now = decided(self._run_log.ledger.state)
         if any(part is not known for part, known in zip(now, self._decided, strict=True)):
             self._decided = now
-            tiers.offer_book()
+            tiers.offer_run_log()
 
     def _tell_of_tiers(self) -> None:
         if self._tiers is None:
             return
         for kind, step, data in self._tiers.news():
-            self._book.tell(kind, step or self._trainer.position.step, **data)
+            self._run_log.emit(kind, step or self._trainer.position.step, **data)
             if message := data.get("message"):
                 self._say(f"WARNING: {message}")
 
     def _record(self, checkpoint: int, health: str, manifest: str, reason: str) -> None:
         # A health that could not be written costs a re-reading at the next start, nothing more.
         with suppress(LedgerError):
-            self._book.decide(
+            self._run_log.decide(
                 "checkpoint-health",
                 self._trainer.position.step,
                 {"checkpoint": checkpoint, "health": health, "manifest": manifest},

@@ -20,20 +20,20 @@ from longhaul.logbook.folder import RunFolder, open_run
 from longhaul.logbook.lease import live_holder, user_name
 from longhaul.logbook.reading import read_journal
 from longhaul.logbook.requests import new_request, submit
-from longhaul.logbook.run_spec import has_asked, read_asked
+from longhaul.logbook.run_spec import has_run_spec, read_run_spec
 from longhaul.run.train.request_rules import (
     refuse_resets,
     refuse_senseless,
     refuse_undone,
     refuse_unless_live,
 )
-from longhaul.run.train.run_history import read_past
+from longhaul.run.train.run_history import read_run_history
 from longhaul.store.catalogue import catalogue, health_now
 
 _LOOK_EVERY_S: Seconds = 0.1
 
 
-def ask_set(
+def request_set(
     run: str,
     runs: Path,
     change: str,
@@ -63,7 +63,7 @@ def ask_set(
     before, made = _effective(folder)
     after = with_overrides(before, {path: value}, {path: change})
     refuse_senseless(before, after, max(made, from_step), force=force)
-    refuse_undone(read_past(folder).ledger, {path: value}, force=force)
+    refuse_undone(read_run_history(folder).ledger, {path: value}, force=force)
     data = {"path": path, "value": value, "from_step": from_step, "force": force}
     answer = _ask(folder, "set", data, reason, wait_s)
     if answer is None:
@@ -73,7 +73,7 @@ def ask_set(
     return f"step {answer.step}: {path} {answer.data.get('old')!r} → {value!r}"
 
 
-def ask_rollback(run: str, runs: Path, to_step: int, reason: str, wait_s: Seconds) -> str:
+def request_rollback(run: str, runs: Path, to_step: int, reason: str, wait_s: Seconds) -> str:
     """Ask a run to go back to its newest state at or before a step; the answer in words.
 
     Raises:
@@ -94,7 +94,7 @@ def ask_rollback(run: str, runs: Path, to_step: int, reason: str, wait_s: Second
     return f"step {answer.step}: {_went_back(answer)}"
 
 
-def ask_fork(
+def request_fork(
     run: str,
     runs: Path,
     at_step: int,
@@ -129,7 +129,7 @@ def ask_fork(
     typed = {parse_override(change)[0]: f"--set {change}" for change in changes}
     before, _ = _effective(folder)
     refuse_senseless(before, with_overrides(before, changed, typed), at_step, force=force)
-    refuse_undone(read_past(folder).ledger, changed, force=force)
+    refuse_undone(read_run_history(folder).ledger, changed, force=force)
     data = {"at": at_step, "set": changed, "reset": list(resets), "force": force}
     answer = _ask(folder, "fork", data, reason, wait_s)
     if answer is None:
@@ -145,7 +145,7 @@ def _went_back(answer: Decision | Event) -> str:
 
 
 def _refuse_beyond(folder: RunFolder, step: int) -> None:
-    made = read_past(folder).steps_made
+    made = read_run_history(folder).steps_made
     if not 0 <= step <= made:
         raise UsageError(f"step {step}: run {folder.name} has made steps up to {made}")
 
@@ -157,14 +157,14 @@ def _states_at_rest(folder: RunFolder) -> list[int] | None:
     if live_holder(folder, RealClock()) is not None:
         return None
     there = catalogue(folder.checkpoints)
-    health = health_now(there, read_past(folder).ledger.checkpoint_health)
+    health = health_now(there, read_run_history(folder).ledger.checkpoint_health)
     sound = {c.step for c in there if not c.damage and health[c.step] != "poisoned"}
     return sorted(sound | _kept_elsewhere(folder)) or [0]
 
 
 def _kept_elsewhere(folder: RunFolder) -> set[int]:
     """Steps of the sound checkpoints that a remote tier has, as far as the journal knows."""
-    if not (has_asked(folder) and read_asked(folder).settings().checkpoint.remote):
+    if not (has_run_spec(folder) and read_run_spec(folder).settings().checkpoint.remote):
         return set()
     there: dict[tuple[str, str], int] = {}
     for record in read_journal(folder, steps=False):
@@ -177,7 +177,7 @@ def _kept_elsewhere(folder: RunFolder) -> set[int]:
                 there[key] = record.step
             else:
                 there.pop(key, None)
-    recorded = read_past(folder).ledger.checkpoint_health
+    recorded = read_run_history(folder).ledger.checkpoint_health
     return {
         step
         for (_, manifest), step in there.items()
@@ -198,12 +198,12 @@ def _refuse_unkept(folder: RunFolder, step: int, states: Sequence[int]) -> None:
 
 def _effective(folder: RunFolder) -> tuple[Recipe, int]:
     """Settings in force, and how many steps were made."""
-    past = read_past(folder)
-    overrides = past.ledger.overrides_at(past.steps_made)
-    return with_overrides(read_asked(folder).settings(), overrides), past.steps_made
+    history = read_run_history(folder)
+    overrides = history.ledger.overrides_at(history.steps_made)
+    return with_overrides(read_run_spec(folder).settings(), overrides), history.steps_made
 
 
-def ask_stop(run: str, runs: Path, reason: str, wait_s: Seconds) -> str:
+def request_stop(run: str, runs: Path, reason: str, wait_s: Seconds) -> str:
     """Ask a run to save and end; the answer in words."""
     folder = open_run(run, runs)
     holder = live_holder(folder, RealClock())
@@ -219,7 +219,7 @@ def ask_stop(run: str, runs: Path, reason: str, wait_s: Seconds) -> str:
     return "asked; the run is saving"
 
 
-def ask_note(run: str, runs: Path, text: str, wait_s: Seconds) -> str:
+def request_note(run: str, runs: Path, text: str, wait_s: Seconds) -> str:
     """Ask a run to write a note down; the answer in words.
 
     Raises:

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 
 from longhaul.config.recipe import Recipe
-from longhaul.core.clocks import RealClock, TimeBooks
+from longhaul.core.clocks import RealClock, TimeBuckets
 from longhaul.core.errors import ExitCode, RecipeError
 from longhaul.core.events import EventKind
 from longhaul.core.output import SilentView
@@ -18,7 +18,7 @@ from longhaul.core.signals import leaving_at_once
 from longhaul.data.verification import text_for_training
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import load_ledger
-from longhaul.logbook.run_spec import read_asked
+from longhaul.logbook.run_spec import read_run_spec
 from longhaul.logbook.segments import read_segments
 from longhaul.model.compiling import refuse_without_compiler
 from longhaul.model.device import claim, queues
@@ -31,19 +31,19 @@ from longhaul.run.train.build import Site, build_parts
 from longhaul.run.train.precision import with_formats
 from longhaul.run.train.rendezvous import form_ranks
 from longhaul.run.train.shared_memory_snapshot import Origin
-from longhaul.supervise.elastic import LIGHTHOUSE, REPLICA, pilot_is_there
-from longhaul.supervise.history import tell_healing
+from longhaul.supervise.elastic import LIGHTHOUSE, REPLICA, leader_is_there
+from longhaul.supervise.history import write_peer_recovery
 from longhaul.supervise.pipes import hold_on
 from longhaul.supervise.ranks.progress import ProgressFile, progress_path
 from longhaul.train.coordinator import Coordinator
-from longhaul.train.elastic import Companion, ElasticStep, Outrun, PilotReplica, Place
+from longhaul.train.elastic import Companion, ElasticStep, FirstReplica, Outrun, Place
 from longhaul.train.parts import Identity, Parts
 from longhaul.train.trainer import Trainer
 
 _LOOK_EVERY_S = 0.1
 
 
-def join_as_pilot(
+def join_as_leader(
     attempt: Attempt, parts: Parts, origin: Origin
 ) -> tuple[Origin, list[StepRecord]]:
     """Take the pilot's place among the replicas, if this process is one.
@@ -61,17 +61,17 @@ def join_as_pilot(
         return origin, []
     place = _place(parts, 0, attempt.recipe)
     healed = place.join()
-    pilot_is_there(attempt.folder).touch()
+    leader_is_there(attempt.folder).touch()
     if not healed:
         return origin, []
-    step, since = parts.progress.position.step, attempt.past.steps_made
+    step, since = parts.progress.position.step, attempt.history.steps_made
     missed = place.missed(since)
     text = f"the others have come to step {step} meanwhile: replica {place.peer} gave its state"
     if len(missed) < step - since:
         text += f", and the records of {step - since - len(missed)} steps are lost"
     attempt.view.say(text)
-    attempt.book.tell(EventKind.HEALED, step, restored=origin.step, peer=place.peer, text=text)
-    number = attempt.book.lease.attempt
+    attempt.run_log.emit(EventKind.HEALED, step, restored=origin.step, peer=place.peer, text=text)
+    number = attempt.run_log.lease.attempt
     return Origin(step, "replica"), [replace(record, attempt=number) for record in missed]
 
 
@@ -88,30 +88,30 @@ def among_replicas(parts: Parts, within: Coordinator) -> Coordinator:
         within: coordinates those of this replica.
     """
     place = parts.step.place if isinstance(parts.step, ElasticStep) else None
-    return within if place is None else PilotReplica(place, within)
+    return within if place is None else FirstReplica(place, within)
 
 
-def follow_pilot(folder: RunFolder) -> ExitCode:
+def follow_leader(folder: RunFolder) -> ExitCode:
     """Make steps with the pilot until the run is finished.
 
     Raises:
         Apart: the replicas could not agree.
     """
     replica, clock, within = int(os.environ[REPLICA]), RealClock(), find_place(os.environ)
-    asked = read_asked(folder)
+    asked = read_run_spec(folder)
     recipe = asked.settings()
     number = replica if within is None else replica * within.size + within.rank
     with ExitStack() as leaving:
         progress = ProgressFile(progress_path(folder, number))
         leaving.callback(progress.close)
-        books = TimeBooks(clock, watcher=progress.booked)
+        time_buckets = TimeBuckets(clock, watcher=progress.track)
         leaving.enter_context(leaving_at_once())
         hold_on(os.environ, recipe.supervise.grace_s, folder.workers / f"{number}.log")
         last = next(reversed(read_segments(folder)), None)
         threads = threads_before(recipe, last, within.size if within else 1)
         settle_torch(recipe, recipe.machine.processes, threads)
         refuse_without_compiler(recipe, choose_device(recipe.machine.device))
-        while not pilot_is_there(folder).exists():
+        while not leader_is_there(folder).exists():
             time.sleep(_LOOK_EVERY_S)
         dataset = text_for_training(folder, asked, lambda _: None)
         ranks = None
@@ -124,7 +124,7 @@ def follow_pilot(folder: RunFolder) -> ExitCode:
         recipe = with_formats(recipe, ledger)
         site = Site(
             recipe, ledger, folder.checkpoints, attempt=0, still_owner=lambda: False,
-            books=books, clock=clock, view=SilentView(), ranks=ranks,
+            time_buckets=time_buckets, clock=clock, view=SilentView(), ranks=ranks,
         )  # fmt: skip
         device = ranks.world.device if ranks else _device(number, recipe.machine.device)
         parts = build_parts(site, dataset, device)
@@ -134,7 +134,7 @@ def follow_pilot(folder: RunFolder) -> ExitCode:
         leaving.callback(place.close)
         place.join()
         if place.peer is not None:
-            tell_healing(folder, replica, place.peer, parts.progress.position.step)
+            write_peer_recovery(folder, replica, place.peer, parts.progress.position.step)
         while True:
             identity = Identity(attempt=0, segment="", done_before=0)
             trainer = Trainer(recipe, load_ledger(folder)[0], parts, identity, Companion(place))

@@ -20,14 +20,14 @@ from longhaul.train.trainer import Trainer
 
 def finish(attempt: Attempt, loop: TrainingLoop, dataset: Dataset) -> ExitCode:
     """Save, evaluate on the whole split, write a sample, and say where the time went."""
-    trainer, book, view = loop.trainer, attempt.book, attempt.view
+    trainer, run_log, view = loop.trainer, attempt.run_log, attempt.view
     _save(loop)
     loss: dict[str, Any] = {}
     for record in trainer.evaluate(None):
         loop.keep([record])
         if isinstance(record, Event) and record.kind == EventKind.EVALUATION:
             loss = dict(record.data)
-    with book.time.booked("evaluation"):
+    with run_log.time.track("evaluation"):
         try:
             text = write_sample(trainer, dataset)
         except LonghaulError as error:  # a prompt must not keep a trained run from its end
@@ -36,7 +36,7 @@ def finish(attempt: Attempt, loop: TrainingLoop, dataset: Dataset) -> ExitCode:
     position, limit = trainer.position, ""
     if loop.out_of_time and not trainer.finished:
         limit = f" at its time limit (step {position.step} of {trainer.settings.total_steps()})"
-    book.tell(
+    run_log.emit(
         EventKind.FINISHED,
         position.step,
         loss=loss.get("loss"),
@@ -46,8 +46,8 @@ def finish(attempt: Attempt, loop: TrainingLoop, dataset: Dataset) -> ExitCode:
         out_of_time=bool(limit),
         max_hours=trainer.settings.train.max_hours,
     )
-    book.tell(EventKind.ATTEMPT_ENDED, position.step, reason=f"finished{limit}")
-    loop.keeper.refuse_if_gone(after_s=0.0)  # an end that is written nowhere is none
+    run_log.emit(EventKind.ATTEMPT_ENDED, position.step, reason=f"finished{limit}")
+    loop.checkpoint_manager.refuse_if_gone(after_s=0.0)  # an end that is written nowhere is none
     if text:
         view.say(f"\nsample, from the prompt {trainer.settings.sample.prompt!r}:\n{text}\n")
     _say_where_time_went(attempt)
@@ -64,8 +64,8 @@ def end_unfinished(attempt: Attempt, loop: TrainingLoop) -> ExitCode:
     code, reason = loop.how_it_stopped()
     _save(loop)
     step = loop.trainer.position.step
-    attempt.book.tell(EventKind.ATTEMPT_ENDED, step, reason=reason)
-    loop.keeper.refuse_if_gone(after_s=0.0)
+    attempt.run_log.emit(EventKind.ATTEMPT_ENDED, step, reason=reason)
+    loop.checkpoint_manager.refuse_if_gone(after_s=0.0)
     attempt.view.say(
         f"{reason}: saved at step {step}\n"
         f"  → `longhaul train {attempt.folder.path}` goes on from there"
@@ -135,14 +135,19 @@ def _save(loop: TrainingLoop) -> None:
     """Make sure that where training stands is on disk."""
     trainer = loop.trainer
     step = trainer.position.step
-    loop.keeper.refuse_if_gone(after_s=0.0)
+    loop.checkpoint_manager.refuse_if_gone(after_s=0.0)
     loop.keep(trainer.saved(wait=True))
-    if loop.keeper.saved_step != step:
+    if loop.checkpoint_manager.saved_step != step:
         loop.keep(trainer.save())
         loop.keep(trainer.saved(wait=True))
-        keeper = loop.keeper
-        _refuse_unsaved(keeper.saved_step, step, str(keeper.folder), keeper.failed_of)
-    loop.keeper.prune()
+        checkpoint_manager = loop.checkpoint_manager
+        _refuse_unsaved(
+            checkpoint_manager.saved_step,
+            step,
+            str(checkpoint_manager.folder),
+            checkpoint_manager.failed_of,
+        )
+    loop.checkpoint_manager.prune()
 
 
 def _say_where_time_went(attempt: Attempt) -> None:

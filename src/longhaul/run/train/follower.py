@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import assert_never
 
 from longhaul.checkpoint.snapshots import DamagedSnapshot
-from longhaul.core.clocks import RealClock, TimeBooks, process_start
+from longhaul.core.clocks import RealClock, TimeBuckets, process_start
 from longhaul.core.errors import ExitCode
 from longhaul.core.output import SilentView
 from longhaul.core.signals import leaving_at_once, listening
@@ -19,9 +19,9 @@ from longhaul.data.dataset import Dataset
 from longhaul.data.verification import text_for_training
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import LedgerState
-from longhaul.logbook.run_spec import read_asked
+from longhaul.logbook.run_spec import read_run_spec
 from longhaul.model.compiling import refuse_without_compiler
-from longhaul.parallel.control import telling_who_is_lost, told
+from longhaul.parallel.control import naming_the_lost_rank, told
 from longhaul.parallel.device import choose_device, settle_torch
 from longhaul.parallel.layout import Place
 from longhaul.parallel.world import FirstAbsent, Ranks, part
@@ -29,14 +29,14 @@ from longhaul.run.diagnose.live_cause import FindCause
 from longhaul.run.diagnose.live_search import look_into
 from longhaul.run.train.build import Site, build_parts
 from longhaul.run.train.finish import write_sample
-from longhaul.run.train.micro_batch import measure_told
-from longhaul.run.train.out_of_memory import MemoryGuard, telling_in_own_file
-from longhaul.run.train.rendezvous import Briefing, form_ranks, join, wishes_of
-from longhaul.run.train.restore import restore_told
-from longhaul.run.train.shared_memory_snapshot import restore_survivor_told
+from longhaul.run.train.micro_batch import measure_as_ordered
+from longhaul.run.train.out_of_memory import MemoryGuard, reporting_in_own_file
+from longhaul.run.train.rendezvous import Briefing, form_ranks, join, stop_requests_of
+from longhaul.run.train.restore import restore_as_ordered
+from longhaul.run.train.shared_memory_snapshot import restore_shared_as_ordered
 from longhaul.supervise.ranks.progress import ProgressFile, progress_path
 from longhaul.train import orders
-from longhaul.train.coordinator import Coordinator, Ended, Follower, Wishes
+from longhaul.train.coordinator import Coordinator, Ended, Follower, StopRequests
 from longhaul.train.parts import Identity, Parts
 from longhaul.train.rank_comparison import SilentCorruption
 from longhaul.train.renew import parts_for
@@ -73,10 +73,10 @@ def follow(place: Place, folder: RunFolder | None = None) -> ExitCode:
     clock = RealClock()
     began = time.time() - process_start()
     with ExitStack() as leaving:
-        leaving.enter_context(telling_who_is_lost(place.rank, place.size, "training"))
+        leaving.enter_context(naming_the_lost_rank(place.rank, place.size, "training"))
         leaving.callback(part)
-        books = TimeBooks(clock, already=max(0.0, began))
-        progress = None if folder is None else _watched(folder, place, books, leaving)
+        time_buckets = TimeBuckets(clock, already=max(0.0, began))
+        progress = None if folder is None else _watched(folder, place, time_buckets, leaving)
         try:
             with leaving_at_once():
                 control, briefing = join(place)
@@ -84,18 +84,20 @@ def follow(place: Place, folder: RunFolder | None = None) -> ExitCode:
             return absent.exit_code  # it has said why
         folder = RunFolder(Path(briefing.folder))
         if progress is None:
-            progress = _watched(folder, place, books, leaving)
-        wish = leaving.enter_context(listening(lambda _: None))  # rank 0 tells of signals
+            progress = _watched(folder, place, time_buckets, leaving)
+        stop_request = leaving.enter_context(listening(lambda _: None))  # rank 0 tells of signals
         settle_torch(briefing.recipe, place.local_size, briefing.threads)
         refuse_without_compiler(briefing.recipe, choose_device(briefing.recipe.machine.device))
         ranks = form_ranks(place, control, briefing.recipe)
-        dataset = text_for_training(folder, read_asked(folder), lambda _: None)
-        parts = _restored_parts(briefing, folder, dataset, ranks, books, leaving)
-        tell = telling_in_own_file(folder, briefing.attempt, place.rank, clock)
-        guard = MemoryGuard(parts, briefing.recipe, folder, tell)
+        dataset = text_for_training(folder, read_run_spec(folder), lambda _: None)
+        parts = _restored_parts(briefing, folder, dataset, ranks, time_buckets, leaving)
+        emit = reporting_in_own_file(folder, briefing.attempt, place.rank, clock)
+        guard = MemoryGuard(parts, briefing.recipe, folder, emit)
         with guard.answering():
-            measure_told(briefing.recipe, parts, ranks)
-        trainer = _trainer(briefing, folder, dataset, parts, wishes_of(wish), progress.reach)
+            measure_as_ordered(briefing.recipe, parts, ranks)
+        trainer = _trainer(
+            briefing, folder, dataset, parts, stop_requests_of(stop_request), progress.reach
+        )
         with guard.answering(trainer):
             return ExitCode(train_until_ended(trainer))
 
@@ -105,7 +107,7 @@ def _trainer(
     folder: RunFolder,
     dataset: Dataset,
     parts: Parts,
-    wishes: Wishes,
+    wishes: StopRequests,
     reached: Callable[[int], None],
 ) -> Trainer:
     """The trainer of this rank, which begins when rank 0 makes its own."""
@@ -158,7 +160,7 @@ def carry_out(order: AnyOrder, trainer: Trainer, dataset: Dataset, checkpoints: 
             trainer.apply(decision, segment)
         case orders.RollBack():
             _take(trainer.completed())
-            trainer.roll_back(lambda parts: restore_told(parts, control))
+            trainer.roll_back(lambda parts: restore_as_ordered(parts, control))
         case orders.RollBackInMemory(step):
             _take(trainer.completed())
             with suppress(DamagedSnapshot):  # told by rank 0, which goes to a checkpoint then
@@ -198,7 +200,7 @@ def _restored_parts(
     folder: RunFolder,
     dataset: Dataset,
     ranks: Ranks,
-    books: TimeBooks,
+    time_buckets: TimeBuckets,
     leaving: ExitStack,
 ) -> Parts:
     """Parts of one rank, in the state that rank 0 has all go on from."""
@@ -208,22 +210,24 @@ def _restored_parts(
         folder.checkpoints,
         briefing.attempt,
         still_owner=lambda: True,  # rank 0 asks, and it alone commits
-        books=books,
+        time_buckets=time_buckets,
         clock=RealClock(),
         view=SilentView(),
         ranks=ranks,
     )
     parts = build_parts(site, dataset, ranks.world.device)
-    leaving.callback(parts.saver.close, books.alive)
+    leaving.callback(parts.saver.close, time_buckets.alive)
     leaving.callback(parts.batches.close)
     fill = partial(parts_for, parts.step, parts.progress)
-    if not restore_survivor_told(parts.snapshots, fill, ranks.control):
-        restore_told(fill, ranks.control)
+    if not restore_shared_as_ordered(parts.snapshots, fill, ranks.control):
+        restore_as_ordered(fill, ranks.control)
     return parts
 
 
-def _watched(folder: RunFolder, place: Place, books: TimeBooks, leaving: ExitStack) -> ProgressFile:
+def _watched(
+    folder: RunFolder, place: Place, time_buckets: TimeBuckets, leaving: ExitStack
+) -> ProgressFile:
     progress = ProgressFile(progress_path(folder, place.rank))
     leaving.callback(progress.close)
-    books.watch(progress.booked)
+    time_buckets.watch(progress.track)
     return progress

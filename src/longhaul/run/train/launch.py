@@ -22,19 +22,19 @@ from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.lease import Lease, acquire, refuse_if_held, watched_silent
 from longhaul.logbook.requests import pending
 from longhaul.logbook.run_spec import (
-    Asked,
+    RunSpec,
     ask,
-    ask_again,
     ask_more,
     changed_settings,
-    has_asked,
-    read_asked,
-    write_asked,
+    has_run_spec,
+    read_run_spec,
+    spec_of_restart,
+    write_run_spec,
 )
 from longhaul.logbook.segments import read_segments
 from longhaul.parallel.layout import find_place
 from longhaul.run.train.bring_back import bring_back, is_elsewhere
-from longhaul.run.train.run_history import Past, read_past
+from longhaul.run.train.run_history import RunHistory, read_run_history
 from longhaul.run.train.trust import refuse_untrusted
 from longhaul.supervise.causes import load_signatures
 from longhaul.supervise.elastic import ElasticSupervisor
@@ -71,16 +71,16 @@ def start(typed: Start, view: View) -> ExitCode:
 
         return follow(place)
 
-    def train(folder: RunFolder, asked: Asked, lease: Lease) -> ExitCode:
+    def train(folder: RunFolder, asked: RunSpec, lease: Lease) -> ExitCode:
         from longhaul.run.train.worker import work
 
         return work(folder, lease, view)
 
     if place is None:
         return _start(typed, view.say, train)
-    from longhaul.parallel.world import telling_of_absence
+    from longhaul.parallel.world import reporting_absence
 
-    return telling_of_absence(place, lambda: _start(typed, view.say, train))
+    return reporting_absence(place, lambda: _start(typed, view.say, train))
 
 
 def start_supervised(
@@ -99,7 +99,7 @@ def start_supervised(
     """
     began = process_start()
 
-    def supervise(folder: RunFolder, asked: Asked, lease: Lease) -> ExitCode:
+    def supervise(folder: RunFolder, asked: RunSpec, lease: Lease) -> ExitCode:
         settings = asked.settings()
         signatures = load_signatures(settings.supervise.signatures)
         processes, device = settings.machine.processes, partial(_device_of, folder)
@@ -117,7 +117,7 @@ def start_supervised(
 def _start(
     typed: Start,
     say: Callable[[str], None],
-    train: Callable[[RunFolder, Asked, Lease], ExitCode],
+    train: Callable[[RunFolder, RunSpec, Lease], ExitCode],
 ) -> ExitCode:
     clock = RealClock()
     # First of all: what is typed now has the newest signatures, and the recipe may have old ones.
@@ -134,47 +134,47 @@ def _start(
         refuse()
         if left_over(folder):
             fence(folder, asked.settings().supervise.grace_s, say, refuse)
-        past = read_past(folder)
-        if past.finished is not None and not _wants_more(folder, past, asked):
-            _say_finished(folder, past.finished, say)
+        history = read_run_history(folder)
+        if history.finished is not None and not _wants_more(folder, history, asked):
+            _say_finished(folder, history.finished, say)
             return ExitCode.FINISHED
     create_run(folder.path, clock)
     # Only the holder of the lease writes what the run is asked to do.
     with acquire(folder, clock, silent).keep() as lease:
-        if has_asked(folder) and read_past(folder).begun:
-            changed = changed_settings(read_asked(folder).settings(), asked.settings())
+        if has_run_spec(folder) and read_run_history(folder).begun:
+            changed = changed_settings(read_run_spec(folder).settings(), asked.settings())
             for setting, (old, new) in changed.items():
                 say(f"recipe changed: {setting} {old!r} → {new!r}")
-        write_asked(folder, asked)
+        write_run_spec(folder, asked)
         say(f"run: {folder.path}")
         return train(folder, asked, lease)
 
 
-def _what_is_meant(typed: Start, say: Callable[[str], None]) -> tuple[RunFolder, Asked]:
+def _what_is_meant(typed: Start, say: Callable[[str], None]) -> tuple[RunFolder, RunSpec]:
     """The run's folder, and what it is asked for, its earlier starts included."""
     if not typed.new and typed.recipe not in shipped_recipes():
         for path in (typed.runs / typed.recipe, Path(typed.recipe)):
             folder = RunFolder(path)
-            if folder.exists and has_asked(folder):
-                return folder, ask_more(read_asked(folder), typed.options, typed.data)
+            if folder.exists and has_run_spec(folder):
+                return folder, ask_more(read_run_spec(folder), typed.options, typed.data)
     folder = RunFolder(typed.runs / load_recipe(typed.recipe).recipe.name)
     # A start that failed before it trained anything binds nobody to what was typed then.
-    if not typed.new and folder.exists and has_asked(folder) and read_past(folder).begun:
+    if not typed.new and folder.exists and has_run_spec(folder) and read_run_history(folder).begun:
         # Judged together with the options of earlier starts: alone they may make no sense.
         here = str(Path.cwd())
-        new = Asked(typed.recipe, typed.options, typed.data, str(typed.prepared), {}, here)
-        return folder, ask_again(read_asked(folder), new)
+        new = RunSpec(typed.recipe, typed.options, typed.data, str(typed.prepared), {}, here)
+        return folder, spec_of_restart(read_run_spec(folder), new)
     asked = ask(typed.recipe, typed.options, typed.data, typed.prepared)
     path = typed.runs / asked.settings().name
     taken = partial(is_elsewhere, asked=asked, say=say)
     return RunFolder(_free_path(path, taken) if typed.new else path), asked
 
 
-def _wants_more(folder: RunFolder, past: Past, asked: Asked) -> bool:
-    assert past.finished is not None
-    step, data = past.finished.step, past.finished.data
-    settings = with_overrides(asked.settings(), past.ledger.overrides_at(step))
-    asked_for = {request.kind for request in pending(folder, past.done_requests)}
+def _wants_more(folder: RunFolder, history: RunHistory, asked: RunSpec) -> bool:
+    assert history.finished is not None
+    step, data = history.finished.step, history.finished.data
+    settings = with_overrides(asked.settings(), history.ledger.overrides_at(step))
+    asked_for = {request.kind for request in pending(folder, history.done_requests)}
     if asked_for & {"set", "rollback", "fork"}:
         return True
     if data.get("out_of_time"):

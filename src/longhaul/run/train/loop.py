@@ -10,18 +10,18 @@ from dataclasses import replace
 from longhaul.core.errors import ExitCode, NeedsPerson
 from longhaul.core.events import EventKind
 from longhaul.core.records import Event, Finding, StepRecord
-from longhaul.core.signals import StopWish
+from longhaul.core.signals import StopRequest
 from longhaul.core.units import Seconds
 from longhaul.diagnose.cause import Verdict
 from longhaul.logbook.ledger import LedgerError
-from longhaul.recover.judgement import Draft, Judgement
+from longhaul.recover.health_monitor import Draft, HealthMonitor
 from longhaul.recover.plan import WHO, Plan
 from longhaul.run.diagnose.live_cause import LiveCause
 from longhaul.run.diagnose.saved_batch import SavedBatches
 from longhaul.run.train.attempt import Attempt
-from longhaul.run.train.checkpoint_manager import Keeper
-from longhaul.run.train.rank_health import MachineWatch
-from longhaul.run.train.request_handler import Desk
+from longhaul.run.train.checkpoint_manager import CheckpointManager
+from longhaul.run.train.rank_health import RankHealth
+from longhaul.run.train.request_handler import RequestHandler
 from longhaul.run.train.rollback import Recovery
 from longhaul.run.train.run_history import hours_spent
 from longhaul.train.trainer import Trainer
@@ -39,11 +39,11 @@ class TrainingLoop:
     Args:
         attempt: everything is written into its book and shown in its view.
         trainer: yields what was completed.
-        judgement: sees every record, and says what is to be done.
+        health_monitor: sees every record, and says what is to be done.
         recovery: carries out what is decided.
-        desk: what people ask for.
-        wish: what signals ask for.
-        keeper: of the checkpoints.
+        request_handler: what people ask for.
+        stop_request: what signals ask for.
+        checkpoint_manager: of the checkpoints.
         batches: keeps those that went wrong.
         machines: of many processes, judges how each of them computes.
     """
@@ -52,27 +52,29 @@ class TrainingLoop:
         self,
         attempt: Attempt,
         trainer: Trainer,
-        judgement: Judgement,
+        health_monitor: HealthMonitor,
         recovery: Recovery,
-        desk: Desk,
-        wish: StopWish,
-        keeper: Keeper,
+        request_handler: RequestHandler,
+        stop_request: StopRequest,
+        checkpoint_manager: CheckpointManager,
         batches: SavedBatches,
-        machines: MachineWatch | None = None,
+        machines: RankHealth | None = None,
     ) -> None:
         self.trainer = trainer
         self.out_of_time = False
-        self.keeper = keeper
-        self._book = attempt.book
+        self.checkpoint_manager = checkpoint_manager
+        self._run_log = attempt.run_log
         self._view = attempt.view
         self._progress = attempt.progress
         self._verification = attempt.verification
         self._clock = attempt.clock
-        self._judgement = judgement
+        self._health_monitor = health_monitor
         self._recovery = recovery
-        self._causes = LiveCause(attempt.book, attempt.view.say, lambda: wish.exit_code is not None)
-        self._desk = desk
-        self._wish = wish
+        self._causes = LiveCause(
+            attempt.run_log, attempt.view.say, lambda: stop_request.exit_code is not None
+        )
+        self._request_handler = request_handler
+        self._stop_request = stop_request
         self._batches = batches
         self._machines = machines
         self._spent: tuple[Seconds, Seconds] | None = None
@@ -84,25 +86,25 @@ class TrainingLoop:
             DataError: the text is not what was prepared any more.
             NeedsPerson: going on would do harm.
         """
-        self.keep(self._desk.answer(self.trainer))
+        self.keep(self._request_handler.answer(self.trainer))
         self._watch_the_time()
         if self._stop_wanted():
             return
-        self.keeper.offer()
-        self.keeper.adjust_interval()
+        self.checkpoint_manager.offer()
+        self.checkpoint_manager.adjust_interval()
         for record in self.trainer.steps():
             self._append_and_observe(record)
             if self._verification is not None:
                 self._verification.raise_if_wrong()
             if not self.trainer.coordinator.at_boundary:
                 continue  # the other ranks are under way; what this asks for comes up again
-            self.keeper.refuse_if_gone()
+            self.checkpoint_manager.refuse_if_gone()
             if self._machines is not None:
                 self._machines.act()
             decision = self._decide() if isinstance(record, StepRecord) else None
             if decision is not None:
                 self._apply(decision)
-            self.keep(self._desk.answer(self.trainer))
+            self.keep(self._request_handler.answer(self.trainer))
             self._look_after_checkpoints()
             self._watch_the_time()
             if self._stop_wanted():
@@ -115,7 +117,7 @@ class TrainingLoop:
 
     def _append_and_observe(self, record: StepRecord | Event) -> None:
         """Write a record down, show it, and do what it entails for checkpoints and segments."""
-        if isinstance(record, Event) and not self.keeper.take(record):
+        if isinstance(record, Event) and not self.checkpoint_manager.take(record):
             return
         if (
             isinstance(record, Event)
@@ -127,12 +129,12 @@ class TrainingLoop:
             if self._progress is not None:
                 self._progress.reach(record.step)
             record = replace(record, states=self._recovery.states_if_changed(self.trainer))
-        self._book.append(record)
-        self._judgement.enter(self.trainer.settings)
+        self._run_log.append(record)
+        self._health_monitor.enter(self.trainer.settings)
         self._view.show(record)
-        self.keeper.watch(record)
-        for finding in self._judgement.observe(record):
-            self._book.append(finding)
+        self.checkpoint_manager.watch(record)
+        for finding in self._health_monitor.observe(record):
+            self._run_log.append(finding)
             self._view.say(f"step {finding.step:>6}  {finding.severity}: {finding.sentence}")
             if isinstance(record, StepRecord) and _first_masked(finding, record):
                 self._save_batch(record)
@@ -146,10 +148,10 @@ class TrainingLoop:
 
     def _decide(self) -> Draft | None:
         """What the judgement asks for at this boundary, its cause looked for; None: nothing."""
-        ledger = self._book.ledger.state
-        for step, manifest in self._judgement.passed_probation(ledger):
-            self.keeper.pass_probation(step, manifest)
-        draft = self._judgement.draft(ledger)
+        ledger = self._run_log.ledger.state
+        for step, manifest in self._health_monitor.passed_probation(ledger):
+            self.checkpoint_manager.pass_probation(step, manifest)
+        draft = self._health_monitor.draft(ledger)
         if draft is None or not draft.asks_for_cause:
             return draft
         return replace(draft, plan=draft.shaped(self._cause_of(draft.plan)))
@@ -158,7 +160,7 @@ class TrainingLoop:
         """Write the decision to the ledger, then carry it out."""
         trainer, plan, to = self.trainer, draft.plan, draft.plan.rollback
         if to is not None and to.where == "remote" and not self._recovery.fetch(trainer, to):
-            self._judgement.defer(draft.findings)  # the next boundary knows what is left
+            self._health_monitor.defer(draft.findings)  # the next boundary knows what is left
             return
         step = trainer.position.step
         lag_steps = min((step - finding.step for finding in draft.findings), default=0)
@@ -171,34 +173,34 @@ class TrainingLoop:
             )
         except LedgerError as error:
             self._view.say(f"WARNING: {error}")
-            self._judgement.defer(draft.findings)  # the disk may have space later
+            self._health_monitor.defer(draft.findings)  # the disk may have space later
             return
         self._view.say(f"step {step:>6}  decided: {plan.reason}")
         if plan.stop:
-            self._book.tell(EventKind.ATTEMPT_ENDED, step, reason=f"stopped: {plan.reason}")
-            raise NeedsPerson(plan.reason, f"`longhaul log {self._book.folder.name}` shows how")
+            self._run_log.emit(EventKind.ATTEMPT_ENDED, step, reason=f"stopped: {plan.reason}")
+            raise NeedsPerson(plan.reason, f"`longhaul log {self._run_log.folder.name}` shows how")
 
     def _look_after_checkpoints(self) -> None:
         """Prune them, wait while none can be saved, and choose how often to save."""
-        self.keeper.prune()
-        for records in self.keeper.pause_while_failing(self._stop_wanted):
+        self.checkpoint_manager.prune()
+        for records in self.checkpoint_manager.pause_while_failing(self._stop_wanted):
             self.keep(records)
-            if self.keeper.failing:
-                self.keeper.refuse_if_gone()
-                self.keep(self._desk.answer(self.trainer))
-        self.keeper.adjust_interval()
+            if self.checkpoint_manager.failing:
+                self.checkpoint_manager.refuse_if_gone()
+                self.keep(self._request_handler.answer(self.trainer))
+        self.checkpoint_manager.adjust_interval()
 
     def how_it_stopped(self) -> tuple[ExitCode, str]:
         """Exit code and reason, when it was not finished."""
-        if self._wish.exit_code is not None:
-            return self._wish.exit_code, self._wish.reason
-        return ExitCode.START_AGAIN, f"stopped: {self._desk.stop_reason}"
+        if self._stop_request.exit_code is not None:
+            return self._stop_request.exit_code, self._stop_request.reason
+        return ExitCode.START_AGAIN, f"stopped: {self._request_handler.stop_reason}"
 
     def _cause_of(self, plan: Plan) -> Verdict:
         """Cause before cure: what led to a plan, as replays of the steps tell."""
         self.keep(self.trainer.completed())
         states = [s for s in self._recovery.states(self.trainer) if s.where != "remote"]
-        return self._causes.find(self.trainer, plan, self._judgement.line, states)
+        return self._causes.find(self.trainer, plan, self._health_monitor.line, states)
 
     def _save_batch(self, record: StepRecord) -> None:
         trainer = self.trainer
@@ -209,13 +211,13 @@ class TrainingLoop:
             return
         if path is not None:
             text = f"the masked batch is kept in {path}"
-            self._book.tell(EventKind.BATCH_SAVED, record.step, path=path, text=text)
+            self._run_log.emit(EventKind.BATCH_SAVED, record.step, path=path, text=text)
             self._view.say(f"step {record.step:>6}  {text}")
 
     def _stop_wanted(self) -> bool:
         return (
-            self._wish.exit_code is not None
-            or self._desk.stop_reason is not None
+            self._stop_request.exit_code is not None
+            or self._request_handler.stop_reason is not None
             or self.out_of_time
         )
 
@@ -226,7 +228,7 @@ class TrainingLoop:
             return
         now = self._clock.monotonic()
         if self._spent is None:  # summed over the whole journal, once, and only if there is a limit
-            self._spent = hours_spent(self._book.folder) * 3600, now
+            self._spent = hours_spent(self._run_log.folder) * 3600, now
         spent, then = self._spent
         self.out_of_time = spent + now - then >= hours * 3600
 

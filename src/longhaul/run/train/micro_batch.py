@@ -39,7 +39,7 @@ def settle_micro_batch(attempt: Attempt, parts: Parts) -> None:
         parts.ranks.control.first_number(0)
 
 
-def measure_told(recipe: Recipe, parts: Parts, ranks: Ranks) -> None:
+def measure_as_ordered(recipe: Recipe, parts: Parts, ranks: Ranks) -> None:
     """Measure with rank 0, if it has to; on every other rank.
 
     Raises:
@@ -51,7 +51,7 @@ def measure_told(recipe: Recipe, parts: Parts, ranks: Ranks) -> None:
 
 def _settle(attempt: Attempt, parts: Parts) -> None:
     _settle_evaluation(attempt, parts)
-    asked, ledger = attempt.recipe.batch.micro_sequences, attempt.book.ledger.state
+    asked, ledger = attempt.recipe.batch.micro_sequences, attempt.run_log.ledger.state
     in_force = ledger.override_at(PATH, parts.progress.position.step)
     if in_force is not None and in_force.who in (_WHO, RAN_OUT):
         answers_this = in_force.who == RAN_OUT and in_force.old == asked
@@ -62,7 +62,7 @@ def _settle(attempt: Attempt, parts: Parts) -> None:
             return
     fewer = [
         (event.data["next"], str(event.data["message"]))
-        for event in attempt.past.out_of_memory
+        for event in attempt.history.out_of_memory
         if _asks_for_fewer(event, PATH) and event.data["asked"] == asked
     ]
     if fewer:
@@ -79,7 +79,7 @@ def _settle_evaluation(attempt: Attempt, parts: Parts) -> None:
     """
     fewer = [
         (event.data["next"], str(event.data["message"]))
-        for event in attempt.past.out_of_memory
+        for event in attempt.history.out_of_memory
         if _asks_for_fewer(event, EVALUATION)
     ]
     if fewer:
@@ -94,7 +94,7 @@ def _asks_for_fewer(event: Event, path: str) -> bool:
 
 
 def _find(attempt: Attempt, parts: Parts) -> None:
-    earlier = attempt.book.ledger.state.withdrawn.get(PATH)
+    earlier = attempt.run_log.ledger.state.withdrawn.get(PATH)
     who = _WHO
     if earlier is not None and earlier.who in (_WHO, RAN_OUT):
         value, reason, who = earlier.value, earlier.reason, earlier.who
@@ -110,7 +110,7 @@ def _find(attempt: Attempt, parts: Parts) -> None:
 
 def _known_too_many(attempt: Attempt) -> int:
     """Half of what a rank ran out of memory with is tried next, or each size would cost a start."""
-    measured = [event.data.get("measured") for event in attempt.past.out_of_memory]
+    measured = [event.data.get("measured") for event in attempt.history.out_of_memory]
     return min((size // 2 + 1 for size in measured if size), default=NO_LIMIT)
 
 
@@ -124,7 +124,7 @@ def _decide(
     **data: object,
 ) -> None:
     step = parts.progress.position.step
-    attempt.book.decide(kind, step, {"path": path, **data}, who=who, reason=reason)
+    attempt.run_log.decide(kind, step, {"path": path, **data}, who=who, reason=reason)
 
 
 def _sizes(attempt: Attempt) -> str:

@@ -64,14 +64,14 @@ class MemoryGuard:
         parts: what the trainer works with.
         recipe: as asked for.
         folder: the run's; a summary of the allocator is left in its `workers/`.
-        tell: writes the event.
+        emit: writes the event.
     """
 
-    def __init__(self, parts: Parts, recipe: Recipe, folder: RunFolder, tell: Tell) -> None:
+    def __init__(self, parts: Parts, recipe: Recipe, folder: RunFolder, emit: Tell) -> None:
         self._parts = parts
         self._recipe = recipe
         self._folder = folder
-        self._tell = tell
+        self._emit = emit
         self._rank = 0 if parts.ranks is None else parts.ranks.world.rank
         self._watch = MemoryWatch(parts)
 
@@ -124,7 +124,7 @@ class MemoryGuard:
             "summary": self._allocator_summary(),
         }
         with suppress(LedgerError, OSError):  # the end is told all the same
-            self._tell(step, data)
+            self._emit(step, data)
         if fewer is None:
             return NeedsPerson(f"{message}; {why_not}", _WAYS_OUT[memory])
         does = "evaluates" if path == EVALUATION else "computes"
@@ -142,7 +142,7 @@ class MemoryGuard:
             "measured": sequences,
         }
         with suppress(LedgerError, OSError):
-            self._tell(self._parts.progress.position.step, data)
+            self._emit(self._parts.progress.position.step, data)
         fewer = max(1, sequences // 2)
         return SmallerNext(
             f"{message}; the next attempt computes {fewer} sequences at once or fewer",
@@ -181,10 +181,10 @@ def fewer_sequences(
     return fewer, "no smaller number divides every batch stage"
 
 
-def telling_in_own_file(folder: RunFolder, attempt: int, rank: int, clock: Clock) -> Tell:
+def reporting_in_own_file(folder: RunFolder, attempt: int, rank: int, clock: Clock) -> Tell:
     """For a rank that has no logbook: a journal file of its own, made when it is needed."""
 
-    def tell(step: int, data: Mapping[str, Any]) -> None:
+    def emit(step: int, data: Mapping[str, Any]) -> None:
         journal = Journal(folder, attempt, author=f"rank-{rank}")
         try:
             journal.append_durably(
@@ -199,4 +199,4 @@ def telling_in_own_file(folder: RunFolder, attempt: int, rank: int, clock: Clock
         finally:
             journal.close()
 
-    return tell
+    return emit

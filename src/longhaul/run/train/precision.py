@@ -47,11 +47,11 @@ def settle_precision(attempt: Attempt, device: torch.device) -> Recipe:
     elif recipe.precision.compute == "auto":
         _compare(attempt, device)
     muon = recipe.optim.name == "muon" and recipe.optim.muon.newton_schulz == "auto"
-    if muon and not attempt.past.begun and _in_force(attempt, NEWTON_SCHULZ) is None:
+    if muon and not attempt.history.begun and _in_force(attempt, NEWTON_SCHULZ) is None:
         measured = measured or fastest_format(device, recipe)
         products = "bf16" if measured.format.compute == "bf16" else "float32"
         _decide(attempt, NEWTON_SCHULZ, products, measured.reason, "auto")
-    return with_formats(recipe, attempt.book.ledger.state)
+    return with_formats(recipe, attempt.run_log.ledger.state)
 
 
 def with_formats(recipe: Recipe, ledger: LedgerState) -> Recipe:
@@ -70,7 +70,7 @@ def measured_recipe(recipe: Recipe, device: torch.device) -> dict[str, Any]:
 
 def _begin(attempt: Attempt, device: torch.device) -> Choice | None:
     """Decide what computes from now on; None if nothing had to be measured."""
-    state, last = attempt.book.ledger.state, attempt.past.last_segment
+    state, last = attempt.run_log.ledger.state, attempt.history.last_segment
     if earlier := state.withdrawn.get(COMPUTE):
         _decide(attempt, COMPUTE, earlier.value, earlier.reason, "auto")
         return None
@@ -89,7 +89,7 @@ def _begin(attempt: Attempt, device: torch.device) -> Choice | None:
 
 def _compare(attempt: Attempt, device: torch.device) -> None:
     """Say so if another machine than the last one would have chosen otherwise."""
-    in_force, last = _in_force(attempt, COMPUTE), attempt.past.last_segment
+    in_force, last = _in_force(attempt, COMPUTE), attempt.history.last_segment
     if in_force is None or last is None:
         return
     before, now = last.fingerprint.get("torch") or {}, torch_facts(device)
@@ -103,9 +103,10 @@ def _compare(attempt: Attempt, device: torch.device) -> None:
         f"{in_force.value}, in which it began"
     )
     attempt.view.say(f"precision: {text}")
-    step = attempt.past.steps_made
-    attempt.book.tell(EventKind.PRECISION_KEPT, step, kept=in_force.value, here=str(choice.format),
-                      text=text)  # fmt: skip
+    step = attempt.history.steps_made
+    attempt.run_log.emit(
+        EventKind.PRECISION_KEPT, step, kept=in_force.value, here=str(choice.format), text=text
+    )
 
 
 def _withdraw(attempt: Attempt) -> None:
@@ -115,16 +116,16 @@ def _withdraw(attempt: Attempt) -> None:
     for path, asked in ((COMPUTE, compute), (TF32, compute), (NEWTON_SCHULZ, newton_schulz)):
         in_force = _in_force(attempt, path)
         if asked != "auto" and in_force is not None and in_force.who == _WHO:
-            attempt.book.decide(
-                "unset", attempt.past.steps_made, {"path": path, "old": in_force.value},
+            attempt.run_log.decide(
+                "unset", attempt.history.steps_made, {"path": path, "old": in_force.value},
                 who=_WHO, reason=f"the recipe asks for {asked} now",
             )  # fmt: skip
 
 
 def _in_force(attempt: Attempt, path: str) -> Override | None:
-    return attempt.book.ledger.state.override_at(path, 0)
+    return attempt.run_log.ledger.state.override_at(path, 0)
 
 
 def _decide(attempt: Attempt, path: str, value: object, reason: str, old: object) -> None:
     data = {"path": path, "value": value, "old": old}
-    attempt.book.decide("set", attempt.past.steps_made, data, who=_WHO, reason=reason)
+    attempt.run_log.decide("set", attempt.history.steps_made, data, who=_WHO, reason=reason)

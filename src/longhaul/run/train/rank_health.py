@@ -23,7 +23,7 @@ VERDICT = EventKind.MACHINE_VERDICT
 WATCH = EventKind.MACHINE_WATCH
 
 
-class MachineWatch:
+class RankHealth:
     """Judges the ranks of one attempt.
 
     Args:
@@ -33,7 +33,7 @@ class MachineWatch:
     """
 
     def __init__(self, attempt: Attempt, trainer: Trainer, comparison: RankComparison) -> None:
-        self._book, self._say, self._clock = attempt.book, attempt.view.say, attempt.clock
+        self._run_log, self._say, self._clock = attempt.run_log, attempt.view.say, attempt.clock
         self._trainer, self._comparison = trainer, comparison
         world, begin = comparison.world, trainer.position.step
         # Stages of a pipeline have unequal work.
@@ -81,7 +81,7 @@ class MachineWatch:
             return
         watched = {look.what: look.watched for look in found}
         replicas = world.layout.replicate
-        self._book.tell(WATCH, trainer.position.step, text=text, replicas=replicas, **watched)
+        self._run_log.emit(WATCH, trainer.position.step, text=text, replicas=replicas, **watched)
         self._say(text)
 
     def _name(self, straggler: Straggler, step: int) -> None:
@@ -93,12 +93,12 @@ class MachineWatch:
             "lost_s": round(straggler.lost_s, 6),
             "lost_share": round(straggler.lost_share, 4),
         }
-        self._book.append(
+        self._run_log.append(
             Finding(
                 kind="straggler",
                 severity="warning",
-                attempt=self._book.lease.attempt,
-                segment=self._book.segment_name,
+                attempt=self._run_log.lease.attempt,
+                segment=self._run_log.segment_name,
                 step=step,
                 first_step=max(0, straggler.since_step),
                 first_draw=self._trainer.position.draw,
@@ -108,7 +108,7 @@ class MachineWatch:
                 sentence=sentence,
             )
         )
-        self._book.tell(
+        self._run_log.emit(
             VERDICT,
             step,
             kind="straggler",
@@ -127,7 +127,7 @@ class MachineWatch:
         before = verdict.reason
         for record in self._trainer.compare("slot"):
             if isinstance(record, Event):
-                self._book.append(record)
+                self._run_log.append(record)
         again = [judge(compared, None) for compared in self._comparison.comparisons()]
         if not again:
             return verdict
@@ -144,7 +144,7 @@ class MachineWatch:
             else f"step {verdict.sound_step} was sound"
         )
         sentence = f"{_who(verdict)}: {verdict.reason}; {back}"
-        self._book.tell_durably(
+        self._run_log.emit_durably(
             VERDICT,
             step,
             kind="corrupt",

@@ -23,7 +23,7 @@ from longhaul.run.train.request_rules import (
     refuse_unless_live,
 )
 from longhaul.run.train.rollback import Recovery
-from longhaul.run.train.run_log import Book
+from longhaul.run.train.run_log import RunLog
 from longhaul.train.trainer import Trainer
 
 _LOOK_EVERY_S: Seconds = 0.5
@@ -36,11 +36,11 @@ class Refused(LonghaulError):
     """A request that cannot be honoured; nothing was changed."""
 
 
-class Desk:
+class RequestHandler:
     """Answers requests at step boundaries.
 
     Args:
-        book: decisions are written here first.
+        run_log: decisions are written here first.
         recovery: goes back to earlier states, and opens segments.
         done: ids of requests that earlier attempts have answered.
         clock: the folder is looked at twice a second at most, because on a network file system
@@ -51,7 +51,7 @@ class Desk:
 
     def __init__(
         self,
-        book: Book,
+        run_log: RunLog,
         recovery: Recovery,
         done: frozenset[str],
         clock: Clock,
@@ -60,7 +60,7 @@ class Desk:
     ) -> None:
         self.stop_reason: str | None = None
         """Why somebody asked the run to stop; None if nobody did."""
-        self._book = book
+        self._run_log = run_log
         self._recovery = recovery
         self._done = set(done)
         self._clock = clock
@@ -81,8 +81,8 @@ class Desk:
         if now - self._looked < _LOOK_EVERY_S:
             return
         self._looked = now
-        asked = pending(self._book.folder, self._done)
-        if asked and not self._book.lease.is_ours():
+        asked = pending(self._run_log.folder, self._done)
+        if asked and not self._run_log.lease.is_ours():
             raise NotOwner("another attempt has taken this run over; this one ends")
         for request in asked:
             try:
@@ -96,7 +96,7 @@ class Desk:
         try:
             told = yield from self._grant_or_refuse(request, trainer)
         except Refused as refusal:
-            self._book.tell_durably(
+            self._run_log.emit_durably(
                 EventKind.REQUEST_REFUSED,
                 trainer.position.step,
                 request=request.id,
@@ -104,11 +104,11 @@ class Desk:
                 who=request.who,
                 reason=str(refusal),
             )
-            refuse(self._book.folder, request, str(refusal))
+            refuse(self._run_log.folder, request, str(refusal))
             # Who asked a resting run was told only that it was asked.
             self._say(f"refused: {request.kind}, asked by {request.who}: {refusal}")
         else:
-            settle(self._book.folder, request)
+            settle(self._run_log.folder, request)
             why = f": {request.reason}" if request.reason else ""
             step = trainer.position.step
             self._say(f"step {step:>6}  {told}, as {request.who} asked{why}")
@@ -135,7 +135,7 @@ class Desk:
             text, who = str(request.data.get("text", "")), request.who
             if not text.strip():
                 raise Refused("a note without a word says nothing")
-            self._book.tell_durably(EventKind.NOTE, step, request=request.id, text=text, who=who)
+            self._run_log.emit_durably(EventKind.NOTE, step, request=request.id, text=text, who=who)
             return f"note {text!r} written"
         if request.kind == "set":
             return self._set(request, trainer)
@@ -157,7 +157,7 @@ class Desk:
 
     def _is_asked_of_this_owner(self, request: Request) -> bool:
         """Whether it was asked since the lease was taken, over however many attempts of it."""
-        lease = self._book.lease
+        lease = self._run_log.lease
         if request.attempt is None:
             return request.time >= lease.since
         return lease.held_at(request.attempt)
@@ -181,7 +181,7 @@ class Desk:
             reason = request.reason or f"set {path}"
             segment = self._recovery.open_segment(trainer, settings, reason)
         trainer.apply(decision, segment)
-        self._book.tell(EventKind.SETTINGS_READ_BACK, step, live=trainer.live_settings())
+        self._run_log.emit(EventKind.SETTINGS_READ_BACK, step, live=trainer.live_settings())
         later = f" from step {from_step} on" if from_step > step else ""
         insisted = "; it was undone once and will not be again" if again else ""
         return f"{path} {old!r} → {value!r}{later}{insisted}"
@@ -253,7 +253,7 @@ class Desk:
     def _decide(
         self, request: Request, step: int, data: Mapping[str, Any], from_step: int = 0
     ) -> Decision:
-        return self._book.decide(
+        return self._run_log.decide(
             request.kind,
             step,
             {**data, "request": request.id},

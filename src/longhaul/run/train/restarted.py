@@ -14,7 +14,7 @@ from longhaul.logbook.lease import user_name
 from longhaul.logbook.ledger import LedgerState
 from longhaul.logbook.run_spec import changed_settings
 from longhaul.logbook.segments import SegmentOpening
-from longhaul.run.train.run_log import Book
+from longhaul.run.train.run_log import RunLog
 
 NUMBERS_COME_FROM = (
     "software.longhaul", "software.python", "software.git", "software.packages.torch",
@@ -25,7 +25,7 @@ _PLACES = ("machine.host", "ranks.")
 
 
 def decide_restart(
-    book: Book,
+    run_log: RunLog,
     last: SegmentOpening | None,
     effective: Recipe,
     prints: Mapping[str, Any],
@@ -34,7 +34,7 @@ def decide_restart(
     """Write down what is not as it was before; nothing where it is the same, or the run is new.
 
     Args:
-        book: it is written there.
+        run_log: it is written there.
         last: the last segment; None in a new run.
         effective: settings in force from here on.
         prints: fingerprint of this attempt.
@@ -46,7 +46,7 @@ def decide_restart(
     Raises:
         LedgerError: it could not be written.
     """
-    ledger = book.ledger.state
+    ledger = run_log.ledger.state
     if last is None:
         return ledger
     differ = changed_settings(recipe_from_values(last.settings), effective)
@@ -59,5 +59,5 @@ def decide_restart(
     earlier = any(change.step > step and not change.scheduled for change in ledger.changes)
     if settings or surroundings or earlier:
         data = {"settings": settings, "surroundings": surroundings}
-        book.decide("restart", step, data, who=user_name(), reason="")
-    return book.ledger.state
+        run_log.decide("restart", step, data, who=user_name(), reason="")
+    return run_log.ledger.state

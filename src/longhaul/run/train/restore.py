@@ -11,7 +11,7 @@ from longhaul.core.errors import NeedsPerson
 from longhaul.core.events import EventKind
 from longhaul.logbook.folder import created_of
 from longhaul.parallel.control import Control, patiently, told
-from longhaul.run.train.run_log import Book
+from longhaul.run.train.run_log import RunLog
 from longhaul.run.train.tiers import Tiers
 from longhaul.store.catalogue import (
     Checkpoint,
@@ -26,30 +26,30 @@ from longhaul.store.manifest import RefusedCheckpoint
 from longhaul.store.retention import may_begin_anew
 
 
-def set_unknown_aside(book: Book, begun: bool, say: Callable[[str], None]) -> None:
+def set_unknown_aside(run_log: RunLog, begun: bool, say: Callable[[str], None]) -> None:
     """Let no checkpoint stay in the run's folder that its journal does not know.
 
     Args:
-        book: of this attempt.
+        run_log: of this attempt.
         begun: the journal has records of an earlier one.
         say: tells a person.
 
     Raises:
         OSError: the medium refused.
     """
-    recorded = book.ledger.state.checkpoint_health.values()
+    recorded = run_log.ledger.state.checkpoint_health.values()
     manifests = {known.manifest for known in recorded if known.manifest}
-    there = catalogue(book.folder.checkpoints)
-    if found := unknown(there, manifests, begun, created_of(book.folder)):
+    there = catalogue(run_log.folder.checkpoints)
+    if found := unknown(there, manifests, begun, created_of(run_log.folder)):
         steps = [checkpoint.step for checkpoint in found]
         aside = set_aside(found)
         text = f"{_listed(steps)}: not known to this run's journal, moved to {aside}"
-        book.tell(EventKind.CHECKPOINTS_SET_ASIDE, 0, steps=steps, text=text)
+        run_log.emit(EventKind.CHECKPOINTS_SET_ASIDE, 0, steps=steps, text=text)
         say(f"WARNING: {text}")
 
 
 def restore_newest(
-    book: Book,
+    run_log: RunLog,
     parts_for: PartsFor,
     say: Callable[[str], None],
     control: Control | None = None,
@@ -57,8 +57,8 @@ def restore_newest(
 ) -> int | None:
     """Fill the parts that suit it from the newest usable checkpoint.
 
-    Of several ranks this is the first; the others follow by `restore_told`. With tiers the newest
-    of all is taken, fetched from where it is.
+    Of several ranks this is the first; the others follow by `restore_as_ordered`. With tiers the
+    newest of all is taken, fetched from where it is.
 
     Returns:
         Its step; None if the run has no checkpoint yet, or was told to go back behind its first.
@@ -67,16 +67,16 @@ def restore_newest(
         NeedsPerson: there are checkpoints, and none of them can be used.
         StoreNeeded: nothing is here, and another tier does not answer.
     """
-    folder = book.folder.checkpoints
-    for tidied in sweep(folder, book.lease.attempt):
+    folder = run_log.folder.checkpoints
+    for tidied in sweep(folder, run_log.lease.attempt):
         say(f"checkpoints: {tidied}")
     there = catalogue(folder)
-    recorded = book.ledger.state.checkpoint_health
+    recorded = run_log.ledger.state.checkpoint_health
     refused: list[tuple[Checkpoint, RefusedCheckpoint]] = []
     health = health_now(there, recorded)
     candidates = newest_usable(there, health)
     if tiers is not None:
-        candidates = tiers.candidates(recorded, say, book.tell, book.time)
+        candidates = tiers.candidates(recorded, say, run_log.emit, run_log.time)
     for checkpoint in patiently(candidates, control if tiers is not None else None):
         try:
             facts = read_facts(checkpoint.path).facts
@@ -87,7 +87,7 @@ def restore_newest(
             say(f"WARNING: refused {refusal.message}; trying the one before it")
             refused.append((checkpoint, refusal))
         else:
-            _record(book, [item for item in refused if not _is_same(item[0], checkpoint)])
+            _record(run_log, [item for item in refused if not _is_same(item[0], checkpoint)])
             if tiers is not None:
                 tiers.arrived(loaded.step, recorded, say)
             return loaded.step
@@ -103,7 +103,7 @@ def restore_newest(
             )
         return None
     poisoned = [c.step for c in there if health[c.step] == "poisoned"]
-    back = [r.to_step for r in book.ledger.state.recoveries if r.to_step is not None]
+    back = [r.to_step for r in run_log.ledger.state.recoveries if r.to_step is not None]
     behind_all = may_begin_anew(recorded, back[-1] if back else None)
     if behind_all and not refused and len(poisoned) == len(there):
         say(
@@ -131,7 +131,7 @@ def _listed(steps: Sequence[int]) -> str:
     return ", ".join(f"step-{step}" for step in steps)
 
 
-def restore_told(parts_for: PartsFor, control: Control) -> int | None:
+def restore_as_ordered(parts_for: PartsFor, control: Control) -> int | None:
     """Fill the parts from the checkpoints that rank 0 tries, until one is sound on all ranks.
 
     Returns:
@@ -152,7 +152,7 @@ def _is_same(refused: Checkpoint, loaded: Checkpoint) -> bool:
     return refused.step == loaded.step and refused.manifest_sha256 in ("", loaded.manifest_sha256)
 
 
-def _record(book: Book, refused: list[tuple[Checkpoint, RefusedCheckpoint]]) -> None:
+def _record(run_log: RunLog, refused: list[tuple[Checkpoint, RefusedCheckpoint]]) -> None:
     """Poison what was refused, now that an older one loaded: the medium itself does answer.
 
     Left unrecorded, a torn checkpoint would keep its place as the newest verified one, and
@@ -164,4 +164,4 @@ def _record(book: Book, refused: list[tuple[Checkpoint, RefusedCheckpoint]]) -> 
             "health": "poisoned",
             "manifest": checkpoint.manifest_sha256,
         }
-        book.decide("checkpoint-health", 0, data, who="pilot", reason=refusal.message)
+        run_log.decide("checkpoint-health", 0, data, who="pilot", reason=refusal.message)

@@ -17,7 +17,7 @@ from longhaul.logbook.segments import SegmentTaken
 from longhaul.parallel.control import patiently
 from longhaul.recover.plan import Safe
 from longhaul.run.train.restore import restore_newest
-from longhaul.run.train.run_log import Book
+from longhaul.run.train.run_log import RunLog
 from longhaul.run.train.tiers import Tiers
 from longhaul.store.catalogue import Checkpoint, catalogue, health_now
 from longhaul.store.manifest import RefusedCheckpoint
@@ -31,7 +31,7 @@ class Recovery:
     """Carries out what was decided.
 
     Args:
-        book: decisions are written here first.
+        run_log: decisions are written here first.
         fingerprint: of this attempt, for the segments that are opened.
         clock: for how long a rollback took.
         say: tells a person what could not be done.
@@ -40,13 +40,13 @@ class Recovery:
 
     def __init__(
         self,
-        book: Book,
+        run_log: RunLog,
         fingerprint: Mapping[str, Any],
         clock: Clock,
         say: Callable[[str], None],
         tiers: Tiers | None = None,
     ) -> None:
-        self._book = book
+        self._run_log = run_log
         self._fingerprint = fingerprint
         self._clock = clock
         self._say = say
@@ -103,13 +103,13 @@ class Recovery:
             trainer: at a step border.
             state: of `states`.
         """
-        tiers, say, book = self._tiers, self._say, self._book
-        known = book.ledger.state.checkpoint_health.get(state.step)
+        tiers, say, run_log = self._tiers, self._say, self._run_log
+        known = run_log.ledger.state.checkpoint_health.get(state.step)
         if tiers is None or known is None:
             return False
         manifest = known.manifest
         here = self._patiently(
-            trainer, lambda: tiers.bring(manifest, say, book.tell, book.time) is not None
+            trainer, lambda: tiers.bring(manifest, say, run_log.emit, run_log.time) is not None
         )
         if not here:
             self._not_to_be_had.add(state)
@@ -154,7 +154,7 @@ class Recovery:
             # What is being saved must be known by its manifest, or it could not be poisoned.
             yield from trainer.saved(wait=True)
         poison = [] if to is None else self._beyond(to.step)
-        decision = self._book.decide(
+        decision = self._run_log.decide(
             "recover",
             trainer.position.step,
             {**data, "poison": poison},
@@ -163,14 +163,14 @@ class Recovery:
         )
         self.look_again()
         if poison and self._tiers is not None:
-            self._tiers.withdraw(self._book.ledger.state.checkpoint_health)
+            self._tiers.withdraw(self._run_log.ledger.state.checkpoint_health)
         checkpoint = self._go_back(trainer, to) if to is not None else None
         trainer.apply(decision)
         changes = any(data.get(key) for key in ("skip", "set", "reset"))
         if to is not None or changes or fork:
             trainer.enter(self.open_segment(trainer, trainer.settings, reason, checkpoint, fork))
             step = trainer.position.step
-            self._book.tell(EventKind.SETTINGS_READ_BACK, step, live=trainer.live_settings())
+            self._run_log.emit(EventKind.SETTINGS_READ_BACK, step, live=trainer.live_settings())
         if poison and not self._checkpoints():
             # A snapshot dies with the process: until something lies on disk again, a crash would
             # leave nothing to go on from.
@@ -188,7 +188,7 @@ class Recovery:
         """Begin a segment under `settings` where the trainer stands; its number."""
         position = trainer.position
         try:
-            self._book.open_segment(
+            self._run_log.open_segment(
                 reason,
                 settings,
                 step=position.step,
@@ -200,7 +200,7 @@ class Recovery:
         except (OSError, SegmentTaken) as error:
             # The decision is in the ledger and holds; only its stretch has no number of its own.
             self._say(f"WARNING: no segment could be opened: {error}")
-        return self._book.segment_name
+        return self._run_log.segment_name
 
     def _go_back(self, trainer: Trainer, to: Safe) -> int | None:
         """The checkpoint that was restored; None if it was a snapshot."""
@@ -216,7 +216,7 @@ class Recovery:
             self._say(f"WARNING: {damage}")
             restored = self._from_disk(trainer)
         step = trainer.position.step
-        self._book.tell(
+        self._run_log.emit(
             EventKind.ROLLED_BACK,
             step,
             left=left,
@@ -232,9 +232,9 @@ class Recovery:
         def restore(parts: PartsFor) -> None:
             ranks = trainer.ranks
             control = None if ranks is None else ranks.control
-            if restore_newest(self._book, parts, self._say, control) is None:
+            if restore_newest(self._run_log, parts, self._say, control) is None:
                 raise NeedsPerson(
-                    f"there is no checkpoint in {self._book.folder.checkpoints} to go back to",
+                    f"there is no checkpoint in {self._run_log.folder.checkpoints} to go back to",
                     "put one back, or start another run with --new",
                 )
 
@@ -242,8 +242,8 @@ class Recovery:
         return trainer.position.step
 
     def _checkpoints(self) -> list[Checkpoint]:
-        there = catalogue(self._book.folder.checkpoints)
-        health = health_now(there, self._book.ledger.state.checkpoint_health)
+        there = catalogue(self._run_log.folder.checkpoints)
+        health = health_now(there, self._run_log.ledger.state.checkpoint_health)
         return [c for c in there if not c.damage and health[c.step] != "poisoned"]
 
     def _beyond(self, step: int) -> list[list[Any]]:
@@ -251,7 +251,7 @@ class Recovery:
         beyond = {(c.step, c.manifest_sha256) for c in self._checkpoints()}
         if self._tiers is not None and self._tiers.any:
             # A tier may still have what was removed or replaced here, and would give it back.
-            recorded = self._book.ledger.state.checkpoint_health
+            recorded = self._run_log.ledger.state.checkpoint_health
             beyond |= {(saved, one) for saved in recorded for one in recorded[saved].unpoisoned}
             beyond |= self._tiers.unpoisoned(recorded)
         return [[saved, manifest] for saved, manifest in sorted(beyond) if saved > step]
@@ -259,14 +259,14 @@ class Recovery:
     def _elsewhere(self) -> tuple[Safe, ...]:
         if self._tiers is None:
             return ()
-        states = self._tiers.states(self._book.ledger.state.checkpoint_health)
+        states = self._tiers.states(self._run_log.ledger.state.checkpoint_health)
         return tuple(state for state in states if state not in self._not_to_be_had)
 
     def _patiently(self, trainer: Trainer, work: Callable[[], Answer]) -> Answer:
         """The result of work that waits for a store, which has deadlines of its own: meanwhile
         there is none for this phase, and other ranks are told that it goes on.
         """
-        with self._book.time.booked("prepare"):
+        with self._run_log.time.track("prepare"):
             ranks = trainer.ranks
             if ranks is None:
                 return work()

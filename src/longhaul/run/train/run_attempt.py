@@ -12,33 +12,33 @@ from longhaul.core.errors import ExitCode, LonghaulError
 from longhaul.core.events import EventKind
 from longhaul.core.machine import differences, fingerprint
 from longhaul.core.records import Record, StepRecord
-from longhaul.core.signals import StopWish
+from longhaul.core.signals import StopRequest
 from longhaul.data.dataset import Dataset
 from longhaul.logbook.ledger import LedgerState
 from longhaul.logbook.reading import read_journal, read_last
 from longhaul.logbook.run_spec import changed_settings
 from longhaul.model.compiling import refuse_without_compiler
-from longhaul.parallel.control import RankLost, telling_who_is_lost
+from longhaul.parallel.control import RankLost, naming_the_lost_rank
 from longhaul.parallel.device import own_device, settle_torch, threads_before, torch_facts
 from longhaul.parallel.layout import Place, find_place
 from longhaul.parallel.world import part
-from longhaul.recover.judgement import Judgement
+from longhaul.recover.health_monitor import HealthMonitor
 from longhaul.run.diagnose.saved_batch import SavedBatches
 from longhaul.run.train.attempt import Attempt
 from longhaul.run.train.build import build_parts, site_of
-from longhaul.run.train.checkpoint_manager import Keeper
+from longhaul.run.train.checkpoint_manager import CheckpointManager
 from longhaul.run.train.finish import end_unfinished, finish
 from longhaul.run.train.loop import TrainingLoop
 from longhaul.run.train.micro_batch import settle_micro_batch
 from longhaul.run.train.out_of_memory import MemoryGuard
 from longhaul.run.train.precision import settle_precision
-from longhaul.run.train.rank_health import MachineWatch
-from longhaul.run.train.rendezvous import Briefing, lead, wishes_of
-from longhaul.run.train.request_handler import Desk, value_at
+from longhaul.run.train.rank_health import RankHealth
+from longhaul.run.train.rendezvous import Briefing, lead, stop_requests_of
+from longhaul.run.train.request_handler import RequestHandler, value_at
 from longhaul.run.train.restarted import decide_restart
 from longhaul.run.train.restore import restore_newest, set_unknown_aside
 from longhaul.run.train.rollback import Recovery
-from longhaul.run.train.run_history import Past, is_fork
+from longhaul.run.train.run_history import RunHistory, is_fork
 from longhaul.run.train.shared_memory_snapshot import Origin, newest_saved, restore_survivor
 from longhaul.store.save_interval import SaveInterval
 from longhaul.train.coordinator import Coordinator, RankZero
@@ -52,7 +52,7 @@ from longhaul.train.trainer import Trainer
 _MOST_DIFFERENCES_SAID = 8
 
 
-def run_attempt(attempt: Attempt, dataset: Dataset, wish: StopWish) -> ExitCode:
+def run_attempt(attempt: Attempt, dataset: Dataset, stop_request: StopRequest) -> ExitCode:
     """Train from where the run stands to its end, or to where it has to stop.
 
     Raises:
@@ -60,17 +60,19 @@ def run_attempt(attempt: Attempt, dataset: Dataset, wish: StopWish) -> ExitCode:
     """
     place = find_place(os.environ)
     if place is None:
-        return _run(attempt, dataset, wish, None)
-    with telling_who_is_lost(place.rank, place.size, "training"):
-        return _run(attempt, dataset, wish, place)
+        return _run(attempt, dataset, stop_request, None)
+    with naming_the_lost_rank(place.rank, place.size, "training"):
+        return _run(attempt, dataset, stop_request, place)
 
 
-def _run(attempt: Attempt, dataset: Dataset, wish: StopWish, place: Place | None) -> ExitCode:
+def _run(
+    attempt: Attempt, dataset: Dataset, stop_request: StopRequest, place: Place | None
+) -> ExitCode:
     elastic = attempt.recipe.parallel.elastic
     alone = attempt.recipe.machine.processes if elastic else 1
     processes = place.local_size if place else alone
     size = place.size if place else 1
-    threads = threads_before(attempt.recipe, attempt.past.last_segment, size)
+    threads = threads_before(attempt.recipe, attempt.history.last_segment, size)
     settle_torch(attempt.recipe, processes, threads)
     device = own_device(attempt.recipe.machine.device, place)
     refuse_without_compiler(attempt.recipe, device)
@@ -89,12 +91,12 @@ def _run(attempt: Attempt, dataset: Dataset, wish: StopWish, place: Place | None
         settle_micro_batch(attempt, parts)
         missed: Sequence[StepRecord] = ()
         if elastic:
-            from longhaul.run.train.elastic import join_as_pilot
+            from longhaul.run.train.elastic import join_as_leader
 
-            origin, missed = join_as_pilot(attempt, parts, origin)
-        trainer = _announce(attempt, parts, origin, prints, wish)
+            origin, missed = join_as_leader(attempt, parts, origin)
+        trainer = _announce(attempt, parts, origin, prints, stop_request)
         saved = newest_saved(origin, attempt.folder)
-        loop = _loop(attempt, trainer, wish, prints, dataset, saved)
+        loop = _loop(attempt, trainer, stop_request, prints, dataset, saved)
         attempt.view.begin(trainer.position.step, trainer.settings.total_steps())
         segment = trainer.identity.segment
         loop.keep(replace(record, segment=segment) for record in missed)
@@ -104,7 +106,7 @@ def _run(attempt: Attempt, dataset: Dataset, wish: StopWish, place: Place | None
         code = finish(attempt, loop, dataset) if done else end_unfinished(attempt, loop)
         _end_others(trainer, code)
         if done:
-            loop.keeper.settle(lambda: wish.exit_code is not None)
+            loop.checkpoint_manager.settle(lambda: stop_request.exit_code is not None)
         return code
     except RankLost:
         raise
@@ -122,7 +124,7 @@ def _run(attempt: Attempt, dataset: Dataset, wish: StopWish, place: Place | None
     finally:
         attempt.view.end()
         parts.batches.close()
-        parts.saver.close(parts.books.alive)
+        parts.saver.close(parts.time_buckets.alive)
         if ranks is not None:
             part()
 
@@ -131,16 +133,16 @@ def _restore(attempt: Attempt, parts: Parts) -> Origin:
     """Go on from memory that outlived the workers before, or else from the disk."""
     control = parts.ranks.control if parts.ranks else None
     fill = partial(parts_for, parts.step, parts.progress)
-    set_unknown_aside(attempt.book, attempt.past.begun, attempt.view.say)
+    set_unknown_aside(attempt.run_log, attempt.history.begun, attempt.view.say)
     survived = restore_survivor(attempt, parts.snapshots, fill, control)
     if survived is not None:
         return Origin(survived, "memory")
     say = attempt.view.say
-    return Origin(restore_newest(attempt.book, fill, say, control, attempt.tiers), "disk")
+    return Origin(restore_newest(attempt.run_log, fill, say, control, attempt.tiers), "disk")
 
 
 def _ran_out(attempt: Attempt, step: int, data: Mapping[str, Any]) -> None:
-    attempt.book.tell_durably(EventKind.OUT_OF_MEMORY, step, **data)
+    attempt.run_log.emit_durably(EventKind.OUT_OF_MEMORY, step, **data)
 
 
 def _end_others(trainer: Trainer | None, code: ExitCode) -> None:
@@ -151,41 +153,51 @@ def _end_others(trainer: Trainer | None, code: ExitCode) -> None:
 def briefing_of(attempt: Attempt, threads: int | None) -> Briefing:
     """What the other ranks are told of an attempt; `threads` as `settle_torch`."""
     folder = str(attempt.folder.path.resolve())
-    ledger = attempt.book.ledger.state
-    return Briefing(folder, attempt.recipe, attempt.book.lease.attempt, ledger, threads)
+    ledger = attempt.run_log.ledger.state
+    return Briefing(folder, attempt.recipe, attempt.run_log.lease.attempt, ledger, threads)
 
 
 def _loop(
     attempt: Attempt,
     trainer: Trainer,
-    wish: StopWish,
+    stop_request: StopRequest,
     prints: Mapping[str, Any],
     dataset: Dataset,
     restored: int | None,
 ) -> TrainingLoop:
-    book, clock, say = attempt.book, attempt.clock, attempt.view.say
-    recovery = Recovery(book, prints, clock, say, attempt.tiers)
-    past: list[Record] = []
-    if attempt.past.begun:
-        past = read_last(attempt.folder, Judgement.records_needed(trainer.settings))
-    judgement = Judgement(trainer.settings, past, attempt.past.course)
-    done = attempt.past.done_requests
-    desk = Desk(book, recovery, done, clock, say, judgement.seconds_per_step)
+    run_log, clock, say = attempt.run_log, attempt.clock, attempt.view.say
+    recovery = Recovery(run_log, prints, clock, say, attempt.tiers)
+    history: list[Record] = []
+    if attempt.history.begun:
+        history = read_last(attempt.folder, HealthMonitor.records_needed(trainer.settings))
+    health_monitor = HealthMonitor(trainer.settings, history, attempt.history.course)
+    done = attempt.history.done_requests
+    request_handler = RequestHandler(
+        run_log, recovery, done, clock, say, health_monitor.seconds_per_step
+    )
     devices = 1 if trainer.ranks is None else trainer.ranks.world.size
     interval = SaveInterval(partial(_before, attempt), devices, clock)
     batches = SavedBatches(attempt.folder, dataset)
-    keeper = Keeper(attempt, trainer, recovery, interval, restored)
+    checkpoint_manager = CheckpointManager(attempt, trainer, recovery, interval, restored)
     comparison = trainer.coordinator.comparison
-    machines = MachineWatch(attempt, trainer, comparison) if comparison else None
+    machines = RankHealth(attempt, trainer, comparison) if comparison else None
     return TrainingLoop(
-        attempt, trainer, judgement, recovery, desk, wish, keeper, batches, machines
+        attempt,
+        trainer,
+        health_monitor,
+        recovery,
+        request_handler,
+        stop_request,
+        checkpoint_manager,
+        batches,
+        machines,
     )
 
 
 def _before(attempt: Attempt) -> Iterator[Record]:
     """The events of earlier attempts."""
     for record in read_journal(attempt.folder, steps=False):
-        if record.attempt < attempt.book.lease.attempt:
+        if record.attempt < attempt.run_log.lease.attempt:
             yield record
 
 
@@ -194,32 +206,32 @@ def _announce(
     parts: Parts,
     origin: Origin,
     prints: Mapping[str, Any],
-    wish: StopWish,
+    stop_request: StopRequest,
 ) -> Trainer:
     """Open a segment, say what differs from before, and make the trainer."""
-    book, past, position = attempt.book, attempt.past, parts.progress.position
-    ledger = book.ledger.state  # a start may have decided something already
+    run_log, history, position = attempt.run_log, attempt.history, parts.progress.position
+    ledger = run_log.ledger.state  # a start may have decided something already
     effective = with_overrides(attempt.recipe, ledger.overrides_at(position.step))
-    ledger = decide_restart(book, past.last_segment, effective, prints, position.step)
+    ledger = decide_restart(run_log, history.last_segment, effective, prints, position.step)
     _say_what_differs(attempt, effective, parts.progress, prints)
     _say_what_stays_undone(attempt, ledger, position.step)
-    reason = _reason(past, origin)
-    book.open_segment(
+    reason = _reason(history, origin)
+    run_log.open_segment(
         reason,
         effective,
         step=position.step,
         draw=position.draw,
         checkpoint=origin.checkpoint,
         fingerprint=prints,
-        fork=past.unopened is not None and is_fork(past.unopened.data),
+        fork=history.unopened is not None and is_fork(history.unopened.data),
     )
-    attempt.view.say(f"segment {book.segment_name}: {reason}")
-    identity = Identity(book.lease.attempt, book.segment_name, past.steps_made)
+    attempt.view.say(f"segment {run_log.segment_name}: {reason}")
+    identity = Identity(run_log.lease.attempt, run_log.segment_name, history.steps_made)
     if parts.ranks is not None:
         parts.ranks.control.share((ledger, identity))
-    coordinator = _coordinator(attempt.recipe, parts, wish)
+    coordinator = _coordinator(attempt.recipe, parts, stop_request)
     trainer = Trainer(attempt.recipe, ledger, parts, identity, coordinator)
-    book.tell(
+    run_log.emit(
         EventKind.ATTEMPT_STARTED,
         position.step,
         reason=reason,
@@ -227,16 +239,18 @@ def _announce(
         host=prints["machine"]["host"],
         resumed_from=origin.step,
         resumed_in=origin.where,
-        steps_made=past.steps_made,
+        steps_made=history.steps_made,
         total_steps=effective.total_steps(),
         live=trainer.live_settings(),
     )
     return trainer
 
 
-def _coordinator(recipe: Recipe, parts: Parts, wish: StopWish) -> Coordinator:
+def _coordinator(recipe: Recipe, parts: Parts, stop_request: StopRequest) -> Coordinator:
     """Of the process that keeps the run's log: alone or rank 0; perhaps the pilot of replicas."""
-    coordinator = Coordinator() if parts.ranks is None else RankZero(parts, wishes_of(wish))
+    coordinator = (
+        Coordinator() if parts.ranks is None else RankZero(parts, stop_requests_of(stop_request))
+    )
     if not recipe.parallel.elastic:
         return coordinator
     from longhaul.run.train.elastic import among_replicas
@@ -244,12 +258,12 @@ def _coordinator(recipe: Recipe, parts: Parts, wish: StopWish) -> Coordinator:
     return among_replicas(parts, coordinator)
 
 
-def _reason(past: Past, origin: Origin) -> str:
-    if not past.begun:
+def _reason(history: RunHistory, origin: Origin) -> str:
+    if not history.begun:
         return "start"
-    how = past.ended or "the last attempt left no word"
+    how = history.ended or "the last attempt left no word"
     where = str(origin)
-    decided = f"{past.unopened.reason}; " if past.unopened else ""
+    decided = f"{history.unopened.reason}; " if history.unopened else ""
     return f"{decided}restart from {where} ({how})"
 
 
@@ -257,15 +271,17 @@ def _say_what_differs(
     attempt: Attempt, effective: Recipe, progress: Progress, prints: Mapping[str, Any]
 ) -> None:
     """Differences are said and recorded before the first step (DESIGN rule 1, incident N12)."""
-    last = attempt.past.last_segment
+    last = attempt.history.last_segment
     if progress.settings_of_checkpoint is not None:
         before = recipe_from_values(progress.settings_of_checkpoint)
         if changed := changed_settings(before, effective):
             attempt.view.say(f"settings differ from the checkpoint's: {_said(changed)}")
-            attempt.book.tell(EventKind.SETTINGS_DIFFER, progress.position.step, difference=changed)
+            attempt.run_log.emit(
+                EventKind.SETTINGS_DIFFER, progress.position.step, difference=changed
+            )
     if last is not None and (changed := differences(last.fingerprint, prints)):
         attempt.view.say(f"machine or software differ from segment {last.number}: {_said(changed)}")
-        attempt.book.tell(
+        attempt.run_log.emit(
             EventKind.MACHINE_DIFFERS,
             progress.position.step,
             segment_before=str(last.number),

@@ -23,7 +23,7 @@ from longhaul.supervise.history import NODE_EVENTS
 
 
 @dataclass(frozen=True)
-class Past:
+class RunHistory:
     """A run so far."""
 
     ledger: LedgerState
@@ -55,7 +55,7 @@ class Past:
         return self.last_seen is not None
 
 
-def read_past(folder: RunFolder) -> Past:
+def read_run_history(folder: RunFolder) -> RunHistory:
     """Read what a new attempt must know."""
     reading = read_journal(folder, steps=False)
     events = list(reading)
@@ -81,7 +81,7 @@ def read_past(folder: RunFolder) -> Past:
     segments = read_segments(folder)
     told = [e for e in events if not (isinstance(e, Event) and e.kind in NODE_EVENTS)]
     times = [record.time for record in [*told[-1:], *last_steps]]
-    return Past(
+    return RunHistory(
         ledger=fold_all(_decisions(events)),
         damaged_lines=reading.damaged,
         done_requests=done_requests(events),

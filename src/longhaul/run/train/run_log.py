@@ -9,7 +9,7 @@ from typing import Any
 
 from longhaul.config.load import recipe_from_values
 from longhaul.config.recipe import Recipe
-from longhaul.core.clocks import Clock, TimeBooks
+from longhaul.core.clocks import Clock, TimeBuckets
 from longhaul.core.events import EventKind
 from longhaul.core.machine import git_difference, machine
 from longhaul.core.records import Decision, Event, Record
@@ -25,31 +25,36 @@ from longhaul.logbook.segments import (
     next_minor,
     open_segment,
 )
-from longhaul.run.train.run_history import Past
+from longhaul.run.train.run_history import RunHistory
 
 
-class Book:
+class RunLog:
     """What the holder of the lease writes into.
 
     Args:
         folder: the run.
         lease: held by this process.
-        past: the run so far.
+        history: the run so far.
         clock: stamps records.
-        books: the attempt's time; events carry what was booked since the record before.
+        time_buckets: the attempt's time; events carry what was booked since the record before.
     """
 
     def __init__(
-        self, folder: RunFolder, lease: Lease, past: Past, clock: Clock, books: TimeBooks
+        self,
+        folder: RunFolder,
+        lease: Lease,
+        history: RunHistory,
+        clock: Clock,
+        time_buckets: TimeBuckets,
     ) -> None:
         self.folder = folder
         self.lease = lease
-        self.segment = past.last_segment
-        self.time = books
+        self.segment = history.last_segment
+        self.time = time_buckets
         self._clock = clock
         self._source_difference: str | None = None
         self._journal = Journal(folder, lease.attempt, still_owner=lease.may_decide)
-        self.ledger = Ledger(self._journal, past.ledger)
+        self.ledger = Ledger(self._journal, history.ledger)
 
     @property
     def segment_name(self) -> str:
@@ -60,13 +65,13 @@ class Book:
         """Keep a record; what cannot be written now is tried again."""
         self._journal.append(record)
 
-    def tell(self, kind: str, step: int, /, **data: Any) -> Event:
+    def emit(self, kind: str, step: int, /, **data: Any) -> Event:
         """Keep an event of now."""
         event = self._event(kind, step, data)
         self._journal.append(event)
         return event
 
-    def tell_durably(self, kind: str, step: int, /, **data: Any) -> Event:
+    def emit_durably(self, kind: str, step: int, /, **data: Any) -> Event:
         """Keep an event of now on the medium before anybody relies on it.
 
         Raises:
@@ -152,7 +157,7 @@ class Book:
             self._source_difference = git_difference()  # of the code that runs, not of later edits
         open_segment(self.folder, opening, self._source_difference)
         self.segment = opening
-        self.tell(EventKind.SEGMENT_OPENED, step, reason=reason, parent=str(opening.parent or ""))
+        self.emit(EventKind.SEGMENT_OPENED, step, reason=reason, parent=str(opening.parent or ""))
         return opening
 
     def close(self) -> None:

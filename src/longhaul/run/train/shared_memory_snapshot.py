@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from longhaul.checkpoint.capture import PartsFor, StateMismatch
-from longhaul.checkpoint.host_buffers import Survivor
+from longhaul.checkpoint.host_buffers import SnapshotInSharedMemory
 from longhaul.checkpoint.snapshots import DamagedSnapshot, SnapshotRing
 from longhaul.core.events import EventKind
 from longhaul.core.records import Decision, Event, Record
@@ -23,7 +23,7 @@ from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal
 from longhaul.parallel.control import Control
 from longhaul.run.train.attempt import Attempt
-from longhaul.run.train.run_log import Book
+from longhaul.run.train.run_log import RunLog
 from longhaul.store.catalogue import catalogue, health_now, newest_usable, sweep
 from longhaul.supervise.history import usable_checkpoints
 
@@ -55,22 +55,22 @@ class Origin:
 def restore_survivor(
     attempt: Attempt, ring: SnapshotRing, parts_for: PartsFor, control: Control | None = None
 ) -> int | None:
-    """Fill the parts from memory, on all ranks together; the others call `restore_survivor_told`.
+    """Fill the parts from memory, on all ranks; the others call `restore_shared_as_ordered`.
 
     What is not held again gives its memory back, whatever comes of it.
 
     Returns:
         Its step; None if there is nothing in memory to go on from.
     """
-    book, say, clock = attempt.book, attempt.view.say, attempt.clock
+    run_log, say, clock = attempt.run_log, attempt.view.say, attempt.clock
     began, found = clock.monotonic(), ring.survivors()
     keys = _common(found, control)
     if keys:
-        sweep(book.folder.checkpoints, book.lease.attempt)
-        past = list(read_journal(book.folder, steps=False))
-        by_key = {survivor.key: survivor for survivor in found}
-        saved = newest_checkpoint(book)
-        kept = [key for key in keys if not (repeats(past) or denied(by_key[key], past))]
+        sweep(run_log.folder.checkpoints, run_log.lease.attempt)
+        history = list(read_journal(run_log.folder, steps=False))
+        by_key = {shared_snapshot.key: shared_snapshot for shared_snapshot in found}
+        saved = newest_checkpoint(run_log)
+        kept = [key for key in keys if not (repeats(history) or denied(by_key[key], history))]
         sound = list({key[0]: key for key in kept}.values())  # of one step, the last attempt's
         newest = 0 if saved is None else saved
         while sound and sound[-1][0] > newest:
@@ -78,12 +78,12 @@ def restore_survivor(
                 control.share(tuple(sound))
             step = sound[-1][0]
             if _handed_back(ring, sound, parts_for, say):
-                lost = max(0, attempt.past.steps_made - step)
+                lost = max(0, attempt.history.steps_made - step)
                 text = (
                     f"restored step {step} from memory that outlived the workers: "
                     f"{lost} steps lost, {step - newest} fewer than from the disk"
                 )
-                book.tell(
+                run_log.emit(
                     EventKind.RESTORED,
                     step,
                     where="memory",
@@ -102,7 +102,7 @@ def restore_survivor(
     return None
 
 
-def restore_survivor_told(ring: SnapshotRing, parts_for: PartsFor, control: Control) -> bool:
+def restore_shared_as_ordered(ring: SnapshotRing, parts_for: PartsFor, control: Control) -> bool:
     """Do what rank 0 does in `restore_survivor`, on every other rank; whether a state was found."""
     told: tuple[Key, ...] = ()
     if _common(ring.survivors(), control):
@@ -113,7 +113,7 @@ def restore_survivor_told(ring: SnapshotRing, parts_for: PartsFor, control: Cont
     return False
 
 
-def denied(survivor: Survivor, since: Sequence[Record]) -> str:
+def denied(shared_snapshot: SnapshotInSharedMemory, since: Sequence[Record]) -> str:
     """Why a snapshot must not be gone on from, as the journal says; empty if it may.
 
     A checkpoint that its reader poisons has bad bytes, which says nothing against a snapshot; one
@@ -121,27 +121,27 @@ def denied(survivor: Survivor, since: Sequence[Record]) -> str:
     once an attempt has ended, and numbers found wrong end it: both are later than its snapshots.
 
     Args:
-        survivor: the snapshot.
+        shared_snapshot: the snapshot.
         since: events and decisions of the run; those before the snapshot are passed over, by
             attempt, as clocks are set back.
     """
     for record in since:
-        if record.attempt < survivor.attempt:
+        if record.attempt < shared_snapshot.attempt:
             continue
-        later = record.attempt > survivor.attempt
+        later = record.attempt > shared_snapshot.attempt
         if isinstance(record, Decision):
             # One that ends no attempt leaves its time alone to order it by.
-            if not later and record.kind == "recover" and record.time < survivor.time:
+            if not later and record.kind == "recover" and record.time < shared_snapshot.time:
                 continue
             back = record.data.get("rollback") if record.kind == "recover" else None
-            if back and int(back["to"]) < survivor.step:
+            if back and int(back["to"]) < shared_snapshot.step:
                 return f"the run went back to step {back['to']} since"
-            if any(step <= survivor.step for step in _poisoned(record)):
+            if any(step <= shared_snapshot.step for step in _poisoned(record)):
                 return "an earlier checkpoint was poisoned since"
         elif isinstance(record, Event) and record.kind == EventKind.MACHINE_VERDICT:
             sound = record.data.get("sound_step")
             corrupt = record.data.get("kind") == "corrupt"
-            if corrupt and (sound is None or survivor.step > sound):
+            if corrupt and (sound is None or shared_snapshot.step > sound):
                 return "a machine may have computed wrong numbers by then"
     return ""
 
@@ -171,10 +171,10 @@ def _poisoned(decision: Decision) -> list[int]:
     return [int(data["checkpoint"])] if health and data.get("health") == "poisoned" else []
 
 
-def newest_checkpoint(book: Book) -> int | None:
+def newest_checkpoint(run_log: RunLog) -> int | None:
     """Step of the newest checkpoint that this run could go on from."""
-    there = catalogue(book.folder.checkpoints)
-    health = health_now(there, book.ledger.state.checkpoint_health)
+    there = catalogue(run_log.folder.checkpoints)
+    health = health_now(there, run_log.ledger.state.checkpoint_health)
     return max((checkpoint.step for checkpoint in newest_usable(there, health)), default=None)
 
 
@@ -190,9 +190,9 @@ def newest_saved(origin: Origin, folder: RunFolder) -> int | None:
     return max(usable_checkpoints(folder), default=None)
 
 
-def _common(found: Sequence[Survivor], control: Control | None) -> list[Key]:
+def _common(found: Sequence[SnapshotInSharedMemory], control: Control | None) -> list[Key]:
     """What every rank has, by rising step: the same step of the same attempt."""
-    own = {survivor.key for survivor in found}
+    own = {shared_snapshot.key for shared_snapshot in found}
     if control is not None:
         for others in control.gather(own):
             own &= others
@@ -204,7 +204,7 @@ def _handed_back(
 ) -> bool:
     """Hold those of `keys`, and fill the parts from the last of them."""
     with suppress(StateMismatch):
-        by_key = {survivor.key: survivor for survivor in ring.survivors()}
+        by_key = {shared_snapshot.key: shared_snapshot for shared_snapshot in ring.survivors()}
         ring.adopt([by_key[key] for key in keys])
         try:
             ring.hand_back(keys[-1][0], parts_for)

@@ -13,7 +13,7 @@ from typing import Any
 
 from longhaul.checkpoint.remote_places import StoreNeeded, draw_of, places_of
 from longhaul.config.recipe import Recipe
-from longhaul.core.clocks import Clock, TimeBooks
+from longhaul.core.clocks import Clock, TimeBuckets
 from longhaul.core.errors import LonghaulError, NeedsPerson, NotOwner
 from longhaul.core.events import EventKind
 from longhaul.core.records import StepRecord
@@ -26,7 +26,7 @@ from longhaul.store.catalogue import Checkpoint, catalogue, health_now, health_o
 from longhaul.store.fetching import Copy, bring_here, forget_downloads, newest_of_all
 from longhaul.store.manifest import RefusedCheckpoint
 from longhaul.store.remote import RemoteTier, TierChange
-from longhaul.store.remote_log import BookMirror, editions
+from longhaul.store.remote_log import RunLogMirror, editions
 from longhaul.store.retention import to_make_room
 from longhaul.store.transfers import Pace, StoreError, Throttle
 from longhaul.store.uploader import Uploader
@@ -82,7 +82,7 @@ class Tiers:
                 clock=clock,
                 keep_last=asked.remote_keep_last,
                 keep_every=asked.remote_keep_every,
-                book=BookMirror(folder, files, lease.attempt, writer, clock),
+                run_log=RunLogMirror(folder, files, lease.attempt, writer, clock),
                 draw_of=draw_of,
             )
             for files in places_of(recipe, folder.name, clock, throttle)
@@ -108,7 +108,7 @@ class Tiers:
         self._recorded = dict(recorded)
         if not self._uploaders or not recorded:
             return
-        self.offer_book()
+        self.offer_run_log()
         self.withdraw(recorded)
         there = catalogue(self._checkpoints)
         health = health_now(there, recorded)
@@ -118,10 +118,10 @@ class Tiers:
                     if checkpoint.manifest_sha256 not in uploader.held:
                         uploader.offer(checkpoint, recorded)
 
-    def offer_book(self) -> None:
+    def offer_run_log(self) -> None:
         """Send what the run's book has gained; returns at once."""
         for uploader in self._uploaders:
-            uploader.offer_book()
+            uploader.offer_run_log()
 
     def withdraw(self, recorded: Mapping[int, CheckpointHealth]) -> None:
         """Take every poisoned checkpoint out of the tiers and of what waits for them.
@@ -167,21 +167,21 @@ class Tiers:
                 say(f"WARNING: {error.message}")
 
     def bring(
-        self, manifest: str, say: Say, tell: Callable[..., object], books: TimeBooks
+        self, manifest: str, say: Say, emit: Callable[..., object], time_buckets: TimeBuckets
     ) -> Checkpoint | None:
         """Fetch the checkpoint with this manifest's hash; None if it cannot be had.
 
         Args:
             manifest: as the ledger has it.
             say: tells a person.
-            tell: keeps an event, as `Book.tell`.
-            books: of the attempt.
+            emit: keeps an event, as `RunLog.emit`.
+            time_buckets: of the attempt.
         """
         for tier, there in self._elsewhere(say):
             for checkpoint in there:
                 if checkpoint.manifest_sha256 == manifest:
                     copy = Copy(checkpoint, tier)
-                    if (here := self._here(copy, say, tell, books)) is not None:
+                    if (here := self._here(copy, say, emit, time_buckets)) is not None:
                         return here
         return None
 
@@ -218,8 +218,8 @@ class Tiers:
         self,
         recorded: Mapping[int, CheckpointHealth],
         say: Say,
-        tell: Callable[..., object],
-        books: TimeBooks,
+        emit: Callable[..., object],
+        time_buckets: TimeBuckets,
     ) -> Iterator[Checkpoint]:
         """Checkpoints in the run's own folder to go on from, best first.
 
@@ -229,8 +229,8 @@ class Tiers:
         Args:
             recorded: healths from the ledger.
             say: tells a person.
-            tell: keeps an event, as `Book.tell`.
-            books: of the attempt; fetching takes as long as preparing text may.
+            emit: keeps an event, as `RunLog.emit`.
+            time_buckets: of the attempt; fetching takes as long as preparing text may.
         """
         local = catalogue(self._checkpoints)
         health = health_now(local, recorded)
@@ -244,7 +244,7 @@ class Tiers:
             copy = next((copy for copy in copies if copy not in tried), None)
             if copy is not None:
                 tried.append(copy)
-                checkpoint = self._here(copy, say, tell, books)
+                checkpoint = self._here(copy, say, emit, time_buckets)
                 if checkpoint is None:
                     continue
                 yield checkpoint
@@ -330,8 +330,8 @@ class Tiers:
         found, created = [], created_of(self._folder)
         for uploader in self._uploaders:
             try:
-                book = next(editions(uploader.tier.files), None)
-                if book is not None and created is not None and book.created != created:
+                run_log = next(editions(uploader.tier.files), None)
+                if run_log is not None and created is not None and run_log.created != created:
                     say(f"WARNING: in {uploader.tier.name} lies another run of this name")
                 else:
                     found.append((uploader.tier, uploader.tier.checkpoints()))
@@ -341,7 +341,7 @@ class Tiers:
         return found
 
     def _here(
-        self, copy: Copy, say: Say, tell: Callable[..., object], books: TimeBooks
+        self, copy: Copy, say: Say, emit: Callable[..., object], time_buckets: TimeBuckets
     ) -> Checkpoint | None:
         """The copy in the run's own folder; None if it cannot be brought here."""
         checkpoint, tier = copy.checkpoint, copy.tier
@@ -353,7 +353,7 @@ class Tiers:
         try:
             attempt, ours = self._lease.attempt, self._lease.is_ours
             # Its files have deadlines of their own; the watchdog gives no other to this phase.
-            with books.booked("prepare"):
+            with time_buckets.track("prepare"):
                 path = bring_here(checkpoint, tier, self._checkpoints, attempt, ours, say)
         except NotOwner:
             raise
@@ -363,7 +363,7 @@ class Tiers:
             self._silent.append(reason)
             return None
         took_s = self._clock.monotonic() - began
-        tell(
+        emit(
             EventKind.FETCHED,
             checkpoint.step,
             tier=tier.name,
@@ -377,7 +377,7 @@ class Tiers:
 
 def _unsent(uploader: Uploader) -> str:
     name = uploader.tier.name
-    if not (uploader.pending or uploader.book_due):
+    if not (uploader.pending or uploader.run_log_due):
         return f"poisoned checkpoints could not be removed from {name}; the next start removes them"
     what = [f"step-{step}" for step in sorted(uploader.pending)] or ["the run's book"]
     return f"{', '.join(what)} could not be sent to {name}; the next start of this run sends it"

@@ -21,7 +21,7 @@ from longhaul.config.recipe import Recipe
 from longhaul.core.errors import UsageError
 from longhaul.core.files import write_json
 from longhaul.logbook.folder import RunFolder
-from longhaul.logbook.run_spec import Asked
+from longhaul.logbook.run_spec import RunSpec
 
 
 def executed(settings: Recipe) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def executed(settings: Recipe) -> dict[str, Any]:
 
 def refuse_untrusted(
     folder: RunFolder,
-    asked: Asked,
+    asked: RunSpec,
     named: str,
     typed: Iterable[str],
     trust: bool,

@@ -11,19 +11,19 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from longhaul.core.addresses import is_cut_off, unsealed
-from longhaul.core.clocks import RealClock, TimeBooks, process_start
+from longhaul.core.clocks import RealClock, TimeBuckets, process_start
 from longhaul.core.errors import ExitCode, RecipeError
 from longhaul.core.output import View, print_error
 from longhaul.core.signals import leaving_at_once, listening
 from longhaul.data.verification import text_for_training, verifying
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.lease import Lease, acquire, join
-from longhaul.logbook.run_spec import read_asked
+from longhaul.logbook.run_spec import read_run_spec
 from longhaul.parallel.layout import find_place, layout_for
 from longhaul.run.train.attempt import Attempt
-from longhaul.run.train.bring_back import tell_if_brought_back
-from longhaul.run.train.run_history import read_past
-from longhaul.run.train.run_log import Book
+from longhaul.run.train.bring_back import emit_if_brought_back
+from longhaul.run.train.run_history import read_run_history
+from longhaul.run.train.run_log import RunLog
 from longhaul.run.train.tiers import Tiers
 from longhaul.supervise.elastic import REPLICA
 from longhaul.supervise.nodes.placement import within_layout
@@ -40,15 +40,15 @@ def enter(folder: RunFolder, view: View) -> ExitCode:
         LeaseHeld: somebody else trains this run.
     """
     if os.environ.get(REPLICA, "0") != "0":
-        from longhaul.run.train.elastic import follow_pilot
+        from longhaul.run.train.elastic import follow_leader
 
-        return follow_pilot(folder)
+        return follow_leader(folder)
     place = find_place(os.environ)
     if place is not None and place.rank > 0:
         from longhaul.run.train.follower import follow
 
         with answer_for_stacks(folder, place.rank):
-            grace_s = read_asked(folder).settings().supervise.grace_s
+            grace_s = read_run_spec(folder).settings().supervise.grace_s
             hold_on(os.environ, grace_s, folder.workers / f"{place.rank}.log")
             return follow(place, folder)
     clock = RealClock()
@@ -61,9 +61,9 @@ def enter(folder: RunFolder, view: View) -> ExitCode:
 
     if place is None:
         return own()
-    from longhaul.parallel.world import telling_of_absence
+    from longhaul.parallel.world import reporting_absence
 
-    return telling_of_absence(place, own)
+    return reporting_absence(place, own)
 
 
 def work(folder: RunFolder, lease: Lease, view: View) -> ExitCode:
@@ -80,15 +80,17 @@ def work(folder: RunFolder, lease: Lease, view: View) -> ExitCode:
         leaving.enter_context(answer_for_stacks(folder, rank))
         progress = ProgressFile(progress_path(folder, rank))
         leaving.callback(progress.close)
-        past = read_past(folder)
+        history = read_run_history(folder)
         already = max(0.0, time.time() - began)
-        books = TimeBooks(clock, past.start_bucket, already=already, watcher=progress.booked)
-        if past.last_seen is not None:
-            books.add("idle", max(0.0, began - past.last_seen))
-        book = Book(folder, lease, past, clock, books)
-        leaving.callback(book.close)
-        tell_if_brought_back(folder, book)
-        asked = read_asked(folder)
+        time_buckets = TimeBuckets(
+            clock, history.start_bucket, already=already, watcher=progress.track
+        )
+        if history.last_seen is not None:
+            time_buckets.add("idle", max(0.0, began - history.last_seen))
+        run_log = RunLog(folder, lease, history, clock, time_buckets)
+        leaving.callback(run_log.close)
+        emit_if_brought_back(folder, run_log)
+        asked = read_run_spec(folder)
         settings = within_layout(asked.settings(), os.environ)
         place = find_place(os.environ)
         layout_for(settings.parallel, place.size if place else 1)  # told before torch is imported
@@ -104,22 +106,22 @@ def work(folder: RunFolder, lease: Lease, view: View) -> ExitCode:
         orphaned = hold_on(os.environ, settings.supervise.grace_s, log).is_set
         tiers = Tiers.of(settings, folder, lease, clock)
         leaving.callback(tiers.close)
-        attempt = Attempt(folder, settings, past, book, view, clock, progress, tiers)
-        if past.damaged_lines:
+        attempt = Attempt(folder, settings, history, run_log, view, clock, progress, tiers)
+        if history.damaged_lines:
             view.say(
-                f"WARNING: {past.damaged_lines} damaged lines in the journal; a decision may be "
+                f"WARNING: {history.damaged_lines} damaged lines in the journal; a decision may be "
                 f"lost: compare `longhaul diff {folder.name}`"
             )
-        with leaving_at_once(), books.booked("prepare"):
+        with leaving_at_once(), time_buckets.track("prepare"):
             dataset = text_for_training(folder, asked, view.say)
             verification = verifying(dataset.folder, folder.path, view.say)
             attempt = replace(attempt, verification=leaving.enter_context(verification))
-        wish = leaving.enter_context(listening(print_error, orphaned))
+        stop_request = leaving.enter_context(listening(print_error, orphaned))
         spin_little()
         # Torch takes a second to import; mistakes in the recipe or the text were told before it.
         from longhaul.run.train.run_attempt import run_attempt
 
-        return run_attempt(attempt, dataset, wish)
+        return run_attempt(attempt, dataset, stop_request)
 
 
 def spin_little() -> None:

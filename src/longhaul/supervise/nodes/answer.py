@@ -82,16 +82,16 @@ def answer(evidence: Evidence) -> Answer:
     blamed = world.machine_of(cause.rank) if cause.rank is not None else None
     if cause.name == "hang":
         named = blamed.node if blamed else None
-        judgement = after_hang(evidence.worlds, named)
-        if judgement.action == "evict":
-            guilty = tuple(m for m in world.machines if _among(m, judgement.nodes))
-            return Answer(blamed if blamed in guilty else guilty[0], judgement.reason,
+        verdict = after_hang(evidence.worlds, named)
+        if verdict.action == "evict":
+            guilty = tuple(m for m in world.machines if _among(m, verdict.nodes))
+            return Answer(blamed if blamed in guilty else guilty[0], verdict.reason,
                           left_out=tuple(machine.name for machine in guilty))  # fmt: skip
     if blamed is None or not of_machine(cause):
         return Answer(None)
-    judgement = after_failure(blamed.node, cause.name, cause.remedy)
-    if judgement.action == "cordon":
-        return Answer(blamed, judgement.reason, {blamed.name: judgement.parts})
+    verdict = after_failure(blamed.node, cause.name, cause.remedy)
+    if verdict.action == "cordon":
+        return Answer(blamed, verdict.reason, {blamed.name: verdict.parts})
     times = 1 + sum(
         evidence.now - earlier.time <= _DAY_S and bool(blamed.node.shares(earlier.node.parts))
         for earlier in evidence.failures

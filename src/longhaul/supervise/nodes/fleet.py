@@ -112,7 +112,7 @@ class Fleet:
             if choice.world is None and self._would_do() and self._clock.monotonic() < until:
                 if not waits:
                     self._say(f"waiting for nodes to answer: {choice.without()}")
-                    self.tell(EventKind.NODE_AWAITED, 0, reason=choice.without())
+                    self.emit(EventKind.NODE_AWAITED, 0, reason=choice.without())
                 waits = True
                 if not wait(_CALL_EVERY_S):
                     return None
@@ -161,7 +161,7 @@ class Fleet:
         world = choice.world
         assert world is not None
         newest = max(usable_checkpoints(self.folder), default=0)
-        self.tell(
+        self.emit(
             EventKind.ATTEMPT_BEGAN,
             newest,
             nodes=as_data(world),
@@ -201,10 +201,10 @@ class Fleet:
             self._unwritten.append(event)
             self._say(f"WARNING: the node ledger in {self.plan.ledger} takes nothing ({error})")
 
-    def tell(self, kind: str, step: int, **data: Any) -> None:
+    def emit(self, kind: str, step: int, **data: Any) -> None:
         """Write an event into the run's journal."""
         chronicle = Chronicle(self.folder, self._lease.attempt, self._clock)
-        chronicle.tell(kind, step, data, {})
+        chronicle.emit(kind, step, data, {})
         chronicle.close()
 
     def probe_words(self, machine: Machine) -> list[str]:
@@ -216,7 +216,7 @@ class Fleet:
         self._suspects.discard(machine.name)
         figures = dict(probe.figures)
         self.remember("probed", machine, passed=probe.passed, reason=probe.reason, data=figures)
-        self.tell(
+        self.emit(
             EventKind.NODE_PROBED,
             0,
             node=machine.name,
@@ -266,7 +266,7 @@ class Fleet:
         self._order = None
         if isinstance(result, str):
             self._say(f"WARNING: {result}")
-            self.tell(EventKind.NODE_ORDERED, 0, node=None, reason=result)
+            self.emit(EventKind.NODE_ORDERED, 0, node=None, reason=result)
             return True
         return self._receive(result)
 
@@ -283,7 +283,7 @@ class Fleet:
         if reason:
             self.census.drop(machine.name)
             self._say(f"refused: {reason}")
-            self.tell(
+            self.emit(
                 EventKind.NODE_REFUSED,
                 0,
                 node=machine.name,
@@ -292,7 +292,7 @@ class Fleet:
             )
             return True
         named = entry.model_copy(update={"name": machine.name, "spare": False})
-        self.tell(EventKind.NODE_ORDERED, 0, node=machine.name, reason="it has come",
+        self.emit(EventKind.NODE_ORDERED, 0, node=machine.name, reason="it has come",
                   entry=named.model_dump(mode="json"))  # fmt: skip
         return True
 

@@ -60,7 +60,7 @@ class WorldSpan:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class HealthMonitor:
     """What is to be done about a node."""
 
     action: Literal["none", "drain", "cordon", "evict"]
@@ -144,7 +144,7 @@ def assign(nodes: Sequence[Node], needed: int, events: Sequence[NodeEvent], now:
     )
 
 
-def after_failure(node: Node, cause: str, remedy: str, gpu: str = "") -> Judgement:
+def after_failure(node: Node, cause: str, remedy: str, gpu: str = "") -> HealthMonitor:
     """What follows for the node on which a failure began (incident M6).
 
     Args:
@@ -155,12 +155,12 @@ def after_failure(node: Node, cause: str, remedy: str, gpu: str = "") -> Judgeme
             this board may be healthy with another GPU.
     """
     if remedy != "cordon":
-        return Judgement("none")
+        return HealthMonitor("none")
     parts = (f"gpu:{gpu}",) if gpu in node.gpus else tuple(sorted(node.parts))
-    return Judgement("cordon", f"{cause} on {node.host}", (node,), parts)
+    return HealthMonitor("cordon", f"{cause} on {node.host}", (node,), parts)
 
 
-def after_corrected_errors(node: Node, events: Sequence[NodeEvent], now: Seconds) -> Judgement:
+def after_corrected_errors(node: Node, events: Sequence[NodeEvent], now: Seconds) -> HealthMonitor:
     """Whether errors that memory corrected pile up (incident M7)."""
     lately = [
         event
@@ -169,15 +169,15 @@ def after_corrected_errors(node: Node, events: Sequence[NodeEvent], now: Seconds
     ]
     count = sum(event.count for event in lately)
     if count < CORRECTED_PER_HOUR * CORRECTED_WINDOW_S / 3600:
-        return Judgement("none")
+        return HealthMonitor("none")
     reason = (
         f"{node.host} corrected {count} memory errors within an hour; "
         "it leaves at the next checkpoint"
     )
-    return Judgement("drain", reason, (node,))
+    return HealthMonitor("drain", reason, (node,))
 
 
-def after_hang(worlds: Sequence[WorldSpan], named: Node | None = None) -> Judgement:
+def after_hang(worlds: Sequence[WorldSpan], named: Node | None = None) -> HealthMonitor:
     """Whether a hang is a newcomer's (incident M9).
 
     It is if the world before trained and this one hung before it had proven itself, and nodes are
@@ -189,14 +189,14 @@ def after_hang(worlds: Sequence[WorldSpan], named: Node | None = None) -> Judgem
             others hang, so it is not needed, but if it is one of several newcomers it decides.
     """
     if not worlds or not worlds[-1].hung or worlds[-1].steps_made >= PROVEN_STEPS:
-        return Judgement("none")
+        return HealthMonitor("none")
     sound = [world for world in worlds[:-1] if world.steps_made >= PROVEN_STEPS]
     if not sound:
-        return Judgement("none")
+        return HealthMonitor("none")
     proven = frozenset().union(*(node.parts for node in sound[-1].nodes))
     newcomers = tuple(node for node in worlds[-1].nodes if not node.shares(proven))
     if not newcomers:
-        return Judgement("none")
+        return HealthMonitor("none")
     if named in newcomers:
         newcomers = (named,)
     hosts = ", ".join(node.host for node in newcomers)
@@ -204,7 +204,7 @@ def after_hang(worlds: Sequence[WorldSpan], named: Node | None = None) -> Judgem
         f"the world without {hosts} made {sound[-1].steps_made} steps; "
         f"with {'it' if len(newcomers) == 1 else 'them'} it hung after {worlds[-1].steps_made}"
     )
-    return Judgement("evict", reason, newcomers)
+    return HealthMonitor("evict", reason, newcomers)
 
 
 def _faded(time: Seconds, now: Seconds) -> float:

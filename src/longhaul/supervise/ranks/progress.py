@@ -95,7 +95,7 @@ class ProgressFile:
         """Say how many updates are made."""
         self.enter(self._phase, step)
 
-    def booked(self, bucket: Bucket) -> None:
+    def track(self, bucket: Bucket) -> None:
         """Say it where the books change to `bucket`, or say again that it is open: a sign of life,
         written if another phase begins, or the last one was written a while ago.
         """

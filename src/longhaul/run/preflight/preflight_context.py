@@ -68,7 +68,7 @@ def failed(name: str, error: LonghaulError) -> Check:
 
 
 @dataclass(frozen=True)
-class Ground:
+class PreflightContext:
     """One preflight."""
 
     name: str

@@ -49,7 +49,7 @@ class Sight:
     drain: Drain | None = None
 
 
-class Lookout:
+class NodeHealthMonitor:
     """Looks after the nodes of one attempt.
 
     Args:
@@ -176,12 +176,12 @@ class Lookout:
             return None
         events, now = self._fleet.events(), self._clock.wall()
         for machine in self._world.machines:
-            judgement = after_corrected_errors(machine.node, events, now)
-            if judgement.action != "drain" or machine.name in self._wished:
+            verdict = after_corrected_errors(machine.node, events, now)
+            if verdict.action != "drain" or machine.name in self._wished:
                 continue
             self._wished.add(machine.name)
             if self._fleet.can_do_without(machine.name):
-                return Drain(judgement.reason, machine.name)
+                return Drain(verdict.reason, machine.name)
             self._say(f"WARNING: {machine.name} corrects more errors of its memory than healthy "
                       "memory has, and the run cannot do without it")  # fmt: skip
         return None
@@ -230,7 +230,7 @@ class Lookout:
                 continue
             self._fleet.slow.add(machine.name)
             self._fleet.remember("failed", machine, cause="straggler", reason=verdict.reason)
-            self._fleet.tell(EventKind.NODE_SLOW, 0, node=machine.name, reason=verdict.reason)
+            self._fleet.emit(EventKind.NODE_SLOW, 0, node=machine.name, reason=verdict.reason)
             self._say(f"node {machine.name} is slow ({verdict.reason}): a spare takes its place "
                       "at the next restart, if there is one")  # fmt: skip
 

@@ -51,18 +51,18 @@ class Draft:
         return shaped(self.plan, verdict, self.situation, self.situation.settings.recover)
 
 
-class Judgement:
+class HealthMonitor:
     """Judges one run, or one attempt of it.
 
     Args:
         settings: in force at its start.
-        past: the run's last records, in order, from which its state is rebuilt; what they bring to
-            light was told when it happened.
+        history: the run's last records, in order, from which its state is rebuilt; what they show
+            was told when it happened.
         course: of training up to there; None for that of `past`.
     """
 
     def __init__(
-        self, settings: Recipe, past: Iterable[Record] = (), course: Course | None = None
+        self, settings: Recipe, history: Iterable[Record] = (), course: Course | None = None
     ) -> None:
         self._settings = settings
         self._diagnosis = Diagnosis(*_judged_by(settings))
@@ -75,7 +75,7 @@ class Judgement:
         self._line: deque[StepRecord] = deque(maxlen=_LINE_STEPS)
         self._losses: deque[tuple[int, float]] = deque(maxlen=settings.diagnose.memory_steps)
         self._looked = 0
-        for record in past:
+        for record in history:
             self._observe(record)
         if course is not None:
             self._course = course
@@ -121,14 +121,14 @@ class Judgement:
         """
         findings, self._pending = self._pending, ()
         record, settings = self._line[-1], self._settings
-        border = record.step + record.lag_steps
-        rested = bool(ledger.recoveries) and border % LOOK_EVERY_STEPS == 0
+        step_boundary = record.step + record.lag_steps
+        rested = bool(ledger.recoveries) and step_boundary % LOOK_EVERY_STEPS == 0
         if not findings and not rested:
             return None
-        batch = settings.batch_at(border)
+        batch = settings.batch_at(step_boundary)
         probation = sizes_of(settings.recover, settings.total_steps()).probation
         situation = Situation(
-            step=border,
+            step=step_boundary,
             draw=record.next_draw,
             blocks_per_step=batch.sequences * batch.sequence_length // settings.block_length(),
             seconds_per_step=self.seconds_per_step(),

@@ -24,7 +24,7 @@ from longhaul.train.step import TrainingStep
 
 
 @dataclass(frozen=True)
-class Loan:
+class BorrowedStep:
     """A step that is lent, and a copy of its state on the host. The position is not lent:
     who borrows the step counts with a `Progress` of his own.
     """
@@ -40,7 +40,7 @@ class Loan:
     """That time was booked to."""
 
 
-def lend(parts: Parts, copies: int) -> Loan:
+def borrow_step(parts: Parts, copies: int) -> BorrowedStep:
     """Copy the state; nothing is changed but what time is booked to.
 
     Args:
@@ -56,30 +56,30 @@ def lend(parts: Parts, copies: int) -> Loan:
     wanted = copies * sum(tensor.nbytes for tensor in local.values())
     if wanted > available_memory():
         raise MemoryError(f"the host has no {short_bytes(wanted)} for copies of the state")
-    bucket = parts.books.switch("detection")
+    bucket = parts.time_buckets.switch("detection")
     on_host = {name: tensor.cpu().clone() for name, tensor in local.items()}
     generator = None
     if step.device.type != "cpu":
         generator = generator_state(step.device)
     kept, dataset = TrainingState(on_host, state.facts), parts.dataset.identity
-    return Loan(step, parts.batches, dataset, kept, generator, bucket)
+    return BorrowedStep(step, parts.batches, dataset, kept, generator, bucket)
 
 
-def take_back(loan: Loan, parts: Parts) -> None:
+def return_step(borrowed_step: BorrowedStep, parts: Parts) -> None:
     """Put every bit of the training state back."""
     progress = parts.progress
     settings, reached = progress.settings, progress.settings_of_checkpoint
-    owners = parts_for(loan.step, progress, loan.state.facts)
+    owners = parts_for(borrowed_step.step, progress, borrowed_step.state.facts)
     live = capture(owners)
     local = {name: local_of(tensor) for name, tensor in live.tensors.items()}
-    check_same(descriptions(loan.state.tensors), descriptions(local))
+    check_same(descriptions(borrowed_step.state.tensors), descriptions(local))
     with torch.no_grad():
         for name, tensor in local.items():
-            tensor.copy_(loan.state.tensors[name])
-    hand_back(owners, TrainingState(live.tensors, loan.state.facts))
+            tensor.copy_(borrowed_step.state.tensors[name])
+    hand_back(owners, TrainingState(live.tensors, borrowed_step.state.facts))
     progress.settings, progress.settings_of_checkpoint = settings, reached
-    loan.step.optimizer.clear_gradients()
-    loan.step.thermometers.discard()
-    if loan.device_generator is not None:
-        put_back_generator(loan.device_generator, loan.step.device)
-    parts.books.switch(loan.bucket)
+    borrowed_step.step.optimizer.clear_gradients()
+    borrowed_step.step.model_gauges.discard()
+    if borrowed_step.device_generator is not None:
+        put_back_generator(borrowed_step.device_generator, borrowed_step.step.device)
+    parts.time_buckets.switch(borrowed_step.bucket)
