@@ -21,7 +21,7 @@ help:
 	@echo "make setup   only set up .venv"
 	@echo "make bench-quickstart   measure the newcomer's run"
 	@echo "make bench-step RECIPE=NAME   measure a recipe's bare step on this device"
-	@echo "make bench-monitor   measure what thermometers cost"
+	@echo "make bench-monitor   measure what gauges cost"
 	@echo "make bench-cause     inject causes, count how many are named right"
 	@echo "make bench-equality  every layout of 2 and 4 processes against one process"
 	@echo "make bench-reshape   stop, and resume under other layouts and numbers of processes"

@@ -49,7 +49,7 @@ def facts(told):
 def test_every_part_is_there(facts):
     found = Reader(render(facts, "/* plotly */"))
     parts = {
-        "key-figures", "chronicle", "loss", "incidents", "segments", "progress", "thermometers",
+        "key-figures", "chronicle", "loss", "incidents", "segments", "progress", "gauges",
         "learning_rate", "gradient_norm", "throughput", "time", "background", "chart-heat",
         "chart-total", "chart-loss", "incident-1", "segment-1.03",
     }  # fmt: skip
@@ -116,7 +116,7 @@ def test_figures_hold_numbers_that_json_knows(facts):
     assert any(trace["meta"].get("kept") is False for trace in loss)
     marks = [number for trace in loss if "tone" in trace["meta"] for number in trace["customdata"]]
     assert sorted(marks) == [1, 2, 3, 4, 5]
-    assert None in data["thermometers"]["totals"]["logsumexp_max"][""]  # it was not a number
+    assert None in data["gauges"]["totals"]["logsumexp_max"][""]  # it was not a number
 
 
 def test_an_empty_run_and_one_without_gauges_are_pages_too(tmp_path, new_story):

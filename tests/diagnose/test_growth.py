@@ -1,4 +1,4 @@
-"""Thermometers on their way to their danger lines."""
+"""Gauges on their way to their danger lines."""
 
 import math
 

@@ -292,7 +292,7 @@ def _came_back(story: Timeline) -> Iterator[str]:
     yield from _went(story, "ab", "cd")
     back = story.events("brought-back")
     if len(back) != 1 or back[0].data["lacking"]:
-        yield f"its book was brought back {len(back)} times, lacking {[e.data for e in back]}"
+        yield f"its run log was brought back {len(back)} times, lacking {[e.data for e in back]}"
     if not any(map(_is_decided, story.records)) or story.steps[0].attempt != 1:
         yield "the story of before is not there"
     if began(story)[-1].attempt < 2:

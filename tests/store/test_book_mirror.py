@@ -1,4 +1,4 @@
-"""The book sent to a store, and what comes back of it."""
+"""The run log sent to a store, and what comes back of it."""
 
 import json
 from collections.abc import Callable

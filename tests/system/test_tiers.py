@@ -165,8 +165,8 @@ def test_a_store_that_is_away_costs_nothing_but_time(room, tmp_path: Path) -> No
     room.wait_for("the store's return", is_event("store-back"))
     room.wait_for("what was held back", is_event("uploaded", away.step + 20))
     output = stopped(process)
-    # The book goes first; whether it is due before the first checkpoint is a matter of moments.
-    first = ("WARNING: step-10 is not in", "WARNING: the run's book is not in")
+    # The run log goes first; whether it is due before the first checkpoint is a matter of moments.
+    first = ("WARNING: step-10 is not in", "WARNING: the run's log is not in")
     assert any(words in output for words in first), output
     sent = [e.step for e in events(room, "uploaded")]
     assert sent == sorted(sent)

@@ -166,7 +166,7 @@ class ModelGauges:
     """Gauge → role of weights, source, or empty → its row."""
 
 
-def read_thermometers(connection: duckdb.DuckDBPyConnection) -> ModelGauges:
+def read_model_gauges(connection: duckdb.DuckDBPyConnection) -> ModelGauges:
     """Read all gauges in at most about 400 columns."""
     columns = _columns(connection)
     if not columns:

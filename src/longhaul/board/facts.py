@@ -10,7 +10,7 @@ from longhaul.board.curves import (
     masked_steps,
     means,
     progress,
-    read_thermometers,
+    read_model_gauges,
     settle,
     thinned,
     throughput,
@@ -109,7 +109,7 @@ def read_facts(folder: RunFolder, clock: Clock) -> RunFacts:
         curves |= {"throughput": throughput(connection), "progress": progress(connection)}
         tokens, tokens_lost = tokens_trained(connection)
         masked = masked_steps(connection)
-        model_gauges = read_thermometers(connection)
+        model_gauges = read_model_gauges(connection)
     order = [str(opening.number) for opening in by_opening([b.opening for b in grown])]
     ordered = tuple(sorted(grown, key=lambda branch: order.index(branch.number)))
     newest = ordered[-1].opening if ordered else None

@@ -131,7 +131,7 @@ def progress_figure(facts: RunFacts) -> Figure:
     )  # fmt: skip
 
 
-def thermometer_data(facts: RunFacts) -> Json:
+def gauge_data(facts: RunFacts) -> Json:
     """What the page draws heat maps and totals from."""
     found = facts.model_gauges
     return {

@@ -74,7 +74,7 @@
     });
   };
 
-  const gauges = data.thermometers;
+  const gauges = data.gauges;
   const everyColumn = gauges.step.map((_, column) => column);
   const extent = (rows) => {
     let low = Infinity, high = -Infinity;

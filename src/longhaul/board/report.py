@@ -13,10 +13,10 @@ from longhaul.board.facts import RunFacts, read_facts
 from longhaul.board.figures import (
     Figure,
     as_json,
+    gauge_data,
     loss_figure,
     progress_figure,
     step_figures,
-    thermometer_data,
 )
 from longhaul.board.tables import (
     background,
@@ -46,7 +46,7 @@ def render(facts: RunFacts, plotly_script: str) -> str:
     drawn = [figure for figure in (loss, progress, *others) if figure.traces]
     data: dict[str, Any] = {
         "figures": [as_json(figure) for figure in drawn],
-        "thermometers": thermometer_data(facts),
+        "gauges": gauge_data(facts),
     }
     name = escape(facts.name)
     return f"""<!doctype html>
@@ -73,7 +73,7 @@ def render(facts: RunFacts, plotly_script: str) -> str:
 {_section("incidents", "Incidents", incident_table(facts))}
 {_section("segments", "Segments", segment_table(facts))}
 {_figure_section(progress)}
-{_thermometers(data["thermometers"])}
+{_gauge_section(data["gauges"])}
 {"".join(_figure_section(figure) for figure in others)}
 {_section("time", "Where the time went", time_bars(facts))}
 {_section("background", "Settings, software, machine", background(facts))}
@@ -112,7 +112,7 @@ def _figure_section(figure: Figure) -> str:
     )
 
 
-def _thermometers(data: Mapping[str, Any]) -> str:
+def _gauge_section(data: Mapping[str, Any]) -> str:
     parts = []
     if data["layers"]:
         parts.append(
@@ -133,7 +133,7 @@ def _thermometers(data: Mapping[str, Any]) -> str:
         )
     if not parts:
         parts.append('<p class="empty">This run has measured no gauges.</p>')
-    return _section("thermometers", "ModelGauges", "\n".join(parts))
+    return _section("gauges", "Gauges", "\n".join(parts))
 
 
 def _menu(name: str, options: Iterable[str]) -> str:

@@ -36,7 +36,7 @@ def set_setting(
     wait: Wait = 30.0,
     runs_dir: RunsFolder = RUNS,
 ) -> None:
-    """Change one setting of a run at its next step border; a restart keeps it."""
+    """Change one setting of a run at its next step boundary; a restart keeps it."""
     from longhaul.run.train.control_requests import request_set
 
     print(request_set(run, runs_dir, change, reason, wait, force=force))

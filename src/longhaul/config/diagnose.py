@@ -94,7 +94,7 @@ class NonFiniteLimits(Section):
 
 
 class GrowthLimits(Section):
-    """A thermometer grows toward its danger line."""
+    """A gauge grows toward its danger line."""
 
     readings: int = live(10, ge=5)
     """Readings a trend is fitted to."""

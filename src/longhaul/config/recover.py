@@ -68,7 +68,7 @@ class LaddersSection(Section):
     gradient_spike: Ladder = live((("tighten-clip",), ("lower-lr",), ("rollback", "lower-lr")))
     """OPT-175B before 11.5."""
     growth: Ladder = live((("rollback", "lower-lr"), ("rollback", "lower-lr", "tighten-clip")))
-    """A thermometer grows towards its danger line; YaLM-100B went back 1,000 steps."""
+    """A gauge grows towards its danger line; YaLM-100B went back 1,000 steps."""
     divergence: Ladder = live(
         (
             ("rollback", "lower-lr"),

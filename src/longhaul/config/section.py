@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 Change = Literal["live", "restart", "never"]
-"""When a setting of a started run may change: `live` by `longhaul set` at the next step border;
+"""When a setting of a started run may change: `live` by `longhaul set` at the next step boundary;
 `restart` by editing the recipe, which opens a new segment; `never`, because the weights or the
 order of data would no longer be those of this run."""
 

@@ -123,7 +123,7 @@ class CheckpointSection(Section):
 
 
 class MonitorSection(Section):
-    """Thermometers, and what ranks compare to find one that computes wrong numbers."""
+    """Gauges, and what ranks compare to find one that computes wrong numbers."""
 
     gauge_interval_steps: int = live(25, ge=0)
     """Steps between gauge readings; 0 reads none."""

@@ -27,7 +27,7 @@ class StepRecord:
     time: Seconds
     """Unix time at which the step was known to be complete."""
     lag_steps: int = 0
-    """Border at which the record was seen, minus the step's own border (DESIGN rule 3)."""
+    """Boundary at which the record was seen, minus the step's own boundary (DESIGN rule 3)."""
     loss: Nats
     """Mean over all target tokens of the global batch."""
     gradient_norm: float
@@ -61,7 +61,7 @@ class StepRecord:
     source_losses: Mapping[str, Nats] = field(default_factory=dict)
     """Mean loss of each source's tokens in this batch; empty between gauge steps."""
     states: tuple[tuple[int, int, str], ...] | None = None
-    """Training states that the run could have gone back to at this border: step, draw to go on
+    """Training states that the run could have gone back to at this boundary: step, draw to go on
     from, and `memory`, `disk` or `remote`; by rising step. None if they are those of the record
     before."""
 
@@ -149,7 +149,7 @@ class Decision:
     attempt: int
     segment: str = ""
     step: int
-    """Border (updates made) at which it was decided."""
+    """Boundary (updates made) at which it was decided."""
     from_step: int = 0
     """First step count it governs, in every attempt; 0 governs whatever a restart returns to."""
     time: Seconds

@@ -1,4 +1,4 @@
-"""Signals, turned into a wish that is granted at a step border."""
+"""Signals, turned into a wish that is granted at a step boundary."""
 
 import os
 import signal

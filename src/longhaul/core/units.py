@@ -1,4 +1,4 @@
-"""Units that cross stage borders, and how people read figures, times and prices."""
+"""Units that cross stage boundaries, and how people read figures, times and prices."""
 
 import math
 import time

@@ -218,8 +218,8 @@ def _ordered(data: Mapping[str, Any]) -> Telling:
 def _brought_back(data: Mapping[str, Any]) -> Telling:
     lacking = data.get("lacking") or []
     text = (
-        f"Nothing of the run was left here: its book was brought back from {data.get('tier')} as "
-        f"attempt {data.get('of_attempt')} had left it"
+        "Nothing of the run was left here: its run log was brought back from "
+        f"{data.get('tier')} as attempt {data.get('of_attempt')} had left it"
     )
     if lacking:
         return "warning", f"{text}, but for {', '.join(map(str, lacking))}"

@@ -1,1 +1,1 @@
-"""The transformer, its switches and its thermometers; nothing of updates or of parallelism."""
+"""The transformer, its switches and its gauges; nothing of updates or of parallelism."""

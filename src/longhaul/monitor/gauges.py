@@ -82,10 +82,10 @@ class ModelGauges:
 
     Those steps that are asked for go in this order:
 
-        with thermometers.tap.open_for_forward(): …   each micro-batch
-        thermometers.see_first(norm, tokens)          if there are several
-        with thermometers.watch(optimizer, …): optimizer.step(gate)
-        tensor = thermometers.drain(source_B)
+        with gauges.tap.open_for_forward(): …   each micro-batch
+        gauges.see_first(norm, tokens)          if there are several
+        with gauges.watch(optimizer, …): optimizer.step(gate)
+        tensor = gauges.drain(source_B)
 
     Args:
         model: on its device.

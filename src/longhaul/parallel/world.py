@@ -58,7 +58,7 @@ class World:
     """Dimensions `pipeline`, `replicate`, `shard`, `tensor`, outermost first; some are 1 wide."""
     device: torch.device
     control: dist.ProcessGroup
-    """gloo on the CPU, for words between step borders, whatever the device's own group is."""
+    """gloo on the CPU, for words between step boundaries, whatever the device's own group is."""
     saving: dist.ProcessGroup
     """Another gloo group, for the thread that saves: collectives of two threads must never meet
     in one group."""

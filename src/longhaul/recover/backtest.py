@@ -4,8 +4,8 @@ Records are all there is: how training would have gone on after an action that w
 nobody knows. A decision is therefore compared up to the point where the two part; from there until
 the run itself takes another turn (a rollback, a change, a restart) findings are still told, and
 decisions are not. Nor can steps be computed again: the verdict on a cause is the one that the run
-came to there, if it looked for one. What could be gone back to at a border, in memory and on disk,
-is in the records; settings are those of the segments. So the limits that were in force find and
+came to there, if it looked for one. What could be gone back to at a boundary, in memory and on
+disk, is in the records; settings are those of the segments. So the limits that were in force find and
 decide what was found and decided.
 """
 
@@ -29,7 +29,7 @@ class Turn:
     """A point at which the run changed its course, or would have."""
 
     step: int
-    """The border at which it was decided."""
+    """The boundary at which it was decided."""
     segment: str
     findings: tuple[Finding, ...]
     """That would have been told there."""

@@ -39,7 +39,7 @@ class Draft:
     record: StepRecord
     """Of the step that it was drafted after."""
     findings: tuple[Finding, ...]
-    """All that came to light since the last border."""
+    """All that came to light since the last boundary."""
 
     @property
     def asks_for_cause(self) -> bool:
@@ -113,7 +113,7 @@ class HealthMonitor:
         return findings
 
     def draft(self, ledger: LedgerState) -> Draft | None:
-        """What is to be done at the border at which the last step's record was seen; None if
+        """What is to be done at the boundary at which the last step's record was seen; None if
         nothing is.
 
         Args:

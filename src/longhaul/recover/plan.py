@@ -45,7 +45,7 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """Where the run stands at a step border: all that a decision may depend on."""
+    """Where the run stands at a step boundary: all that a decision may depend on."""
 
     step: int
     """Updates made."""
@@ -124,7 +124,7 @@ class Plan:
         """`Decision.data` of kind `recover`, without the checkpoints it poisons.
 
         Args:
-            step: the border at which it is carried out.
+            step: the boundary at which it is carried out.
         """
         to = self.rollback
         return {

@@ -79,7 +79,7 @@ class Policy:
         self._fallbacks = fallbacks
 
     def decide(self, situation: Situation, findings: Sequence[Finding] = ()) -> Plan | None:
-        """One plan for all findings since the last border; None if nothing is to be done.
+        """One plan for all findings since the last boundary; None if nothing is to be done.
 
         Without findings it is asked whether health allows a lowered learning rate to rise again.
         """

@@ -21,7 +21,7 @@ from longhaul.store.transfers import StoreError
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A book in a store."""
+    """A run log in a store."""
 
     files: StoreFiles
     editions: tuple[Index, ...]
@@ -48,7 +48,7 @@ class Lacking:
 
 
 def find_run_log(files: StoreFiles) -> Found | None:
-    """The book of a run in one store; None if there is none.
+    """The run log of a run in one store; None if there is none.
 
     Raises:
         StoreError: the store does not say.

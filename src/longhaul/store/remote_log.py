@@ -196,7 +196,7 @@ class PlaceTaken(LonghaulError):
 
 
 class RunLogMirror:
-    """Sends the book of one attempt.
+    """Sends the run log of one attempt.
 
     Args:
         folder: the run.
@@ -228,7 +228,7 @@ class RunLogMirror:
 
         Raises:
             StoreError: the store refused or hung; call it again later.
-            PlaceTaken: another run, or a later attempt at this one, has its book there.
+            PlaceTaken: another run, or a later attempt at this one, has its run log there.
             NotOwner: the lease went to another attempt.
             TransferStopped: the run ends.
         """
@@ -292,7 +292,7 @@ class RunLogMirror:
             known.edition.number for known in self._known if known.edition.attempt == self._attempt
         ]
         if not still_owner():
-            raise NotOwner(f"no edition of the book was sealed in {self._files.name}")
+            raise NotOwner(f"no edition of the run log was sealed in {self._files.name}")
         self._refuse_if_taken()
         index = Index(
             edition=Edition(self._attempt, max(own, default=0) + 1, self._writer),
@@ -360,7 +360,7 @@ class RunLogMirror:
 
 
 def editions(files: StoreFiles) -> Iterator[Index]:
-    """The editions of a book there that can be believed, newest first.
+    """The editions of a run log there that can be believed, newest first.
 
     Raises:
         StoreError: the store does not say.

@@ -1,6 +1,6 @@
 """Checkpoints brought to another tier beside training, in order, however long its store is away.
 
-The run's book goes before each of them, so that a checkpoint in the tier never lacks the decisions
+The run's log goes before each of them, so that a checkpoint in the tier never lacks the decisions
 that it needs; and by itself where somebody has decided something.
 """
 
@@ -57,7 +57,7 @@ class Uploader:
         self._keep_every = keep_every
         self._run_log = run_log
         self._run_log_wanted = self._run_log_sent = 0
-        """Counts wishes for the book to be sent, and how many of them are fulfilled."""
+        """Counts wishes for the run log to be sent, and how many of them are fulfilled."""
         self._inventory = Inventory(tier, draw_of)
         self._queue: list[Checkpoint] = []
         self._recorded: Mapping[int, CheckpointHealth] = {}
@@ -106,7 +106,7 @@ class Uploader:
         self._inventory.learn_draws()
 
     def offer_run_log(self) -> None:
-        """Send what the book has gained, beside training; returns at once."""
+        """Send what the run log has gained, beside training; returns at once."""
         with self._changed:
             if self._run_log is not None and not self._ended:
                 self._run_log_wanted += 1
@@ -160,7 +160,7 @@ class Uploader:
 
     @property
     def all_sent(self) -> bool:
-        """Whether the tier has every checkpoint it was offered, the book, and nothing poisoned."""
+        """Whether the tier has every checkpoint offered, the run log, and nothing poisoned."""
         return not self._queue and not self.run_log_due and not self.withdrawal_due
 
     @property
@@ -226,7 +226,7 @@ class Uploader:
             return not self._stopping
 
     def _send_run_log(self) -> bool:
-        """Whether the tier has the book as it was when this began."""
+        """Whether the tier has the run log as it was when this began."""
         wanted, run_log = self._run_log_wanted, self._run_log
 
         def send(run_log: RunLogMirror) -> None:
@@ -340,7 +340,7 @@ class Uploader:
         pause_s = self.tier.files.patience.pause_s(self._failures + 1)
         if self._failures == 0:
             queued = next(iter(self._queue), checkpoint)
-            what = "the run's book" if queued is None else f"step-{queued.step}"
+            what = "the run's log" if queued is None else f"step-{queued.step}"
             self._changes.emit(
                 EventKind.STORE_AWAY,
                 queued,

@@ -1,6 +1,6 @@
 """The supervisor of replicas: one that dies is started again while the others train on.
 
-Replica 0 is the pilot: it keeps the book, evaluates, saves, and its end is the run's end. The
+Replica 0 is the pilot: it keeps the run log, evaluates, saves, and its end is the run's end. The
 others only make steps with it. A pilot that comes back goes on from what the others have made of
 the run meanwhile; each of its lives is an attempt of the run.
 """

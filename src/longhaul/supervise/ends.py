@@ -58,7 +58,7 @@ def group_end(
         return End()
     if len(ended) < len(exit_codes):
         return None
-    # Rank 0 keeps the book: if it has finished, the run is finished.
+    # Rank 0 keeps the run log: if it has finished, the run is finished.
     return End(ExitCode(ended[0]))
 
 

@@ -204,7 +204,7 @@ class Supervisor:
                 return End(cause=broken)
             verdict = self._ranks.look(now, began, ranks)
             if verdict.hung:
-                # Rank 0 keeps the book: if it has ended well, whoever does not follow is ended.
+                # Rank 0 keeps the run log: if it has ended well, whoever does not follow is ended.
                 return group_end(self._codes(group)[:1], self._stop) or End(hang=verdict)
 
     def _obey(self, signal_pipe: SignalPipe, group: Group) -> None:

@@ -139,7 +139,7 @@ def test_a_lost_run_comes_back_with_its_decisions_and_its_story(room: Room) -> N
     before = list(read_journal(room.folder))
     room.lose()
     assert room.train(12) is ExitCode.FINISHED
-    assert "nothing of run drill is left here; bringing its book back" in room.said
+    assert "nothing of run drill is left here; bringing its run log back" in room.said
     (told,) = room.events("brought-back")
     assert (told.attempt, told.data["lacking"], told.data["of_attempt"]) == (2, [], 1)
     assert told.data["tier"] == f"{room.store}/drill"
@@ -161,7 +161,7 @@ def test_a_lost_run_comes_back_with_its_decisions_and_its_story(room: Room) -> N
 
 
 def test_what_happened_after_the_last_sign_of_it_is_made_again(room: Room) -> None:
-    """The book goes before each checkpoint: what is lost is what came after the last one."""
+    """The run log goes before each checkpoint: what is lost is what came after the last one."""
 
     class Deleted(BaseException):
         pass
@@ -287,7 +287,7 @@ def test_pages_that_are_gone_are_said_by_name_and_the_run_goes_on(room: Room) ->
     for page in (room.store / "drill" / "book" / "pages").glob("segments-*"):
         page.unlink()
     room.train(8)
-    assert "WARNING: of the book could not be had: segments/1.00/settings.json" in room.said
+    assert "WARNING: of the run log could not be had: segments/1.00/settings.json" in room.said
     (told,) = room.events("brought-back")
     assert told.data["lacking"][0] == "segments/1.00/settings.json (nothing is left of it)"
     assert room.events("attempt-started")[-1].data["resumed_from"] == 6

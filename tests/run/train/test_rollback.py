@@ -494,7 +494,7 @@ def test_the_optimizer_is_swapped_in_a_live_run_and_a_restart_keeps_it(room: Roo
 
 
 def test_activations_are_clamped_in_a_live_run_and_stay_so(room: Room) -> None:
-    """Read at every step: from the border on, after a restart, and when the model is opened."""
+    """Read at every step: from the boundary on, after a restart, and when the model is opened."""
     gauged = ("monitor.gauge_interval_steps=1", 'recover.mode="report"')
     clamp = room.ask("set", path="model.residual_clamp", value=0.03)
 

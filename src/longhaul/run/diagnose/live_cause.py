@@ -100,7 +100,7 @@ class LiveCause:
         whatever the reason: no recovery waits for it.
 
         Args:
-            trainer: at a step border, no step under way.
+            trainer: at a step boundary, no step under way.
             plan: as drafted.
             line: records of the last steps that the run stands on, in order.
             states: that can be gone back to, by rising step.

@@ -91,7 +91,7 @@ def look_into(
 
     Args:
         question: rank 0's.
-        trainer: at a step border, no step under way.
+        trainer: at a step boundary, no step under way.
         checkpoints: the run's.
         stop_wanted: the run has to stop soon; rank 0 is asked.
 

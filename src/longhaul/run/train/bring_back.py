@@ -1,13 +1,9 @@
-"""A run that nothing is left of here, brought back from its remote tier: its book first (M11).
+"""A run that nothing is left of here, brought back from its remote tier: its run log first (M11).
 
 Everything is fetched into `.book/` in the run's folder and compared before any page is put in its
 place; while `.book/` is there the run has not been brought back, and the next start begins again
-with that. What a start would have refused of a run's own folder it refuses of a book, with the same
-words, and leaves nothing.
-
-Enters: what was asked for. Leaves: the run's folder as it was when its book was last sent, so that
-a start goes on as after a crash; a note for the worker, which writes it into the journal.
-Never knows: checkpoints (`tiers.py`), or torch.
+with that. What a start would have refused of a run's own folder it refuses of a run log, with the
+same words, and leaves nothing.
 """
 
 import json
@@ -47,7 +43,7 @@ _ANEW = "to train from the beginning, use --new or take checkpoint.remote out"
 
 
 def bring_back(folder: RunFolder, asked: RunSpec, say: Say, clock: Clock) -> RunSpec:
-    """Bring a run's book back if nothing of the run is left here; what it is asked for now.
+    """Bring a run's log back if nothing of the run is left here; what it is asked for now.
 
     Args:
         folder: of the run; it need not exist.
@@ -56,9 +52,9 @@ def bring_back(folder: RunFolder, asked: RunSpec, say: Say, clock: Clock) -> Run
         clock: for how long it took.
 
     Raises:
-        StoreNeeded: a store that may have the book does not answer.
-        RecipeError: the book is that of another run than the recipe makes.
-        NeedsPerson: the book could not be written here.
+        StoreNeeded: a store that may have the run log does not answer.
+        RecipeError: the run log is that of another run than the recipe makes.
+        NeedsPerson: the run log could not be written here.
     """
     staging = folder.path / _STAGING
     new = _is_new(folder)
@@ -68,7 +64,7 @@ def bring_back(folder: RunFolder, asked: RunSpec, say: Say, clock: Clock) -> Run
         if new:
             return asked
         raise NeedsPerson(
-            f"the book of run {folder.name} was being brought back, and not all of it is here",
+            f"the run log of run {folder.name} was being brought back, and not all of it is here",
             f"set checkpoint.remote as it was, or remove {folder.path}",
         )
     began = clock.monotonic()
@@ -77,7 +73,7 @@ def bring_back(folder: RunFolder, asked: RunSpec, say: Say, clock: Clock) -> Run
         return asked
     newest = run_logs[0].newest
     say(
-        f"nothing of run {folder.name} is left here; bringing its book back from "
+        f"nothing of run {folder.name} is left here; bringing its run log back from "
         f"{run_logs[0].files.name}: begun {_date(newest.created)}, last written "
         f"{_date(newest.time)} from {newest.host} in attempt {newest.edition.attempt}"
     )
@@ -93,11 +89,11 @@ def bring_back(folder: RunFolder, asked: RunSpec, say: Say, clock: Clock) -> Run
         raise _needed(folder, error.message) from error
     except OSError as error:
         raise NeedsPerson(
-            f"the book of run {folder.name} could not be written to {folder.path}: {error}",
+            f"the run log of run {folder.name} could not be written to {folder.path}: {error}",
             "mend that, and start the same command again",
         ) from error
     for page in lacking:
-        say(f"WARNING: of the book could not be had: {page}")
+        say(f"WARNING: of the run log could not be had: {page}")
     say(
         f"brought back {len(newest.pages) - len(lacking)} pages, "
         f"{short_bytes(newest.size_bytes)}; --new would have begun another run"
@@ -106,7 +102,7 @@ def bring_back(folder: RunFolder, asked: RunSpec, say: Say, clock: Clock) -> Run
 
 
 def is_elsewhere(name: str, asked: RunSpec, say: Say) -> bool:
-    """Whether a remote tier has the book of a run of this name; a silent one counts as without."""
+    """Whether a remote tier has the run log of such a run; a silent one counts as without."""
     for files in places_of(asked.settings(), name):
         try:
             if find_run_log(files) is not None:
@@ -142,14 +138,14 @@ def _run_logs(folder: RunFolder, asked: RunSpec, say: Say) -> list[Found]:
     if not found and silent:
         raise _needed(folder, silent[0])
     for message in silent:
-        say(f"WARNING: {message}; it may have a newer book of this run")
+        say(f"WARNING: {message}; it may have a newer run log of this run")
     if not found:
         return []
     run_logs = best_first(found)
     for run_log in found:
         if run_log not in run_logs:
             say(
-                f"WARNING: in {run_log.files.name} lies the book of another run of this name, "
+                f"WARNING: in {run_log.files.name} lies the run log of another run of this name, "
                 f"begun {_date(run_log.newest.created)}; it is left alone"
             )
     return run_logs
@@ -167,7 +163,7 @@ def _as_of_one_run(folder: RunFolder, staging: Path, asked: RunSpec) -> RunSpec:
     """What is asked for, judged against what the run was asked to do before it was lost.
 
     Raises:
-        RecipeError: it is another run, as of a folder of its own; nothing of the book stays here.
+        RecipeError: it is another run, as of a folder of its own; nothing of it stays here.
     """
     staged = RunFolder(staging)
     if not has_run_spec(staged):

@@ -37,7 +37,7 @@ class CheckpointManager:
     """Keeps the checkpoints of one attempt.
 
     Args:
-        attempt: its book, its folder, its tiers.
+        attempt: its run log, its folder, its tiers.
         trainer: that saves.
         recovery: is told when what can be gone back to has changed.
         interval: chooses how often to save, where that is left to it.

@@ -213,7 +213,7 @@ def request_stop(run: str, runs: Path, reason: str, wait_s: Seconds) -> str:
     deadline = time.monotonic() + wait_s
     while time.monotonic() < deadline:
         if live_holder(folder, RealClock()) is None:
-            step = answer.step if answer else "its last border"
+            step = answer.step if answer else "its last boundary"
             return f"stopped at step {step}; `longhaul train {folder.name}` goes on from there"
         time.sleep(_LOOK_EVERY_S)
     return "asked; the run is saving"
@@ -253,7 +253,7 @@ def _ask(
             raise UsageError(
                 f"run {folder.name} has not answered within {wait_s:g} s, "
                 f"but process {holder.pid} on {holder.place.host} holds it",
-                "the request stays and is granted at the next step border; "
+                "the request stays and is granted at the next step boundary; "
                 f"`longhaul log {folder.name}` shows it",
             )
         time.sleep(_LOOK_EVERY_S)

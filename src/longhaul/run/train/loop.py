@@ -37,7 +37,7 @@ class TrainingLoop:
     """The loop of one attempt, in rank 0.
 
     Args:
-        attempt: everything is written into its book and shown in its view.
+        attempt: everything is written into its run log and shown in its view.
         trainer: yields what was completed.
         health_monitor: sees every record, and says what is to be done.
         recovery: carries out what is decided.

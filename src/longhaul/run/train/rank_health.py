@@ -27,7 +27,7 @@ class RankHealth:
     """Judges the ranks of one attempt.
 
     Args:
-        attempt: verdicts are written into its book and said in its view.
+        attempt: verdicts are written into its run log and said in its view.
         trainer: of rank 0.
         comparison: its own, of all ranks.
     """
@@ -57,7 +57,7 @@ class RankHealth:
         return record
 
     def act(self) -> None:
-        """Name stragglers, and end a run that is corrupt; at a border.
+        """Name stragglers, and end a run that is corrupt; at a boundary.
 
         Raises:
             SilentCorruption: a rank is wrong, or of two that differ one is.

@@ -200,7 +200,7 @@ class RequestHandler:
         wanted, step = int(request.data.get("at", -1)), trainer.position.step
         if wanted > step:
             raise Refused(f"step {wanted}: the run has come to step {step} only")
-        # What stands at this border is a state too, and needs no restoring.
+        # What stands at this boundary is a state too, and needs no restoring.
         to = self._state_for(trainer, wanted) if wanted < step else None
         at = to.step if to else step
         resets = [str(what) for what in request.data.get("reset", ())]

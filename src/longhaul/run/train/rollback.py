@@ -87,7 +87,7 @@ class Recovery:
         """Ask the tiers what they hold now; takes as long as they do.
 
         Args:
-            trainer: at a step border.
+            trainer: at a step boundary.
         """
         tiers, say = self._tiers, self._say
         if tiers is not None and tiers.any:
@@ -100,7 +100,7 @@ class Recovery:
         Nothing is decided yet: a store that is silent costs time alone, and another state may do.
 
         Args:
-            trainer: at a step border.
+            trainer: at a step boundary.
             state: of `states`.
         """
         tiers, say, run_log = self._tiers, self._say, self._run_log
@@ -134,7 +134,7 @@ class Recovery:
         """Write the decision durably, then do what it says, as the records are taken.
 
         Args:
-            trainer: at a step border.
+            trainer: at a step boundary.
             data: of a decision of kind `recover`, without the checkpoints it poisons.
             to: the state to go back to; None to stay.
             who: decided.

@@ -1,9 +1,7 @@
 """The tiers of a run's checkpoints: sent to beside training, gone back to, relied on for room.
 
-Enters: what is verified, step times, what the ledger knows. Leaves: copies elsewhere with the run's
-book beside them, checkpoints brought back from there, and events for the journal. Nothing here ever
-stops training.
-Never knows: how bytes travel (`store/`), or what is in a checkpoint.
+Copies go elsewhere with the run log beside them, checkpoints come back from there, and events go
+into the journal. Nothing here ever stops training.
 """
 
 import hashlib
@@ -100,7 +98,7 @@ class Tiers:
         return frozenset().union(*(uploader.pending for uploader in self._uploaders))
 
     def offer(self, recorded: Mapping[int, CheckpointHealth]) -> None:
-        """Send every sound checkpoint that a tier may lack, and the book; returns at once.
+        """Send every sound checkpoint that a tier may lack, and the run log; returns at once.
 
         Args:
             recorded: healths from the ledger; before the first one there is nothing to send.
@@ -119,7 +117,7 @@ class Tiers:
                         uploader.offer(checkpoint, recorded)
 
     def offer_run_log(self) -> None:
-        """Send what the run's book has gained; returns at once."""
+        """Send what the run's log has gained; returns at once."""
         for uploader in self._uploaders:
             uploader.offer_run_log()
 
@@ -379,7 +377,7 @@ def _unsent(uploader: Uploader) -> str:
     name = uploader.tier.name
     if not (uploader.pending or uploader.run_log_due):
         return f"poisoned checkpoints could not be removed from {name}; the next start removes them"
-    what = [f"step-{step}" for step in sorted(uploader.pending)] or ["the run's book"]
+    what = [f"step-{step}" for step in sorted(uploader.pending)] or ["the run's log"]
     return f"{', '.join(what)} could not be sent to {name}; the next start of this run sends it"
 
 

@@ -1,4 +1,4 @@
-from longhaul.board.curves import ModelGauges, read_thermometers, settle
+from longhaul.board.curves import ModelGauges, read_model_gauges, settle
 from longhaul.logbook.queries import connect
 from longhaul.logbook.summary import read_branches
 
@@ -6,7 +6,7 @@ from longhaul.logbook.summary import read_branches
 def read(folder):
     with connect(folder) as connection:
         settle(connection, read_branches(folder, connection, [], live=False))
-        return read_thermometers(connection)
+        return read_model_gauges(connection)
 
 
 def test_every_gauge_has_a_row_a_layer_and_a_value_a_column(told):
