@@ -5,8 +5,8 @@ nobody knows. A decision is therefore compared up to the point where the two par
 the run itself takes another turn (a rollback, a change, a restart) findings are still told, and
 decisions are not. Nor can steps be computed again: the verdict on a cause is the one that the run
 came to there, if it looked for one. What could be gone back to at a boundary, in memory and on
-disk, is in the records; settings are those of the segments. So the limits that were in force find and
-decide what was found and decided.
+disk, is in the records; settings are those of the segments. So the limits that were in force find
+and decide what was found and decided.
 """
 
 from collections.abc import Iterable, Mapping
