@@ -12,7 +12,7 @@ from longhaul.data.batches import IGNORED, Batch, BatchRequest
 from longhaul.parallel.replicas import Deal
 from longhaul.run.train.elastic import among_replicas
 from longhaul.train.coordinator import Coordinator, OneProcessOnly
-from longhaul.train.elastic import ElasticStep, FirstReplica, Outrun, Place, own_share
+from longhaul.train.elastic import ElasticStep, LeadingReplica, Outrun, Place, own_share
 from longhaul.train.trainer import Trainer
 
 RATE = 1e-3
@@ -144,7 +144,7 @@ def test_who_has_no_place_among_replicas_trains_as_one_process(make_trainer) -> 
     figures = step(batch_of(trainer), 16, RATE, False)
     assert torch.equal(figures, plain.training_step(batch_of(plain), 16, RATE, False))
     step.place = Agreement([], [])
-    assert isinstance(among_replicas(trainer._parts, alone), FirstReplica)
+    assert isinstance(among_replicas(trainer._parts, alone), LeadingReplica)
 
 
 class Meeting:
@@ -275,7 +275,7 @@ def test_what_is_given_to_a_peer_runs_no_code(placed) -> None:
 
 def test_whatever_is_decided_the_others_have_by_the_pilots_state(placed) -> None:
     leader, place = placed(0)
-    leader.coordinator = FirstReplica(place, Coordinator())
+    leader.coordinator = LeadingReplica(place, Coordinator())
     skip = {"begin": 8, "end": 16}
     leader.apply(Decision(kind="skip", attempt=1, step=0, time=0.0, who="us", reason="", data=skip))
     assert place.replicas.led == 1

@@ -281,7 +281,7 @@ _TELLERS: Mapping[str, Callable[[Mapping[str, Any]], Telling | None]] = {
     EventKind.REPLICA_BACK: _replica_back,
     EventKind.HEALED: lambda data: (
         "notice",
-        f"The pilot was back, with the state of replica {data.get('peer')}",
+        f"Replica 0 was back, with the state of replica {data.get('peer')}",
     ),
     EventKind.PREEMPTION_MISSED: _because("alarm", "A notice was missed"),
 }

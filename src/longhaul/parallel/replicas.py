@@ -69,7 +69,7 @@ class Replicas:
     """All replicas, seen from one of them.
 
     Args:
-        number: of this replica; the pilot's is 0.
+        number: of this replica; the leader's is 0.
         lighthouse: address of the process at which they meet.
         generation: 0 for a replica that wants to be healed, else more.
         give: this replica's state, for one that comes back. Called while no step is under way.

@@ -1,6 +1,6 @@
 """The judgement of a run: detectors, the course of training, and the policy, fed together.
 
-Live it is fed by the pilot, afterwards by the journal (`backtest.py`), with the same records in the
+Live it is fed by the loop, afterwards by the journal (`backtest.py`), with the same records in the
 same order; all that it goes by is in them and in the ledger. So both come to the same findings and
 to the same plans.
 """

@@ -209,7 +209,7 @@ class Uploader:
                         self._queue = [item for item in self._queue if item is not checkpoint]
                         self._changed.notify_all()
         except (TransferStopped, NotOwner):
-            pass  # the pilot learns of a lost lease from its next save
+            pass  # the loop learns of a lost lease from its next save
         except PlaceTaken as taken:
             with self._changed:
                 self.taken, self._queue = True, []  # their folders need not stay for this tier

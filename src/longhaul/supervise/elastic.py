@@ -1,7 +1,7 @@
 """The supervisor of replicas: one that dies is started again while the others train on.
 
-Replica 0 is the pilot: it keeps the run log, evaluates, saves, and its end is the run's end. The
-others only make steps with it. A pilot that comes back goes on from what the others have made of
+Replica 0 is the leader: it keeps the run log, evaluates, saves, and its end is the run's end. The
+others only make steps with it. A leader that comes back goes on from what the others have made of
 the run meanwhile; each of its lives is an attempt of the run.
 """
 
@@ -49,11 +49,11 @@ _LEADER = 0
 _LOOK_EVERY_S: Seconds = 0.5
 _LOG_END: Bytes = 16_384
 _TIDY_WITHIN_S: Seconds = 2.0
-"""What a pilot gets that has not begun to train when it is asked to end."""
+"""What a leader gets that has not begun to train when it is asked to end."""
 
 
 def leader_is_there(folder: RunFolder) -> Path:
-    """A file that a pilot makes once others may join it; until then they wait."""
+    """A file that a leader makes once others may join it; until then they wait."""
     return folder.workers / "pilot-is-there"
 
 
@@ -82,7 +82,7 @@ class ElasticSupervisor:
         self._due: dict[int, Seconds] = {}
         """When replicas that have died are started again."""
         self._lost: list[Failure] = []
-        """Deaths of other replicas than the pilot."""
+        """Deaths of other replicas than the leader."""
         self._away: dict[int, Seconds] = {}
         """Since when those of them have been away that no peer has healed yet."""
         self._ranks = Watch(job.folder, job.settings)
@@ -90,8 +90,8 @@ class ElasticSupervisor:
         self._stop: ExitCode | None = None
         self._stop_requested_at: Seconds = 0.0
         self._passed_on = False
-        self._ended_pilot = False
-        """The next pilot makes another attempt."""
+        self._ended_leader = False
+        """The next leader makes another attempt."""
 
     def run(self) -> ExitCode:
         """Until the run is finished, somebody wants it to stop, or a person must look."""
@@ -124,7 +124,7 @@ class ElasticSupervisor:
                     code = self._answer(replica)
                     if code is not None:
                         return code
-                if (code := self._stop_the_pilot()) is not None:
+                if (code := self._stop_the_leader()) is not None:
                     return code
                 self._welcome()
                 self._watch()
@@ -132,11 +132,11 @@ class ElasticSupervisor:
     def _start_those_due(self, lighthouse: Lighthouse) -> None:
         now = self._clock.monotonic()
         for replica in sorted(replica for replica, due in self._due.items() if due <= now):
-            if replica == _LEADER and self._ended_pilot:
+            if replica == _LEADER and self._ended_leader:
                 if not self._ownership.try_to_renew():
                     self._due[replica] = now + RETRY_S
                     continue
-                self._ended_pilot = False
+                self._ended_leader = False
             del self._due[replica]
             forget_peer_recovery(self._job.folder, replica)
             self._started = now
@@ -173,7 +173,7 @@ class ElasticSupervisor:
         del self._groups[replica]
         group.close()
         if replica != _LEADER and end.exit_code == ExitCode.FINISHED:
-            return None  # the pilot follows
+            return None  # the leader follows
         if replica == _LEADER and end.exit_code is not None:
             return end.exit_code
         blamed = next(n for n, code in enumerate(codes) if code not in (None, 0))
@@ -187,7 +187,7 @@ class ElasticSupervisor:
         if not plan.restart:
             return self._stop or plan.exit_code
         self._passed_on = False  # the others still have what it was to save
-        self._ended_pilot = True
+        self._ended_leader = True
         self._due[replica] = self._clock.monotonic() + plan.wait_s
         return None
 
@@ -264,8 +264,8 @@ class ElasticSupervisor:
             self._stop, self._stop_requested_at = STOPS[number], self._clock.monotonic()
         return False
 
-    def _stop_the_pilot(self) -> ExitCode | None:
-        """Let the pilot save and end, once it trains: one that is coming back must be healed
+    def _stop_the_leader(self) -> ExitCode | None:
+        """Let the leader save and end, once it trains: one that is coming back must be healed
         first, or what the others have made would be lost. An exit code, if there is nothing to
         save.
         """
@@ -281,7 +281,7 @@ class ElasticSupervisor:
             leader.workers[0].send(signal.SIGINT if interrupt else signal.SIGTERM)
             self._passed_on = True
         elif asked_s > self._job.settings.grace_s:
-            self._say("WARNING: the pilot did not come back in time; the last steps are lost")
+            self._say("WARNING: the leader did not come back in time; the last steps are lost")
             return self._stop
         return None
 

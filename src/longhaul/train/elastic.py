@@ -41,7 +41,7 @@ from longhaul.train.state import Progress, training_state
 from longhaul.train.step import TrainingStep
 
 _REMEMBERED = 4096
-"""Records of late steps that each replica keeps, for a pilot that was away while they were made."""
+"""Records of late steps that each replica keeps, for a leader that was away while they were made."""
 _TENSOR = "tensor."
 
 
@@ -127,7 +127,7 @@ class Place:
     """A live step's place among the replicas.
 
     Args:
-        number: of this replica; the pilot's is 0.
+        number: of this replica; the leader's is 0.
         lighthouse: address at which replicas meet.
         step: live; takes part from now on.
         progress: its position.
@@ -154,7 +154,7 @@ class Place:
         self._recent: deque[str] = deque(maxlen=_REMEMBERED)
         self._orders = 0
         self._met: Deal | None = None
-        # Whoever is new wants a pilot's state, be it of step 0; only a pilot has one of its own.
+        # Whoever is new wants a leader's state, be it of step 0; only a leader has one of its own.
         generation = progress.position.step + 1 if number == 0 else 0
         self.replicas = Replicas(
             number, lighthouse, generation, self._give, self._take, most_s, _within(ranks)
@@ -198,7 +198,7 @@ class Place:
         self.replicas.lead()
 
     def remember(self, record: StepRecord) -> None:
-        """Keep a record for a pilot that is away."""
+        """Keep a record for a leader that is away."""
         self._recent.append(to_line(record))
 
     def missed(self, since: int) -> list[StepRecord]:
@@ -256,7 +256,7 @@ def _within(ranks: Ranks | None) -> Within | None:
     return Within(ranks.world.rank, ranks.world.size, store, ranks.control.agree)
 
 
-class FirstReplica(Coordinator):
+class LeadingReplica(Coordinator):
     """Of the replica that keeps the run's log: what it is told, the others have by its state.
 
     Args:
@@ -281,7 +281,7 @@ class FirstReplica(Coordinator):
         return self._within.at_boundary
 
     def begin(self) -> None:
-        """All begin; of a pilot that was away, the others go on from its ledger."""
+        """All begin; of a leader that was away, the others go on from its ledger."""
         self._place.lead()
         self._within.begin()
 
@@ -298,7 +298,7 @@ class FirstReplica(Coordinator):
         self._within.order(order)
 
     def completed(self, record: StepRecord) -> None:
-        """Keep the record for a pilot that is away."""
+        """Keep the record for a leader that is away."""
         self._place.remember(record)
 
     def state_changed(self) -> None:
@@ -327,5 +327,5 @@ class Companion(Coordinator):
         self._place = place
 
     def completed(self, record: StepRecord) -> None:
-        """Keep the record for a pilot that is away."""
+        """Keep the record for a leader that is away."""
         self._place.remember(record)

@@ -26,7 +26,7 @@ from longhaul.run.diagnose.rerun import on_device
 from longhaul.run.train.build import Site, build_parts
 from longhaul.run.train.elastic import _device
 from longhaul.train.coordinator import Coordinator
-from longhaul.train.elastic import FirstReplica, Place
+from longhaul.train.elastic import LeadingReplica, Place
 from longhaul.train.sampling import sample_tokens
 from longhaul.train.state import training_state
 from longhaul.train.trainer import Identity, Trainer
@@ -66,7 +66,7 @@ def make_trainer(fake, dataset, tmp_path):
         coordinator = None
         if replica:
             place = Place(1, "", parts.step, parts.progress, 1.0)
-            coordinator = FirstReplica(place, Coordinator())
+            coordinator = LeadingReplica(place, Coordinator())
         return Trainer(recipe, LedgerState(), parts, Identity(1, "1.00", 0), coordinator)
 
     yield make

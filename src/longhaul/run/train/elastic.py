@@ -1,4 +1,4 @@
-"""Replicas of a run: how its pilot joins the others, and what every other one does."""
+"""Replicas of a run: how its leader joins the others, and what every other one does."""
 
 import os
 import time
@@ -36,7 +36,7 @@ from longhaul.supervise.history import write_peer_recovery
 from longhaul.supervise.pipes import hold_on
 from longhaul.supervise.ranks.progress import ProgressFile, progress_path
 from longhaul.train.coordinator import Coordinator
-from longhaul.train.elastic import Companion, ElasticStep, FirstReplica, Outrun, Place
+from longhaul.train.elastic import Companion, ElasticStep, LeadingReplica, Outrun, Place
 from longhaul.train.parts import Identity, Parts
 from longhaul.train.trainer import Trainer
 
@@ -46,10 +46,10 @@ _LOOK_EVERY_S = 0.1
 def join_as_leader(
     attempt: Attempt, parts: Parts, origin: Origin
 ) -> tuple[Origin, list[StepRecord]]:
-    """Take the pilot's place among the replicas, if this process is one.
+    """Take the leader's place among the replicas, if this process is one.
 
     Args:
-        attempt: of the pilot.
+        attempt: of the leader.
         parts: as they were restored.
         origin: from where.
 
@@ -75,24 +75,24 @@ def join_as_leader(
     return Origin(step, "replica"), [replace(record, attempt=number) for record in missed]
 
 
-def join_within_pilot(parts: Parts, recipe: Recipe) -> None:
-    """The same on the others of several processes that are the pilot."""
+def join_within_leader(parts: Parts, recipe: Recipe) -> None:
+    """The same on the others of several processes that are the leader."""
     _place(parts, 0, recipe).join()
 
 
 def among_replicas(parts: Parts, within: Coordinator) -> Coordinator:
-    """The pilot's coordinator, if it has joined others.
+    """The leader's coordinator, if it has joined others.
 
     Args:
         parts: of one of its processes.
         within: coordinates those of this replica.
     """
     place = parts.step.place if isinstance(parts.step, ElasticStep) else None
-    return within if place is None else FirstReplica(place, within)
+    return within if place is None else LeadingReplica(place, within)
 
 
 def follow_leader(folder: RunFolder) -> ExitCode:
-    """Make steps with the pilot until the run is finished.
+    """Make steps with the leader until the run is finished.
 
     Raises:
         Apart: the replicas could not agree.

@@ -113,9 +113,9 @@ def _trainer(
     """The trainer of this rank, which begins when rank 0 makes its own."""
     recipe = briefing.recipe
     if recipe.parallel.elastic:
-        from longhaul.run.train.elastic import join_within_pilot
+        from longhaul.run.train.elastic import join_within_leader
 
-        join_within_pilot(parts, recipe)
+        join_within_leader(parts, recipe)
     assert parts.ranks is not None
     shared: tuple[LedgerState, Identity] = parts.ranks.control.share()
     ledger, identity = shared

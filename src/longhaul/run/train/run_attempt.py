@@ -247,7 +247,7 @@ def _announce(
 
 
 def _coordinator(recipe: Recipe, parts: Parts, stop_request: StopRequest) -> Coordinator:
-    """Of the process that keeps the run's log: alone or rank 0; perhaps the pilot of replicas."""
+    """Of the process that keeps the run's log: alone or rank 0; perhaps the leader of replicas."""
     coordinator = (
         Coordinator() if parts.ranks is None else RankZero(parts, stop_requests_of(stop_request))
     )
