@@ -41,7 +41,7 @@ from longhaul.train.state import Progress, training_state
 from longhaul.train.step import TrainingStep
 
 _REMEMBERED = 4096
-"""Records of late steps that each replica keeps, for a leader that was away while they were made."""
+"""Records of late steps that each replica keeps for a leader that was away while they were made."""
 _TENSOR = "tensor."
 
 
