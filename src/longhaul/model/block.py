@@ -25,7 +25,9 @@ class Block(nn.Module):
 
     GAUGES = (
         Gauge("residual_max", "activation", "max", meaning="largest element of the block's output"),
-        Gauge("residual_min", "activation", "min", meaning="smallest element of it"),
+        Gauge(
+            "residual_min", "activation", "min", meaning="smallest element of the block's output"
+        ),
         Gauge("residual_rms", "activation", "rms", meaning="root mean square of it"),
         Gauge(
             "attention_out_max_abs",

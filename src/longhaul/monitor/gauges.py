@@ -1,6 +1,7 @@
 """All gauges of a step, in one tensor that is copied to the host with its other figures.
 
-Reading changes no bit of what is read, and draws from no generator.
+Reading changes no bit of what is read, and draws from no generator. The gauges of a layer are
+declared and measured in `model/block.py` (`GAUGES`, `_measure`).
 Shapes: B sequences of the global batch, N sources.
 """
 

@@ -1,4 +1,4 @@
-"""The words in which a recovery is discussed: where a run stands, where it can go back to, what is
+"""The data types of a recovery: where a run stands, where it can go back to, what is
 to be done; how long the policy's lengths are in this run, and how much was spent on recoveries.
 """
 

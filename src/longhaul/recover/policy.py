@@ -2,6 +2,7 @@
 
 A pure function of the situation and the findings. What it remembers is in the ledger: which cause
 led to what, how often, at which price. So neither a rollback nor a crash makes it begin anew.
+Ladders and actions are declared in `config/recover.py`; `remedies.py` says what an action does.
 """
 
 from collections.abc import Iterable, Sequence
@@ -146,8 +147,8 @@ class Policy:
                 lack = f"it came {suspected.words}, and recover.stop_for_surroundings asks for it"
                 return _stop(cause, sign, lack)
             return self._climb(situation, cause, sign, suspected.words)
-        means = RemedyOptions(situation, self._limits, sizes, cause, sizes.margin)
-        return self._draft(means, cause, suspected.remedy, suspected.words)
+        options = RemedyOptions(situation, self._limits, sizes, cause, sizes.margin)
+        return self._draft(options, cause, suspected.remedy, suspected.words)
 
     def _climb(self, situation: Situation, cause: Finding, sign: Finding, after: str = "") -> Plan:
         """The next rung of the cause's ladder that can still do something and is paid for."""
@@ -155,7 +156,7 @@ class Policy:
         ladder = ladder_of(self._limits.ladder, cause.kind)
         climbed = self._climbed(situation, cause, sizes)
         # What a rollback did not help is older than it looked: go back further every time.
-        means = RemedyOptions(situation, self._limits, sizes, sign, sizes.margin * (1 + climbed))
+        options = RemedyOptions(situation, self._limits, sizes, sign, sizes.margin * (1 + climbed))
         lack = "nothing on its ladder is left to try"
         for rung in ladder[min(climbed, len(ladder) - 1) :]:
             if "stop" in rung:
@@ -163,10 +164,10 @@ class Policy:
             if "fallback" in rung:
                 lack = "its ladder says so"
                 break
-            tried, why = self._for_raised_rate(rung, means) or self._for_same_data(
-                rung, cause, means
+            tried, why = self._for_raised_rate(rung, options) or self._for_same_data(
+                rung, cause, options
             )
-            remedy = remedy_of(tried, means)
+            remedy = remedy_of(tried, options)
             if remedy is None:
                 continue
             no = spent(situation, self._limits, sizes.cooldown)
@@ -178,8 +179,8 @@ class Policy:
             elif climbed and not why:
                 why = f"number {climbed + 1} within {sizes.cooldown:,} steps"
             why = ", ".join(filter(None, (after, why)))
-            return self._draft(means, cause, remedy, why)
-        return self._last_resort(means, cause, lack)
+            return self._draft(options, cause, remedy, why)
+        return self._last_resort(options, cause, lack)
 
     def _climbed(self, situation: Situation, cause: Finding, sizes: Sizes) -> int:
         """Rungs of its ladder that the cause has climbed lately. A report is one only where the
@@ -192,40 +193,40 @@ class Policy:
         return climbed
 
     def _for_raised_rate(
-        self, rung: tuple[Action, ...], means: RemedyOptions
+        self, rung: tuple[Action, ...], options: RemedyOptions
     ) -> tuple[tuple[Action, ...], str] | None:
         """A rate that somebody raised since is lowered before any data is passed over."""
-        situation, sign = means.situation, means.sign
-        to = safe_before(situation.good, sign.first_step, means.margin_steps)
+        situation, sign = options.situation, options.sign
+        to = safe_before(situation.good, sign.first_step, options.margin_steps)
         who = learning_rate.raised_since(situation, to.step) if to else ""
         if not who or "rollback" not in rung or "lower-lr" in rung:
             return None
         return ("rollback", "lower-lr"), f"after {who} raised {PATH}"
 
     def _for_same_data(
-        self, rung: tuple[Action, ...], cause: Finding, means: RemedyOptions
+        self, rung: tuple[Action, ...], cause: Finding, options: RemedyOptions
     ) -> tuple[tuple[Action, ...], str]:
         """The same data spikes again after a rollback: it is passed over (PaLM)."""
-        situation = means.situation
-        known = same_data(situation.ledger, means.sign, situation.blocks_per_step)
+        situation = options.situation
+        known = same_data(situation.ledger, options.sign, situation.blocks_per_step)
         if not known or "rollback" not in rung or "skip" in rung or cause.kind not in _OF_DATA:
             return rung, ""
         by_skip: tuple[Action, ...] = ("rollback", "skip")
-        remedy = remedy_of(by_skip, means)
+        remedy = remedy_of(by_skip, options)
         if remedy is None or remedy.skip is None:
             return rung, ""
         return by_skip, "with the same data as before"
 
-    def _last_resort(self, means: RemedyOptions, cause: Finding, lack: str) -> Plan:
-        taken = fallbacks_taken(means.situation.ledger)
+    def _last_resort(self, options: RemedyOptions, cause: Finding, lack: str) -> Plan:
+        taken = fallbacks_taken(options.situation.ledger)
         if taken < len(self._fallbacks):
             entry = self._fallbacks[taken]
-            remedy = fallback_remedy(entry, means)
+            remedy = fallback_remedy(entry, options)
             why = f"{lack}, hence plan B, {entry.name}"
-            return self._draft(means, cause, remedy, why, entry.name)
+            return self._draft(options, cause, remedy, why, entry.name)
         if self._fallbacks:
             lack += ", and no fallback is left"
-        return _stop(cause, means.sign, lack)
+        return _stop(cause, options.sign, lack)
 
     def _emit(
         self, situation: Situation, present: Sequence[Finding], doubts: Sequence[Finding]
@@ -234,16 +235,16 @@ class Policy:
         sizes, plans = self._sizes(situation), list[Plan]()
         for finding in present:
             if finding.kind == "non-finite":
-                means = RemedyOptions(situation, self._limits, sizes, finding, sizes.margin)
-                plans.append(self._draft(means, finding, Remedy(("mask",)), ""))
+                options = RemedyOptions(situation, self._limits, sizes, finding, sizes.margin)
+                plans.append(self._draft(options, finding, Remedy(("mask",)), ""))
             elif finding.kind in SOUND_KINDS and not self._told_before(situation, finding):
                 after = suspicion(situation, finding, self._limits, sizes).words
                 plans.append(self._climb(situation, finding, finding, after))
             elif finding in doubts and not self._just_made(situation, finding):
                 after = suspicion(situation, finding, self._limits, sizes).words
                 why = ", ".join(filter(None, (after, "but the loss is no worse than before")))
-                means = RemedyOptions(situation, self._limits, sizes, finding, sizes.margin)
-                plans.append(self._draft(means, finding, Remedy(("report",)), why))
+                options = RemedyOptions(situation, self._limits, sizes, finding, sizes.margin)
+                plans.append(self._draft(options, finding, Remedy(("report",)), why))
         return min(plans, key=lambda plan: not (plan.effects or plan.stop), default=None)
 
     def _told_before(self, situation: Situation, finding: Finding) -> bool:
@@ -274,15 +275,15 @@ class Policy:
         return draft(situation, self._limits, sizes, remedy, headline, cause=PROBATION)
 
     def _draft(
-        self, means: RemedyOptions, cause: Finding, remedy: Remedy, why: str, fallback: str = ""
+        self, options: RemedyOptions, cause: Finding, remedy: Remedy, why: str, fallback: str = ""
     ) -> Plan:
         headline = what_is_wrong(cause) + (f", {why}" if why else "")
         raised = any(change.how == "raise" for change in remedy.undo)
         failed = raised or "lower-lr" in remedy.actions
-        rate = learning_rate.in_force(means.situation.settings, means.sign.first_step)
+        rate = learning_rate.in_force(options.situation.settings, options.sign.first_step)
         return draft(
-            means.situation, self._limits, means.sizes, remedy, headline,
-            cause=cause.kind, subject=cause.subject, sign=means.sign, fallback=fallback,
+            options.situation, self._limits, options.sizes, remedy, headline,
+            cause=cause.kind, subject=cause.subject, sign=options.sign, fallback=fallback,
             failed=(rate,) if failed else (),
         )  # fmt: skip
 

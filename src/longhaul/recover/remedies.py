@@ -125,19 +125,19 @@ class RemedyOptions:
     margin_steps: int
 
 
-def remedy_of(rung: tuple[Action, ...], means: RemedyOptions) -> Remedy | None:
+def remedy_of(rung: tuple[Action, ...], options: RemedyOptions) -> Remedy | None:
     """What a rung does now; None if nothing of it that could cure is left to be done.
 
     Without a good state before the first sign the run goes on as it is, at a lower rate.
     """
     to = None
     if "rollback" in rung:
-        to = safe_before(means.situation.good, means.sign.first_step, means.margin_steps)
+        to = safe_before(options.situation.good, options.sign.first_step, options.margin_steps)
         if to is None and "lower-lr" not in rung:
             rung = (*rung, "lower-lr")
     remedy = Remedy(("rollback",) if to else (), to)
     for action in rung:
-        remedy = _with_action(remedy, action, means)
+        remedy = _with_action(remedy, action, options)
     cures = [action for action in rung if action not in ("rollback", "report", "mask")]
     cured = [action for action in remedy.actions if action in cures]
     # Going back alone would lead to the same place again, bit by bit; a rung that asks for
@@ -145,14 +145,14 @@ def remedy_of(rung: tuple[Action, ...], means: RemedyOptions) -> Remedy | None:
     return remedy if remedy.actions and (cured or not cures) else None
 
 
-def fallback_remedy(entry: FallbackSection, means: RemedyOptions) -> Remedy:
+def fallback_remedy(entry: FallbackSection, options: RemedyOptions) -> Remedy:
     """A fallback: its settings, from the last good state if there is one. Sound weights are kept:
     going back would only lose what they learned.
     """
     to = None
-    if means.sign.kind not in SOUND_KINDS:
-        to = safe_before(means.situation.good, means.sign.first_step, means.margin_steps)
-    rewarm_steps = means.sizes.rewarm if "optimizer" in entry.reset else 0
+    if options.sign.kind not in SOUND_KINDS:
+        to = safe_before(options.situation.good, options.sign.first_step, options.margin_steps)
+    rewarm_steps = options.sizes.rewarm if "optimizer" in entry.reset else 0
     actions: tuple[Action, ...] = ("rollback", "fallback") if to else ("fallback",)
     return Remedy(actions, to, None, _settings_in(entry.set), entry.reset, rewarm_steps)
 
@@ -168,8 +168,8 @@ def _settings_in(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def _with_action(remedy: Remedy, action: Action, means: RemedyOptions) -> Remedy:
-    situation, to = means.situation, remedy.rollback
+def _with_action(remedy: Remedy, action: Action, options: RemedyOptions) -> Remedy:
+    situation, to = options.situation, remedy.rollback
     added = replace(remedy, actions=(*remedy.actions, action))
     match action:
         case "report" | "mask":
@@ -178,17 +178,17 @@ def _with_action(remedy: Remedy, action: Action, means: RemedyOptions) -> Remedy
             if to is None or remedy.skip is not None:
                 return remedy
             if action == "skip":
-                skip = range_to_skip(situation, means.sign, to, means.limits, means.sizes)
+                skip = range_to_skip(situation, options.sign, to, options.limits, options.sizes)
             else:
-                skip = batch_to_skip(situation, means.sign, to, means.limits)
+                skip = batch_to_skip(situation, options.sign, to, options.limits)
             return replace(added, skip=skip) if skip else remedy
         case "lower-lr":
-            known = rates(situation, means.limits)
+            known = rates(situation, options.limits)
             return _with_setting(
-                remedy, added, learning_rate.PATH, known.lowered(means.limits.lr_factor)
+                remedy, added, learning_rate.PATH, known.lowered(options.limits.lr_factor)
             )
         case "tighten-clip":
-            return _with_setting(remedy, added, CLIP, _tighter_clip(situation, means.limits))
+            return _with_setting(remedy, added, CLIP, _tighter_clip(situation, options.limits))
         case "clamp":
             usual, now = situation.residual_max, situation.settings.model.residual_clamp
             return _with_setting(
@@ -200,7 +200,7 @@ def _with_action(remedy: Remedy, action: Action, means: RemedyOptions) -> Remedy
             return replace(added, reset=(*remedy.reset, "loss-scale"))
         case "reset-optimizer":
             return replace(
-                added, reset=(*remedy.reset, "optimizer"), rewarm_steps=means.sizes.rewarm
+                added, reset=(*remedy.reset, "optimizer"), rewarm_steps=options.sizes.rewarm
             )
         case _:
             return remedy

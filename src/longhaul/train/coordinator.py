@@ -20,7 +20,7 @@ from longhaul.train.rank_comparison import RankComparison
 
 NO_REQUEST = 0
 _ORDER = 1 << 20
-"""The word for "an order follows"; above every wish."""
+"""The word for "an order follows"; above every stop request."""
 
 
 class OneProcessOnly(LonghaulError):
@@ -101,10 +101,10 @@ class Coordinator:
 class _AmongRanks(Coordinator):
     """What rank 0 and the others have in common."""
 
-    def __init__(self, parts: Parts, wishes: StopRequests) -> None:
+    def __init__(self, parts: Parts, stop_requests: StopRequests) -> None:
         assert parts.ranks is not None
         self._control = parts.ranks.control
-        self._wishes = wishes
+        self._stop_requests = stop_requests
         self._comparison = RankComparison(parts)
 
     @property
@@ -124,11 +124,11 @@ class RankZero(_AmongRanks):
 
     Args:
         parts: of this rank.
-        wishes: of signals.
+        stop_requests: of signals.
     """
 
-    def __init__(self, parts: Parts, wishes: StopRequests) -> None:
-        super().__init__(parts, wishes)
+    def __init__(self, parts: Parts, stop_requests: StopRequests) -> None:
+        super().__init__(parts, stop_requests)
         self._listened_to = 1  # until the first step, and again after the last one
 
     @property
@@ -159,7 +159,7 @@ class RankZero(_AmongRanks):
 
     def _go_on(self) -> None:
         self._listened_to -= 1
-        self._wishes.hear(self._control.highest(self._wishes.own()))
+        self._stop_requests.hear(self._control.highest(self._stop_requests.own()))
 
 
 class Follower(_AmongRanks):
@@ -167,7 +167,7 @@ class Follower(_AmongRanks):
 
     Args:
         parts: of this rank.
-        wishes: of signals.
+        stop_requests: of signals.
         carry_out: does what an order says.
         reached: told how many updates are complete.
     """
@@ -175,11 +175,11 @@ class Follower(_AmongRanks):
     def __init__(
         self,
         parts: Parts,
-        wishes: StopRequests,
+        stop_requests: StopRequests,
         carry_out: Callable[[Any], None],
         reached: Callable[[int], None] = lambda step: None,
     ) -> None:
-        super().__init__(parts, wishes)
+        super().__init__(parts, stop_requests)
         self._carry_out = carry_out
         self._reached = reached
 
@@ -206,5 +206,5 @@ class Follower(_AmongRanks):
 
     def _listen(self) -> None:
         """Carry out orders until the word to go on."""
-        while self._control.highest(self._wishes.own()) == _ORDER:
+        while self._control.highest(self._stop_requests.own()) == _ORDER:
             self._carry_out(self._control.share())

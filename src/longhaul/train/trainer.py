@@ -124,12 +124,12 @@ class Trainer:
                 for what in comparison.due(self.settings.monitor, self._due):
                     yield from self.compare(what)
             if self.coordinator.keeps_run:
-                yield from self._keep_run(settings)
+                yield from self._evaluate_save_snapshot(settings)
             yield from self.saved()
         yield from self.completed()
         self.coordinator.end()
 
-    def _keep_run(self, settings: Recipe) -> Iterator[StepRecord | Event]:
+    def _evaluate_save_snapshot(self, settings: Recipe) -> Iterator[StepRecord | Event]:
         """Evaluate, save and take a snapshot where they are due."""
         evaluation, checkpoint = settings.evaluation, settings.checkpoint
         if self._due(evaluation.interval_steps) and not self._stopping:
@@ -361,7 +361,7 @@ class Trainer:
         return self._request(position.draw + blocks, following)
 
     def _due(self, interval: int) -> bool:
-        # The last step's evaluation and save are the ending's own, over the whole split.
+        # The last step's evaluation and save are made by run/train/finish.py, over the whole split.
         due = interval > 0 and self.position.step % interval == 0 and not self.finished
         return due and not self._went_back
 

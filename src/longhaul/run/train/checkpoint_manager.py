@@ -1,8 +1,7 @@
-"""The keeper of checkpoints: which of them are sound, how many stay, where else copies lie.
+"""The checkpoint manager: which checkpoints are sound, how many stay, where else copies lie.
 
-Enters: events of the saver, what the ledger knows, step times. Leaves: healths in the ledger,
-folders removed or sent to other tiers, a run that waits while nothing can be saved.
-Never knows: what is in a checkpoint, or whether to go back to one.
+It records healths, removes and uploads checkpoints, and waits while nothing can be saved.
+Scheduled saves are started by `train/trainer.py`.
 """
 
 import time

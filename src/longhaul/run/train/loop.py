@@ -1,7 +1,7 @@
 """The loop in which a run is trained, written down, and steered.
 
-Actions do not write: they yield the records that they bring to light, and the loop alone appends
-them to the journal, observes them, and decides.
+Rollbacks, saves and requests yield records instead of writing them: the loop alone appends them to
+the journal, shows them to the detectors, and decides.
 """
 
 from collections.abc import Iterable
@@ -26,26 +26,26 @@ from longhaul.run.train.rollback import Recovery
 from longhaul.run.train.run_history import hours_spent
 from longhaul.train.trainer import Trainer
 
-_SAID: dict[str, str] = {
+_PRINTED: dict[str, str] = {
     EventKind.OPTIMIZER_SWAPPED: "optimizer: {old} → {new}, with fresh state",
     EventKind.STATE_RESET: "state reset: {what}, {rewarm_steps} steps of warm-up follow",
 }
-"""Events that people are told of, beside those that a view shows."""
+"""Events that are printed on the terminal too, beside those that a view shows."""
 
 
 class TrainingLoop:
     """The loop of one attempt, in rank 0.
 
     Args:
-        attempt: everything is written into its run log and shown in its view.
-        trainer: yields what was completed.
-        health_monitor: sees every record, and says what is to be done.
+        attempt: gives the run log (journal, ledger and segments), the terminal's view, the clock.
+        trainer: yields the records of completed steps, and events.
+        health_monitor: the detectors and the policy; it sees every record.
         recovery: carries out what is decided.
-        request_handler: what people ask for.
+        request_handler: answers what people ask for, such as `longhaul set`.
         stop_request: what signals ask for.
-        checkpoint_manager: of the checkpoints.
-        batches: keeps those that went wrong.
-        machines: of many processes, judges how each of them computes.
+        checkpoint_manager: the checkpoints' health, retention and copies elsewhere.
+        batches: saves the batch of a skipped update.
+        rank_health: finds slow and wrong ranks, where there are several.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class TrainingLoop:
         stop_request: StopRequest,
         checkpoint_manager: CheckpointManager,
         batches: SavedBatches,
-        machines: RankHealth | None = None,
+        rank_health: RankHealth | None = None,
     ) -> None:
         self.trainer = trainer
         self.out_of_time = False
@@ -76,7 +76,7 @@ class TrainingLoop:
         self._request_handler = request_handler
         self._stop_request = stop_request
         self._batches = batches
-        self._machines = machines
+        self._rank_health = rank_health
         self._spent: tuple[Seconds, Seconds] | None = None
 
     def run(self) -> None:
@@ -97,10 +97,10 @@ class TrainingLoop:
             if self._verification is not None:
                 self._verification.raise_if_wrong()
             if not self.trainer.coordinator.at_boundary:
-                continue  # the other ranks are under way; what this asks for comes up again
+                continue  # the other ranks are under way; a decision waits for the next boundary
             self.checkpoint_manager.refuse_if_gone()
-            if self._machines is not None:
-                self._machines.act()
+            if self._rank_health is not None:
+                self._rank_health.act()
             decision = self._decide() if isinstance(record, StepRecord) else None
             if decision is not None:
                 self._apply(decision)
@@ -111,20 +111,20 @@ class TrainingLoop:
                 self.trainer.stop()
 
     def keep(self, records: Iterable[StepRecord | Event]) -> None:
-        """Append and observe what the trainer, or an action, brings to light as it goes on."""
+        """Append and observe what the trainer, a rollback or a request yields as it goes on."""
         for record in records:
             self._append_and_observe(record)
 
     def _append_and_observe(self, record: StepRecord | Event) -> None:
-        """Write a record down, show it, and do what it entails for checkpoints and segments."""
+        """Append a record, show it, and tell the checkpoints and detectors of it."""
         if isinstance(record, Event) and not self.checkpoint_manager.take(record):
             return
         if (
             isinstance(record, Event)
             and record.kind == EventKind.COMPARED
-            and self._machines is not None
+            and self._rank_health is not None
         ):
-            record = self._machines.judged(record)
+            record = self._rank_health.judged(record)
         if isinstance(record, StepRecord):
             if self._progress is not None:
                 self._progress.reach(record.step)
@@ -138,8 +138,8 @@ class TrainingLoop:
             self._view.say(f"step {finding.step:>6}  {finding.severity}: {finding.sentence}")
             if isinstance(record, StepRecord) and _first_masked(finding, record):
                 self._save_batch(record)
-        if isinstance(record, Event) and record.kind in _SAID:
-            self._view.say(f"step {record.step:>6}  " + _SAID[record.kind].format(**record.data))
+        if isinstance(record, Event) and record.kind in _PRINTED:
+            self._view.say(f"step {record.step:>6}  " + _PRINTED[record.kind].format(**record.data))
         if isinstance(record, Event) and record.kind == EventKind.OVERRIDE_BEGINS:
             segment = self._recovery.open_segment(
                 self.trainer, self.trainer.settings, "an override that was decided earlier begins"
@@ -147,7 +147,7 @@ class TrainingLoop:
             self.trainer.enter(segment)
 
     def _decide(self) -> Draft | None:
-        """What the judgement asks for at this boundary, its cause looked for; None: nothing."""
+        """What the policy decides at this boundary, its cause looked for; None: nothing."""
         ledger = self._run_log.ledger.state
         for step, manifest in self._health_monitor.passed_probation(ledger):
             self.checkpoint_manager.pass_probation(step, manifest)
@@ -197,7 +197,7 @@ class TrainingLoop:
         return ExitCode.START_AGAIN, f"stopped: {self._request_handler.stop_reason}"
 
     def _cause_of(self, plan: Plan) -> Verdict:
-        """Cause before cure: what led to a plan, as replays of the steps tell."""
+        """What led to a plan, as replays of the steps tell; looked for before anything is done."""
         self.keep(self.trainer.completed())
         states = [s for s in self._recovery.states(self.trainer) if s.where != "remote"]
         return self._causes.find(self.trainer, plan, self._health_monitor.line, states)
@@ -234,5 +234,5 @@ class TrainingLoop:
 
 
 def _first_masked(finding: Finding, record: StepRecord) -> bool:
-    """Whether an incident of masked updates begins with this one."""
+    """Whether an incident of skipped (masked) updates begins with this one."""
     return finding.kind == "non-finite" and record.masked and finding.first_step == record.step

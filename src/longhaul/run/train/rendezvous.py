@@ -1,4 +1,4 @@
-"""The crew of a run: how rank 0 and the others find each other and begin the same attempt.
+"""The ranks of a run: how rank 0 and the others find each other and begin the same attempt.
 
 Rank 0 has the lease, the journal and the text; the others are told everything they need, and open
 the text that rank 0 has prepared.

@@ -1,10 +1,7 @@
 """What may be asked of a run that trains, and what is refused whoever asks.
 
-The command line refuses it at once; the desk refuses it again, because requests are files that
-anybody may have written.
-
-Enters: settings before and after, the step. Leaves: the reason why it cannot be granted.
-Never knows: requests, runs, or who asks.
+The command line refuses it at once; the request handler refuses it again, because requests are
+files that anybody may have written.
 """
 
 from collections.abc import Iterable, Mapping
