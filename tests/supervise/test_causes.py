@@ -75,6 +75,15 @@ def test_what_a_rank_had_only_warned_of_is_not_its_cause() -> None:
         assert (cause.name, cause.consequence) == ("unknown: ValueError: no", False)
 
 
+@pytest.mark.parametrize("chosen", ["evaluation: 4 sequences", "micro-batch: 4 sequences of 16"])
+def test_what_an_earlier_attempt_ran_out_of_is_not_what_this_one_died_of(chosen) -> None:
+    """Rank 0 says at its start why fewer are computed at once, and then loses another rank."""
+    said = f"{chosen} at once; rank 1 ran out of device memory at step 2: nothing had grown\n"
+    lost = "longhaul: rank 0 of 2 waited for the others (training), and not all of them came"
+    cause = classify(Death(0, 16, said + lost), KNOWN)
+    assert (cause.name, cause.remedy) == ("collective-failed", "restart")
+
+
 def test_a_signal_without_a_name_is_a_death_like_any_other() -> None:
     cause = classify(Death(0, -40), KNOWN)
     assert (cause.name, cause.words) == ("unknown: SIG40", "SIG40")

@@ -65,8 +65,9 @@ _SHOULD_BE = {
 _KNOWN = {"cause", "meaning", "remedy", "consequence", *_LISTS, *_PATTERNS}
 _LONGEST_SHAPE = 120
 _LAST_LINE = re.compile(r"^(\w[\w.]*(Error|Exception|Interrupt|Exit)\b.*|longhaul: .*)$", re.M)
-_WARNING = re.compile(r"^WARNING: .*$", re.M)
-"""What a rank has lived with: a full disk, a store that refused. It has not died of that."""
+_WARNING = re.compile(r"^(?:WARNING|evaluation|micro-batch): .*$", re.M)
+"""What a rank has lived with: a full disk, a store that refused, or fewer sequences at once because
+an earlier attempt ran out of memory. It has not died of that."""
 _VARIABLE = (
     (re.compile(r"0x[0-9a-fA-F]+"), "…"),
     (re.compile(r"/[^\s:'\",)]+"), "/…"),

@@ -39,7 +39,7 @@ TINY = (
     "monitor.gauge_interval_steps=3", "optim.schedule.warmup_steps=3",
 )  # fmt: skip
 EVALUATION = "train.evaluation:_Passes.split_loss"
-LOAN = ("train.loan:lend", "train.loan:take_back")
+LOAN = ("train.borrowed_step:borrow_step", "train.borrowed_step:return_step")
 REPLAY = ("run.diagnose.replays:Replayer.make", "run.diagnose.replays:Replayer.replay")
 
 
