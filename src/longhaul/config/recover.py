@@ -27,6 +27,7 @@ Action = Literal[
     "reset-loss-scale",
     "reset-optimizer",
     "fallback",
+    "accept",
     "stop",
 ]
 """`mask`: the gate has held the update back already, and that is enough.
@@ -38,7 +39,8 @@ Action = Literal[
 `clamp`: `model.residual_clamp`, at twice what the residual stream usually reaches.
 `raise-lr`: a step back to the learning rate that was asked for; by health, never by a ladder.
 `reset-loss-scale`: to its initial value. `reset-optimizer`: moments to zero, and a fresh warm-up.
-`fallback`: the next `[[fallback]]`. `stop`: exit 17, a person must look."""
+`accept`: the data has changed for good, as replays told: losses are judged by their new level from
+here on; never by a ladder. `fallback`: the next `[[fallback]]`. `stop`: exit 17, a person must look."""
 
 SOUND_KINDS = frozenset(
     {"plateau", "frozen-group", "too-good", "overfitting", "throughput-drop", "slow-progress"}
