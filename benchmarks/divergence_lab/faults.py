@@ -99,7 +99,9 @@ class DisturbedStep(TrainingStep):
                 spoiled_BT = window_BT[:, torch.randperm(window_BT.size(1), generator=self._noise)]
             case "other-script":
                 script_V = torch.arange(self.model.vocab_size)
-                script_V[:256] = torch.randperm(256, generator=torch.Generator().manual_seed(_SCRIPT))
+                script_V[:256] = torch.randperm(
+                    256, generator=torch.Generator().manual_seed(_SCRIPT)
+                )
                 spoiled_BT = script_V[window_BT]
             case "escape-leak":
                 share = fault.strength * min(1.0, (self.number - fault.onset + 1) / _RAMP_STEPS)

@@ -40,7 +40,8 @@ Action = Literal[
 `raise-lr`: a step back to the learning rate that was asked for; by health, never by a ladder.
 `reset-loss-scale`: to its initial value. `reset-optimizer`: moments to zero, and a fresh warm-up.
 `accept`: the data has changed for good, as replays told: losses are judged by their new level from
-here on; never by a ladder. `fallback`: the next `[[fallback]]`. `stop`: exit 17, a person must look."""
+here on; never by a ladder.
+`fallback`: the next `[[fallback]]`. `stop`: exit 17, a person must look."""
 
 SOUND_KINDS = frozenset(
     {"plateau", "frozen-group", "too-good", "overfitting", "throughput-drop", "slow-progress"}

@@ -101,9 +101,7 @@ def test_poisoned_data_is_passed_over_at_the_same_rate_whatever_the_ladder_says(
     assert {r.learning_rate for r in made if r.step > 2} == {2e-3}
 
 
-def test_text_that_has_changed_for_good_is_gone_on_with(
-    room, spoil: Callable[[str], None]
-) -> None:
+def test_text_that_has_changed_for_good_is_gone_on_with(room, spoil: Callable[[str], None]) -> None:
     spoil("noise for good")
     assert room.train(150, *every_ladder(SKIP)) is ExitCode.FINISHED, room.said
     (decision,) = room.recoveries()
