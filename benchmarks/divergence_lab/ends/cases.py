@@ -164,12 +164,16 @@ def _rate_from_start(choose: Choices, base: dict[str, Any]) -> dict[str, Any]:
     return {"settings": base | {"optim.lr": float(f"{rate:.3g}")}, "twin": dict(base)}
 
 
-def _text_changes(choose: Choices, base: dict[str, Any]) -> dict[str, Any]:
-    """From some step on part of the text is of another kind, and stays so."""
+def _text_changes(least: float, most: float) -> Make:
+    """From some step on a share of the text is of another kind, and stays so."""
     kinds = ("other-script", "other-script", "shuffled-tokens", "noise-tokens", "repeated-token")
-    kind, share = choose.pick(kinds), choose.between(0.25, 0.95)
-    onset = _moment(choose, base)
-    return {"settings": base, "onset": onset, "fault": Fault(kind, onset, share, 10**6)}
+
+    def make(choose: Choices, base: dict[str, Any]) -> dict[str, Any]:
+        kind, share = choose.pick(kinds), choose.between(least, most)
+        onset = _moment(choose, base)
+        return {"settings": base, "onset": onset, "fault": Fault(kind, onset, share, 10**6)}
+
+    return make
 
 
 def _of_lab(mechanism: str) -> Make:
@@ -213,7 +217,8 @@ WAYS: dict[str, Way] = {
     "corrupted-weight": Way(2, 1, _of_lab("corrupted-weight"), "a corrupted weight", "outside"),
     "frozen-group": Way(1, 1, _of_lab("frozen-group"), "frozen positions or group", "outside"),
     "escape-leak": Way(4, 3, _of_lab("escape-leak"), "escape characters leak in", "outside"),
-    "text-changes": Way(8, 4, _text_changes, "the text changes for good", "outside"),
+    "text-changes": Way(8, 8, _text_changes(0.25, 0.95), "the text changes for good", "outside"),
+    "some-changes": Way(6, 6, _text_changes(0.15, 0.45), "some of it changes for good", "outside"),
 }
 HEALTHY_CASES = {"tuning": 4, "held-out": 4}
 

@@ -27,8 +27,8 @@ _GROSS = 10.0
 """A difference of so many times the rounding is a fault of its own, whatever the symptom."""
 _AFTER_UPDATE = 4.0
 """Rounding of the step after an update, in units of that before it."""
-FEW_AT_REST = 3
-"""Steps at rest, of which the median is a level, at least."""
+_MUCH_OF_IT = 0.25
+"""Share of a rise that harder data alone must explain."""
 _MOSTLY = 0.75
 """Share of other batches that must be free of the symptom before the data is blamed."""
 
@@ -77,10 +77,10 @@ class Ladder:
     """The stretch on other batches, one series for each choice."""
     lower_rates: tuple[tuple[float, Series], ...] = ()
     """The stretch with the learning rate times a factor, falling; the first is half."""
-    at_rest: Series = ()
-    """The stretch at a learning rate of zero: what the weights before it make of its data."""
-    ahead: tuple[Series, ...] = ()
-    """Data to come at a learning rate of zero, from the same weights, ever further on."""
+    at_rest: tuple[Series, ...] = ()
+    """Data at a learning rate of zero, from the weights before the stretch: of well before it, of
+    its end, and of what is to come, near and far; empty or all of them.
+    """
     rounding: Rounding = FLOAT32
     """Between two devices, kernels, or versions of the software."""
     same_software: bool = True
@@ -275,25 +275,22 @@ def _by_software(symptom: Symptom, ladder: Ladder) -> Verdict | None:
 
 
 def _by_rest(symptom: Symptom, ladder: Ladder) -> Verdict | None:
-    """Weights that were good before and do not move find the data hard, as far as one can see."""
-    before = [f.loss for f in ladder.at_rest if f.step < symptom.first_step]
-    since = [f.loss for f in ladder.at_rest if f.step >= symptom.first_step]
-    if len(before) < FEW_AT_REST or len(since) < FEW_AT_REST or not ladder.ahead:
+    """Weights that learn nothing find the data hard, as far as one can see."""
+    if not ladder.at_rest:
         return None
-    usual, now = median(before), median(since)
-    to_come = [median(f.loss for f in series) for series in ladder.ahead]
-    least = usual + HALF_WAY * max(now - usual, 0.0)
-    if not now > max(before) or now - usual < HALF_WAY * (symptom.reached - symptom.healthy):
+    before, now, *ahead = ([f.loss for f in series] for series in ladder.at_rest)
+    usual, level, to_come = median(before), median(now), min(map(median, ahead))
+    if level - usual < _MUCH_OF_IT * (symptom.reached - symptom.healthy):
         return None
-    if not min(to_come) > max(*before, least):
+    if min(level, to_come) <= max(*before, usual + HALF_WAY * (level - usual)):
         return None
     return Verdict(
         "data",
         "rest",
         f"the data has changed for good: weights from before it, left as they are, have a loss of "
-        f"{now:.3f} nats on it, {min(to_come):.3f} or more on what comes beyond all that would be "
+        f"{level:.3f} nats on it, {to_come:.3f} or more on what comes beyond all that would be "
         f"passed over, and {usual:.3f} on what came before",
-        {"lasting": 1.0, "usual": usual, "now": now, "to_come": min(to_come)},
+        {"lasting": 1.0, "usual": usual, "now": level, "to_come": to_come},
     )
 
 

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from longhaul.checkpoint.capture import Stateful, StateMismatch
@@ -20,15 +21,7 @@ from longhaul.checkpoint.snapshots import DamagedSnapshot
 from longhaul.config.recipe import Recipe
 from longhaul.core.records import StepRecord
 from longhaul.data.batches import BatchRequest
-from longhaul.diagnose.cause import (
-    FEW_AT_REST,
-    SAME_BITS,
-    Ladder,
-    Verdict,
-    apart,
-    decide,
-    reproduced,
-)
+from longhaul.diagnose.cause import SAME_BITS, Ladder, Verdict, apart, decide, reproduced
 from longhaul.diagnose.signs import Series, Symptom, working_rate
 from longhaul.logbook.ledger import LedgerState
 from longhaul.parallel.control import Control, first_does
@@ -54,8 +47,8 @@ LIVE_RATES = tuple(0.5 * 0.25**n for n in range(7))
 _SEARCHED = 2
 """Times `recover.diagnose_steps`, the steps before that included, for the rate that works."""
 _OF_LOSS = ("loss-spike", "divergence")
-_AHEAD, _AHEAD_STEPS = (1, 4), 8
-"""How far ahead data is read, in ranges that would be passed over, and how much of it."""
+_AT_REST_STEPS, _LEAST_AT_REST = 12, 6
+"""Steps of data that are read without learning from it, of which the median is a level."""
 _NOT_LIVE = {
     "witness": "a live run asks no other device (`longhaul diagnose RUN --step N --witness` does)",
     "software": "a live run has no other software (`longhaul diagnose RUN --step N --python` has)",
@@ -223,9 +216,11 @@ class LiveSearch(CauseSearch):
             rungs["eager float32"] = highest(tuple(f for series in ladder.plain for f in series))
         rungs |= {f"{factor:g} of the rate": highest(s) for factor, s in ladder.lower_rates}
         rungs |= {f"other data {n}": highest(s) for n, s in enumerate(ladder.other_data, 1)}
-        if ladder.at_rest:
-            rungs["at rest"] = highest(ladder.at_rest)
-        rungs |= {f"data ahead {n}": highest(s) for n, s in enumerate(ladder.ahead, 1)}
+        of = ("before", "now", "near ahead", "far ahead")
+        rungs |= {
+            f"at rest, {when}": median(f.loss for f in series)
+            for when, series in zip(of, ladder.at_rest, strict=False)
+        }
         return found | {"rungs": rungs, "skipped": dict(ladder.skipped)}
 
     def _as_trained(self) -> Ladder:
@@ -289,18 +284,21 @@ class LiveSearch(CauseSearch):
         return replace(ladder, beside_plain=ladder.here, plain=tuple(found))
 
     def _at_rest(self, ladder: Ladder) -> Ladder:
-        """The stretch, and data beyond what would be passed over, without learning from it."""
-        line, symptom = self._question.varied, self.symptom
-        before = symptom.first_step - 1 - self.set_out
-        if symptom.kind not in _OF_LOSS or min(before, len(line) - before) < FEW_AT_REST:
-            return ladder  # too little to tell a level by
-        few = line[-_AHEAD_STEPS:]
-        if why := self._refusal(len(line) + len(_AHEAD) * len(few), _SEARCHED):
+        """What weights that learn nothing make of data: of before, of now, and beyond what would be
+        passed over.
+        """
+        line = self._question.line[-_AT_REST_STEPS:]
+        steps = len(line)
+        if self.symptom.kind not in _OF_LOSS or steps < _LEAST_AT_REST:
+            return ladder
+        skipped = max(sizes_of(self._settings.recover, self._settings.total_steps()).skip, steps)
+        blocks = line[-1].next_draw - line[-1].draw
+        shifts = [by * blocks for by in (-3 * steps, 0, skipped, 4 * skipped)]
+        if line[0].draw + shifts[0] < 0:
+            return skip(ladder, "rest", "too little data lies before it")
+        if why := self._refusal(len(shifts) * steps, _SEARCHED):
             return skip(ladder, "rest", why)
-        skipped = sizes_of(self._settings.recover, self._settings.total_steps()).skip
-        blocks = skipped * (few[-1].next_draw - few[-1].draw)
-        ahead = (self._read(few[0].step, times * blocks) for times in _AHEAD)
-        return replace(ladder, at_rest=self._varied(factor=0.0), ahead=tuple(ahead))
+        return replace(ladder, at_rest=tuple(self._read(line[0].step, by) for by in shifts))
 
     def _read(self, first: int, shift: int) -> Series:
         """What the weights before the stretch make of data `shift` further on than that of the
