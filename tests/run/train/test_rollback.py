@@ -19,6 +19,7 @@ from longhaul.logbook.lease import RunGone
 from longhaul.logbook.ledger import fold_all, load_ledger
 from longhaul.logbook.reading import read_journal
 from longhaul.logbook.requests import new_request, pending, submit
+from longhaul.logbook.run_history import read_run_history
 from longhaul.logbook.segments import read_segments
 from longhaul.run.commands.trained import open_trained
 from longhaul.run.train import request_handler
@@ -29,9 +30,8 @@ from longhaul.run.train.control_requests import (
     request_set,
 )
 from longhaul.run.train.launch import Start, start
-from longhaul.run.train.rollback import Recovery
-from longhaul.run.train.run_history import read_run_history
 from longhaul.store.catalogue import catalogue
+from longhaul.train.rollback import Recovery
 from longhaul.train.trainer import Trainer
 from small_runs import FEW_HELD_OUT
 

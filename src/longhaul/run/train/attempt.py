@@ -6,13 +6,10 @@ Enters and leaves: one frozen value. Never knows: how it is used.
 from dataclasses import dataclass
 
 from longhaul.config.recipe import Recipe
-from longhaul.core.clocks import Clock
 from longhaul.core.output import View
 from longhaul.data.verification import Verification
-from longhaul.logbook.folder import RunFolder
-from longhaul.run.train.run_history import RunHistory
-from longhaul.run.train.run_log import RunLog
-from longhaul.run.train.tiers import Tiers
+from longhaul.logbook.run_log import RunLog
+from longhaul.store.tiers import Tiers
 from longhaul.supervise.ranks.progress import ProgressFile
 
 
@@ -20,13 +17,10 @@ from longhaul.supervise.ranks.progress import ProgressFile
 class Attempt:
     """What every stage of one attempt needs to know."""
 
-    folder: RunFolder
     recipe: Recipe
     """As asked for; the ledger is put on top of it by the trainer."""
-    history: RunHistory
     run_log: RunLog
     view: View
-    clock: Clock
     progress: ProgressFile | None = None
     """Where this process says at which step it is; None: nobody watches."""
     tiers: Tiers | None = None

@@ -78,12 +78,12 @@ def site_of(attempt: Attempt, ranks: Ranks | None = None) -> Site:
     run_log = attempt.run_log
     site = Site(
         attempt.recipe,
-        attempt.history.ledger,
+        attempt.run_log.history.ledger,
         run_log.folder.checkpoints,
         run_log.lease.attempt,
         run_log.lease.is_ours,
         run_log.time,
-        attempt.clock,
+        attempt.run_log.clock,
         attempt.view,
         ranks,
     )

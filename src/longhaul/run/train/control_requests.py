@@ -19,16 +19,16 @@ from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder, open_run
 from longhaul.logbook.lease import live_holder, user_name
 from longhaul.logbook.reading import read_journal
-from longhaul.logbook.requests import new_request, submit
-from longhaul.logbook.run_spec import has_run_spec, read_run_spec
-from longhaul.run.train.request_rules import (
+from longhaul.logbook.request_rules import (
     refuse_resets,
     refuse_senseless,
     refuse_undone,
     refuse_unless_live,
 )
-from longhaul.run.train.run_history import read_run_history
-from longhaul.store.catalogue import catalogue, health_now
+from longhaul.logbook.requests import new_request, submit
+from longhaul.logbook.run_history import read_run_history
+from longhaul.logbook.run_spec import has_run_spec, read_run_spec
+from longhaul.store.catalogue import usable
 
 _LOOK_EVERY_S: Seconds = 0.1
 
@@ -156,9 +156,8 @@ def _states_at_rest(folder: RunFolder) -> list[int] | None:
     """
     if live_holder(folder, RealClock()) is not None:
         return None
-    there = catalogue(folder.checkpoints)
-    health = health_now(there, read_run_history(folder).ledger.checkpoint_health)
-    sound = {c.step for c in there if not c.damage and health[c.step] != "poisoned"}
+    recorded = read_run_history(folder).ledger.checkpoint_health
+    sound = {checkpoint.step for checkpoint in usable(folder.checkpoints, recorded)}
     return sorted(sound | _kept_elsewhere(folder)) or [0]
 
 

@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import assert_never
 
+from longhaul.checkpoint.restore import restore_as_ordered
+from longhaul.checkpoint.shared_memory_snapshot import restore_shared_as_ordered
 from longhaul.checkpoint.snapshots import DamagedSnapshot
 from longhaul.core.clocks import RealClock, TimeBuckets, process_start
 from longhaul.core.errors import ExitCode
@@ -24,22 +26,20 @@ from longhaul.model.compiling import refuse_without_compiler
 from longhaul.parallel.control import naming_the_lost_rank, told
 from longhaul.parallel.device import choose_device, settle_torch
 from longhaul.parallel.layout import Place
+from longhaul.parallel.rendezvous import Briefing, form_ranks, join
 from longhaul.parallel.world import FirstAbsent, Ranks, part
 from longhaul.run.diagnose.live_cause import FindCause
 from longhaul.run.diagnose.live_search import look_into
 from longhaul.run.train.build import Site, build_parts
-from longhaul.run.train.finish import write_sample
-from longhaul.run.train.micro_batch import measure_as_ordered
-from longhaul.run.train.out_of_memory import MemoryGuard, reporting_in_own_file
-from longhaul.run.train.rendezvous import Briefing, form_ranks, join, stop_requests_of
-from longhaul.run.train.restore import restore_as_ordered
-from longhaul.run.train.shared_memory_snapshot import restore_shared_as_ordered
 from longhaul.supervise.ranks.progress import ProgressFile, progress_path
 from longhaul.train import orders
-from longhaul.train.coordinator import Coordinator, Ended, Follower, StopRequests
+from longhaul.train.coordinator import Coordinator, Ended, Follower, StopRequests, stop_requests_of
+from longhaul.train.memory import measure_as_ordered
+from longhaul.train.out_of_memory import MemoryGuard, reporting_in_own_file
 from longhaul.train.parts import Identity, Parts
 from longhaul.train.rank_comparison import SilentCorruption
 from longhaul.train.renew import parts_for
+from longhaul.train.sampling import write_sample
 from longhaul.train.trainer import Trainer
 
 AnyOrder = (

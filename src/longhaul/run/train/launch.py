@@ -21,6 +21,7 @@ from longhaul.core.units import loss_in_words
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.lease import Lease, acquire, refuse_if_held, watched_silent
 from longhaul.logbook.requests import pending
+from longhaul.logbook.run_history import RunHistory, read_run_history
 from longhaul.logbook.run_spec import (
     RunSpec,
     ask,
@@ -33,15 +34,14 @@ from longhaul.logbook.run_spec import (
 )
 from longhaul.logbook.segments import read_segments
 from longhaul.parallel.layout import find_place
-from longhaul.run.train.bring_back import bring_back, is_elsewhere
-from longhaul.run.train.run_history import RunHistory, read_run_history
-from longhaul.run.train.trust import refuse_untrusted
+from longhaul.store.bring_back import bring_back, is_elsewhere
 from longhaul.supervise.causes import load_signatures
 from longhaul.supervise.elastic import ElasticSupervisor
 from longhaul.supervise.lighthouse import refuse_without_torchft
 from longhaul.supervise.nodes.placement import node_plan
 from longhaul.supervise.ownership import fence, left_over
 from longhaul.supervise.supervisor import Job, Supervisor
+from longhaul.supervise.trust import refuse_untrusted
 
 
 @dataclass(frozen=True)

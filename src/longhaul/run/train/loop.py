@@ -14,16 +14,16 @@ from longhaul.core.signals import StopRequest
 from longhaul.core.units import Seconds
 from longhaul.diagnose.cause import Verdict
 from longhaul.logbook.ledger import LedgerError
+from longhaul.logbook.run_history import hours_spent
 from longhaul.recover.health_monitor import Draft, HealthMonitor
 from longhaul.recover.plan import WHO, Plan
 from longhaul.run.diagnose.live_cause import LiveCause
 from longhaul.run.diagnose.saved_batch import SavedBatches
 from longhaul.run.train.attempt import Attempt
-from longhaul.run.train.checkpoint_manager import CheckpointManager
 from longhaul.run.train.rank_health import RankHealth
 from longhaul.run.train.request_handler import RequestHandler
-from longhaul.run.train.rollback import Recovery
-from longhaul.run.train.run_history import hours_spent
+from longhaul.train.checkpoint_manager import CheckpointManager
+from longhaul.train.rollback import Recovery
 from longhaul.train.trainer import Trainer
 
 _PRINTED: dict[str, str] = {
@@ -67,7 +67,7 @@ class TrainingLoop:
         self._view = attempt.view
         self._progress = attempt.progress
         self._verification = attempt.verification
-        self._clock = attempt.clock
+        self._clock = attempt.run_log.clock
         self._health_monitor = health_monitor
         self._recovery = recovery
         self._causes = LiveCause(

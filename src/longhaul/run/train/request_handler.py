@@ -10,20 +10,19 @@ from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import Clock
 from longhaul.core.errors import LonghaulError, NotOwner, RecipeError
 from longhaul.core.events import EventKind
-from longhaul.core.records import Decision, Event, StepRecord
+from longhaul.core.records import Decision, Event, Safe, StepRecord
 from longhaul.core.units import Seconds
 from longhaul.logbook.ledger import LedgerError
-from longhaul.logbook.requests import Request, pending, refuse, settle
-from longhaul.recover.plan import Safe
-from longhaul.run.train.request_rules import (
+from longhaul.logbook.request_rules import (
     NotAskable,
     refuse_resets,
     refuse_senseless,
     refuse_undone,
     refuse_unless_live,
 )
-from longhaul.run.train.rollback import Recovery
-from longhaul.run.train.run_log import RunLog
+from longhaul.logbook.requests import Request, pending, refuse, settle
+from longhaul.logbook.run_log import RunLog
+from longhaul.train.rollback import Recovery
 from longhaul.train.trainer import Trainer
 
 _LOOK_EVERY_S: Seconds = 0.5

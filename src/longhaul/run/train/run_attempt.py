@@ -6,6 +6,8 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
+from longhaul.checkpoint.restore import restore_newest, set_unknown_aside
+from longhaul.checkpoint.shared_memory_snapshot import Origin, newest_saved, restore_survivor
 from longhaul.config.load import recipe_from_values, with_overrides
 from longhaul.config.recipe import Recipe
 from longhaul.core.errors import ExitCode, LonghaulError
@@ -16,36 +18,35 @@ from longhaul.core.signals import StopRequest
 from longhaul.data.dataset import Dataset
 from longhaul.logbook.ledger import LedgerState
 from longhaul.logbook.reading import read_journal, read_last
+from longhaul.logbook.restarted import decide_restart
+from longhaul.logbook.run_history import RunHistory, is_fork
 from longhaul.logbook.run_spec import changed_settings
 from longhaul.model.compiling import refuse_without_compiler
 from longhaul.parallel.control import RankLost, naming_the_lost_rank
 from longhaul.parallel.device import own_device, settle_torch, threads_before, torch_facts
 from longhaul.parallel.layout import Place, find_place
+from longhaul.parallel.rendezvous import Briefing, lead
 from longhaul.parallel.world import part
 from longhaul.recover.health_monitor import HealthMonitor
+from longhaul.recover.probation import course_of
 from longhaul.run.diagnose.saved_batch import SavedBatches
 from longhaul.run.train.attempt import Attempt
 from longhaul.run.train.build import build_parts, site_of
-from longhaul.run.train.checkpoint_manager import CheckpointManager
 from longhaul.run.train.finish import end_unfinished, finish
 from longhaul.run.train.loop import TrainingLoop
-from longhaul.run.train.micro_batch import settle_micro_batch
-from longhaul.run.train.out_of_memory import MemoryGuard
-from longhaul.run.train.precision import settle_precision
 from longhaul.run.train.rank_health import RankHealth
-from longhaul.run.train.rendezvous import Briefing, lead, stop_requests_of
 from longhaul.run.train.request_handler import RequestHandler, value_at
-from longhaul.run.train.restarted import decide_restart
-from longhaul.run.train.restore import restore_newest, set_unknown_aside
-from longhaul.run.train.rollback import Recovery
-from longhaul.run.train.run_history import RunHistory, is_fork
-from longhaul.run.train.shared_memory_snapshot import Origin, newest_saved, restore_survivor
 from longhaul.store.save_interval import SaveInterval
-from longhaul.train.coordinator import Coordinator, RankZero
+from longhaul.train.checkpoint_manager import CheckpointManager
+from longhaul.train.coordinator import Coordinator, RankZero, stop_requests_of
+from longhaul.train.memory import settle_micro_batch
 from longhaul.train.orders import Accuse, End
+from longhaul.train.out_of_memory import MemoryGuard
 from longhaul.train.parts import Identity, Parts
+from longhaul.train.precision import settle_precision
 from longhaul.train.rank_comparison import SilentCorruption
 from longhaul.train.renew import parts_for
+from longhaul.train.rollback import Recovery
 from longhaul.train.state import Progress
 from longhaul.train.trainer import Trainer
 
@@ -72,11 +73,13 @@ def _run(
     alone = attempt.recipe.machine.processes if elastic else 1
     processes = place.local_size if place else alone
     size = place.size if place else 1
-    threads = threads_before(attempt.recipe, attempt.history.last_segment, size)
+    threads = threads_before(attempt.recipe, attempt.run_log.history.last_segment, size)
     settle_torch(attempt.recipe, processes, threads)
     device = own_device(attempt.recipe.machine.device, place)
     refuse_without_compiler(attempt.recipe, device)
-    attempt = replace(attempt, recipe=settle_precision(attempt, device))
+    attempt = replace(
+        attempt, recipe=settle_precision(attempt.recipe, attempt.run_log, device, attempt.view.say)
+    )
     settle_torch(attempt.recipe, processes, threads)  # TF32 may have been chosen
     ranks = None if place is None else lead(place, briefing_of(attempt, threads))
     device = ranks.world.device if ranks else device
@@ -86,16 +89,16 @@ def _run(
     if ranks is not None:
         prints["ranks"] = {"size": ranks.world.size, **asdict(ranks.world.layout)}
     trainer: Trainer | None = None
-    guard = MemoryGuard(parts, attempt.recipe, attempt.folder, partial(_ran_out, attempt))
+    guard = MemoryGuard(parts, attempt.recipe, attempt.run_log.folder, partial(_ran_out, attempt))
     try:
-        settle_micro_batch(attempt, parts)
+        settle_micro_batch(attempt.recipe, attempt.run_log, parts, attempt.view.say)
         missed: Sequence[StepRecord] = ()
         if elastic:
             from longhaul.run.train.elastic import join_as_leader
 
             origin, missed = join_as_leader(attempt, parts, origin)
         trainer = _announce(attempt, parts, origin, prints, stop_request)
-        saved = newest_saved(origin, attempt.folder)
+        saved = newest_saved(origin, attempt.run_log.folder)
         loop = _loop(attempt, trainer, stop_request, prints, dataset, saved)
         attempt.view.begin(trainer.position.step, trainer.settings.total_steps())
         segment = trainer.identity.segment
@@ -133,8 +136,8 @@ def _restore(attempt: Attempt, parts: Parts) -> Origin:
     """Go on from memory that outlived the workers before, or else from the disk."""
     control = parts.ranks.control if parts.ranks else None
     fill = partial(parts_for, parts.step, parts.progress)
-    set_unknown_aside(attempt.run_log, attempt.history.begun, attempt.view.say)
-    survived = restore_survivor(attempt, parts.snapshots, fill, control)
+    set_unknown_aside(attempt.run_log, attempt.run_log.history.begun, attempt.view.say)
+    survived = restore_survivor(attempt.run_log, parts.snapshots, fill, attempt.view.say, control)
     if survived is not None:
         return Origin(survived, "memory")
     say = attempt.view.say
@@ -152,7 +155,7 @@ def _end_others(trainer: Trainer | None, code: ExitCode) -> None:
 
 def briefing_of(attempt: Attempt, threads: int | None) -> Briefing:
     """What the other ranks are told of an attempt; `threads` as `settle_torch`."""
-    folder = str(attempt.folder.path.resolve())
+    folder = str(attempt.run_log.folder.path.resolve())
     ledger = attempt.run_log.ledger.state
     return Briefing(folder, attempt.recipe, attempt.run_log.lease.attempt, ledger, threads)
 
@@ -165,22 +168,24 @@ def _loop(
     dataset: Dataset,
     restored: int | None,
 ) -> TrainingLoop:
-    run_log, clock, say = attempt.run_log, attempt.clock, attempt.view.say
+    run_log, clock, say = attempt.run_log, attempt.run_log.clock, attempt.view.say
     recovery = Recovery(run_log, prints, clock, say, attempt.tiers)
     history: list[Record] = []
-    if attempt.history.begun:
-        history = read_last(attempt.folder, HealthMonitor.records_needed(trainer.settings))
-    health_monitor = HealthMonitor(trainer.settings, history, attempt.history.course)
-    done = attempt.history.done_requests
+    if attempt.run_log.history.begun:
+        history = read_last(attempt.run_log.folder, HealthMonitor.records_needed(trainer.settings))
+    health_monitor = HealthMonitor(trainer.settings, history, course_of(_before(attempt)))
+    done = attempt.run_log.history.done_requests
     request_handler = RequestHandler(
         run_log, recovery, done, clock, say, health_monitor.seconds_per_step
     )
     devices = 1 if trainer.ranks is None else trainer.ranks.world.size
     interval = SaveInterval(partial(_before, attempt), devices, clock)
-    batches = SavedBatches(attempt.folder, dataset)
-    checkpoint_manager = CheckpointManager(attempt, trainer, recovery, interval, restored)
+    batches = SavedBatches(attempt.run_log.folder, dataset)
+    checkpoint_manager = CheckpointManager(
+        run_log, trainer, recovery, interval, say, attempt.tiers, restored
+    )
     comparison = trainer.coordinator.comparison
-    machines = RankHealth(attempt, trainer, comparison) if comparison else None
+    machines = RankHealth(run_log, say, trainer, comparison) if comparison else None
     return TrainingLoop(
         attempt,
         trainer,
@@ -196,7 +201,7 @@ def _loop(
 
 def _before(attempt: Attempt) -> Iterator[Record]:
     """The events of earlier attempts."""
-    for record in read_journal(attempt.folder, steps=False):
+    for record in read_journal(attempt.run_log.folder, steps=False):
         if record.attempt < attempt.run_log.lease.attempt:
             yield record
 
@@ -209,7 +214,7 @@ def _announce(
     stop_request: StopRequest,
 ) -> Trainer:
     """Open a segment, say what differs from before, and make the trainer."""
-    run_log, history, position = attempt.run_log, attempt.history, parts.progress.position
+    run_log, history, position = attempt.run_log, attempt.run_log.history, parts.progress.position
     ledger = run_log.ledger.state  # a start may have decided something already
     effective = with_overrides(attempt.recipe, ledger.overrides_at(position.step))
     ledger = decide_restart(run_log, history.last_segment, effective, prints, position.step)
@@ -271,7 +276,7 @@ def _say_what_differs(
     attempt: Attempt, effective: Recipe, progress: Progress, prints: Mapping[str, Any]
 ) -> None:
     """Differences are said and recorded before the first step (DESIGN rule 1, incident N12)."""
-    last = attempt.history.last_segment
+    last = attempt.run_log.history.last_segment
     if progress.settings_of_checkpoint is not None:
         before = recipe_from_values(progress.settings_of_checkpoint)
         if changed := changed_settings(before, effective):
@@ -299,7 +304,7 @@ def _say_what_stays_undone(attempt: Attempt, ledger: LedgerState, step: int) -> 
             attempt.view.say(
                 f"{path}: the recipe asks for {wanted}, which was undone at step "
                 f"{undone.step:,} because of {undone.cause}; {value} holds "
-                f"(`longhaul set {attempt.folder.name} {path}={wanted} --force` insists)"
+                f"(`longhaul set {attempt.run_log.folder.name} {path}={wanted} --force` insists)"
             )
 
 

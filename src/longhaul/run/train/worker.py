@@ -18,13 +18,13 @@ from longhaul.core.signals import leaving_at_once, listening
 from longhaul.data.verification import text_for_training, verifying
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.lease import Lease, acquire, join
+from longhaul.logbook.run_history import read_run_history
+from longhaul.logbook.run_log import RunLog
 from longhaul.logbook.run_spec import read_run_spec
 from longhaul.parallel.layout import find_place, layout_for
 from longhaul.run.train.attempt import Attempt
-from longhaul.run.train.bring_back import emit_if_brought_back
-from longhaul.run.train.run_history import read_run_history
-from longhaul.run.train.run_log import RunLog
-from longhaul.run.train.tiers import Tiers
+from longhaul.store.bring_back import emit_if_brought_back
+from longhaul.store.tiers import Tiers
 from longhaul.supervise.elastic import REPLICA
 from longhaul.supervise.nodes.placement import within_layout
 from longhaul.supervise.pipes import hold_on
@@ -106,7 +106,7 @@ def work(folder: RunFolder, lease: Lease, view: View) -> ExitCode:
         orphaned = hold_on(os.environ, settings.supervise.grace_s, log).is_set
         tiers = Tiers.of(settings, folder, lease, clock)
         leaving.callback(tiers.close)
-        attempt = Attempt(folder, settings, history, run_log, view, clock, progress, tiers)
+        attempt = Attempt(settings, run_log, view, progress, tiers)
         if history.damaged_lines:
             view.say(
                 f"WARNING: {history.damaged_lines} damaged lines in the journal; a decision may be "

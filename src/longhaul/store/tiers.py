@@ -9,22 +9,21 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from longhaul.checkpoint.remote_places import StoreNeeded, draw_of, places_of
 from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import Clock, TimeBuckets
 from longhaul.core.errors import LonghaulError, NeedsPerson, NotOwner
 from longhaul.core.events import EventKind
-from longhaul.core.records import StepRecord
+from longhaul.core.records import Safe, StepRecord
 from longhaul.core.units import Bytes, Seconds, short_bytes, short_seconds
 from longhaul.logbook.folder import RunFolder, created_of
 from longhaul.logbook.lease import Lease
 from longhaul.logbook.ledger import CheckpointHealth
-from longhaul.recover.plan import Safe
 from longhaul.store.catalogue import Checkpoint, catalogue, health_now, health_of, remove
 from longhaul.store.fetching import Copy, bring_here, forget_downloads, newest_of_all
 from longhaul.store.manifest import RefusedCheckpoint
 from longhaul.store.remote import RemoteTier, TierChange
 from longhaul.store.remote_log import RunLogMirror, editions
+from longhaul.store.remote_places import StoreNeeded, draw_of, places_of
 from longhaul.store.retention import to_make_room
 from longhaul.store.transfers import Pace, StoreError, Throttle
 from longhaul.store.uploader import Uploader

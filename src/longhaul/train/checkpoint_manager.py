@@ -16,12 +16,12 @@ from longhaul.core.units import Seconds
 from longhaul.logbook.folder import why_paused
 from longhaul.logbook.lease import GONE_S
 from longhaul.logbook.ledger import LedgerError, LedgerState
-from longhaul.run.train.attempt import Attempt
-from longhaul.run.train.rollback import Recovery
-from longhaul.run.train.tiers import Tiers
+from longhaul.logbook.run_log import RunLog
 from longhaul.store.catalogue import catalogue, checkpoint_path, health_now, remove
 from longhaul.store.retention import to_remove
 from longhaul.store.save_interval import SaveInterval
+from longhaul.store.tiers import Tiers
+from longhaul.train.rollback import Recovery
 from longhaul.train.trainer import Trainer
 
 _SETTLE_S: Seconds = 1.0
@@ -36,30 +36,34 @@ class CheckpointManager:
     """Keeps the checkpoints of one attempt.
 
     Args:
-        attempt: its run log, its folder, its tiers.
+        run_log: healths are recorded there.
         trainer: that saves.
         recovery: is told when what can be gone back to has changed.
         interval: chooses how often to save, where that is left to it.
+        say: takes sentences for people.
+        tiers: where copies go; None: nowhere.
         restored: step of the checkpoint that the trainer goes on from; None if from none.
     """
 
     def __init__(
         self,
-        attempt: Attempt,
+        run_log: RunLog,
         trainer: Trainer,
         recovery: Recovery,
         interval: SaveInterval,
+        say: Callable[[str], None],
+        tiers: Tiers | None = None,
         restored: int | None = None,
     ) -> None:
-        self.folder = attempt.folder.checkpoints
-        self._run_log = attempt.run_log
-        self._say = attempt.view.say
-        self._tiers = attempt.tiers
-        self._clock = attempt.clock
+        self.folder = run_log.folder.checkpoints
+        self._run_log = run_log
+        self._say = say
+        self._tiers = tiers
+        self._clock = run_log.clock
         self._trainer = trainer
         self._recovery = recovery
         self._interval = interval
-        self._decided = decided(attempt.run_log.ledger.state)
+        self._decided = decided(run_log.ledger.state)
         self._saved_step = restored
         self._prune_due = False
         self._failed = 0

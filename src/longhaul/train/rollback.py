@@ -7,20 +7,19 @@ from typing import Any, TypeVar
 
 from longhaul.checkpoint.capture import PartsFor
 from longhaul.checkpoint.loader import read_facts
+from longhaul.checkpoint.restore import restore_newest
 from longhaul.checkpoint.snapshots import DamagedSnapshot
 from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import Clock
 from longhaul.core.errors import NeedsPerson
 from longhaul.core.events import EventKind
-from longhaul.core.records import Event, StepRecord
+from longhaul.core.records import Event, Safe, StepRecord
+from longhaul.logbook.run_log import RunLog
 from longhaul.logbook.segments import SegmentTaken
 from longhaul.parallel.control import patiently
-from longhaul.recover.plan import Safe
-from longhaul.run.train.restore import restore_newest
-from longhaul.run.train.run_log import RunLog
-from longhaul.run.train.tiers import Tiers
-from longhaul.store.catalogue import Checkpoint, catalogue, health_now
+from longhaul.store.catalogue import Checkpoint, usable
 from longhaul.store.manifest import RefusedCheckpoint
+from longhaul.store.tiers import Tiers
 from longhaul.train.orders import WaitForStore
 from longhaul.train.trainer import Trainer
 
@@ -242,9 +241,8 @@ class Recovery:
         return trainer.position.step
 
     def _checkpoints(self) -> list[Checkpoint]:
-        there = catalogue(self._run_log.folder.checkpoints)
-        health = health_now(there, self._run_log.ledger.state.checkpoint_health)
-        return [c for c in there if not c.damage and health[c.step] != "poisoned"]
+        run_log = self._run_log
+        return usable(run_log.folder.checkpoints, run_log.ledger.state.checkpoint_health)
 
     def _beyond(self, step: int) -> list[list[Any]]:
         """Step and manifest of every checkpoint that a rollback to a step makes unusable."""

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from longhaul.checkpoint.remote_places import StoreNeeded, places_of
 from longhaul.core.clocks import Clock
 from longhaul.core.errors import NeedsPerson, RecipeError, UsageError
 from longhaul.core.events import EventKind
@@ -22,6 +21,7 @@ from longhaul.core.units import Seconds, short_bytes
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.lease import leave_behind
 from longhaul.logbook.reading import journal_files, read_last
+from longhaul.logbook.run_log import RunLog
 from longhaul.logbook.run_spec import (
     RunSpec,
     has_run_spec,
@@ -29,9 +29,9 @@ from longhaul.logbook.run_spec import (
     refuse_another_run,
     spec_of_restart,
 )
-from longhaul.run.train.run_log import RunLog
 from longhaul.store.fetching import Found, Lacking, best_first, bring_run_log, find_run_log
 from longhaul.store.remote_log import is_page
+from longhaul.store.remote_places import StoreNeeded, places_of
 from longhaul.store.transfers import StoreError
 
 Say = Callable[[str], None]

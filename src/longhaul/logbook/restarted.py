@@ -12,9 +12,9 @@ from longhaul.config.recipe import Recipe
 from longhaul.core.machine import differences
 from longhaul.logbook.lease import user_name
 from longhaul.logbook.ledger import LedgerState
+from longhaul.logbook.run_log import RunLog
 from longhaul.logbook.run_spec import changed_settings
 from longhaul.logbook.segments import SegmentOpening
-from longhaul.run.train.run_log import RunLog
 
 NUMBERS_COME_FROM = (
     "software.longhaul", "software.python", "software.git", "software.packages.torch",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from longhaul.core.clocks import Bucket, start_bucket, time_spent
-from longhaul.core.events import EventKind
+from longhaul.core.events import NODE_EVENTS, EventKind
 from longhaul.core.records import Decision, Event, Record, StepRecord
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder
@@ -18,8 +18,6 @@ from longhaul.logbook.ledger import LedgerState, fold_all
 from longhaul.logbook.reading import read_journal, read_last
 from longhaul.logbook.requests import done_requests
 from longhaul.logbook.segments import SegmentOpening, read_segments
-from longhaul.recover.probation import Course, course_of
-from longhaul.supervise.history import NODE_EVENTS
 
 
 @dataclass(frozen=True)
@@ -46,8 +44,6 @@ class RunHistory:
     out_of_memory: tuple[Event, ...]
     """Ranks that ran out of memory, while no decision on what they compute at once, in a step or
     in an evaluation, has answered them."""
-    course: Course
-    """Troubles so far, however long ago: they deny states that may still be on disk."""
 
     @property
     def begun(self) -> bool:
@@ -93,7 +89,6 @@ def read_run_history(folder: RunFolder) -> RunHistory:
         finished=finished[-1] if finished else None,
         unopened=_unopened(events),
         out_of_memory=_unanswered(events),
-        course=course_of(events),
     )
 
 

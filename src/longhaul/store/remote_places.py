@@ -6,7 +6,7 @@ from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import Clock
 from longhaul.core.errors import ExitCode, LonghaulError
 from longhaul.store.catalogue import Checkpoint
-from longhaul.store.manifest import RefusedCheckpoint
+from longhaul.store.manifest import FACTS_NAME, RefusedCheckpoint
 from longhaul.store.remote import RemoteTier
 from longhaul.store.store_files import StoreFiles
 from longhaul.store.transfers import Throttle
@@ -38,8 +38,6 @@ def draw_of(tier: RemoteTier, checkpoint: Checkpoint) -> int | None:
     Raises:
         StoreError: the store does not answer.
     """
-    from longhaul.checkpoint.write import FACTS_NAME  # imports torch
-
     try:
         facts = json.loads(tier.read(checkpoint, FACTS_NAME))["facts"]
         return int(facts["progress"]["position"]["draw"])

@@ -20,12 +20,11 @@ from longhaul.checkpoint.snapshots import DamagedSnapshot, SnapshotRing
 from longhaul.core.events import EventKind
 from longhaul.core.records import Decision, Event, Record
 from longhaul.logbook.folder import RunFolder
+from longhaul.logbook.ledger import load_ledger
 from longhaul.logbook.reading import read_journal
+from longhaul.logbook.run_log import RunLog
 from longhaul.parallel.control import Control
-from longhaul.run.train.attempt import Attempt
-from longhaul.run.train.run_log import RunLog
-from longhaul.store.catalogue import catalogue, health_now, newest_usable, sweep
-from longhaul.supervise.history import usable_checkpoints
+from longhaul.store.catalogue import catalogue, health_now, newest_usable, sweep, usable
 
 Key = tuple[int, int, int]
 _LAG_STEPS = 2
@@ -53,7 +52,11 @@ class Origin:
 
 
 def restore_survivor(
-    attempt: Attempt, ring: SnapshotRing, parts_for: PartsFor, control: Control | None = None
+    run_log: RunLog,
+    ring: SnapshotRing,
+    parts_for: PartsFor,
+    say: Callable[[str], None],
+    control: Control | None = None,
 ) -> int | None:
     """Fill the parts from memory, on all ranks; the others call `restore_shared_as_ordered`.
 
@@ -62,8 +65,7 @@ def restore_survivor(
     Returns:
         Its step; None if there is nothing in memory to go on from.
     """
-    run_log, say, clock = attempt.run_log, attempt.view.say, attempt.clock
-    began, found = clock.monotonic(), ring.survivors()
+    began, found = run_log.clock.monotonic(), ring.survivors()
     keys = _common(found, control)
     if keys:
         sweep(run_log.folder.checkpoints, run_log.lease.attempt)
@@ -78,7 +80,7 @@ def restore_survivor(
                 control.share(tuple(sound))
             step = sound[-1][0]
             if _handed_back(ring, sound, parts_for, say):
-                lost = max(0, attempt.history.steps_made - step)
+                lost = max(0, run_log.history.steps_made - step)
                 text = (
                     f"restored step {step} from memory that outlived the workers: "
                     f"{lost} steps lost, {step - newest} fewer than from the disk"
@@ -90,7 +92,7 @@ def restore_survivor(
                     steps_lost=lost,
                     saved_steps=step - newest,
                     newest_checkpoint=saved,
-                    took_s=round(clock.monotonic() - began, 3),
+                    took_s=round(run_log.clock.monotonic() - began, 3),
                     text=text,
                 )
                 say(text)
@@ -187,7 +189,8 @@ def newest_saved(origin: Origin, folder: RunFolder) -> int | None:
     """
     if origin.where == "disk":
         return origin.step
-    return max(usable_checkpoints(folder), default=None)
+    recorded = load_ledger(folder)[0].checkpoint_health
+    return max((there.step for there in usable(folder.checkpoints, recorded)), default=None)
 
 
 def _common(found: Sequence[SnapshotInSharedMemory], control: Control | None) -> list[Key]:

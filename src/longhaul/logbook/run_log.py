@@ -17,6 +17,7 @@ from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.journal import Journal
 from longhaul.logbook.lease import Lease
 from longhaul.logbook.ledger import Ledger, LedgerError
+from longhaul.logbook.run_history import RunHistory
 from longhaul.logbook.run_spec import changed_settings
 from longhaul.logbook.segments import (
     SegmentNumber,
@@ -25,7 +26,6 @@ from longhaul.logbook.segments import (
     next_minor,
     open_segment,
 )
-from longhaul.run.train.run_history import RunHistory
 
 
 class RunLog:
@@ -51,7 +51,8 @@ class RunLog:
         self.lease = lease
         self.segment = history.last_segment
         self.time = time_buckets
-        self._clock = clock
+        self.history = history
+        self.clock = clock
         self._source_difference: str | None = None
         self._journal = Journal(folder, lease.attempt, still_owner=lease.may_decide)
         self.ledger = Ledger(self._journal, history.ledger)
@@ -90,7 +91,7 @@ class RunLog:
             attempt=self.lease.attempt,
             segment=self.segment_name,
             step=step,
-            time=self._clock.wall(),
+            time=self.clock.wall(),
             seconds=self.time.drain(),
             data=data,
         )
@@ -117,7 +118,7 @@ class RunLog:
             segment=self.segment_name,
             step=step,
             from_step=from_step,
-            time=self._clock.wall(),
+            time=self.clock.wall(),
             who=who,
             reason=reason,
             data=data,
@@ -151,7 +152,7 @@ class RunLog:
             settings=settings.model_dump(mode="json"),
             fingerprint=fingerprint,
             nodes=(machine()["host"],),
-            opened=self._clock.wall(),
+            opened=self.clock.wall(),
         )
         if self._source_difference is None:
             self._source_difference = git_difference()  # of the code that runs, not of later edits

@@ -10,9 +10,8 @@ from longhaul.checkpoint.loader import read_facts, restore
 from longhaul.core.errors import NeedsPerson
 from longhaul.core.events import EventKind
 from longhaul.logbook.folder import created_of
+from longhaul.logbook.run_log import RunLog
 from longhaul.parallel.control import Control, patiently, told
-from longhaul.run.train.run_log import RunLog
-from longhaul.run.train.tiers import Tiers
 from longhaul.store.catalogue import (
     Checkpoint,
     catalogue,
@@ -24,6 +23,7 @@ from longhaul.store.catalogue import (
 )
 from longhaul.store.manifest import RefusedCheckpoint
 from longhaul.store.retention import may_begin_anew
+from longhaul.store.tiers import Tiers
 
 
 def set_unknown_aside(run_log: RunLog, begun: bool, say: Callable[[str], None]) -> None:

@@ -11,9 +11,9 @@ from longhaul.core.errors import ExitCode, NeedsPerson, RecipeError
 from longhaul.core.records import Decision
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import CheckpointHealth, fold_all
-from longhaul.run.train.tiers import StoreNeeded, Tiers
 from longhaul.store.catalogue import catalogue
 from longhaul.store.manifest import Manifest, verify, write_listed_file, write_manifest
+from longhaul.store.tiers import StoreNeeded, Tiers
 from longhaul.store.transfers import Patience
 
 CLOCK = RealClock()
