@@ -81,6 +81,11 @@ def text_only() -> Iterator[None]:
                 setattr(sys, name, streams[name])
 
 
+def print_text_only(context: typer.Context) -> None:
+    """Let no command print what a terminal would obey."""
+    context.with_resource(text_only())
+
+
 def console(file: TextIO | None = None, **options: Any) -> Console:
     """Where tables and trees are printed: its own styles, and nobody else's.
 
@@ -158,11 +163,15 @@ _READ_WITHIN_S: Seconds = 2.0
 """A terminal that is paused, or a pipe nobody reads, does not keep a process from ending."""
 
 
-def run_and_leave(command: Callable[[], object]) -> NoReturn:
-    """Run a command and end the process; a user's mistake never shows a traceback."""
+@contextmanager
+def leaving_in_order() -> Iterator[None]:
+    """End the process with the body; a user's mistake never shows a traceback.
+
+    A body that says nothing of its exit code, by `typer.Exit`, has done what it was asked.
+    """
     sys.excepthook = _print_without_secrets
     try:
-        code = command()
+        yield
     except LonghaulError as error:
         print_error(f"{error.title}: {scrubbed(str(error))}")
         sys.exit(error.exit_code)
@@ -191,7 +200,7 @@ def run_and_leave(command: Callable[[], object]) -> NoReturn:
     finally:
         ignore_notices()
         flush_outputs(_READ_WITHIN_S)
-    _leave(code if isinstance(code, int) else ExitCode.FINISHED)
+    _leave(ExitCode.FINISHED)
 
 
 def _where(error: OSError) -> str:
