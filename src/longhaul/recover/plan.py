@@ -134,13 +134,6 @@ class Plan:
         }
 
 
-def value_at(values: Any, path: str) -> Any:
-    """What lies at a dotted path of settings in their JSON form."""
-    for part in path.split("."):
-        values = values[int(part)] if isinstance(values, list) else values[part]
-    return values
-
-
 def _in_short(verdict: Verdict) -> dict[str, str]:
     return {"cause": verdict.cause, "rung": verdict.rung, "sentence": verdict.sentence}
 

@@ -151,8 +151,7 @@ class Tiers:
         for uploader in self._uploaders:
             for checkpoint, draw in uploader.held_states:
                 known = recorded.get(checkpoint.step)
-                sound = known is not None and known.health in ("verified", "good")
-                if known is not None and sound and known.manifest == checkpoint.manifest_sha256:
+                if known and known.is_sound and known.manifest == checkpoint.manifest_sha256:
                     yield Safe(checkpoint.step, draw, "remote")
 
     def ask(self, say: Say) -> None:
@@ -232,7 +231,7 @@ class Tiers:
         local = catalogue(self._checkpoints)
         health = health_now(local, recorded)
         usable = [c.step for c in local if not c.damage and health[c.step] != "poisoned"]
-        known = [s for s, entry in recorded.items() if entry.health in ("verified", "good")]
+        known = [s for s, entry in recorded.items() if entry.is_sound]
         asked = not usable or max(usable) < max(known, default=0)
         elsewhere = self._elsewhere(say) if asked else []
         tried: list[Copy] = []
@@ -258,7 +257,7 @@ class Tiers:
             recorded: healths from the ledger.
             say: tells a person.
         """
-        newer = [s for s, entry in recorded.items() if entry.health in ("verified", "good")]
+        newer = [s for s, entry in recorded.items() if entry.is_sound]
         if newer and max(newer) > step:
             say(
                 f"WARNING: step {max(newer)} was saved, and no copy of it can be had; going on "

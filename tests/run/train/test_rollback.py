@@ -332,6 +332,9 @@ def test_a_checkpoint_that_was_gone_back_behind_is_no_end_of_a_run(room: Room) -
         ("fork", {"at": 5, "set": {"optim.schedule.from_step": 7}}, "7 lies ahead"),
         ("note", {"text": " \n"}, "without a word"),
         ("fork", {"at": 5, "set": 7}, "makes no sense"),
+        ("rollback", {}, "makes no sense (to: "),
+        ("skip", {"begin": 5}, "makes no sense (end: "),
+        ("dance", {}, "knows no such request"),
     ],
 )
 def test_a_bad_request_is_refused_with_the_reason_and_changes_nothing(
@@ -344,6 +347,19 @@ def test_a_bad_request_is_refused_with_the_reason_and_changes_nothing(
     assert [r.step for r in room.steps()] == list(range(1, 11))
     assert len(read_segments(room.folder)) == 1
     assert not pending(room.folder)
+
+
+@pytest.mark.parametrize("error", [TypeError, ValueError, KeyError])
+def test_a_mistake_within_an_action_is_no_refusal(
+    room: Room, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    def mistaken(*_: Any, **__: Any) -> None:
+        raise error("in our own code")
+
+    monkeypatch.setattr(Recovery, "carry_out", mistaken)
+    with pytest.raises(error, match="in our own code"):
+        room.train(10, at={8: room.ask("rollback", to=5)})
+    assert not room.events("request-refused")
 
 
 def test_a_fork_opens_the_next_major_with_its_settings_and_resets(room: Room) -> None:

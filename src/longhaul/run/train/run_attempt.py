@@ -9,7 +9,7 @@ from typing import Any
 from longhaul.checkpoint.restore import restore_newest, set_unknown_aside
 from longhaul.checkpoint.shared_memory_snapshot import Origin, newest_saved, restore_survivor
 from longhaul.config.load import recipe_from_values, with_overrides
-from longhaul.config.recipe import Recipe
+from longhaul.config.recipe import Recipe, value_at
 from longhaul.core.errors import ExitCode, LonghaulError
 from longhaul.core.events import EventKind
 from longhaul.core.machine import differences, fingerprint
@@ -35,7 +35,7 @@ from longhaul.run.train.build import build_parts, site_of
 from longhaul.run.train.finish import end_unfinished, finish
 from longhaul.run.train.loop import TrainingLoop
 from longhaul.run.train.rank_health import RankHealth
-from longhaul.run.train.request_handler import RequestHandler, value_at
+from longhaul.run.train.request_handler import RequestHandler
 from longhaul.store.save_interval import SaveInterval
 from longhaul.train.checkpoint_manager import CheckpointManager
 from longhaul.train.coordinator import Coordinator, RankZero, stop_requests_of
