@@ -107,7 +107,7 @@ def _trainer(
     folder: RunFolder,
     dataset: Dataset,
     parts: Parts,
-    wishes: StopRequests,
+    stop_requests: StopRequests,
     reached: Callable[[int], None],
 ) -> Trainer:
     """The trainer of this rank, which begins when rank 0 makes its own."""
@@ -123,7 +123,7 @@ def _trainer(
     def obey(order: AnyOrder) -> None:
         carry_out(order, trainer, dataset, folder.checkpoints)
 
-    coordinator: Coordinator = Follower(parts, wishes, obey, reached)
+    coordinator: Coordinator = Follower(parts, stop_requests, obey, reached)
     if recipe.parallel.elastic:
         from longhaul.run.train.elastic import among_replicas
 
