@@ -38,6 +38,7 @@ from longhaul.run.diagnose.replays import replay_each, settled
 from longhaul.run.diagnose.rerun import figures_text
 from longhaul.run.train.attempt import Attempt
 from longhaul.run.train.build import build_parts, site_of
+from longhaul.store.tiers import Tiers
 from longhaul.train import step as step_file
 from longhaul.train.trainer import Identity, Trainer
 
@@ -228,7 +229,9 @@ def train(room: Path, name: str, options: tuple[str, ...], happens: Happening) -
         history, time_buckets = read_run_history(folder), TimeBuckets(clock)
         run_log = RunLog(folder, lease, history, clock, time_buckets)
         asked = read_run_spec(folder)
-        attempt = Attempt(asked.settings(), run_log, view)
+        attempt = Attempt(
+            asked.settings(), run_log, view, Tiers(asked.settings(), run_log, view.say)
+        )
         dataset = text_for_training(folder, asked, view.say)
         settle_torch(attempt.recipe)
         worlds.enter_context(living_in(happens.begins))

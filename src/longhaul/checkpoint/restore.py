@@ -76,7 +76,7 @@ def restore_newest(
     health = health_now(there, recorded)
     candidates = newest_usable(there, health)
     if tiers is not None:
-        candidates = tiers.candidates(recorded, say, run_log.emit, run_log.time)
+        candidates = tiers.candidates()
     for checkpoint in patiently(candidates, control if tiers is not None else None):
         try:
             facts = read_facts(checkpoint.path).facts
@@ -89,12 +89,12 @@ def restore_newest(
         else:
             _record(run_log, [item for item in refused if not _is_same(item[0], checkpoint)])
             if tiers is not None:
-                tiers.arrived(loaded.step, recorded, say)
+                tiers.arrived(loaded.step)
             return loaded.step
     if control is not None:
         control.share(None)
     if tiers is not None:
-        tiers.refuse_to_begin_anew(recorded, nothing_here=not there)
+        tiers.refuse_to_begin_anew(nothing_here=not there)
     if not there:
         if saved := [step for step, known in recorded.items() if known.health != "poisoned"]:
             say(

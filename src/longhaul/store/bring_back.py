@@ -31,7 +31,7 @@ from longhaul.logbook.run_spec import (
 )
 from longhaul.store.fetching import Found, Lacking, best_first, bring_run_log, find_run_log
 from longhaul.store.remote_log import is_page
-from longhaul.store.remote_places import StoreNeeded, places_of
+from longhaul.store.tiers import StoreNeeded, places_of
 from longhaul.store.transfers import StoreError
 
 Say = Callable[[str], None]

@@ -41,7 +41,7 @@ class CheckpointManager:
         recovery: is told when what can be gone back to has changed.
         interval: chooses how often to save, where that is left to it.
         say: takes sentences for people.
-        tiers: where copies go; None: nowhere.
+        tiers: where copies go.
         restored: step of the checkpoint that the trainer goes on from; None if from none.
     """
 
@@ -52,7 +52,7 @@ class CheckpointManager:
         recovery: Recovery,
         interval: SaveInterval,
         say: Callable[[str], None],
-        tiers: Tiers | None = None,
+        tiers: Tiers,
         restored: int | None = None,
     ) -> None:
         self.folder = run_log.folder.checkpoints
@@ -126,10 +126,7 @@ class CheckpointManager:
         self._run_log.lease.refuse_if_gone(step, self._newest_elsewhere, after_s)
 
     def _newest_elsewhere(self) -> int | None:
-        if self._tiers is None:
-            return None
-        there = self._tiers.states(self._run_log.ledger.state.checkpoint_health)
-        return max((state.step for state in there), default=None)
+        return max((state.step for state in self._tiers.states()), default=None)
 
     def pass_probation(self, step: int, manifest: str) -> None:
         """Training has stayed healthy after the checkpoint of a step."""
@@ -149,7 +146,6 @@ class CheckpointManager:
         keep = self._trainer.settings.checkpoint
         there = catalogue(self.folder)
         health = health_now(there, self._run_log.ledger.state.checkpoint_health)
-        pending = frozenset[int]() if self._tiers is None else self._tiers.pending
         snapshots = self._trainer.snapshots.kept()
         for checkpoint in to_remove(
             there,
@@ -158,7 +154,7 @@ class CheckpointManager:
             keep_every=keep.keep_every,
             oldest_snapshot=snapshots[0].step if snapshots else None,
         ):
-            if checkpoint.step in pending:
+            if checkpoint.step in self._tiers.pending:
                 continue  # it goes after the next save that finds it sent
             try:
                 remove(checkpoint.path)
@@ -168,16 +164,15 @@ class CheckpointManager:
 
     def offer(self) -> None:
         """Let other tiers have what they lack."""
-        if self._tiers is not None:
-            self._decided = decided(self._run_log.ledger.state)
-            self._tiers.offer(self._run_log.ledger.state.checkpoint_health)
+        self._decided = decided(self._run_log.ledger.state)
+        self._tiers.offer()
 
     def watch(self, record: StepRecord | Event) -> None:
         """Learn what saves and steps cost, and write down what became of transfers."""
         self._interval.observe(record)
-        if self._tiers is not None and isinstance(record, StepRecord):
+        if isinstance(record, StepRecord):
             self._tiers.observe(record)
-            self._send_decisions(self._tiers)
+            self._send_decisions()
         self._tell_of_tiers()
 
     def adjust_interval(self) -> None:
@@ -262,8 +257,6 @@ class CheckpointManager:
 
     def settle(self, stop_wanted: Callable[[], bool]) -> None:
         """Of a finished run: wait for what is still being sent elsewhere, unless told to stop."""
-        if self._tiers is None:
-            return
         self._tiers.offer_run_log()  # with the run's own end in it
         while not self._tiers.settled() and not stop_wanted():
             with self._run_log.time.track("checkpoint_stall"):  # each one is a sign of life
@@ -272,18 +265,16 @@ class CheckpointManager:
         if left := self._tiers.unsent():
             self._say(f"WARNING: {left}")
 
-    def _send_decisions(self, tiers: Tiers) -> None:
+    def _send_decisions(self) -> None:
         """What was decided must not wait for the next checkpoint: a machine that is lost before
         would bring a learning rate back that a decision has lowered.
         """
         now = decided(self._run_log.ledger.state)
         if any(part is not known for part, known in zip(now, self._decided, strict=True)):
             self._decided = now
-            tiers.offer_run_log()
+            self._tiers.offer_run_log()
 
     def _tell_of_tiers(self) -> None:
-        if self._tiers is None:
-            return
         for kind, step, data in self._tiers.news():
             self._run_log.emit(kind, step or self._trainer.position.step, **data)
             if message := data.get("message"):

@@ -10,7 +10,6 @@ from longhaul.checkpoint.loader import read_facts
 from longhaul.checkpoint.restore import restore_newest
 from longhaul.checkpoint.snapshots import DamagedSnapshot
 from longhaul.config.recipe import Recipe
-from longhaul.core.clocks import Clock
 from longhaul.core.errors import NeedsPerson
 from longhaul.core.events import EventKind
 from longhaul.core.records import Event, Safe, StepRecord
@@ -32,22 +31,19 @@ class Recovery:
     Args:
         run_log: decisions are written here first.
         fingerprint: of this attempt, for the segments that are opened.
-        clock: for how long a rollback took.
         say: tells a person what could not be done.
-        tiers: where else states are; None: nowhere.
+        tiers: where else states are.
     """
 
     def __init__(
         self,
         run_log: RunLog,
         fingerprint: Mapping[str, Any],
-        clock: Clock,
         say: Callable[[str], None],
-        tiers: Tiers | None = None,
+        tiers: Tiers,
     ) -> None:
         self._run_log = run_log
         self._fingerprint = fingerprint
-        self._clock = clock
         self._say = say
         self._tiers = tiers
         self._not_to_be_had: set[Safe] = set()
@@ -88,10 +84,9 @@ class Recovery:
         Args:
             trainer: at a step boundary.
         """
-        tiers, say = self._tiers, self._say
-        if tiers is not None and tiers.any:
+        if self._tiers.any:
             self._not_to_be_had.clear()
-            self._patiently(trainer, lambda: tiers.ask(say))
+            self._patiently(trainer, self._tiers.ask)
 
     def fetch(self, trainer: Trainer, state: Safe) -> bool:
         """Bring a state here that only a tier has; whether it lies on this disk now.
@@ -102,14 +97,11 @@ class Recovery:
             trainer: at a step boundary.
             state: of `states`.
         """
-        tiers, say, run_log = self._tiers, self._say, self._run_log
-        known = run_log.ledger.state.checkpoint_health.get(state.step)
-        if tiers is None or known is None:
+        known = self._run_log.ledger.state.checkpoint_health.get(state.step)
+        if known is None:
             return False
         manifest = known.manifest
-        here = self._patiently(
-            trainer, lambda: tiers.bring(manifest, say, run_log.emit, run_log.time) is not None
-        )
+        here = self._patiently(trainer, lambda: self._tiers.bring(manifest) is not None)
         if not here:
             self._not_to_be_had.add(state)
             self._say(f"WARNING: step {state.step} cannot be had; going back to another state")
@@ -161,8 +153,8 @@ class Recovery:
             reason=reason,
         )
         self.look_again()
-        if poison and self._tiers is not None:
-            self._tiers.withdraw(self._run_log.ledger.state.checkpoint_health)
+        if poison:
+            self._tiers.withdraw()
         checkpoint = self._go_back(trainer, to) if to is not None else None
         trainer.apply(decision)
         changes = any(data.get(key) for key in ("skip", "set", "reset"))
@@ -203,7 +195,7 @@ class Recovery:
 
     def _go_back(self, trainer: Trainer, to: Safe) -> int | None:
         """The checkpoint that was restored; None if it was a snapshot."""
-        began, left = self._clock.monotonic(), trainer.position.step
+        began, left = self._run_log.clock.monotonic(), trainer.position.step
         restored: int | None = None
         try:
             there = any(kept.step == to.step for kept in trainer.snapshots.kept())
@@ -221,7 +213,7 @@ class Recovery:
             left=left,
             to=step,
             where="memory" if restored is None else "disk",
-            took_s=round(self._clock.monotonic() - began, 3),
+            took_s=round(self._run_log.clock.monotonic() - began, 3),
         )
         return restored
 
@@ -247,17 +239,15 @@ class Recovery:
     def _beyond(self, step: int) -> list[list[Any]]:
         """Step and manifest of every checkpoint that a rollback to a step makes unusable."""
         beyond = {(c.step, c.manifest_sha256) for c in self._checkpoints()}
-        if self._tiers is not None and self._tiers.any:
+        if self._tiers.any:
             # A tier may still have what was removed or replaced here, and would give it back.
             recorded = self._run_log.ledger.state.checkpoint_health
             beyond |= {(saved, one) for saved in recorded for one in recorded[saved].unpoisoned}
-            beyond |= self._tiers.unpoisoned(recorded)
+            beyond |= self._tiers.unpoisoned()
         return [[saved, manifest] for saved, manifest in sorted(beyond) if saved > step]
 
     def _elsewhere(self) -> tuple[Safe, ...]:
-        if self._tiers is None:
-            return ()
-        states = self._tiers.states(self._run_log.ledger.state.checkpoint_health)
+        states = self._tiers.states()
         return tuple(state for state in states if state not in self._not_to_be_had)
 
     def _patiently(self, trainer: Trainer, work: Callable[[], Answer]) -> Answer:

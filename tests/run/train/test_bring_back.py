@@ -24,9 +24,8 @@ from longhaul.store import bring_back
 from longhaul.store.catalogue import catalogue
 from longhaul.store.fetching import find_run_log
 from longhaul.store.remote_log import place_of
-from longhaul.store.remote_places import StoreNeeded
 from longhaul.store.store_files import StoreFiles
-from longhaul.store.tiers import Tiers
+from longhaul.store.tiers import StoreNeeded, Tiers
 from longhaul.train.trainer import Trainer
 from small_runs import FEW_HELD_OUT
 
@@ -77,8 +76,8 @@ def keep_in_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have each checkpoint read back, and sent where the store answers, before the next step."""
     saved, offer = Trainer.saved, Tiers.offer
 
-    def offered(self: Tiers, recorded: Any) -> None:
-        offer(self, recorded)
+    def offered(self: Tiers) -> None:
+        offer(self)
         assert all(one.settle(DEADLINE_S) or one.settled for one in self._uploaders), "not sent"
 
     monkeypatch.setattr(Trainer, "saved", lambda self, wait=False: saved(self, wait=True))

@@ -21,9 +21,9 @@ class Attempt:
     """As asked for; the ledger is put on top of it by the trainer."""
     run_log: RunLog
     view: View
+    tiers: Tiers
+    """Where else its checkpoints are."""
     progress: ProgressFile | None = None
     """Where this process says at which step it is; None: nobody watches."""
-    tiers: Tiers | None = None
-    """Where else its checkpoints are; None: nowhere."""
     verification: Verification | None = None
     """Of its prepared text, beside training; None: nobody compares it."""

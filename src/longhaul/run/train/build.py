@@ -6,7 +6,7 @@ Never knows: checkpoints; they are restored into the parts afterwards.
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -76,18 +76,18 @@ class Site:
 def site_of(attempt: Attempt, ranks: Ranks | None = None) -> Site:
     """Where the holder of the lease builds."""
     run_log = attempt.run_log
-    site = Site(
+    return Site(
         attempt.recipe,
-        attempt.run_log.history.ledger,
+        run_log.history.ledger,
         run_log.folder.checkpoints,
         run_log.lease.attempt,
         run_log.lease.is_ours,
         run_log.time,
-        attempt.run_log.clock,
+        run_log.clock,
         attempt.view,
         ranks,
+        attempt.tiers.make_room,
     )
-    return site if attempt.tiers is None else replace(site, make_room=attempt.tiers.make_room)
 
 
 def build_parts(site: Site, dataset: Dataset, device: torch.device) -> Parts:

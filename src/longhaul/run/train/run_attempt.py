@@ -169,7 +169,7 @@ def _loop(
     restored: int | None,
 ) -> TrainingLoop:
     run_log, clock, say = attempt.run_log, attempt.run_log.clock, attempt.view.say
-    recovery = Recovery(run_log, prints, clock, say, attempt.tiers)
+    recovery = Recovery(run_log, prints, say, attempt.tiers)
     history: list[Record] = []
     if attempt.run_log.history.begun:
         history = read_last(attempt.run_log.folder, HealthMonitor.records_needed(trainer.settings))

@@ -104,9 +104,9 @@ def work(folder: RunFolder, lease: Lease, view: View) -> ExitCode:
                 unsealed(address)  # or each upload would fail, for as long as the run goes on
         log = folder.workers / f"{rank}.log"
         orphaned = hold_on(os.environ, settings.supervise.grace_s, log).is_set
-        tiers = Tiers.of(settings, folder, lease, clock)
+        tiers = Tiers(settings, run_log, view.say)
         leaving.callback(tiers.close)
-        attempt = Attempt(settings, run_log, view, progress, tiers)
+        attempt = Attempt(settings, run_log, view, tiers, progress)
         if history.damaged_lines:
             view.say(
                 f"WARNING: {history.damaged_lines} damaged lines in the journal; a decision may be "
