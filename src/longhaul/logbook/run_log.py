@@ -1,8 +1,4 @@
-"""The logbook of one attempt: journal, ledger, segments and lease as one thing to write into.
-
-Enters: records and decisions. Leaves: them, on disk, in the right order.
-Never knows: training.
-"""
+"""The logbook of one attempt: journal, ledger, segments and lease as one thing to write into."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,12 +7,12 @@ from longhaul.config.load import recipe_from_values
 from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import Clock, TimeBuckets
 from longhaul.core.events import EventKind
-from longhaul.core.machine import git_difference, machine
+from longhaul.core.machine import differences, git_difference, machine
 from longhaul.core.records import Decision, Event, Record
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.journal import Journal
-from longhaul.logbook.lease import Lease
-from longhaul.logbook.ledger import Ledger, LedgerError
+from longhaul.logbook.lease import Lease, user_name
+from longhaul.logbook.ledger import Ledger, LedgerError, LedgerState
 from longhaul.logbook.run_history import RunHistory
 from longhaul.logbook.run_spec import changed_settings
 from longhaul.logbook.segments import (
@@ -26,6 +22,13 @@ from longhaul.logbook.segments import (
     next_minor,
     open_segment,
 )
+
+NUMBERS_COME_FROM = (
+    "software.longhaul", "software.python", "software.git", "software.packages.torch",
+    "software.packages.numpy", "machine.cpu", "torch.",
+)  # fmt: skip
+"""Parts of a fingerprint that other bits may come of."""
+_PLACES = ("machine.host", "ranks.")
 
 
 class RunLog:
@@ -160,6 +163,39 @@ class RunLog:
         self.segment = opening
         self.emit(EventKind.SEGMENT_OPENED, step, reason=reason, parent=str(opening.parent or ""))
         return opening
+
+    def decide_restart(
+        self, effective: Recipe, fingerprint: Mapping[str, Any], step: int
+    ) -> LedgerState:
+        """Decide what a restart has changed: the ledger knows it as it knows what was asked for
+        live. Nothing is written where numbers come from the same, or the run is new.
+
+        Args:
+            effective: settings in force from here on.
+            fingerprint: of this attempt.
+            step: updates made where the run goes on.
+
+        Returns:
+            The ledger after it.
+
+        Raises:
+            LedgerError: it could not be written.
+        """
+        ledger, last = self.ledger.state, self.history.last_segment
+        if last is None:
+            return ledger
+        differ = changed_settings(recipe_from_values(last.settings), effective)
+        # What was decided live is in the ledger already, with who decided it.
+        settings = {path: pair for path, pair in differ.items() if path not in ledger.overrides}
+        here = differences(last.fingerprint, fingerprint) if last.fingerprint else {}
+        origins = (*NUMBERS_COME_FROM, *_PLACES)
+        surroundings = {path: pair for path, pair in here.items() if path.startswith(origins)}
+        # Settings decided at later steps, which the run has lost, hold from here on.
+        earlier = any(change.step > step and not change.scheduled for change in ledger.changes)
+        if settings or surroundings or earlier:
+            data = {"settings": settings, "surroundings": surroundings}
+            self.decide("restart", step, data, who=user_name(), reason="")
+        return self.ledger.state
 
     def close(self) -> None:
         """Write what is held, as far as possible."""

@@ -6,7 +6,6 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, assert_never
 
 from longhaul.config.recipe import Recipe, value_at
-from longhaul.core.clocks import Clock
 from longhaul.core.errors import NotOwner, RecipeError
 from longhaul.core.events import EventKind
 from longhaul.core.records import Decision, Event, Safe, StepRecord
@@ -31,6 +30,7 @@ from longhaul.train.rollback import Recovery
 from longhaul.train.trainer import Trainer
 
 _LOOK_EVERY_S: Seconds = 0.5
+"""On a network file system each look is a round trip."""
 
 Granting = Generator[StepRecord | Event, None, str]
 """The records that come to light while a request is granted; in the end, what was done."""
@@ -42,9 +42,6 @@ class RequestHandler:
     Args:
         run_log: decisions are written here first.
         recovery: goes back to earlier states, and opens segments.
-        done: ids of requests that earlier attempts have answered.
-        clock: the folder is looked at twice a second at most, because on a network file system
-            each look is a round trip.
         say: tells a person what could not be done.
         seconds_per_step: of a typical step, as of late; the price of going back.
     """
@@ -53,8 +50,6 @@ class RequestHandler:
         self,
         run_log: RunLog,
         recovery: Recovery,
-        done: frozenset[str],
-        clock: Clock,
         say: Callable[[str], None],
         seconds_per_step: Callable[[], Seconds],
     ) -> None:
@@ -62,8 +57,7 @@ class RequestHandler:
         """Why somebody asked the run to stop; None if nobody did."""
         self._run_log = run_log
         self._recovery = recovery
-        self._done = set(done)
-        self._clock = clock
+        self._done = set(run_log.history.done_requests)
         self._say = say
         self._seconds_per_step = seconds_per_step
         self._looked = -1e9
@@ -77,7 +71,7 @@ class RequestHandler:
         Yields:
             The records that come to light before a rollback, and of saves after it.
         """
-        now = self._clock.monotonic()
+        now = self._run_log.clock.monotonic()
         if now - self._looked < _LOOK_EVERY_S:
             return
         self._looked = now
