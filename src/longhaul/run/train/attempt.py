@@ -1,7 +1,4 @@
-"""What every stage of one attempt needs to know.
-
-Enters and leaves: one frozen value. Never knows: how it is used.
-"""
+"""What every stage of one attempt needs to know."""
 
 from dataclasses import dataclass
 

@@ -1,8 +1,4 @@
-"""Building what a trainer works with, on the device of one process.
-
-Enters: a site, prepared text, a device. Leaves: the trainer's parts, weights fresh.
-Never knows: checkpoints; they are restored into the parts afterwards.
-"""
+"""Building what a trainer works with on the device of one process, weights fresh."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -181,20 +177,12 @@ def _say_what_was_built(
         f"model: {short_count(size.total)} parameters, {short_count(size.non_embedding)} outside "
         f"embeddings, on {device.type} in {recipe.precision.compute}{many}"
     )
-    view.table(
-        "optimizer groups",
-        ("role", "tensors", "parameters", "lr", "decay"),
-        [
-            (
-                row.role,
-                str(row.tensors),
-                f"{row.parameters:,}",
-                f"{row.learning_rate:g}",
-                f"{row.weight_decay:g}",
-            )
-            for row in groups
-        ],
-    )
+    columns = ("role", "tensors", "parameters", "lr", "decay")
+    rows = [
+        (row.role, str(row.tensors), f"{row.parameters:,}", f"{row.learning_rate:g}",
+         f"{row.weight_decay:g}") for row in groups
+    ]  # fmt: skip
+    view.table("optimizer groups", columns, rows)
 
 
 def _snapshots(site: Site, world: World | None, device: torch.device) -> SnapshotRing:
@@ -210,13 +198,7 @@ def _snapshots(site: Site, world: World | None, device: torch.device) -> Snapsho
 
 
 def _snapshot_budget(recipe: Recipe, world: World | None, taken: Bytes) -> Bytes:
-    """Bytes of the host's memory for this process's snapshots of the training state.
-
-    Args:
-        recipe: as asked for.
-        world: of all processes; None for one.
-        taken: by its snapshots already.
-    """
+    """Bytes of the host's memory for this process's snapshots, which take `taken` already."""
     processes = world.local_size if world else 1
     asked = recipe.checkpoint.snapshot_mb
     if asked is not None:

@@ -70,44 +70,28 @@ def end_unfinished(attempt: Attempt, loop: TrainingLoop) -> ExitCode:
     return code
 
 
-def _refuse_unsaved(saved_step: int | None, step: int, folder: str, why: str = "") -> None:
-    """The end of a run that is not on disk is no end.
-
-    Args:
-        saved_step: newest step whose checkpoint was read back; None if there is none.
-        step: that training has reached.
-        folder: of the checkpoints.
-        why: what the save has failed of; empty if that is not known.
+def _save(loop: TrainingLoop) -> None:
+    """Make sure that where training stands is on disk; an end that is not is none.
 
     Raises:
-        NeedsPerson: the last checkpoint could not be saved.
+        NeedsPerson: it could not be saved.
     """
-    if saved_step != step:
-        raise NeedsPerson(
-            f"training reached step {step}, but its checkpoint could not be saved in {folder}"
-            + (f": {why}" if why else ""),
-            "mend that, or free space there, and start the same command again; "
-            + (f"it goes on from step {saved_step}" if saved_step else "it starts from step 0"),
-        )
-
-
-def _save(loop: TrainingLoop) -> None:
-    """Make sure that where training stands is on disk."""
-    trainer = loop.trainer
+    trainer, checkpoints = loop.trainer, loop.checkpoint_manager
     step = trainer.position.step
-    loop.checkpoint_manager.refuse_if_gone(after_s=0.0)
+    checkpoints.refuse_if_gone(after_s=0.0)
     loop.keep(trainer.saved(wait=True))
-    if loop.checkpoint_manager.saved_step != step:
+    if checkpoints.saved_step != step:
         loop.keep(trainer.save())
         loop.keep(trainer.saved(wait=True))
-        checkpoint_manager = loop.checkpoint_manager
-        _refuse_unsaved(
-            checkpoint_manager.saved_step,
-            step,
-            str(checkpoint_manager.folder),
-            checkpoint_manager.failed_of,
+    if (saved := checkpoints.saved_step) != step:
+        why = f": {checkpoints.failed_of}" if checkpoints.failed_of else ""
+        raise NeedsPerson(
+            f"training reached step {step}, but its checkpoint could not be saved in "
+            f"{checkpoints.folder}{why}",
+            "mend that, or free space there, and start the same command again; "
+            + (f"it goes on from step {saved}" if saved else "it starts from step 0"),
         )
-    loop.checkpoint_manager.prune()
+    checkpoints.prune()
 
 
 def _say_where_time_went(attempt: Attempt) -> None:

@@ -1,7 +1,6 @@
 """`longhaul train`: a new run, or an old one where it stopped.
 
-Enters: what was typed. Leaves: a run's folder that holds all a worker needs, and its exit code.
-Never knows: torch; mistakes are told before it is imported.
+Torch is not imported here: mistakes are refused before.
 """
 
 import os
@@ -71,16 +70,12 @@ def start(typed: Start, view: View) -> ExitCode:
 
         return follow(place)
 
-    def train(folder: RunFolder, asked: RunSpec, lease: Lease) -> ExitCode:
-        from longhaul.run.train.worker import work
+    from longhaul.run.train.worker import leading, work
 
+    def train(folder: RunFolder, asked: RunSpec, lease: Lease) -> ExitCode:
         return work(folder, lease, view)
 
-    if place is None:
-        return _start(typed, view.say, train)
-    from longhaul.parallel.world import reporting_absence
-
-    return reporting_absence(place, lambda: _start(typed, view.say, train))
+    return leading(place, lambda: _start(typed, view.say, train))
 
 
 def start_supervised(
@@ -92,10 +87,6 @@ def start_supervised(
         typed: what was typed.
         say: takes sentences for people.
         work: what a worker does with the run; leaves by SystemExit.
-
-    Raises:
-        RecipeError: the recipe is wrong, or would turn the run into another one.
-        LeaseHeld: somebody is training this run.
     """
     began = process_start()
 
