@@ -26,13 +26,8 @@ from longhaul.store.retention import may_begin_anew
 from longhaul.store.tiers import Tiers
 
 
-def set_unknown_aside(run_log: RunLog, begun: bool, say: Callable[[str], None]) -> None:
+def set_unknown_aside(run_log: RunLog, say: Callable[[str], None]) -> None:
     """Let no checkpoint stay in the run's folder that its journal does not know.
-
-    Args:
-        run_log: of this attempt.
-        begun: the journal has records of an earlier one.
-        say: tells a person.
 
     Raises:
         OSError: the medium refused.
@@ -40,7 +35,7 @@ def set_unknown_aside(run_log: RunLog, begun: bool, say: Callable[[str], None]) 
     recorded = run_log.ledger.state.checkpoint_health.values()
     manifests = {known.manifest for known in recorded if known.manifest}
     there = catalogue(run_log.folder.checkpoints)
-    if found := unknown(there, manifests, begun, created_of(run_log.folder)):
+    if found := unknown(there, manifests, run_log.history.begun, created_of(run_log.folder)):
         steps = [checkpoint.step for checkpoint in found]
         aside = set_aside(found)
         text = f"{_listed(steps)}: not known to this run's journal, moved to {aside}"
@@ -118,7 +113,7 @@ def restore_newest(
 
 
 def _why(poisoned: Sequence[int], refused: Sequence[tuple[Checkpoint, RefusedCheckpoint]]) -> str:
-    said = [f"{refusal.message}" for _, refusal in refused]
+    said = [refusal.message for _, refusal in refused]
     if poisoned:
         said.append(
             f"{_listed(poisoned)} poisoned, because the run went back behind them or they did not "

@@ -1,4 +1,4 @@
-"""A run that nothing is left of here, brought back from its remote tier: its run log first (M11).
+"""A run that nothing is left of here, brought back from its remote tier: its run log first.
 
 Everything is fetched into `.book/` in the run's folder and compared before any page is put in its
 place; while `.book/` is there the run has not been brought back, and the next start begins again

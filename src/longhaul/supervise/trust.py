@@ -1,12 +1,9 @@
 """What a recipe or a run's folder would have `train` execute, and whether the user has agreed.
 
-A recipe may name a shell command that orders nodes and commands that log in to them. Both may come
-from somebody else, so they run only once the user has said that he trusts them: by typing them, or
-by `--trust`. That is remembered in his own state folder by the run's folder, the recipe's file and
-a hash of the commands: who changes a command is asked again, and a restart at night never is.
-
-Enters: a run's folder, what it is asked to do, what was typed. Leaves: nothing, or a refusal that
-shows the commands. Never knows: what they do.
+Commands that order nodes or log in to them may come from somebody else, so they run only once the
+user has said that he trusts them: by typing them, or by `--trust`. That is remembered in his own
+state folder by the run's folder, the recipe's file and a hash of the commands: who changes a
+command is asked again, and a restart at night never is.
 """
 
 import hashlib
@@ -24,7 +21,7 @@ from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.run_spec import RunSpec
 
 
-def executed(settings: Recipe) -> dict[str, Any]:
+def _executed(settings: Recipe) -> dict[str, Any]:
     """Dotted path → command of everything that a supervisor would run on a recipe's word."""
     supervise = settings.supervise
     found: dict[str, Any] = {
@@ -59,10 +56,10 @@ def refuse_untrusted(
     Raises:
         UsageError: he has not said so.
     """
-    commands = executed(asked.settings())
+    commands = _executed(asked.settings())
     own = _typed_commands(typed)
     if asked.recipe in shipped_recipes():
-        own |= executed(load_recipe(asked.recipe).recipe)
+        own |= _executed(load_recipe(asked.recipe).recipe)
     foreign = {path: command for path, command in commands.items() if own.get(path) != command}
     if not commands:
         return

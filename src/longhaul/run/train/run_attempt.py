@@ -129,7 +129,7 @@ def _restore(attempt: Attempt, parts: Parts) -> Origin:
     run_log, say = attempt.run_log, attempt.view.say
     control = parts.ranks.control if parts.ranks else None
     fill = partial(parts_for, parts.step, parts.progress)
-    set_unknown_aside(run_log, run_log.history.begun, say)
+    set_unknown_aside(run_log, say)
     survived = restore_survivor(run_log, parts.snapshots, fill, say, control)
     if survived is not None:
         return Origin(survived, "memory")
