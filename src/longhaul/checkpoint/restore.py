@@ -154,9 +154,5 @@ def _record(run_log: RunLog, refused: list[tuple[Checkpoint, RefusedCheckpoint]]
     retention could remove a sound one for it.
     """
     for checkpoint, refusal in refused:
-        data = {
-            "checkpoint": checkpoint.step,
-            "health": "poisoned",
-            "manifest": checkpoint.manifest_sha256,
-        }
-        run_log.decide("checkpoint-health", 0, data, who="pilot", reason=refusal.message)
+        manifest = checkpoint.manifest_sha256
+        run_log.decide_health(checkpoint.step, "poisoned", manifest, refusal.message)

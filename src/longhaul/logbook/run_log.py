@@ -129,6 +129,13 @@ class RunLog:
         self.ledger.write(decision)
         return decision
 
+    def decide_health(
+        self, checkpoint: int, health: str, manifest: str, reason: str, step: int = 0
+    ) -> None:
+        """Write what is known of a checkpoint now to the ledger, at `step`; as `decide`."""
+        data = {"checkpoint": checkpoint, "health": health, "manifest": manifest}
+        self.decide("checkpoint-health", step, data, who="pilot", reason=reason)
+
     def open_segment(
         self,
         reason: str,

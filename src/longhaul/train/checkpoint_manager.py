@@ -38,7 +38,7 @@ class CheckpointManager:
     Args:
         run_log: healths are recorded there.
         trainer: that saves.
-        recovery: is told when what can be gone back to has changed.
+        recovery: looks again when what can be gone back to has changed.
         interval: chooses how often to save, where that is left to it.
         say: takes sentences for people.
         tiers: where copies go.
@@ -84,7 +84,7 @@ class CheckpointManager:
         return str(self._failure["message"]) if self.failing else ""
 
     def take(self, event: Event) -> bool:
-        """Heed what the saver says of a checkpoint; whether the journal should tell of it too.
+        """Heed what the saver says of a checkpoint; whether it belongs into the journal too.
 
         Raises:
             NotOwner: another attempt owns the run.
@@ -116,11 +116,8 @@ class CheckpointManager:
     def refuse_if_gone(self, after_s: Seconds = GONE_S) -> None:
         """Let a run whose folder was taken away end, and say what is left of it.
 
-        Args:
-            after_s: so long it may be away.
-
         Raises:
-            RunGone: it is away for longer.
+            RunGone: it is away for longer than `after_s`.
         """
         step = self._trainer.position.step
         self._run_log.lease.refuse_if_gone(step, self._newest_elsewhere, after_s)
@@ -173,7 +170,7 @@ class CheckpointManager:
         if isinstance(record, StepRecord):
             self._tiers.observe(record)
             self._send_decisions()
-        self._tell_of_tiers()
+        self._emit_news()
 
     def adjust_interval(self) -> None:
         """Save as often as costs and failures suggest, if that is left to us."""
@@ -261,7 +258,7 @@ class CheckpointManager:
         while not self._tiers.settled() and not stop_wanted():
             with self._run_log.time.track("checkpoint_stall"):  # each one is a sign of life
                 self._tiers.settle(_SETTLE_S)
-        self._tell_of_tiers()
+        self._emit_news()
         if left := self._tiers.unsent():
             self._say(f"WARNING: {left}")
 
@@ -274,7 +271,7 @@ class CheckpointManager:
             self._decided = now
             self._tiers.offer_run_log()
 
-    def _tell_of_tiers(self) -> None:
+    def _emit_news(self) -> None:
         for kind, step, data in self._tiers.news():
             self._run_log.emit(kind, step or self._trainer.position.step, **data)
             if message := data.get("message"):
@@ -283,13 +280,8 @@ class CheckpointManager:
     def _record(self, checkpoint: int, health: str, manifest: str, reason: str) -> None:
         # A health that could not be written costs a re-reading at the next start, nothing more.
         with suppress(LedgerError):
-            self._run_log.decide(
-                "checkpoint-health",
-                self._trainer.position.step,
-                {"checkpoint": checkpoint, "health": health, "manifest": manifest},
-                who="pilot",
-                reason=reason,
-            )
+            step = self._trainer.position.step
+            self._run_log.decide_health(checkpoint, health, manifest, reason, step)
 
 
 def decided(ledger: LedgerState) -> tuple[object, ...]:

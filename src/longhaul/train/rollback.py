@@ -26,10 +26,11 @@ Answer = TypeVar("Answer")
 
 
 class Recovery:
-    """Carries out what was decided.
+    """Carries out what was decided, at a step boundary.
 
     Args:
         run_log: decisions are written here first.
+        trainer: that goes back.
         fingerprint: of this attempt, for the segments that are opened.
         say: tells a person what could not be done.
         tiers: where else states are.
@@ -38,11 +39,13 @@ class Recovery:
     def __init__(
         self,
         run_log: RunLog,
+        trainer: Trainer,
         fingerprint: Mapping[str, Any],
         say: Callable[[str], None],
         tiers: Tiers,
     ) -> None:
         self._run_log = run_log
+        self._trainer = trainer
         self._fingerprint = fingerprint
         self._say = say
         self._tiers = tiers
@@ -50,9 +53,9 @@ class Recovery:
         """States elsewhere that could not be fetched, until the tiers are asked again."""
         self._draws: dict[str, int] = {}
         self._on_disk: tuple[Safe, ...] | None = None
-        self._told: tuple[Safe, ...] | None = None
+        self._recorded: tuple[Safe, ...] | None = None
 
-    def states(self, trainer: Trainer) -> tuple[Safe, ...]:
+    def states(self) -> tuple[Safe, ...]:
         """Every sound training state that can be gone back to, by rising step.
 
         Those in memory, and the checkpoints that are not poisoned, here or in a tier that is known
@@ -66,42 +69,34 @@ class Recovery:
             )
         found = {state.step: state for state in self._elsewhere()}
         found |= {state.step: state for state in self._on_disk}
-        for kept in trainer.snapshots.kept():
+        for kept in self._trainer.snapshots.kept():
             found[kept.step] = Safe(kept.step, kept.draw, "memory")
         return tuple(found[step] for step in sorted(found))
 
-    def states_if_changed(self, trainer: Trainer) -> tuple[tuple[int, int, str], ...] | None:
-        """The same for a step's record; None if they are those that were told last."""
-        states = self.states(trainer)
-        if states == self._told:
+    def states_if_changed(self) -> tuple[tuple[int, int, str], ...] | None:
+        """The same for a step's record; None if they are those of the last record."""
+        states = self.states()
+        if states == self._recorded:
             return None
-        self._told = states
+        self._recorded = states
         return tuple((state.step, state.draw, state.where) for state in states)
 
-    def ask_elsewhere(self, trainer: Trainer) -> None:
-        """Ask the tiers what they hold now; takes as long as they do.
-
-        Args:
-            trainer: at a step boundary.
-        """
+    def ask_elsewhere(self) -> None:
+        """Ask the tiers what they hold now; takes as long as they do."""
         if self._tiers.any:
             self._not_to_be_had.clear()
-            self._patiently(trainer, self._tiers.ask)
+            self._patiently(self._tiers.ask)
 
-    def fetch(self, trainer: Trainer, state: Safe) -> bool:
+    def fetch(self, state: Safe) -> bool:
         """Bring a state here that only a tier has; whether it lies on this disk now.
 
         Nothing is decided yet: a store that is silent costs time alone, and another state may do.
-
-        Args:
-            trainer: at a step boundary.
-            state: of `states`.
         """
         known = self._run_log.ledger.state.checkpoint_health.get(state.step)
         if known is None:
             return False
         manifest = known.manifest
-        here = self._patiently(trainer, lambda: self._tiers.bring(manifest) is not None)
+        here = self._patiently(lambda: self._tiers.bring(manifest) is not None)
         if not here:
             self._not_to_be_had.add(state)
             self._say(f"WARNING: step {state.step} cannot be had; going back to another state")
@@ -114,7 +109,6 @@ class Recovery:
 
     def carry_out(
         self,
-        trainer: Trainer,
         data: Mapping[str, Any],
         to: Safe | None,
         *,
@@ -125,7 +119,6 @@ class Recovery:
         """Write the decision durably, then do what it says, as the records are taken.
 
         Args:
-            trainer: at a step boundary.
             data: of a decision of kind `recover`, without the checkpoints it poisons.
             to: the state to go back to; None to stay.
             who: decided.
@@ -140,6 +133,7 @@ class Recovery:
             LedgerError: it could not be written; nothing was changed.
             NeedsPerson: no state is left that can be gone back to.
         """
+        trainer = self._trainer
         yield from trainer.completed()
         if to is not None:
             # What is being saved must be known by its manifest, or it could not be poisoned.
@@ -155,11 +149,11 @@ class Recovery:
         self.look_again()
         if poison:
             self._tiers.withdraw()
-        checkpoint = self._go_back(trainer, to) if to is not None else None
+        checkpoint = self._go_back(to) if to is not None else None
         trainer.apply(decision)
         changes = any(data.get(key) for key in ("skip", "set", "reset"))
         if to is not None or changes or fork:
-            trainer.enter(self.open_segment(trainer, trainer.settings, reason, checkpoint, fork))
+            trainer.enter(self.open_segment(trainer.settings, reason, checkpoint, fork))
             step = trainer.position.step
             self._run_log.emit(EventKind.SETTINGS_READ_BACK, step, live=trainer.live_settings())
         if poison and not self._checkpoints():
@@ -170,14 +164,13 @@ class Recovery:
 
     def open_segment(
         self,
-        trainer: Trainer,
         settings: Recipe,
         reason: str,
         checkpoint: int | None = None,
         fork: bool = False,
     ) -> str:
         """Begin a segment under `settings` where the trainer stands; its number."""
-        position = trainer.position
+        position = self._trainer.position
         try:
             self._run_log.open_segment(
                 reason,
@@ -193,20 +186,20 @@ class Recovery:
             self._say(f"WARNING: no segment could be opened: {error}")
         return self._run_log.segment_name
 
-    def _go_back(self, trainer: Trainer, to: Safe) -> int | None:
+    def _go_back(self, to: Safe) -> int | None:
         """The checkpoint that was restored; None if it was a snapshot."""
-        began, left = self._run_log.clock.monotonic(), trainer.position.step
+        began, left = self._run_log.clock.monotonic(), self._trainer.position.step
         restored: int | None = None
         try:
-            there = any(kept.step == to.step for kept in trainer.snapshots.kept())
+            there = any(kept.step == to.step for kept in self._trainer.snapshots.kept())
             if to.where == "memory" and there:
-                trainer.roll_back_in_memory(to.step)
+                self._trainer.roll_back_in_memory(to.step)
             else:
-                restored = self._from_disk(trainer)
+                restored = self._from_disk()
         except DamagedSnapshot as damage:
             self._say(f"WARNING: {damage}")
-            restored = self._from_disk(trainer)
-        step = trainer.position.step
+            restored = self._from_disk()
+        step = self._trainer.position.step
         self._run_log.emit(
             EventKind.ROLLED_BACK,
             step,
@@ -217,11 +210,11 @@ class Recovery:
         )
         return restored
 
-    def _from_disk(self, trainer: Trainer) -> int:
+    def _from_disk(self) -> int:
         """The newest checkpoint that can be read: all those beyond the target are poisoned."""
 
         def restore(parts: PartsFor) -> None:
-            ranks = trainer.ranks
+            ranks = self._trainer.ranks
             control = None if ranks is None else ranks.control
             if restore_newest(self._run_log, parts, self._say, control) is None:
                 raise NeedsPerson(
@@ -229,8 +222,8 @@ class Recovery:
                     "put one back, or start another run with --new",
                 )
 
-        trainer.roll_back(restore)
-        return trainer.position.step
+        self._trainer.roll_back(restore)
+        return self._trainer.position.step
 
     def _checkpoints(self) -> list[Checkpoint]:
         run_log = self._run_log
@@ -250,15 +243,15 @@ class Recovery:
         states = self._tiers.states()
         return tuple(state for state in states if state not in self._not_to_be_had)
 
-    def _patiently(self, trainer: Trainer, work: Callable[[], Answer]) -> Answer:
+    def _patiently(self, work: Callable[[], Answer]) -> Answer:
         """The result of work that waits for a store, which has deadlines of its own: meanwhile
         there is none for this phase, and other ranks are told that it goes on.
         """
         with self._run_log.time.track("prepare"):
-            ranks = trainer.ranks
+            ranks = self._trainer.ranks
             if ranks is None:
                 return work()
-            trainer.coordinator.order(WaitForStore())
+            self._trainer.coordinator.order(WaitForStore())
             control = ranks.control
             try:
                 return next(iter(patiently(((work(),) for _ in range(1)), control)))[0]

@@ -73,9 +73,9 @@ class TrainingLoop:
         self._health_monitor = _health_monitor(run_log, trainer.settings)
         self._causes = LiveCause(run_log, say, lambda: stop_request.exit_code is not None)
         self._batches = SavedBatches(run_log.folder, dataset)
-        self._recovery = Recovery(run_log, fingerprint, say, tiers)
+        self._recovery = Recovery(run_log, trainer, fingerprint, say, tiers)
         self._request_handler = RequestHandler(
-            run_log, self._recovery, say, self._health_monitor.seconds_per_step
+            run_log, trainer, self._recovery, say, self._health_monitor.seconds_per_step
         )
         devices = 1 if trainer.ranks is None else trainer.ranks.world.size
         interval = SaveInterval(lambda: _earlier_events(run_log), devices, run_log.clock)
@@ -93,7 +93,7 @@ class TrainingLoop:
             DataError: the text is not what was prepared any more.
             NeedsPerson: going on would do harm.
         """
-        self.keep(self._request_handler.answer(self.trainer))
+        self.keep(self._request_handler.answer())
         self._watch_the_time()
         if self._stop_wanted():
             return
@@ -111,7 +111,7 @@ class TrainingLoop:
             decision = self._decide() if isinstance(record, StepRecord) else None
             if decision is not None:
                 self._apply(decision)
-            self.keep(self._request_handler.answer(self.trainer))
+            self.keep(self._request_handler.answer())
             self._look_after_checkpoints()
             self._watch_the_time()
             if self._stop_wanted():
@@ -135,7 +135,7 @@ class TrainingLoop:
         if isinstance(record, StepRecord):
             if self._progress is not None:
                 self._progress.reach(record.step)
-            record = replace(record, states=self._recovery.states_if_changed(self.trainer))
+            record = replace(record, states=self._recovery.states_if_changed())
         self._run_log.append(record)
         self._health_monitor.enter(self.trainer.settings)
         self._view.show(record)
@@ -149,7 +149,7 @@ class TrainingLoop:
             self._view.say(f"step {record.step:>6}  " + _PRINTED[record.kind].format(**record.data))
         if isinstance(record, Event) and record.kind == EventKind.OVERRIDE_BEGINS:
             segment = self._recovery.open_segment(
-                self.trainer, self.trainer.settings, "an override that was decided earlier begins"
+                self.trainer.settings, "an override that was decided earlier begins"
             )
             self.trainer.enter(segment)
 
@@ -166,7 +166,7 @@ class TrainingLoop:
     def _apply(self, draft: Draft) -> None:
         """Write the decision to the ledger, then carry it out."""
         trainer, plan, to = self.trainer, draft.plan, draft.plan.rollback
-        if to is not None and to.where == "remote" and not self._recovery.fetch(trainer, to):
+        if to is not None and to.where == "remote" and not self._recovery.fetch(to):
             self._health_monitor.defer(draft.findings)  # the next boundary knows what is left
             return
         step = trainer.position.step
@@ -175,7 +175,7 @@ class TrainingLoop:
         try:
             self.keep(
                 self._recovery.carry_out(
-                    trainer, data, to, who=WHO, reason=plan.reason, fork=bool(plan.fallback)
+                    data, to, who=WHO, reason=plan.reason, fork=bool(plan.fallback)
                 )
             )
         except LedgerError as error:
@@ -194,7 +194,7 @@ class TrainingLoop:
             self.keep(records)
             if self.checkpoint_manager.failing:
                 self.checkpoint_manager.refuse_if_gone()
-                self.keep(self._request_handler.answer(self.trainer))
+                self.keep(self._request_handler.answer())
         self.checkpoint_manager.adjust_interval()
 
     def how_it_stopped(self) -> tuple[ExitCode, str]:
@@ -206,7 +206,7 @@ class TrainingLoop:
     def _cause_of(self, plan: Plan) -> Verdict:
         """What led to a plan, as replays of the steps tell; looked for before anything is done."""
         self.keep(self.trainer.completed())
-        states = [s for s in self._recovery.states(self.trainer) if s.where != "remote"]
+        states = [s for s in self._recovery.states() if s.where != "remote"]
         return self._causes.find(self.trainer, plan, self._health_monitor.line, states)
 
     def _save_batch(self, record: StepRecord) -> None:

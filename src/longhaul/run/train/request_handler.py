@@ -41,6 +41,7 @@ class RequestHandler:
 
     Args:
         run_log: decisions are written here first.
+        trainer: that they are about.
         recovery: goes back to earlier states, and opens segments.
         say: tells a person what could not be done.
         seconds_per_step: of a typical step, as of late; the price of going back.
@@ -49,6 +50,7 @@ class RequestHandler:
     def __init__(
         self,
         run_log: RunLog,
+        trainer: Trainer,
         recovery: Recovery,
         say: Callable[[str], None],
         seconds_per_step: Callable[[], Seconds],
@@ -56,17 +58,15 @@ class RequestHandler:
         self.stop_reason: str | None = None
         """Why somebody asked the run to stop; None if nobody did."""
         self._run_log = run_log
+        self._trainer = trainer
         self._recovery = recovery
         self._done = set(run_log.history.done_requests)
         self._say = say
         self._seconds_per_step = seconds_per_step
         self._looked = -1e9
 
-    def answer(self, trainer: Trainer) -> Iterator[StepRecord | Event]:
-        """Answer what was asked since the last look, as the records are taken.
-
-        Args:
-            trainer: at a step boundary.
+    def answer(self) -> Iterator[StepRecord | Event]:
+        """Answer what was asked since the last look, at a step boundary, as the records are taken.
 
         Yields:
             The records that come to light before a rollback, and of saves after it.
@@ -80,20 +80,20 @@ class RequestHandler:
             raise NotOwner("another attempt has taken this run over; this one ends")
         for request in asked:
             try:
-                yield from self._answer(request, trainer)
+                yield from self._answer(request)
             except LedgerError as error:
                 # Nothing was changed, and the request stays: the disk may have space later.
                 self._say(f"WARNING: {error}")
 
-    def _answer(self, request: Request, trainer: Trainer) -> Iterator[StepRecord | Event]:
+    def _answer(self, request: Request) -> Iterator[StepRecord | Event]:
         """Grant a request, or refuse it; either way it is journalled before its file goes."""
         run_log = self._run_log
         try:
-            done = yield from self._grant_or_refuse(request, trainer)
+            done = yield from self._grant_or_refuse(request)
         except Refused as refusal:
             run_log.emit_durably(
                 EventKind.REQUEST_REFUSED,
-                trainer.position.step,
+                self._trainer.position.step,
                 request=request.id,
                 asked=request.kind,
                 who=request.who,
@@ -105,14 +105,14 @@ class RequestHandler:
         else:
             settle(run_log.folder, request)
             why = f": {request.reason}" if request.reason else ""
-            step = trainer.position.step
+            step = self._trainer.position.step
             self._say(f"step {step:>6}  {done}, as {request.who} asked{why}")
         self._done.add(request.id)
 
-    def _grant_or_refuse(self, request: Request, trainer: Trainer) -> Granting:
+    def _grant_or_refuse(self, request: Request) -> Granting:
         # Beyond these errors an action fails for reasons of its own, which must surface.
         try:
-            return (yield from self._grant(request, arguments_of(request), trainer))
+            return (yield from self._grant(request, arguments_of(request)))
         except LedgerError as error:
             if isinstance(error.__cause__, OSError):
                 raise
@@ -120,9 +120,9 @@ class RequestHandler:
         except RecipeError as error:
             raise Refused(error.message, error.remedy) from error
 
-    def _grant(self, request: Request, arguments: Arguments, trainer: Trainer) -> Granting:
+    def _grant(self, request: Request, arguments: Arguments) -> Granting:
         """Do it; what was done, in a few words."""
-        step = trainer.position.step
+        step = self._trainer.position.step
         match arguments:
             case Note(text):
                 if not text.strip():
@@ -131,14 +131,14 @@ class RequestHandler:
                 self._run_log.emit_durably(EventKind.NOTE, step, **data)
                 return f"note {text!r} written"
             case Set():
-                return self._set(request, arguments, trainer)
+                return self._set(request, arguments)
             case Skip(begin, end):
-                trainer.apply(self._decide(request, step, {"begin": begin, "end": end}))
+                self._trainer.apply(self._decide(request, step, {"begin": begin, "end": end}))
                 return f"data from draw {begin} to {end} will be skipped"
             case RollBack(to):
-                return (yield from self._roll_back(request, to, trainer))
+                return (yield from self._roll_back(request, to))
             case Fork():
-                return (yield from self._fork(request, arguments, trainer))
+                return (yield from self._fork(request, arguments))
             case Stop():
                 if not self._is_asked_of_this_owner(request):
                     raise Refused("asked of an earlier attempt, which has ended")
@@ -155,46 +155,46 @@ class RequestHandler:
             return request.time >= lease.since
         return lease.held_at(request.attempt)
 
-    def _set(self, request: Request, asked: Set, trainer: Trainer) -> str:
-        path, value, step = asked.path, asked.value, trainer.position.step
+    def _set(self, request: Request, asked: Set) -> str:
+        path, value, step = asked.path, asked.value, self._trainer.position.step
         changed, begin = {path: value}, max(step, asked.from_step)
-        settings = self._changed(request, changed, trainer, begin, asked.force)
-        again = trainer.ledger.undone(path, value) is not None
-        old = value_at(trainer.settings.model_dump(mode="json"), path)
+        settings = self._changed(request, changed, begin, asked.force)
+        again = self._trainer.ledger.undone(path, value) is not None
+        old = value_at(self._trainer.settings.model_dump(mode="json"), path)
         data = {"path": path, "value": value, "old": old}
         decision = self._decide(request, step, data, asked.from_step)
         segment = None
         if asked.from_step <= step:
             reason = request.reason or f"set {path}"
-            segment = self._recovery.open_segment(trainer, settings, reason)
-        trainer.apply(decision, segment)
-        self._run_log.emit(EventKind.SETTINGS_READ_BACK, step, live=trainer.live_settings())
+            segment = self._recovery.open_segment(settings, reason)
+        self._trainer.apply(decision, segment)
+        self._run_log.emit(EventKind.SETTINGS_READ_BACK, step, live=self._trainer.live_settings())
         later = f" from step {asked.from_step} on" if asked.from_step > step else ""
         insisted = "; it was undone once and will not be again" if again else ""
         return f"{path} {old!r} → {value!r}{later}{insisted}"
 
-    def _roll_back(self, request: Request, wanted: int, trainer: Trainer) -> Granting:
-        step = trainer.position.step
+    def _roll_back(self, request: Request, wanted: int) -> Granting:
+        step = self._trainer.position.step
         if wanted >= step:
             raise Refused(f"step {wanted}: the run stands at step {step}; nothing to go back to")
-        to = self._state_for(trainer, wanted)
+        to = self._state_for(wanted)
         data = self._recover_data("rollback", step, to, request)
         reason = request.reason or f"rolled back to step {to.step} by {request.who}"
-        yield from self._recovery.carry_out(trainer, data, to, who=request.who, reason=reason)
+        yield from self._recovery.carry_out(data, to, who=request.who, reason=reason)
         return f"rolled back from step {step} to step {to.step}"
 
-    def _fork(self, request: Request, asked: Fork, trainer: Trainer) -> Granting:
-        step, before = trainer.position.step, trainer.settings
+    def _fork(self, request: Request, asked: Fork) -> Granting:
+        step, before = self._trainer.position.step, self._trainer.settings
         if asked.at > step:
             raise Refused(f"step {asked.at}: the run has come to step {step} only")
         # What stands at this boundary is a state too, and needs no restoring.
-        to = self._state_for(trainer, asked.at) if asked.at < step else None
+        to = self._state_for(asked.at) if asked.at < step else None
         at = to.step if to else step
         refuse_resets(asked.reset)
         changed = dict(asked.set)
         if "schedule" in asked.reset:
             changed.setdefault("optim.schedule.from_step", at)
-        after = self._changed(request, changed, trainer, at, asked.force)
+        after = self._changed(request, changed, at, asked.force)
         values = before.model_dump(mode="json")
         data = self._recover_data("fork", step, to, request) | {
             "set": changed,
@@ -204,22 +204,24 @@ class RequestHandler:
         }
         reason = request.reason or f"forked at step {at} by {request.who}"
         who = request.who
-        yield from self._recovery.carry_out(trainer, data, to, who=who, reason=reason, fork=True)
+        yield from self._recovery.carry_out(data, to, who=who, reason=reason, fork=True)
         return f"forked at step {at}"
 
     def _changed(
-        self, request: Request, changed: Mapping[str, Any], trainer: Trainer, step: int, force: bool
+        self, request: Request, changed: Mapping[str, Any], step: int, force: bool
     ) -> Recipe:
         origins = dict.fromkeys(changed, f"asked by {request.who}")
-        return changed_recipe(trainer.settings, changed, origins, trainer.ledger, step, force=force)
+        return changed_recipe(
+            self._trainer.settings, changed, origins, self._trainer.ledger, step, force=force
+        )
 
-    def _state_for(self, trainer: Trainer, wanted: int) -> Safe:
+    def _state_for(self, wanted: int) -> Safe:
         """The newest state that is not later than a step, and is here or can be had."""
-        if all(state.step != wanted for state in self._recovery.states(trainer)):
-            self._recovery.ask_elsewhere(trainer)
+        if all(state.step != wanted for state in self._recovery.states()):
+            self._recovery.ask_elsewhere()
         while True:
-            to = _at_or_before(self._recovery.states(trainer), wanted)
-            if to.where != "remote" or self._recovery.fetch(trainer, to):
+            to = _at_or_before(self._recovery.states(), wanted)
+            if to.where != "remote" or self._recovery.fetch(to):
                 return to
 
     def _recover_data(
