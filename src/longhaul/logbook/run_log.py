@@ -34,12 +34,7 @@ _PLACES = ("machine.host", "ranks.")
 class RunLog:
     """What the holder of the lease writes into.
 
-    Args:
-        folder: the run.
-        lease: held by this process.
-        history: the run so far.
-        clock: stamps records.
-        time_buckets: the attempt's time; events carry what was booked since the record before.
+    Events carry what `time_buckets` have counted since the record before.
     """
 
     def __init__(

@@ -35,14 +35,7 @@ _LONGEST_RETRY_S: Seconds = 60.0
 class CheckpointManager:
     """Keeps the checkpoints of one attempt.
 
-    Args:
-        run_log: healths are recorded there.
-        trainer: that saves.
-        recovery: looks again when what can be gone back to has changed.
-        interval: chooses how often to save, where that is left to it.
-        say: takes sentences for people.
-        tiers: where copies go.
-        restored: step of the checkpoint that the trainer goes on from; None if from none.
+    `restored` is the step of the checkpoint that the trainer goes on from; None if from none.
     """
 
     def __init__(
@@ -59,11 +52,10 @@ class CheckpointManager:
         self._run_log = run_log
         self._say = say
         self._tiers = tiers
-        self._clock = run_log.clock
         self._trainer = trainer
         self._recovery = recovery
         self._interval = interval
-        self._decided = decided(run_log.ledger.state)
+        self._decided = _decided(run_log.ledger.state)
         self._saved_step = restored
         self._prune_due = False
         self._failed = 0
@@ -161,7 +153,7 @@ class CheckpointManager:
 
     def offer(self) -> None:
         """Let other tiers have what they lack."""
-        self._decided = decided(self._run_log.ledger.state)
+        self._decided = _decided(self._run_log.ledger.state)
         self._tiers.offer()
 
     def watch(self, record: StepRecord | Event) -> None:
@@ -192,9 +184,6 @@ class CheckpointManager:
     ) -> Iterator[tuple[StepRecord | Event, ...]]:
         """Where nothing can be saved any more, wait rather than train into the void.
 
-        Args:
-            stop_wanted: asked between two saves.
-
         Yields:
             The records of each further save, once it is over; whoever takes them may take his time.
 
@@ -207,14 +196,14 @@ class CheckpointManager:
         why = self._why_unsaved()
         self._run_log.emit(EventKind.PAUSED, step, reason=why)
         self._say(f"PAUSED at step {step}: {why}\n  → {self._way_out()}")
-        waited_s, pause_s, last = 0.0, _RETRY_S, self._clock.monotonic()
+        waited_s, pause_s, last = 0.0, _RETRY_S, self._run_log.clock.monotonic()
         while self._failed and not stop_wanted():
             if waited_s >= trainer.settings.checkpoint.retry_minutes * 60:
                 self._give_up(step, why)
             with self._run_log.time.track("checkpoint_stall"):
                 time.sleep(pause_s)
             yield (*trainer.save(), *trainer.saved(wait=True))
-            before, last = last, self._clock.monotonic()
+            before, last = last, self._run_log.clock.monotonic()
             if not self._failure.get("full"):
                 waited_s, pause_s = waited_s + last - before, min(2 * pause_s, _LONGEST_RETRY_S)
         if not self._failed:
@@ -263,10 +252,9 @@ class CheckpointManager:
             self._say(f"WARNING: {left}")
 
     def _send_decisions(self) -> None:
-        """What was decided must not wait for the next checkpoint: a machine that is lost before
-        would bring a learning rate back that a decision has lowered.
-        """
-        now = decided(self._run_log.ledger.state)
+        # They must not wait for the next checkpoint: a machine that is lost before would bring a
+        # learning rate back that a decision has lowered.
+        now = _decided(self._run_log.ledger.state)
         if any(part is not known for part, known in zip(now, self._decided, strict=True)):
             self._decided = now
             self._tiers.offer_run_log()
@@ -284,7 +272,7 @@ class CheckpointManager:
             self._run_log.decide_health(checkpoint, health, manifest, reason, step)
 
 
-def decided(ledger: LedgerState) -> tuple[object, ...]:
+def _decided(ledger: LedgerState) -> tuple[object, ...]:
     """Parts of a ledger that are other objects once anything but a health was decided."""
-    parts = ledger.overrides, ledger.withdrawn, ledger.skips, ledger.recoveries, ledger.resets
-    return (*parts, ledger.changes)
+    return (ledger.overrides, ledger.withdrawn, ledger.skips, ledger.recoveries, ledger.resets,
+            ledger.changes)  # fmt: skip

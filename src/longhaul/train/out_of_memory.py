@@ -219,11 +219,7 @@ class SmallerNext(LonghaulError):
 class MemoryGuard:
     """Answers errors of one rank's attempt.
 
-    Args:
-        parts: what the trainer works with.
-        recipe: as asked for.
-        folder: the run's; a summary of the allocator is left in its `workers/`.
-        emit: writes the event.
+    A summary of the allocator is left in `workers/` of the run's folder; `emit` writes the event.
     """
 
     def __init__(self, parts: Parts, recipe: Recipe, folder: RunFolder, emit: Tell) -> None:
@@ -249,12 +245,7 @@ class MemoryGuard:
             raise
 
     def answer(self, error: BaseException, trainer: Trainer | None) -> LonghaulError | None:
-        """What to end with; None if `error` does not speak of memory.
-
-        Args:
-            error: that ended the attempt.
-            trainer: of this rank; None if it was not made yet.
-        """
+        """What to end with; None if `error` does not speak of memory."""
         if isinstance(error, TooMuchMeasured):
             return self._measured_too_much(error.sequences)
         memory = refused_memory(error)

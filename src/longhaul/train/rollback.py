@@ -28,12 +28,7 @@ Answer = TypeVar("Answer")
 class Recovery:
     """Carries out what was decided, at a step boundary.
 
-    Args:
-        run_log: decisions are written here first.
-        trainer: that goes back.
-        fingerprint: of this attempt, for the segments that are opened.
-        say: tells a person what could not be done.
-        tiers: where else states are.
+    `fingerprint` is that of this attempt, for the segments that are opened.
     """
 
     def __init__(
@@ -67,19 +62,17 @@ class Recovery:
                 for checkpoint in self._checkpoints()
                 if (draw := self._draw_of(checkpoint)) is not None
             )
-        found = {state.step: state for state in self._elsewhere()}
-        found |= {state.step: state for state in self._on_disk}
-        for kept in self._trainer.snapshots.kept():
-            found[kept.step] = Safe(kept.step, kept.draw, "memory")
+        there = [state for state in self._tiers.states() if state not in self._not_to_be_had]
+        kept = [Safe(kept.step, kept.draw, "memory") for kept in self._trainer.snapshots.kept()]
+        found = {state.step: state for state in [*there, *self._on_disk, *kept]}
         return tuple(found[step] for step in sorted(found))
 
     def states_if_changed(self) -> tuple[tuple[int, int, str], ...] | None:
         """The same for a step's record; None if they are those of the last record."""
-        states = self.states()
-        if states == self._recorded:
+        before, self._recorded = self._recorded, self.states()
+        if self._recorded == before:
             return None
-        self._recorded = states
-        return tuple((state.step, state.draw, state.where) for state in states)
+        return tuple((state.step, state.draw, state.where) for state in self._recorded)
 
     def ask_elsewhere(self) -> None:
         """Ask the tiers what they hold now; takes as long as they do."""
@@ -239,24 +232,18 @@ class Recovery:
             beyond |= self._tiers.unpoisoned()
         return [[saved, manifest] for saved, manifest in sorted(beyond) if saved > step]
 
-    def _elsewhere(self) -> tuple[Safe, ...]:
-        states = self._tiers.states()
-        return tuple(state for state in states if state not in self._not_to_be_had)
-
     def _patiently(self, work: Callable[[], Answer]) -> Answer:
-        """The result of work that waits for a store, which has deadlines of its own: meanwhile
-        there is none for this phase, and other ranks are told that it goes on.
-        """
+        """The result of work that waits for a store, while other ranks are told that it goes on."""
+        # The store has deadlines of its own; the watchdog gives no other to this phase.
         with self._run_log.time.track("prepare"):
             ranks = self._trainer.ranks
             if ranks is None:
                 return work()
             self._trainer.coordinator.order(WaitForStore())
-            control = ranks.control
             try:
-                return next(iter(patiently(((work(),) for _ in range(1)), control)))[0]
+                return next(iter(patiently(((work(),) for _ in range(1)), ranks.control)))[0]
             finally:
-                control.share(None)
+                ranks.control.share(None)
 
     def _draw_of(self, checkpoint: Checkpoint) -> int | None:
         """Where a checkpoint goes on in the data; None if it does not say."""

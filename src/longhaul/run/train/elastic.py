@@ -48,11 +48,6 @@ def join_as_leader(
 ) -> tuple[Origin, list[StepRecord]]:
     """Take the leader's place among the replicas, if this process is one.
 
-    Args:
-        attempt: of the leader.
-        parts: as they were restored.
-        origin: from where.
-
     Returns:
         Where this attempt goes on from, and the records of steps that the others have made and
         that the journal lacks.
@@ -81,12 +76,7 @@ def join_within_leader(parts: Parts, recipe: Recipe) -> None:
 
 
 def among_replicas(parts: Parts, within: Coordinator) -> Coordinator:
-    """The leader's coordinator, if it has joined others.
-
-    Args:
-        parts: of one of its processes.
-        within: coordinates those of this replica.
-    """
+    """The leader's coordinator if it has joined others; `within` coordinates its own processes."""
     place = parts.step.place if isinstance(parts.step, ElasticStep) else None
     return within if place is None else LeadingReplica(place, within)
 

@@ -65,7 +65,7 @@ def follow(place: Place, folder: RunFolder | None = None) -> ExitCode:
 
     Args:
         place: not the first.
-        folder: the run's, where it is known before rank 0 tells it.
+        folder: the run's, where it is known before rank 0 shares it.
 
     Raises:
         RankLost: another rank has died, or hangs.
@@ -142,13 +142,7 @@ def train_until_ended(trainer: Trainer) -> int:
 
 
 def carry_out(order: AnyOrder, trainer: Trainer, dataset: Dataset, checkpoints: Path) -> None:
-    """Do on this rank what rank 0 does.
-
-    Args:
-        order: of rank 0, which carries it out at the same time.
-        trainer: of this rank, at a step boundary.
-        dataset: that it is trained with.
-        checkpoints: folder of the run's.
+    """Do on this rank what rank 0 does at the same time, at a step boundary.
 
     Raises:
         Ended, SilentCorruption: rank 0 has ended.
@@ -205,16 +199,10 @@ def _restored_parts(
 ) -> Parts:
     """Parts of one rank, in the state that rank 0 has all go on from."""
     site = Site(
-        briefing.recipe,
-        briefing.ledger,
-        folder.checkpoints,
-        briefing.attempt,
+        briefing.recipe, briefing.ledger, folder.checkpoints, briefing.attempt,
         still_owner=lambda: True,  # rank 0 asks, and it alone commits
-        time_buckets=time_buckets,
-        clock=RealClock(),
-        view=SilentView(),
-        ranks=ranks,
-    )
+        time_buckets=time_buckets, clock=RealClock(), view=SilentView(), ranks=ranks,
+    )  # fmt: skip
     parts = build_parts(site, dataset, ranks.world.device)
     leaving.callback(parts.saver.close, time_buckets.alive)
     leaving.callback(parts.batches.close)

@@ -17,14 +17,7 @@ WATCH = EventKind.MACHINE_WATCH
 
 
 class RankHealth:
-    """Judges the ranks of one attempt.
-
-    Args:
-        run_log: verdicts are written there.
-        say: takes sentences for people.
-        trainer: of rank 0.
-        comparison: its own, of all ranks.
-    """
+    """Judges the ranks of one attempt, in rank 0."""
 
     def __init__(
         self,
@@ -110,16 +103,8 @@ class RankHealth:
                 sentence=sentence,
             )
         )
-        self._run_log.emit(
-            VERDICT,
-            step,
-            kind="straggler",
-            ranks=[straggler.rank],
-            nodes=[node],
-            reason=sentence,
-            sound_step=None,
-            **evidence,
-        )
+        who = {"kind": "straggler", "ranks": [straggler.rank], "nodes": [node]}
+        self._run_log.emit(VERDICT, step, **who, reason=sentence, sound_step=None, **evidence)
         self._say(f"step {step:>6}  warning: {sentence}")
 
     def _looked_at_again(self, verdict: Verdict) -> Verdict:
@@ -138,14 +123,12 @@ class RankHealth:
 
     def _leave(self, verdict: Verdict) -> None:
         step = self._trainer.position.step
-        odd = verdict.kind == "odd"
+        odd, sound_step = verdict.kind == "odd", verdict.sound_step
         nodes = sorted({self._comparison.nodes[rank] for rank in verdict.ranks})
-        back = (
-            "nothing is known to be sound"
-            if verdict.sound_step is None
-            else f"step {verdict.sound_step} was sound"
-        )
-        sentence = f"{_who(verdict)}: {verdict.reason}; {back}"
+        nothing = "nothing is known to be sound"
+        back = nothing if sound_step is None else f"step {sound_step} was sound"
+        ranks = (" and " if odd else " or ").join(map(str, verdict.ranks))
+        sentence = f"rank {ranks}: {verdict.reason}; {back}"
         self._run_log.emit_durably(
             VERDICT,
             step,
@@ -155,7 +138,7 @@ class RankHealth:
             among=list(verdict.ranks),
             nodes=nodes,
             reason=verdict.reason,
-            sound_step=verdict.sound_step,
+            sound_step=sound_step,
         )
         self._say(f"step {step:>6}  alarm: silent corruption, {sentence}")
         raise SilentCorruption(sentence)
@@ -169,16 +152,5 @@ def verdict_of(compared: Compared, sound_step: int | None) -> Verdict:
 
 def _sound_steps(before: Sequence[Event], begin: int) -> list[int]:
     """Steps up to `begin` at which earlier attempts found that all ranks compute the same."""
-    return [
-        event.step
-        for event in before
-        if event.kind == EventKind.COMPARED
-        and event.data.get("what") == "slot"
-        and event.data.get("sound")
-        and event.step <= begin
-    ]
-
-
-def _who(verdict: Verdict) -> str:
-    between = " and " if verdict.kind == "odd" else " or "
-    return "rank " + between.join(map(str, verdict.ranks))
+    compared = (e for e in before if e.kind == EventKind.COMPARED and e.step <= begin)
+    return [e.step for e in compared if e.data.get("what") == "slot" and e.data.get("sound")]

@@ -39,12 +39,7 @@ Granting = Generator[StepRecord | Event, None, str]
 class RequestHandler:
     """Answers requests at step boundaries.
 
-    Args:
-        run_log: decisions are written here first.
-        trainer: that they are about.
-        recovery: goes back to earlier states, and opens segments.
-        say: tells a person what could not be done.
-        seconds_per_step: of a typical step, as of late; the price of going back.
+    `seconds_per_step` gives those of a typical step, as of late: the price of going back.
     """
 
     def __init__(
