@@ -38,18 +38,14 @@ Say = Callable[[str], None]
 _STAGING = ".book"
 _NOTE = ".brought-back.json"
 _OWN = ("recipe.toml", "asked.json", "nodes.jsonl")
-"""What somebody has laid here since is not replaced."""
+"""What somebody has written here since is not replaced."""
 _ANEW = "to train from the beginning, use --new or take checkpoint.remote out"
 
 
 def bring_back(folder: RunFolder, asked: RunSpec, say: Say, clock: Clock) -> RunSpec:
     """Bring a run's log back if nothing of the run is left here; what it is asked for now.
 
-    Args:
-        folder: of the run; it need not exist.
-        asked: what was typed, or laid here without having been begun.
-        say: takes sentences for people.
-        clock: for how long it took.
+    The run's folder need not exist; `asked` was typed, or written there without being begun.
 
     Raises:
         StoreNeeded: a store that may have the run log does not answer.
@@ -129,19 +125,15 @@ def _run_logs(folder: RunFolder, asked: RunSpec, say: Say) -> list[Found]:
     found, silent = [], []
     for files in places_of(asked.settings(), folder.name):
         try:
-            run_log = find_run_log(files)
+            if (run_log := find_run_log(files)) is not None:
+                found.append(run_log)
         except StoreError as error:
             silent.append(error.message)
-            continue
-        if run_log is not None:
-            found.append(run_log)
     if not found and silent:
         raise _needed(folder, silent[0])
     for message in silent:
         say(f"WARNING: {message}; it may have a newer run log of this run")
-    if not found:
-        return []
-    run_logs = best_first(found)
+    run_logs = best_first(found) if found else []
     for run_log in found:
         if run_log not in run_logs:
             say(
@@ -170,7 +162,7 @@ def _as_of_one_run(folder: RunFolder, staging: Path, asked: RunSpec) -> RunSpec:
         return asked
     try:
         known = read_run_spec(staged)
-        if has_run_spec(folder):  # laid here, and not begun
+        if has_run_spec(folder):  # written here, and not begun
             refuse_another_run(known.settings(), asked.settings())
             return asked
         return spec_of_restart(known, asked)

@@ -6,7 +6,7 @@ has its own. Sequences of an evaluation are halved as often as ranks run out in 
 """
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -225,13 +225,8 @@ def _settle(recipe: Recipe, run_log: RunLog, parts: Parts, say: Say) -> None:
             _decide(run_log, parts, "unset", f"the recipe asks for {wanted} now",
                     old=in_force.value)  # fmt: skip
             return
-    fewer = [
-        (event.data["next"], str(event.data["message"]))
-        for event in run_log.history.out_of_memory
-        if _asks_for_fewer(event, PATH) and event.data["asked"] == asked
-    ]
-    if fewer:
-        value, reason = min(fewer)
+    if fewer := [event for event in _shortages(run_log, PATH) if event.data["asked"] == asked]:
+        value, reason = _fewest(fewer)
         _decide(run_log, parts, "set", reason, who=RAN_OUT, value=value, old=asked)
         say(f"micro-batch: {value} sequences of {_sizes(recipe)} at once; {reason}")
     elif asked == "auto" and in_force is None:
@@ -239,23 +234,23 @@ def _settle(recipe: Recipe, run_log: RunLog, parts: Parts, say: Say) -> None:
 
 
 def _settle_evaluation(recipe: Recipe, run_log: RunLog, parts: Parts, say: Say) -> None:
-    """Where ranks share their passes, one that runs out of memory in an evaluation cannot make its
-    pass again while the others stand in the middle of it: this attempt evaluates half as many.
-    """
-    fewer = [
-        (event.data["next"], str(event.data["message"]))
-        for event in run_log.history.out_of_memory
-        if _asks_for_fewer(event, EVALUATION)
-    ]
-    if fewer:
-        value, reason = min(fewer)
+    # Where ranks share their passes, one that runs out of memory in an evaluation cannot make its
+    # pass again while the others stand in the middle of it: this attempt evaluates half as many.
+    if fewer := _shortages(run_log, EVALUATION):
+        value, reason = _fewest(fewer)
         old = recipe.evaluation.sequences
         _decide(run_log, parts, "set", reason, RAN_OUT, EVALUATION, value=value, old=old)
         say(f"evaluation: {value} sequences at once; {reason}")
 
 
-def _asks_for_fewer(event: Event, path: str) -> bool:
-    return bool(event.data.get("next")) and event.data.get("path", PATH) == path
+def _shortages(run_log: RunLog, path: str) -> list[Event]:
+    """Those that ask this attempt to compute fewer sequences at once."""
+    asking = (event for event in run_log.history.out_of_memory if event.data.get("next"))
+    return [event for event in asking if event.data.get("path", PATH) == path]
+
+
+def _fewest(shortages: Sequence[Event]) -> tuple[int, str]:
+    return min((event.data["next"], str(event.data["message"])) for event in shortages)
 
 
 def _find(recipe: Recipe, run_log: RunLog, parts: Parts, say: Say) -> None:

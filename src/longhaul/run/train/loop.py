@@ -44,7 +44,7 @@ class TrainingLoop:
     """The loop of one attempt, in rank 0.
 
     Args:
-        attempt: gives the run log (journal, ledger and segments), the terminal's view, the clock.
+        attempt: gives the run log (journal, ledger and segments) and the terminal's view.
         trainer: yields the records of completed steps, and events.
         stop_request: what signals ask for.
         fingerprint: of machine and software, for the segments that are opened.

@@ -17,7 +17,7 @@ from longhaul.core.records import StepRecord
 from longhaul.core.signals import StopRequest
 from longhaul.data.dataset import Dataset
 from longhaul.logbook.ledger import LedgerState
-from longhaul.logbook.run_history import RunHistory, is_fork
+from longhaul.logbook.run_history import is_fork
 from longhaul.logbook.run_log import RunLog
 from longhaul.logbook.run_spec import changed_settings
 from longhaul.model.compiling import refuse_without_compiler
@@ -160,7 +160,11 @@ def _announce(
     ledger = run_log.decide_restart(effective, prints, position.step)
     _say_what_differs(attempt, effective, parts.progress, prints)
     _say_what_stays_undone(attempt, ledger, position.step)
-    reason = _reason(history, origin)
+    reason = "start"
+    if history.begun:
+        decided = f"{history.unopened.reason}; " if history.unopened else ""
+        how = history.ended or "the last attempt left no word"
+        reason = f"{decided}restart from {origin} ({how})"
     run_log.open_segment(
         reason,
         effective,
@@ -172,9 +176,14 @@ def _announce(
     )
     attempt.view.say(f"segment {run_log.segment_name}: {reason}")
     identity = Identity(run_log.lease.attempt, run_log.segment_name, history.steps_made)
+    coordinator = Coordinator()
     if parts.ranks is not None:
         parts.ranks.control.share((ledger, identity))
-    coordinator = _coordinator(attempt.recipe, parts, stop_request)
+        coordinator = RankZero(parts, stop_requests_of(stop_request))
+    if attempt.recipe.parallel.elastic:
+        from longhaul.run.train.elastic import among_replicas
+
+        coordinator = among_replicas(parts, coordinator)
     trainer = Trainer(attempt.recipe, ledger, parts, identity, coordinator)
     run_log.emit(
         EventKind.ATTEMPT_STARTED,
@@ -191,47 +200,21 @@ def _announce(
     return trainer
 
 
-def _coordinator(recipe: Recipe, parts: Parts, stop_request: StopRequest) -> Coordinator:
-    """Of the process that keeps the run's log: alone or rank 0; perhaps the leader of replicas."""
-    coordinator = (
-        Coordinator() if parts.ranks is None else RankZero(parts, stop_requests_of(stop_request))
-    )
-    if not recipe.parallel.elastic:
-        return coordinator
-    from longhaul.run.train.elastic import among_replicas
-
-    return among_replicas(parts, coordinator)
-
-
-def _reason(history: RunHistory, origin: Origin) -> str:
-    if not history.begun:
-        return "start"
-    how = history.ended or "the last attempt left no word"
-    where = str(origin)
-    decided = f"{history.unopened.reason}; " if history.unopened else ""
-    return f"{decided}restart from {where} ({how})"
-
-
 def _say_what_differs(
     attempt: Attempt, effective: Recipe, progress: Progress, prints: Mapping[str, Any]
 ) -> None:
     """Differences are said and recorded before the first step."""
-    last = attempt.run_log.history.last_segment
+    run_log, say, step = attempt.run_log, attempt.view.say, progress.position.step
+    last = run_log.history.last_segment
     if progress.settings_of_checkpoint is not None:
         before = recipe_from_values(progress.settings_of_checkpoint)
         if changed := changed_settings(before, effective):
-            attempt.view.say(f"settings differ from the checkpoint's: {_said(changed)}")
-            attempt.run_log.emit(
-                EventKind.SETTINGS_DIFFER, progress.position.step, difference=changed
-            )
+            say(f"settings differ from the checkpoint's: {_said(changed)}")
+            run_log.emit(EventKind.SETTINGS_DIFFER, step, difference=changed)
     if last is not None and (changed := differences(last.fingerprint, prints)):
-        attempt.view.say(f"machine or software differ from segment {last.number}: {_said(changed)}")
-        attempt.run_log.emit(
-            EventKind.MACHINE_DIFFERS,
-            progress.position.step,
-            segment_before=str(last.number),
-            difference=changed,
-        )
+        number = str(last.number)
+        say(f"machine or software differ from segment {number}: {_said(changed)}")
+        run_log.emit(EventKind.MACHINE_DIFFERS, step, segment_before=number, difference=changed)
 
 
 def _say_what_stays_undone(attempt: Attempt, ledger: LedgerState, step: int) -> None:
