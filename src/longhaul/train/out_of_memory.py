@@ -198,7 +198,7 @@ def _most_resident() -> Bytes:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB
 
 
-Tell = Callable[[int, Mapping[str, Any]], None]
+Emit = Callable[[int, Mapping[str, Any]], None]
 """Writes an `out-of-memory` event, durably: the step and its data."""
 _WAYS_OUT = {
     HOST: "free memory, take fewer snapshots (checkpoint.snapshot_mb), shard over more processes "
@@ -222,7 +222,7 @@ class MemoryGuard:
     A summary of the allocator is left in `workers/` of the run's folder; `emit` writes the event.
     """
 
-    def __init__(self, parts: Parts, recipe: Recipe, folder: RunFolder, emit: Tell) -> None:
+    def __init__(self, parts: Parts, recipe: Recipe, folder: RunFolder, emit: Emit) -> None:
         self._parts = parts
         self._recipe = recipe
         self._folder = folder
@@ -331,7 +331,7 @@ def fewer_sequences(
     return fewer, "no smaller number divides every batch stage"
 
 
-def reporting_in_own_file(folder: RunFolder, attempt: int, rank: int, clock: Clock) -> Tell:
+def reporting_in_own_file(folder: RunFolder, attempt: int, rank: int, clock: Clock) -> Emit:
     """For a rank that has no logbook: a journal file of its own, made when it is needed."""
 
     def emit(step: int, data: Mapping[str, Any]) -> None:
