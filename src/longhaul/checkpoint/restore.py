@@ -82,7 +82,7 @@ def restore_newest(
             say(f"WARNING: refused {refusal.message}; trying the one before it")
             refused.append((checkpoint, refusal))
         else:
-            _record(run_log, [item for item in refused if not _is_same(item[0], checkpoint)])
+            _record(run_log, refused, checkpoint)
             if tiers is not None:
                 tiers.arrived(loaded.step)
             return loaded.step
@@ -140,19 +140,15 @@ def restore_as_ordered(parts_for: PartsFor, control: Control) -> int | None:
     return None
 
 
-def _is_same(refused: Checkpoint, loaded: Checkpoint) -> bool:
-    """Where a copy from elsewhere has taken its place, the checkpoint itself is sound; one whose
-    manifest could not be read here has no other name than its step.
-    """
-    return refused.step == loaded.step and refused.manifest_sha256 in ("", loaded.manifest_sha256)
-
-
-def _record(run_log: RunLog, refused: list[tuple[Checkpoint, RefusedCheckpoint]]) -> None:
-    """Poison what was refused, now that an older one loaded: the medium itself does answer.
-
-    Left unrecorded, a torn checkpoint would keep its place as the newest verified one, and
-    retention could remove a sound one for it.
-    """
+def _record(
+    run_log: RunLog, refused: Sequence[tuple[Checkpoint, RefusedCheckpoint]], loaded: Checkpoint
+) -> None:
+    """Poison what was refused, now that another one loaded: the medium itself does answer."""
+    # Left unrecorded, a torn checkpoint would keep its place as the newest verified one, and
+    # retention could remove a sound one for it.
     for checkpoint, refusal in refused:
         manifest = checkpoint.manifest_sha256
-        run_log.decide_health(checkpoint.step, "poisoned", manifest, refusal.message)
+        # Where a copy from elsewhere has taken its place, the checkpoint itself is sound; one whose
+        # manifest could not be read here has no other name than its step.
+        if checkpoint.step != loaded.step or manifest not in ("", loaded.manifest_sha256):
+            run_log.decide_health(checkpoint.step, "poisoned", manifest, refusal.message)

@@ -117,11 +117,7 @@ def denied(snapshot: SnapshotInSharedMemory, since: Sequence[Record]) -> str:
     A checkpoint that its reader poisons has bad bytes, which says nothing against a snapshot; one
     that somebody else poisons has a bad state, and so has every later one. The supervisor does so
     once an attempt has ended, and numbers found wrong end it: both are later than its snapshots.
-
-    Args:
-        snapshot: in shared memory.
-        since: events and decisions of the run; those before the snapshot are passed over, by
-            attempt, as clocks are set back.
+    What was written before the snapshot is passed over, by attempt, as clocks are set back.
     """
     for record in since:
         if record.attempt < snapshot.attempt:
@@ -172,14 +168,9 @@ def _newest_checkpoint(run_log: RunLog) -> int | None:
 
 
 def newest_saved(origin: Origin, folder: RunFolder) -> int | None:
-    """Step of the newest checkpoint on the disk that an attempt can be gone back to.
-
-    Args:
-        origin: of the attempt; from the disk, that one was the newest that could be read.
-        folder: of the run.
-    """
+    """Step of the newest checkpoint on the disk that an attempt can be gone back to."""
     if origin.where == "disk":
-        return origin.step
+        return origin.step  # the newest that could be read
     recorded = load_ledger(folder)[0].checkpoint_health
     return max((there.step for there in usable(folder.checkpoints, recorded)), default=None)
 

@@ -87,12 +87,7 @@ def print_text_only(context: typer.Context) -> None:
 
 
 def console(file: TextIO | None = None, **options: Any) -> Console:
-    """Where tables and trees are printed: its own styles, and nobody else's.
-
-    Args:
-        file: instead of standard output.
-        options: of rich's `Console`.
-    """
+    """Where tables and trees are printed: its own styles, and nobody else's."""
     from rich.console import Console, ConsoleOptions
     from rich.segment import Segment
 
@@ -229,9 +224,8 @@ def _refused_memory(error: Exception) -> str | None:
 
 
 def _leave(code: int) -> NoReturn:
-    """End the process. Everything of ours is closed by now, but torch would take half a second to
-    take itself apart; a signal that comes while Python does that would show a traceback.
-    """
+    # Everything of ours is closed by now, but torch would take half a second to take itself apart;
+    # a signal that comes while Python does that would show a traceback.
     ignore_notices()
     flush_outputs(_READ_WITHIN_S)
     if code == ExitCode.INTERRUPTED or "torch" in sys.modules:

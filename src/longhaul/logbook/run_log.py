@@ -169,16 +169,8 @@ class RunLog:
     def decide_restart(
         self, effective: Recipe, fingerprint: Mapping[str, Any], step: int
     ) -> LedgerState:
-        """Decide what a restart has changed: the ledger knows it as it knows what was asked for
-        live. Nothing is written where numbers come from the same, or the run is new.
-
-        Args:
-            effective: settings in force from here on.
-            fingerprint: of this attempt.
-            step: updates made where the run goes on.
-
-        Returns:
-            The ledger after it.
+        """Decide what a restart at `step` has changed, as if it had been asked for live; the ledger
+        after it. Nothing is written where numbers come from the same, or the run is new.
 
         Raises:
             LedgerError: it could not be written.

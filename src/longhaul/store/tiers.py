@@ -66,11 +66,6 @@ def draw_of(tier: RemoteTier, checkpoint: Checkpoint) -> int | None:
 class Tiers:
     """The remote tiers of one attempt; without any, everything here does nothing.
 
-    Args:
-        recipe: asks for them.
-        run_log: of the attempt; holds the lease, which is the fence, and the healths.
-        say: takes sentences for people.
-
     Raises:
         RecipeError: an address cannot be understood, or its package is not installed.
     """
@@ -245,9 +240,7 @@ class Tiers:
     def refuse_to_begin_anew(self, nothing_here: bool = True) -> None:
         """A run that has saved must not begin at step 0 because its store is silent, or is not
         where it was: a folder that is not mounted looks empty. A run that has not saved may.
-
-        Args:
-            nothing_here: no checkpoint lies in the run's own folder, not even an unusable one.
+        `nothing_here` is False where a checkpoint lies in the run's own folder, if an unusable one.
 
         Raises:
             StoreNeeded: nothing is here, and a tier that may have something did not answer.

@@ -44,14 +44,8 @@ def refuse_untrusted(
 ) -> None:
     """Let only a run pass whose commands the user trusts, and remember that he does.
 
-    Args:
-        folder: the run's.
-        asked: what it is asked to do.
-        named: recipe or run of this start. What a folder says of its recipe's file counts nothing:
-            it could name one that is trusted.
-        typed: options of this start, as `path=value`; a command among them is the user's own.
-        trust: he says that he trusts the others.
-        say: takes a sentence where it cannot be remembered.
+    A command among the options typed is the user's own. What a folder says of its recipe's file
+    counts nothing, only what was named at this start: it could name one that is trusted.
 
     Raises:
         UsageError: he has not said so.

@@ -189,10 +189,9 @@ RAN_OUT = "out-of-memory"
 def settle_micro_batch(recipe: Recipe, run_log: RunLog, parts: Parts, say: Say) -> None:
     """See to it that the micro-batch in force is a number that fits before the first step is made.
 
-    What was found stays, whatever memory this start finds, because another micro-batch would
-    give other bits. A number in the recipe is a person's newer word and ends it; `auto` after
-    that takes up again what was found. Where an earlier attempt ran out of memory, and nothing was
-    decided since, half of what it computed at once holds from now on: its word is in the journal.
+    What was found stays, whatever memory this start finds: another micro-batch gives other bits. A
+    number in the recipe is newer and ends it; `auto` after that takes it up again. Where an earlier
+    attempt ran out of memory, and nothing was decided since, half of what it computed holds.
 
     Raises:
         NeedsPerson: not even one sequence fits.

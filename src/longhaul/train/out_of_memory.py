@@ -314,14 +314,7 @@ class MemoryGuard:
 def fewer_sequences(
     recipe: Recipe, ledger: LedgerState, step: int, at_once: int
 ) -> tuple[int | None, str]:
-    """Sequences to compute at once next, half as many at most; else None and why not.
-
-    Args:
-        recipe: as asked for.
-        ledger: in force.
-        step: at which memory ran out.
-        at_once: sequences that were computed at once on a rank.
-    """
+    """Sequences to compute at once next, half of `at_once` at most; else None and why not."""
     earlier = ledger.override_at(PATH, step)
     if earlier is not None and earlier.who == RAN_OUT:
         return None, f"{earlier.value} at once are fewer than asked for already"

@@ -208,12 +208,9 @@ def settle_precision(recipe: Recipe, run_log: RunLog, device: torch.device, say:
     """See to it that formats are named before anything is built from them.
 
     What was found at the first start stays on every other machine, which says so if it would
-    choose otherwise: another format gives other bits. A run begun without such a choice, by an
-    earlier longhaul, keeps the format it trained in. A format in the recipe is a person's newer
-    word and ends the choice; `auto` after that takes it up again.
-
-    Returns:
-        The attempt's recipe with the formats in force.
+    choose otherwise: another format gives other bits. A run begun by an earlier longhaul keeps the
+    format it trained in. A format in the recipe is newer and ends the choice; `auto` after that
+    takes it up again. Returned is the recipe with the formats in force.
 
     Raises:
         LedgerError: the decision could not be written.

@@ -78,10 +78,6 @@ def write_sample(trainer: Trainer, dataset: Dataset) -> str:
     """The text that the recipe asks for at the end; empty if it asks for none.
 
     All ranks write it together: each holds only a part of the model.
-
-    Args:
-        trainer: of this rank.
-        dataset: whose tokenizer the model was trained with.
     """
     settings, step = trainer.settings, trainer.training_step
     if settings.sample.tokens == 0:

@@ -33,11 +33,11 @@ def request_set(
     """Ask for one setting to change; the answer in words.
 
     Args:
-        run: name or path.
+        run: name or path, as in the functions below.
         runs: folder of runs that are named.
         change: `path=value`.
         reason: a sentence for the logbook.
-        wait_s: seconds to wait for the answer.
+        wait_s: for the answer.
         force: ask for a value that looks like a slip of the pen.
 
     Raises:

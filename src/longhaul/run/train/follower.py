@@ -61,11 +61,7 @@ AnyOrder = (
 
 
 def follow(place: Place, folder: RunFolder | None = None) -> ExitCode:
-    """Train with rank 0 until it ends.
-
-    Args:
-        place: not the first.
-        folder: the run's, where it is known before rank 0 shares it.
+    """Train with rank 0 until it ends; `folder` is None where rank 0 alone knows the run's.
 
     Raises:
         RankLost: another rank has died, or hangs.

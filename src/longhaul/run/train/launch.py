@@ -81,12 +81,8 @@ def start(typed: Start, view: View) -> ExitCode:
 def start_supervised(
     typed: Start, say: Callable[[str], None], work: Callable[[RunFolder], None]
 ) -> ExitCode:
-    """The same in worker processes that this one watches.
-
-    Args:
-        typed: what was typed.
-        say: takes sentences for people.
-        work: what a worker does with the run; leaves by SystemExit.
+    """The same in worker processes that this one watches; each does `work`, and leaves by
+    SystemExit.
     """
     began = process_start()
 

@@ -43,13 +43,8 @@ _PRINTED: dict[str, str] = {
 class TrainingLoop:
     """The loop of one attempt, in rank 0.
 
-    Args:
-        attempt: gives the run log (journal, ledger and segments) and the terminal's view.
-        trainer: yields the records of completed steps, and events.
-        stop_request: what signals ask for.
-        fingerprint: of machine and software, for the segments that are opened.
-        dataset: that is trained on.
-        restored: step of the newest checkpoint that can be gone back to; None if there is none.
+    `fingerprint`, of machine and software, is for the segments that are opened; `restored` is the
+    step of the newest checkpoint that can be gone back to, None if there is none.
     """
 
     def __init__(
