@@ -25,6 +25,8 @@ from longhaul.data.batches import BatchReader
 from longhaul.data.verification import text_for_training
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.lease import acquire
+from longhaul.logbook.run_history import read_run_history
+from longhaul.logbook.run_log import RunLog
 from longhaul.logbook.run_spec import ask, read_run_spec, write_run_spec
 from longhaul.model import attention
 from longhaul.model import gpt as gpt_file
@@ -36,8 +38,7 @@ from longhaul.run.diagnose.replays import replay_each, settled
 from longhaul.run.diagnose.rerun import figures_text
 from longhaul.run.train.attempt import Attempt
 from longhaul.run.train.build import build_parts, site_of
-from longhaul.run.train.run_history import read_run_history
-from longhaul.run.train.run_log import RunLog
+from longhaul.store.tiers import Tiers
 from longhaul.train import step as step_file
 from longhaul.train.trainer import Identity, Trainer
 
@@ -228,7 +229,9 @@ def train(room: Path, name: str, options: tuple[str, ...], happens: Happening) -
         history, time_buckets = read_run_history(folder), TimeBuckets(clock)
         run_log = RunLog(folder, lease, history, clock, time_buckets)
         asked = read_run_spec(folder)
-        attempt = Attempt(folder, asked.settings(), history, run_log, view, clock)
+        attempt = Attempt(
+            asked.settings(), run_log, view, Tiers(asked.settings(), run_log, view.say)
+        )
         dataset = text_for_training(folder, asked, view.say)
         settle_torch(attempt.recipe)
         worlds.enter_context(living_in(happens.begins))

@@ -157,7 +157,7 @@ class ForkServer:
 
 
 _IMPORTED = (
-    "longhaul.cli.main", "longhaul.cli.progress", "longhaul.cli.train",
+    "longhaul.cli.progress",
     "longhaul.run.train.follower", "longhaul.run.train.worker", "longhaul.train.trainer",
     "longhaul.train.witness", "longhaul.data.subwords",
     "longhaul.parallel.parallelize", "longhaul.checkpoint.storage", "torch._dynamo.convert_frame",
@@ -167,8 +167,10 @@ _IMPORTED = (
 
 
 def _import_all() -> None:
+    from longhaul.cli.entry import application
     from longhaul.core.machine import installed_packages
 
+    application()
     for module in _IMPORTED:
         importlib.import_module(module)
     installed_packages()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from longhaul.cli.main import app
+from longhaul.cli.entry import application
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("docs/**/*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"])
@@ -41,7 +41,7 @@ def test_the_map_in_the_readme_is_true() -> None:
     rows = [row for row in section.splitlines() if row.startswith("| ")]
     for path in re.findall(r"`([\w/.]+/[\w.]*)`", "".join(rows)):
         assert (ROOT / "src/longhaul" / path).exists(), path
-    commands = set(get_command(app).commands)  # type: ignore[attr-defined]
+    commands = set(get_command(application()).commands)  # type: ignore[attr-defined]
     first_cells = " ".join(row.split("|")[1] for row in rows)
     assert set(re.findall(r"`([\w-]+)`", first_cells)) <= commands
 
@@ -53,6 +53,6 @@ def test_pages_name_files_and_commands_that_exist(page: Path) -> None:
         there = ROOT / "src/longhaul" / path
         found = (there, there.with_suffix(".py"), ROOT / path)
         assert any(candidate.exists() for candidate in found), f"{page.name}: {path}"
-    commands = set(get_command(app).commands)  # type: ignore[attr-defined]
+    commands = set(get_command(application()).commands)  # type: ignore[attr-defined]
     for command in re.findall(r"(?:^|`)longhaul ([a-z][a-z-]+)", page.read_text(), re.MULTILINE):
         assert command in commands, f"{page.name}: longhaul {command}"

@@ -14,8 +14,9 @@ from torch import Tensor
 from longhaul.checkpoint.capture import StateMismatch, TrainingState
 from longhaul.checkpoint.layout import METADATA_NAME
 from longhaul.checkpoint.loader import load, load_part, read_facts, restore
-from longhaul.checkpoint.write import FACTS_NAME, render_facts
+from longhaul.checkpoint.write import render_facts
 from longhaul.store.manifest import (
+    FACTS_NAME,
     MANIFEST_NAME,
     FileEntry,
     Manifest,

@@ -2,12 +2,12 @@ import pytest
 from typer.testing import CliRunner
 
 from longhaul.cli.drill import seconds_in
-from longhaul.cli.main import app
+from longhaul.cli.entry import application
 from longhaul.core.errors import RecipeError, UsageError
 
 
 def asked(*words: str):
-    return CliRunner().invoke(app, ["drill", *words])
+    return CliRunner().invoke(application(), ["drill", *words])
 
 
 def test_the_help_says_what_befalls_a_recipe() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from longhaul.cli.main import app
+from longhaul.cli.entry import application
 from longhaul.core import strict
 from longhaul.core.errors import LonghaulError
 
@@ -77,7 +77,7 @@ def put(path, content):
 def give(arguments, runs):
     """A command's exit code and its error's message; whatever else it raises fails the test."""
     try:
-        app([*arguments, "--runs-dir", str(runs)], standalone_mode=False)
+        application()([*arguments, "--runs-dir", str(runs)], standalone_mode=False)
     except LonghaulError as error:
         return int(error.exit_code), error.message
     return 0, ""
@@ -162,7 +162,7 @@ def test_a_recipe_in_a_runs_folder_is_read_as_strictly(stranger, content):
         assert code == 2
         assert "recipe.toml" in message or "lr_factor" in message
     with pytest.raises(LonghaulError, match="recipe") as refused:
-        app(["recipe", "show", str(recipe)], standalone_mode=False)
+        application()(["recipe", "show", str(recipe)], standalone_mode=False)
     assert refused.value.exit_code == 2
     withstand(stranger)
 

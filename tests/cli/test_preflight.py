@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 import longhaul.run.preflight.preflight
-from longhaul.cli.main import app
+from longhaul.cli.entry import application
 from longhaul.cli.preflight import as_object
 from longhaul.core.errors import ExitCode
 from longhaul.run.preflight.preflight_context import Check, judged, skipped
@@ -24,7 +24,7 @@ def told(monkeypatch: pytest.MonkeyPatch, made: list[Check], *options: str) -> t
         return made
 
     monkeypatch.setattr(longhaul.run.preflight.preflight, "preflight", check)
-    ended = CliRunner().invoke(app, ["preflight", "quickstart", *options])
+    ended = CliRunner().invoke(application(), ["preflight", "quickstart", *options])
     return ended.exit_code, ended.stdout
 
 

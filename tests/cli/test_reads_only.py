@@ -21,11 +21,11 @@ def watch(event, given):
         frames = [f"{f.filename}:{f.lineno}" for f in traceback.extract_stack()[:-1]]
         seen.append([event, repr(given)[:200], frames[-4:]])
 
-from longhaul.cli.main import app
+from longhaul.cli.entry import application
 import torch, duckdb, rich.table  # noqa: what installed packages do as they are imported is theirs
 sys.addaudithook(watch)
 for arguments in json.loads(sys.argv[1]):
-    app(arguments, standalone_mode=False)
+    application()(arguments, standalone_mode=False)
 folder = sys.argv[2]
 named = [n for n, m in list(sys.modules.items()) if folder in str(getattr(m, "__file__", ""))]
 print("SEEN", json.dumps([seen, named]))

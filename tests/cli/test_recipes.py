@@ -5,11 +5,11 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from longhaul.cli.main import app
+from longhaul.cli.entry import application
 
 
 def run(*arguments: str) -> str:
-    ended = CliRunner().invoke(app, arguments)
+    ended = CliRunner().invoke(application(), arguments)
     assert ended.exit_code == 0, ended.output
     return ended.output
 
@@ -44,7 +44,7 @@ def test_the_schema_describes_every_setting() -> None:
 def test_help_and_lists_import_nothing_heavy(arguments: list[str]) -> None:
     program = (
         "import sys; sys.argv = ['longhaul', *sys.argv[1:]]\n"
-        "from longhaul.cli.main import main\n"
+        "from longhaul.cli.entry import main\n"
         "try: main()\n"
         "except SystemExit as end: assert not end.code, end.code\n"
         "heavy = {'torch', 'rich.live', 'duckdb', 'pyarrow', 'fsspec', 'tokenizers'}\n"

@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from longhaul.cli.common import Shown, console, text_only
-from longhaul.cli.main import app
+from longhaul.cli.entry import application
 from longhaul.core.clocks import FakeClock
 from longhaul.core.output import print_error, print_out
 from longhaul.core.records import Decision, Event, Finding, StepRecord
@@ -76,7 +76,7 @@ def test_planted_escapes_do_not_reach_a_terminal(runs, capsys, monkeypatch, comm
         monkeypatch.setenv("TERM", "xterm-256color")
     words = [command] if command == "runs" else [command, "alpha"]
     capsys.readouterr()
-    app([*words, "--runs-dir", str(runs)], standalone_mode=False)
+    application()([*words, "--runs-dir", str(runs)], standalone_mode=False)
     shown = "".join(capsys.readouterr())
     assert not [sequence for sequence in OBEYED if sequence in shown]
     if command != "runs":
@@ -94,7 +94,7 @@ def test_what_a_model_writes_is_text(monkeypatch, capsys):
             yield from ("a\x1b", "]0;x\x07", "b\n")
 
     monkeypatch.setattr("longhaul.run.commands.trained.open_trained", lambda *_: Model())
-    app(["sample", "alpha"], standalone_mode=False)
+    application()(["sample", "alpha"], standalone_mode=False)
     assert capsys.readouterr().out == "a\ufffd]0;x\ufffdb\n\n"
 
 

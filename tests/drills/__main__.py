@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from longhaul.cli.common import DataPath, Overrides, run_and_leave
+from longhaul.cli.common import DataPath, Overrides, leaving_in_order
 from longhaul.cli.drill import Keep, drill_folder, seconds_in
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
@@ -131,4 +131,5 @@ def replicas(
 
 
 if __name__ == "__main__":
-    run_and_leave(lambda: app(standalone_mode=False))
+    with leaving_in_order():
+        raise typer.Exit(app(standalone_mode=False) or 0)

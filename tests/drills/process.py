@@ -5,7 +5,7 @@ RUN …` with the faults laid into the run's folder, those in numbers too.
 import sys
 from pathlib import Path
 
-from longhaul.cli.main import main
+from longhaul.cli.entry import main
 from longhaul.core.faults import Point, register
 from longhaul.logbook.folder import RunFolder
 from longhaul.run.drill.surroundings import inject_around

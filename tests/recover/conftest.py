@@ -5,9 +5,9 @@ import pytest
 
 from longhaul.config.load import recipe_from_values, with_overrides
 from longhaul.config.recipe import Recipe
-from longhaul.core.records import Decision, Finding, StepRecord
+from longhaul.core.records import Decision, Finding, Safe, StepRecord
 from longhaul.logbook.ledger import LedgerState, fold
-from longhaul.recover.plan import WHO, Plan, Safe, Situation
+from longhaul.recover.plan import WHO, Plan, Situation
 
 BLOCKS = 8
 """Blocks a step; the block of a step's begin is 8 times the steps before."""

@@ -2,7 +2,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longhaul.config.recover import RecoverSection
-from longhaul.recover.plan import Safe, sizes_of
+from longhaul.core.records import Safe
+from longhaul.recover.plan import sizes_of
 from longhaul.recover.remedies import batch_to_skip, range_to_skip, safe_before
 
 LIMITS = RecoverSection()

@@ -7,11 +7,11 @@ from dataclasses import astuple, replace
 import pytest
 
 from longhaul.config.recover import RecoverSection
-from longhaul.core.records import Decision, Event, Finding, StepRecord, from_line, to_line
+from longhaul.core.records import Decision, Event, Finding, Safe, StepRecord, from_line, to_line
 from longhaul.diagnose.diagnosis import Diagnosis
 from longhaul.logbook.ledger import LedgerState, fold
 from longhaul.recover.backtest import replay
-from longhaul.recover.plan import WHO, Safe, sizes_of
+from longhaul.recover.plan import WHO, sizes_of
 from longhaul.recover.policy import LOOK_EVERY_STEPS, Policy
 from longhaul.recover.probation import Course, good_states
 

@@ -1,9 +1,10 @@
 import pytest
 
 from longhaul.config.recover import RecoverSection
+from longhaul.core.records import Safe
 from longhaul.recover.draft import cost_of_rate, price_of
 from longhaul.recover.learning_rate import Rates
-from longhaul.recover.plan import Safe, sizes_of
+from longhaul.recover.plan import sizes_of
 from longhaul.recover.remedies import Remedy
 
 LIMITS = RecoverSection()

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longhaul.recover.plan import Safe
+from longhaul.core.records import Safe
 from longhaul.recover.probation import Course, course_of, good_states
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from longhaul.cli.main import main
+from longhaul.cli.entry import main
 from longhaul.core.faults import Point, register
 
 FROM_STEP = 6

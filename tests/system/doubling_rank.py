@@ -5,7 +5,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from longhaul.cli.common import run_and_leave
+from longhaul.cli.common import leaving_in_order
 from longhaul.model.layers import MLP
 from longhaul.run.preflight.layouts import compare
 from longhaul.train.step import TrainingStep
@@ -25,4 +25,5 @@ def _twice(module: nn.Module, given: object, out: Tensor) -> None:
         out.register_hook(lambda gradient: 2.0 * gradient)
 
 
-run_and_leave(lambda: compare(Path(sys.argv[1]), Path(sys.argv[2]), double_on_rank_1))
+with leaving_in_order():
+    compare(Path(sys.argv[1]), Path(sys.argv[2]), double_on_rank_1)

@@ -9,7 +9,7 @@ import sys
 import time
 from typing import Any
 
-from longhaul.cli.main import main
+from longhaul.cli.entry import main
 from longhaul.core.faults import Point, register
 
 PASS_S = float(sys.argv[1])

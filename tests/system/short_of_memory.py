@@ -8,7 +8,7 @@ SHORT_IN, `evaluation` if it is short there alone.
 import os
 from typing import Any
 
-from longhaul.cli.main import main
+from longhaul.cli.entry import main
 from longhaul.core.faults import Point, register
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from longhaul.cli.common import run_and_leave
+from longhaul.cli.common import leaving_in_order
 from longhaul.core.clocks import FakeClock
 from longhaul.core.files import create_exclusively, fsync_folder, sha256_of, write_bytes
 from longhaul.core.records import Decision
@@ -96,8 +96,8 @@ def test_an_error_without_a_path_says_who_met_with_it(capsys: pytest.CaptureFixt
         with Path("/dev/full").open("wb", buffering=0) as full:
             full.write(b"x")
 
-    with pytest.raises(SystemExit) as left:
-        run_and_leave(write_nowhere)
+    with pytest.raises(SystemExit) as left, leaving_in_order():
+        write_nowhere()
     assert left.value.code == 17
     said = capsys.readouterr().err
     assert said.startswith("longhaul: No space left on device: in write_nowhere, ")

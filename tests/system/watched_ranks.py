@@ -36,7 +36,7 @@ from longhaul.parallel.layout import Layout, Place, find_place
 from longhaul.parallel.parallelize import parallelize
 from longhaul.parallel.world import Ranks, form_world, meet, part
 from longhaul.run.train.follower import carry_out, train_until_ended
-from longhaul.run.train.rank_health import judge
+from longhaul.run.train.rank_health import verdict_of
 from longhaul.supervise.ranks.stragglers import StragglerWatch
 from longhaul.train.coordinator import Follower, RankZero, StopRequests
 from longhaul.train.orders import End
@@ -167,7 +167,7 @@ def lead(trainer: Trainer, comparison: RankComparison) -> dict[str, Any]:
     for record in trainer.steps():
         losses += [record.loss] if hasattr(record, "loss") else []
         for compared in comparison.comparisons():
-            verdict = judge(compared, None)
+            verdict = verdict_of(compared, None)
             verdicts.append([compared.step, compared.what, verdict.kind, verdict.ranks])
         for made, seconds in comparison.paces():
             named += [[made, s.rank, s.slower] for s in watch.observe(made, seconds)]

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from longhaul.core.errors import ExitCode
 from longhaul.core.records import Event
+from longhaul.core.signals import StopRequest
 from longhaul.train import coordinator
 from longhaul.train.coordinator import (
     NO_REQUEST,
@@ -15,6 +17,7 @@ from longhaul.train.coordinator import (
     Follower,
     RankZero,
     StopRequests,
+    stop_requests_of,
 )
 from longhaul.train.orders import End, Evaluate, Order, SaveEvery, Stop
 from longhaul.train.parts import Parts
@@ -94,12 +97,12 @@ def test_a_follower_ends_with_rank_zero_and_not_before(parts_with) -> None:
         assert isinstance(order, End)
         raise Ended(order.exit_code)
 
-    wishes = StopRequests(lambda: NO_REQUEST, lambda _: None)
+    stop_requests = StopRequests(lambda: NO_REQUEST, lambda _: None)
     with pytest.raises(Ended) as ended:
-        Follower(parts_with(Channel(End(16))), wishes, carry_out).end()
+        Follower(parts_with(Channel(End(16))), stop_requests, carry_out).end()
     assert ended.value.exit_code == 16
     with pytest.raises(ValueError, match="went on after its last step"):
-        Follower(parts_with(Channel()), wishes, carry_out).end()
+        Follower(parts_with(Channel()), stop_requests, carry_out).end()
 
 
 def test_one_process_has_nobody_to_order(parts_with) -> None:
@@ -113,3 +116,16 @@ def test_one_process_has_nobody_to_order(parts_with) -> None:
 def test_an_order_arrives_as_it_was_given() -> None:
     order = SaveEvery(7)
     assert pickle.loads(pickle.dumps(order)) == order  # noqa: S301 (as torch's broadcast does)
+
+
+def test_what_any_rank_was_asked_is_asked_of_all_and_the_first_word_stands() -> None:
+    said: list[str] = []
+    stop_request = StopRequest(said.append)
+    stop_requests = stop_requests_of(stop_request)
+    assert stop_requests.own() == NO_REQUEST
+    stop_requests.hear(NO_REQUEST)
+    assert stop_request.exit_code is None
+    stop_requests.hear(int(ExitCode.START_AGAIN))
+    assert stop_request.exit_code == ExitCode.START_AGAIN == stop_requests.own()
+    stop_requests.hear(int(ExitCode.INTERRUPTED))
+    assert stop_request.exit_code == ExitCode.START_AGAIN

@@ -18,10 +18,10 @@ from longhaul.checkpoint.capture import (
     hand_back,
 )
 from longhaul.checkpoint.tensor_file import METADATA_NAME
-from longhaul.checkpoint.write import FACTS_NAME, FACTS_VERSION, read_back
+from longhaul.checkpoint.write import FACTS_VERSION, read_back
 from longhaul.core.errors import LonghaulError
 from longhaul.parallel.control import Control
-from longhaul.store.manifest import Manifest, RefusedCheckpoint, read_json, table, whole
+from longhaul.store.manifest import FACTS_NAME, Manifest, RefusedCheckpoint, read_json, table, whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

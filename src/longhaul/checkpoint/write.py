@@ -26,6 +26,7 @@ from longhaul.logbook.folder import RESERVE_BYTES
 from longhaul.parallel.control import Control, first_does
 from longhaul.store.catalogue import checkpoint_path, commit, partial_path
 from longhaul.store.manifest import (
+    FACTS_NAME,
     FileEntry,
     Manifest,
     RefusedCheckpoint,
@@ -35,7 +36,6 @@ from longhaul.store.manifest import (
 )
 
 Stage = Literal["written", "committed", "verified"]
-FACTS_NAME = "state.json"
 FACTS_VERSION = 1
 
 _DESCRIPTION_BYTES_PER_TENSOR: Bytes = 1024

@@ -81,13 +81,13 @@ def text_only() -> Iterator[None]:
                 setattr(sys, name, streams[name])
 
 
-def console(file: TextIO | None = None, **options: Any) -> Console:
-    """Where tables and trees are printed: its own styles, and nobody else's.
+def print_text_only(context: typer.Context) -> None:
+    """Let no command print what a terminal would obey."""
+    context.with_resource(text_only())
 
-    Args:
-        file: instead of standard output.
-        options: of rich's `Console`.
-    """
+
+def console(file: TextIO | None = None, **options: Any) -> Console:
+    """Where tables and trees are printed: its own styles, and nobody else's."""
     from rich.console import Console, ConsoleOptions
     from rich.segment import Segment
 
@@ -158,11 +158,15 @@ _READ_WITHIN_S: Seconds = 2.0
 """A terminal that is paused, or a pipe nobody reads, does not keep a process from ending."""
 
 
-def run_and_leave(command: Callable[[], object]) -> NoReturn:
-    """Run a command and end the process; a user's mistake never shows a traceback."""
+@contextmanager
+def leaving_in_order() -> Iterator[None]:
+    """End the process with the body; a user's mistake never shows a traceback.
+
+    A body that says nothing of its exit code, by `typer.Exit`, has done what it was asked.
+    """
     sys.excepthook = _print_without_secrets
     try:
-        code = command()
+        yield
     except LonghaulError as error:
         print_error(f"{error.title}: {scrubbed(str(error))}")
         sys.exit(error.exit_code)
@@ -191,7 +195,7 @@ def run_and_leave(command: Callable[[], object]) -> NoReturn:
     finally:
         ignore_notices()
         flush_outputs(_READ_WITHIN_S)
-    _leave(code if isinstance(code, int) else ExitCode.FINISHED)
+    _leave(ExitCode.FINISHED)
 
 
 def _where(error: OSError) -> str:
@@ -220,9 +224,8 @@ def _refused_memory(error: Exception) -> str | None:
 
 
 def _leave(code: int) -> NoReturn:
-    """End the process. Everything of ours is closed by now, but torch would take half a second to
-    take itself apart; a signal that comes while Python does that would show a traceback.
-    """
+    # Everything of ours is closed by now, but torch would take half a second to take itself apart;
+    # a signal that comes while Python does that would show a traceback.
     ignore_notices()
     flush_outputs(_READ_WITHIN_S)
     if code == ExitCode.INTERRUPTED or "torch" in sys.modules:

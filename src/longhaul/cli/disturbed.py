@@ -6,7 +6,7 @@ where it trains as a supervisor, each of its workers.
 import sys
 from pathlib import Path
 
-from longhaul.cli.main import main
+from longhaul.cli.entry import main
 from longhaul.logbook.folder import RunFolder
 from longhaul.run.drill.surroundings import inject_around
 

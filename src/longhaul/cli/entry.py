@@ -1,21 +1,81 @@
-"""Where the `longhaul` command begins: it can be told to stop before it has imported anything.
+"""The `longhaul` command: how it begins, and the table of its commands.
 
-Python ends at once on a scheduler's notice that nobody handles, with a code that no scheduler
-takes for "start me again"; importing the command line takes a quarter of a second.
+It can be told to stop before it has imported anything: Python ends at once on a scheduler's notice
+that nobody handles, with a code that no scheduler takes for "start me again", and importing the
+command line takes a quarter of a second. Torch, rich and DuckDB are imported inside the commands
+that need them, so that help and mistakes answer at once.
 """
 
-import sys
+from __future__ import annotations
 
-from longhaul.core.signals import leave_on_interrupt, leave_on_notices
+import sys
+from typing import TYPE_CHECKING
+
+from longhaul.core.signals import (
+    leave_in_order_on_interrupt,
+    leave_on_interrupt,
+    leave_on_notices,
+)
+
+if TYPE_CHECKING:
+    import typer
 
 _TRAINING = ("train", "worker")
 
 
 def main() -> None:
-    """Run a command."""
+    """Run a command; a user's mistake never shows a traceback."""
     leave_on_interrupt()
     if sys.argv[1:2] and sys.argv[1] in _TRAINING:
         leave_on_notices()
-    from longhaul.cli.main import main as run
+    import typer
 
-    run()
+    from longhaul.cli.common import leaving_in_order
+
+    app = application()
+    leave_in_order_on_interrupt()
+    with leaving_in_order():
+        raise typer.Exit(app(standalone_mode=False) or 0)
+
+
+def application() -> typer.Typer:
+    """All commands."""
+    import typer
+
+    from longhaul.cli import control, data, diagnose, drill, preflight, recipes, runs, train
+    from longhaul.cli.common import print_text_only
+
+    app = typer.Typer(
+        name="longhaul",
+        help="Pretrains language models that finish.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    app.callback()(print_text_only)
+    app.command()(train.train)
+    app.command(hidden=True)(train.worker)
+    app.command("recipes")(recipes.list_recipes)
+    app.add_typer(recipes.app, name="recipe")
+    app.command()(runs.runs)
+    app.command()(runs.log)
+    app.command()(runs.tree)
+    app.command()(runs.diff)
+    app.command()(runs.report)
+    app.command("set")(control.set_setting)
+    app.command()(control.rollback)
+    app.command()(control.fork)
+    app.command()(control.stop)
+    app.command()(control.note)
+    app.command()(control.nodes)
+    app.command()(runs.sample)
+    app.command("eval")(runs.evaluate)
+    app.command()(diagnose.diagnose)
+    app.command()(diagnose.replay)
+    app.command()(preflight.preflight)
+    app.command("preflight-rank", hidden=True)(preflight.preflight_rank)
+    app.add_typer(data.app, name="data")
+    app.command()(drill.drill)
+    app.command()(runs.compact)
+    return app

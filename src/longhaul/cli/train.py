@@ -117,11 +117,12 @@ def train(
 
 def _work(folder: RunFolder) -> None:
     """What a worker's process does: the command `longhaul worker`."""
-    from longhaul.cli.common import run_and_leave
+    from longhaul.cli.common import leaving_in_order
     from longhaul.core.signals import leave_on_interrupt
 
     leave_on_interrupt()  # the lease is the supervisor's; until it trains there is nothing to save
-    run_and_leave(lambda: worker(folder.path))
+    with leaving_in_order():
+        worker(folder.path)
 
 
 def _twin(recipe: str, data: str | None) -> tuple[str, ...]:

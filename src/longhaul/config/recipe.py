@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 from pydantic import Field
 
@@ -176,3 +177,13 @@ def setting_paths(model: type[Section] = Recipe, prefix: str = "") -> Iterator[s
 
 def _is_section(annotation: object) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, Section)
+
+
+def value_at(values: Any, path: str) -> Any:
+    """The value at a dotted path of settings in their JSON form; None if there is none."""
+    for part in path.split("."):
+        try:
+            values = values[int(part)] if isinstance(values, list) else values[part]
+        except (LookupError, TypeError, ValueError):
+            return None
+    return values

@@ -133,3 +133,17 @@ class EventKind(StrEnum):
     """A replica is there again, with a peer's state: `rank`, `peer`, `away_s`."""
     HEALED = "healed"
     """Rank 0 is there again, with a peer's state: `restored` (step), `peer`, `text`."""
+
+
+NODE_EVENTS = frozenset(
+    {
+        EventKind.ATTEMPT_BEGAN,
+        EventKind.NODE_PROBED,
+        EventKind.NODE_REFUSED,
+        EventKind.NODE_ORDERED,
+        EventKind.NODE_AWAITED,
+        EventKind.NODE_DRAINED,
+        EventKind.NODE_SLOW,
+    }
+)
+"""What a supervisor writes of nodes while others train: no sign of them, and no second booked."""

@@ -162,6 +162,21 @@ Record = StepRecord | Finding | Event | Decision
 _TYPES: dict[str, type[Record]] = {t.KIND: t for t in (StepRecord, Finding, Event, Decision)}
 
 
+Where = Literal["memory", "disk", "remote"]
+
+
+@dataclass(frozen=True, slots=True)
+class Safe:
+    """A training state that can be gone back to."""
+
+    step: int
+    """Updates made."""
+    draw: int
+    """First block of data that the next step would read."""
+    where: Where
+    """`remote`: a tier has it, and it must be fetched first."""
+
+
 class RecordError(LonghaulError):
     """A line that is no record: damaged, or written by a newer longhaul."""
 

@@ -53,6 +53,11 @@ class CheckpointHealth:
     """Manifest hash → last health of the checkpoints that were saved before it at this step. A
     slow tier may hold them still, so what was poisoned of them stays poisoned."""
 
+    @property
+    def is_sound(self) -> bool:
+        """Whether the checkpoint was read back, and nothing speaks against it."""
+        return self.health in ("verified", "good")
+
     def of(self, manifest: str) -> Health:
         """Health of the checkpoint of this step with this manifest's hash.
 

@@ -14,13 +14,13 @@ from statistics import fmean, median
 from longhaul.config.diagnose import DiagnoseSection
 from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import STEP_BUCKETS
-from longhaul.core.records import Event, Finding, Record, StepRecord
+from longhaul.core.records import Event, Finding, Record, Safe, StepRecord, Where
 from longhaul.core.units import Seconds
 from longhaul.diagnose.cause import Verdict
 from longhaul.diagnose.diagnosis import Diagnosis
 from longhaul.logbook.ledger import LedgerState
 from longhaul.recover.draft import asks_for_cause, shaped
-from longhaul.recover.plan import Plan, Safe, Situation, Where, sizes_of
+from longhaul.recover.plan import Plan, Situation, sizes_of
 from longhaul.recover.policy import LOOK_EVERY_STEPS, Policy
 from longhaul.recover.probation import Course, good_states
 

@@ -5,10 +5,11 @@ to be done; how long the policy's lengths are in this run, and how much was spen
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from longhaul.config.recipe import Recipe
 from longhaul.config.recover import Action, RecoverSection, Resettable
+from longhaul.core.records import Safe
 from longhaul.core.units import Seconds
 from longhaul.diagnose.cause import Verdict
 from longhaul.logbook.changes import Change
@@ -16,21 +17,6 @@ from longhaul.logbook.ledger import LedgerState, Recovery
 
 WHO: Final = "policy"
 """Who decided, in the ledger. Only what it decided itself counts against its budgets."""
-
-
-Where = Literal["memory", "disk", "remote"]
-
-
-@dataclass(frozen=True, slots=True)
-class Safe:
-    """A training state that can be gone back to."""
-
-    step: int
-    """Updates made."""
-    draw: int
-    """First block of data that the next step would read."""
-    where: Where
-    """`remote`: a tier has it, and it must be fetched first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,13 +132,6 @@ class Plan:
             "failed": list(self.failed),
             "verdict": _in_short(self.verdict) if self.verdict else None,
         }
-
-
-def value_at(values: Any, path: str) -> Any:
-    """What lies at a dotted path of settings in their JSON form."""
-    for part in path.split("."):
-        values = values[int(part)] if isinstance(values, list) else values[part]
-    return values
 
 
 def _in_short(verdict: Verdict) -> dict[str, str]:

@@ -9,8 +9,8 @@ from statistics import median, quantiles
 
 from longhaul.config.recover import SOUND_KINDS
 from longhaul.core.events import EventKind
-from longhaul.core.records import Event, Finding, Record, StepRecord
-from longhaul.recover.plan import Safe, Trouble
+from longhaul.core.records import Event, Finding, Record, Safe, StepRecord
+from longhaul.recover.plan import Trouble
 
 
 @dataclass(frozen=True, slots=True)

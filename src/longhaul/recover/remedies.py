@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from longhaul.config.recover import SOUND_KINDS, Action, FallbackSection, RecoverSection, Resettable
-from longhaul.core.records import Finding
+from longhaul.core.records import Finding, Safe
 from longhaul.logbook.changes import Change
 from longhaul.logbook.ledger import LedgerState
 from longhaul.recover import learning_rate
 from longhaul.recover.learning_rate import asked_value, rates
-from longhaul.recover.plan import Safe, Situation, Sizes, blocks_left
+from longhaul.recover.plan import Situation, Sizes, blocks_left
 
 _SAME_DATA_STEPS = 3
 """Signs this near to each other in the data are signs of the same data."""

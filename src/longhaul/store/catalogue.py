@@ -139,6 +139,18 @@ def catalogue(folder: Path) -> list[Checkpoint]:
     return sorted(found, key=lambda checkpoint: checkpoint.step)
 
 
+def usable(folder: Path, recorded: Mapping[int, CheckpointHealth]) -> list[Checkpoint]:
+    """The checkpoints in `folder` that are neither damaged nor poisoned, lowest step first.
+
+    Args:
+        folder: of a run's checkpoints.
+        recorded: healths from the ledger.
+    """
+    there = catalogue(folder)
+    health = health_now(there, recorded)
+    return [c for c in there if not c.damage and health[c.step] != "poisoned"]
+
+
 def newest_usable(
     checkpoints: Sequence[Checkpoint], health: Mapping[int, str]
 ) -> Iterator[Checkpoint]:

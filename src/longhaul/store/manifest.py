@@ -20,6 +20,8 @@ from longhaul.core.faults import Point, point
 from longhaul.core.files import moved, naming, sha256_of, write_bytes
 from longhaul.core.units import Bytes, Seconds
 
+FACTS_NAME = "state.json"
+"""Of the file that holds everything but tensors."""
 MOST_JSON_BYTES: Bytes = 1 << 28
 """A checkpoint of 100,000 chunks describes itself in about 20 MB."""
 

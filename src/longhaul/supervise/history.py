@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from longhaul.core.clocks import Clock, start_bucket
-from longhaul.core.events import EventKind
+from longhaul.core.events import NODE_EVENTS, EventKind
 from longhaul.core.files import write_json
 from longhaul.core.records import Decision, Event
 from longhaul.core.strict import read_object
@@ -19,22 +19,10 @@ from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.journal import Journal
 from longhaul.logbook.ledger import load_ledger
 from longhaul.logbook.reading import read_journal, read_last
-from longhaul.store.catalogue import catalogue, health_now
+from longhaul.store.catalogue import usable
 from longhaul.supervise.restart import Failure
 
 WHO = "supervisor"
-NODE_EVENTS = frozenset(
-    {
-        EventKind.ATTEMPT_BEGAN,
-        EventKind.NODE_PROBED,
-        EventKind.NODE_REFUSED,
-        EventKind.NODE_ORDERED,
-        EventKind.NODE_AWAITED,
-        EventKind.NODE_DRAINED,
-        EventKind.NODE_SLOW,
-    }
-)
-"""What a supervisor writes of nodes while others train: no sign of them, and no second booked."""
 _BESIDE = NODE_EVENTS | {EventKind.REPLICA_LOST, EventKind.REPLICA_BACK}
 _NEAR_END = 32
 
@@ -58,13 +46,8 @@ def failures(folder: RunFolder) -> list[Failure]:
 
 def usable_checkpoints(folder: RunFolder) -> dict[int, str]:
     """Step → manifest hash of the checkpoints that a restart might go on from."""
-    there = catalogue(folder.checkpoints)
-    health = health_now(there, load_ledger(folder)[0].checkpoint_health)
-    return {
-        checkpoint.step: checkpoint.manifest_sha256
-        for checkpoint in there
-        if health[checkpoint.step] != "poisoned" and not checkpoint.damage
-    }
+    recorded = load_ledger(folder)[0].checkpoint_health
+    return {there.step: there.manifest_sha256 for there in usable(folder.checkpoints, recorded)}
 
 
 def unbooked(folder: RunFolder, attempt: int, began: Seconds, now: Seconds) -> dict[str, Seconds]:

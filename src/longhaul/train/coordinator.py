@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from longhaul.core.errors import LonghaulError
+from longhaul.core.errors import ExitCode, LonghaulError
 from longhaul.core.records import Event, StepRecord
+from longhaul.core.signals import StopRequest
 from longhaul.train.orders import Order
 from longhaul.train.parts import Parts
 from longhaul.train.rank_comparison import RankComparison
@@ -43,6 +44,16 @@ class StopRequests:
     """What this process was asked; `NO_REQUEST` if nothing."""
     hear: Callable[[int], None]
     """Takes what any process was asked."""
+
+
+def stop_requests_of(stop_request: StopRequest) -> StopRequests:
+    """What signals ask of this process, as a number among ranks."""
+
+    def hear(word: int) -> None:
+        if word != NO_REQUEST and stop_request.exit_code is None:
+            stop_request.exit_code = ExitCode(word)
+
+    return StopRequests(lambda: int(stop_request.exit_code or NO_REQUEST), hear)
 
 
 class Coordinator:

@@ -1,12 +1,12 @@
-"""Memory that computing takes, measured on the device at hand.
+"""Memory that computing takes, measured on the device at hand, and the micro-batch that follows.
 
-Enters: a training step that has its weights and optimizer state, and the recipe. Leaves: the
-micro-batch found for `batch.micro_sequences = "auto"`; the training state keeps every byte.
-Never knows: runs, or where the choice is kept.
+The micro-batch for `batch.micro_sequences = "auto"` is found once by passes that leave the training
+state as it is, and halved once after a rank ran out of memory; the ledger keeps it until the recipe
+has its own. Sequences of an evaluation are halved as often as ranks run out in one together.
 """
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,10 +17,13 @@ from torch.utils._pytree import tree_leaves
 
 from longhaul.config.recipe import Recipe
 from longhaul.core.machine import available_memory
+from longhaul.core.records import Event
 from longhaul.core.units import Bytes, short_bytes
+from longhaul.logbook.run_log import RunLog
 from longhaul.parallel.world import Ranks
 from longhaul.train.allocation_errors import TooMuchMeasured, is_out_of_memory
 from longhaul.train.micro_batch import Budget, Found, find_micro_sequences
+from longhaul.train.parts import Parts
 from longhaul.train.step import TrainingStep
 
 # Of the free memory of a GPU: the rest is for the update's own tensors, libraries' workspaces, and
@@ -172,3 +175,117 @@ def _storages(tree: Any) -> dict[int, torch.UntypedStorage]:
     """By identity: torch gives the same object for the same memory while that lives."""
     tensors = (leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
     return {id(storage): storage for storage in (t.untyped_storage() for t in tensors)}
+
+
+Say = Callable[[str], None]
+PATH = "batch.micro_sequences"
+EVALUATION = "evaluation.sequences"
+_WHO = "longhaul"
+"""Signs what was found; a decision of anybody else is left alone."""
+RAN_OUT = "out-of-memory"
+"""Signs what was made smaller because it did not fit."""
+
+
+def settle_micro_batch(recipe: Recipe, run_log: RunLog, parts: Parts, say: Say) -> None:
+    """See to it that the micro-batch in force is a number that fits before the first step is made.
+
+    What was found stays, whatever memory this start finds: another micro-batch gives other bits. A
+    number in the recipe is newer and ends it; `auto` after that takes it up again. Where an earlier
+    attempt ran out of memory, and nothing was decided since, half of what it computed holds.
+
+    Raises:
+        NeedsPerson: not even one sequence fits.
+        TooMuchMeasured: a rank ran out of memory while several measured.
+        LedgerError: the decision could not be written.
+    """
+    _settle(recipe, run_log, parts, say)
+    if parts.ranks is not None:
+        parts.ranks.control.first_number(0)
+
+
+def measure_as_ordered(recipe: Recipe, parts: Parts, ranks: Ranks) -> None:
+    """Measure with rank 0, if it has to; on every other rank.
+
+    Raises:
+        TooMuchMeasured: this rank ran out of memory.
+    """
+    while below := ranks.control.first_number(0):
+        fitting_micro_sequences(parts.step, recipe, ranks, below)
+
+
+def _settle(recipe: Recipe, run_log: RunLog, parts: Parts, say: Say) -> None:
+    _settle_evaluation(recipe, run_log, parts, say)
+    asked, ledger = recipe.batch.micro_sequences, run_log.ledger.state
+    in_force = ledger.override_at(PATH, parts.progress.position.step)
+    if in_force is not None and in_force.who in (_WHO, RAN_OUT):
+        answers_this = in_force.who == RAN_OUT and in_force.old == asked
+        if asked != "auto" and not answers_this:
+            wanted = "the whole batch" if asked is None else asked
+            _decide(run_log, parts, "unset", f"the recipe asks for {wanted} now",
+                    old=in_force.value)  # fmt: skip
+            return
+    if fewer := [event for event in _shortages(run_log, PATH) if event.data["asked"] == asked]:
+        value, reason = _fewest(fewer)
+        _decide(run_log, parts, "set", reason, who=RAN_OUT, value=value, old=asked)
+        say(f"micro-batch: {value} sequences of {_sizes(recipe)} at once; {reason}")
+    elif asked == "auto" and in_force is None:
+        _find(recipe, run_log, parts, say)
+
+
+def _settle_evaluation(recipe: Recipe, run_log: RunLog, parts: Parts, say: Say) -> None:
+    # Where ranks share their passes, one that runs out of memory in an evaluation cannot make its
+    # pass again while the others stand in the middle of it: this attempt evaluates half as many.
+    if fewer := _shortages(run_log, EVALUATION):
+        value, reason = _fewest(fewer)
+        old = recipe.evaluation.sequences
+        _decide(run_log, parts, "set", reason, RAN_OUT, EVALUATION, value=value, old=old)
+        say(f"evaluation: {value} sequences at once; {reason}")
+
+
+def _shortages(run_log: RunLog, path: str) -> list[Event]:
+    """Those that ask this attempt to compute fewer sequences at once."""
+    asking = (event for event in run_log.history.out_of_memory if event.data.get("next"))
+    return [event for event in asking if event.data.get("path", PATH) == path]
+
+
+def _fewest(shortages: Sequence[Event]) -> tuple[int, str]:
+    return min((event.data["next"], str(event.data["message"])) for event in shortages)
+
+
+def _find(recipe: Recipe, run_log: RunLog, parts: Parts, say: Say) -> None:
+    earlier = run_log.ledger.state.withdrawn.get(PATH)
+    who = _WHO
+    if earlier is not None and earlier.who in (_WHO, RAN_OUT):
+        value, reason, who = earlier.value, earlier.reason, earlier.who
+    else:
+        below = _known_too_many(run_log)
+        if parts.ranks is not None:
+            parts.ranks.control.first_number(below)
+        found = fitting_micro_sequences(parts.step, recipe, parts.ranks, below)
+        value, reason = found.sequences, found.reason
+    _decide(run_log, parts, "set", reason, who=who, value=value, old="auto")
+    say(f"micro-batch: {value} sequences of {_sizes(recipe)} at once; {reason}")
+
+
+def _known_too_many(run_log: RunLog) -> int:
+    """Half of what a rank ran out of memory with is tried next, or each size would cost a start."""
+    measured = [event.data.get("measured") for event in run_log.history.out_of_memory]
+    return min((size // 2 + 1 for size in measured if size), default=NO_LIMIT)
+
+
+def _decide(
+    run_log: RunLog,
+    parts: Parts,
+    kind: str,
+    reason: str,
+    who: str = _WHO,
+    path: str = PATH,
+    **data: object,
+) -> None:
+    step = parts.progress.position.step
+    run_log.decide(kind, step, {"path": path, **data}, who=who, reason=reason)
+
+
+def _sizes(recipe: Recipe) -> str:
+    sizes = dict.fromkeys(stage.sequences for stage in recipe.batch_stages())
+    return ", then ".join(map(str, sizes))

@@ -1,7 +1,7 @@
 """Number formats of matrix products: the one in force, and the fastest on the device at hand.
 
-Enters: `[precision]`, a device, the shape of a recipe's products. Leaves: autocast; a format with
-the figures that decided it. Never knows: runs, or where the choice is kept.
+For `precision.compute = "auto"` and `optim.muon.newton_schulz = "auto"` it is measured once, at a
+run's first start, and kept in the ledger.
 
 Shape suffixes: T tokens of a micro-batch, D width of the model, F width inside an MLP.
 """
@@ -10,16 +10,21 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm, linear
 
+from longhaul.config.load import with_overrides
 from longhaul.config.recipe import Recipe
 from longhaul.config.train import PrecisionSection
 from longhaul.core.errors import LonghaulError
+from longhaul.core.events import EventKind
 from longhaul.core.units import Seconds
+from longhaul.logbook.ledger import LedgerState, Override
+from longhaul.logbook.run_log import RunLog
+from longhaul.parallel.device import torch_facts
 
 BUDGET_S: Seconds = 0.25
 """For all formats together, once their kernels are warm."""
@@ -188,3 +193,113 @@ def _wait_for(device: torch.device) -> None:
         torch.cuda.synchronize(device)
     elif device.type == "mps":
         torch.mps.synchronize()
+
+
+Say = Callable[[str], None]
+COMPUTE, TF32, NEWTON_SCHULZ = "precision.compute", "precision.tf32", "optim.muon.newton_schulz"
+_PATHS = (COMPUTE, TF32, NEWTON_SCHULZ)
+_WHO = "longhaul"
+"""Signs what was measured; a decision of anybody else is left alone."""
+_SAME_MACHINE = ("device", "gpu", "cpu_capability")
+"""Facts of torch that tell two kinds of device apart."""
+
+
+def settle_precision(recipe: Recipe, run_log: RunLog, device: torch.device, say: Say) -> Recipe:
+    """See to it that formats are named before anything is built from them.
+
+    What was found at the first start stays on every other machine, which says so if it would
+    choose otherwise: another format gives other bits. A run begun by an earlier longhaul keeps the
+    format it trained in. A format in the recipe is newer and ends the choice; `auto` after that
+    takes it up again. Returned is the recipe with the formats in force.
+
+    Raises:
+        LedgerError: the decision could not be written.
+    """
+    _withdraw(recipe, run_log)
+    measured: Choice | None = None
+    if recipe.precision.compute == "auto" and _in_force(run_log, COMPUTE) is None:
+        measured = _begin(recipe, run_log, device, say)
+    elif recipe.precision.compute == "auto":
+        _compare(recipe, run_log, device, say)
+    muon = recipe.optim.name == "muon" and recipe.optim.muon.newton_schulz == "auto"
+    if muon and not run_log.history.begun and _in_force(run_log, NEWTON_SCHULZ) is None:
+        measured = measured or fastest_format(device, recipe)
+        products = "bf16" if measured.format.compute == "bf16" else "float32"
+        _decide(run_log, NEWTON_SCHULZ, products, measured.reason, "auto")
+    return with_formats(recipe, run_log.ledger.state)
+
+
+def with_formats(recipe: Recipe, ledger: LedgerState) -> Recipe:
+    """A recipe with the formats that were found for it in place of `auto`."""
+    found = {path: ledger.override_at(path, 0) for path in _PATHS}
+    return with_overrides(recipe, {path: item.value for path, item in found.items() if item})
+
+
+def measured_recipe(recipe: Recipe, device: torch.device) -> dict[str, Any]:
+    """Settings that `auto` would be on this device, without a run."""
+    if recipe.precision.compute != "auto":
+        return {}
+    chosen = fastest_format(device, recipe).format
+    return {COMPUTE: chosen.compute} | ({TF32: True} if chosen.tf32 else {})
+
+
+def _begin(recipe: Recipe, run_log: RunLog, device: torch.device, say: Say) -> Choice | None:
+    """Decide what computes from now on; None if nothing had to be measured."""
+    state, last = run_log.ledger.state, run_log.history.last_segment
+    if earlier := state.withdrawn.get(COMPUTE):
+        _decide(run_log, COMPUTE, earlier.value, earlier.reason, "auto")
+        return None
+    before = (last.settings.get("precision") or {}).get("compute") if last else None
+    if before in ("float32", "bf16"):
+        _decide(run_log, COMPUTE, before, f"the run has trained in {before} so far", "auto")
+        say(f"precision: {before}, in which this run has trained so far")
+        return None
+    choice = fastest_format(device, recipe)
+    _decide(run_log, COMPUTE, choice.format.compute, choice.reason, "auto")
+    if choice.format.tf32:
+        _decide(run_log, TF32, True, choice.reason, recipe.precision.tf32)
+    say(f"precision: {choice.format}; {choice.reason}")
+    return choice
+
+
+def _compare(recipe: Recipe, run_log: RunLog, device: torch.device, say: Say) -> None:
+    """Say so if another machine than the last one would have chosen otherwise."""
+    in_force, last = _in_force(run_log, COMPUTE), run_log.history.last_segment
+    if in_force is None or last is None:
+        return
+    before, now = last.fingerprint.get("torch") or {}, torch_facts(device)
+    if all(before.get(name) == now.get(name) for name in _SAME_MACHINE):
+        return
+    choice = fastest_format(device, recipe)
+    if choice.format.compute == in_force.value:
+        return
+    text = (
+        f"this machine would compute in {choice.format} ({choice.reason}); the run keeps "
+        f"{in_force.value}, in which it began"
+    )
+    say(f"precision: {text}")
+    step = run_log.history.steps_made
+    run_log.emit(
+        EventKind.PRECISION_KEPT, step, kept=in_force.value, here=str(choice.format), text=text
+    )
+
+
+def _withdraw(recipe: Recipe, run_log: RunLog) -> None:
+    """Formats that the recipe names itself now are no longer ours to choose."""
+    compute, newton_schulz = recipe.precision.compute, recipe.optim.muon.newton_schulz
+    for path, asked in ((COMPUTE, compute), (TF32, compute), (NEWTON_SCHULZ, newton_schulz)):
+        in_force = _in_force(run_log, path)
+        if asked != "auto" and in_force is not None and in_force.who == _WHO:
+            run_log.decide(
+                "unset", run_log.history.steps_made, {"path": path, "old": in_force.value},
+                who=_WHO, reason=f"the recipe asks for {asked} now",
+            )  # fmt: skip
+
+
+def _in_force(run_log: RunLog, path: str) -> Override | None:
+    return run_log.ledger.state.override_at(path, 0)
+
+
+def _decide(run_log: RunLog, path: str, value: object, reason: str, old: object) -> None:
+    data = {"path": path, "value": value, "old": old}
+    run_log.decide("set", run_log.history.steps_made, data, who=_WHO, reason=reason)

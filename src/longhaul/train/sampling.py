@@ -1,15 +1,15 @@
-"""Text written by a model.
-
-Enters: a model, prompt tokens, and how to draw. Leaves: tokens, one at a time.
-Never knows: tokenizers, runs, or the training generators (it draws from its own).
-"""
+"""Text written by a model, drawn by random generators of its own."""
 
 from collections.abc import Iterator, Sequence
 
 import torch
 
+from longhaul.data.dataset import Dataset
+from longhaul.data.tokenizing import Tokenizer
 from longhaul.model.gpt import GPT
 from longhaul.parallel.world import Ranks
+from longhaul.train.orders import WriteSample
+from longhaul.train.trainer import Trainer
 
 
 def sample_tokens(
@@ -72,6 +72,39 @@ def sample_tokens(
             yield token
     finally:
         model.train(was_training)
+
+
+def write_sample(trainer: Trainer, dataset: Dataset) -> str:
+    """The text that the recipe asks for at the end; empty if it asks for none.
+
+    All ranks write it together: each holds only a part of the model.
+    """
+    settings, step = trainer.settings, trainer.training_step
+    if settings.sample.tokens == 0:
+        return ""
+    trainer.coordinator.order(WriteSample())
+    tokens: list[int] = []
+    for token in sample_tokens(
+        step.model,
+        prompt_tokens(dataset.tokenizer, settings.sample.prompt),
+        most_tokens=settings.sample.tokens,
+        context=settings.model.context,
+        temperature=settings.sample.temperature,
+        top_k=settings.sample.top_k,
+        seed=settings.seed,
+        device=step.device,
+        end_of_text=dataset.tokenizer.end_of_text,
+        ranks=trainer.ranks,
+    ):
+        step.alive()
+        tokens.append(token)
+    return settings.sample.prompt + dataset.tokenizer.decode(tokens)
+
+
+def prompt_tokens(tokenizer: Tokenizer, prompt: str) -> list[int]:
+    """Tokens of a prompt; of an empty one, what stands before every text."""
+    tokens = [int(token) for token in tokenizer.encode(prompt)]
+    return tokens or [tokenizer.end_of_text or 0]
 
 
 def _draw(

@@ -272,7 +272,7 @@ class Trainer:
             with self._parts.time_buckets.track("checkpoint_stall"):
                 self._parts.saver.wait(self._parts.time_buckets.alive)
         for change in self._parts.saver.poll():
-            kind = EventKind.CHECKPOINT_FAILED if change.kind == "failed" else "checkpoint"
+            kind = EventKind.CHECKPOINT_FAILED if change.kind == "failed" else EventKind.CHECKPOINT
             # Without seconds: not every one of these is kept, and what it carried would be lost.
             yield replace(self._event(kind, False, **change.as_data()), step=change.step)
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from longhaul.checkpoint.remote_places import StoreNeeded
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import ExitCode, NeedsPerson, RecipeError, UsageError
 from longhaul.core.output import SilentView
@@ -18,14 +17,15 @@ from longhaul.logbook.ledger import load_ledger
 from longhaul.logbook.reading import read_journal
 from longhaul.logbook.requests import new_request, submit
 from longhaul.logbook.segments import read_segments
-from longhaul.run.train import bring_back, request_handler
+from longhaul.run.train import request_handler
 from longhaul.run.train.control_requests import request_rollback
 from longhaul.run.train.launch import Start, start
-from longhaul.run.train.tiers import Tiers
+from longhaul.store import bring_back
 from longhaul.store.catalogue import catalogue
 from longhaul.store.fetching import find_run_log
 from longhaul.store.remote_log import place_of
 from longhaul.store.store_files import StoreFiles
+from longhaul.store.tiers import StoreNeeded, Tiers
 from longhaul.train.trainer import Trainer
 from small_runs import FEW_HELD_OUT
 
@@ -76,8 +76,8 @@ def keep_in_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have each checkpoint read back, and sent where the store answers, before the next step."""
     saved, offer = Trainer.saved, Tiers.offer
 
-    def offered(self: Tiers, recorded: Any) -> None:
-        offer(self, recorded)
+    def offered(self: Tiers) -> None:
+        offer(self)
         assert all(one.settle(DEADLINE_S) or one.settled for one in self._uploaders), "not sent"
 
     monkeypatch.setattr(Trainer, "saved", lambda self, wait=False: saved(self, wait=True))

@@ -14,7 +14,6 @@ from longhaul.logbook.ledger import load_ledger
 from longhaul.logbook.reading import read_journal
 from longhaul.logbook.run_spec import read_run_spec
 from longhaul.logbook.segments import read_segments
-from longhaul.run.train import micro_batch
 from longhaul.run.train.launch import Start, start
 from longhaul.store.catalogue import catalogue
 from longhaul.train import memory
@@ -37,7 +36,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """What a search finds from now on, one value a search."""
     values: list[int] = []
     search = lambda step, recipe, ranks, below: Found(values.pop(0), "measured 1 GB")  # noqa: E731
-    monkeypatch.setattr(micro_batch, "fitting_micro_sequences", search)
+    monkeypatch.setattr(memory, "fitting_micro_sequences", search)
     return values
 
 

@@ -14,8 +14,8 @@ from longhaul.logbook.ledger import load_ledger
 from longhaul.logbook.reading import read_journal
 from longhaul.logbook.run_spec import read_run_spec
 from longhaul.logbook.segments import read_segments
-from longhaul.run.train import precision
 from longhaul.run.train.launch import Start, start
+from longhaul.train import precision
 from longhaul.train.precision import FLOAT32, Choice, Format
 from small_runs import FEW_HELD_OUT
 

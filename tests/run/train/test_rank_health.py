@@ -12,7 +12,7 @@ from longhaul.core.records import Event, Finding, Record
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.journal import Journal
 from longhaul.parallel.layout import Layout
-from longhaul.run.train.rank_health import RankHealth, judge
+from longhaul.run.train.rank_health import RankHealth, verdict_of
 from longhaul.train.rank_comparison import Compared, SilentCorruption
 
 SLOT = "place 0"
@@ -24,7 +24,8 @@ class RunLog:
     lease = SimpleNamespace(attempt=2)
     segment_name = "1.00"
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.clock = RunFolder(folder), FakeClock()
         self.kept: list[Record] = []
         self.durable: list[Event] = []
 
@@ -78,13 +79,10 @@ def slot(step: int, *losses: float, tolerance: float = 0.0) -> Compared:
 def watch(
     folder: Path, layout: Layout, begin: int = 0
 ) -> tuple[RankHealth, Ranks, RunLog, list[str]]:
-    trainer, run_log, said = Ranks(layout, begin), RunLog(), []
+    trainer, run_log, said = Ranks(layout, begin), RunLog(folder), []
     (folder / "journal").mkdir(exist_ok=True)
-    attempt: Any = SimpleNamespace(
-        run_log=run_log, view=SimpleNamespace(say=said.append), clock=FakeClock(),
-        folder=RunFolder(folder),
-    )  # fmt: skip
-    return RankHealth(attempt, trainer, trainer), trainer, run_log, said  # type: ignore[arg-type]
+    machines: Any = RankHealth(run_log, said.append, trainer, trainer)  # type: ignore[arg-type]
+    return machines, trainer, run_log, said
 
 
 def see(machines: RankHealth, trainer: Ranks, *compared: Compared) -> Event:
@@ -151,21 +149,21 @@ def test_what_an_earlier_attempt_found_sound_still_is(tmp_path: Path) -> None:
 def test_tensor_ranks_of_one_layer_cannot_be_told_apart() -> None:
     # Ranks 2 and 3 compute together, and what one gets wrong the other takes over.
     given = [{f"place {r % 2}": (3.0 if r in (2, 3) else 2.0,)} for r in range(6)]
-    verdict = judge(Compared(5, "slot", tuple(given)), 4)
+    verdict = verdict_of(Compared(5, "slot", tuple(given)), 4)
     assert (verdict.kind, verdict.ranks, verdict.sound_step) == ("odd", (2, 3), 4)
 
 
 def test_weights_are_compared_among_those_that_hold_the_same() -> None:
     given = [{"stage 0, shard 0": "a"}, {"stage 0, shard 1": "b"}] * 3
-    assert judge(Compared(5, "weights", tuple(given)), None).kind == "sound"
+    assert verdict_of(Compared(5, "weights", tuple(given)), None).kind == "sound"
     given[3] = {"stage 0, shard 1": "c"}
-    assert judge(Compared(5, "weights", tuple(given)), None).ranks == (3,)
+    assert verdict_of(Compared(5, "weights", tuple(given)), None).ranks == (3,)
 
 
 def test_where_bits_need_not_be_equal_a_small_difference_is_none() -> None:
-    assert judge(slot(5, 2.0, 2.0001, 2.0, tolerance=1e-3), None).kind == "sound"
-    assert judge(slot(5, 2.0, 2.01, 2.0, tolerance=1e-3), None).ranks == (1,)
-    assert judge(slot(5, 2.0, 2.0001, 2.0), None).ranks == (1,)
+    assert verdict_of(slot(5, 2.0, 2.0001, 2.0, tolerance=1e-3), None).kind == "sound"
+    assert verdict_of(slot(5, 2.0, 2.01, 2.0, tolerance=1e-3), None).ranks == (1,)
+    assert verdict_of(slot(5, 2.0, 2.0001, 2.0), None).ranks == (1,)
 
 
 def test_a_straggler_is_told_to_people_and_to_the_supervisor(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from longhaul.logbook.lease import RunGone
 from longhaul.logbook.ledger import fold_all, load_ledger
 from longhaul.logbook.reading import read_journal
 from longhaul.logbook.requests import new_request, pending, submit
+from longhaul.logbook.run_history import read_run_history
 from longhaul.logbook.segments import read_segments
 from longhaul.run.commands.trained import open_trained
 from longhaul.run.train import request_handler
@@ -29,9 +30,8 @@ from longhaul.run.train.control_requests import (
     request_set,
 )
 from longhaul.run.train.launch import Start, start
-from longhaul.run.train.rollback import Recovery
-from longhaul.run.train.run_history import read_run_history
 from longhaul.store.catalogue import catalogue
+from longhaul.train.rollback import Recovery
 from longhaul.train.trainer import Trainer
 from small_runs import FEW_HELD_OUT
 
@@ -159,8 +159,8 @@ def test_a_rollback_poisons_all_that_was_ever_saved_beyond_it_and_a_tier_may_hol
         for step, word, manifest in words
     )  # fmt: skip
     run_log = SimpleNamespace(folder=room.folder, ledger=SimpleNamespace(state=ledger))
-    tiers = SimpleNamespace(any=True, unpoisoned=lambda recorded: {(5, "kept"), (15, "unknown")})
-    recovery = Recovery(run_log, {}, RealClock(), print, tiers)
+    tiers = SimpleNamespace(any=True, unpoisoned=lambda: {(5, "kept"), (15, "unknown")})
+    recovery = Recovery(run_log, None, {}, print, tiers)
     assert recovery._beyond(6) == [[10, "first"], [10, "second"], [15, "unknown"]]
 
 
@@ -332,6 +332,9 @@ def test_a_checkpoint_that_was_gone_back_behind_is_no_end_of_a_run(room: Room) -
         ("fork", {"at": 5, "set": {"optim.schedule.from_step": 7}}, "7 lies ahead"),
         ("note", {"text": " \n"}, "without a word"),
         ("fork", {"at": 5, "set": 7}, "makes no sense"),
+        ("rollback", {}, "makes no sense (to: "),
+        ("skip", {"begin": 5}, "makes no sense (end: "),
+        ("dance", {}, "knows no such request"),
     ],
 )
 def test_a_bad_request_is_refused_with_the_reason_and_changes_nothing(
@@ -344,6 +347,19 @@ def test_a_bad_request_is_refused_with_the_reason_and_changes_nothing(
     assert [r.step for r in room.steps()] == list(range(1, 11))
     assert len(read_segments(room.folder)) == 1
     assert not pending(room.folder)
+
+
+@pytest.mark.parametrize("error", [TypeError, ValueError, KeyError])
+def test_a_mistake_within_an_action_is_no_refusal(
+    room: Room, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    def mistaken(*_: Any, **__: Any) -> None:
+        raise error("in our own code")
+
+    monkeypatch.setattr(Recovery, "carry_out", mistaken)
+    with pytest.raises(error, match="in our own code"):
+        room.train(10, at={8: room.ask("rollback", to=5)})
+    assert not room.events("request-refused")
 
 
 def test_a_fork_opens_the_next_major_with_its_settings_and_resets(room: Room) -> None:

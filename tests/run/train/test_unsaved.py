@@ -10,9 +10,9 @@ from longhaul.core.output import SilentView
 from longhaul.core.records import Event, StepRecord
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal
-from longhaul.run.train import checkpoint_manager
 from longhaul.run.train.launch import Start, start
 from longhaul.store.catalogue import catalogue
+from longhaul.train import checkpoint_manager
 from small_runs import FEW_HELD_OUT
 
 TINY = (

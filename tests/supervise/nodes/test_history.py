@@ -6,7 +6,7 @@ from longhaul.core.clocks import FakeClock
 from longhaul.core.records import Event
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.journal import Journal
-from longhaul.run.train.run_history import read_run_history
+from longhaul.logbook.run_history import read_run_history
 from longhaul.supervise.history import Chronicle, unbooked
 from longhaul.supervise.nodes.history import left_out, node_events, node_failures, spans
 

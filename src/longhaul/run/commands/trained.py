@@ -23,11 +23,10 @@ from longhaul.model.compiling import refuse_without_compiler
 from longhaul.model.gpt import GPT
 from longhaul.parallel.device import own_device, settle_torch
 from longhaul.run.train.build import build_model
-from longhaul.run.train.finish import prompt_tokens
 from longhaul.store.catalogue import Checkpoint, catalogue, health_now, newest_usable
 from longhaul.store.manifest import RefusedCheckpoint
 from longhaul.train.evaluation import Evaluation, evaluate
-from longhaul.train.sampling import sample_tokens
+from longhaul.train.sampling import prompt_tokens, sample_tokens
 from longhaul.train.state import ModelState
 
 _ANGLE_BYTES = 24

@@ -16,6 +16,7 @@ from longhaul.diagnose.cause import (
 )
 from longhaul.diagnose.signs import Series, Symptom, symptom_of
 from longhaul.logbook.folder import open_run
+from longhaul.logbook.run_log import NUMBERS_COME_FROM
 from longhaul.parallel.device import own_device, torch_facts
 from longhaul.run.diagnose.bundle import Bundle, save_bundle, with_rate
 from longhaul.run.diagnose.recorded import Recorded
@@ -28,7 +29,6 @@ from longhaul.run.diagnose.search import (
     rounding_of,
     skip,
 )
-from longhaul.run.train.restarted import NUMBERS_COME_FROM
 
 LEAD_STEPS = 16
 """Steps before the first sign that the rungs with other data and lower rates set out from."""

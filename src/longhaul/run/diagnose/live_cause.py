@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from longhaul.core.events import EventKind
-from longhaul.core.records import StepRecord
+from longhaul.core.records import Safe, StepRecord
 from longhaul.diagnose.cause import Verdict
 from longhaul.diagnose.signs import Series, Symptom, symptom_of, symptom_since
-from longhaul.recover.plan import Plan, Safe
+from longhaul.logbook.run_log import RunLog
+from longhaul.recover.plan import Plan
 from longhaul.run.diagnose.live_search import NoReplay, Question, look_into, unknown
 from longhaul.run.diagnose.recorded import figures_of
 from longhaul.run.diagnose.search import symptom_in_words
-from longhaul.run.train.run_log import RunLog
 from longhaul.train.orders import Order
 from longhaul.train.trainer import Trainer
 

@@ -19,13 +19,13 @@ from longhaul.checkpoint.capture import Stateful, StateMismatch
 from longhaul.checkpoint.loader import read_facts, restore
 from longhaul.checkpoint.snapshots import DamagedSnapshot
 from longhaul.config.recipe import Recipe
-from longhaul.core.records import StepRecord
+from longhaul.core.records import Safe, StepRecord
 from longhaul.data.batches import BatchRequest
 from longhaul.diagnose.cause import SAME_BITS, Ladder, Verdict, apart, decide, reproduced
 from longhaul.diagnose.signs import Series, Symptom, working_rate
 from longhaul.logbook.ledger import LedgerState
 from longhaul.parallel.control import Control, first_does
-from longhaul.recover.plan import Safe, sizes_of
+from longhaul.recover.plan import sizes_of
 from longhaul.run.diagnose.bundle import Bundle, StepInput, given_to, with_rate
 from longhaul.run.diagnose.recorded import figures_of
 from longhaul.run.diagnose.replays import Replayer

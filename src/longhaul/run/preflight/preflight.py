@@ -193,7 +193,7 @@ def _preflight_context(typed: Preflight, room: Path) -> PreflightContext:
 def _formats_here(recipe: Recipe) -> tuple[str, ...]:
     """What `precision.compute = "auto"` is on this machine, as options."""
     from longhaul.parallel.device import own_device
-    from longhaul.run.train.precision import measured_recipe
+    from longhaul.train.precision import measured_recipe
 
     found = measured_recipe(recipe, own_device(recipe.machine.device))
     return tuple(f"{path}={json.dumps(value)}" for path, value in found.items())

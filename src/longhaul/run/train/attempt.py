@@ -1,18 +1,12 @@
-"""What every stage of one attempt needs to know.
-
-Enters and leaves: one frozen value. Never knows: how it is used.
-"""
+"""What every stage of one attempt needs to know."""
 
 from dataclasses import dataclass
 
 from longhaul.config.recipe import Recipe
-from longhaul.core.clocks import Clock
 from longhaul.core.output import View
 from longhaul.data.verification import Verification
-from longhaul.logbook.folder import RunFolder
-from longhaul.run.train.run_history import RunHistory
-from longhaul.run.train.run_log import RunLog
-from longhaul.run.train.tiers import Tiers
+from longhaul.logbook.run_log import RunLog
+from longhaul.store.tiers import Tiers
 from longhaul.supervise.ranks.progress import ProgressFile
 
 
@@ -20,16 +14,13 @@ from longhaul.supervise.ranks.progress import ProgressFile
 class Attempt:
     """What every stage of one attempt needs to know."""
 
-    folder: RunFolder
     recipe: Recipe
     """As asked for; the ledger is put on top of it by the trainer."""
-    history: RunHistory
     run_log: RunLog
     view: View
-    clock: Clock
+    tiers: Tiers
+    """Where else its checkpoints are."""
     progress: ProgressFile | None = None
     """Where this process says at which step it is; None: nobody watches."""
-    tiers: Tiers | None = None
-    """Where else its checkpoints are; None: nowhere."""
     verification: Verification | None = None
     """Of its prepared text, beside training; None: nobody compares it."""

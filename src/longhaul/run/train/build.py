@@ -1,12 +1,8 @@
-"""Building what a trainer works with, on the device of one process.
-
-Enters: a site, prepared text, a device. Leaves: the trainer's parts, weights fresh.
-Never knows: checkpoints; they are restored into the parts afterwards.
-"""
+"""Building what a trainer works with on the device of one process, weights fresh."""
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -76,18 +72,18 @@ class Site:
 def site_of(attempt: Attempt, ranks: Ranks | None = None) -> Site:
     """Where the holder of the lease builds."""
     run_log = attempt.run_log
-    site = Site(
+    return Site(
         attempt.recipe,
-        attempt.history.ledger,
+        run_log.history.ledger,
         run_log.folder.checkpoints,
         run_log.lease.attempt,
         run_log.lease.is_ours,
         run_log.time,
-        attempt.clock,
+        run_log.clock,
         attempt.view,
         ranks,
+        attempt.tiers.make_room,
     )
-    return site if attempt.tiers is None else replace(site, make_room=attempt.tiers.make_room)
 
 
 def build_parts(site: Site, dataset: Dataset, device: torch.device) -> Parts:
@@ -181,20 +177,12 @@ def _say_what_was_built(
         f"model: {short_count(size.total)} parameters, {short_count(size.non_embedding)} outside "
         f"embeddings, on {device.type} in {recipe.precision.compute}{many}"
     )
-    view.table(
-        "optimizer groups",
-        ("role", "tensors", "parameters", "lr", "decay"),
-        [
-            (
-                row.role,
-                str(row.tensors),
-                f"{row.parameters:,}",
-                f"{row.learning_rate:g}",
-                f"{row.weight_decay:g}",
-            )
-            for row in groups
-        ],
-    )
+    columns = ("role", "tensors", "parameters", "lr", "decay")
+    rows = [
+        (row.role, str(row.tensors), f"{row.parameters:,}", f"{row.learning_rate:g}",
+         f"{row.weight_decay:g}") for row in groups
+    ]  # fmt: skip
+    view.table("optimizer groups", columns, rows)
 
 
 def _snapshots(site: Site, world: World | None, device: torch.device) -> SnapshotRing:
@@ -210,13 +198,7 @@ def _snapshots(site: Site, world: World | None, device: torch.device) -> Snapsho
 
 
 def _snapshot_budget(recipe: Recipe, world: World | None, taken: Bytes) -> Bytes:
-    """Bytes of the host's memory for this process's snapshots of the training state.
-
-    Args:
-        recipe: as asked for.
-        world: of all processes; None for one.
-        taken: by its snapshots already.
-    """
+    """Bytes of the host's memory for this process's snapshots, which take `taken` already."""
     processes = world.local_size if world else 1
     asked = recipe.checkpoint.snapshot_mb
     if asked is not None:

@@ -1,7 +1,6 @@
 """Asking something of a run: `longhaul set`, `rollback`, `fork`, `stop`, `note`.
 
-Enters: a run's name and what is wanted. Leaves: a request in the run's folder, and the answer
-the run gave, if one trains it now. Never knows: how requests are granted.
+A request is laid into the run's folder; the answer is read in its journal, if one trains it now.
 """
 
 import time
@@ -10,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from longhaul.config.load import parse_override, with_overrides
-from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import UsageError
 from longhaul.core.events import EventKind
@@ -18,39 +16,28 @@ from longhaul.core.records import Decision, Event
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder, open_run
 from longhaul.logbook.lease import live_holder, user_name
+from longhaul.logbook.ledger import CheckpointHealth
 from longhaul.logbook.reading import read_journal
+from longhaul.logbook.request_rules import changed_recipe, refuse_resets
 from longhaul.logbook.requests import new_request, submit
+from longhaul.logbook.run_history import read_run_history
 from longhaul.logbook.run_spec import has_run_spec, read_run_spec
-from longhaul.run.train.request_rules import (
-    refuse_resets,
-    refuse_senseless,
-    refuse_undone,
-    refuse_unless_live,
-)
-from longhaul.run.train.run_history import read_run_history
-from longhaul.store.catalogue import catalogue, health_now
+from longhaul.store.catalogue import usable
 
 _LOOK_EVERY_S: Seconds = 0.1
 
 
 def request_set(
-    run: str,
-    runs: Path,
-    change: str,
-    reason: str,
-    wait_s: Seconds,
-    from_step: int = 0,
-    force: bool = False,
+    run: str, runs: Path, change: str, reason: str, wait_s: Seconds, force: bool = False
 ) -> str:
     """Ask for one setting to change; the answer in words.
 
     Args:
-        run: name or path.
+        run: name or path, as in the functions below.
         runs: folder of runs that are named.
         change: `path=value`.
         reason: a sentence for the logbook.
-        wait_s: seconds to wait for the answer.
-        from_step: step count from which it holds; 0 at once.
+        wait_s: for the answer.
         force: ask for a value that looks like a slip of the pen.
 
     Raises:
@@ -59,17 +46,11 @@ def request_set(
     """
     folder = open_run(run, runs)
     path, value = parse_override(change)
-    refuse_unless_live([path])
-    before, made = _effective(folder)
-    after = with_overrides(before, {path: value}, {path: change})
-    refuse_senseless(before, after, max(made, from_step), force=force)
-    refuse_undone(read_run_history(folder).ledger, {path: value}, force=force)
-    data = {"path": path, "value": value, "from_step": from_step, "force": force}
-    answer = _ask(folder, "set", data, reason, wait_s)
+    made = read_run_history(folder).steps_made
+    _refuse_change(folder, {path: value}, {path: change}, made, force)
+    answer = _request(folder, "set", {"path": path, "value": value, "force": force}, reason, wait_s)
     if answer is None:
         return f"asked: {path} = {value!r}; it holds from the run's next start on"
-    if answer.step < from_step:
-        return f"decided at step {answer.step}: {path} = {value!r} from step {from_step} on"
     return f"step {answer.step}: {path} {answer.data.get('old')!r} → {value!r}"
 
 
@@ -80,15 +61,14 @@ def request_rollback(run: str, runs: Path, to_step: int, reason: str, wait_s: Se
         UsageError: the run refused, or has not come so far.
     """
     folder = open_run(run, runs)
-    _refuse_beyond(folder, to_step)
-    if (states := _states_at_rest(folder)) is not None:
-        if to_step >= states[-1]:
-            raise UsageError(
-                f"step {to_step}: run {folder.name} goes on from step {states[-1]}; "
-                "nothing to go back to"
-            )
-        _refuse_unkept(folder, to_step, states)
-    answer = _ask(folder, "rollback", {"to": to_step}, reason, wait_s)
+    states = _states_at_rest(folder, to_step)
+    if states and to_step >= states[-1]:
+        raise UsageError(
+            f"step {to_step}: run {folder.name} goes on from step {states[-1]}; "
+            "nothing to go back to"
+        )
+    _refuse_unkept(folder, to_step, states)
+    answer = _request(folder, "rollback", {"to": to_step}, reason, wait_s)
     if answer is None:
         return f"asked: back to step {to_step}; the run goes back when it is next started"
     return f"step {answer.step}: {_went_back(answer)}"
@@ -111,27 +91,24 @@ def request_fork(
         UsageError: the run refused, or has not come so far.
     """
     folder = open_run(run, runs)
-    _refuse_beyond(folder, at_step)
+    states = _states_at_rest(folder, at_step)
     refuse_resets(resets)
-    if (states := _states_at_rest(folder)) is not None:
-        if at_step > states[-1]:
-            raise UsageError(
-                f"step {at_step}: its newest checkpoint is of step {states[-1]}",
-                f"fork there: --at {states[-1]}",
-            )
-        _refuse_unkept(folder, at_step, states)
+    if states and at_step > states[-1]:
+        raise UsageError(
+            f"step {at_step}: its newest checkpoint is of step {states[-1]}",
+            f"fork there: --at {states[-1]}",
+        )
+    _refuse_unkept(folder, at_step, states)
     changed: dict[str, Any] = {}
-    for path, value in map(parse_override, changes):
+    typed: dict[str, str] = {}
+    for change in changes:
+        path, value = parse_override(change)
         if path in changed:
             raise UsageError(f"--set {path}: given twice", "give it once")
-        changed[path] = value
-    refuse_unless_live(changed)
-    typed = {parse_override(change)[0]: f"--set {change}" for change in changes}
-    before, _ = _effective(folder)
-    refuse_senseless(before, with_overrides(before, changed, typed), at_step, force=force)
-    refuse_undone(read_run_history(folder).ledger, changed, force=force)
+        changed[path], typed[path] = value, f"--set {change}"
+    _refuse_change(folder, changed, typed, at_step, force)
     data = {"at": at_step, "set": changed, "reset": list(resets), "force": force}
-    answer = _ask(folder, "fork", data, reason, wait_s)
+    answer = _request(folder, "fork", data, reason, wait_s)
     if answer is None:
         return f"asked: a fork at step {at_step}; it is made when the run is next started"
     also = [f"{path} = {value!r}" for path, value in answer.data.get("set", {}).items()]
@@ -144,51 +121,47 @@ def _went_back(answer: Decision | Event) -> str:
     return f"back to step {rollback['to']}" if rollback else "going on from there"
 
 
-def _refuse_beyond(folder: RunFolder, step: int) -> None:
-    made = read_run_history(folder).steps_made
-    if not 0 <= step <= made:
-        raise UsageError(f"step {step}: run {folder.name} has made steps up to {made}")
-
-
-def _states_at_rest(folder: RunFolder) -> list[int] | None:
+def _states_at_rest(folder: RunFolder, step: int) -> list[int]:
     """Steps of the states a resting run can go back to, rising; the last is where it goes on
-    from. None while it trains: then it keeps some in memory, and answers itself.
+    from. Empty while it trains: then it keeps some in memory, and answers itself.
+
+    Raises:
+        UsageError: the run has not come to `step`.
     """
+    history = read_run_history(folder)
+    if not 0 <= step <= history.steps_made:
+        raise UsageError(
+            f"step {step}: run {folder.name} has made steps up to {history.steps_made}"
+        )
     if live_holder(folder, RealClock()) is not None:
-        return None
-    there = catalogue(folder.checkpoints)
-    health = health_now(there, read_run_history(folder).ledger.checkpoint_health)
-    sound = {c.step for c in there if not c.damage and health[c.step] != "poisoned"}
-    return sorted(sound | _kept_elsewhere(folder)) or [0]
+        return []
+    recorded = history.ledger.checkpoint_health
+    sound = {checkpoint.step for checkpoint in usable(folder.checkpoints, recorded)}
+    return sorted(sound | _kept_elsewhere(folder, recorded)) or [0]
 
 
-def _kept_elsewhere(folder: RunFolder) -> set[int]:
+def _kept_elsewhere(folder: RunFolder, recorded: Mapping[int, CheckpointHealth]) -> set[int]:
     """Steps of the sound checkpoints that a remote tier has, as far as the journal knows."""
     if not (has_run_spec(folder) and read_run_spec(folder).settings().checkpoint.remote):
         return set()
     there: dict[tuple[str, str], int] = {}
     for record in read_journal(folder, steps=False):
-        if isinstance(record, Event) and record.kind in (
-            EventKind.UPLOADED,
-            EventKind.REMOTE_REMOVED,
-        ):
-            key = str(record.data.get("tier")), str(record.data.get("manifest"))
-            if record.kind == EventKind.UPLOADED:
-                there[key] = record.step
-            else:
-                there.pop(key, None)
-    recorded = read_run_history(folder).ledger.checkpoint_health
+        if not isinstance(record, Event):
+            continue
+        key = str(record.data.get("tier")), str(record.data.get("manifest"))
+        if record.kind == EventKind.UPLOADED:
+            there[key] = record.step
+        elif record.kind == EventKind.REMOTE_REMOVED:
+            there.pop(key, None)
     return {
         step
         for (_, manifest), step in there.items()
-        if (known := recorded.get(step)) is not None
-        and known.manifest == manifest
-        and known.health in ("verified", "good")
+        if (known := recorded.get(step)) and known.is_sound and known.manifest == manifest
     }
 
 
 def _refuse_unkept(folder: RunFolder, step: int, states: Sequence[int]) -> None:
-    if step < states[0]:
+    if states and step < states[0]:
         kept = ", ".join(map(str, states))
         raise UsageError(
             f"step {step}: run {folder.name} has no state of that step or before left",
@@ -196,11 +169,17 @@ def _refuse_unkept(folder: RunFolder, step: int, states: Sequence[int]) -> None:
         )
 
 
-def _effective(folder: RunFolder) -> tuple[Recipe, int]:
-    """Settings in force, and how many steps were made."""
+def _refuse_change(
+    folder: RunFolder,
+    changed: Mapping[str, Any],
+    typed: Mapping[str, str],
+    step: int,
+    force: bool,
+) -> None:
     history = read_run_history(folder)
     overrides = history.ledger.overrides_at(history.steps_made)
-    return with_overrides(read_run_spec(folder).settings(), overrides), history.steps_made
+    before = with_overrides(read_run_spec(folder).settings(), overrides)
+    changed_recipe(before, changed, typed, history.ledger, step, force=force)
 
 
 def request_stop(run: str, runs: Path, reason: str, wait_s: Seconds) -> str:
@@ -209,7 +188,7 @@ def request_stop(run: str, runs: Path, reason: str, wait_s: Seconds) -> str:
     holder = live_holder(folder, RealClock())
     if holder is None:
         return f"run {folder.name} is not being trained; nothing to stop"
-    answer = _ask(folder, "stop", {}, reason, wait_s)
+    answer = _request(folder, "stop", {}, reason, wait_s)
     deadline = time.monotonic() + wait_s
     while time.monotonic() < deadline:
         if live_holder(folder, RealClock()) is None:
@@ -227,18 +206,14 @@ def request_note(run: str, runs: Path, text: str, wait_s: Seconds) -> str:
     """
     if not text.strip():
         raise UsageError("a note without a word says nothing", "write it in quotes")
-    answer = _ask(open_run(run, runs), "note", {"text": text}, "", wait_s)
+    answer = _request(open_run(run, runs), "note", {"text": text}, "", wait_s)
     return f"noted at step {answer.step}" if answer else "asked; noted at the run's next start"
 
 
-def _ask(
+def _request(
     folder: RunFolder, kind: str, data: Mapping[str, Any], reason: str, wait_s: Seconds
 ) -> Decision | Event | None:
-    """Submit a request and wait for its answer; None if nobody trains the run.
-
-    Raises:
-        UsageError: the run refused, or does not answer although somebody trains it.
-    """
+    """Submit a request and wait for its answer; None if nobody trains the run."""
     clock = RealClock()
     request = new_request(kind, data, who=user_name(), reason=reason, clock=clock, folder=folder)
     submit(folder, request)

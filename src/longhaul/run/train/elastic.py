@@ -8,6 +8,7 @@ from functools import partial
 
 import torch
 
+from longhaul.checkpoint.shared_memory_snapshot import Origin
 from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import RealClock, TimeBuckets
 from longhaul.core.errors import ExitCode, RecipeError
@@ -25,12 +26,10 @@ from longhaul.model.device import claim, queues
 from longhaul.parallel.control import Control
 from longhaul.parallel.device import choose_device, own_device, settle_torch, threads_before
 from longhaul.parallel.layout import find_place
+from longhaul.parallel.rendezvous import form_ranks
 from longhaul.parallel.world import meet, part
 from longhaul.run.train.attempt import Attempt
 from longhaul.run.train.build import Site, build_parts
-from longhaul.run.train.precision import with_formats
-from longhaul.run.train.rendezvous import form_ranks
-from longhaul.run.train.shared_memory_snapshot import Origin
 from longhaul.supervise.elastic import LIGHTHOUSE, REPLICA, leader_is_there
 from longhaul.supervise.history import write_peer_recovery
 from longhaul.supervise.pipes import hold_on
@@ -38,6 +37,7 @@ from longhaul.supervise.ranks.progress import ProgressFile, progress_path
 from longhaul.train.coordinator import Coordinator
 from longhaul.train.elastic import Companion, ElasticStep, LeadingReplica, Outrun, Place
 from longhaul.train.parts import Identity, Parts
+from longhaul.train.precision import with_formats
 from longhaul.train.trainer import Trainer
 
 _LOOK_EVERY_S = 0.1
@@ -48,11 +48,6 @@ def join_as_leader(
 ) -> tuple[Origin, list[StepRecord]]:
     """Take the leader's place among the replicas, if this process is one.
 
-    Args:
-        attempt: of the leader.
-        parts: as they were restored.
-        origin: from where.
-
     Returns:
         Where this attempt goes on from, and the records of steps that the others have made and
         that the journal lacks.
@@ -61,10 +56,10 @@ def join_as_leader(
         return origin, []
     place = _place(parts, 0, attempt.recipe)
     healed = place.join()
-    leader_is_there(attempt.folder).touch()
+    leader_is_there(attempt.run_log.folder).touch()
     if not healed:
         return origin, []
-    step, since = parts.progress.position.step, attempt.history.steps_made
+    step, since = parts.progress.position.step, attempt.run_log.history.steps_made
     missed = place.missed(since)
     text = f"the others have come to step {step} meanwhile: replica {place.peer} gave its state"
     if len(missed) < step - since:
@@ -81,12 +76,7 @@ def join_within_leader(parts: Parts, recipe: Recipe) -> None:
 
 
 def among_replicas(parts: Parts, within: Coordinator) -> Coordinator:
-    """The leader's coordinator, if it has joined others.
-
-    Args:
-        parts: of one of its processes.
-        within: coordinates those of this replica.
-    """
+    """The leader's coordinator if it has joined others; `within` coordinates its own processes."""
     place = parts.step.place if isinstance(parts.step, ElasticStep) else None
     return within if place is None else LeadingReplica(place, within)
 

@@ -9,13 +9,10 @@ from longhaul.core.output import time_rows
 from longhaul.core.records import Event
 from longhaul.core.units import loss_in_words, short_count, short_seconds
 from longhaul.data.dataset import Dataset
-from longhaul.data.tokenizing import Tokenizer
 from longhaul.logbook.reading import read_journal
 from longhaul.run.train.attempt import Attempt
 from longhaul.run.train.loop import TrainingLoop
-from longhaul.train.orders import WriteSample
-from longhaul.train.sampling import sample_tokens
-from longhaul.train.trainer import Trainer
+from longhaul.train.sampling import write_sample
 
 
 def finish(attempt: Attempt, loop: TrainingLoop, dataset: Dataset) -> ExitCode:
@@ -54,7 +51,7 @@ def finish(attempt: Attempt, loop: TrainingLoop, dataset: Dataset) -> ExitCode:
     view.say(
         f"finished{limit}: {position.step:,} steps, {short_count(position.tokens)} tokens, "
         f"validation loss {loss_in_words(loss['loss'], loss['bits_per_byte'])}\n"
-        f"run: {attempt.folder.path}"
+        f"run: {attempt.run_log.folder.path}"
     )
     return ExitCode.FINISHED
 
@@ -68,90 +65,37 @@ def end_unfinished(attempt: Attempt, loop: TrainingLoop) -> ExitCode:
     loop.checkpoint_manager.refuse_if_gone(after_s=0.0)
     attempt.view.say(
         f"{reason}: saved at step {step}\n"
-        f"  → `longhaul train {attempt.folder.path}` goes on from there"
+        f"  → `longhaul train {attempt.run_log.folder.path}` goes on from there"
     )
     return code
 
 
-def write_sample(trainer: Trainer, dataset: Dataset) -> str:
-    """The text that the recipe asks for at the end; empty if it asks for none.
-
-    All ranks write it together: each holds only a part of the model.
-
-    Args:
-        trainer: of this rank.
-        dataset: whose tokenizer the model was trained with.
-    """
-    settings, step = trainer.settings, trainer.training_step
-    if settings.sample.tokens == 0:
-        return ""
-    trainer.coordinator.order(WriteSample())
-    tokens: list[int] = []
-    for token in sample_tokens(
-        step.model,
-        prompt_tokens(dataset.tokenizer, settings.sample.prompt),
-        most_tokens=settings.sample.tokens,
-        context=settings.model.context,
-        temperature=settings.sample.temperature,
-        top_k=settings.sample.top_k,
-        seed=settings.seed,
-        device=step.device,
-        end_of_text=dataset.tokenizer.end_of_text,
-        ranks=trainer.ranks,
-    ):
-        step.alive()
-        tokens.append(token)
-    return settings.sample.prompt + dataset.tokenizer.decode(tokens)
-
-
-def prompt_tokens(tokenizer: Tokenizer, prompt: str) -> list[int]:
-    """Tokens of a prompt; of an empty one, what stands before every text."""
-    tokens = [int(token) for token in tokenizer.encode(prompt)]
-    return tokens or [tokenizer.end_of_text or 0]
-
-
-def _refuse_unsaved(saved_step: int | None, step: int, folder: str, why: str = "") -> None:
-    """The end of a run that is not on disk is no end.
-
-    Args:
-        saved_step: newest step whose checkpoint was read back; None if there is none.
-        step: that training has reached.
-        folder: of the checkpoints.
-        why: what the save has failed of; empty if that is not known.
+def _save(loop: TrainingLoop) -> None:
+    """Make sure that where training stands is on disk; an end that is not is none.
 
     Raises:
-        NeedsPerson: the last checkpoint could not be saved.
+        NeedsPerson: it could not be saved.
     """
-    if saved_step != step:
-        raise NeedsPerson(
-            f"training reached step {step}, but its checkpoint could not be saved in {folder}"
-            + (f": {why}" if why else ""),
-            "mend that, or free space there, and start the same command again; "
-            + (f"it goes on from step {saved_step}" if saved_step else "it starts from step 0"),
-        )
-
-
-def _save(loop: TrainingLoop) -> None:
-    """Make sure that where training stands is on disk."""
-    trainer = loop.trainer
+    trainer, checkpoints = loop.trainer, loop.checkpoint_manager
     step = trainer.position.step
-    loop.checkpoint_manager.refuse_if_gone(after_s=0.0)
+    checkpoints.refuse_if_gone(after_s=0.0)
     loop.keep(trainer.saved(wait=True))
-    if loop.checkpoint_manager.saved_step != step:
+    if checkpoints.saved_step != step:
         loop.keep(trainer.save())
         loop.keep(trainer.saved(wait=True))
-        checkpoint_manager = loop.checkpoint_manager
-        _refuse_unsaved(
-            checkpoint_manager.saved_step,
-            step,
-            str(checkpoint_manager.folder),
-            checkpoint_manager.failed_of,
+    if (saved := checkpoints.saved_step) != step:
+        why = f": {checkpoints.failed_of}" if checkpoints.failed_of else ""
+        raise NeedsPerson(
+            f"training reached step {step}, but its checkpoint could not be saved in "
+            f"{checkpoints.folder}{why}",
+            "mend that, or free space there, and start the same command again; "
+            + (f"it goes on from step {saved}" if saved else "it starts from step 0"),
         )
-    loop.checkpoint_manager.prune()
+    checkpoints.prune()
 
 
 def _say_where_time_went(attempt: Attempt) -> None:
-    spent = time_spent(read_journal(attempt.folder))
+    spent = time_spent(read_journal(attempt.run_log.folder))
     attempt.view.table("where the time went", ("", "seconds", "share"), time_rows(spent))
     attempt.view.say(
         f"goodput {goodput(spent):.1%} of {short_seconds(sum(spent.values()))}, all attempts"

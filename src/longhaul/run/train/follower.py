@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import assert_never
 
+from longhaul.checkpoint.restore import restore_as_ordered
+from longhaul.checkpoint.shared_memory_snapshot import restore_shared_as_ordered
 from longhaul.checkpoint.snapshots import DamagedSnapshot
 from longhaul.core.clocks import RealClock, TimeBuckets, process_start
 from longhaul.core.errors import ExitCode
@@ -24,22 +26,20 @@ from longhaul.model.compiling import refuse_without_compiler
 from longhaul.parallel.control import naming_the_lost_rank, told
 from longhaul.parallel.device import choose_device, settle_torch
 from longhaul.parallel.layout import Place
+from longhaul.parallel.rendezvous import Briefing, form_ranks, join
 from longhaul.parallel.world import FirstAbsent, Ranks, part
 from longhaul.run.diagnose.live_cause import FindCause
 from longhaul.run.diagnose.live_search import look_into
 from longhaul.run.train.build import Site, build_parts
-from longhaul.run.train.finish import write_sample
-from longhaul.run.train.micro_batch import measure_as_ordered
-from longhaul.run.train.out_of_memory import MemoryGuard, reporting_in_own_file
-from longhaul.run.train.rendezvous import Briefing, form_ranks, join, stop_requests_of
-from longhaul.run.train.restore import restore_as_ordered
-from longhaul.run.train.shared_memory_snapshot import restore_shared_as_ordered
 from longhaul.supervise.ranks.progress import ProgressFile, progress_path
 from longhaul.train import orders
-from longhaul.train.coordinator import Coordinator, Ended, Follower, StopRequests
+from longhaul.train.coordinator import Coordinator, Ended, Follower, StopRequests, stop_requests_of
+from longhaul.train.memory import measure_as_ordered
+from longhaul.train.out_of_memory import MemoryGuard, reporting_in_own_file
 from longhaul.train.parts import Identity, Parts
 from longhaul.train.rank_comparison import SilentCorruption
 from longhaul.train.renew import parts_for
+from longhaul.train.sampling import write_sample
 from longhaul.train.trainer import Trainer
 
 AnyOrder = (
@@ -61,11 +61,7 @@ AnyOrder = (
 
 
 def follow(place: Place, folder: RunFolder | None = None) -> ExitCode:
-    """Train with rank 0 until it ends.
-
-    Args:
-        place: not the first.
-        folder: the run's, where it is known before rank 0 tells it.
+    """Train with rank 0 until it ends; `folder` is None where rank 0 alone knows the run's.
 
     Raises:
         RankLost: another rank has died, or hangs.
@@ -107,7 +103,7 @@ def _trainer(
     folder: RunFolder,
     dataset: Dataset,
     parts: Parts,
-    wishes: StopRequests,
+    stop_requests: StopRequests,
     reached: Callable[[int], None],
 ) -> Trainer:
     """The trainer of this rank, which begins when rank 0 makes its own."""
@@ -123,7 +119,7 @@ def _trainer(
     def obey(order: AnyOrder) -> None:
         carry_out(order, trainer, dataset, folder.checkpoints)
 
-    coordinator: Coordinator = Follower(parts, wishes, obey, reached)
+    coordinator: Coordinator = Follower(parts, stop_requests, obey, reached)
     if recipe.parallel.elastic:
         from longhaul.run.train.elastic import among_replicas
 
@@ -142,13 +138,7 @@ def train_until_ended(trainer: Trainer) -> int:
 
 
 def carry_out(order: AnyOrder, trainer: Trainer, dataset: Dataset, checkpoints: Path) -> None:
-    """Do on this rank what rank 0 does.
-
-    Args:
-        order: of rank 0, which carries it out at the same time.
-        trainer: of this rank, at a step boundary.
-        dataset: that it is trained with.
-        checkpoints: folder of the run's.
+    """Do on this rank what rank 0 does at the same time, at a step boundary.
 
     Raises:
         Ended, SilentCorruption: rank 0 has ended.
@@ -205,16 +195,10 @@ def _restored_parts(
 ) -> Parts:
     """Parts of one rank, in the state that rank 0 has all go on from."""
     site = Site(
-        briefing.recipe,
-        briefing.ledger,
-        folder.checkpoints,
-        briefing.attempt,
+        briefing.recipe, briefing.ledger, folder.checkpoints, briefing.attempt,
         still_owner=lambda: True,  # rank 0 asks, and it alone commits
-        time_buckets=time_buckets,
-        clock=RealClock(),
-        view=SilentView(),
-        ranks=ranks,
-    )
+        time_buckets=time_buckets, clock=RealClock(), view=SilentView(), ranks=ranks,
+    )  # fmt: skip
     parts = build_parts(site, dataset, ranks.world.device)
     leaving.callback(parts.saver.close, time_buckets.alive)
     leaving.callback(parts.batches.close)

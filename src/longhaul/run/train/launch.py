@@ -1,7 +1,6 @@
 """`longhaul train`: a new run, or an old one where it stopped.
 
-Enters: what was typed. Leaves: a run's folder that holds all a worker needs, and its exit code.
-Never knows: torch; mistakes are told before it is imported.
+Torch is not imported here: mistakes are refused before.
 """
 
 import os
@@ -21,6 +20,7 @@ from longhaul.core.units import loss_in_words
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.lease import Lease, acquire, refuse_if_held, watched_silent
 from longhaul.logbook.requests import pending
+from longhaul.logbook.run_history import RunHistory, read_run_history
 from longhaul.logbook.run_spec import (
     RunSpec,
     ask,
@@ -33,15 +33,14 @@ from longhaul.logbook.run_spec import (
 )
 from longhaul.logbook.segments import read_segments
 from longhaul.parallel.layout import find_place
-from longhaul.run.train.bring_back import bring_back, is_elsewhere
-from longhaul.run.train.run_history import RunHistory, read_run_history
-from longhaul.run.train.trust import refuse_untrusted
+from longhaul.store.bring_back import bring_back, is_elsewhere
 from longhaul.supervise.causes import load_signatures
 from longhaul.supervise.elastic import ElasticSupervisor
 from longhaul.supervise.lighthouse import refuse_without_torchft
 from longhaul.supervise.nodes.placement import node_plan
 from longhaul.supervise.ownership import fence, left_over
 from longhaul.supervise.supervisor import Job, Supervisor
+from longhaul.supervise.trust import refuse_untrusted
 
 
 @dataclass(frozen=True)
@@ -71,31 +70,19 @@ def start(typed: Start, view: View) -> ExitCode:
 
         return follow(place)
 
-    def train(folder: RunFolder, asked: RunSpec, lease: Lease) -> ExitCode:
-        from longhaul.run.train.worker import work
+    from longhaul.run.train.worker import leading, work
 
+    def train(folder: RunFolder, asked: RunSpec, lease: Lease) -> ExitCode:
         return work(folder, lease, view)
 
-    if place is None:
-        return _start(typed, view.say, train)
-    from longhaul.parallel.world import reporting_absence
-
-    return reporting_absence(place, lambda: _start(typed, view.say, train))
+    return leading(place, lambda: _start(typed, view.say, train))
 
 
 def start_supervised(
     typed: Start, say: Callable[[str], None], work: Callable[[RunFolder], None]
 ) -> ExitCode:
-    """The same in worker processes that this one watches.
-
-    Args:
-        typed: what was typed.
-        say: takes sentences for people.
-        work: what a worker does with the run; leaves by SystemExit.
-
-    Raises:
-        RecipeError: the recipe is wrong, or would turn the run into another one.
-        LeaseHeld: somebody is training this run.
+    """The same in worker processes that this one watches; each does `work`, and leaves by
+    SystemExit.
     """
     began = process_start()
 

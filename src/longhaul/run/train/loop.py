@@ -4,26 +4,33 @@ Rollbacks, saves and requests yield records instead of writing them: the loop al
 the journal, shows them to the detectors, and decides.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
+from longhaul.config.recipe import Recipe
 from longhaul.core.errors import ExitCode, NeedsPerson
 from longhaul.core.events import EventKind
-from longhaul.core.records import Event, Finding, StepRecord
+from longhaul.core.records import Event, Finding, Record, StepRecord
 from longhaul.core.signals import StopRequest
 from longhaul.core.units import Seconds
+from longhaul.data.dataset import Dataset
 from longhaul.diagnose.cause import Verdict
 from longhaul.logbook.ledger import LedgerError
+from longhaul.logbook.reading import read_journal, read_last
+from longhaul.logbook.run_history import hours_spent
+from longhaul.logbook.run_log import RunLog
 from longhaul.recover.health_monitor import Draft, HealthMonitor
 from longhaul.recover.plan import WHO, Plan
+from longhaul.recover.probation import course_of
 from longhaul.run.diagnose.live_cause import LiveCause
 from longhaul.run.diagnose.saved_batch import SavedBatches
 from longhaul.run.train.attempt import Attempt
-from longhaul.run.train.checkpoint_manager import CheckpointManager
 from longhaul.run.train.rank_health import RankHealth
 from longhaul.run.train.request_handler import RequestHandler
-from longhaul.run.train.rollback import Recovery
-from longhaul.run.train.run_history import hours_spent
+from longhaul.store.save_interval import SaveInterval
+from longhaul.train.checkpoint_manager import CheckpointManager
+from longhaul.train.rollback import Recovery
 from longhaul.train.trainer import Trainer
 
 _PRINTED: dict[str, str] = {
@@ -36,48 +43,43 @@ _PRINTED: dict[str, str] = {
 class TrainingLoop:
     """The loop of one attempt, in rank 0.
 
-    Args:
-        attempt: gives the run log (journal, ledger and segments), the terminal's view, the clock.
-        trainer: yields the records of completed steps, and events.
-        health_monitor: the detectors and the policy; it sees every record.
-        recovery: carries out what is decided.
-        request_handler: answers what people ask for, such as `longhaul set`.
-        stop_request: what signals ask for.
-        checkpoint_manager: the checkpoints' health, retention and copies elsewhere.
-        batches: saves the batch of a skipped update.
-        rank_health: finds slow and wrong ranks, where there are several.
+    `fingerprint`, of machine and software, is for the segments that are opened; `restored` is the
+    step of the newest checkpoint that can be gone back to, None if there is none.
     """
 
     def __init__(
         self,
         attempt: Attempt,
         trainer: Trainer,
-        health_monitor: HealthMonitor,
-        recovery: Recovery,
-        request_handler: RequestHandler,
         stop_request: StopRequest,
-        checkpoint_manager: CheckpointManager,
-        batches: SavedBatches,
-        rank_health: RankHealth | None = None,
+        fingerprint: Mapping[str, Any],
+        dataset: Dataset,
+        restored: int | None,
     ) -> None:
+        run_log, say, tiers = attempt.run_log, attempt.view.say, attempt.tiers
         self.trainer = trainer
         self.out_of_time = False
-        self.checkpoint_manager = checkpoint_manager
-        self._run_log = attempt.run_log
+        self._run_log = run_log
         self._view = attempt.view
         self._progress = attempt.progress
         self._verification = attempt.verification
-        self._clock = attempt.clock
-        self._health_monitor = health_monitor
-        self._recovery = recovery
-        self._causes = LiveCause(
-            attempt.run_log, attempt.view.say, lambda: stop_request.exit_code is not None
-        )
-        self._request_handler = request_handler
         self._stop_request = stop_request
-        self._batches = batches
-        self._rank_health = rank_health
         self._spent: tuple[Seconds, Seconds] | None = None
+        self._health_monitor = _health_monitor(run_log, trainer.settings)
+        self._causes = LiveCause(run_log, say, lambda: stop_request.exit_code is not None)
+        self._batches = SavedBatches(run_log.folder, dataset)
+        self._recovery = Recovery(run_log, trainer, fingerprint, say, tiers)
+        self._request_handler = RequestHandler(
+            run_log, trainer, self._recovery, say, self._health_monitor.seconds_per_step
+        )
+        devices = 1 if trainer.ranks is None else trainer.ranks.world.size
+        interval = SaveInterval(lambda: _earlier_events(run_log), devices, run_log.clock)
+        self.checkpoint_manager = CheckpointManager(
+            run_log, trainer, self._recovery, interval, say, tiers, restored
+        )
+        self._rank_health = None
+        if (comparison := trainer.coordinator.comparison) is not None:
+            self._rank_health = RankHealth(run_log, say, trainer, comparison)
 
     def run(self) -> None:
         """Train until the run is finished, somebody wants it to stop, or its time is up.
@@ -86,7 +88,7 @@ class TrainingLoop:
             DataError: the text is not what was prepared any more.
             NeedsPerson: going on would do harm.
         """
-        self.keep(self._request_handler.answer(self.trainer))
+        self.keep(self._request_handler.answer())
         self._watch_the_time()
         if self._stop_wanted():
             return
@@ -104,7 +106,7 @@ class TrainingLoop:
             decision = self._decide() if isinstance(record, StepRecord) else None
             if decision is not None:
                 self._apply(decision)
-            self.keep(self._request_handler.answer(self.trainer))
+            self.keep(self._request_handler.answer())
             self._look_after_checkpoints()
             self._watch_the_time()
             if self._stop_wanted():
@@ -128,7 +130,7 @@ class TrainingLoop:
         if isinstance(record, StepRecord):
             if self._progress is not None:
                 self._progress.reach(record.step)
-            record = replace(record, states=self._recovery.states_if_changed(self.trainer))
+            record = replace(record, states=self._recovery.states_if_changed())
         self._run_log.append(record)
         self._health_monitor.enter(self.trainer.settings)
         self._view.show(record)
@@ -142,7 +144,7 @@ class TrainingLoop:
             self._view.say(f"step {record.step:>6}  " + _PRINTED[record.kind].format(**record.data))
         if isinstance(record, Event) and record.kind == EventKind.OVERRIDE_BEGINS:
             segment = self._recovery.open_segment(
-                self.trainer, self.trainer.settings, "an override that was decided earlier begins"
+                self.trainer.settings, "an override that was decided earlier begins"
             )
             self.trainer.enter(segment)
 
@@ -159,7 +161,7 @@ class TrainingLoop:
     def _apply(self, draft: Draft) -> None:
         """Write the decision to the ledger, then carry it out."""
         trainer, plan, to = self.trainer, draft.plan, draft.plan.rollback
-        if to is not None and to.where == "remote" and not self._recovery.fetch(trainer, to):
+        if to is not None and to.where == "remote" and not self._recovery.fetch(to):
             self._health_monitor.defer(draft.findings)  # the next boundary knows what is left
             return
         step = trainer.position.step
@@ -168,7 +170,7 @@ class TrainingLoop:
         try:
             self.keep(
                 self._recovery.carry_out(
-                    trainer, data, to, who=WHO, reason=plan.reason, fork=bool(plan.fallback)
+                    data, to, who=WHO, reason=plan.reason, fork=bool(plan.fallback)
                 )
             )
         except LedgerError as error:
@@ -189,7 +191,7 @@ class TrainingLoop:
             self.keep(records)
             if self.checkpoint_manager.failing:
                 self.checkpoint_manager.refuse_if_gone()
-                self.keep(self._request_handler.answer(self.trainer))
+                self.keep(self._request_handler.answer())
         self.checkpoint_manager.adjust_interval()
 
     def how_it_stopped(self) -> tuple[ExitCode, str]:
@@ -201,7 +203,7 @@ class TrainingLoop:
     def _cause_of(self, plan: Plan) -> Verdict:
         """What led to a plan, as replays of the steps tell; looked for before anything is done."""
         self.keep(self.trainer.completed())
-        states = [s for s in self._recovery.states(self.trainer) if s.where != "remote"]
+        states = [s for s in self._recovery.states() if s.where != "remote"]
         return self._causes.find(self.trainer, plan, self._health_monitor.line, states)
 
     def _save_batch(self, record: StepRecord) -> None:
@@ -228,7 +230,7 @@ class TrainingLoop:
         if hours is None:
             self.out_of_time = False
             return
-        now = self._clock.monotonic()
+        now = self._run_log.clock.monotonic()
         if self._spent is None:  # summed over the whole journal, once, and only if there is a limit
             self._spent = hours_spent(self._run_log.folder) * 3600, now
         spent, then = self._spent
@@ -238,3 +240,17 @@ class TrainingLoop:
 def _first_masked(finding: Finding, record: StepRecord) -> bool:
     """Whether an incident of skipped (masked) updates begins with this one."""
     return finding.kind == "non-finite" and record.masked and finding.first_step == record.step
+
+
+def _health_monitor(run_log: RunLog, settings: Recipe) -> HealthMonitor:
+    """The detectors and the policy; they have seen the last records of earlier attempts."""
+    history: list[Record] = []
+    if run_log.history.begun:
+        history = read_last(run_log.folder, HealthMonitor.records_needed(settings))
+    return HealthMonitor(settings, history, course_of(_earlier_events(run_log)))
+
+
+def _earlier_events(run_log: RunLog) -> Iterator[Record]:
+    for record in read_journal(run_log.folder, steps=False):
+        if record.attempt < run_log.lease.attempt:
+            yield record

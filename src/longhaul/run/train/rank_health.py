@@ -1,20 +1,13 @@
-"""What rank 0 makes of how all ranks compute: stragglers, and wrong numbers (M5, M13)."""
+"""What rank 0 makes of how all ranks compute: stragglers, and wrong numbers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from longhaul.core.events import EventKind
 from longhaul.core.records import Event, Finding
 from longhaul.logbook.reading import read_journal
-from longhaul.run.train.attempt import Attempt
-from longhaul.supervise.ranks.corruption import (
-    Comparison,
-    Verdict,
-    judge_hashes,
-    judge_slots,
-    judge_together,
-    next_pair,
-)
+from longhaul.logbook.run_log import RunLog
+from longhaul.supervise.ranks.corruption import Verdict, judge
 from longhaul.supervise.ranks.stragglers import Straggler, StragglerWatch, in_words, looks
 from longhaul.train.rank_comparison import Compared, RankComparison, SilentCorruption
 from longhaul.train.trainer import Trainer
@@ -24,31 +17,33 @@ WATCH = EventKind.MACHINE_WATCH
 
 
 class RankHealth:
-    """Judges the ranks of one attempt.
+    """Judges the ranks of one attempt, in rank 0."""
 
-    Args:
-        attempt: verdicts are written into its run log and said in its view.
-        trainer: of rank 0.
-        comparison: its own, of all ranks.
-    """
-
-    def __init__(self, attempt: Attempt, trainer: Trainer, comparison: RankComparison) -> None:
-        self._run_log, self._say, self._clock = attempt.run_log, attempt.view.say, attempt.clock
+    def __init__(
+        self,
+        run_log: RunLog,
+        say: Callable[[str], None],
+        trainer: Trainer,
+        comparison: RankComparison,
+    ) -> None:
+        self._run_log, self._say = run_log, say
         self._trainer, self._comparison = trainer, comparison
         world, begin = comparison.world, trainer.position.step
         # Stages of a pipeline have unequal work.
         self._stragglers = StragglerWatch([world.layout.stage(rank) for rank in range(world.size)])
+        journal = read_journal(run_log.folder, steps=False)
+        before = [record for record in journal if isinstance(record, Event)]
         # What was restored is the same on all ranks; what earlier attempts compared still holds.
-        self._sound = {"weights": [begin], "slot": sound_steps(attempt, begin)}
+        self._sound = {"weights": [begin], "slot": _sound_steps(before, begin)}
         self._unsound: Verdict | None = None
-        self._say_what_is_watched(attempt)
+        self._say_what_is_watched(before)
 
     def judged(self, record: Event) -> Event:
         """The event of a comparison, with what it has shown."""
         for compared in self._comparison.comparisons():
             # After a rollback what was seen later is no longer part of this run.
             sound = [step for step in self._sound[compared.what] if step < compared.step]
-            verdict = judge(compared, max(sound, default=None))
+            verdict = verdict_of(compared, max(sound, default=None))
             if verdict.kind == "sound":
                 self._sound[compared.what] = [*sound, compared.step]
             elif self._unsound is None:
@@ -69,15 +64,15 @@ class RankHealth:
         if self._unsound is not None:
             self._leave(self._looked_at_again(self._unsound))
 
-    def _say_what_is_watched(self, attempt: Attempt) -> None:
+    def _say_what_is_watched(self, before: Sequence[Event]) -> None:
         """At the first start, and whenever another layout or setting has changed it."""
         trainer, comparison = self._trainer, self._comparison
         monitor, world = trainer.settings.monitor, comparison.world
         found = looks(world.layout, comparison.nodes, monitor.hash_every, monitor.witness_every,
                       world.device.type, comparison.held_alike)  # fmt: skip
         text = in_words(found)
-        before = [event for event in _events(attempt) if event.kind == WATCH]
-        if before and before[-1].data.get("text") == text:
+        said = [event.data.get("text") for event in before if event.kind == WATCH]
+        if said[-1:] == [text]:
             return
         watched = {look.what: look.watched for look in found}
         replicas = world.layout.replicate
@@ -102,22 +97,14 @@ class RankHealth:
                 step=step,
                 first_step=max(0, straggler.since_step),
                 first_draw=self._trainer.position.draw,
-                time=self._clock.wall(),
+                time=self._run_log.clock.wall(),
                 subject=f"rank {straggler.rank}",
                 evidence=evidence,
                 sentence=sentence,
             )
         )
-        self._run_log.emit(
-            VERDICT,
-            step,
-            kind="straggler",
-            ranks=[straggler.rank],
-            nodes=[node],
-            reason=sentence,
-            sound_step=None,
-            **evidence,
-        )
+        who = {"kind": "straggler", "ranks": [straggler.rank], "nodes": [node]}
+        self._run_log.emit(VERDICT, step, **who, reason=sentence, sound_step=None, **evidence)
         self._say(f"step {step:>6}  warning: {sentence}")
 
     def _looked_at_again(self, verdict: Verdict) -> Verdict:
@@ -128,7 +115,7 @@ class RankHealth:
         for record in self._trainer.compare("slot"):
             if isinstance(record, Event):
                 self._run_log.append(record)
-        again = [judge(compared, None) for compared in self._comparison.comparisons()]
+        again = [verdict_of(compared, None) for compared in self._comparison.comparisons()]
         if not again:
             return verdict
         how = "they compute the same now" if again[0].kind == "sound" else "they differ again"
@@ -136,14 +123,12 @@ class RankHealth:
 
     def _leave(self, verdict: Verdict) -> None:
         step = self._trainer.position.step
-        odd = verdict.kind == "odd"
+        odd, sound_step = verdict.kind == "odd", verdict.sound_step
         nodes = sorted({self._comparison.nodes[rank] for rank in verdict.ranks})
-        back = (
-            "nothing is known to be sound"
-            if verdict.sound_step is None
-            else f"step {verdict.sound_step} was sound"
-        )
-        sentence = f"{_who(verdict)}: {verdict.reason}; {back}"
+        nothing = "nothing is known to be sound"
+        back = nothing if sound_step is None else f"step {sound_step} was sound"
+        ranks = (" and " if odd else " or ").join(map(str, verdict.ranks))
+        sentence = f"rank {ranks}: {verdict.reason}; {back}"
         self._run_log.emit_durably(
             VERDICT,
             step,
@@ -153,59 +138,19 @@ class RankHealth:
             among=list(verdict.ranks),
             nodes=nodes,
             reason=verdict.reason,
-            sound_step=verdict.sound_step,
+            sound_step=sound_step,
         )
         self._say(f"step {step:>6}  alarm: silent corruption, {sentence}")
         raise SilentCorruption(sentence)
 
 
-def judge(compared: Compared, sound_step: int | None) -> Verdict:
-    """What a comparison of all ranks says.
-
-    Args:
-        compared: by rank and group.
-        sound_step: of the comparison before it.
-    """
-    groups: dict[str, list[int]] = {}
-    for rank, own in enumerate(compared.given):
-        for group in own:
-            groups.setdefault(group, []).append(rank)
-    several = ((group, ranks) for group, ranks in groups.items() if len(ranks) > 1)
-    verdicts = [_of_group(compared, group, ranks) for group, ranks in several]
-    together = judge_together(verdicts, compared.step)
-    return together if together.kind == "sound" else replace(together, sound_step=sound_step)
+def verdict_of(compared: Compared, sound_step: int | None) -> Verdict:
+    """What a comparison says; `sound_step` is that of the newest one in which all agreed."""
+    given, tolerance = compared.given, compared.tolerance
+    return judge(compared.step, compared.what, given, tolerance, sound_step)
 
 
-def _of_group(compared: Compared, group: str, ranks: Sequence[int]) -> Verdict:
-    if compared.what == "weights":
-        return judge_hashes(compared.step, {r: str(compared.given[r][group]) for r in ranks})
-    values = {r: tuple(map(float, compared.given[r][group])) for r in ranks}
-    pairs = {frozenset(next_pair(turn, ranks)) for turn in range(len(ranks))}
-    return judge_slots(
-        [
-            Comparison(compared.step, first, second, values[first], values[second])
-            for first, second in (sorted(pair) for pair in sorted(pairs, key=sorted))
-        ],
-        compared.tolerance,
-    )
-
-
-def sound_steps(attempt: Attempt, begin: int) -> list[int]:
+def _sound_steps(before: Sequence[Event], begin: int) -> list[int]:
     """Steps up to `begin` at which earlier attempts found that all ranks compute the same."""
-    return [
-        event.step
-        for event in _events(attempt)
-        if event.kind == EventKind.COMPARED
-        and event.data.get("what") == "slot"
-        and event.data.get("sound")
-        and event.step <= begin
-    ]
-
-
-def _events(attempt: Attempt) -> Iterator[Event]:
-    return (r for r in read_journal(attempt.folder, steps=False) if isinstance(r, Event))
-
-
-def _who(verdict: Verdict) -> str:
-    between = " and " if verdict.kind == "odd" else " or "
-    return "rank " + between.join(map(str, verdict.ranks))
+    compared = (e for e in before if e.kind == EventKind.COMPARED and e.step <= begin)
+    return [e.step for e in compared if e.data.get("what") == "slot" and e.data.get("sound")]

@@ -3,81 +3,70 @@ whatever dies in between.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, assert_never
 
-from longhaul.config.load import with_overrides
-from longhaul.config.recipe import Recipe
-from longhaul.core.clocks import Clock
-from longhaul.core.errors import LonghaulError, NotOwner, RecipeError
+from longhaul.config.recipe import Recipe, value_at
+from longhaul.core.errors import NotOwner, RecipeError
 from longhaul.core.events import EventKind
-from longhaul.core.records import Decision, Event, StepRecord
+from longhaul.core.records import Decision, Event, Safe, StepRecord
 from longhaul.core.units import Seconds
 from longhaul.logbook.ledger import LedgerError
-from longhaul.logbook.requests import Request, pending, refuse, settle
-from longhaul.recover.plan import Safe
-from longhaul.run.train.request_rules import (
-    NotAskable,
+from longhaul.logbook.request_rules import (
+    Arguments,
+    Fork,
+    Note,
+    Refused,
+    RollBack,
+    Set,
+    Skip,
+    Stop,
+    arguments_of,
+    changed_recipe,
     refuse_resets,
-    refuse_senseless,
-    refuse_undone,
-    refuse_unless_live,
 )
-from longhaul.run.train.rollback import Recovery
-from longhaul.run.train.run_log import RunLog
+from longhaul.logbook.requests import Request, pending, refuse, settle
+from longhaul.logbook.run_log import RunLog
+from longhaul.train.rollback import Recovery
 from longhaul.train.trainer import Trainer
 
 _LOOK_EVERY_S: Seconds = 0.5
+"""On a network file system each look is a round trip."""
 
 Granting = Generator[StepRecord | Event, None, str]
 """The records that come to light while a request is granted; in the end, what was done."""
 
 
-class Refused(LonghaulError):
-    """A request that cannot be honoured; nothing was changed."""
-
-
 class RequestHandler:
     """Answers requests at step boundaries.
 
-    Args:
-        run_log: decisions are written here first.
-        recovery: goes back to earlier states, and opens segments.
-        done: ids of requests that earlier attempts have answered.
-        clock: the folder is looked at twice a second at most, because on a network file system
-            each look is a round trip.
-        say: tells a person what could not be done.
-        seconds_per_step: of a typical step, as of late; the price of going back.
+    `seconds_per_step` gives those of a typical step, as of late: the price of going back.
     """
 
     def __init__(
         self,
         run_log: RunLog,
+        trainer: Trainer,
         recovery: Recovery,
-        done: frozenset[str],
-        clock: Clock,
         say: Callable[[str], None],
         seconds_per_step: Callable[[], Seconds],
     ) -> None:
         self.stop_reason: str | None = None
         """Why somebody asked the run to stop; None if nobody did."""
         self._run_log = run_log
+        self._trainer = trainer
         self._recovery = recovery
-        self._done = set(done)
-        self._clock = clock
+        self._done = set(run_log.history.done_requests)
         self._say = say
         self._seconds_per_step = seconds_per_step
         self._looked = -1e9
 
-    def answer(self, trainer: Trainer) -> Iterator[StepRecord | Event]:
-        """Answer what was asked since the last look, as the records are taken.
-
-        Args:
-            trainer: at a step boundary.
+    def answer(self) -> Iterator[StepRecord | Event]:
+        """Answer what was asked since the last look, at a step boundary, as the records are taken.
 
         Yields:
             The records that come to light before a rollback, and of saves after it.
         """
-        now = self._clock.monotonic()
+        now = self._run_log.clock.monotonic()
         if now - self._looked < _LOOK_EVERY_S:
             return
         self._looked = now
@@ -86,74 +75,73 @@ class RequestHandler:
             raise NotOwner("another attempt has taken this run over; this one ends")
         for request in asked:
             try:
-                yield from self._answer(request, trainer)
+                yield from self._answer(request)
             except LedgerError as error:
                 # Nothing was changed, and the request stays: the disk may have space later.
                 self._say(f"WARNING: {error}")
 
-    def _answer(self, request: Request, trainer: Trainer) -> Iterator[StepRecord | Event]:
+    def _answer(self, request: Request) -> Iterator[StepRecord | Event]:
         """Grant a request, or refuse it; either way it is journalled before its file goes."""
+        run_log = self._run_log
         try:
-            told = yield from self._grant_or_refuse(request, trainer)
+            done = yield from self._grant_or_refuse(request)
         except Refused as refusal:
-            self._run_log.emit_durably(
+            run_log.emit_durably(
                 EventKind.REQUEST_REFUSED,
-                trainer.position.step,
+                self._trainer.position.step,
                 request=request.id,
                 asked=request.kind,
                 who=request.who,
                 reason=str(refusal),
             )
-            refuse(self._run_log.folder, request, str(refusal))
-            # Who asked a resting run was told only that it was asked.
+            refuse(run_log.folder, request, str(refusal))
+            # Who asked a resting run has heard only that it was asked.
             self._say(f"refused: {request.kind}, asked by {request.who}: {refusal}")
         else:
-            settle(self._run_log.folder, request)
+            settle(run_log.folder, request)
             why = f": {request.reason}" if request.reason else ""
-            step = trainer.position.step
-            self._say(f"step {step:>6}  {told}, as {request.who} asked{why}")
+            step = self._trainer.position.step
+            self._say(f"step {step:>6}  {done}, as {request.who} asked{why}")
         self._done.add(request.id)
 
-    def _grant_or_refuse(self, request: Request, trainer: Trainer) -> Granting:
+    def _grant_or_refuse(self, request: Request) -> Granting:
+        # Beyond these errors an action fails for reasons of its own, which must surface.
         try:
-            return (yield from self._grant(request, trainer))
-        except (ValueError, TypeError, KeyError) as error:
-            raise Refused(
-                f"{request.kind} {dict(request.data)}: makes no sense ({error})"
-            ) from error
+            return (yield from self._grant(request, arguments_of(request)))
         except LedgerError as error:
             if isinstance(error.__cause__, OSError):
                 raise
             raise Refused(error.message) from error
-        except (NotAskable, RecipeError) as error:
+        except RecipeError as error:
             raise Refused(error.message, error.remedy) from error
 
-    def _grant(self, request: Request, trainer: Trainer) -> Granting:
+    def _grant(self, request: Request, arguments: Arguments) -> Granting:
         """Do it; what was done, in a few words."""
-        step = trainer.position.step
-        if request.kind == "note":
-            text, who = str(request.data.get("text", "")), request.who
-            if not text.strip():
-                raise Refused("a note without a word says nothing")
-            self._run_log.emit_durably(EventKind.NOTE, step, request=request.id, text=text, who=who)
-            return f"note {text!r} written"
-        if request.kind == "set":
-            return self._set(request, trainer)
-        if request.kind == "skip":
-            data = {"begin": request.data.get("begin"), "end": request.data.get("end")}
-            trainer.apply(self._decide(request, step, data))
-            return f"data from draw {data['begin']} to {data['end']} will be skipped"
-        if request.kind == "rollback":
-            return (yield from self._roll_back(request, trainer))
-        if request.kind == "fork":
-            return (yield from self._fork(request, trainer))
-        if request.kind == "stop" and not self._is_asked_of_this_owner(request):
-            raise Refused("asked of an earlier attempt, which has ended")
-        if request.kind == "stop":
-            self._decide(request, step, {})
-            self.stop_reason = request.reason or f"{request.who} asked"
-            return "stopping"
-        raise Refused(f"{request.kind}: this longhaul knows no such request")
+        step = self._trainer.position.step
+        match arguments:
+            case Note(text):
+                if not text.strip():
+                    raise Refused("a note without a word says nothing")
+                data = {"request": request.id, "text": text, "who": request.who}
+                self._run_log.emit_durably(EventKind.NOTE, step, **data)
+                return f"note {text!r} written"
+            case Set():
+                return self._set(request, arguments)
+            case Skip(begin, end):
+                self._trainer.apply(self._decide(request, step, {"begin": begin, "end": end}))
+                return f"data from draw {begin} to {end} will be skipped"
+            case RollBack(to):
+                return (yield from self._roll_back(request, to))
+            case Fork():
+                return (yield from self._fork(request, arguments))
+            case Stop():
+                if not self._is_asked_of_this_owner(request):
+                    raise Refused("asked of an earlier attempt, which has ended")
+                self._decide(request, step, {})
+                self.stop_reason = request.reason or f"{request.who} asked"
+                return "stopping"
+            case _:
+                assert_never(arguments)
 
     def _is_asked_of_this_owner(self, request: Request) -> bool:
         """Whether it was asked since the lease was taken, over however many attempts of it."""
@@ -162,77 +150,73 @@ class RequestHandler:
             return request.time >= lease.since
         return lease.held_at(request.attempt)
 
-    def _set(self, request: Request, trainer: Trainer) -> str:
-        path, value = str(request.data.get("path", "")), request.data.get("value")
-        from_step = int(request.data.get("from_step", 0))
-        effective = trainer.settings
-        refuse_unless_live([path])
-        settings = with_overrides(effective, {path: value}, {path: f"asked by {request.who}"})
-        step = trainer.position.step
-        force = bool(request.data.get("force"))
-        refuse_senseless(effective, settings, max(step, from_step), force=force)
-        refuse_undone(trainer.ledger, {path: value}, force=force)
-        again = trainer.ledger.undone(path, value) is not None
-        old = value_at(effective.model_dump(mode="json"), path)
+    def _set(self, request: Request, asked: Set) -> str:
+        path, value, step = asked.path, asked.value, self._trainer.position.step
+        changed, begin = {path: value}, max(step, asked.from_step)
+        settings = self._changed(request, changed, begin, asked.force)
+        again = self._trainer.ledger.undone(path, value) is not None
+        old = value_at(self._trainer.settings.model_dump(mode="json"), path)
         data = {"path": path, "value": value, "old": old}
-        decision = self._decide(request, step, data, from_step)
+        decision = self._decide(request, step, data, asked.from_step)
         segment = None
-        if from_step <= step:
+        if asked.from_step <= step:
             reason = request.reason or f"set {path}"
-            segment = self._recovery.open_segment(trainer, settings, reason)
-        trainer.apply(decision, segment)
-        self._run_log.emit(EventKind.SETTINGS_READ_BACK, step, live=trainer.live_settings())
-        later = f" from step {from_step} on" if from_step > step else ""
+            segment = self._recovery.open_segment(settings, reason)
+        self._trainer.apply(decision, segment)
+        self._run_log.emit(EventKind.SETTINGS_READ_BACK, step, live=self._trainer.live_settings())
+        later = f" from step {asked.from_step} on" if asked.from_step > step else ""
         insisted = "; it was undone once and will not be again" if again else ""
         return f"{path} {old!r} → {value!r}{later}{insisted}"
 
-    def _roll_back(self, request: Request, trainer: Trainer) -> Granting:
-        wanted, step = int(request.data.get("to", -1)), trainer.position.step
+    def _roll_back(self, request: Request, wanted: int) -> Granting:
+        step = self._trainer.position.step
         if wanted >= step:
             raise Refused(f"step {wanted}: the run stands at step {step}; nothing to go back to")
-        to = self._state_for(trainer, wanted)
+        to = self._state_for(wanted)
         data = self._recover_data("rollback", step, to, request)
         reason = request.reason or f"rolled back to step {to.step} by {request.who}"
-        yield from self._recovery.carry_out(trainer, data, to, who=request.who, reason=reason)
+        yield from self._recovery.carry_out(data, to, who=request.who, reason=reason)
         return f"rolled back from step {step} to step {to.step}"
 
-    def _fork(self, request: Request, trainer: Trainer) -> Granting:
-        wanted, step = int(request.data.get("at", -1)), trainer.position.step
-        if wanted > step:
-            raise Refused(f"step {wanted}: the run has come to step {step} only")
+    def _fork(self, request: Request, asked: Fork) -> Granting:
+        step, before = self._trainer.position.step, self._trainer.settings
+        if asked.at > step:
+            raise Refused(f"step {asked.at}: the run has come to step {step} only")
         # What stands at this boundary is a state too, and needs no restoring.
-        to = self._state_for(trainer, wanted) if wanted < step else None
+        to = self._state_for(asked.at) if asked.at < step else None
         at = to.step if to else step
-        resets = [str(what) for what in request.data.get("reset", ())]
-        refuse_resets(resets)
-        changed = dict(request.data.get("set", {}))
-        refuse_unless_live(changed)
-        if "schedule" in resets:
+        refuse_resets(asked.reset)
+        changed = dict(asked.set)
+        if "schedule" in asked.reset:
             changed.setdefault("optim.schedule.from_step", at)
-        before = trainer.settings
-        after = with_overrides(before, changed, dict.fromkeys(changed, f"asked by {request.who}"))
-        force = bool(request.data.get("force"))
-        refuse_senseless(before, after, at, force=force)
-        refuse_undone(trainer.ledger, changed, force=force)
+        after = self._changed(request, changed, at, asked.force)
         values = before.model_dump(mode="json")
         data = self._recover_data("fork", step, to, request) | {
             "set": changed,
             "old": {path: value_at(values, path) for path in changed},
-            "reset": [what for what in resets if what != "schedule"],
-            "rewarm_steps": _rewarm_steps(resets, after),
+            "reset": [what for what in asked.reset if what != "schedule"],
+            "rewarm_steps": _rewarm_steps(asked.reset, after),
         }
         reason = request.reason or f"forked at step {at} by {request.who}"
         who = request.who
-        yield from self._recovery.carry_out(trainer, data, to, who=who, reason=reason, fork=True)
+        yield from self._recovery.carry_out(data, to, who=who, reason=reason, fork=True)
         return f"forked at step {at}"
 
-    def _state_for(self, trainer: Trainer, wanted: int) -> Safe:
+    def _changed(
+        self, request: Request, changed: Mapping[str, Any], step: int, force: bool
+    ) -> Recipe:
+        origins = dict.fromkeys(changed, f"asked by {request.who}")
+        return changed_recipe(
+            self._trainer.settings, changed, origins, self._trainer.ledger, step, force=force
+        )
+
+    def _state_for(self, wanted: int) -> Safe:
         """The newest state that is not later than a step, and is here or can be had."""
-        if all(state.step != wanted for state in self._recovery.states(trainer)):
-            self._recovery.ask_elsewhere(trainer)
+        if all(state.step != wanted for state in self._recovery.states()):
+            self._recovery.ask_elsewhere()
         while True:
-            to = _at_or_before(self._recovery.states(trainer), wanted)
-            if to.where != "remote" or self._recovery.fetch(trainer, to):
+            to = _at_or_before(self._recovery.states(), wanted)
+            if to.where != "remote" or self._recovery.fetch(to):
                 return to
 
     def _recover_data(
@@ -277,11 +261,3 @@ def _rewarm_steps(resets: Sequence[str], settings: Recipe) -> int:
     if "optimizer" not in resets or "schedule" in resets:
         return 0
     return settings.optim.schedule.warmup_steps
-
-
-def value_at(settings: Mapping[str, Any], path: str) -> Any:
-    """The value at a dotted path of nested settings; None if there is none."""
-    value: Any = settings
-    for part in path.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value

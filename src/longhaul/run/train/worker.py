@@ -1,12 +1,8 @@
-"""The worker: one attempt at a run, from its folder alone (DESIGN, "Who judges what").
-
-Enters: a run's folder and its lease. Leaves: a trained model or a state to go on from, and an
-exit code.
-Never knows: who started it; only whether somebody supervises it.
-"""
+"""The worker: one attempt at a run, from its folder alone, whoever started it."""
 
 import os
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -18,13 +14,13 @@ from longhaul.core.signals import leaving_at_once, listening
 from longhaul.data.verification import text_for_training, verifying
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.lease import Lease, acquire, join
+from longhaul.logbook.run_history import read_run_history
+from longhaul.logbook.run_log import RunLog
 from longhaul.logbook.run_spec import read_run_spec
-from longhaul.parallel.layout import find_place, layout_for
+from longhaul.parallel.layout import Place, find_place, layout_for
 from longhaul.run.train.attempt import Attempt
-from longhaul.run.train.bring_back import emit_if_brought_back
-from longhaul.run.train.run_history import read_run_history
-from longhaul.run.train.run_log import RunLog
-from longhaul.run.train.tiers import Tiers
+from longhaul.store.bring_back import emit_if_brought_back
+from longhaul.store.tiers import Tiers
 from longhaul.supervise.elastic import REPLICA
 from longhaul.supervise.nodes.placement import within_layout
 from longhaul.supervise.pipes import hold_on
@@ -59,11 +55,16 @@ def enter(folder: RunFolder, view: View) -> ExitCode:
         with acquire(folder, clock).keep() as lease:
             return work(folder, lease, view)
 
+    return leading(place, own)
+
+
+def leading(place: Place | None, body: Callable[[], ExitCode]) -> ExitCode:
+    """Run what rank 0 does; of several ranks, so that the others are told if it ends early."""
     if place is None:
-        return own()
+        return body()
     from longhaul.parallel.world import reporting_absence
 
-    return reporting_absence(place, own)
+    return reporting_absence(place, body)
 
 
 def work(folder: RunFolder, lease: Lease, view: View) -> ExitCode:
@@ -80,8 +81,7 @@ def work(folder: RunFolder, lease: Lease, view: View) -> ExitCode:
         leaving.enter_context(answer_for_stacks(folder, rank))
         progress = ProgressFile(progress_path(folder, rank))
         leaving.callback(progress.close)
-        history = read_run_history(folder)
-        already = max(0.0, time.time() - began)
+        history, already = read_run_history(folder), max(0.0, time.time() - began)
         time_buckets = TimeBuckets(
             clock, history.start_bucket, already=already, watcher=progress.track
         )
@@ -93,7 +93,9 @@ def work(folder: RunFolder, lease: Lease, view: View) -> ExitCode:
         asked = read_run_spec(folder)
         settings = within_layout(asked.settings(), os.environ)
         place = find_place(os.environ)
-        layout_for(settings.parallel, place.size if place else 1)  # told before torch is imported
+        layout_for(
+            settings.parallel, place.size if place else 1
+        )  # refused before torch is imported
         if place is not None and settings.parallel.elastic and REPLICA not in os.environ:
             raise RecipeError(
                 f"parallel.elastic: {place.size} ranks of one world were started, no replicas",
@@ -104,9 +106,9 @@ def work(folder: RunFolder, lease: Lease, view: View) -> ExitCode:
                 unsealed(address)  # or each upload would fail, for as long as the run goes on
         log = folder.workers / f"{rank}.log"
         orphaned = hold_on(os.environ, settings.supervise.grace_s, log).is_set
-        tiers = Tiers.of(settings, folder, lease, clock)
+        tiers = Tiers(settings, run_log, view.say)
         leaving.callback(tiers.close)
-        attempt = Attempt(folder, settings, history, run_log, view, clock, progress, tiers)
+        attempt = Attempt(settings, run_log, view, tiers, progress)
         if history.damaged_lines:
             view.say(
                 f"WARNING: {history.damaged_lines} damaged lines in the journal; a decision may be "
@@ -118,7 +120,7 @@ def work(folder: RunFolder, lease: Lease, view: View) -> ExitCode:
             attempt = replace(attempt, verification=leaving.enter_context(verification))
         stop_request = leaving.enter_context(listening(print_error, orphaned))
         spin_little()
-        # Torch takes a second to import; mistakes in the recipe or the text were told before it.
+        # Torch takes a second to import; mistakes in the recipe or the text were refused before.
         from longhaul.run.train.run_attempt import run_attempt
 
         return run_attempt(attempt, dataset, stop_request)

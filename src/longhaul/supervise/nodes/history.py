@@ -8,13 +8,13 @@ from contextlib import suppress
 from typing import Any
 
 from longhaul.config.recover import NodeSection
-from longhaul.core.events import EventKind
+from longhaul.core.events import NODE_EVENTS, EventKind
 from longhaul.core.records import Event, RecordError, from_line
 from longhaul.core.strict import lines_of
 from longhaul.core.units import Bytes
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import journal_files
-from longhaul.supervise.history import NODE_EVENTS, WHO
+from longhaul.supervise.history import WHO
 from longhaul.supervise.nodes.answer import MachineVerdict, NodeFailure
 from longhaul.supervise.nodes.ledger import Node, node_of
 from longhaul.supervise.nodes.placement import World

@@ -9,7 +9,7 @@ is computed by two ranks, and their losses and gradients are compared.
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 
@@ -177,6 +177,41 @@ def judge_together(verdicts: Sequence[Verdict], step: int) -> Verdict:
             reasons = dict.fromkeys(verdict.reason for verdict in found)
             return Verdict(found[0].kind, "; ".join(reasons), tuple(ranks))
     return Verdict("sound", f"step {step}: all ranks that were compared agree", (), step)
+
+
+def judge(
+    step: int,
+    what: str,
+    given: Sequence[Mapping[str, str | tuple[float, ...]]],
+    tolerance: float = 0.0,
+    sound_step: int | None = None,
+) -> Verdict:
+    """What a comparison of all ranks says.
+
+    Args:
+        step: at which it was made.
+        what: was compared: `weights` or `slot`.
+        given: by rank: name of a group of ranks → a hash, or what was computed.
+        tolerance: as `judge_slots`.
+        sound_step: of the newest comparison in which all agreed.
+    """
+    groups: dict[str, list[int]] = {}
+    for rank, own in enumerate(given):
+        for group in own:
+            groups.setdefault(group, []).append(rank)
+    verdicts = []
+    for group, ranks in groups.items():
+        if len(ranks) < 2:
+            continue
+        if what == "weights":
+            verdicts.append(judge_hashes(step, {r: str(given[r][group]) for r in ranks}))
+            continue
+        values = {r: tuple(map(float, given[r][group])) for r in ranks}
+        pairs = {tuple(sorted(next_pair(turn, ranks))) for turn in range(len(ranks))}
+        slots = [Comparison(step, a, b, values[a], values[b]) for a, b in sorted(pairs)]
+        verdicts.append(judge_slots(slots, tolerance))
+    together = judge_together(verdicts, step)
+    return together if together.kind == "sound" else replace(together, sound_step=sound_step)
 
 
 def _same(a: float, b: float, tolerance: float) -> bool:

@@ -7,20 +7,18 @@ from typing import Any, TypeVar
 
 from longhaul.checkpoint.capture import PartsFor
 from longhaul.checkpoint.loader import read_facts
+from longhaul.checkpoint.restore import restore_newest
 from longhaul.checkpoint.snapshots import DamagedSnapshot
 from longhaul.config.recipe import Recipe
-from longhaul.core.clocks import Clock
 from longhaul.core.errors import NeedsPerson
 from longhaul.core.events import EventKind
-from longhaul.core.records import Event, StepRecord
+from longhaul.core.records import Event, Safe, StepRecord
+from longhaul.logbook.run_log import RunLog
 from longhaul.logbook.segments import SegmentTaken
 from longhaul.parallel.control import patiently
-from longhaul.recover.plan import Safe
-from longhaul.run.train.restore import restore_newest
-from longhaul.run.train.run_log import RunLog
-from longhaul.run.train.tiers import Tiers
-from longhaul.store.catalogue import Checkpoint, catalogue, health_now
+from longhaul.store.catalogue import Checkpoint, usable
 from longhaul.store.manifest import RefusedCheckpoint
+from longhaul.store.tiers import Tiers
 from longhaul.train.orders import WaitForStore
 from longhaul.train.trainer import Trainer
 
@@ -28,36 +26,31 @@ Answer = TypeVar("Answer")
 
 
 class Recovery:
-    """Carries out what was decided.
+    """Carries out what was decided, at a step boundary.
 
-    Args:
-        run_log: decisions are written here first.
-        fingerprint: of this attempt, for the segments that are opened.
-        clock: for how long a rollback took.
-        say: tells a person what could not be done.
-        tiers: where else states are; None: nowhere.
+    `fingerprint` is that of this attempt, for the segments that are opened.
     """
 
     def __init__(
         self,
         run_log: RunLog,
+        trainer: Trainer,
         fingerprint: Mapping[str, Any],
-        clock: Clock,
         say: Callable[[str], None],
-        tiers: Tiers | None = None,
+        tiers: Tiers,
     ) -> None:
         self._run_log = run_log
+        self._trainer = trainer
         self._fingerprint = fingerprint
-        self._clock = clock
         self._say = say
         self._tiers = tiers
         self._not_to_be_had: set[Safe] = set()
         """States elsewhere that could not be fetched, until the tiers are asked again."""
         self._draws: dict[str, int] = {}
         self._on_disk: tuple[Safe, ...] | None = None
-        self._told: tuple[Safe, ...] | None = None
+        self._recorded: tuple[Safe, ...] | None = None
 
-    def states(self, trainer: Trainer) -> tuple[Safe, ...]:
+    def states(self) -> tuple[Safe, ...]:
         """Every sound training state that can be gone back to, by rising step.
 
         Those in memory, and the checkpoints that are not poisoned, here or in a tier that is known
@@ -69,48 +62,34 @@ class Recovery:
                 for checkpoint in self._checkpoints()
                 if (draw := self._draw_of(checkpoint)) is not None
             )
-        found = {state.step: state for state in self._elsewhere()}
-        found |= {state.step: state for state in self._on_disk}
-        for kept in trainer.snapshots.kept():
-            found[kept.step] = Safe(kept.step, kept.draw, "memory")
+        there = [state for state in self._tiers.states() if state not in self._not_to_be_had]
+        kept = [Safe(kept.step, kept.draw, "memory") for kept in self._trainer.snapshots.kept()]
+        found = {state.step: state for state in [*there, *self._on_disk, *kept]}
         return tuple(found[step] for step in sorted(found))
 
-    def states_if_changed(self, trainer: Trainer) -> tuple[tuple[int, int, str], ...] | None:
-        """The same for a step's record; None if they are those that were told last."""
-        states = self.states(trainer)
-        if states == self._told:
+    def states_if_changed(self) -> tuple[tuple[int, int, str], ...] | None:
+        """The same for a step's record; None if they are those of the last record."""
+        before, self._recorded = self._recorded, self.states()
+        if self._recorded == before:
             return None
-        self._told = states
-        return tuple((state.step, state.draw, state.where) for state in states)
+        return tuple((state.step, state.draw, state.where) for state in self._recorded)
 
-    def ask_elsewhere(self, trainer: Trainer) -> None:
-        """Ask the tiers what they hold now; takes as long as they do.
-
-        Args:
-            trainer: at a step boundary.
-        """
-        tiers, say = self._tiers, self._say
-        if tiers is not None and tiers.any:
+    def ask_elsewhere(self) -> None:
+        """Ask the tiers what they hold now; takes as long as they do."""
+        if self._tiers.any:
             self._not_to_be_had.clear()
-            self._patiently(trainer, lambda: tiers.ask(say))
+            self._patiently(self._tiers.ask)
 
-    def fetch(self, trainer: Trainer, state: Safe) -> bool:
+    def fetch(self, state: Safe) -> bool:
         """Bring a state here that only a tier has; whether it lies on this disk now.
 
         Nothing is decided yet: a store that is silent costs time alone, and another state may do.
-
-        Args:
-            trainer: at a step boundary.
-            state: of `states`.
         """
-        tiers, say, run_log = self._tiers, self._say, self._run_log
-        known = run_log.ledger.state.checkpoint_health.get(state.step)
-        if tiers is None or known is None:
+        known = self._run_log.ledger.state.checkpoint_health.get(state.step)
+        if known is None:
             return False
         manifest = known.manifest
-        here = self._patiently(
-            trainer, lambda: tiers.bring(manifest, say, run_log.emit, run_log.time) is not None
-        )
+        here = self._patiently(lambda: self._tiers.bring(manifest) is not None)
         if not here:
             self._not_to_be_had.add(state)
             self._say(f"WARNING: step {state.step} cannot be had; going back to another state")
@@ -123,7 +102,6 @@ class Recovery:
 
     def carry_out(
         self,
-        trainer: Trainer,
         data: Mapping[str, Any],
         to: Safe | None,
         *,
@@ -134,7 +112,6 @@ class Recovery:
         """Write the decision durably, then do what it says, as the records are taken.
 
         Args:
-            trainer: at a step boundary.
             data: of a decision of kind `recover`, without the checkpoints it poisons.
             to: the state to go back to; None to stay.
             who: decided.
@@ -149,6 +126,7 @@ class Recovery:
             LedgerError: it could not be written; nothing was changed.
             NeedsPerson: no state is left that can be gone back to.
         """
+        trainer = self._trainer
         yield from trainer.completed()
         if to is not None:
             # What is being saved must be known by its manifest, or it could not be poisoned.
@@ -162,13 +140,13 @@ class Recovery:
             reason=reason,
         )
         self.look_again()
-        if poison and self._tiers is not None:
-            self._tiers.withdraw(self._run_log.ledger.state.checkpoint_health)
-        checkpoint = self._go_back(trainer, to) if to is not None else None
+        if poison:
+            self._tiers.withdraw()
+        checkpoint = self._go_back(to) if to is not None else None
         trainer.apply(decision)
         changes = any(data.get(key) for key in ("skip", "set", "reset"))
         if to is not None or changes or fork:
-            trainer.enter(self.open_segment(trainer, trainer.settings, reason, checkpoint, fork))
+            trainer.enter(self.open_segment(trainer.settings, reason, checkpoint, fork))
             step = trainer.position.step
             self._run_log.emit(EventKind.SETTINGS_READ_BACK, step, live=trainer.live_settings())
         if poison and not self._checkpoints():
@@ -179,14 +157,13 @@ class Recovery:
 
     def open_segment(
         self,
-        trainer: Trainer,
         settings: Recipe,
         reason: str,
         checkpoint: int | None = None,
         fork: bool = False,
     ) -> str:
         """Begin a segment under `settings` where the trainer stands; its number."""
-        position = trainer.position
+        position = self._trainer.position
         try:
             self._run_log.open_segment(
                 reason,
@@ -202,35 +179,35 @@ class Recovery:
             self._say(f"WARNING: no segment could be opened: {error}")
         return self._run_log.segment_name
 
-    def _go_back(self, trainer: Trainer, to: Safe) -> int | None:
+    def _go_back(self, to: Safe) -> int | None:
         """The checkpoint that was restored; None if it was a snapshot."""
-        began, left = self._clock.monotonic(), trainer.position.step
+        began, left = self._run_log.clock.monotonic(), self._trainer.position.step
         restored: int | None = None
         try:
-            there = any(kept.step == to.step for kept in trainer.snapshots.kept())
+            there = any(kept.step == to.step for kept in self._trainer.snapshots.kept())
             if to.where == "memory" and there:
-                trainer.roll_back_in_memory(to.step)
+                self._trainer.roll_back_in_memory(to.step)
             else:
-                restored = self._from_disk(trainer)
+                restored = self._from_disk()
         except DamagedSnapshot as damage:
             self._say(f"WARNING: {damage}")
-            restored = self._from_disk(trainer)
-        step = trainer.position.step
+            restored = self._from_disk()
+        step = self._trainer.position.step
         self._run_log.emit(
             EventKind.ROLLED_BACK,
             step,
             left=left,
             to=step,
             where="memory" if restored is None else "disk",
-            took_s=round(self._clock.monotonic() - began, 3),
+            took_s=round(self._run_log.clock.monotonic() - began, 3),
         )
         return restored
 
-    def _from_disk(self, trainer: Trainer) -> int:
+    def _from_disk(self) -> int:
         """The newest checkpoint that can be read: all those beyond the target are poisoned."""
 
         def restore(parts: PartsFor) -> None:
-            ranks = trainer.ranks
+            ranks = self._trainer.ranks
             control = None if ranks is None else ranks.control
             if restore_newest(self._run_log, parts, self._say, control) is None:
                 raise NeedsPerson(
@@ -238,44 +215,35 @@ class Recovery:
                     "put one back, or start another run with --new",
                 )
 
-        trainer.roll_back(restore)
-        return trainer.position.step
+        self._trainer.roll_back(restore)
+        return self._trainer.position.step
 
     def _checkpoints(self) -> list[Checkpoint]:
-        there = catalogue(self._run_log.folder.checkpoints)
-        health = health_now(there, self._run_log.ledger.state.checkpoint_health)
-        return [c for c in there if not c.damage and health[c.step] != "poisoned"]
+        run_log = self._run_log
+        return usable(run_log.folder.checkpoints, run_log.ledger.state.checkpoint_health)
 
     def _beyond(self, step: int) -> list[list[Any]]:
         """Step and manifest of every checkpoint that a rollback to a step makes unusable."""
         beyond = {(c.step, c.manifest_sha256) for c in self._checkpoints()}
-        if self._tiers is not None and self._tiers.any:
+        if self._tiers.any:
             # A tier may still have what was removed or replaced here, and would give it back.
             recorded = self._run_log.ledger.state.checkpoint_health
             beyond |= {(saved, one) for saved in recorded for one in recorded[saved].unpoisoned}
-            beyond |= self._tiers.unpoisoned(recorded)
+            beyond |= self._tiers.unpoisoned()
         return [[saved, manifest] for saved, manifest in sorted(beyond) if saved > step]
 
-    def _elsewhere(self) -> tuple[Safe, ...]:
-        if self._tiers is None:
-            return ()
-        states = self._tiers.states(self._run_log.ledger.state.checkpoint_health)
-        return tuple(state for state in states if state not in self._not_to_be_had)
-
-    def _patiently(self, trainer: Trainer, work: Callable[[], Answer]) -> Answer:
-        """The result of work that waits for a store, which has deadlines of its own: meanwhile
-        there is none for this phase, and other ranks are told that it goes on.
-        """
+    def _patiently(self, work: Callable[[], Answer]) -> Answer:
+        """The result of work that waits for a store, while other ranks are told that it goes on."""
+        # The store has deadlines of its own; the watchdog gives no other to this phase.
         with self._run_log.time.track("prepare"):
-            ranks = trainer.ranks
+            ranks = self._trainer.ranks
             if ranks is None:
                 return work()
-            trainer.coordinator.order(WaitForStore())
-            control = ranks.control
+            self._trainer.coordinator.order(WaitForStore())
             try:
-                return next(iter(patiently(((work(),) for _ in range(1)), control)))[0]
+                return next(iter(patiently(((work(),) for _ in range(1)), ranks.control)))[0]
             finally:
-                control.share(None)
+                ranks.control.share(None)
 
     def _draw_of(self, checkpoint: Checkpoint) -> int | None:
         """Where a checkpoint goes on in the data; None if it does not say."""

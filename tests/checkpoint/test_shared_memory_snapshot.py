@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from longhaul.checkpoint.host_buffers import SnapshotInSharedMemory
+from longhaul.checkpoint.shared_memory_snapshot import Origin, denied, newest_saved, repeats
 from longhaul.core.clocks import FakeClock
 from longhaul.core.records import Decision, Event
 from longhaul.logbook.folder import create_run
-from longhaul.run.train.shared_memory_snapshot import Origin, denied, newest_saved, repeats
 from longhaul.store.manifest import Manifest, write_listed_file, write_manifest
 
 TAKEN = SnapshotInSharedMemory(step=50, draw=500, attempt=2, time=100.0, checksum=0)

@@ -8,7 +8,7 @@ import pytest
 from longhaul.core.errors import UsageError
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.run_spec import ask
-from longhaul.run.train.trust import refuse_untrusted, trusted_folder
+from longhaul.supervise.trust import refuse_untrusted, trusted_folder
 
 COMMAND = "supervise.replace_command='order --node'"
 

@@ -16,12 +16,12 @@ from longhaul.core.units import Seconds
 from longhaul.logbook.folder import why_paused
 from longhaul.logbook.lease import GONE_S
 from longhaul.logbook.ledger import LedgerError, LedgerState
-from longhaul.run.train.attempt import Attempt
-from longhaul.run.train.rollback import Recovery
-from longhaul.run.train.tiers import Tiers
+from longhaul.logbook.run_log import RunLog
 from longhaul.store.catalogue import catalogue, checkpoint_path, health_now, remove
 from longhaul.store.retention import to_remove
 from longhaul.store.save_interval import SaveInterval
+from longhaul.store.tiers import Tiers
+from longhaul.train.rollback import Recovery
 from longhaul.train.trainer import Trainer
 
 _SETTLE_S: Seconds = 1.0
@@ -35,31 +35,27 @@ _LONGEST_RETRY_S: Seconds = 60.0
 class CheckpointManager:
     """Keeps the checkpoints of one attempt.
 
-    Args:
-        attempt: its run log, its folder, its tiers.
-        trainer: that saves.
-        recovery: is told when what can be gone back to has changed.
-        interval: chooses how often to save, where that is left to it.
-        restored: step of the checkpoint that the trainer goes on from; None if from none.
+    `restored` is the step of the checkpoint that the trainer goes on from; None if from none.
     """
 
     def __init__(
         self,
-        attempt: Attempt,
+        run_log: RunLog,
         trainer: Trainer,
         recovery: Recovery,
         interval: SaveInterval,
+        say: Callable[[str], None],
+        tiers: Tiers,
         restored: int | None = None,
     ) -> None:
-        self.folder = attempt.folder.checkpoints
-        self._run_log = attempt.run_log
-        self._say = attempt.view.say
-        self._tiers = attempt.tiers
-        self._clock = attempt.clock
+        self.folder = run_log.folder.checkpoints
+        self._run_log = run_log
+        self._say = say
+        self._tiers = tiers
         self._trainer = trainer
         self._recovery = recovery
         self._interval = interval
-        self._decided = decided(attempt.run_log.ledger.state)
+        self._decided = _decided(run_log.ledger.state)
         self._saved_step = restored
         self._prune_due = False
         self._failed = 0
@@ -80,7 +76,7 @@ class CheckpointManager:
         return str(self._failure["message"]) if self.failing else ""
 
     def take(self, event: Event) -> bool:
-        """Heed what the saver says of a checkpoint; whether the journal should tell of it too.
+        """Heed what the saver says of a checkpoint; whether it belongs into the journal too.
 
         Raises:
             NotOwner: another attempt owns the run.
@@ -112,20 +108,14 @@ class CheckpointManager:
     def refuse_if_gone(self, after_s: Seconds = GONE_S) -> None:
         """Let a run whose folder was taken away end, and say what is left of it.
 
-        Args:
-            after_s: so long it may be away.
-
         Raises:
-            RunGone: it is away for longer.
+            RunGone: it is away for longer than `after_s`.
         """
         step = self._trainer.position.step
         self._run_log.lease.refuse_if_gone(step, self._newest_elsewhere, after_s)
 
     def _newest_elsewhere(self) -> int | None:
-        if self._tiers is None:
-            return None
-        there = self._tiers.states(self._run_log.ledger.state.checkpoint_health)
-        return max((state.step for state in there), default=None)
+        return max((state.step for state in self._tiers.states()), default=None)
 
     def pass_probation(self, step: int, manifest: str) -> None:
         """Training has stayed healthy after the checkpoint of a step."""
@@ -145,7 +135,6 @@ class CheckpointManager:
         keep = self._trainer.settings.checkpoint
         there = catalogue(self.folder)
         health = health_now(there, self._run_log.ledger.state.checkpoint_health)
-        pending = frozenset[int]() if self._tiers is None else self._tiers.pending
         snapshots = self._trainer.snapshots.kept()
         for checkpoint in to_remove(
             there,
@@ -154,7 +143,7 @@ class CheckpointManager:
             keep_every=keep.keep_every,
             oldest_snapshot=snapshots[0].step if snapshots else None,
         ):
-            if checkpoint.step in pending:
+            if checkpoint.step in self._tiers.pending:
                 continue  # it goes after the next save that finds it sent
             try:
                 remove(checkpoint.path)
@@ -164,17 +153,16 @@ class CheckpointManager:
 
     def offer(self) -> None:
         """Let other tiers have what they lack."""
-        if self._tiers is not None:
-            self._decided = decided(self._run_log.ledger.state)
-            self._tiers.offer(self._run_log.ledger.state.checkpoint_health)
+        self._decided = _decided(self._run_log.ledger.state)
+        self._tiers.offer()
 
     def watch(self, record: StepRecord | Event) -> None:
         """Learn what saves and steps cost, and write down what became of transfers."""
         self._interval.observe(record)
-        if self._tiers is not None and isinstance(record, StepRecord):
+        if isinstance(record, StepRecord):
             self._tiers.observe(record)
-            self._send_decisions(self._tiers)
-        self._tell_of_tiers()
+            self._send_decisions()
+        self._emit_news()
 
     def adjust_interval(self) -> None:
         """Save as often as costs and failures suggest, if that is left to us."""
@@ -196,9 +184,6 @@ class CheckpointManager:
     ) -> Iterator[tuple[StepRecord | Event, ...]]:
         """Where nothing can be saved any more, wait rather than train into the void.
 
-        Args:
-            stop_wanted: asked between two saves.
-
         Yields:
             The records of each further save, once it is over; whoever takes them may take his time.
 
@@ -211,14 +196,14 @@ class CheckpointManager:
         why = self._why_unsaved()
         self._run_log.emit(EventKind.PAUSED, step, reason=why)
         self._say(f"PAUSED at step {step}: {why}\n  → {self._way_out()}")
-        waited_s, pause_s, last = 0.0, _RETRY_S, self._clock.monotonic()
+        waited_s, pause_s, last = 0.0, _RETRY_S, self._run_log.clock.monotonic()
         while self._failed and not stop_wanted():
             if waited_s >= trainer.settings.checkpoint.retry_minutes * 60:
                 self._give_up(step, why)
             with self._run_log.time.track("checkpoint_stall"):
                 time.sleep(pause_s)
             yield (*trainer.save(), *trainer.saved(wait=True))
-            before, last = last, self._clock.monotonic()
+            before, last = last, self._run_log.clock.monotonic()
             if not self._failure.get("full"):
                 waited_s, pause_s = waited_s + last - before, min(2 * pause_s, _LONGEST_RETRY_S)
         if not self._failed:
@@ -258,28 +243,23 @@ class CheckpointManager:
 
     def settle(self, stop_wanted: Callable[[], bool]) -> None:
         """Of a finished run: wait for what is still being sent elsewhere, unless told to stop."""
-        if self._tiers is None:
-            return
         self._tiers.offer_run_log()  # with the run's own end in it
         while not self._tiers.settled() and not stop_wanted():
             with self._run_log.time.track("checkpoint_stall"):  # each one is a sign of life
                 self._tiers.settle(_SETTLE_S)
-        self._tell_of_tiers()
+        self._emit_news()
         if left := self._tiers.unsent():
             self._say(f"WARNING: {left}")
 
-    def _send_decisions(self, tiers: Tiers) -> None:
-        """What was decided must not wait for the next checkpoint: a machine that is lost before
-        would bring a learning rate back that a decision has lowered.
-        """
-        now = decided(self._run_log.ledger.state)
+    def _send_decisions(self) -> None:
+        # They must not wait for the next checkpoint: a machine that is lost before would bring a
+        # learning rate back that a decision has lowered.
+        now = _decided(self._run_log.ledger.state)
         if any(part is not known for part, known in zip(now, self._decided, strict=True)):
             self._decided = now
-            tiers.offer_run_log()
+            self._tiers.offer_run_log()
 
-    def _tell_of_tiers(self) -> None:
-        if self._tiers is None:
-            return
+    def _emit_news(self) -> None:
         for kind, step, data in self._tiers.news():
             self._run_log.emit(kind, step or self._trainer.position.step, **data)
             if message := data.get("message"):
@@ -288,16 +268,11 @@ class CheckpointManager:
     def _record(self, checkpoint: int, health: str, manifest: str, reason: str) -> None:
         # A health that could not be written costs a re-reading at the next start, nothing more.
         with suppress(LedgerError):
-            self._run_log.decide(
-                "checkpoint-health",
-                self._trainer.position.step,
-                {"checkpoint": checkpoint, "health": health, "manifest": manifest},
-                who="pilot",
-                reason=reason,
-            )
+            step = self._trainer.position.step
+            self._run_log.decide_health(checkpoint, health, manifest, reason, step)
 
 
-def decided(ledger: LedgerState) -> tuple[object, ...]:
+def _decided(ledger: LedgerState) -> tuple[object, ...]:
     """Parts of a ledger that are other objects once anything but a health was decided."""
-    parts = ledger.overrides, ledger.withdrawn, ledger.skips, ledger.recoveries, ledger.resets
-    return (*parts, ledger.changes)
+    return (ledger.overrides, ledger.withdrawn, ledger.skips, ledger.recoveries, ledger.resets,
+            ledger.changes)  # fmt: skip

@@ -1,12 +1,9 @@
 """What a recipe or a run's folder would have `train` execute, and whether the user has agreed.
 
-A recipe may name a shell command that orders nodes and commands that log in to them. Both may come
-from somebody else, so they run only once the user has said that he trusts them: by typing them, or
-by `--trust`. That is remembered in his own state folder by the run's folder, the recipe's file and
-a hash of the commands: who changes a command is asked again, and a restart at night never is.
-
-Enters: a run's folder, what it is asked to do, what was typed. Leaves: nothing, or a refusal that
-shows the commands. Never knows: what they do.
+Commands that order nodes or log in to them may come from somebody else, so they run only once the
+user has said that he trusts them: by typing them, or by `--trust`. That is remembered in his own
+state folder by the run's folder, the recipe's file and a hash of the commands: who changes a
+command is asked again, and a restart at night never is.
 """
 
 import hashlib
@@ -24,7 +21,7 @@ from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.run_spec import RunSpec
 
 
-def executed(settings: Recipe) -> dict[str, Any]:
+def _executed(settings: Recipe) -> dict[str, Any]:
     """Dotted path → command of everything that a supervisor would run on a recipe's word."""
     supervise = settings.supervise
     found: dict[str, Any] = {
@@ -47,22 +44,16 @@ def refuse_untrusted(
 ) -> None:
     """Let only a run pass whose commands the user trusts, and remember that he does.
 
-    Args:
-        folder: the run's.
-        asked: what it is asked to do.
-        named: recipe or run of this start. What a folder says of its recipe's file counts nothing:
-            it could name one that is trusted.
-        typed: options of this start, as `path=value`; a command among them is the user's own.
-        trust: he says that he trusts the others.
-        say: takes a sentence where it cannot be remembered.
+    A command among the options typed is the user's own. What a folder says of its recipe's file
+    counts nothing, only what was named at this start: it could name one that is trusted.
 
     Raises:
         UsageError: he has not said so.
     """
-    commands = executed(asked.settings())
+    commands = _executed(asked.settings())
     own = _typed_commands(typed)
     if asked.recipe in shipped_recipes():
-        own |= executed(load_recipe(asked.recipe).recipe)
+        own |= _executed(load_recipe(asked.recipe).recipe)
     foreign = {path: command for path, command in commands.items() if own.get(path) != command}
     if not commands:
         return

@@ -1,8 +1,6 @@
 """What a run's journal tells a new attempt.
 
-Enters: a run's folder. Leaves: the ledger, how far the run had come, and how it ended last.
 Only events and the ends of step files are read, so a long run starts as fast as a short one.
-Never knows: checkpoints or tensors.
 """
 
 from collections.abc import Mapping
@@ -10,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from longhaul.core.clocks import Bucket, start_bucket, time_spent
-from longhaul.core.events import EventKind
+from longhaul.core.events import NODE_EVENTS, EventKind
 from longhaul.core.records import Decision, Event, Record, StepRecord
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder
@@ -18,8 +16,6 @@ from longhaul.logbook.ledger import LedgerState, fold_all
 from longhaul.logbook.reading import read_journal, read_last
 from longhaul.logbook.requests import done_requests
 from longhaul.logbook.segments import SegmentOpening, read_segments
-from longhaul.recover.probation import Course, course_of
-from longhaul.supervise.history import NODE_EVENTS
 
 
 @dataclass(frozen=True)
@@ -36,9 +32,9 @@ class RunHistory:
     """Time of the last record; None in a new run."""
     last_segment: SegmentOpening | None
     ended: str
-    """How the last attempt ended; empty if it left no word."""
+    """How the last attempt ended; empty if it wrote nothing of that."""
     start_bucket: Bucket
-    """What this start is booked to."""
+    """What the time of this start counts as."""
     finished: Event | None
     """The newest `finished` event."""
     unopened: Decision | None
@@ -46,8 +42,6 @@ class RunHistory:
     out_of_memory: tuple[Event, ...]
     """Ranks that ran out of memory, while no decision on what they compute at once, in a step or
     in an evaluation, has answered them."""
-    course: Course
-    """Troubles so far, however long ago: they deny states that may still be on disk."""
 
     @property
     def begun(self) -> bool:
@@ -65,22 +59,16 @@ def read_run_history(folder: RunFolder) -> RunHistory:
         record for record in read_last(folder, 1, events=False) if isinstance(record, StepRecord)
     ]
     # Each start writes down how far earlier attempts had come, so one step file is enough.
-    reached = [
-        int(e.data.get("steps_made", 0)) for e in _of_kind(events, EventKind.ATTEMPT_STARTED)
-    ]
+    starts = _of_kind(events, EventKind.ATTEMPT_STARTED)
+    reached = [int(start.data.get("steps_made", 0)) for start in starts]
+    attempts = _of_kind(events, EventKind.ATTEMPT_STARTED, EventKind.ATTEMPT_ENDED)
     ended = ""
-    for event in events:
-        if isinstance(event, Event) and event.kind in (
-            EventKind.ATTEMPT_STARTED,
-            EventKind.ATTEMPT_ENDED,
-        ):
-            ended = (
-                str(event.data.get("reason", "")) if event.kind == EventKind.ATTEMPT_ENDED else ""
-            )
-    finished = _of_kind(events, "finished")
+    if attempts and attempts[-1].kind == EventKind.ATTEMPT_ENDED:
+        ended = str(attempts[-1].data.get("reason", ""))
+    finished = _of_kind(events, EventKind.FINISHED)
     segments = read_segments(folder)
-    told = [e for e in events if not (isinstance(e, Event) and e.kind in NODE_EVENTS)]
-    times = [record.time for record in [*told[-1:], *last_steps]]
+    signs = [e for e in events if not (isinstance(e, Event) and e.kind in NODE_EVENTS)]
+    times = [record.time for record in [*signs[-1:], *last_steps]]
     return RunHistory(
         ledger=fold_all(_decisions(events)),
         damaged_lines=reading.damaged,
@@ -93,7 +81,6 @@ def read_run_history(folder: RunFolder) -> RunHistory:
         finished=finished[-1] if finished else None,
         unopened=_unopened(events),
         out_of_memory=_unanswered(events),
-        course=course_of(events),
     )
 
 
@@ -126,7 +113,7 @@ def _unanswered(events: list[Record]) -> tuple[Event, ...]:
         answered[decision.data.get("path")] = decision.attempt
     return tuple(
         event
-        for event in _of_kind(events, "out-of-memory")
+        for event in _of_kind(events, EventKind.OUT_OF_MEMORY)
         if event.attempt >= answered.get(event.data.get("path", "batch.micro_sequences"), 0)
     )
 
@@ -135,5 +122,5 @@ def _decisions(events: list[Record]) -> list[Decision]:
     return [record for record in events if isinstance(record, Decision)]
 
 
-def _of_kind(events: list[Record], kind: str) -> list[Event]:
-    return [event for event in events if isinstance(event, Event) and event.kind == kind]
+def _of_kind(events: list[Record], *kinds: EventKind) -> list[Event]:
+    return [event for event in events if isinstance(event, Event) and event.kind in kinds]

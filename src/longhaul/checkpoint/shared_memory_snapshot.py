@@ -1,12 +1,8 @@
-"""Going on from a snapshot that outlived its process (DESIGN: the supervisor owns the memory).
+"""Going on from a snapshot that outlived its process, in memory that the supervisor owns.
 
 Chosen is the newest one that every rank has whole, of the same layout, newer than every checkpoint
 that could be used, and that nothing decided since speaks against. Its checksum is compared; where
 that fails on any rank, the one before it is tried, and in the end the disk.
-
-Enters: what lies in shared memory, the checkpoints there are, the decisions since. Leaves: the
-parts filled, the older snapshots held again, and word of it in the journal.
-Never knows: what is in a snapshot.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,16 +16,15 @@ from longhaul.checkpoint.snapshots import DamagedSnapshot, SnapshotRing
 from longhaul.core.events import EventKind
 from longhaul.core.records import Decision, Event, Record
 from longhaul.logbook.folder import RunFolder
+from longhaul.logbook.ledger import load_ledger
 from longhaul.logbook.reading import read_journal
+from longhaul.logbook.run_log import RunLog
 from longhaul.parallel.control import Control
-from longhaul.run.train.attempt import Attempt
-from longhaul.run.train.run_log import RunLog
-from longhaul.store.catalogue import catalogue, health_now, newest_usable, sweep
-from longhaul.supervise.history import usable_checkpoints
+from longhaul.store.catalogue import catalogue, health_now, newest_usable, sweep, usable
 
 Key = tuple[int, int, int]
 _LAG_STEPS = 2
-"""What a device computes is known to be complete so much later (DESIGN rule 3)."""
+"""What a device computes is known to be complete so much later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +48,11 @@ class Origin:
 
 
 def restore_survivor(
-    attempt: Attempt, ring: SnapshotRing, parts_for: PartsFor, control: Control | None = None
+    run_log: RunLog,
+    ring: SnapshotRing,
+    parts_for: PartsFor,
+    say: Callable[[str], None],
+    control: Control | None = None,
 ) -> int | None:
     """Fill the parts from memory, on all ranks; the others call `restore_shared_as_ordered`.
 
@@ -62,14 +61,13 @@ def restore_survivor(
     Returns:
         Its step; None if there is nothing in memory to go on from.
     """
-    run_log, say, clock = attempt.run_log, attempt.view.say, attempt.clock
-    began, found = clock.monotonic(), ring.survivors()
+    began, found = run_log.clock.monotonic(), ring.survivors()
     keys = _common(found, control)
     if keys:
         sweep(run_log.folder.checkpoints, run_log.lease.attempt)
         history = list(read_journal(run_log.folder, steps=False))
-        by_key = {shared_snapshot.key: shared_snapshot for shared_snapshot in found}
-        saved = newest_checkpoint(run_log)
+        by_key = {snapshot.key: snapshot for snapshot in found}
+        saved = _newest_checkpoint(run_log)
         kept = [key for key in keys if not (repeats(history) or denied(by_key[key], history))]
         sound = list({key[0]: key for key in kept}.values())  # of one step, the last attempt's
         newest = 0 if saved is None else saved
@@ -78,7 +76,7 @@ def restore_survivor(
                 control.share(tuple(sound))
             step = sound[-1][0]
             if _handed_back(ring, sound, parts_for, say):
-                lost = max(0, attempt.history.steps_made - step)
+                lost = max(0, run_log.history.steps_made - step)
                 text = (
                     f"restored step {step} from memory that outlived the workers: "
                     f"{lost} steps lost, {step - newest} fewer than from the disk"
@@ -90,7 +88,7 @@ def restore_survivor(
                     steps_lost=lost,
                     saved_steps=step - newest,
                     newest_checkpoint=saved,
-                    took_s=round(clock.monotonic() - began, 3),
+                    took_s=round(run_log.clock.monotonic() - began, 3),
                     text=text,
                 )
                 say(text)
@@ -104,60 +102,51 @@ def restore_survivor(
 
 def restore_shared_as_ordered(ring: SnapshotRing, parts_for: PartsFor, control: Control) -> bool:
     """Do what rank 0 does in `restore_survivor`, on every other rank; whether a state was found."""
-    told: tuple[Key, ...] = ()
+    keys: tuple[Key, ...] = ()
     if _common(ring.survivors(), control):
-        while told := control.share(told):
-            if _handed_back(ring, told, parts_for, lambda _: None):
+        while keys := control.share(keys):
+            if _handed_back(ring, keys, parts_for, lambda _: None):
                 return True
     ring.adopt(())
     return False
 
 
-def denied(shared_snapshot: SnapshotInSharedMemory, since: Sequence[Record]) -> str:
+def denied(snapshot: SnapshotInSharedMemory, since: Sequence[Record]) -> str:
     """Why a snapshot must not be gone on from, as the journal says; empty if it may.
 
     A checkpoint that its reader poisons has bad bytes, which says nothing against a snapshot; one
     that somebody else poisons has a bad state, and so has every later one. The supervisor does so
     once an attempt has ended, and numbers found wrong end it: both are later than its snapshots.
-
-    Args:
-        shared_snapshot: the snapshot.
-        since: events and decisions of the run; those before the snapshot are passed over, by
-            attempt, as clocks are set back.
+    What was written before the snapshot is passed over, by attempt, as clocks are set back.
     """
     for record in since:
-        if record.attempt < shared_snapshot.attempt:
+        if record.attempt < snapshot.attempt:
             continue
-        later = record.attempt > shared_snapshot.attempt
+        later = record.attempt > snapshot.attempt
         if isinstance(record, Decision):
             # One that ends no attempt leaves its time alone to order it by.
-            if not later and record.kind == "recover" and record.time < shared_snapshot.time:
+            if not later and record.kind == "recover" and record.time < snapshot.time:
                 continue
             back = record.data.get("rollback") if record.kind == "recover" else None
-            if back and int(back["to"]) < shared_snapshot.step:
+            if back and int(back["to"]) < snapshot.step:
                 return f"the run went back to step {back['to']} since"
-            if any(step <= shared_snapshot.step for step in _poisoned(record)):
+            if any(step <= snapshot.step for step in _poisoned(record)):
                 return "an earlier checkpoint was poisoned since"
         elif isinstance(record, Event) and record.kind == EventKind.MACHINE_VERDICT:
             sound = record.data.get("sound_step")
             corrupt = record.data.get("kind") == "corrupt"
-            if corrupt and (sound is None or shared_snapshot.step > sound):
+            if corrupt and (sound is None or snapshot.step > sound):
                 return "a machine may have computed wrong numbers by then"
     return ""
 
 
 def repeats(events: Sequence[Record]) -> bool:
     """Whether the last two failures are the same at the same step: memory is trusted once."""
-    failed = [
-        (event.data["cause"], event.data.get("reached"))
-        for event in events
-        if isinstance(event, Event)
-        and event.kind == EventKind.ATTEMPT_ENDED
-        and "cause" in event.data
-    ]
+    ends = (e for e in events if isinstance(e, Event) and e.kind == EventKind.ATTEMPT_ENDED)
+    failed = [(e.data["cause"], e.data.get("reached")) for e in ends if "cause" in e.data]
     if len(failed) < 2:
         return False
-    (cause, step), (before, earlier) = failed[-1], failed[-2]
+    (before, earlier), (cause, step) = failed[-2:]
     if cause != before or step is None or earlier is None:
         return bool(cause == before and step == earlier)
     return abs(int(step) - int(earlier)) <= _LAG_STEPS
@@ -171,28 +160,24 @@ def _poisoned(decision: Decision) -> list[int]:
     return [int(data["checkpoint"])] if health and data.get("health") == "poisoned" else []
 
 
-def newest_checkpoint(run_log: RunLog) -> int | None:
-    """Step of the newest checkpoint that this run could go on from."""
+def _newest_checkpoint(run_log: RunLog) -> int | None:
+    """Of those that this run could go on from, unless reading them tells otherwise."""
     there = catalogue(run_log.folder.checkpoints)
     health = health_now(there, run_log.ledger.state.checkpoint_health)
-    return max((checkpoint.step for checkpoint in newest_usable(there, health)), default=None)
+    return next((checkpoint.step for checkpoint in newest_usable(there, health)), None)
 
 
 def newest_saved(origin: Origin, folder: RunFolder) -> int | None:
-    """Step of the newest checkpoint on the disk that an attempt can be gone back to.
-
-    Args:
-        origin: of the attempt; from the disk, that one was the newest that could be read.
-        folder: of the run.
-    """
+    """Step of the newest checkpoint on the disk that an attempt can be gone back to."""
     if origin.where == "disk":
-        return origin.step
-    return max(usable_checkpoints(folder), default=None)
+        return origin.step  # the newest that could be read
+    recorded = load_ledger(folder)[0].checkpoint_health
+    return max((there.step for there in usable(folder.checkpoints, recorded)), default=None)
 
 
 def _common(found: Sequence[SnapshotInSharedMemory], control: Control | None) -> list[Key]:
-    """What every rank has, by rising step: the same step of the same attempt."""
-    own = {shared_snapshot.key for shared_snapshot in found}
+    """What every rank has, by rising step."""
+    own = {snapshot.key for snapshot in found}
     if control is not None:
         for others in control.gather(own):
             own &= others
@@ -204,7 +189,7 @@ def _handed_back(
 ) -> bool:
     """Hold those of `keys`, and fill the parts from the last of them."""
     with suppress(StateMismatch):
-        by_key = {shared_snapshot.key: shared_snapshot for shared_snapshot in ring.survivors()}
+        by_key = {snapshot.key: snapshot for snapshot in ring.survivors()}
         ring.adopt([by_key[key] for key in keys])
         try:
             ring.hand_back(keys[-1][0], parts_for)

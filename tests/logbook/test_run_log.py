@@ -9,8 +9,8 @@ from longhaul.core.errors import ExitCode, NotOwner
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.lease import Lease, acquire, join, leave_behind
 from longhaul.logbook.ledger import LedgerState, load_ledger
-from longhaul.run.train.run_history import read_run_history
-from longhaul.run.train.run_log import RunLog
+from longhaul.logbook.run_history import read_run_history
+from longhaul.logbook.run_log import RunLog
 from longhaul.supervise.history import Chronicle
 
 

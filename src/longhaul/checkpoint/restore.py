@@ -10,9 +10,8 @@ from longhaul.checkpoint.loader import read_facts, restore
 from longhaul.core.errors import NeedsPerson
 from longhaul.core.events import EventKind
 from longhaul.logbook.folder import created_of
+from longhaul.logbook.run_log import RunLog
 from longhaul.parallel.control import Control, patiently, told
-from longhaul.run.train.run_log import RunLog
-from longhaul.run.train.tiers import Tiers
 from longhaul.store.catalogue import (
     Checkpoint,
     catalogue,
@@ -24,15 +23,11 @@ from longhaul.store.catalogue import (
 )
 from longhaul.store.manifest import RefusedCheckpoint
 from longhaul.store.retention import may_begin_anew
+from longhaul.store.tiers import Tiers
 
 
-def set_unknown_aside(run_log: RunLog, begun: bool, say: Callable[[str], None]) -> None:
+def set_unknown_aside(run_log: RunLog, say: Callable[[str], None]) -> None:
     """Let no checkpoint stay in the run's folder that its journal does not know.
-
-    Args:
-        run_log: of this attempt.
-        begun: the journal has records of an earlier one.
-        say: tells a person.
 
     Raises:
         OSError: the medium refused.
@@ -40,7 +35,7 @@ def set_unknown_aside(run_log: RunLog, begun: bool, say: Callable[[str], None]) 
     recorded = run_log.ledger.state.checkpoint_health.values()
     manifests = {known.manifest for known in recorded if known.manifest}
     there = catalogue(run_log.folder.checkpoints)
-    if found := unknown(there, manifests, begun, created_of(run_log.folder)):
+    if found := unknown(there, manifests, run_log.history.begun, created_of(run_log.folder)):
         steps = [checkpoint.step for checkpoint in found]
         aside = set_aside(found)
         text = f"{_listed(steps)}: not known to this run's journal, moved to {aside}"
@@ -76,7 +71,7 @@ def restore_newest(
     health = health_now(there, recorded)
     candidates = newest_usable(there, health)
     if tiers is not None:
-        candidates = tiers.candidates(recorded, say, run_log.emit, run_log.time)
+        candidates = tiers.candidates()
     for checkpoint in patiently(candidates, control if tiers is not None else None):
         try:
             facts = read_facts(checkpoint.path).facts
@@ -87,14 +82,14 @@ def restore_newest(
             say(f"WARNING: refused {refusal.message}; trying the one before it")
             refused.append((checkpoint, refusal))
         else:
-            _record(run_log, [item for item in refused if not _is_same(item[0], checkpoint)])
+            _record(run_log, refused, checkpoint)
             if tiers is not None:
-                tiers.arrived(loaded.step, recorded, say)
+                tiers.arrived(loaded.step)
             return loaded.step
     if control is not None:
         control.share(None)
     if tiers is not None:
-        tiers.refuse_to_begin_anew(recorded, nothing_here=not there)
+        tiers.refuse_to_begin_anew(nothing_here=not there)
     if not there:
         if saved := [step for step, known in recorded.items() if known.health != "poisoned"]:
             say(
@@ -118,7 +113,7 @@ def restore_newest(
 
 
 def _why(poisoned: Sequence[int], refused: Sequence[tuple[Checkpoint, RefusedCheckpoint]]) -> str:
-    said = [f"{refusal.message}" for _, refusal in refused]
+    said = [refusal.message for _, refusal in refused]
     if poisoned:
         said.append(
             f"{_listed(poisoned)} poisoned, because the run went back behind them or they did not "
@@ -145,23 +140,15 @@ def restore_as_ordered(parts_for: PartsFor, control: Control) -> int | None:
     return None
 
 
-def _is_same(refused: Checkpoint, loaded: Checkpoint) -> bool:
-    """Where a copy from elsewhere has taken its place, the checkpoint itself is sound; one whose
-    manifest could not be read here has no other name than its step.
-    """
-    return refused.step == loaded.step and refused.manifest_sha256 in ("", loaded.manifest_sha256)
-
-
-def _record(run_log: RunLog, refused: list[tuple[Checkpoint, RefusedCheckpoint]]) -> None:
-    """Poison what was refused, now that an older one loaded: the medium itself does answer.
-
-    Left unrecorded, a torn checkpoint would keep its place as the newest verified one, and
-    retention could remove a sound one for it.
-    """
+def _record(
+    run_log: RunLog, refused: Sequence[tuple[Checkpoint, RefusedCheckpoint]], loaded: Checkpoint
+) -> None:
+    """Poison what was refused, now that another one loaded: the medium itself does answer."""
+    # Left unrecorded, a torn checkpoint would keep its place as the newest verified one, and
+    # retention could remove a sound one for it.
     for checkpoint, refusal in refused:
-        data = {
-            "checkpoint": checkpoint.step,
-            "health": "poisoned",
-            "manifest": checkpoint.manifest_sha256,
-        }
-        run_log.decide("checkpoint-health", 0, data, who="pilot", reason=refusal.message)
+        manifest = checkpoint.manifest_sha256
+        # Where a copy from elsewhere has taken its place, the checkpoint itself is sound; one whose
+        # manifest could not be read here has no other name than its step.
+        if checkpoint.step != loaded.step or manifest not in ("", loaded.manifest_sha256):
+            run_log.decide_health(checkpoint.step, "poisoned", manifest, refusal.message)

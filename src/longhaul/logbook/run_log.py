@@ -1,8 +1,4 @@
-"""The logbook of one attempt: journal, ledger, segments and lease as one thing to write into.
-
-Enters: records and decisions. Leaves: them, on disk, in the right order.
-Never knows: training.
-"""
+"""The logbook of one attempt: journal, ledger, segments and lease as one thing to write into."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,12 +7,13 @@ from longhaul.config.load import recipe_from_values
 from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import Clock, TimeBuckets
 from longhaul.core.events import EventKind
-from longhaul.core.machine import git_difference, machine
+from longhaul.core.machine import differences, git_difference, machine
 from longhaul.core.records import Decision, Event, Record
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.journal import Journal
-from longhaul.logbook.lease import Lease
-from longhaul.logbook.ledger import Ledger, LedgerError
+from longhaul.logbook.lease import Lease, user_name
+from longhaul.logbook.ledger import Ledger, LedgerError, LedgerState
+from longhaul.logbook.run_history import RunHistory
 from longhaul.logbook.run_spec import changed_settings
 from longhaul.logbook.segments import (
     SegmentNumber,
@@ -25,18 +22,19 @@ from longhaul.logbook.segments import (
     next_minor,
     open_segment,
 )
-from longhaul.run.train.run_history import RunHistory
+
+NUMBERS_COME_FROM = (
+    "software.longhaul", "software.python", "software.git", "software.packages.torch",
+    "software.packages.numpy", "machine.cpu", "torch.",
+)  # fmt: skip
+"""Parts of a fingerprint that other bits may come of."""
+_PLACES = ("machine.host", "ranks.")
 
 
 class RunLog:
     """What the holder of the lease writes into.
 
-    Args:
-        folder: the run.
-        lease: held by this process.
-        history: the run so far.
-        clock: stamps records.
-        time_buckets: the attempt's time; events carry what was booked since the record before.
+    Events carry what `time_buckets` have counted since the record before.
     """
 
     def __init__(
@@ -51,7 +49,8 @@ class RunLog:
         self.lease = lease
         self.segment = history.last_segment
         self.time = time_buckets
-        self._clock = clock
+        self.history = history
+        self.clock = clock
         self._source_difference: str | None = None
         self._journal = Journal(folder, lease.attempt, still_owner=lease.may_decide)
         self.ledger = Ledger(self._journal, history.ledger)
@@ -90,7 +89,7 @@ class RunLog:
             attempt=self.lease.attempt,
             segment=self.segment_name,
             step=step,
-            time=self._clock.wall(),
+            time=self.clock.wall(),
             seconds=self.time.drain(),
             data=data,
         )
@@ -117,13 +116,20 @@ class RunLog:
             segment=self.segment_name,
             step=step,
             from_step=from_step,
-            time=self._clock.wall(),
+            time=self.clock.wall(),
             who=who,
             reason=reason,
             data=data,
         )
         self.ledger.write(decision)
         return decision
+
+    def decide_health(
+        self, checkpoint: int, health: str, manifest: str, reason: str, step: int = 0
+    ) -> None:
+        """Write what is known of a checkpoint now to the ledger, at `step`; as `decide`."""
+        data = {"checkpoint": checkpoint, "health": health, "manifest": manifest}
+        self.decide("checkpoint-health", step, data, who="pilot", reason=reason)
 
     def open_segment(
         self,
@@ -151,7 +157,7 @@ class RunLog:
             settings=settings.model_dump(mode="json"),
             fingerprint=fingerprint,
             nodes=(machine()["host"],),
-            opened=self._clock.wall(),
+            opened=self.clock.wall(),
         )
         if self._source_difference is None:
             self._source_difference = git_difference()  # of the code that runs, not of later edits
@@ -159,6 +165,31 @@ class RunLog:
         self.segment = opening
         self.emit(EventKind.SEGMENT_OPENED, step, reason=reason, parent=str(opening.parent or ""))
         return opening
+
+    def decide_restart(
+        self, effective: Recipe, fingerprint: Mapping[str, Any], step: int
+    ) -> LedgerState:
+        """Decide what a restart at `step` has changed, as if it had been asked for live; the ledger
+        after it. Nothing is written where numbers come from the same, or the run is new.
+
+        Raises:
+            LedgerError: it could not be written.
+        """
+        ledger, last = self.ledger.state, self.history.last_segment
+        if last is None:
+            return ledger
+        differ = changed_settings(recipe_from_values(last.settings), effective)
+        # What was decided live is in the ledger already, with who decided it.
+        settings = {path: pair for path, pair in differ.items() if path not in ledger.overrides}
+        here = differences(last.fingerprint, fingerprint) if last.fingerprint else {}
+        origins = (*NUMBERS_COME_FROM, *_PLACES)
+        surroundings = {path: pair for path, pair in here.items() if path.startswith(origins)}
+        # Settings decided at later steps, which the run has lost, hold from here on.
+        earlier = any(change.step > step and not change.scheduled for change in ledger.changes)
+        if settings or surroundings or earlier:
+            data = {"settings": settings, "surroundings": surroundings}
+            self.decide("restart", step, data, who=user_name(), reason="")
+        return self.ledger.state
 
     def close(self) -> None:
         """Write what is held, as far as possible."""

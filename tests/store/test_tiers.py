@@ -1,6 +1,7 @@
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,9 +12,9 @@ from longhaul.core.errors import ExitCode, NeedsPerson, RecipeError
 from longhaul.core.records import Decision
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import CheckpointHealth, fold_all
-from longhaul.run.train.tiers import StoreNeeded, Tiers
 from longhaul.store.catalogue import catalogue
 from longhaul.store.manifest import Manifest, verify, write_listed_file, write_manifest
+from longhaul.store.tiers import StoreNeeded, Tiers
 from longhaul.store.transfers import Patience
 
 CLOCK = RealClock()
@@ -32,18 +33,27 @@ class Room:
 
     def __init__(self, path: Path, *remotes: str) -> None:
         self.folder = RunFolder(path / "runs" / "trial")
+        self.lease, self.clock, self.time = Lease(), CLOCK, TimeBuckets(CLOCK)
+        self.ledger = SimpleNamespace(state=SimpleNamespace(checkpoint_health={}))
         self.remotes = [path / remote for remote in remotes]
-        self.recorded: dict[int, CheckpointHealth] = {}
         self.said: list[str] = []
         self.told: list[tuple[str, int, Mapping[str, Any]]] = []
         options = [f"checkpoint.remote={[str(remote) for remote in self.remotes]}"]
         self.recipe = load_recipe("quickstart", options if remotes else []).recipe
         self.made: list[Tiers] = []
-        self.time_buckets = TimeBuckets(CLOCK)
+
+    @property
+    def recorded(self) -> dict[int, CheckpointHealth]:
+        """Healths in the ledger."""
+        return self.ledger.state.checkpoint_health
+
+    def emit(self, kind: str, step: int, **data: Any) -> None:
+        """As that of a run log, which this stands in for."""
+        self.told.append((kind, step, data))
 
     def tiers(self) -> Tiers:
         """Those of a new attempt."""
-        self.made.append(Tiers.of(self.recipe, self.folder, Lease(), CLOCK))
+        self.made.append(Tiers(self.recipe, self, self.said.append))  # type: ignore[arg-type]
         for uploader in self.made[-1]._uploaders:
             uploader.tier.files.patience = Patience(first_pause_s=0.001)
         return self.made[-1]
@@ -60,19 +70,14 @@ class Room:
         for step in steps:
             self.save(step)
         tiers = self.tiers()
-        tiers.offer(self.recorded)
+        tiers.offer()
         tiers.settle(30)
         assert tiers.settled()
         assert not tiers.pending
         assert tiers.unsent() == ""
 
     def candidates(self, tiers: Tiers) -> Iterator[int]:
-        def emit(kind: str, step: int, **data: Any) -> None:
-            self.told.append((kind, step, data))
-
-        for checkpoint in tiers.candidates(
-            self.recorded, self.said.append, emit, self.time_buckets
-        ):
+        for checkpoint in tiers.candidates():
             assert checkpoint.path.parent == self.folder.checkpoints
             yield checkpoint.step
 
@@ -99,11 +104,11 @@ def test_without_a_remote_place_nothing_is_done(room_with) -> None:
     room.save(10)
     room.save(20)
     tiers = room.tiers()
-    tiers.offer(room.recorded)
+    tiers.offer()
     assert list(tiers.news()) == []
     assert tiers.pending == frozenset()
     assert list(room.candidates(tiers)) == [20, 10]
-    tiers.refuse_to_begin_anew(room.recorded)
+    tiers.refuse_to_begin_anew()
 
 
 def test_a_run_whose_local_checkpoints_are_gone_goes_on_from_elsewhere(room_with) -> None:
@@ -169,7 +174,7 @@ def test_what_was_saved_again_at_a_poisoned_step_lets_no_diverged_state_back(roo
     room = room_with("remote")
     room.send(10, 20)
     diverged = room.recorded[20].manifest
-    room.recorded = dict(
+    room.ledger.state.checkpoint_health = dict(
         fold_all(
             [
                 health(10, "verified", room.recorded[10].manifest),
@@ -188,15 +193,13 @@ def test_a_rollback_takes_poisoned_copies_out_of_every_tier(room_with) -> None:
     room = room_with("near", "far")
     room.send(10, 20)
     tiers = room.made[0]
-    assert tiers.unpoisoned(room.recorded) == {
-        (step, known.manifest) for step, known in room.recorded.items()
-    }
+    assert tiers.unpoisoned() == {(step, known.manifest) for step, known in room.recorded.items()}
     room.recorded[20] = CheckpointHealth("poisoned", room.recorded[20].manifest)
-    tiers.withdraw(room.recorded)
+    tiers.withdraw()
     tiers.settle(30)
     left = [path.name for remote in room.remotes for path in (remote / "trial").glob("step-*")]
     assert [name.split("-")[1] for name in left] == ["10", "10"]
-    assert tiers.unpoisoned(room.recorded) == {(10, room.recorded[10].manifest)}
+    assert tiers.unpoisoned() == {(10, room.recorded[10].manifest)}
 
 
 def test_what_was_poisoned_while_nobody_trained_goes_at_the_next_start(room_with) -> None:
@@ -206,7 +209,7 @@ def test_what_was_poisoned_while_nobody_trained_goes_at_the_next_start(room_with
         "verified", "made anew", {room.recorded[20].manifest: "poisoned"}
     )
     tiers = room.tiers()
-    tiers.offer(room.recorded)
+    tiers.offer()
     tiers.settle(30)
     assert [path.name.split("-")[1] for path in (room.remotes[0] / "trial").glob("step-*")] == [
         "10"
@@ -223,10 +226,11 @@ def test_a_run_does_not_begin_anew_because_its_store_is_silent(room_with, monkey
     tiers = room.tiers()
     assert list(room.candidates(tiers)) == []
     with pytest.raises(StoreNeeded) as raised:
-        tiers.refuse_to_begin_anew(room.recorded)
+        tiers.refuse_to_begin_anew()
     assert raised.value.exit_code == ExitCode.START_AGAIN
     assert "no checkpoint is here (step 10 was saved)" in raised.value.message
-    tiers.refuse_to_begin_anew({})  # a run that has saved nothing loses nothing
+    room.recorded.clear()
+    tiers.refuse_to_begin_anew()  # a run that has saved nothing loses nothing
 
 
 def test_a_run_does_not_begin_anew_because_its_place_looks_empty(room_with) -> None:
@@ -237,15 +241,15 @@ def test_a_run_does_not_begin_anew_because_its_place_looks_empty(room_with) -> N
     tiers = room.tiers()
     assert list(room.candidates(tiers)) == []
     with pytest.raises(NeedsPerson, match=r"step 10 was saved.*has none"):
-        tiers.refuse_to_begin_anew(room.recorded)
-    tiers.refuse_to_begin_anew(room.recorded, nothing_here=False)
+        tiers.refuse_to_begin_anew()
+    tiers.refuse_to_begin_anew(nothing_here=False)
 
 
 def test_a_new_run_with_an_empty_place_begins(room_with) -> None:
-    tiers = room_with("remote").tiers()
     room = room_with("remote")
+    tiers = room.tiers()
     assert list(room.candidates(tiers)) == []
-    tiers.refuse_to_begin_anew({})
+    tiers.refuse_to_begin_anew()
 
 
 def test_on_a_full_disk_what_is_safe_elsewhere_gives_way(room_with) -> None:
@@ -262,8 +266,9 @@ def test_on_a_full_disk_what_is_safe_elsewhere_gives_way(room_with) -> None:
     ]
     assert next(held.candidates(held.tiers())) == 20
     # The same folder, without a tier: the newest stays.
+    alone.recorded.update(held.recorded)
     tiers = alone.tiers()
-    tiers.offer(held.recorded)
+    tiers.offer()
     assert not tiers.make_room(1)
 
 
@@ -272,9 +277,9 @@ def test_going_back_further_than_was_saved_is_said(room_with) -> None:
     room.send(10, 20)
     (room.folder.checkpoints / ".step-20.0123456789ab.download").mkdir()
     tiers = room.tiers()
-    tiers.arrived(20, room.recorded, room.said.append)
+    tiers.arrived(20)
     assert room.said == []
-    tiers.arrived(10, room.recorded, room.said.append)
+    tiers.arrived(10)
     assert room.said == [
         "WARNING: step 20 was saved, and no copy of it can be had; going on from step 10: "
         "10 steps are made again, on the same data"
@@ -282,7 +287,8 @@ def test_going_back_further_than_was_saved_is_said(room_with) -> None:
     assert not list(room.folder.checkpoints.glob(".step-*"))
 
 
-def test_an_address_that_is_none_is_a_mistake_in_the_recipe(tmp_path: Path) -> None:
-    recipe = load_recipe("quickstart", ["checkpoint.remote='s9://nowhere/x'"]).recipe
+def test_an_address_that_is_none_is_a_mistake_in_the_recipe(room_with) -> None:
+    room = room_with()
+    room.recipe = load_recipe("quickstart", ["checkpoint.remote='s9://nowhere/x'"]).recipe
     with pytest.raises(RecipeError, match="s9://nowhere"):
-        Tiers.of(recipe, RunFolder(tmp_path / "trial"), Lease(), CLOCK)
+        room.tiers()

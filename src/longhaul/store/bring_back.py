@@ -1,4 +1,4 @@
-"""A run that nothing is left of here, brought back from its remote tier: its run log first (M11).
+"""A run that nothing is left of here, brought back from its remote tier: its run log first.
 
 Everything is fetched into `.book/` in the run's folder and compared before any page is put in its
 place; while `.book/` is there the run has not been brought back, and the next start begins again
@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from longhaul.checkpoint.remote_places import StoreNeeded, places_of
 from longhaul.core.clocks import Clock
 from longhaul.core.errors import NeedsPerson, RecipeError, UsageError
 from longhaul.core.events import EventKind
@@ -22,6 +21,7 @@ from longhaul.core.units import Seconds, short_bytes
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.lease import leave_behind
 from longhaul.logbook.reading import journal_files, read_last
+from longhaul.logbook.run_log import RunLog
 from longhaul.logbook.run_spec import (
     RunSpec,
     has_run_spec,
@@ -29,27 +29,23 @@ from longhaul.logbook.run_spec import (
     refuse_another_run,
     spec_of_restart,
 )
-from longhaul.run.train.run_log import RunLog
 from longhaul.store.fetching import Found, Lacking, best_first, bring_run_log, find_run_log
 from longhaul.store.remote_log import is_page
+from longhaul.store.tiers import StoreNeeded, places_of
 from longhaul.store.transfers import StoreError
 
 Say = Callable[[str], None]
 _STAGING = ".book"
 _NOTE = ".brought-back.json"
 _OWN = ("recipe.toml", "asked.json", "nodes.jsonl")
-"""What somebody has laid here since is not replaced."""
+"""What somebody has written here since is not replaced."""
 _ANEW = "to train from the beginning, use --new or take checkpoint.remote out"
 
 
 def bring_back(folder: RunFolder, asked: RunSpec, say: Say, clock: Clock) -> RunSpec:
     """Bring a run's log back if nothing of the run is left here; what it is asked for now.
 
-    Args:
-        folder: of the run; it need not exist.
-        asked: what was typed, or laid here without having been begun.
-        say: takes sentences for people.
-        clock: for how long it took.
+    The run's folder need not exist; `asked` was typed, or written there without being begun.
 
     Raises:
         StoreNeeded: a store that may have the run log does not answer.
@@ -129,19 +125,15 @@ def _run_logs(folder: RunFolder, asked: RunSpec, say: Say) -> list[Found]:
     found, silent = [], []
     for files in places_of(asked.settings(), folder.name):
         try:
-            run_log = find_run_log(files)
+            if (run_log := find_run_log(files)) is not None:
+                found.append(run_log)
         except StoreError as error:
             silent.append(error.message)
-            continue
-        if run_log is not None:
-            found.append(run_log)
     if not found and silent:
         raise _needed(folder, silent[0])
     for message in silent:
         say(f"WARNING: {message}; it may have a newer run log of this run")
-    if not found:
-        return []
-    run_logs = best_first(found)
+    run_logs = best_first(found) if found else []
     for run_log in found:
         if run_log not in run_logs:
             say(
@@ -170,7 +162,7 @@ def _as_of_one_run(folder: RunFolder, staging: Path, asked: RunSpec) -> RunSpec:
         return asked
     try:
         known = read_run_spec(staged)
-        if has_run_spec(folder):  # laid here, and not begun
+        if has_run_spec(folder):  # written here, and not begun
             refuse_another_run(known.settings(), asked.settings())
             return asked
         return spec_of_restart(known, asked)

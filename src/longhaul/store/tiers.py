@@ -5,87 +5,94 @@ into the journal. Nothing here ever stops training.
 """
 
 import hashlib
+import json
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from longhaul.checkpoint.remote_places import StoreNeeded, draw_of, places_of
 from longhaul.config.recipe import Recipe
-from longhaul.core.clocks import Clock, TimeBuckets
-from longhaul.core.errors import LonghaulError, NeedsPerson, NotOwner
+from longhaul.core.clocks import Clock
+from longhaul.core.errors import ExitCode, LonghaulError, NeedsPerson, NotOwner
 from longhaul.core.events import EventKind
-from longhaul.core.records import StepRecord
+from longhaul.core.records import Safe, StepRecord
 from longhaul.core.units import Bytes, Seconds, short_bytes, short_seconds
-from longhaul.logbook.folder import RunFolder, created_of
-from longhaul.logbook.lease import Lease
+from longhaul.logbook.folder import created_of
 from longhaul.logbook.ledger import CheckpointHealth
-from longhaul.recover.plan import Safe
-from longhaul.store.catalogue import Checkpoint, catalogue, health_now, health_of, remove
+from longhaul.logbook.run_log import RunLog
+from longhaul.store.catalogue import Checkpoint, catalogue, health_now, health_of, remove, usable
 from longhaul.store.fetching import Copy, bring_here, forget_downloads, newest_of_all
-from longhaul.store.manifest import RefusedCheckpoint
+from longhaul.store.manifest import FACTS_NAME, RefusedCheckpoint
 from longhaul.store.remote import RemoteTier, TierChange
 from longhaul.store.remote_log import RunLogMirror, editions
 from longhaul.store.retention import to_make_room
+from longhaul.store.store_files import StoreFiles
 from longhaul.store.transfers import Pace, StoreError, Throttle
 from longhaul.store.uploader import Uploader
 
-Say = Callable[[str], None]
+
+class StoreNeeded(LonghaulError):
+    """All that is left of this run is elsewhere, and that place does not answer."""
+
+    exit_code = ExitCode.START_AGAIN
+
+
+def places_of(
+    recipe: Recipe, name: str, clock: Clock | None = None, throttle: Throttle | None = None
+) -> list[StoreFiles]:
+    """Where a recipe has the run of this name lie elsewhere, in its order.
+
+    Raises:
+        RecipeError: an address cannot be understood, or its package is not installed.
+    """
+    return [
+        StoreFiles(f"{address.rstrip('/')}/{name}", clock=clock, throttle=throttle)
+        for address in recipe.checkpoint.remote
+    ]
+
+
+def draw_of(tier: RemoteTier, checkpoint: Checkpoint) -> int | None:
+    """Where a checkpoint goes on in the data; None if it does not say.
+
+    Raises:
+        StoreError: the store does not answer.
+    """
+    try:
+        facts = json.loads(tier.read(checkpoint, FACTS_NAME))["facts"]
+        return int(facts["progress"]["position"]["draw"])
+    except (RefusedCheckpoint, ValueError, KeyError, TypeError):
+        return None
 
 
 class Tiers:
     """The remote tiers of one attempt; without any, everything here does nothing.
 
-    Args:
-        folder: the run.
-        lease: the fence.
-        uploaders: one a tier, in the order of the recipe.
-        throttle: the pace that they share.
-        clock: for how long things take.
+    Raises:
+        RecipeError: an address cannot be understood, or its package is not installed.
     """
 
-    def __init__(
-        self,
-        folder: RunFolder,
-        lease: Lease,
-        uploaders: Sequence[Uploader],
-        throttle: Throttle,
-        clock: Clock,
-    ) -> None:
-        self._folder = folder
-        self._checkpoints = folder.checkpoints
-        self._lease = lease
-        self._uploaders = tuple(uploaders)
-        self._throttle = throttle
-        self._clock = clock
+    def __init__(self, recipe: Recipe, run_log: RunLog, say: Callable[[str], None]) -> None:
+        asked, lease, clock = recipe.checkpoint, run_log.lease, run_log.clock
+        self._run_log = run_log
+        self._say = say
+        self._checkpoints = run_log.folder.checkpoints
         self._silent: list[str] = []
-        self._recorded: Mapping[int, CheckpointHealth] = {}
         self._given_up: deque[Checkpoint] = deque()
-
-    @classmethod
-    def of(cls, recipe: Recipe, folder: RunFolder, lease: Lease, clock: Clock) -> "Tiers":
-        """The tiers that a recipe asks for.
-
-        Raises:
-            RecipeError: an address cannot be understood, or its package is not installed.
-        """
-        asked = recipe.checkpoint
         limit = asked.remote_mb_per_s
-        throttle = Throttle(Pace(None if limit is None else limit * 1e6))
+        self._throttle = Throttle(Pace(None if limit is None else limit * 1e6))
         # All processes of one attempt, and no others, were given the lease at this moment.
         writer = hashlib.sha256(repr(lease.since).encode()).hexdigest()[:8]
-        uploaders = [
+        self._uploaders = [
             Uploader(
                 RemoteTier(files),
                 still_owner=lease.is_ours,
                 clock=clock,
                 keep_last=asked.remote_keep_last,
                 keep_every=asked.remote_keep_every,
-                run_log=RunLogMirror(folder, files, lease.attempt, writer, clock),
+                run_log=RunLogMirror(run_log.folder, files, lease.attempt, writer, clock),
                 draw_of=draw_of,
             )
-            for files in places_of(recipe, folder.name, clock, throttle)
+            for files in places_of(recipe, run_log.folder.name, clock, self._throttle)
         ]
-        return cls(folder, lease, uploaders, throttle, clock)
 
     @property
     def any(self) -> bool:
@@ -93,21 +100,21 @@ class Tiers:
         return bool(self._uploaders)
 
     @property
+    def _recorded(self) -> Mapping[int, CheckpointHealth]:
+        return self._run_log.ledger.state.checkpoint_health
+
+    @property
     def pending(self) -> frozenset[int]:
         """Steps whose folders must stay, because a tier has not got them yet."""
         return frozenset().union(*(uploader.pending for uploader in self._uploaders))
 
-    def offer(self, recorded: Mapping[int, CheckpointHealth]) -> None:
-        """Send every sound checkpoint that a tier may lack, and the run log; returns at once.
-
-        Args:
-            recorded: healths from the ledger; before the first one there is nothing to send.
-        """
-        self._recorded = dict(recorded)
+    def offer(self) -> None:
+        """Send every sound checkpoint that a tier may lack, and the run log; returns at once."""
+        recorded = self._recorded
         if not self._uploaders or not recorded:
             return
         self.offer_run_log()
-        self.withdraw(recorded)
+        self.withdraw()
         there = catalogue(self._checkpoints)
         health = health_now(there, recorded)
         for checkpoint in there:
@@ -121,66 +128,47 @@ class Tiers:
         for uploader in self._uploaders:
             uploader.offer_run_log()
 
-    def withdraw(self, recorded: Mapping[int, CheckpointHealth]) -> None:
+    def withdraw(self) -> None:
         """Take every poisoned checkpoint out of the tiers and of what waits for them.
 
         Returns at once; from a tier that is away they go when it is back, before anything else is
         sent to it.
-
-        Args:
-            recorded: healths from the ledger.
         """
-        self._recorded = dict(recorded)
         for uploader in self._uploaders:
-            uploader.withdraw(recorded)
+            uploader.withdraw(self._recorded)
 
-    def unpoisoned(self, recorded: Mapping[int, CheckpointHealth]) -> set[tuple[int, str]]:
+    def unpoisoned(self) -> set[tuple[int, str]]:
         """Step and manifest's hash of what tiers are known to hold, poisoned ones left out."""
         return {
             (checkpoint.step, checkpoint.manifest_sha256)
             for uploader in self._uploaders
             for checkpoint in uploader.known
-            if health_of(checkpoint, recorded) != "poisoned"
+            if health_of(checkpoint, self._recorded) != "poisoned"
         }
 
-    def states(self, recorded: Mapping[int, CheckpointHealth]) -> Iterator[Safe]:
-        """Sound training states that a tier is known to hold; never waits.
-
-        Args:
-            recorded: healths from the ledger.
-        """
+    def states(self) -> Iterator[Safe]:
+        """Sound training states that a tier is known to hold; never waits."""
         for uploader in self._uploaders:
             for checkpoint, draw in uploader.held_states:
-                known = recorded.get(checkpoint.step)
-                sound = known is not None and known.health in ("verified", "good")
-                if known is not None and sound and known.manifest == checkpoint.manifest_sha256:
+                known = self._recorded.get(checkpoint.step)
+                if known and known.is_sound and known.manifest == checkpoint.manifest_sha256:
                     yield Safe(checkpoint.step, draw, "remote")
 
-    def ask(self, say: Say) -> None:
+    def ask(self) -> None:
         """Ask every tier what it holds; may take long."""
         for uploader in self._uploaders:
             try:
                 uploader.learn()
             except StoreError as error:
-                say(f"WARNING: {error.message}")
+                self._say(f"WARNING: {error.message}")
 
-    def bring(
-        self, manifest: str, say: Say, emit: Callable[..., object], time_buckets: TimeBuckets
-    ) -> Checkpoint | None:
-        """Fetch the checkpoint with this manifest's hash; None if it cannot be had.
-
-        Args:
-            manifest: as the ledger has it.
-            say: tells a person.
-            emit: keeps an event, as `RunLog.emit`.
-            time_buckets: of the attempt.
-        """
-        for tier, there in self._elsewhere(say):
+    def bring(self, manifest: str) -> Checkpoint | None:
+        """Fetch the checkpoint with this manifest's hash; None if it cannot be had."""
+        for tier, there in self._elsewhere():
             for checkpoint in there:
-                if checkpoint.manifest_sha256 == manifest:
-                    copy = Copy(checkpoint, tier)
-                    if (here := self._here(copy, say, emit, time_buckets)) is not None:
-                        return here
+                copy = Copy(checkpoint, tier)
+                if checkpoint.manifest_sha256 == manifest and (here := self._here(copy)):
+                    return here
         return None
 
     def observe(self, record: StepRecord) -> None:
@@ -206,85 +194,59 @@ class Tiers:
         held = frozenset().union(*(uploader.held for uploader in self._uploaders))
         gone = to_make_room(there, health_now(there, self._recorded), held, needed)
         for checkpoint in gone:
-            if not self._lease.is_ours():
+            if not self._run_log.lease.is_ours():
                 return False
             remove(checkpoint.path)
             self._given_up.append(checkpoint)
         return bool(gone)
 
-    def candidates(
-        self,
-        recorded: Mapping[int, CheckpointHealth],
-        say: Say,
-        emit: Callable[..., object],
-        time_buckets: TimeBuckets,
-    ) -> Iterator[Checkpoint]:
+    def candidates(self) -> Iterator[Checkpoint]:
         """Checkpoints in the run's own folder to go on from, best first.
 
         The newest of all tiers comes first: one that is not here is fetched when its turn comes.
         Other tiers are not even asked while the newest one that the ledger knows is here.
-
-        Args:
-            recorded: healths from the ledger.
-            say: tells a person.
-            emit: keeps an event, as `RunLog.emit`.
-            time_buckets: of the attempt; fetching takes as long as preparing text may.
         """
+        recorded = self._recorded
         local = catalogue(self._checkpoints)
-        health = health_now(local, recorded)
-        usable = [c.step for c in local if not c.damage and health[c.step] != "poisoned"]
-        known = [s for s, entry in recorded.items() if entry.health in ("verified", "good")]
-        asked = not usable or max(usable) < max(known, default=0)
-        elsewhere = self._elsewhere(say) if asked else []
+        here = [checkpoint.step for checkpoint in usable(self._checkpoints, recorded)]
+        asked = not here or max(here) < self._newest_sound()
+        elsewhere = self._elsewhere() if asked else []
         tried: list[Copy] = []
         while True:
             copies = newest_of_all(local, elsewhere, recorded)
             copy = next((copy for copy in copies if copy not in tried), None)
             if copy is not None:
                 tried.append(copy)
-                checkpoint = self._here(copy, say, emit, time_buckets)
+                checkpoint = self._here(copy)
                 if checkpoint is None:
                     continue
                 yield checkpoint
             elif asked:
                 return
             if not asked:  # what was given was refused, or there was nothing to give
-                asked, elsewhere = True, self._elsewhere(say)
+                asked, elsewhere = True, self._elsewhere()
 
-    def arrived(self, step: int, recorded: Mapping[int, CheckpointHealth], say: Say) -> None:
-        """Training goes on from the checkpoint of `step`: tell what is lost (incident S7).
-
-        Args:
-            step: that was restored.
-            recorded: healths from the ledger.
-            say: tells a person.
-        """
-        newer = [s for s, entry in recorded.items() if entry.health in ("verified", "good")]
-        if newer and max(newer) > step:
-            say(
-                f"WARNING: step {max(newer)} was saved, and no copy of it can be had; going on "
-                f"from step {step}: {max(newer) - step} steps are made again, on the same data"
+    def arrived(self, step: int) -> None:
+        """Training goes on from the checkpoint of `step`: say what is lost."""
+        newest = self._newest_sound()
+        if newest > step:
+            self._say(
+                f"WARNING: step {newest} was saved, and no copy of it can be had; going on "
+                f"from step {step}: {newest - step} steps are made again, on the same data"
             )
         if self._uploaders:
             forget_downloads(self._checkpoints)
 
-    def refuse_to_begin_anew(
-        self, recorded: Mapping[int, CheckpointHealth], nothing_here: bool = True
-    ) -> None:
+    def refuse_to_begin_anew(self, nothing_here: bool = True) -> None:
         """A run that has saved must not begin at step 0 because its store is silent, or is not
-        where it was: a folder that is not mounted looks empty.
-
-        A run that has not saved may begin: a store that is away stops nobody.
-
-        Args:
-            recorded: healths from the ledger.
-            nothing_here: no checkpoint lies in the run's own folder, not even an unusable one.
+        where it was: a folder that is not mounted looks empty. A run that has not saved may.
+        `nothing_here` is False where a checkpoint lies in the run's own folder, if an unusable one.
 
         Raises:
             StoreNeeded: nothing is here, and a tier that may have something did not answer.
             NeedsPerson: nothing is here, and the tiers say that they have nothing.
         """
-        known = [step for step, entry in recorded.items() if entry.health != "poisoned"]
+        known = [step for step, entry in self._recorded.items() if entry.health != "poisoned"]
         if not (self._uploaders and known):
             return
         gone = f"no checkpoint is here (step {max(known)} was saved), and"
@@ -324,44 +286,45 @@ class Tiers:
         for uploader in self._uploaders:
             uploader.close()
 
-    def _elsewhere(self, say: Say) -> list[tuple[RemoteTier, list[Checkpoint]]]:
-        found, created = [], created_of(self._folder)
+    def _newest_sound(self) -> int:
+        return max((step for step, entry in self._recorded.items() if entry.is_sound), default=0)
+
+    def _elsewhere(self) -> list[tuple[RemoteTier, list[Checkpoint]]]:
+        found, created = [], created_of(self._run_log.folder)
         for uploader in self._uploaders:
             try:
                 run_log = next(editions(uploader.tier.files), None)
                 if run_log is not None and created is not None and run_log.created != created:
-                    say(f"WARNING: in {uploader.tier.name} lies another run of this name")
+                    self._say(f"WARNING: in {uploader.tier.name} lies another run of this name")
                 else:
                     found.append((uploader.tier, uploader.tier.checkpoints()))
             except StoreError as error:
-                say(f"WARNING: {error.message}")
+                self._say(f"WARNING: {error.message}")
                 self._silent.append(f"{uploader.tier.name} does not answer: {error.message}")
         return found
 
-    def _here(
-        self, copy: Copy, say: Say, emit: Callable[..., object], time_buckets: TimeBuckets
-    ) -> Checkpoint | None:
+    def _here(self, copy: Copy) -> Checkpoint | None:
         """The copy in the run's own folder; None if it cannot be brought here."""
-        checkpoint, tier = copy.checkpoint, copy.tier
+        checkpoint, tier, run_log = copy.checkpoint, copy.tier, self._run_log
         if tier is None:
             return checkpoint
-        began = self._clock.monotonic()
+        began = run_log.clock.monotonic()
         size = short_bytes(checkpoint.size_bytes)
-        say(f"fetching step-{checkpoint.step} ({size}) from {tier.name}")
+        self._say(f"fetching step-{checkpoint.step} ({size}) from {tier.name}")
         try:
-            attempt, ours = self._lease.attempt, self._lease.is_ours
+            attempt, ours = run_log.lease.attempt, run_log.lease.is_ours
             # Its files have deadlines of their own; the watchdog gives no other to this phase.
-            with time_buckets.track("prepare"):
-                path = bring_here(checkpoint, tier, self._checkpoints, attempt, ours, say)
+            with run_log.time.track("prepare"):
+                path = bring_here(checkpoint, tier, self._checkpoints, attempt, ours, self._say)
         except NotOwner:
             raise
         except (StoreError, RefusedCheckpoint, OSError) as error:
             reason = error.message if isinstance(error, LonghaulError) else str(error)
-            say(f"WARNING: {reason}; trying the next copy")
+            self._say(f"WARNING: {reason}; trying the next copy")
             self._silent.append(reason)
             return None
-        took_s = self._clock.monotonic() - began
-        emit(
+        took_s = run_log.clock.monotonic() - began
+        run_log.emit(
             EventKind.FETCHED,
             checkpoint.step,
             tier=tier.name,
@@ -369,7 +332,7 @@ class Tiers:
             size_bytes=checkpoint.size_bytes,
             took_s=round(took_s, 3),
         )
-        say(f"fetched step-{checkpoint.step} from {tier.name} in {short_seconds(took_s)}")
+        self._say(f"fetched step-{checkpoint.step} from {tier.name} in {short_seconds(took_s)}")
         return next(c for c in catalogue(self._checkpoints) if c.path == path)
 
 

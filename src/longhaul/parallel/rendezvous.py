@@ -8,14 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from longhaul.config.recipe import Recipe
-from longhaul.core.errors import ExitCode
-from longhaul.core.signals import StopRequest
 from longhaul.logbook.ledger import LedgerState
 from longhaul.parallel.control import Control
 from longhaul.parallel.device import own_device
 from longhaul.parallel.layout import Place, layout_for
 from longhaul.parallel.world import Ranks, form_world, meet
-from longhaul.train.coordinator import NO_REQUEST, StopRequests
 
 
 @dataclass(frozen=True)
@@ -50,16 +47,6 @@ def join(place: Place) -> tuple[Control, Briefing]:
     control = Control(meet(place, own=partial(own_device, place=place)))
     briefing: Briefing = control.share()
     return control, briefing
-
-
-def stop_requests_of(stop_request: StopRequest) -> StopRequests:
-    """What signals ask of this process, as a number among ranks."""
-
-    def hear(word: int) -> None:
-        if word != NO_REQUEST and stop_request.exit_code is None:
-            stop_request.exit_code = ExitCode(word)
-
-    return StopRequests(lambda: int(stop_request.exit_code or NO_REQUEST), hear)
 
 
 def form_ranks(place: Place, control: Control, recipe: Recipe) -> Ranks:
