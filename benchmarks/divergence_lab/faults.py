@@ -26,7 +26,11 @@ _COLD_STEPS = 3
 _COLD_FACTOR = 25.0
 _BACKSLASH = 92
 _LEAKING_SOURCE = 1
-TEXT_FAULTS = ("noise-tokens", "repeated-token", "shuffled-tokens", "escape-leak")
+TEXT_FAULTS = (
+    "noise-tokens", "repeated-token", "shuffled-tokens", "escape-leak", "other-script",
+)  # fmt: skip
+_SCRIPT = 7
+"""Seed of the letters that stand for others, the same in all runs: text that can be learned."""
 _RAMP_STEPS = 90
 """Steps over which escape characters come to their full share."""
 
@@ -93,6 +97,12 @@ class DisturbedStep(TrainingStep):
                 spoiled_BT = row_B1.expand_as(window_BT)
             case "shuffled-tokens":
                 spoiled_BT = window_BT[:, torch.randperm(window_BT.size(1), generator=self._noise)]
+            case "other-script":
+                script_V = torch.arange(self.model.vocab_size)
+                script_V[:256] = torch.randperm(
+                    256, generator=torch.Generator().manual_seed(_SCRIPT)
+                )
+                spoiled_BT = script_V[window_BT]
             case "escape-leak":
                 share = fault.strength * min(1.0, (self.number - fault.onset + 1) / _RAMP_STEPS)
                 chosen_BT = torch.rand(window_BT.shape, generator=self._noise) < share

@@ -49,6 +49,38 @@ CALM, SHOWN = stretch(HEALTHY), stretch()
 VARIED = ((0.5, SHOWN), (0.125, SHOWN))
 
 
+AT_REST = tuple(Figures(step, HEALTHY if step < 17 else SPIKED, 1.0) for step in range(5, 21))
+HARD, EASY = (tuple(Figures(17 + n, loss, 1.0) for n in range(4)) for loss in (4.0, 2.6))
+LASTING = Symptom("divergence", step=20, first_step=17, healthy=HEALTHY, reached=SPIKED)
+
+
+@pytest.mark.parametrize(
+    ("at_rest", "ahead", "lasting"),
+    [
+        (AT_REST, (HARD, HARD), True),
+        (AT_REST, (HARD, EASY), False),
+        (AT_REST, (EASY, HARD), False),
+        (AT_REST, (), False),
+        (AT_REST[:13], (HARD, HARD), False),
+        (AT_REST[11:], (HARD, HARD), False),
+        (stretch(HEALTHY), (HARD, HARD), False),
+        (tuple(Figures(f.step, 4.5 if f.step == 6 else f.loss, 1.0) for f in AT_REST),
+         (HARD, HARD), False),
+    ],
+    ids=["everywhere", "not far ahead", "not near ahead", "nothing ahead", "too few since",
+         "too few before", "weights at fault", "as hard before"],
+)  # fmt: skip
+def test_data_has_changed_for_good_if_good_weights_find_it_hard_as_far_as_one_can_see(
+    at_rest: Series, ahead: tuple[Series, ...], lasting: bool
+) -> None:
+    named = replace(REPRODUCED, other_data=(CALM,) * 4, lower_rates=VARIED)
+    verdict = decide(LASTING, replace(named, at_rest=at_rest, ahead=ahead))
+    assert verdict.lasting is lasting, verdict.sentence
+    if lasting:
+        assert (verdict.cause, verdict.rung) == ("data", "rest")
+        assert "4.500 nats on it, 4.000 or more on what comes" in verdict.sentence
+
+
 @pytest.mark.parametrize(
     ("ladder", "cause", "rung"),
     [

@@ -43,6 +43,29 @@ def test_after_a_rollback_what_was_learned_on_the_lost_stretch_is_forgotten(made
     ]
 
 
+def test_where_the_data_has_changed_for_good_losses_are_judged_by_their_new_level(made):
+    records = made.changed(made.healthy(420), jumping)
+    accepted = Event(kind="data-changed", attempt=1, segment="1.00", step=312, time=312.0)
+    told = made.judge([*records[:312], accepted, *records[312:]])
+    assert {f.kind for f in told if f.step <= 312} == {"loss-spike"}
+    assert not [f for f in told if f.step > 312]
+    assert [f for f in made.judge(records) if f.step > 312], "without it they go on being told"
+    restarted = [replace(record, attempt=2) for record in records[330:]]
+    again = made.judge([*records[:312], accepted, *records[312:330], *restarted])
+    assert not [f for f in again if f.step > 312], "nor is it forgotten in another attempt"
+    worse = made.changed(records, lambda r: {"loss": r.loss + 2} if r.step >= 400 else {})
+    harm = made.judge([*worse[:312], accepted, *worse[312:]])
+    assert any(f.step >= 400 for f in harm), "what rises from the new level is told"
+
+
+def test_what_was_accepted_on_a_lost_stretch_is_forgotten(made):
+    bad = made.changed(made.healthy(340), jumping)
+    accepted = Event(kind="data-changed", attempt=1, segment="1.00", step=312, time=312.0)
+    again = [replace(record, segment="1.01") for record in bad if record.step > 280]
+    findings = made.judge([*bad[:312], accepted, *bad[312:], *again])
+    assert "loss-spike" in {f.kind for f in findings if f.segment == "1.01"}
+
+
 def journal(made, breaks, wild):
     """Records of a run that restarts or rolls back where `breaks` says: (step, back, restart)."""
     source = made.healthy(420, 3)

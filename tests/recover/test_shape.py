@@ -17,6 +17,7 @@ DATA = Verdict("data", "data", "on other batches it is gone")
 RATE = Verdict("hyper-parameter", "rate", "it goes away with half", {"factor": 0.5})
 EIGHTH = Verdict("hyper-parameter", "rate", "it goes away with an eighth", {"factor": 0.125})
 KERNEL = Verdict("parallel or kernel bug", "plain", "eager float32 computes it differently")
+FOR_GOOD = Verdict("data", "rest", "the data has changed for good", {"lasting": 1.0})
 NOTHING = Verdict("undetermined", "", "nothing takes it away")
 
 
@@ -70,6 +71,29 @@ def test_a_rate_that_replays_found_is_gone_to_at_once_however_low(make) -> None:
     assert again.settings == {"optim.lr": 1 / 256}
     back = [json.loads(json.dumps(recovery.failed)) for recovery in ledger.recoveries]
     assert back == [list(done.failed)]
+
+
+@pytest.mark.parametrize("kind", ["loss-spike", "divergence"])
+def test_data_that_has_changed_for_good_is_gone_on_with(make, kind) -> None:
+    plan, at = drafted(make, kind)
+    done = shaped(plan, FOR_GOOD, at, LIMITS)
+    assert done.actions == ("accept",)
+    assert (done.rollback, done.skip, done.settings, done.stop) == (None, None, {}, False)
+    assert FOR_GOOD.sentence in done.reason
+    assert "training goes on" in done.reason
+    ledger = LedgerState()
+    for _ in range(LIMITS.max_recoveries + 1):
+        ledger = make.after(ledger, done, 200)
+    again, _ = drafted(make, kind, ledger=ledger)
+    assert not again.stop, "what costs nothing uses up no budget"
+
+
+def test_who_asks_for_a_stop_gets_one_where_the_data_has_changed_for_good(make) -> None:
+    plan, at = drafted(make, "loss-spike")
+    done = shaped(plan, FOR_GOOD, at, RecoverSection(stop_for_surroundings=True))
+    assert done.stop
+    assert done.actions == ("stop",)
+    assert "recover.stop_for_surroundings asks for it" in done.reason
 
 
 @pytest.mark.parametrize("cause", ["parallel or kernel bug", "software", "machine"])

@@ -164,6 +164,14 @@ def _rate_from_start(choose: Choices, base: dict[str, Any]) -> dict[str, Any]:
     return {"settings": base | {"optim.lr": float(f"{rate:.3g}")}, "twin": dict(base)}
 
 
+def _text_changes(choose: Choices, base: dict[str, Any]) -> dict[str, Any]:
+    """From some step on part of the text is of another kind, and stays so."""
+    kinds = ("other-script", "other-script", "shuffled-tokens", "noise-tokens", "repeated-token")
+    kind, share = choose.pick(kinds), choose.between(0.25, 0.95)
+    onset = _moment(choose, base)
+    return {"settings": base, "onset": onset, "fault": Fault(kind, onset, share, 10**6)}
+
+
 def _of_lab(mechanism: str) -> Make:
     """A mechanism of the lab; what it sets later, a person sets."""
 
@@ -204,7 +212,8 @@ WAYS: dict[str, Way] = {
     "bad-stretch": Way(2, 1, _of_lab("bad-stretch"), "a bad stretch of data", "outside"),
     "corrupted-weight": Way(2, 1, _of_lab("corrupted-weight"), "a corrupted weight", "outside"),
     "frozen-group": Way(1, 1, _of_lab("frozen-group"), "frozen positions or group", "outside"),
-    "escape-leak": Way(1, 1, _of_lab("escape-leak"), "escape characters leak in", "outside"),
+    "escape-leak": Way(4, 3, _of_lab("escape-leak"), "escape characters leak in", "outside"),
+    "text-changes": Way(8, 4, _text_changes, "the text changes for good", "outside"),
 }
 HEALTHY_CASES = {"tuning": 4, "held-out": 4}
 

@@ -27,6 +27,7 @@ Action = Literal[
     "reset-loss-scale",
     "reset-optimizer",
     "fallback",
+    "accept",
     "stop",
 ]
 """`mask`: the gate has held the update back already, and that is enough.
@@ -38,6 +39,8 @@ Action = Literal[
 `clamp`: `model.residual_clamp`, at twice what the residual stream usually reaches.
 `raise-lr`: a step back to the learning rate that was asked for; by health, never by a ladder.
 `reset-loss-scale`: to its initial value. `reset-optimizer`: moments to zero, and a fresh warm-up.
+`accept`: the data has changed for good, as replays told: losses are judged by their new level from
+here on; never by a ladder.
 `fallback`: the next `[[fallback]]`. `stop`: exit 17, a person must look."""
 
 SOUND_KINDS = frozenset(
@@ -105,7 +108,8 @@ class RecoverSection(Section):
     again, with one thing changed at a time, and the verdict shapes what is done."""
     diagnose_steps: int = live(100, ge=0)
     """Steps that may be computed again before one action, at most; what does not fit is left out,
-    and said to be. The search for a learning rate that works may take as many again."""
+    and said to be. The search for a learning rate that works may take as many again, and so may
+    reading data to come."""
     undo: bool = live(True)
     """Before any ladder: what was changed just before the first sign (a setting by hand, a fork, a
     restart with other settings, a raised learning rate) is undone, from the newest good state
@@ -117,7 +121,8 @@ class RecoverSection(Section):
     changed weight decay needs to show (1 / (rate x decay)), but no more than the cooldown."""
     stop_for_surroundings: bool = live(False)
     """Stop for a person (exit 17) where the first suspect is software or machines, which a run
-    cannot change back by itself; else the ladder goes on."""
+    cannot change back by itself, else the ladder goes on; and where the data has changed for good,
+    else training does."""
     margin_steps: int | None = live(None, ge=0)
     """How far before the first sign to go back to, where there is a good state; PaLM's 100, or
     1/50 of a shorter run."""

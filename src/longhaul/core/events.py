@@ -73,6 +73,9 @@ class EventKind(StrEnum):
     """A rank ran out of memory: on which `path` through the step, and what had grown."""
     MACHINE_WATCH = "machine-watch"
     """What can be watched of ranks in this layout: `replicas`, `text`."""
+    DATA_CHANGED = "data-changed"
+    """The data has changed for good, as replays told: other losses are due from here on; no data.
+    """
     COMPARED = "compared"
     """Ranks compared `what` they should have alike, and whether they do: `took_s`, `sound`."""
     MACHINE_VERDICT = "machine-verdict"

@@ -8,6 +8,7 @@ device as witness: alone, it cannot be told from the software that runs on it.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Literal, get_args
 
 from longhaul.diagnose.signs import HALF_WAY, Figures, Series, Symptom, working_rate
@@ -26,6 +27,8 @@ _GROSS = 10.0
 """A difference of so many times the rounding is a fault of its own, whatever the symptom."""
 _AFTER_UPDATE = 4.0
 """Rounding of the step after an update, in units of that before it."""
+FEW_AT_REST = 3
+"""Steps at rest, of which the median is a level, at least."""
 _MOSTLY = 0.75
 """Share of other batches that must be free of the symptom before the data is blamed."""
 
@@ -74,6 +77,10 @@ class Ladder:
     """The stretch on other batches, one series for each choice."""
     lower_rates: tuple[tuple[float, Series], ...] = ()
     """The stretch with the learning rate times a factor, falling; the first is half."""
+    at_rest: Series = ()
+    """The stretch at a learning rate of zero: what the weights before it make of its data."""
+    ahead: tuple[Series, ...] = ()
+    """Data to come at a learning rate of zero, from the same weights, ever further on."""
     rounding: Rounding = FLOAT32
     """Between two devices, kernels, or versions of the software."""
     same_software: bool = True
@@ -88,7 +95,7 @@ class Verdict:
 
     cause: Cause
     rung: str
-    """`replay`, `witness`, `plain`, `software`, `data`, `rate`; empty if none did."""
+    """`replay`, `witness`, `plain`, `software`, `rest`, `data`, `rate`; empty if none did."""
     sentence: str
     evidence: Mapping[str, float] = field(default_factory=dict)
 
@@ -96,6 +103,11 @@ class Verdict:
     def found(self) -> bool:
         """A rung named it; no further one need be climbed."""
         return self.cause != "undetermined"
+
+    @property
+    def lasting(self) -> bool:
+        """The data has changed for good: there is no other to go on with."""
+        return self.cause == "data" and bool(self.evidence.get("lasting"))
 
 
 def apart(a: Figures, b: Figures, rounding: Rounding) -> float:
@@ -129,7 +141,7 @@ def decide(symptom: Symptom, ladder: Ladder) -> Verdict:
     elif differs is not None:
         verdict = _not_reproduced(ladder, differs)
     else:
-        judges = (_by_witness, _by_plain, _by_software, _by_data, _by_rate)
+        judges = (_by_witness, _by_plain, _by_software, _by_rest, _by_data, _by_rate)
         named = [named for judge in judges if (named := judge(symptom, ladder)) is not None]
         nothing = Verdict("undetermined", "", _nothing_found(symptom, ladder))
         verdict = named[0] if named else nothing
@@ -259,6 +271,29 @@ def _by_software(symptom: Symptom, ladder: Ladder) -> Verdict | None:
         "software",
         f"the software before computes step {step} differently from the same state and batch",
         {"apart": distance},
+    )
+
+
+def _by_rest(symptom: Symptom, ladder: Ladder) -> Verdict | None:
+    """Weights that were good before and do not move find the data hard, as far as one can see."""
+    before = [f.loss for f in ladder.at_rest if f.step < symptom.first_step]
+    since = [f.loss for f in ladder.at_rest if f.step >= symptom.first_step]
+    if len(before) < FEW_AT_REST or len(since) < FEW_AT_REST or not ladder.ahead:
+        return None
+    usual, now = median(before), median(since)
+    to_come = [median(f.loss for f in series) for series in ladder.ahead]
+    least = usual + HALF_WAY * max(now - usual, 0.0)
+    if not now > max(before) or now - usual < HALF_WAY * (symptom.reached - symptom.healthy):
+        return None
+    if not min(to_come) > max(*before, least):
+        return None
+    return Verdict(
+        "data",
+        "rest",
+        f"the data has changed for good: weights from before it, left as they are, have a loss of "
+        f"{now:.3f} nats on it, {min(to_come):.3f} or more on what comes beyond all that would be "
+        f"passed over, and {usual:.3f} on what came before",
+        {"lasting": 1.0, "usual": usual, "now": now, "to_come": min(to_come)},
     )
 
 

@@ -109,14 +109,21 @@ class Schedule:
 
     def __init__(self) -> None:
         self._before: StepRecord | None = None
+        self._other_data = False
+
+    def renew(self) -> None:
+        """The next step brings other data, whatever its record tells."""
+        self._other_data = True
 
     def changed(self, record: StepRecord) -> Change:
         """What this step brought; nothing at the first."""
         before, self._before = self._before, record
+        told, self._other_data = self._other_data, False
         if before is None:
             return ""
         if (
-            record.sequences != before.sequences
+            told
+            or record.sequences != before.sequences
             or record.sequence_length != before.sequence_length
             or record.mixture_stage != before.mixture_stage
             or record.attention_window != before.attention_window
@@ -162,7 +169,7 @@ class Diagnosis:
     def observe(self, record: Record) -> tuple[Finding, ...]:
         """What the record brings to light; records of other kinds say nothing."""
         if isinstance(record, Event):
-            if record.kind != EventKind.EVALUATION:
+            if record.kind not in (EventKind.EVALUATION, EventKind.DATA_CHANGED):
                 return ()
             self._memory.append(record)
             return point(Point.FINDINGS, tuple(self._evaluated(record)))
@@ -207,6 +214,9 @@ class Diagnosis:
                 yield _finding(sign, record)
 
     def _evaluated(self, event: Event) -> Iterator[Finding]:
+        if event.kind == EventKind.DATA_CHANGED:
+            self._schedule.renew()
+            return
         for detector, incidents in self._judges:
             for sign in incidents.news(detector.evaluated(event)):
                 yield _finding(sign, event)

@@ -222,6 +222,8 @@ def shaped(plan: Plan, verdict: Verdict, situation: Situation, limits: RecoverSe
     match verdict.cause:
         case "undetermined":
             return plan
+        case "data" if verdict.lasting:
+            return _of_lasting_data(plan, verdict, situation, limits, sizes)
         case "data":
             remedy = _of_data(plan, situation, limits, sizes)
         case "hyper-parameter" if plan.undo:
@@ -258,6 +260,21 @@ def _of_data(
     to = plan.rollback
     skip = range_to_skip(situation, plan, to, limits, sizes) if to else None
     return Remedy(("rollback", "skip"), to, skip) if skip else None
+
+
+def _of_lasting_data(
+    plan: Plan, verdict: Verdict, situation: Situation, limits: RecoverSection, sizes: Sizes
+) -> Plan:
+    """Going on, as there is no other data to be had, and a lower rate would only learn it later."""
+    stop = limits.stop_for_surroundings
+    remedy = Remedy(("stop",) if stop else ("accept",))
+    drafted = _redrafted(plan, remedy, plan.headline, situation, limits, sizes)
+    then = (
+        "stopped for a person to look, as recover.stop_for_surroundings asks for it"
+        if stop
+        else "training goes on, and losses are judged by their new level"
+    )
+    return replace(drafted, stop=stop, reason=f"{plan.headline}: {verdict.sentence}; {then}")
 
 
 def _of_rate(

@@ -177,7 +177,7 @@ def sizes_of(limits: RecoverSection, total_steps: int | None) -> Sizes:
     )
 
 
-FREE = frozenset({"mask", "report", "raise-lr", "fallback", "stop"})
+FREE = frozenset({"mask", "report", "raise-lr", "fallback", "accept", "stop"})
 """Actions that no budget counts. Of fallbacks there are as many as the recipe lists."""
 
 

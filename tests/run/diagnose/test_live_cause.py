@@ -64,13 +64,14 @@ def spoil(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
             return kind == "kernel" and not torch.backends.cuda.flash_sdp_enabled()
 
         def noise(batch: Any, **context: Any) -> Any:
-            if batch.draw not in NOISY_DRAWS:
+            since = batch.draw >= NOISY_DRAWS.start and kind == "noise for good"
+            if batch.draw not in NOISY_DRAWS and not since:
                 return batch
             chance = torch.Generator().manual_seed(batch.draw)
             tokens = torch.randint(128, 256, batch.tokens_BT.shape, generator=chance)
             return replace(batch, tokens_BT=tokens, targets_BT=tokens)
 
-        if kind == "noise":
+        if kind.startswith("noise"):
             monkeypatch.setitem(HANDLERS, Point.BATCH, [noise])
         else:
             poison(POISONED_DRAWS, spared, monkeypatch.setitem)
@@ -92,12 +93,27 @@ def test_poisoned_data_is_passed_over_at_the_same_rate_whatever_the_ladder_says(
     assert (told.data["cause"], told.step) == ("data", decision.step)
     assert told.data["reason"] == decision.data["verdict"]["sentence"]
     assert told.data["reason"] in room.said
-    assert 0 < told.data["replayed_steps"] <= 100
+    assert 0 < told.data["replayed_steps"] <= (200 if kind == "noise" else 100)
     assert told.seconds["detection"] > 0
     rungs = told.data["rungs"]
     assert {"recorded", "as trained", "0.5 of the rate", "other data 1"} <= rungs.keys()
     made = [r for r in room.records() if isinstance(r, StepRecord)]
     assert {r.learning_rate for r in made if r.step > 2} == {2e-3}
+
+
+def test_text_that_has_changed_for_good_is_gone_on_with(room, spoil: Callable[[str], None]) -> None:
+    spoil("noise for good")
+    assert room.train(150, *every_ladder(SKIP)) is ExitCode.FINISHED, room.said
+    (decision,) = room.recoveries()
+    assert decision.data["actions"] == ["accept"], room.said
+    assert decision.data["verdict"]["rung"] == "rest"
+    (told,) = room.events("cause")
+    assert {"at rest", "data ahead 1", "data ahead 2"} <= told.data["rungs"].keys()
+    assert told.data["replayed_steps"] <= 200
+    (changed,) = room.events("data-changed")
+    assert changed.step == decision.step
+    made = [r.step for r in room.records() if isinstance(r, StepRecord)]
+    assert made == list(range(1, 151)), "no step is made again"
 
 
 def test_a_rate_that_is_too_high_is_lowered_and_no_data_is_passed_over(room) -> None:

@@ -20,10 +20,19 @@ from longhaul.checkpoint.snapshots import DamagedSnapshot
 from longhaul.config.recipe import Recipe
 from longhaul.core.records import Safe, StepRecord
 from longhaul.data.batches import BatchRequest
-from longhaul.diagnose.cause import SAME_BITS, Ladder, Verdict, apart, decide, reproduced
+from longhaul.diagnose.cause import (
+    FEW_AT_REST,
+    SAME_BITS,
+    Ladder,
+    Verdict,
+    apart,
+    decide,
+    reproduced,
+)
 from longhaul.diagnose.signs import Series, Symptom, working_rate
 from longhaul.logbook.ledger import LedgerState
 from longhaul.parallel.control import Control, first_does
+from longhaul.recover.plan import sizes_of
 from longhaul.run.diagnose.bundle import Bundle, StepInput, given_to, with_rate
 from longhaul.run.diagnose.recorded import figures_of
 from longhaul.run.diagnose.replays import Replayer
@@ -44,6 +53,9 @@ LIVE_RATES = tuple(0.5 * 0.25**n for n in range(7))
 """Factors on the learning rate, the half and then by powers of four: down to 1/8192 of it."""
 _SEARCHED = 2
 """Times `recover.diagnose_steps`, the steps before that included, for the rate that works."""
+_OF_LOSS = ("loss-spike", "divergence")
+_AHEAD, _AHEAD_STEPS = (1, 4), 8
+"""How far ahead data is read, in ranges that would be passed over, and how much of it."""
 _NOT_LIVE = {
     "witness": "a live run asks no other device (`longhaul diagnose RUN --step N --witness` does)",
     "software": "a live run has no other software (`longhaul diagnose RUN --step N --python` has)",
@@ -174,6 +186,9 @@ class LiveSearch(CauseSearch):
             raise NoReplay(why)
         verdict = super().find()
         assert self.ladder is not None
+        if reproduced(self.ladder) and verdict.cause in ("undetermined", "data"):
+            self.ladder = self._at_rest(self.ladder)
+            verdict = decide(self.symptom, self.ladder)
         if reproduced(self.ladder) and verdict.cause in ("undetermined", "hyper-parameter"):
             return self._search_rate(self.ladder)
         return verdict
@@ -208,6 +223,9 @@ class LiveSearch(CauseSearch):
             rungs["eager float32"] = highest(tuple(f for series in ladder.plain for f in series))
         rungs |= {f"{factor:g} of the rate": highest(s) for factor, s in ladder.lower_rates}
         rungs |= {f"other data {n}": highest(s) for n, s in enumerate(ladder.other_data, 1)}
+        if ladder.at_rest:
+            rungs["at rest"] = highest(ladder.at_rest)
+        rungs |= {f"data ahead {n}": highest(s) for n, s in enumerate(ladder.ahead, 1)}
         return found | {"rungs": rungs, "skipped": dict(ladder.skipped)}
 
     def _as_trained(self) -> Ladder:
@@ -269,6 +287,28 @@ class LiveSearch(CauseSearch):
                 plain = (_in_parts(given, parts) for given in inputs)
                 found.append(self._replay(bundle, plain, len(here)))
         return replace(ladder, beside_plain=ladder.here, plain=tuple(found))
+
+    def _at_rest(self, ladder: Ladder) -> Ladder:
+        """The stretch, and data beyond what would be passed over, without learning from it."""
+        line, symptom = self._question.varied, self.symptom
+        before = symptom.first_step - 1 - self.set_out
+        if symptom.kind not in _OF_LOSS or min(before, len(line) - before) < FEW_AT_REST:
+            return ladder  # too little to tell a level by
+        few = line[-_AHEAD_STEPS:]
+        if why := self._refusal(len(line) + len(_AHEAD) * len(few), _SEARCHED):
+            return skip(ladder, "rest", why)
+        skipped = sizes_of(self._settings.recover, self._settings.total_steps()).skip
+        blocks = skipped * (few[-1].next_draw - few[-1].draw)
+        ahead = (self._read(few[0].step, times * blocks) for times in _AHEAD)
+        return replace(ladder, at_rest=self._varied(factor=0.0), ahead=tuple(ahead))
+
+    def _read(self, first: int, shift: int) -> Series:
+        """What the weights before the stretch make of data `shift` further on than that of the
+        steps from `first` on.
+        """
+        inputs = (with_rate(given, 0.0) for given in self._inputs(first, self.symptom.step, shift))
+        steps = self.symptom.step - first + 1
+        return self._replay(self.frames[self.set_out + 1], inputs, steps)
 
     def _half_rate(self, ladder: Ladder) -> Ladder:
         return self._at_rate(ladder, LIVE_RATES[0])

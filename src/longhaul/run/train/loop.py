@@ -178,6 +178,8 @@ class TrainingLoop:
             self._health_monitor.defer(draft.findings)  # the disk may have space later
             return
         self._view.say(f"step {step:>6}  decided: {plan.reason}")
+        if "accept" in plan.actions:
+            self._health_monitor.observe(self._run_log.emit(EventKind.DATA_CHANGED, step))
         if plan.stop:
             self._run_log.emit(EventKind.ATTEMPT_ENDED, step, reason=f"stopped: {plan.reason}")
             raise NeedsPerson(plan.reason, f"`longhaul log {self._run_log.folder.name}` shows how")
