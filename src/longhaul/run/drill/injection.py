@@ -21,7 +21,7 @@ from longhaul.train.trainer import Trainer
 
 
 def inject(folder: RunFolder) -> None:
-    """Let the faults laid for a run act in this process, one of its ranks."""
+    """Let the faults of a run act in this process, one of its ranks."""
     faults = RankFaults(folder, os.environ)
     faults.announce()
     handlers = Handlers(faults)
@@ -35,18 +35,14 @@ def inject(folder: RunFolder) -> None:
 
 
 class Handlers:
-    """What happens at each point while a fault acts.
-
-    Args:
-        faults: of this rank.
-    """
+    """What happens at each point while a fault of this rank acts."""
 
     def __init__(self, faults: RankFaults) -> None:
         self._faults = faults
         self._slowness = _Slowness(faults)
 
     def before_step(self, trainer: Trainer, step: int) -> None:
-        """Do what befalls the rank before its step."""
+        """Inject what is due before the step."""
         self._faults.begin(trainer, step)
         self._slowness.begin(trainer.training_step.device)
 
@@ -71,7 +67,7 @@ class Handlers:
             raise RuntimeError("the reader of batches died (drill)")
 
     def write_file(self, path: Path) -> None:
-        """Slow, or no room: the file is cut short."""
+        """Slow, or the disk is full: the file is cut short."""
         if (slow := self._faults.acting.get("slow-save")) is not None:
             time.sleep(slow.value)
         if self._faults.until("enospc") is not None:
@@ -80,7 +76,7 @@ class Handlers:
 
     def files_written(self, entries: object, folder: Path) -> None:
         """Cut this rank's file in two and die."""
-        if not self._faults.take("torn-write"):
+        if self._faults.take("torn-write") is None:
             return
         for path in folder.glob(f"__{self._faults.rank}_*.safetensors"):
             os.truncate(path, path.stat().st_size // 2)

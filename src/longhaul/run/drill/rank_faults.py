@@ -1,7 +1,6 @@
-"""Which faults befall a rank, when, and what is done to it before a step.
+"""Which faults act on a rank, when, and what is done to it before a step.
 
-The run's `drill.json` is looked at before every step, so that a soak may add faults to a run that
-trains.
+`drill.json` is read before every step, so that a soak may add faults to a run that trains.
 """
 
 import json
@@ -22,23 +21,14 @@ from longhaul.logbook.lease import newest_holder
 from longhaul.run.drill.bit_flips import flip_newest_checkpoint, flip_weight
 from longhaul.run.drill.fault import CORRECTED_XIDS, CUDA_ERRORS, XIDS, Fault
 from longhaul.run.drill.laid import Done, laid_path, note_done, read_done, read_laid
-from longhaul.run.drill.surroundings import say_in_kernel_log
+from longhaul.run.drill.surroundings import write_kernel_log
 from longhaul.supervise.nodes.placement import NODE
 from longhaul.supervise.ranks.group import ATTEMPT
 from longhaul.train.trainer import Trainer
 
-_FOR_A_WHILE = ("enospc", "store-hang", "store-gone")
-_AT_NEXT_SAVE = ("torn-write",)
-"""These two families are done where they meet their chance, which may be some steps later."""
-
 
 class RankFaults:
-    """What befalls one rank.
-
-    Args:
-        folder: of the run.
-        environment: of the rank's process.
-    """
+    """The faults of one rank, which its process's environment names."""
 
     def __init__(self, folder: RunFolder, environment: Mapping[str, str]) -> None:
         self.folder = folder
@@ -66,22 +56,20 @@ class RankFaults:
             self._laid, self._seen = read_laid(self.folder), seen
 
     def begin(self, trainer: Trainer, step: int) -> None:
-        """Do what befalls this rank before it makes `step`; note what acts during it."""
+        """Inject what is due before this rank makes `step`; keep what acts during it."""
         self.look()
         self._step, self.acting = step, {}
         for number, fault in enumerate(self._laid):
             if not self._comes(number, fault):
                 continue
-            if fault.kind in (*_FOR_A_WHILE, *_AT_NEXT_SAVE):
+            if fault.known.waits:
                 self.waiting.setdefault(fault.kind, (number, fault))
-                continue
-            act = _ACTS.get(fault.kind)
-            if act is not None:
-                act(self, number, fault, trainer)
-                continue
-            self.acting[fault.kind] = fault
-            if fault.kind != "oom":  # which is noted where the micro-batch is known
-                self.note(number, fault)
+            elif (act := _ACTS.get(fault.kind)) is not None:
+                act(self, fault, trainer, partial(self.note, number, fault))
+            else:
+                self.acting[fault.kind] = fault
+                if fault.kind != "oom":  # which is noted where the micro-batch is known
+                    self.note(number, fault)
 
     def note(self, number: int, fault: Fault) -> Seconds:
         """Remember that a fault is done now, once an attempt; when it was."""
@@ -99,13 +87,13 @@ class RankFaults:
         """Remember that a fault which acts is done now."""
         self.note(self._laid.index(fault), fault)
 
-    def take(self, kind: str) -> bool:
-        """Whether a fault of this kind has waited for the chance that has come; it is noted."""
+    def take(self, kind: str) -> tuple[Seconds, Fault] | None:
+        """The fault of this kind that has waited for the chance that has come, noted as done now;
+        and when that was.
+        """
         with self._lock:
             waiting = self.waiting.pop(kind, None)
-        if waiting is not None:
-            self.note(*waiting)
-        return waiting is not None
+        return None if waiting is None else (self.note(*waiting), waiting[1])
 
     def announce(self) -> None:
         """Let other ranks of this node find this process."""
@@ -116,11 +104,9 @@ class RankFaults:
 
     def until(self, kind: str) -> Seconds | None:
         """Unix time up to which a fault of this kind lasts that has begun or begins now; None."""
+        if (taken := self.take(kind)) is not None:
+            return taken[0] + taken[1].value
         now = time.time()
-        with self._lock:
-            waiting = self.waiting.pop(kind, None)
-        if waiting is not None:
-            return self.note(*waiting) + waiting[1].value
         for done in self._own(read_done(self.folder)):
             fault = self._laid[done.number] if done.number < len(self._laid) else None
             if fault and fault.kind == kind and now < done.time + fault.value:
@@ -133,39 +119,38 @@ class RankFaults:
     def _comes(self, number: int, fault: Fault) -> bool:
         if fault.rank is None and not fault.node:
             return False  # it is no rank's, but of the run's numbers
-        if fault.rank is not None and fault.rank != self.rank:
+        if fault.rank not in (None, self.rank) or fault.attempt not in (None, self.attempt):
             return False
-        if fault.node and fault.node != self.node:
+        if fault.node not in ("", self.node):
             return False
         if fault.rank is None and not (fault.known.whole_node or self._is_first):
-            return False
-        if fault.attempt is not None and fault.attempt != self.attempt:
             return False
         if fault.last is not None:
             return fault.first <= self._step <= fault.last
         if fault.in_every_attempt:
             return self._step == fault.first
-        if not fault.once:
-            return self._step >= fault.first
-        befell = any(done == number for done, _ in self._done)
-        return self._step >= fault.first and not befell
+        done = fault.once and any(done == number for done, _ in self._done)
+        return self._step >= fault.first and not done
 
 
-def _kill(rank: RankFaults, number: int, fault: Fault, trainer: Trainer) -> None:
-    signals = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
-    _send(rank, number, fault, os.getpid(), signals[fault.kind])
+Note = Callable[[], object]
+"""Remembers that the fault is done now."""
 
 
-def _hit_supervisor(rank: RankFaults, number: int, fault: Fault, trainer: Trainer) -> None:
+def _hit_rank(rank: RankFaults, fault: Fault, trainer: Trainer, note: Note) -> None:
+    note()
+    _send(fault, os.getpid(), signal.SIGKILL if fault.kind == "kill" else signal.SIGSTOP)
+
+
+def _hit_supervisor(rank: RankFaults, fault: Fault, trainer: Trainer, note: Note) -> None:
     holder = newest_holder(rank.folder)
     if holder is not None and holder.pid:
-        signals = {"preempt": signal.SIGTERM, "supervisor-kill": signal.SIGKILL}
-        _send(rank, number, fault, holder.pid, signals[fault.kind])
+        note()
+        _send(fault, holder.pid, signal.SIGTERM if fault.kind == "preempt" else signal.SIGKILL)
 
 
-def _send(rank: RankFaults, number: int, fault: Fault, pid: int, what: signal.Signals) -> None:
+def _send(fault: Fault, pid: int, what: signal.Signals) -> None:
     """Send a signal, at once or some seconds later: in the middle of whatever is done then."""
-    rank.note(number, fault)
     if not fault.value:
         os.kill(pid, what)
         return
@@ -181,21 +166,21 @@ def _send(rank: RankFaults, number: int, fault: Fault, pid: int, what: signal.Si
     timer.start()
 
 
-def _hang(rank: RankFaults, number: int, fault: Fault, trainer: Trainer) -> None:
-    rank.note(number, fault)
+def _hang(rank: RankFaults, fault: Fault, trainer: Trainer, note: Note) -> None:
+    note()
     while True:
         time.sleep(3600.0)
 
 
-def _raise(rank: RankFaults, number: int, fault: Fault, trainer: Trainer) -> None:
-    rank.note(number, fault)
+def _raise(rank: RankFaults, fault: Fault, trainer: Trainer, note: Note) -> None:
+    note()
     if fault.kind == "cuda-error":
         raise RuntimeError(_cuda_text(CUDA_ERRORS[fault.word]))
     raise RuntimeError("an invariant that nobody had thought of does not hold")
 
 
-def _lose_node(rank: RankFaults, number: int, fault: Fault, trainer: Trainer) -> None:
-    rank.note(number, fault)
+def _lose_node(rank: RankFaults, fault: Fault, trainer: Trainer, note: Note) -> None:
+    note()
     for path in _ranks(rank.folder).glob("*.json"):
         with suppress(OSError, ValueError, KeyError):
             body = json.loads(path.read_bytes())
@@ -205,28 +190,28 @@ def _lose_node(rank: RankFaults, number: int, fault: Fault, trainer: Trainer) ->
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _ecc(rank: RankFaults, number: int, fault: Fault, trainer: Trainer) -> None:
-    rank.note(number, fault)
+def _ecc(rank: RankFaults, fault: Fault, trainer: Trainer, note: Note) -> None:
+    note()
     xid = int(fault.value)
     line = f"NVRM: Xid (PCI:0000:3b:00): {xid}, pid={os.getpid()}, {XIDS[xid]}"
-    say_in_kernel_log(rank.folder, rank.node, line)
+    write_kernel_log(rank.folder, rank.node, line)
     if xid not in CORRECTED_XIDS:
         raise RuntimeError(_cuda_text(CUDA_ERRORS["ecc" if xid != 79 else "lost"]))
 
 
-def _flip_weight(rank: RankFaults, number: int, fault: Fault, trainer: Trainer) -> None:
-    rank.note(number, fault)
+def _flip_weight(rank: RankFaults, fault: Fault, trainer: Trainer, note: Note) -> None:
+    note()
     flip_weight(trainer.training_step, int(fault.value))
 
 
-def _flip_file(rank: RankFaults, number: int, fault: Fault, trainer: Trainer) -> None:
+def _flip_file(rank: RankFaults, fault: Fault, trainer: Trainer, note: Note) -> None:
     trainer._parts.saver.wait()  # or what is being written would soon be newer
-    flip_newest_checkpoint(rank.folder, partial(rank.note, number, fault))
+    flip_newest_checkpoint(rank.folder, note)
 
 
-_ACTS: dict[str, Callable[[RankFaults, int, Fault, Trainer], None]] = {
-    "kill": _kill,
-    "stop": _kill,
+_ACTS: dict[str, Callable[[RankFaults, Fault, Trainer, Note], None]] = {
+    "kill": _hit_rank,
+    "stop": _hit_rank,
     "preempt": _hit_supervisor,
     "supervisor-kill": _hit_supervisor,
     "hang-collective": _hang,
@@ -237,7 +222,7 @@ _ACTS: dict[str, Callable[[RankFaults, int, Fault, Trainer], None]] = {
     "bitflip-weight": _flip_weight,
     "bitflip-file": _flip_file,
 }
-"""What is done before a step. All other kinds act within it, or wait for their chance."""
+"""What is injected before a step. All other kinds act within it, or wait for their chance."""
 
 
 def _ranks(folder: RunFolder) -> Path:
@@ -245,7 +230,6 @@ def _ranks(folder: RunFolder) -> Path:
 
 
 def _cuda_text(error: str) -> str:
-    """As torch says it."""
     return (
         f"CUDA error: {error}\n"
         "CUDA kernel errors might be asynchronously reported at some other API call, so the "

@@ -1,6 +1,6 @@
 """What faults do around a run's ranks: a kernel's messages, nodes that have gone. No torch here.
 
-Nodes are imitated in a drill and share one kernel; what would be theirs lies in the run's folder.
+The nodes of a drill are imitated and share one kernel: their log is a file in the run's folder.
 """
 
 import json
@@ -25,25 +25,25 @@ _KERNEL_LOG = "drill-kernel.jsonl"
 
 
 def inject_around(folder: RunFolder) -> None:
-    """Let a run's faults act in this process, its supervisor or a worker, and in its workers."""
+    """Let a run's faults act in this process, its supervisor or a worker."""
     register(Point.KERNEL_LOG, partial(kernel_messages, folder))
     register(Point.NODE_ANSWER, partial(_no_answer, folder))
     register(Point.WORKER_START, _inject)
 
 
 def kernel_messages(folder: RunFolder, lines: list[str], since: Seconds, node: str) -> list[str]:
-    """A kernel's messages since a monotonic time, and what a drill made it say."""
-    said = list(lines)
+    """A kernel's messages since a monotonic time, with those that a drill injected."""
+    found = list(lines)
     with suppress(FileNotFoundError):
         for line in (folder.path / _KERNEL_LOG).read_text(encoding="utf-8").splitlines():
             with suppress(ValueError, KeyError):
                 body = json.loads(line)
                 if body["monotonic"] >= since and body["node"] == node:
-                    said.append(str(body["line"]))
-    return said
+                    found.append(str(body["line"]))
+    return found
 
 
-def say_in_kernel_log(folder: RunFolder, node: str, line: str) -> None:
+def write_kernel_log(folder: RunFolder, node: str, line: str) -> None:
     """Add a message to the kernel's of a node; empty: of this machine."""
     body = {"monotonic": time.monotonic(), "node": node, "line": line}
     with (folder.path / _KERNEL_LOG).open("a", encoding="utf-8") as log:

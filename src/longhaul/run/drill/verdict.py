@@ -1,4 +1,4 @@
-"""What a drilled run is worth beside the same run left alone."""
+"""What a drilled run is worth beside its baseline, the same run without faults."""
 
 import math
 from collections import Counter
@@ -28,22 +28,22 @@ class Verdict:
     """On one drilled run."""
 
     run: DrilledRun
-    alone: DrilledRun
+    baseline: DrilledRun
     exact: bool
-    """It had to end in the very bytes of the run left alone."""
+    """It had to end in the very bytes of its baseline."""
     found: Differences | None
     """Where they were compared, which takes two finished runs."""
     complaints: tuple[str, ...]
 
     @property
     def passed(self) -> bool:
-        """All is as it ought to be."""
+        """Nothing is to be complained of."""
         return not self.complaints
 
     def lines(self) -> Iterator[str]:
         """For a person."""
         yield _row("fault", "noticed", "went on", "lost", "by", "story")
-        yield from (_told(incident) for incident in self.run.incidents)
+        yield from map(_line, self.run.incidents)
         wall = short_seconds(sum(self.run.spent.values()))
         spent = ", ".join(f"{bucket} {s}" for bucket, s, _ in time_rows(self.run.spent))
         yield f"goodput {self.run.goodput:.1%} of {wall}: {spent}"
@@ -63,7 +63,7 @@ class Verdict:
             "spent_s": run.spent,
             "incidents": [asdict(incident) for incident in run.incidents],
             "loss": _finite(run.loss),
-            "loss_alone": _finite(self.alone.loss),
+            "loss_alone": _finite(self.baseline.loss),
             "byte_identical": None if self.found is None else self.found.none,
             "leftovers": list(run.leftovers),
             "complaints": list(self.complaints),
@@ -73,49 +73,45 @@ class Verdict:
     def _end_in_words(self) -> str:
         if self.found is None:
             return "it did not finish: there is nothing to compare"
-        loss = f"validation loss {self.run.loss:.4f}, {self.alone.loss:.4f} left alone"
+        loss = f"validation loss {self.run.loss:.4f}, {self.baseline.loss:.4f} without faults"
         if not self.exact:
-            return f"{loss} ({self.run.loss / self.alone.loss - 1:+.2%}, at most {MOST - 1:+.0%})"
+            return (
+                f"{loss} ({self.run.loss / self.baseline.loss - 1:+.2%}, at most {MOST - 1:+.0%})"
+            )
         size = (
             f"{self.found.compared_pieces} pieces of state and {self.found.compared_steps} losses"
         )
         return f"{loss}; {size} {'are byte-identical' if self.found.none else 'DIFFER'}"
 
 
-def judge_run(run: DrilledRun, alone: DrilledRun, faults: Sequence[Fault]) -> Verdict:
-    """Hold a drilled run against the same run left alone.
-
-    Args:
-        run: it.
-        alone: without faults, to the same number of steps.
-        faults: that were laid.
-    """
+def judge_run(run: DrilledRun, baseline: DrilledRun, faults: Sequence[Fault]) -> Verdict:
+    """Compare a run with these faults with a baseline of the same number of steps."""
     undone = {incident.fault for incident in run.incidents if incident.undone}
-    exact = all(f.harm != "numbers" or (f.once and str(f) in undone) for f in faults)
+    exact = all(f.known.harm != "numbers" or (f.once and str(f) in undone) for f in faults)
     # Fewer ranks add up in another order, and draw other masks.
     exact = (
         exact and len({event.data["layout"] for event in run.events(EventKind.ATTEMPT_BEGAN)}) <= 1
     )
-    finished = run.exit_code == 0 and alone.exit_code == 0
+    finished = run.exit_code == 0 and baseline.exit_code == 0
     # Wrong numbers that were undone have been in the journal for a while.
-    found = differences(alone.folder, run.folder, kept_only=bool(undone)) if finished else None
-    wrong = (*_ended(run, alone, exact, found), *_came(run, faults), *run.leftovers)
-    return Verdict(run, alone, exact, found, wrong)
+    found = differences(baseline.folder, run.folder, kept_only=bool(undone)) if finished else None
+    wrong = (*_ended(run, baseline, exact, found), *_came(run, faults), *run.leftovers)
+    return Verdict(run, baseline, exact, found, wrong)
 
 
 def _ended(
-    run: DrilledRun, alone: DrilledRun, exact: bool, found: Differences | None
+    run: DrilledRun, baseline: DrilledRun, exact: bool, found: Differences | None
 ) -> Iterator[str]:
     if run.exit_code != 0:
-        said = last_message(run.output.read_text(errors="replace")[-_LAST_MESSAGE:])
-        yield f"it ended with exit code {run.exit_code}: {said} (all it said is in {run.output})"
+        why = last_message(run.output.read_text(errors="replace")[-_LAST_MESSAGE:])
+        yield f"it ended with exit code {run.exit_code}: {why} (all its output is in {run.output})"
     if found is None:
         return
     if exact and not found.none:
         named = ", ".join([*found.pieces[:3], *(f"step {step}" for step in found.steps[:3])])
-        yield f"it ended in other bytes than the run left alone: {named}"
-    if not exact and not run.loss <= MOST * alone.loss:
-        yield f"its loss is {run.loss / alone.loss:.4f} of the other's, more than {MOST:g}"
+        yield f"it ended in other bytes than its baseline: {named}"
+    if not exact and not run.loss <= MOST * baseline.loss:
+        yield f"its loss is {run.loss / baseline.loss:.4f} of the other's, more than {MOST:g}"
 
 
 def _came(run: DrilledRun, faults: Sequence[Fault]) -> Iterator[str]:
@@ -133,7 +129,7 @@ def _came(run: DrilledRun, faults: Sequence[Fault]) -> Iterator[str]:
 
 
 def _accused(run: DrilledRun, faults: Sequence[Fault]) -> Iterator[str]:
-    """Ranks that were named as wrong although nothing befell them."""
+    """Ranks that were named as wrong although no fault acted on them."""
     if not any(fault.kind in _JUDGED for fault in faults):
         return
     guilty = {(done.attempt, done.rank) for done in run.done}
@@ -141,10 +137,10 @@ def _accused(run: DrilledRun, faults: Sequence[Fault]) -> Iterator[str]:
         for rank in verdict.data["ranks"]:
             # What a flipped weight has done to a rank is there until the run goes back.
             if not any(rank == own and attempt <= verdict.attempt for attempt, own in guilty):
-                yield f"rank {rank} was named, and nothing befell it: {verdict.data['reason']}"
+                yield f"rank {rank} was named, and no fault acted on it: {verdict.data['reason']}"
 
 
-def _told(incident: Incident) -> str:
+def _line(incident: Incident) -> str:
     return _row(
         incident.fault,
         _seconds(incident.detect_s),
