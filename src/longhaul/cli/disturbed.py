@@ -1,6 +1,6 @@
 """A drill's process: `python -m longhaul.cli.disturbed COMMAND RUN …` is `longhaul COMMAND RUN …`
-with the faults that a drill has laid into the run's folder. They befall the process itself, or,
-where it trains as a supervisor, each of its workers.
+with the faults that a drill has left in the run's folder. They act on the process itself, or, where
+it trains as a supervisor, on each of its workers.
 """
 
 import sys

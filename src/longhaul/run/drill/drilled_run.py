@@ -1,5 +1,5 @@
 """A drilled run: a real `longhaul train` with all its processes, in a folder of its own, with
-faults, started again as a scheduler would. Whether it ended as it ought to is for `verdict.py`.
+faults, started again as a scheduler would.
 """
 
 import signal
@@ -12,6 +12,7 @@ from pathlib import Path
 from longhaul.config.load import load_recipe
 from longhaul.core.clocks import RealClock, goodput, time_spent
 from longhaul.core.errors import ExitCode, NeedsPerson
+from longhaul.core.output import print_error
 from longhaul.core.records import Event, Record
 from longhaul.core.units import Nats, Seconds
 from longhaul.logbook.folder import RunFolder, create_run
@@ -20,6 +21,7 @@ from longhaul.logbook.run_spec import ask, read_run_spec, write_run_spec
 from longhaul.run.drill.fault import Fault, check_faults
 from longhaul.run.drill.incidents import Incident, incidents
 from longhaul.run.drill.laid import Done, lay, read_done
+from longhaul.run.train.trust import refuse_untrusted
 from longhaul.supervise.leftovers import Traces
 from longhaul.supervise.run_process import RunProcess
 
@@ -41,7 +43,7 @@ class DrilledRun:
     leftovers: tuple[str, ...]
     """What it left on the machine; nothing if all is well."""
     output: Path = field(repr=False)
-    """What its commands said."""
+    """Of its commands."""
 
     @property
     def exit_code(self) -> int:
@@ -55,7 +57,7 @@ class DrilledRun:
 
     @cached_property
     def done(self) -> list[Done]:
-        """The faults that came about."""
+        """The faults that were injected."""
         return read_done(self.folder)
 
     @cached_property
@@ -86,74 +88,66 @@ class DrilledRun:
 
 def set_up_run(
     recipe: str,
-    room: Path,
+    parent: Path,
     name: str,
     *,
     nproc: int = 1,
     sets: Sequence[str] = (),
     data: str | None = None,
+    trust: bool = False,
 ) -> RunFolder:
-    """A run in a room, not begun. What a recipe would touch elsewhere lies in the room as well.
+    """A run in folder `parent`, not begun. So that a drill keeps away from the user's own store and
+    ledger of nodes, these lie there too, unless they are among `sets`.
 
     Raises:
         RecipeError: the recipe, or what is set, is wrong.
+        UsageError: the recipe names commands that are not trusted, and `trust` does not say so.
     """
-    room.mkdir(parents=True, exist_ok=True)
     sets = (f"machine.processes={nproc}", *sets)
-    options = (*_kept_apart(recipe, room, sets, data), *sets)
-    asked = ask(recipe, options, data, room / "prepared")
-    folder = create_run(room / name, RealClock())
-    write_run_spec(folder, asked)
+    given = load_recipe(recipe, sets, data).recipe
+    typed = {option.partition("=")[0].strip() for option in sets}
+    beside = {
+        "checkpoint.remote": (given.checkpoint.remote, "remote"),
+        "supervise.node_ledger": (given.supervise.node_ledger, "nodes"),
+    }
+    own = tuple(
+        f"{path}={str(parent.resolve() / place)!r}"
+        for path, (value, place) in beside.items()
+        if value and path not in typed
+    )
+    spec = ask(recipe, (*own, *sets), data, parent / "prepared")
+    folder = RunFolder(parent / name)
+    # The run is started by its folder, which is trusted from here on as its recipe is.
+    refuse_untrusted(folder, spec, recipe, sets, trust, print_error)
+    parent.mkdir(parents=True, exist_ok=True)
+    write_run_spec(create_run(folder.path, RealClock()), spec)
     return folder
 
 
-def _kept_apart(recipe: str, room: Path, sets: Sequence[str], data: str | None) -> tuple[str, ...]:
-    """Settings that keep a drill from the user's own store and ledger of nodes."""
-    given = load_recipe(recipe, tuple(sets), data).recipe
-    typed = {option.partition("=")[0].strip() for option in sets}
-    own = []
-    if given.checkpoint.remote and "checkpoint.remote" not in typed:
-        own.append(f"checkpoint.remote={str(room.resolve() / 'remote')!r}")
-    if given.supervise.node_ledger and "supervise.node_ledger" not in typed:
-        own.append(f"supervise.node_ledger={str(room.resolve() / 'nodes')!r}")
-    return tuple(own)
-
-
 def drilled_run(
-    recipe: str | RunFolder,
+    folder: RunFolder,
     faults: Sequence[Fault],
     *,
-    room: Path,
-    nproc: int = 1,
-    sets: Sequence[str] = (),
-    name: str = "disturbed",
     most_s: Seconds = _LONGEST_RUN_S,
     meanwhile: Callable[[], object] = lambda: None,
 ) -> DrilledRun:
-    """Train a recipe to its end while faults befall it.
+    """Train a run that was set up to its end, with faults.
 
     Args:
-        recipe: its name or file; or a run that was set up in the room.
-        faults: laid before it starts.
-        room: folder for the run, prepared text, and what stands for the world.
-        nproc: worker processes.
-        sets: `path=value`, as for `--set`.
-        name: of the run.
-        most_s: for all of them; what is left is killed then.
+        folder: the run; what stands for the world around it lies beside it.
+        faults: injected from its start on.
+        most_s: for all of its commands; what is left is killed then.
         meanwhile: called many times a second while it trains.
 
     Raises:
-        RecipeError, UsageError: before anything is started.
+        UsageError: the run cannot have such a fault; nothing was started.
         NeedsPerson: it did not end in time.
     """
-    if isinstance(recipe, RunFolder):
-        folder = recipe
-    else:
-        folder = set_up_run(recipe, room, name, nproc=nproc, sets=sets)
     check_faults(faults, read_run_spec(folder).settings())
     lay(folder, faults)
-    output = room / f"{folder.name}.log"
-    traces, began = Traces(folder, room / f"{folder.name}.tmp"), time.monotonic()
+    output = folder.path.with_name(f"{folder.name}.log")
+    temporary = folder.path.with_name(f"{folder.name}.tmp")
+    traces, began = Traces(folder, temporary), time.monotonic()
     codes: list[int] = []
     try:
         while not codes or codes[-1] in _SCHEDULED_AGAIN:
@@ -175,7 +169,7 @@ def _end_of(training: RunProcess, deadline: Seconds, meanwhile: Callable[[], obj
             if time.monotonic() > deadline:
                 raise NeedsPerson(
                     f"run {training.folder.name} of the drill has not ended by itself in time",
-                    f"what it said is in {training.log}",
+                    f"its output is in {training.log}",
                 )
             meanwhile()
             time.sleep(_LOOK_EVERY_S)
