@@ -48,7 +48,7 @@ def test_a_gradient_that_counts_twice_on_one_rank_is_found(
 ) -> None:
     room = tmp_path / "broken"
     room.mkdir()
-    broken = replace(sound, room=room, ranks=(str(DOUBLING),))
+    broken = replace(sound, folder=room, ranks=(str(DOUBLING),))
     ranks, *layouts = check_layouts(broken)
     assert ranks.verdict == "ok", ranks.figure
     # Whoever shares data, layers or heads with rank 1 learns something else.
@@ -63,7 +63,7 @@ def test_a_rank_that_dies_is_named_and_takes_nobody_along(
     room = tmp_path / "dying"
     room.mkdir()
     before = set(psutil.Process().children())
-    (check,) = check_layouts(replace(sound, room=room, ranks=("-c", "raise SystemExit('gone')")))
+    (check,) = check_layouts(replace(sound, folder=room, ranks=("-c", "raise SystemExit('gone')")))
     assert check.verdict == "failed"
     assert "ended with 1: gone" in check.figure
     left = set(psutil.Process().children()) - before

@@ -1,7 +1,7 @@
 """`longhaul drill RECIPE`: what a recipe's run would survive, tried out.
 
-The recipe is trained for a while in a folder of its own, once as a baseline and once with faults, by
-real processes. Faults in numbers get a third run, so that the second can be compared byte by byte.
+Real processes train the recipe for a while in a folder of its own, once as a baseline and once with
+faults. Faults in numbers get a third run, so that the second can be compared byte by byte.
 """
 
 from collections.abc import Callable, Sequence

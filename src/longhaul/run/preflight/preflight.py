@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 
 from longhaul.config.load import load_recipe
@@ -68,17 +69,12 @@ class Preflight:
 def preflight(
     typed: Preflight, show: Callable[[Check], None], stages: Sequence[Stage] | None = None
 ) -> list[Check]:
-    """Make all checks; every line is shown when it is there.
-
-    Args:
-        typed: what was typed.
-        show: takes the lines of the report.
-        stages: instead of all.
+    """Make all checks, or those of `stages`; every line is shown when it is there.
 
     Raises:
         RecipeError: the recipe is wrong, or so many processes cannot train it.
         DataError: a source that should be on this machine is not.
-        UsageError: this process is one of several already, or the room is taken.
+        UsageError: this process is one of several already, or `keep` is no empty folder.
     """
     if find_place(os.environ) is not None:
         raise UsageError(
@@ -87,8 +83,7 @@ def preflight(
         )
     began = time.monotonic()
     with ExitStack() as leaving:
-        room = _room(typed, leaving)
-        context = _preflight_context(typed, room)
+        context = _preflight_context(typed, _folder(typed, leaving))
         limit_s = float("inf") if typed.full else 60 * typed.minutes
         made: list[Check] = []
         for check in _all(context, STAGES if stages is None else stages, began, limit_s):
@@ -125,25 +120,21 @@ def _all(
     for stage in stages:
         # A loaded machine takes longer for everything alike.
         slower = max(1.0, spent_s / expected_s) if expected_s else 1.0
-        left_s = limit_s - (time.monotonic() - began)
+        needs_s, stage_began = stage.needs_s * slower, time.monotonic()
+        left_s = limit_s - (stage_began - began)
         if stage.after in bad:
             bad.add(stage.name)
-            told = f"nothing can be said without: {stage.after}"
-            yield skipped(stage.name, told)
+            yield skipped(stage.name, f"nothing can be said without: {stage.after}")
             continue
-        if stage.needs_s * slower > left_s:
+        if needs_s > left_s:
             bad.add(stage.name)
-            needs_s, left_s = stage.needs_s * slower, max(0.0, left_s)
-            told = f"takes about {needs_s:.0f} s here, and {left_s:.0f} s are left"
-            yield skipped(stage.name, told, time=True)
+            why = f"takes about {needs_s:.0f} s here, and {max(0.0, left_s):.0f} s are left"
+            yield skipped(stage.name, why, time=True)
             continue
-        stage_began = time.monotonic()
-        broke = False
         for check in _timed(stage, context):
-            broke = broke or check.data.get("broke", False)
+            if check.data.get("broke"):
+                bad.add(stage.name)
             yield check
-        if broke:
-            bad.add(stage.name)
         spent_s += time.monotonic() - stage_began
         expected_s += stage.needs_s
 
@@ -157,18 +148,18 @@ def _timed(stage: Stage, context: PreflightContext) -> Iterator[Check]:
             yield check if check.seconds else replace(check, seconds=now - last)
             last = now
     except LonghaulError as error:
-        if stage.check is _data:
+        if stage.name == "data":
             raise
         broken = failed(stage.name, error)
         yield replace(broken, seconds=time.monotonic() - last, data={"broke": True})
     except _AS_THE_RUN_WOULD as error:
         first_line = str(error).partition("\n")[0]
-        told = f"{type(error).__name__}: {first_line}"
-        broken = judged(stage.name, told, "the run would end like this: report it", broke=True)
+        figure = f"{type(error).__name__}: {first_line}"
+        broken = judged(stage.name, figure, "the run would end like this: report it", broke=True)
         yield replace(broken, seconds=time.monotonic() - last)
 
 
-def _preflight_context(typed: Preflight, room: Path) -> PreflightContext:
+def _preflight_context(typed: Preflight, folder: Path) -> PreflightContext:
     recipe = load_recipe(typed.recipe, typed.options, typed.data).recipe
     options = typed.options
     if recipe.precision.compute == "auto":
@@ -182,7 +173,7 @@ def _preflight_context(typed: Preflight, room: Path) -> PreflightContext:
         options=options,
         runs=typed.runs,
         prepared=typed.prepared,
-        room=room,
+        folder=folder,
         world=world,
         processes=small_world(recipe, typed.processes),
         device_bytes=typed.device_bytes,
@@ -200,18 +191,17 @@ def _formats_here(recipe: Recipe) -> tuple[str, ...]:
 
 
 def _world_of(recipe: Recipe, processes: int | None) -> int:
-    """Processes of the real run, as far as the recipe tells."""
+    """Processes of the real run, as far as the recipe says."""
     parallel = recipe.parallel
-    told = parallel.tensor * parallel.pipeline * (parallel.shard or 1) * (parallel.replicate or 1)
+    layout = parallel.tensor * parallel.pipeline * (parallel.shard or 1) * (parallel.replicate or 1)
     slots = sum(node.slots for node in recipe.supervise.node if not node.spare)
-    return slots or max(told, processes or recipe.machine.processes)
+    return slots or max(layout, processes or recipe.machine.processes)
 
 
-def _room(typed: Preflight, leaving: ExitStack) -> Path:
+def _folder(typed: Preflight, leaving: ExitStack) -> Path:
     if typed.keep is None:
-        return Path(
-            leaving.enter_context(tempfile.TemporaryDirectory(prefix="longhaul-preflight-"))
-        )
+        temporary = tempfile.TemporaryDirectory(prefix="longhaul-preflight-")
+        return Path(leaving.enter_context(temporary))
     if typed.keep.exists() and (not typed.keep.is_dir() or any(typed.keep.iterdir())):
         raise UsageError(f"--keep {typed.keep}: not an empty folder", "give it one of its own")
     typed.keep.mkdir(parents=True, exist_ok=True)
@@ -223,86 +213,35 @@ def _recipe(context: PreflightContext) -> Iterator[Check]:
     size = model_size(recipe.model, known_vocabulary(recipe)[0])
     steps = recipe.total_steps()
     length = "no end but its hours" if steps is None else f"{steps:,} steps"
-    told = (
+    figure = (
         f"{short_count(size.total)} parameters, {length}, {recipe.optim.name} in "
         f"{recipe.precision.compute}, {context.world} process{'es' if context.world > 1 else ''}"
         f"{'' if context.layout.size == 1 else f' ({context.layout})'}"
     )
-    yield judged("recipe", told, parameters=size.total)
+    yield judged("recipe", figure, parameters=size.total)
 
 
-def _data(context: PreflightContext) -> Iterator[Check]:
-    from longhaul.run.preflight.data import check_data
+def _later(module: str, check: str) -> Checking:
+    """A check of a file that is imported when its turn comes: torch takes seconds to import."""
 
-    return check_data(context)
+    def checking(context: PreflightContext) -> Iterator[Check]:
+        lines: Checking = getattr(import_module(f"longhaul.run.preflight.{module}"), check)
+        return lines(context)
 
-
-def _disk(context: PreflightContext) -> Iterator[Check]:
-    from longhaul.run.preflight.storage import check_disk
-
-    return check_disk(context)
-
-
-def _remote(context: PreflightContext) -> Iterator[Check]:
-    from longhaul.run.preflight.storage import check_remote
-
-    return check_remote(context)
-
-
-def _compiler(context: PreflightContext) -> Iterator[Check]:
-    from longhaul.run.preflight.memory import check_compiler
-
-    return check_compiler(context)
-
-
-def _memory(context: PreflightContext) -> Iterator[Check]:
-    from longhaul.run.preflight.memory import check_memory
-
-    return check_memory(context)
-
-
-def _layouts(context: PreflightContext) -> Iterator[Check]:
-    from longhaul.run.preflight.layouts import check_layouts
-
-    return check_layouts(context)
-
-
-def _learning(context: PreflightContext) -> Iterator[Check]:
-    from longhaul.run.preflight.memory import check_learning
-
-    return check_learning(context)
-
-
-def _stretch(context: PreflightContext) -> Iterator[Check]:
-    from longhaul.run.preflight.runs import check_stretch
-
-    return check_stretch(context)
-
-
-def _resume(context: PreflightContext) -> Iterator[Check]:
-    from longhaul.run.preflight.runs import check_resume
-
-    return check_resume(context)
-
-
-def _read_back(context: PreflightContext) -> Iterator[Check]:
-    from longhaul.run.preflight.runs import check_read_back
-
-    return check_read_back(context)
+    return checking
 
 
 STAGES = (
     Stage("recipe", _recipe, 0.5),
-    Stage("data", _data, 1.5),
-    Stage("disk", _disk, 1.5),
-    Stage("remote", _remote, 0.5),
-    Stage("compiler", _compiler, 0.5),
-    Stage("memory", _memory, 4.0),
-    Stage("one batch", _learning, 1.5),
-    Stage("layouts", _layouts, 12.0),
-    Stage("stretch", _stretch, 8.0),
-    Stage("resume", _resume, 10.0, after="stretch"),
-    Stage("read back", _read_back, 1.5, after="stretch"),
+    Stage("data", _later("data", "check_data"), 1.5),
+    Stage("disk", _later("storage", "check_disk"), 1.5),
+    Stage("remote", _later("storage", "check_remote"), 0.5),
+    Stage("compiler", _later("memory", "check_compiler"), 0.5),
+    Stage("memory", _later("memory", "check_memory"), 4.0),
+    Stage("one batch", _later("memory", "check_learning"), 1.5),
+    Stage("layouts", _later("layouts", "check_layouts"), 12.0),
+    Stage("stretch", _later("runs", "check_stretch"), 8.0),
+    Stage("resume", _later("runs", "check_resume"), 10.0, after="stretch"),
+    Stage("read back", _later("runs", "check_read_back"), 1.5, after="stretch"),
 )
-"""What takes little and fails often comes first. Rooms are opened when their turn comes: torch
-takes seconds to import."""
+"""What takes little and fails often comes first."""
