@@ -21,10 +21,8 @@ from longhaul.store.manifest import RefusedCheckpoint, read_json, table
 
 _FORMAT = 1
 _KEYS = {"format_version", "vocab_size", "end_of_text", "settings", "steps", "facts"}
-_STEP_KEYS = {
-    "step", "draw", "next_draw", "settings", "learning_rate", "micro_sequences", "window",
-    "read_gauges",
-}  # fmt: skip
+_AS_THEY_ARE = ("step", "learning_rate", "micro_sequences", "window", "read_gauges")
+_STEP_KEYS = {*_AS_THEY_ARE, "draw", "next_draw", "settings"}
 
 
 @dataclass(frozen=True)
@@ -50,14 +48,7 @@ class StepInput:
 def given_to(
     record: StepRecord, settings: Recipe, batch: Batch, resets: tuple[Reset, ...]
 ) -> StepInput:
-    """What a step was given that left this record.
-
-    Args:
-        record: of the step.
-        settings: in force then.
-        batch: that it read.
-        resets: of the ledger then.
-    """
+    """What a step was given that left this record; settings, batch and resets are those of then."""
     return StepInput(
         step=record.step,
         settings=settings,
@@ -106,7 +97,12 @@ def save_bundle(folder: Path, bundle: Bundle) -> None:
         "vocab_size": bundle.vocab_size,
         "end_of_text": bundle.end_of_text,
         "settings": [recipe.model_dump(mode="json") for recipe in settings],
-        "steps": [_facts(given, settings.index(given.settings)) for given in bundle.inputs],
+        "steps": [
+            {name: getattr(given, name) for name in _AS_THEY_ARE}
+            | {"draw": given.batch.draw, "next_draw": given.batch.next_draw}
+            | {"settings": settings.index(given.settings)}
+            for given in bundle.inputs
+        ],
         "facts": bundle.state.facts,
     }
     write_json(folder / "bundle.json", body)
@@ -158,19 +154,6 @@ def _batches(inputs: Sequence[StepInput]) -> dict[str, Tensor]:
     return found
 
 
-def _facts(given: StepInput, settings: int) -> Mapping[str, Any]:
-    return {
-        "step": given.step,
-        "draw": given.batch.draw,
-        "next_draw": given.batch.next_draw,
-        "settings": settings,
-        "learning_rate": given.learning_rate,
-        "micro_sequences": given.micro_sequences,
-        "window": given.window,
-        "read_gauges": given.read_gauges,
-    }
-
-
 def _input(
     facts: Mapping[str, Any], settings: Sequence[Recipe], batches: Mapping[str, Tensor]
 ) -> StepInput:
@@ -179,11 +162,7 @@ def _input(
     if tokens_BT.dtype != torch.int64 or tokens_BT.shape != targets_BT.shape:
         raise ValueError(f"the batch of step {step} is none")
     return StepInput(
-        step=step,
         settings=settings[facts["settings"]],
         batch=Batch(tokens_BT, targets_BT, targets_BT.numel(), facts["draw"], facts["next_draw"]),
-        learning_rate=facts["learning_rate"],
-        micro_sequences=facts["micro_sequences"],
-        window=facts["window"],
-        read_gauges=facts["read_gauges"],
+        **{name: facts[name] for name in _AS_THEY_ARE},
     )

@@ -1,4 +1,4 @@
-"""The steps that led to a step, as the journal tells them, and as they can be made again."""
+"""The steps that led to a step, as they are in the journal, and as they can be made again."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -9,17 +9,17 @@ from longhaul.checkpoint.loader import read_facts, restore
 from longhaul.config.load import recipe_from_values
 from longhaul.config.recipe import Recipe
 from longhaul.core.errors import UsageError
-from longhaul.core.records import Decision, Finding, StepRecord
-from longhaul.data.batches import BatchReader, BatchRequest
+from longhaul.core.records import Finding, StepRecord
+from longhaul.data.batches import BatchRequest
 from longhaul.data.dataset import Dataset
 from longhaul.data.verification import text_of
 from longhaul.diagnose.signs import Figures, Series
 from longhaul.logbook.folder import RunFolder
-from longhaul.logbook.ledger import LedgerState, fold, load_ledger
-from longhaul.logbook.reading import read_journal
+from longhaul.logbook.ledger import LedgerState, load_ledger
 from longhaul.logbook.segments import SegmentOpening, read_segments
 from longhaul.run.diagnose.bundle import StepInput, given_to
 from longhaul.run.diagnose.replays import Replayer
+from longhaul.run.diagnose.saved_batch import batch_reader, never_made, with_ledger
 from longhaul.store.catalogue import Checkpoint, catalogue, health_now, newest_usable
 from longhaul.store.manifest import RefusedCheckpoint
 from longhaul.train.effective import EffectiveSettings
@@ -34,7 +34,7 @@ class _Made:
 
 
 class Recorded:
-    """A line of steps up to the one asked for. Close it when done.
+    """A line of steps up to one of them. Close it when done.
 
     Args:
         folder: the run.
@@ -49,18 +49,11 @@ class Recorded:
         self.folder = folder
         self.step = step
         self.findings: tuple[Finding, ...] = ()
-        """Of this step, as the judgement wrote them."""
+        """Of this step."""
         self._made = self._read(attempt)
         self._segments = {str(item.number): item for item in read_segments(folder)}
         self.dataset: Dataset = text_of(folder)
-        settings = self.settings_at(step)
-        self._reader = BatchReader(
-            self.dataset,
-            settings.seed,
-            settings.block_length(),
-            settings.order.cycle,
-            settings.data.stages,
-        )
+        self._reader = batch_reader(self.dataset, self.settings_at(step))
 
     def close(self) -> None:
         """End the reader."""
@@ -68,7 +61,7 @@ class Recorded:
 
     @property
     def target(self) -> StepRecord:
-        """The record of the step asked for."""
+        """The record of the last step."""
         return self._made[self.step].record
 
     @property
@@ -97,7 +90,8 @@ class Recorded:
                 f"segment {made.record.segment} of run {self.folder.name} has no settings left",
                 "its folder in segments/ is gone: put it back",
             )
-        return EffectiveSettings(self._recipe_of(opening), made.ledger).at(step - 1)
+        recipe = recipe_from_values(opening.settings, opening.file)
+        return EffectiveSettings(recipe, made.ledger).at(step - 1)
 
     def inputs(self, begin: int, end: int, shift: int = 0) -> Iterator[StepInput]:
         """What the steps after `begin`, up to `end`, were given, with draws `shift` further on.
@@ -170,30 +164,20 @@ class Recorded:
     def _unbroken_from(self, begin: int) -> bool:
         return all(step in self._made for step in range(begin + 1, self.step + 1))
 
-    def _recipe_of(self, opening: SegmentOpening) -> Recipe:
-        return recipe_from_values(opening.settings, opening.file)
-
     def _read(self, attempt: int | None) -> Mapping[int, _Made]:
-        """Of each step the last one made before the step asked for was: those it stands on."""
-        ledger = LedgerState()
+        """Of each step the last one made before the target was: those it stands on."""
         made: dict[int, _Made] = {}
         line: dict[int, _Made] | None = None
         findings: list[Finding] = []
-        for record in read_journal(self.folder):
-            if isinstance(record, Decision):
-                ledger = fold(ledger, record)
-            elif isinstance(record, Finding) and record.step == self.step:
+        for record, ledger in with_ledger(self.folder):
+            if isinstance(record, Finding) and record.step == self.step:
                 findings.append(record)
             elif isinstance(record, StepRecord):
                 made[record.step] = _Made(record, ledger)
                 if record.step == self.step and attempt in (None, record.attempt):
                     line = {step: item for step, item in made.items() if step <= self.step}
         if line is None:
-            steps = f"it has made steps {min(made)} to {max(made)}" if made else "it has made none"
-            of_attempt = f" in attempt {attempt}" if attempt is not None else ""
-            raise UsageError(
-                f"step {self.step}: not made by run {self.folder.name}{of_attempt}", steps
-            )
+            raise never_made(self.folder, self.step, attempt, made)
         target = line[self.step].record
         self.findings = tuple(
             f for f in findings if (f.attempt, f.segment) == (target.attempt, target.segment)

@@ -103,7 +103,7 @@ class CauseSearch(ABC):
 
 
 def skip(ladder: Ladder, experiment: str, why: str) -> Ladder:
-    """The ladder with an experiment left out, and why."""
+    """The ladder with an experiment left out, and the reason."""
     return replace(ladder, skipped={**ladder.skipped, experiment: why})
 
 
@@ -111,14 +111,13 @@ def symptom_in_words(symptom: Symptom) -> str:
     """What is looked into, for a person."""
     if symptom.kind == "none":
         return f"step {symptom.step}: nothing stands out against the steps before it"
-    what = "gradient norm" if symptom.kind == "gradient-spike" else "loss"
-    since = (
-        f", first seen at step {symptom.first_step}" if symptom.first_step < symptom.step else ""
-    )
-    levels = ""
+    text = f"step {symptom.step}: {symptom.kind}"
+    if symptom.first_step < symptom.step:
+        text += f", first seen at step {symptom.first_step}"
     if symptom.kind != "non-finite":
-        levels = f": {what} {symptom.healthy:.4g} before it, up to {symptom.reached:.4g}"
-    return f"step {symptom.step}: {symptom.kind}{since}{levels}"
+        what = "gradient norm" if symptom.kind == "gradient-spike" else "loss"
+        text += f": {what} {symptom.healthy:.4g} before it, up to {symptom.reached:.4g}"
+    return text
 
 
 def has_dropout(settings: Recipe) -> bool:
