@@ -90,7 +90,7 @@ def test_planted_escapes_do_not_reach_a_terminal(runs, capsys, monkeypatch, comm
 
 def test_what_a_model_writes_is_text(monkeypatch, capsys):
     class Model:
-        def write(self, wanted):
+        def write(self, *wanted):
             yield from ("a\x1b", "]0;x\x07", "b\n")
 
     monkeypatch.setattr("longhaul.run.commands.trained.open_trained", lambda *_: Model())

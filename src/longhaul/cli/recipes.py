@@ -25,14 +25,15 @@ def show(recipe: RecipeName, overrides: Overrides = None, data: DataPath = None)
     from longhaul.config.problems import origin_of
 
     resolved = load_recipe(recipe, overrides or (), data)
-    rows = [
-        (path, _shown(value), origin_of(path, resolved.origins) if given else "default")
+    rows = {
+        path: json.dumps(value, ensure_ascii=False)
         for path, value in leaves(resolved.recipe.model_dump(mode="json"))
-        for given in [_is_given(path, resolved.values)]
-    ]
-    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
-    for path, value, origin in rows:
-        print(f"{path:{widths[0]}}  {value:{min(widths[1], 40)}}  {origin}".rstrip())
+    }
+    width, value_width = max(map(len, rows)), min(max(map(len, rows.values())), 40)
+    for path, value in rows.items():
+        given = _is_given(path, resolved.values)
+        origin = origin_of(path, resolved.origins) if given else "default"
+        print(f"{path:{width}}  {value:{value_width}}  {origin}".rstrip())
     print()
     for line in _size_lines(resolved.recipe):
         print(line)
@@ -92,7 +93,3 @@ def _is_given(path: str, values: Any) -> bool:
         else:
             return False
     return True
-
-
-def _shown(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)

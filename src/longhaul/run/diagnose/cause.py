@@ -1,6 +1,6 @@
 """Cause before cure for a step of a run that was (`longhaul diagnose`): replays of its records."""
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from longhaul.diagnose.cause import Ladder, Verdict, first_difference, reproduce
 from longhaul.diagnose.signs import Series, Symptom, symptom_of
 from longhaul.logbook.folder import open_run
 from longhaul.parallel.device import own_device, torch_facts
-from longhaul.run.diagnose.bundle import Bundle, save_bundle, with_rate
+from longhaul.run.diagnose.bundle import Bundle, StepInput, save_bundle
 from longhaul.run.diagnose.recorded import Recorded
 from longhaul.run.diagnose.replays import replay_each, settled
 from longhaul.run.diagnose.rerun import Elsewhere, on_device
@@ -66,21 +66,20 @@ def diagnose(
     """Find what made `step` go wrong, by computing it again with one thing changed at a time.
 
     Args:
-        run: name or folder.
+        run: name, or folder.
         step: updates made once the step was done.
-        runs: folder that holds the runs.
+        runs: folder of the runs.
         attempt: of a step made more than once; the last when None.
         options: where else it may be computed.
-        report: takes what is being done.
+        report: takes what is being done, for a person.
 
     Raises:
         UsageError: no such step, or nothing to set out from.
     """
     recorded = Recorded(open_run(run, runs), step, attempt)
     try:
-        settings = recorded.settings_at(step)
+        settings, opening = recorded.settings_at(step), recorded.segment
         device = own_device(settings.machine.device)
-        opening = recorded.segment
         before = opening.fingerprint if opening else {}
         with settled(settings, before.get("torch", {}).get("threads"), device):
             changed = _changed(before, fingerprint(torch_facts(device)))
@@ -99,7 +98,7 @@ def symptom_in(recorded: Recorded) -> Symptom:
 
 
 class _RecordedSearch(CauseSearch):
-    """Steps made again as the journal tells them."""
+    """Steps made again as they are in the journal."""
 
     shifts = (1, -1, 4, -4, 8, 16)
     choices = 4
@@ -118,7 +117,8 @@ class _RecordedSearch(CauseSearch):
         self._changed = changed
         self._report = report
         symptom = symptom_in(recorded)
-        super().__init__(symptom, max(0, symptom.first_step - 1 - options.lead_steps))
+        set_out = max(0, symptom.first_step - 1 - options.lead_steps)
+        super().__init__(symptom, set_out, recorded.records)
 
     def diagnosed(self) -> Diagnosed:
         """Find the cause."""
@@ -129,8 +129,8 @@ class _RecordedSearch(CauseSearch):
     def _as_trained(self) -> Ladder:
         """Twice over; a third time if the noise points to a step whose state is wanted."""
         recorded = self._recorded
-        self.replayer, self._began = recorded.replayer(self.set_out, self._device)
-        began = self._began
+        self.replayer, began = recorded.replayer(self.set_out, self._device)
+        self._began = began
         self.set_out = max(self.set_out, began)
         start = self.replayer.bundle(())
         steps = f"steps {began + 1} to {recorded.step}"
@@ -170,15 +170,8 @@ class _RecordedSearch(CauseSearch):
         # With the step and the one after it, where a wrong update shows.
         return self.replayer.bundle(tuple(self._recorded.inputs(step - 1, step + 1)))
 
-    def _stretch(self) -> tuple[int, int, int]:
-        recorded, begin = self._recorded, self.set_out
-        return recorded.first_draw(begin), recorded.blocks(begin), recorded.step - begin
-
-    def _varied(self, shift: int = 0, factor: float = 1.0) -> Series:
-        inputs = self._recorded.inputs(self.set_out, self._recorded.step, shift)
-        return self.replayer.replay(
-            self.frames[self.set_out + 1], (with_rate(item, factor) for item in inputs)
-        )
+    def _inputs(self, first: int, last: int, shift: int = 0) -> Iterator[StepInput]:
+        return self._recorded.inputs(first - 1, last, shift)
 
     def other_data(self, ladder: Ladder) -> Ladder:
         self._report(f"other batches from step {self.set_out + 1} on")

@@ -2,10 +2,8 @@
 
 Replays are few. Half of the learning rate comes before other data: what goes away with it needs no
 other data, and what goes away with other data needs no more rates. Then lower rates are tried until
-one works.
-
-All ranks search together, as a step is computed by all of them. What they decide follows from
-figures, which are taken from rank 0; where a rank by itself may have to give up, all of them do.
+one works. All ranks search together and decide by rank 0's figures; where one rank may have to give
+up, all of them do.
 """
 
 import math
@@ -25,7 +23,7 @@ from longhaul.diagnose.signs import Series, Symptom, working_rate
 from longhaul.logbook.ledger import LedgerState
 from longhaul.parallel.control import Control, first_does
 from longhaul.recover.plan import Safe
-from longhaul.run.diagnose.bundle import Bundle, StepInput, given_to, with_rate
+from longhaul.run.diagnose.bundle import Bundle, StepInput, given_to
 from longhaul.run.diagnose.recorded import figures_of
 from longhaul.run.diagnose.replays import Replayer
 from longhaul.run.diagnose.search import (
@@ -35,7 +33,7 @@ from longhaul.run.diagnose.search import (
     rounding_of,
     skip,
     symptom_in_words,
-)
+)  # fmt: skip
 from longhaul.store.catalogue import checkpoint_path
 from longhaul.store.manifest import RefusedCheckpoint
 from longhaul.train.borrowed_step import BorrowedStep
@@ -75,11 +73,6 @@ class Question:
     set_out: int
     """Step that other data and lower rates set out from."""
 
-    @property
-    def varied(self) -> tuple[StepRecord, ...]:
-        """The steps that other data and lower rates are tried on."""
-        return tuple(record for record in self.line if record.step > self.set_out)
-
 
 def look_into(
     question: Question,
@@ -93,14 +86,14 @@ def look_into(
         question: rank 0's.
         trainer: at a step boundary, no step under way.
         checkpoints: the run's.
-        stop_wanted: the run has to stop soon; rank 0 is asked.
+        stop_wanted: rank 0's run has to stop soon.
 
     Returns:
-        The verdict, undetermined where it could not be found, and the rungs in figures.
+        The verdict, undetermined where it could not be found, and the experiments in figures.
     """
     control = None if trainer.ranks is None else trainer.ranks.control
     try:
-        borrowed_step = _lent(trainer, control)
+        borrowed_step = _borrowed(trainer, control)
     except NoReplay as why:
         return unknown(why), {}
     search = LiveSearch(question, trainer, borrowed_step, checkpoints, stop_wanted)
@@ -118,11 +111,11 @@ def look_into(
 
 def unknown(error: Exception) -> Verdict:
     """The verdict where nothing can be computed again."""
-    said = str(error) if isinstance(error, NoReplay) else f"{type(error).__name__}: {error}"
-    return Verdict("undetermined", "", f"it could not be looked for: {said}")
+    why = str(error) if isinstance(error, NoReplay) else f"{type(error).__name__}: {error}"
+    return Verdict("undetermined", "", f"it could not be looked for: {why}")
 
 
-def _lent(trainer: Trainer, control: Control | None) -> BorrowedStep:
+def _borrowed(trainer: Trainer, control: Control | None) -> BorrowedStep:
     """The live step of every rank, or of none.
 
     Raises:
@@ -133,10 +126,9 @@ def _lent(trainer: Trainer, control: Control | None) -> BorrowedStep:
         borrowed_step = trainer.borrow_step(_COPIES)
     except Exception as error:  # noqa: BLE001 (no recovery fails for want of a cause)
         why = f"{type(error).__name__}: {error}"
-    lent_by_all = (
-        borrowed_step is not None if control is None else control.agree(borrowed_step is not None)
-    )
-    if borrowed_step is not None and lent_by_all:
+    lent = borrowed_step is not None
+    by_all = lent if control is None else control.agree(lent)
+    if borrowed_step is not None and by_all:
         return borrowed_step
     if borrowed_step is not None:
         trainer.return_step(borrowed_step)
@@ -157,7 +149,8 @@ class LiveSearch(CauseSearch):
         checkpoints: Path,
         stop_wanted: Callable[[], bool],
     ) -> None:
-        super().__init__(question.symptom, question.set_out)
+        line = {record.step: record for record in question.line}
+        super().__init__(question.symptom, question.set_out, line)
         self._question = question
         self._settings: Recipe = trainer.settings
         self._ledger: LedgerState = trainer.ledger
@@ -186,7 +179,7 @@ class LiveSearch(CauseSearch):
         return self._plain, self._half_rate, self.other_data
 
     def figures(self) -> dict[str, Any]:
-        """The rungs in figures, for the journal."""
+        """The experiments in figures, for the journal."""
         question, ladder = self._question, self.ladder
         found: dict[str, Any] = {
             "symptom": symptom_in_words(question.symptom),
@@ -199,17 +192,15 @@ class LiveSearch(CauseSearch):
         def highest(series: Series) -> float:
             symptom = question.symptom
             values = [symptom.measured(f) for f in series if f.step >= symptom.first_step]
-            return next(
-                (value for value in values if not math.isfinite(value)),
-                max(values, default=math.nan),
-            )
+            wild = (value for value in values if not math.isfinite(value))
+            return next(wild, max(values, default=math.nan))
 
-        rungs = {"recorded": highest(ladder.recorded), "as trained": highest(ladder.replays[0])}
+        tried = {"recorded": highest(ladder.recorded), "as trained": highest(ladder.replays[0])}
         if ladder.plain is not None:
-            rungs["eager float32"] = highest(tuple(f for series in ladder.plain for f in series))
-        rungs |= {f"{factor:g} of the rate": highest(s) for factor, s in ladder.lower_rates}
-        rungs |= {f"other data {n}": highest(s) for n, s in enumerate(ladder.other_data, 1)}
-        return found | {"rungs": rungs, "skipped": dict(ladder.skipped)}
+            tried["eager float32"] = highest(tuple(f for series in ladder.plain for f in series))
+        tried |= {f"{factor:g} of the rate": highest(s) for factor, s in ladder.lower_rates}
+        tried |= {f"other data {n}": highest(s) for n, s in enumerate(ladder.other_data, 1)}
+        return found | {"rungs": tried, "skipped": dict(ladder.skipped)}
 
     def _as_trained(self) -> Ladder:
         """The same again: the run itself was the first time."""
@@ -232,15 +223,6 @@ class LiveSearch(CauseSearch):
 
     def _frame(self, step: int) -> Bundle:
         return self.replayer.bundle(())
-
-    def _stretch(self) -> tuple[int, int, int]:
-        varied = self._question.varied
-        return varied[0].draw, varied[-1].next_draw - varied[0].draw, len(varied)
-
-    def _varied(self, shift: int = 0, factor: float = 1.0) -> Series:
-        inputs = self._inputs(self.set_out + 1, self.symptom.step, shift)
-        varied = (with_rate(given, factor) for given in inputs)
-        return self._replay(self.frames[self.set_out + 1], varied, len(self._question.varied))
 
     def _refusal(self, steps: int, times: int = 1) -> str:
         """`recover.diagnose_steps` bounds all replays together."""
@@ -321,9 +303,8 @@ class LiveSearch(CauseSearch):
         return series if self._control is None else self._control.share(series)
 
     def _inputs(self, first: int, last: int, shift: int = 0) -> Iterator[StepInput]:
-        """What these steps were given, with draws `shift` further on."""
-        for record in self._question.line:
-            if not first <= record.step <= last:
+        for step, record in self.line.items():
+            if not first <= step <= last:
                 continue
             if self._must_stop():
                 raise NoReplay("the run has to stop")

@@ -51,6 +51,7 @@ class Recorded:
         self.findings: tuple[Finding, ...] = ()
         """Of this step."""
         self._made = self._read(attempt)
+        self.records = {number: made.record for number, made in self._made.items()}
         self._segments = {str(item.number): item for item in read_segments(folder)}
         self.dataset: Dataset = text_of(folder)
         self._reader = batch_reader(self.dataset, self.settings_at(step))
@@ -62,24 +63,19 @@ class Recorded:
     @property
     def target(self) -> StepRecord:
         """The record of the last step."""
-        return self._made[self.step].record
+        return self.records[self.step]
 
     @property
     def segment(self) -> SegmentOpening | None:
         """The segment that made it."""
         return self._segments.get(self.target.segment)
 
-    @property
-    def end_of_text(self) -> int | None:
-        """The token that ends a document, as far as the tokenizer has one."""
-        return self.dataset.tokenizer.end_of_text
-
     def figures(self, begin: int = 0) -> Series:
         """What was recorded for the steps after `begin`, without a gap before the last one."""
         first = self.step
-        while first > begin + 1 and first - 1 in self._made:
+        while first > begin + 1 and first - 1 in self.records:
             first -= 1
-        return tuple(figures_of(self._made[step].record) for step in range(first, self.step + 1))
+        return tuple(figures_of(self.records[step]) for step in range(first, self.step + 1))
 
     def settings_at(self, step: int) -> Recipe:
         """Settings in force when a step was made: its segment's, with the ledger of then on top."""
@@ -114,14 +110,6 @@ class Recorded:
             given = given_to(record, settings, self._reader.read(request), made.ledger.resets)
             yield given if step == record.step else replace(given, step=step, read_gauges=False)
 
-    def blocks(self, begin: int) -> int:
-        """Blocks of the order of data that the steps after `begin` read."""
-        return self._made[self.step].record.next_draw - self._made[begin + 1].record.draw
-
-    def first_draw(self, begin: int) -> int:
-        """Of the step after `begin`."""
-        return self._made[begin + 1].record.draw
-
     def replayer(self, latest: int, device: torch.device) -> tuple[Replayer, int]:
         """The newest sound state at or before step `latest`, in a replayer; and its step.
 
@@ -134,7 +122,7 @@ class Recorded:
             replayer = self._fresh(settings, device)
             try:
                 facts = read_facts(checkpoint.path).facts
-                if facts["progress"]["position"]["draw"] > self.first_draw(checkpoint.step):
+                if facts["progress"]["position"]["draw"] > self.records[checkpoint.step + 1].draw:
                     continue  # of another line: that one had gone further in the data by then
                 restore(checkpoint.path, replayer.parts_for(facts, self.dataset.identity))
             except RefusedCheckpoint as refusal:
@@ -150,7 +138,8 @@ class Recorded:
         return self._fresh(self.settings_at(1), device), 0
 
     def _fresh(self, settings: Recipe, device: torch.device) -> Replayer:
-        return Replayer.fresh(settings, self.dataset.vocab_size, self.end_of_text, device)
+        end_of_text = self.dataset.tokenizer.end_of_text
+        return Replayer.fresh(settings, self.dataset.vocab_size, end_of_text, device)
 
     def _checkpoints(self, latest: int) -> Iterator[Checkpoint]:
         there = catalogue(self.folder.checkpoints)
@@ -162,7 +151,7 @@ class Recorded:
                 yield checkpoint
 
     def _unbroken_from(self, begin: int) -> bool:
-        return all(step in self._made for step in range(begin + 1, self.step + 1))
+        return all(step in self.records for step in range(begin + 1, self.step + 1))
 
     def _read(self, attempt: int | None) -> Mapping[int, _Made]:
         """Of each step the last one made before the target was: those it stands on."""

@@ -48,6 +48,11 @@ def device_named(name: str) -> str:
     return name
 
 
+def witness_named(name: str) -> Elsewhere | str:
+    """A file of figures, or the name of a device that answers on this machine; else UsageError."""
+    return from_file(Path(name)) if Path(name).is_file() else device_named(name)
+
+
 def on_device(name: str) -> Elsewhere:
     """Another device of this process, such as `cuda:1`."""
     import torch
@@ -68,7 +73,8 @@ def under_python(
     python: str, device: str = "auto", environment: dict[str, str] | None = None
 ) -> Elsewhere:
     """A process of another Python environment on this machine, which has its own longhaul; with
-    these variables added."""
+    these variables added.
+    """
 
     def compute(bundles: tuple[Bundle, ...]) -> Twice:
         with tempfile.TemporaryDirectory(prefix="longhaul-bundles-") as temporary:

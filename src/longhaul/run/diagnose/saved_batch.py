@@ -1,4 +1,4 @@
-"""What a step was trained on (`longhaul data at`); and of a bad batch a copy that outlives the text.
+"""What a step was trained on (`longhaul data at`); and copies of bad batches that outlive the text.
 
 At the first masked step of an incident the batch is saved as `incidents/step-N/batch-SEGMENT.json`:
 token numbers, and the names of the documents they are from, for whoever has neither the corpus nor

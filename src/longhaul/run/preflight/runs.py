@@ -74,7 +74,7 @@ def check_resume(context: PreflightContext) -> Iterator[Check]:
 
 def check_read_back(context: PreflightContext) -> Iterator[Check]:
     """The last checkpoint, opened as `longhaul eval` and `longhaul sample` do."""
-    from longhaul.run.commands.trained import Wanted, open_trained
+    from longhaul.run.commands.trained import open_trained
 
     folder = RunFolder(context.folder / UNDISTURBED)
     (finished,) = _events(read_journal(folder, steps=False), "finished")
@@ -82,7 +82,7 @@ def check_read_back(context: PreflightContext) -> Iterator[Check]:
     again = trained.evaluate()
     before = float(finished.data["loss"])
     apart = abs(again.loss - before) / before
-    text = "".join(trained.write(Wanted(None, 16, None, 0)))
+    text = "".join(trained.write(tokens=16))
     figure = (
         f"step {trained.step} opened: validation loss {again.loss:.4f}, apart by {apart:.1e} from "
         f"the run's own; {len(text)} characters written"
