@@ -8,7 +8,7 @@ from pathlib import Path
 
 from longhaul.cli.main import main
 from longhaul.logbook.folder import RunFolder
-from longhaul.run.drill.surroundings import inject_around
+from longhaul.run.drill.laid import inject_around
 
 if __name__ == "__main__":
     inject_around(RunFolder(Path(sys.argv[2])))

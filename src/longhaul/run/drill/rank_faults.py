@@ -20,8 +20,14 @@ from longhaul.logbook.holder import process_started
 from longhaul.logbook.lease import newest_holder
 from longhaul.run.drill.bit_flips import flip_newest_checkpoint, flip_weight
 from longhaul.run.drill.fault import CORRECTED_XIDS, CUDA_ERRORS, XIDS, Fault
-from longhaul.run.drill.laid import Done, laid_path, note_done, read_done, read_laid
-from longhaul.run.drill.surroundings import write_kernel_log
+from longhaul.run.drill.laid import (
+    Done,
+    laid_path,
+    note_done,
+    read_done,
+    read_laid,
+    write_kernel_log,
+)
 from longhaul.supervise.nodes.placement import NODE
 from longhaul.supervise.ranks.group import ATTEMPT
 from longhaul.train.trainer import Trainer
