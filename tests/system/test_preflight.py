@@ -13,9 +13,9 @@ from fork_server import SERVER
 from longhaul.config.load import load_recipe
 from longhaul.core.errors import ExitCode
 from longhaul.logbook.folder import RunFolder
+from longhaul.run.preflight.context import PreflightContext, small_world
 from longhaul.run.preflight.layouts import check_layouts
 from longhaul.run.preflight.preflight import STAGES, Preflight, preflight, verdict
-from longhaul.run.preflight.preflight_context import PreflightContext, small_world
 from longhaul.store.catalogue import catalogue
 from longhaul.store.run_differences import differences
 

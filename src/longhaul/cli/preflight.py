@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from longhaul.core.errors import ExitCode
-    from longhaul.run.preflight.preflight_context import Check
+    from longhaul.run.preflight.context import Check
 
 
 def preflight_rank(

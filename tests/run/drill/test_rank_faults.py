@@ -10,7 +10,7 @@ import torch
 from longhaul.core.clocks import RealClock
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.run.drill.fault import parse_fault
-from longhaul.run.drill.injection import out_of_memory
+from longhaul.run.drill.injection import RankFaults, out_of_memory
 from longhaul.run.drill.laid import (
     NO_ROUTE,
     Done,
@@ -20,7 +20,6 @@ from longhaul.run.drill.laid import (
     read_done,
     refuse_if_gone,
 )
-from longhaul.run.drill.rank_faults import RankFaults
 from longhaul.supervise.causes import Death, classify, load_signatures
 
 TRAINER = SimpleNamespace()

@@ -12,10 +12,7 @@ import pytest
 from longhaul.config.load import load_recipe
 from longhaul.core.errors import DataError, ExitCode, NeedsPerson, RecipeError, UsageError
 from longhaul.parallel.layout import layout_for
-from longhaul.run.preflight.data import check_data
-from longhaul.run.preflight.layouts import cases_of
-from longhaul.run.preflight.preflight import STAGES, Preflight, Stage, preflight, verdict
-from longhaul.run.preflight.preflight_context import (
+from longhaul.run.preflight.context import (
     Check,
     PreflightContext,
     failed,
@@ -23,6 +20,9 @@ from longhaul.run.preflight.preflight_context import (
     skipped,
     small_world,
 )
+from longhaul.run.preflight.data import check_data
+from longhaul.run.preflight.layouts import cases_of
+from longhaul.run.preflight.preflight import STAGES, Preflight, Stage, preflight, verdict
 from longhaul.run.preflight.storage import check_disk, check_remote, checkpoints_kept
 
 MakeGround = Callable[..., PreflightContext]

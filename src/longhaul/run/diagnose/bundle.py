@@ -1,7 +1,7 @@
 """One captured (state, batches, generators): all that it takes to compute some steps again."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -87,11 +87,14 @@ def save_bundle(folder: Path, bundle: Bundle) -> None:
     """
     folder.mkdir(parents=True)
     write_tensor_file(folder / "state.safetensors", bundle.state.tensors)
-    write_tensor_file(folder / "batches.safetensors", _batches(bundle.inputs))
+    batches: dict[str, Tensor] = {}
     settings: list[Recipe] = []
     for given in bundle.inputs:
+        batches[f"{given.step}.tokens"] = given.batch.tokens_BT.contiguous()
+        batches[f"{given.step}.targets"] = given.batch.targets_BT.contiguous()
         if given.settings not in settings:
             settings.append(given.settings)
+    write_tensor_file(folder / "batches.safetensors", batches)
     body = {
         "format_version": _FORMAT,
         "vocab_size": bundle.vocab_size,
@@ -139,19 +142,6 @@ def copied(state: TrainingState) -> TrainingState:
     """A copy on the host that training does not touch; of cut tensors what lies here."""
     tensors = {name: local_of(t).cpu().clone() for name, t in state.tensors.items()}
     return TrainingState(tensors, state.facts)
-
-
-def with_rate(given: StepInput, factor: float) -> StepInput:
-    """The same step at another learning rate."""
-    return replace(given, learning_rate=given.learning_rate * factor)
-
-
-def _batches(inputs: Sequence[StepInput]) -> dict[str, Tensor]:
-    found = {}
-    for given in inputs:
-        found[f"{given.step}.tokens"] = given.batch.tokens_BT.contiguous()
-        found[f"{given.step}.targets"] = given.batch.targets_BT.contiguous()
-    return found
 
 
 def _input(

@@ -193,7 +193,7 @@ class _RecordedSearch(CauseSearch):
             return skip(ladder, "witness", "there is no other device (--witness names one)")
         if isinstance(witness, str):
             another_kind = torch.device(witness).type != self._device.type
-            if another_kind and _have_dropout(frames):
+            if another_kind and self._has_dropout():
                 return skip(ladder, "witness", f"{witness} draws dropout differently")
             witness = on_device(witness)
         self._report("another device")
@@ -203,11 +203,14 @@ class _RecordedSearch(CauseSearch):
     def _plain(self, ladder: Ladder) -> Ladder:
         self._report("eager float32, unsharded")
         frames, beside = self.captured(), ladder.here
-        if _have_dropout(frames):
+        if self._has_dropout():
             frames = tuple(map(_without_dropout, frames))
             beside = replay_each(frames, self._device)
         plain = replay_each(frames, self._device, "plain")
         return replace(ladder, beside_plain=beside, plain=plain)
+
+    def _has_dropout(self) -> bool:
+        return any(has_dropout(bundle.inputs[0].settings) for bundle in self.frames.values())
 
     def _previous(self, ladder: Ladder) -> Ladder:
         if self._options.previous is None:
@@ -221,10 +224,6 @@ class _RecordedSearch(CauseSearch):
             self._report(f"{factor:g} of the learning rate from step {self.set_out + 1} on")
             ladder = self._at_rate(ladder, factor)
         return ladder
-
-
-def _have_dropout(frames: tuple[Bundle, ...]) -> bool:
-    return any(has_dropout(bundle.inputs[0].settings) for bundle in frames)
 
 
 def _without_dropout(bundle: Bundle) -> Bundle:

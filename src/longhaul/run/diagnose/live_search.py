@@ -15,12 +15,10 @@ from typing import Any
 from longhaul.checkpoint.capture import Stateful, StateMismatch
 from longhaul.checkpoint.loader import read_facts, restore
 from longhaul.checkpoint.snapshots import DamagedSnapshot
-from longhaul.config.recipe import Recipe
 from longhaul.core.records import StepRecord
 from longhaul.data.batches import BatchRequest
 from longhaul.diagnose.cause import SAME_BITS, Ladder, Verdict, apart, decide, reproduced
 from longhaul.diagnose.signs import Series, Symptom, working_rate
-from longhaul.logbook.ledger import LedgerState
 from longhaul.parallel.control import Control, first_does
 from longhaul.recover.plan import Safe
 from longhaul.run.diagnose.bundle import Bundle, StepInput, given_to
@@ -116,11 +114,7 @@ def unknown(error: Exception) -> Verdict:
 
 
 def _borrowed(trainer: Trainer, control: Control | None) -> BorrowedStep:
-    """The live step of every rank, or of none.
-
-    Raises:
-        NoReplay: it is not lent.
-    """
+    """The live step of every rank; NoReplay where one does not lend its own."""
     borrowed_step, why = None, "another rank does not lend its step"
     try:
         borrowed_step = trainer.borrow_step(_COPIES)
@@ -152,9 +146,8 @@ class LiveSearch(CauseSearch):
         line = {record.step: record for record in question.line}
         super().__init__(question.symptom, question.set_out, line)
         self._question = question
-        self._settings: Recipe = trainer.settings
-        self._ledger: LedgerState = trainer.ledger
-        self._snapshots = trainer.snapshots
+        self._trainer = trainer
+        self._settings = trainer.settings
         self._control = None if trainer.ranks is None else trainer.ranks.control
         self._borrowed_step = borrowed_step
         self._checkpoints = checkpoints
@@ -207,7 +200,7 @@ class LiveSearch(CauseSearch):
         question = self._question
         recorded = tuple(map(figures_of, question.line))
         replays = [self._from_origin()]
-        if _alike(replays[0], recorded):
+        if all(apart(a, b, SAME_BITS) <= 1.0 for a, b in zip(replays[0], recorded, strict=True)):
             replays.append(recorded)
         elif not self._refusal(len(question.line)):
             replays.append(self._from_origin())
@@ -234,8 +227,7 @@ class LiveSearch(CauseSearch):
         return f"it takes {steps} steps{already}, and recover.diagnose_steps {allows} {most}"
 
     def _plain(self, ladder: Ladder) -> Ladder:
-        steps = sum(map(len, ladder.here))
-        why = self._refusal(steps)
+        why = self._refusal(sum(map(len, ladder.here)))
         if self._settings.precision.half_weights is not None:
             why = "weights in float32 would be a second copy of the model on the device"
         elif has_dropout(self._settings):
@@ -245,12 +237,12 @@ class LiveSearch(CauseSearch):
         if why:
             return skip(ladder, "plain", why)
         found = []
+        parts = 1 if self._borrowed_step.step.device.type == "cpu" else _CUT
         with self.replayer.in_plain_form():
             for bundle, here in zip(self.captured(), ladder.here, strict=True):
                 inputs = self._inputs(here[0].step, here[-1].step)
-                parts = 1 if self._borrowed_step.step.device.type == "cpu" else _CUT
                 plain = (_in_parts(given, parts) for given in inputs)
-                found.append(self._replay(bundle, plain, len(here)))
+                found.append(self._replay(bundle, plain))
         return replace(ladder, beside_plain=ladder.here, plain=tuple(found))
 
     def _half_rate(self, ladder: Ladder) -> Ladder:
@@ -260,26 +252,20 @@ class LiveSearch(CauseSearch):
         """Down by powers of four until a rate works, so that the run can go there at once: each
         rollback that finds one by halving costs more than all of these replays.
         """
-        symptom = self.symptom
         for factor in LIVE_RATES[1:]:
-            works = working_rate(symptom, ladder.lower_rates)
+            works = working_rate(self.symptom, ladder.lower_rates)
             if (works and ladder.lower_rates[-1][0] < works) or "rate" in ladder.skipped:
                 break  # the one below it was no better
             ladder = self._at_rate(ladder, factor, _SEARCHED)
         self.ladder = ladder
-        return decide(symptom, ladder)
+        return decide(self.symptom, ladder)
 
     def _from_origin(self) -> Series:
         """All steps from the origin on; the first time the states at two of them are kept."""
         self._go_to_origin()
         wanted = {self.set_out + 1, self.symptom.first_step} - self.frames.keys()
         inputs = self._inputs(self._question.origin.step + 1, self.symptom.step)
-        return self._same(self._made(self._counted(inputs), wanted))
-
-    def _counted(self, inputs: Iterator[StepInput]) -> Iterator[StepInput]:
-        for given in inputs:
-            yield given
-            self._spent += 1
+        return self._same(self._made(inputs, wanted))
 
     def _go_to_origin(self) -> None:
         origin, replayer = self._question.origin, self.replayer
@@ -288,14 +274,13 @@ class LiveSearch(CauseSearch):
             return replayer.parts_for(facts, self._borrowed_step.dataset)
 
         if origin.where == "memory":
-            self._snapshots.hand_back(origin.step, parts_for)
+            self._trainer.snapshots.hand_back(origin.step, parts_for)
             return
         path = checkpoint_path(self._checkpoints, origin.step)
         facts = first_does(self._control, lambda: read_facts(path).facts)
         restore(path, parts_for(facts), self._control)
 
-    def _replay(self, bundle: Bundle, inputs: Iterator[StepInput], steps: int) -> Series:
-        self._spent += steps
+    def _replay(self, bundle: Bundle, inputs: Iterator[StepInput]) -> Series:
         return self._same(self.replayer.replay(bundle, inputs))
 
     def _same(self, series: Series) -> Series:
@@ -306,18 +291,18 @@ class LiveSearch(CauseSearch):
         for step, record in self.line.items():
             if not first <= step <= last:
                 continue
-            if self._must_stop():
+            stop = self._stop_wanted()
+            if self._control is not None:
+                stop = bool(self._control.first_number(stop))
+            if stop:
                 raise NoReplay("the run has to stop")
             size = record.sequences, record.sequence_length
-            request = BatchRequest(record.draw + shift, *size, self._ledger.skips)
+            request = BatchRequest(record.draw + shift, *size, self._trainer.ledger.skips)
             batch = self._borrowed_step.batches.read(request)
             if not shift and (batch.draw, batch.next_draw) != (record.draw, record.next_draw):
                 raise NoReplay(f"the data of step {record.step:,} is passed over by now")
-            yield given_to(record, self._settings, batch, self._ledger.resets)
-
-    def _must_stop(self) -> bool:
-        wanted = self._stop_wanted()
-        return wanted if self._control is None else bool(self._control.first_number(wanted))
+            yield given_to(record, self._settings, batch, self._trainer.ledger.resets)
+            self._spent += 1
 
     def _at_frames(self, series: Series) -> tuple[Series, ...]:
         """Of each state that was kept, its step and the one after, where a wrong update shows."""
@@ -328,7 +313,3 @@ class LiveSearch(CauseSearch):
 def _in_parts(given: StepInput, parts: int) -> StepInput:
     micro_sequences = max(1, given.micro_sequences // parts)
     return replace(given, micro_sequences=micro_sequences, read_gauges=False)
-
-
-def _alike(a: Series, b: Series) -> bool:
-    return all(apart(x, y, SAME_BITS) <= 1.0 for x, y in zip(a, b, strict=True))

@@ -6,7 +6,6 @@ the figures of each as JSON, twice over: the file that `longhaul diagnose --witn
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -69,12 +68,8 @@ def on_device(name: str) -> Elsewhere:
     return compute
 
 
-def under_python(
-    python: str, device: str = "auto", environment: dict[str, str] | None = None
-) -> Elsewhere:
-    """A process of another Python environment on this machine, which has its own longhaul; with
-    these variables added.
-    """
+def under_python(python: str, device: str = "auto") -> Elsewhere:
+    """A process of another Python environment on this machine, which has its own longhaul."""
 
     def compute(bundles: tuple[Bundle, ...]) -> Twice:
         with tempfile.TemporaryDirectory(prefix="longhaul-bundles-") as temporary:
@@ -86,7 +81,6 @@ def under_python(
             try:
                 ended = subprocess.run(
                     command, capture_output=True, text=True, check=False, timeout=_LONGEST_S,
-                    env=os.environ | (environment or {}),
                 )  # fmt: skip
             except OSError as error:
                 raise UsageError(f"{python}: cannot be run ({error.strerror})") from error

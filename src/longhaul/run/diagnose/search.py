@@ -10,7 +10,7 @@ from longhaul.config.recipe import Recipe
 from longhaul.core.records import StepRecord
 from longhaul.diagnose.cause import FLOAT32, HALF, Ladder, Rounding, Verdict, decide
 from longhaul.diagnose.signs import Series, Symptom
-from longhaul.run.diagnose.bundle import Bundle, StepInput, with_rate
+from longhaul.run.diagnose.bundle import Bundle, StepInput
 from longhaul.run.diagnose.replays import Replayer
 
 Experiment = Callable[[Ladder], Ladder]
@@ -63,15 +63,17 @@ class CauseSearch(ABC):
     def _inputs(self, first: int, last: int, shift: int = 0) -> Iterator[StepInput]:
         """What these steps were given, with draws `shift` further on."""
 
-    def _replay(self, bundle: Bundle, inputs: Iterator[StepInput], steps: int) -> Series:
-        """So many steps from a captured state."""
+    def _replay(self, bundle: Bundle, inputs: Iterator[StepInput]) -> Series:
         return self.replayer.replay(bundle, inputs)
 
     def _varied(self, shift: int = 0, factor: float = 1.0) -> Series:
         """The steps after `set_out` with draws `shift` further on, at `factor` of the rate."""
         first, last = self.set_out + 1, self.symptom.step
-        inputs = (with_rate(given, factor) for given in self._inputs(first, last, shift))
-        return self._replay(self.frames[first], inputs, last - self.set_out)
+        inputs = (
+            replace(given, learning_rate=given.learning_rate * factor)
+            for given in self._inputs(first, last, shift)
+        )
+        return self._replay(self.frames[first], inputs)
 
     def _refusal(self, steps: int, times: int = 1) -> str:
         """Why so many steps more may not be computed; empty if they may."""

@@ -125,24 +125,20 @@ def drill_recipe(typed: Typed, folder: Path, report: Report) -> list[Verdict]:
 def standard_faults(settings: Recipe) -> list[Fault]:
     """The faults of a drill unless some are given: those that long runs meet most often."""
     steps, last = settings.total_steps() or _STEPS, settings.machine.processes - 1
-
-    def at(share: float) -> int:
-        return max(2, round(share * steps))
-
-    texts = [
-        f"kill@rank{last}:step{at(0.15)}",
-        f"preempt@rank0:step{at(0.3)}",
-        f"stop@rank{last}:step{at(0.4)}",
-        f"torn-write@rank0:step{at(0.5)}",
+    shares = [
+        (f"kill@rank{last}", 0.15),
+        ("preempt@rank0", 0.3),
+        (f"stop@rank{last}", 0.4),
+        ("torn-write@rank0", 0.5),
         # Found out when it is read: at the restart that follows.
-        f"bitflip-file@rank0:step{at(0.75)}",
-        f"kill@rank0:step{at(0.75)}",
-        f"supervisor-kill@rank0:step{at(0.85)}",
-        f"nan@rank0:step{at(0.5)}",
+        ("bitflip-file@rank0", 0.75),
+        ("kill@rank0", 0.75),
+        ("supervisor-kill@rank0", 0.85),
+        ("nan@rank0", 0.5),
     ]
     if settings.checkpoint.remote:
-        texts.append(f"store-gone@rank0:step{at(0.55)}")
-    return [parse_fault(text) for text in texts]
+        shares.append(("store-gone@rank0", 0.55))
+    return [parse_fault(f"{what}:step{max(2, round(share * steps))}") for what, share in shares]
 
 
 def _plan(typed: Typed, steps: int | None, folder: Path) -> _Plan:

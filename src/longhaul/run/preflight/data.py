@@ -28,7 +28,7 @@ from longhaul.data.sources import locate
 from longhaul.data.tokenizer_files import find_tokenizer, load_given
 from longhaul.data.tokenizing import Tokenizer
 from longhaul.data.verification import MEMORY, Verification
-from longhaul.run.preflight.preflight_context import Check, PreflightContext, failed, judged
+from longhaul.run.preflight.context import Check, PreflightContext, failed, judged
 
 _SAMPLE_BYTES: Bytes = 2_000_000
 """Of all sources together; twenty times what the small twin trains on."""

@@ -30,14 +30,7 @@ from longhaul.parallel.control import Control
 from longhaul.parallel.device import choose_device
 from longhaul.parallel.layout import Layout, Place, find_place, layout_for
 from longhaul.parallel.world import device_of, form_world, meet, part
-from longhaul.run.preflight.preflight_context import (
-    ALONE,
-    Check,
-    PreflightContext,
-    failed,
-    judged,
-    skipped,
-)
+from longhaul.run.preflight.context import ALONE, Check, PreflightContext, failed, judged, skipped
 from longhaul.train.equality import Trace, distance, trace
 from longhaul.train.step import TrainingStep
 

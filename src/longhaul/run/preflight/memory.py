@@ -15,8 +15,8 @@ from longhaul.parallel.device import own_device, settle_torch
 from longhaul.parallel.layout import Layout
 from longhaul.parallel.recompute import checkpoint_activations
 from longhaul.plan.memory import MemoryEstimate, estimate_memory, way_to_cut
+from longhaul.run.preflight.context import ALONE, Check, PreflightContext, judged, skipped
 from longhaul.run.preflight.data import vocabulary
-from longhaul.run.preflight.preflight_context import ALONE, Check, PreflightContext, judged, skipped
 from longhaul.train.equality import make_step, random_batches
 from longhaul.train.memory import peak_of
 

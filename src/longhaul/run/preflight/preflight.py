@@ -20,7 +20,7 @@ from longhaul.config.size import known_vocabulary, model_size
 from longhaul.core.errors import ExitCode, LonghaulError, UsageError
 from longhaul.core.units import Bytes, Seconds, short_count
 from longhaul.parallel.layout import find_place, layout_for
-from longhaul.run.preflight.preflight_context import (
+from longhaul.run.preflight.context import (
     Check,
     PreflightContext,
     failed,

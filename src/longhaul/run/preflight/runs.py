@@ -18,7 +18,7 @@ from longhaul.core.units import short_bytes, short_count
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.reading import read_journal
 from longhaul.logbook.run_spec import ask, write_run_spec
-from longhaul.run.preflight.preflight_context import Check, PreflightContext, judged, skipped
+from longhaul.run.preflight.context import Check, PreflightContext, judged, skipped
 from longhaul.store.catalogue import catalogue
 from longhaul.store.run_differences import differences
 from longhaul.supervise.run_process import RunProcess

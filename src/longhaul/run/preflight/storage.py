@@ -14,14 +14,8 @@ from longhaul.config.train import CheckpointSection
 from longhaul.core.errors import LonghaulError
 from longhaul.core.units import Bytes, Seconds, short_bytes, short_seconds
 from longhaul.plan.memory import checkpoint_bytes
+from longhaul.run.preflight.context import Check, PreflightContext, failed, judged, skipped
 from longhaul.run.preflight.data import vocabulary
-from longhaul.run.preflight.preflight_context import (
-    Check,
-    PreflightContext,
-    failed,
-    judged,
-    skipped,
-)
 from longhaul.store.manifest import FileEntry
 from longhaul.store.save_interval import between_failures, daly_interval
 from longhaul.store.store_files import StoreFiles
