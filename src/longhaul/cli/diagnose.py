@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,6 +24,9 @@ if TYPE_CHECKING:
     from longhaul.logbook.folder import RunFolder
     from longhaul.recover.backtest import Backtest, Turn
     from longhaul.run.diagnose.cause import Diagnosed
+
+Limits = tuple["Mapping[str, Any]", "Mapping[str, str]"]
+"""Of a file with other limits: dotted path → value, and → `file:line`."""
 
 
 def diagnose(
@@ -142,8 +144,8 @@ def replay(
 ) -> None:
     """Judge a run's journal again, by other limits if given: what would be found and done."""
     folder = open_run(run, runs_dir)
-    limits = [_Limits.read(policy, ("recover", "fallback"))] if policy else []
-    limits += [_Limits.read(detectors, ("diagnose",))] if detectors else []
+    limits = [_read_limits(policy, ("recover", "fallback"))] if policy else []
+    limits += [_read_limits(detectors, ("diagnose",))] if detectors else []
     done, damaged = judged_again(folder, limits)
     for line in replay_lines(folder.name, done):
         typer.echo(line)
@@ -156,18 +158,18 @@ def replay(
         typer.echo(f"{damaged} damaged journal lines were passed over")
 
 
-def judged_again(folder: RunFolder, limits: Sequence[_Limits] = ()) -> tuple[Backtest, int]:
+def judged_again(folder: RunFolder, limits: Sequence[Limits] = ()) -> tuple[Backtest, int]:
     """A run's journal judged by the limits that were in force, but for those given; and how many
     damaged lines were passed over.
     """
-    from longhaul.config.load import recipe_from_values
+    from longhaul.config.load import recipe_from_values, with_overrides
     from longhaul.logbook.run_spec import read_run_spec
     from longhaul.logbook.segments import read_segments
     from longhaul.recover.backtest import replay as judge_again
 
     def judged_by(settings: Recipe) -> Recipe:
-        for other in limits:
-            settings = other.on(settings)
+        for values, origins in limits:
+            settings = with_overrides(settings, values, origins)
         return settings
 
     recipe = judged_by(read_run_spec(folder).settings())
@@ -222,10 +224,8 @@ def _table(turns: Sequence[Turn]) -> Table:
         data = turn.live.data if turn.live else {}
         cause = turn.would.cause if turn.would else str(data.get("cause", "?"))
         did = _done(data.get("actions", ()), turn.steps_lost_live, data.get("rollback"))
-        to = turn.would.rollback if turn.would else None
-        would = _done(
-            turn.would.actions if turn.would else (), turn.steps_lost, to and {"to": to.step}
-        )
+        actions, to = (turn.would.actions, turn.would.rollback) if turn.would else ((), None)
+        would = _done(actions, turn.steps_lost, to and {"to": to.step})
         table.add_row(f"{turn.step:,}", turn.segment, cause, did, would)
     return table
 
@@ -237,45 +237,29 @@ def _done(actions: Sequence[str], lost: int, rollback: Any) -> str:
     return ", ".join(f"rollback{back}" if a == "rollback" else a for a in actions)
 
 
-@dataclass(frozen=True)
-class _Limits:
-    """Other limits, as they stand in a file."""
+def _read_limits(path: Path, tables: tuple[str, ...]) -> Limits:
+    """The tables of these names in a TOML file."""
+    from longhaul.config.load import leaves
+    from longhaul.config.problems import lines_of_settings
+    from longhaul.config.recipe import Recipe
+    from longhaul.core.strict import DamagedFile, read_toml
 
-    values: Mapping[str, Any]
-    """Dotted path → value."""
-    origins: Mapping[str, str]
-    """Dotted path → `file:line`."""
-
-    @classmethod
-    def read(cls, path: Path, tables: tuple[str, ...]) -> _Limits:
-        """The tables of these names in a TOML file."""
-        from longhaul.config.load import leaves
-        from longhaul.config.problems import lines_of_settings
-        from longhaul.config.recipe import Recipe
-        from longhaul.core.strict import DamagedFile, read_toml
-
-        named = " or ".join(f"[{name}]" for name in tables)
-        remedy = f"name a TOML file with {named}, as they stand in a recipe"
-        try:
-            text, values = read_toml(path)
-        except OSError as error:
-            raise UsageError(f"{path}: cannot be read ({error.strerror})", remedy) from error
-        except DamagedFile as error:
-            raise UsageError(error.message, remedy) from error
-        if unknown := [name for name in values if name not in Recipe.model_fields]:
-            raise UsageError(f"{path}: {unknown[0]} is no table of a recipe", remedy)
-        given = {name: values[name] for name in tables if name in values}
-        if not given:
-            what = f"has no table {named}" if values else "is empty"
-            raise UsageError(f"{path}: {what}", remedy)
-        lines = {at: f"{path.name}:{line}" for at, line in lines_of_settings(text).items()}
-        entries = {"fallback": given.pop("fallback")} if "fallback" in given else {}
-        if scalar := [name for name, value in given.items() if not isinstance(value, dict)]:
-            raise UsageError(f"{path}: {scalar[0]} is no table", remedy)
-        return cls(dict(leaves(given)) | entries, lines)
-
-    def on(self, recipe: Recipe) -> Recipe:
-        """A recipe with these limits."""
-        from longhaul.config.load import with_overrides
-
-        return with_overrides(recipe, self.values, self.origins)
+    named = " or ".join(f"[{name}]" for name in tables)
+    remedy = f"name a TOML file with {named}, as they stand in a recipe"
+    try:
+        text, values = read_toml(path)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror})", remedy) from error
+    except DamagedFile as error:
+        raise UsageError(error.message, remedy) from error
+    if unknown := [name for name in values if name not in Recipe.model_fields]:
+        raise UsageError(f"{path}: {unknown[0]} is no table of a recipe", remedy)
+    given = {name: values[name] for name in tables if name in values}
+    if not given:
+        what = f"has no table {named}" if values else "is empty"
+        raise UsageError(f"{path}: {what}", remedy)
+    lines = {at: f"{path.name}:{line}" for at, line in lines_of_settings(text).items()}
+    entries = {"fallback": given.pop("fallback")} if "fallback" in given else {}
+    if scalar := [name for name, value in given.items() if not isinstance(value, dict)]:
+        raise UsageError(f"{path}: {scalar[0]} is no table", remedy)
+    return dict(leaves(given)) | entries, lines

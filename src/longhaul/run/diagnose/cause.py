@@ -83,7 +83,10 @@ def diagnose(
         before = opening.fingerprint if opening else {}
         with settled(settings, before.get("torch", {}).get("threads"), device):
             changed = _changed(before, fingerprint(torch_facts(device)))
-            return _RecordedSearch(recorded, device, options, changed, report).diagnosed()
+            search = _RecordedSearch(recorded, device, options, not changed, report)
+            verdict = search.find()
+            assert search.ladder is not None
+            return Diagnosed(search.symptom, verdict, search.ladder, search.began, changed)
     finally:
         recorded.close()
 
@@ -108,29 +111,23 @@ class _RecordedSearch(CauseSearch):
         recorded: Recorded,
         device: torch.device,
         options: RemedyOptions,
-        changed: tuple[str, ...],
+        same_software: bool,
         report: Report,
     ) -> None:
         self._recorded = recorded
         self._device = device
         self._options = options
-        self._changed = changed
+        self._same_software = same_software
         self._report = report
         symptom = symptom_in(recorded)
         set_out = max(0, symptom.first_step - 1 - options.lead_steps)
         super().__init__(symptom, set_out, recorded.records)
 
-    def diagnosed(self) -> Diagnosed:
-        """Find the cause."""
-        verdict = self.find()
-        assert self.ladder is not None
-        return Diagnosed(self.symptom, verdict, self.ladder, self._began, self._changed)
-
     def _as_trained(self) -> Ladder:
         """Twice over; a third time if the noise points to a step whose state is wanted."""
         recorded = self._recorded
-        self.replayer, began = recorded.replayer(self.set_out, self._device)
-        self._began = began
+        self.replayer, self.began = recorded.replayer(self.set_out, self._device)
+        began = self.began
         self.set_out = max(self.set_out, began)
         start = self.replayer.bundle(())
         steps = f"steps {began + 1} to {recorded.step}"
@@ -141,7 +138,7 @@ class _RecordedSearch(CauseSearch):
             replays=(first,),
             as_trained=tuple(f for f in first if f.step > self.set_out),
             rounding=rounding_of(recorded.settings_at(recorded.step)),
-            same_software=not self._changed,
+            same_software=self._same_software,
         )
         for _ in range(2):
             wanted = self._frame_steps(first_difference(ladder)) - self.frames.keys()
@@ -181,10 +178,10 @@ class _RecordedSearch(CauseSearch):
         """Steps whose state is captured."""
         named = {self.set_out + 1, self.symptom.first_step, self._recorded.step}
         # A wrong update shows in the figures of the step after it.
-        return named if differs is None else named | {max(self._began + 1, differs - 1), differs}
+        return named if differs is None else named | {max(self.began + 1, differs - 1), differs}
 
     def _from_start(self, wanted: Set[int]) -> Series:
-        return self._made(self._recorded.inputs(self._began, self._recorded.step), wanted)
+        return self._made(self._recorded.inputs(self.began, self._recorded.step), wanted)
 
     def _witness(self, ladder: Ladder) -> Ladder:
         frames = self.captured()

@@ -34,12 +34,7 @@ class _Made:
 
 
 class Recorded:
-    """A line of steps up to one of them. Close it when done.
-
-    Args:
-        folder: the run.
-        step: updates made once the step was done.
-        attempt: of a step made more than once; the last when None.
+    """A line of steps up to `step`, of an attempt or the last that made it. Close it when done.
 
     Raises:
         UsageError: no such step was made, or the run's text is gone.

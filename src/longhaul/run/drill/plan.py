@@ -17,7 +17,7 @@ from longhaul.core.records import StepRecord
 from longhaul.core.units import Seconds, short_seconds
 from longhaul.logbook.folder import RunFolder
 from longhaul.run.drill.drilled_run import DrilledRun, drilled_run, set_up_run
-from longhaul.run.drill.fault import KINDS, STORE_FAULTS, Fault, check_faults, parse_fault
+from longhaul.run.drill.fault import KINDS, Fault, check_faults, parse_fault
 from longhaul.run.drill.soak import Soak, injections, kinds_for
 from longhaul.run.drill.verdict import Verdict, judge_run
 
@@ -195,7 +195,7 @@ def _judged(
 
 def _soak(typed: Typed, soak_s: Seconds, folder: Path, report: Report) -> Verdict:
     plan = _plan(typed, typed.steps or _PACE_STEPS, folder)
-    kinds = _kinds(typed.faults, bool(plan.settings.checkpoint.remote))
+    kinds = _kinds(typed.faults, plan.settings)
     if typed.steps is None:
         plan = _plan(typed, _steps_in(soak_s, plan, report), folder)
     baseline = _baseline(plan, report)
@@ -212,23 +212,15 @@ def _soak(typed: Typed, soak_s: Seconds, folder: Path, report: Report) -> Verdic
     return _judged(run, baseline, soak.laid, report)
 
 
-def _kinds(names: Sequence[str], has_remote: bool) -> tuple[str, ...]:
-    """Kinds to draw from.
-
-    Raises:
-        UsageError: one of them is no kind, or none that the run can have.
-    """
+def _kinds(names: Sequence[str], settings: Recipe) -> tuple[str, ...]:
+    """Kinds to draw from; UsageError where one is no kind, or none that the run can have."""
     for name in names:
         if name not in KINDS:
             where = " (a soak chooses places itself)" if name.partition("@")[0] in KINDS else ""
             there = f"there are: {', '.join(KINDS)}"
             raise UsageError(f"--fault {name}: no fault's name{where}", there)
-        if name in STORE_FAULTS and not has_remote:
-            raise UsageError(
-                f"--fault {name}: the run's checkpoints have no remote tier",
-                "give it one: --set checkpoint.remote=/some/folder",
-            )
-    return tuple(names) or kinds_for(has_remote)
+    check_faults((Fault(name, rank=0) for name in names), settings)
+    return tuple(names) or kinds_for(bool(settings.checkpoint.remote))
 
 
 def _steps_in(soak_s: Seconds, plan: _Plan, report: Report) -> int:

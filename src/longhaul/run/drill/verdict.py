@@ -141,14 +141,9 @@ def _accused(run: DrilledRun, faults: Sequence[Fault]) -> Iterator[str]:
 
 
 def _line(incident: Incident) -> str:
-    return _row(
-        incident.fault,
-        _seconds(incident.detect_s),
-        _seconds(incident.recover_s),
-        str(incident.steps_lost),
-        incident.by or "–",
-        incident.story,
-    )
+    detected, recovered = map(_seconds, (incident.detect_s, incident.recover_s))
+    lost, by = str(incident.steps_lost), incident.by or "–"
+    return _row(incident.fault, detected, recovered, lost, by, incident.story)
 
 
 def _finite(value: float) -> float | None:

@@ -25,6 +25,7 @@ from longhaul.config.load import recipe_from_values
 from longhaul.config.recipe import Recipe
 from longhaul.core.errors import NeedsPerson, RecipeError, UsageError
 from longhaul.core.files import write_json
+from longhaul.core.records import finite_or_word
 from longhaul.core.units import Seconds
 from longhaul.parallel.control import Control
 from longhaul.parallel.device import choose_device
@@ -182,25 +183,17 @@ def _met(ranks: Sequence[dict[str, Any]]) -> Check:
 def _compare(
     context: PreflightContext, cases: Sequence[Case], size: int, folder: Path
 ) -> dict[str, Any]:
-    """Let ranks train the cases; what rank 0 has found.
-
-    Raises:
-        NeedsPerson: they did not come to an end.
-    """
+    """Let ranks train the cases; what rank 0 has found. NeedsPerson if they come to no end."""
     cases_file, result = folder / "cases.json", folder / "result.json"
-    body = {
-        "vocabulary": VOCABULARY,
-        "device": context.recipe.machine.device,
-        "cases": [
-            {
-                "layout": asdict(case.layout),
-                "recipe": case.recipe.model_dump(mode="json", exclude_unset=True),
-                "steps": case.steps,
-            }
-            for case in cases
-        ],
-    }
-    cases_file.write_text(json.dumps(body))
+    bodies = [
+        {
+            "layout": asdict(case.layout),
+            "recipe": case.recipe.model_dump(mode="json", exclude_unset=True),
+            "steps": case.steps,
+        }
+        for case in cases
+    ]
+    cases_file.write_text(json.dumps({"device": context.recipe.machine.device, "cases": bodies}))
     ranks = _start(context, size, folder, [str(cases_file), str(result)])
     try:
         _wait(ranks, folder, context.timeout_s)
@@ -226,25 +219,17 @@ def _start(
             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": 1,
         }  # fmt: skip
         with (folder / f"{rank}.log").open("wb") as log:
-            started.append(
-                subprocess.Popen(
-                    [sys.executable, *context.ranks, *arguments],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                    env=os.environ | {name: str(value) for name, value in place.items()},
-                )
-            )
+            process = subprocess.Popen(
+                [sys.executable, *context.ranks, *arguments], stdin=subprocess.DEVNULL, stdout=log,
+                stderr=subprocess.STDOUT, start_new_session=True,
+                env=os.environ | {name: str(value) for name, value in place.items()},
+            )  # fmt: skip
+        started.append(process)
     return started
 
 
 def _wait(ranks: Sequence[subprocess.Popen[bytes]], folder: Path, most_s: Seconds) -> None:
-    """Wait until all have ended well.
-
-    Raises:
-        NeedsPerson: one has not; the others may wait for it.
-    """
+    """Wait until all have ended well; NeedsPerson if one has not: the others may wait for it."""
     deadline = time.monotonic() + most_s
     while True:
         codes = [rank.poll() for rank in ranks]
@@ -303,13 +288,11 @@ def compare(cases: Path, result: Path, spoil: Spoil | None = None) -> None:
         alike = {k: v for k, v in case["recipe"].items() if k not in ("parallel", "machine")}
         key = json.dumps(alike)
         if place.rank == 0 and key not in alone:
-            alone[key] = trace(recipe, body["vocabulary"], case["steps"])
-        together = trace(recipe, body["vocabulary"], case["steps"], worlds[layout], spoil)
+            alone[key] = trace(recipe, VOCABULARY, case["steps"])
+        together = trace(recipe, VOCABULARY, case["steps"], worlds[layout], spoil)
         if place.rank == 0:
-            found = asdict(distance(alone[key], together))
-            # JSON has no word for an infinite distance.
-            row = {name: str(value) for name, value in found.items()}
-            rows.append(row | {"seconds": time.monotonic() - began})
+            found = asdict(distance(alone[key], together)) | {"seconds": time.monotonic() - began}
+            rows.append(finite_or_word(found))
     if place.rank == 0:
         write_json(result, {"ranks": ranks, "cases": rows})
     part()
@@ -330,11 +313,7 @@ def _facts(place: Place, control: Control, device: torch.device) -> list[dict[st
     dist.all_reduce(ones)
     control.agree(True)
     own = {
-        "rank": place.rank,
-        "time": time.time(),
-        "host": platform.node(),
-        "pid": os.getpid(),
-        "device": named,
-        "summed": bool((ones == place.size).all()),
-    }
+        "rank": place.rank, "time": time.time(), "host": platform.node(), "pid": os.getpid(),
+        "device": named, "summed": bool((ones == place.size).all()),
+    }  # fmt: skip
     return control.gather(own)

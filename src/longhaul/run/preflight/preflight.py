@@ -99,16 +99,16 @@ def verdict(checks: Sequence[Check]) -> tuple[ExitCode, str]:
         codes = {check.code for check in wrong}
         # One kind of fault has its own code; several kinds need somebody who looks.
         code = codes.pop() if len(codes) == 1 else ExitCode.NEEDS_PERSON
-        names = list(dict.fromkeys(check.name for check in wrong))
-        return code, f"not ready: {len(wrong)} must be mended first ({', '.join(names)})"
+        return code, f"not ready: {len(wrong)} must be mended first ({_names(wrong)})"
     left = [check for check in checks if check.verdict == "skipped" and check.data.get("time")]
+    sentence = "ready"
     if left:
-        names = list(dict.fromkeys(check.name for check in left))
-        return (
-            ExitCode.FINISHED,
-            f"ready as far as was looked; no time was left for: {', '.join(names)} (--minutes)",
-        )
-    return ExitCode.FINISHED, "ready"
+        sentence += f" as far as was looked; no time was left for: {_names(left)} (--minutes)"
+    return ExitCode.FINISHED, sentence
+
+
+def _names(checks: Sequence[Check]) -> str:
+    return ", ".join(dict.fromkeys(check.name for check in checks))
 
 
 def _all(

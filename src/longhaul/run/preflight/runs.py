@@ -20,7 +20,7 @@ from longhaul.logbook.reading import read_journal
 from longhaul.logbook.run_spec import ask, write_run_spec
 from longhaul.run.preflight.context import Check, PreflightContext, judged, skipped
 from longhaul.store.catalogue import catalogue
-from longhaul.store.run_differences import differences
+from longhaul.store.run_differences import differences, steps_of
 from longhaul.supervise.run_process import RunProcess
 
 UNDISTURBED = "undisturbed"
@@ -35,7 +35,7 @@ _TRIPS = 3
 def check_stretch(context: PreflightContext) -> Iterator[Check]:
     """A run left alone: it learns, nothing is masked, every gauge is a number."""
     folder = _set_up(context, UNDISTURBED)
-    with _training(context, folder) as training:
+    with _training(folder) as training:
         _end_well(training, context)
     records = list(read_journal(folder))
     steps = [record for record in records if isinstance(record, StepRecord)]
@@ -53,7 +53,7 @@ def check_resume(context: PreflightContext) -> Iterator[Check]:
     """A run whose worker is killed and started again ends in the bytes of the one left alone."""
     for trip in range(_TRIPS if context.full else 1):
         folder = _set_up(context, f"killed-{trip + 1}")
-        with _training(context, folder) as training:
+        with _training(folder) as training:
             at = _kill(training, folder, context, trip)
             _end_well(training, context)
         found = differences(RunFolder(context.folder / UNDISTURBED), folder)
@@ -65,9 +65,13 @@ def check_resume(context: PreflightContext) -> Iterator[Check]:
             f"{found.compared_pieces} pieces of state ({short_bytes(size)}) and "
             f"{found.compared_steps} losses "
         )
-        figure += "byte-identical" if found.none else _which(found.pieces, found.steps)
         remedy = "" if resumed else "the kill did not strike behind a save; run it again"
-        if not found.none:
+        if found.none:
+            figure += "byte-identical"
+        else:
+            some = f": {', '.join(found.pieces[:3])}" if found.pieces else ""
+            first = f"; losses differ from step {found.steps[0]}" if found.steps else ""
+            figure += f"compared, and {len(found.pieces)} pieces differ{some}{first}"
             remedy = "what differs is not in the checkpoint, or depends on the machine: report it"
         yield judged("resume", figure, remedy, killed_at=at, back_s=lost_s, resumed_from=resumed)
 
@@ -99,16 +103,12 @@ def _set_up(context: PreflightContext, name: str) -> RunFolder:
     return folder
 
 
-def _training(context: PreflightContext, folder: RunFolder) -> RunProcess:
+def _training(folder: RunFolder) -> RunProcess:
     return RunProcess(folder, ["train", str(folder.path)], folder.path / "said.log")
 
 
 def _end_well(training: RunProcess, context: PreflightContext) -> None:
-    """Wait for the end.
-
-    Raises:
-        NeedsPerson: it ended otherwise than finished, or not at all.
-    """
+    """Wait for the end; NeedsPerson if it ended otherwise than finished, or not at all."""
     code = training.wait(context.timeout_s)
     if code == 0:
         return
@@ -121,11 +121,7 @@ def _end_well(training: RunProcess, context: PreflightContext) -> None:
 
 
 def _kill(training: RunProcess, folder: RunFolder, context: PreflightContext, trip: int) -> int:
-    """SIGKILL the last rank between two saves; the step that was reached.
-
-    Raises:
-        NeedsPerson: it did not come so far.
-    """
+    """SIGKILL the last rank between two saves; the step that was reached."""
     between = context.steps // 3
     training.wait_until("a save", lambda: bool(catalogue(folder.checkpoints)), context.timeout_s)
     # Between the first save and the second; with more trips, behind the second too.
@@ -207,15 +203,8 @@ def _resumed_from(folder: RunFolder) -> int | None:
 
 def _back_at_work_s(folder: RunFolder) -> float:
     """Seconds from the last record of an attempt to the first step of the next."""
-    steps = [r for r in read_journal(folder, events=False) if isinstance(r, StepRecord)]
-    pairs = pairwise(steps)
+    pairs = pairwise(steps_of(folder))
     return max((b.time - a.time for a, b in pairs if b.attempt > a.attempt), default=0.0)
-
-
-def _which(pieces: Sequence[str], steps: Sequence[int]) -> str:
-    some = f": {', '.join(pieces[:3])}" if pieces else ""
-    first = f"; losses differ from step {steps[0]}" if steps else ""
-    return f"compared, and {len(pieces)} pieces differ{some}{first}"
 
 
 def _events(records: Iterable[Record], kind: str) -> list[Event]:

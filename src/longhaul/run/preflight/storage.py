@@ -121,11 +121,8 @@ def _space(context: PreflightContext, each: Bytes, folder: Path) -> Check:
 
 
 def _try_store(address: str, folder: Path) -> tuple[str, Seconds]:
-    """The store's name and the seconds it took.
-
-    Raises:
-        StoreError: it refused, hung, or gave back other bytes.
-        RecipeError: there is no file system for the address.
+    """The store's name and the seconds it took; StoreError if it refused, hung or gave back other
+    bytes, RecipeError if there is no file system for the address.
     """
     store = StoreFiles(address, patience=_PATIENCE)
     local = folder / "sent"
