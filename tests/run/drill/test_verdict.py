@@ -3,15 +3,14 @@ from pathlib import Path
 
 import pytest
 
-import longhaul.run.drill.verdict
+import longhaul.run.drill.drilled_run
 from longhaul.core.clocks import FakeClock
 from longhaul.core.records import Event
 from longhaul.logbook.folder import create_run
 from longhaul.logbook.journal import Journal
-from longhaul.run.drill.drilled_run import DrilledRun
+from longhaul.run.drill.drilled_run import DrilledRun, Verdict, judge_run
 from longhaul.run.drill.fault import parse_fault
 from longhaul.run.drill.laid import Done, note_done
-from longhaul.run.drill.verdict import Verdict, judge_run
 from longhaul.store.run_differences import Differences
 
 SAME = Differences([], [], 90, 60)
@@ -44,7 +43,7 @@ class Runs:
         for number, kind in enumerate(("attempt-started", "checkpoint")):
             journal.append(Event(kind=kind, attempt=2, step=back_to, time=5.0 + number))
         journal.close()
-        self._patch.setattr(longhaul.run.drill.verdict, "differences", lambda *_, **__: ends)
+        self._patch.setattr(longhaul.run.drill.drilled_run, "differences", lambda *_, **__: ends)
         return judge_run(run, self.run("alone", 2.0), [parse_fault(f) for f in faults])
 
 

@@ -16,10 +16,9 @@ from longhaul.core.errors import NeedsPerson, UsageError
 from longhaul.core.records import StepRecord
 from longhaul.core.units import Seconds, short_seconds
 from longhaul.logbook.folder import RunFolder
-from longhaul.run.drill.drilled_run import DrilledRun, drilled_run, set_up_run
+from longhaul.run.drill.drilled_run import DrilledRun, Verdict, drilled_run, judge_run, set_up_run
 from longhaul.run.drill.fault import KINDS, Fault, check_faults, parse_fault
 from longhaul.run.drill.soak import Soak, injections, kinds_for
-from longhaul.run.drill.verdict import Verdict, judge_run
 
 Report = Callable[[str], None]
 """Takes a line for a person."""
