@@ -93,7 +93,7 @@ def test_what_a_model_writes_is_text(monkeypatch, capsys):
         def write(self, *wanted):
             yield from ("a\x1b", "]0;x\x07", "b\n")
 
-    monkeypatch.setattr("longhaul.run.commands.trained.open_trained", lambda *_: Model())
+    monkeypatch.setattr("longhaul.run.trained.open_trained", lambda *_: Model())
     app(["sample", "alpha"], standalone_mode=False)
     assert capsys.readouterr().out == "a\ufffd]0;x\ufffdb\n\n"
 

@@ -267,7 +267,7 @@ def sample(
     runs_dir: RunsFolder = RUNS,
 ) -> None:
     """Let a run's model write."""
-    from longhaul.run.commands.trained import open_trained
+    from longhaul.run.trained import open_trained
 
     model = open_trained(run, runs_dir, step)
     for piece in model.write(prompt, tokens, temperature, seed):
@@ -279,6 +279,6 @@ def sample(
 @reads_a_run
 def evaluate(run: RunName, step: AtStep = None, runs_dir: RunsFolder = RUNS) -> None:
     """Measure a run's model on its whole validation split."""
-    from longhaul.run.commands.trained import open_trained
+    from longhaul.run.trained import open_trained
 
     print(open_trained(run, runs_dir, step).evaluated())

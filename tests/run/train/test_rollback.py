@@ -20,7 +20,6 @@ from longhaul.logbook.ledger import fold_all, load_ledger
 from longhaul.logbook.reading import read_journal
 from longhaul.logbook.requests import new_request, pending, submit
 from longhaul.logbook.segments import read_segments
-from longhaul.run.commands.trained import open_trained
 from longhaul.run.train import request_handler
 from longhaul.run.train.control_requests import (
     request_fork,
@@ -31,6 +30,7 @@ from longhaul.run.train.control_requests import (
 from longhaul.run.train.launch import Start, start
 from longhaul.run.train.rollback import Recovery
 from longhaul.run.train.run_history import read_run_history
+from longhaul.run.trained import open_trained
 from longhaul.store.catalogue import catalogue
 from longhaul.train.trainer import Trainer
 from small_runs import FEW_HELD_OUT

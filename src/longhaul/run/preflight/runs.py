@@ -78,7 +78,7 @@ def check_resume(context: PreflightContext) -> Iterator[Check]:
 
 def check_read_back(context: PreflightContext) -> Iterator[Check]:
     """The last checkpoint, opened as `longhaul eval` and `longhaul sample` do."""
-    from longhaul.run.commands.trained import open_trained
+    from longhaul.run.trained import open_trained
 
     folder = RunFolder(context.folder / UNDISTURBED)
     (finished,) = _events(read_journal(folder, steps=False), "finished")
