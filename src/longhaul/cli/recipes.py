@@ -29,10 +29,10 @@ def show(recipe: RecipeName, overrides: Overrides = None, data: DataPath = None)
         path: json.dumps(value, ensure_ascii=False)
         for path, value in leaves(resolved.recipe.model_dump(mode="json"))
     }
+    given = dict(leaves(resolved.values))
     width, value_width = max(map(len, rows)), min(max(map(len, rows.values())), 40)
     for path, value in rows.items():
-        given = _is_given(path, resolved.values)
-        origin = origin_of(path, resolved.origins) if given else "default"
+        origin = origin_of(path, resolved.origins) if path in given else "default"
         print(f"{path:{width}}  {value:{value_width}}  {origin}".rstrip())
     print()
     for line in _size_lines(resolved.recipe):
@@ -82,14 +82,3 @@ def _size_lines(recipe: Any) -> list[str]:
             f"training       {steps:,} steps, {short_count(tokens)} tokens, {flops:.3g} FLOPs"
         )
     return lines
-
-
-def _is_given(path: str, values: Any) -> bool:
-    for part in path.split("."):
-        if isinstance(values, dict) and part in values:
-            values = values[part]
-        elif isinstance(values, list | tuple) and part.isdigit() and int(part) < len(values):
-            values = values[int(part)]
-        else:
-            return False
-    return True

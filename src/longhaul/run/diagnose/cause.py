@@ -24,7 +24,6 @@ LEAD_STEPS = 16
 RATES = (0.5, 0.125)
 """Factors on the learning rate: a rate that is ten times too high is too high at half too."""
 Report = Callable[[str], None]
-"""Takes a line for a person."""
 
 
 @dataclass(frozen=True)

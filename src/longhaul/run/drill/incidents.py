@@ -1,7 +1,7 @@
 """What became of each fault that was injected into a run, according to its journal."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from longhaul.core.events import EventKind
@@ -60,13 +60,8 @@ def incidents(done: Sequence[Done], records: Sequence[Record]) -> tuple[Incident
 
 def _incident(done: Done, fault: Fault, records: Sequence[Record]) -> Incident:
     own = done.fault, done.rank, done.attempt, done.step, done.time
-    seen = _sign_of(done, fault)
-    signs = (
-        record
-        for record in records
-        if isinstance(record, Sign) and record.time >= done.time - _SAME_MOMENT_S and seen(record)
-    )
-    sign = next(signs, None)
+    late = [r for r in records if isinstance(r, Sign) and r.time >= done.time - _SAME_MOMENT_S]
+    sign = next((record for record in late if _reports(record, done, fault)), None)
     if sign is None:
         return Incident(*own, story=_why_unnoticed(done, fault, records))
     again = _goes_on(done, sign, fault, records)
@@ -129,41 +124,32 @@ def _watch(records: Sequence[Record]) -> Event | None:
     return next(_events(records, EventKind.MACHINE_WATCH), None)
 
 
-def _sign_of(done: Done, fault: Fault) -> Callable[[Sign], bool]:
-    """Whether a record reports the fault."""
+def _reports(record: Sign, done: Done, fault: Fault) -> bool:
     known = fault.known
-
-    def ended(record: Sign) -> bool:
-        if not isinstance(record, Event):
-            return False
-        if str(record.data.get("reason", "")).startswith("finished"):
-            return False
-        if record.kind in (EventKind.ATTEMPT_ENDED, EventKind.OUT_OF_MEMORY):
-            return record.attempt == done.attempt
-        # A supervisor that is killed reports nothing, and its workers may have had no time to.
-        return record.kind == EventKind.ATTEMPT_STARTED and record.attempt > done.attempt
-
-    def found(record: Sign) -> bool:
-        if isinstance(record, StepRecord):
-            return fault.kind == "nan" and record.masked
-        if isinstance(record, Event) and record.kind == EventKind.MACHINE_VERDICT:
-            return done.rank in (*record.data.get("ranks", ()), *record.data.get("among", ()))
-        decided = isinstance(record, Decision) and record.kind == "recover"
-        return fault.kind != "slow" and (decided or ended(record))
-
-    def poisoned(record: Sign) -> bool:
-        if not isinstance(record, Decision) or record.kind != "checkpoint-health":
-            return False
-        return bool(record.data["health"] == "poisoned")
-
-    def reported(record: Sign) -> bool:
-        return isinstance(record, Event) and record.kind in known.reported_by
-
-    if known.ends_attempt:
-        return ended
     if known.reported_by:
-        return reported
-    return poisoned if fault.kind == "bitflip-file" else found
+        return isinstance(record, Event) and record.kind in known.reported_by
+    if fault.kind == "bitflip-file":
+        judged = isinstance(record, Decision) and record.kind == "checkpoint-health"
+        return judged and record.data["health"] == "poisoned"
+    if known.ends_attempt:
+        return _ends_attempt(record, done)
+    if isinstance(record, StepRecord):
+        return fault.kind == "nan" and record.masked
+    if record.kind == EventKind.MACHINE_VERDICT:
+        return done.rank in (*record.data.get("ranks", ()), *record.data.get("among", ()))
+    if fault.kind == "slow":
+        return False
+    recovers = isinstance(record, Decision) and record.kind == "recover"
+    return recovers or _ends_attempt(record, done)
+
+
+def _ends_attempt(record: Sign, done: Done) -> bool:
+    if not isinstance(record, Event) or str(record.data.get("reason", "")).startswith("finished"):
+        return False
+    if record.kind in (EventKind.ATTEMPT_ENDED, EventKind.OUT_OF_MEMORY):
+        return record.attempt == done.attempt
+    # A supervisor that is killed reports nothing, and its workers may have had no time to.
+    return record.kind == EventKind.ATTEMPT_STARTED and record.attempt > done.attempt
 
 
 def _goes_on(done: Done, sign: Sign, fault: Fault, records: Sequence[Record]) -> Record | None:

@@ -21,7 +21,6 @@ from longhaul.run.drill.fault import KINDS, Fault, check_faults, parse_fault
 from longhaul.run.drill.soak import Soak, injections, kinds_for
 
 Report = Callable[[str], None]
-"""Takes a line for a person."""
 _STEPS = 200
 """Steps of a drill, unless the recipe asks for fewer or a person for another number."""
 _SAVES = 6
