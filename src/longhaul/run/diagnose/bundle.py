@@ -80,11 +80,7 @@ class Bundle:
 
 
 def save_bundle(folder: Path, bundle: Bundle) -> None:
-    """Write `bundle` to a new folder.
-
-    Raises:
-        OSError: the folder exists, or the medium refused.
-    """
+    """Write `bundle` to a new folder; OSError if it exists, or the medium refuses."""
     folder.mkdir(parents=True)
     write_tensor_file(folder / "state.safetensors", bundle.state.tensors)
     batches: dict[str, Tensor] = {}

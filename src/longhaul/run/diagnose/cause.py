@@ -65,7 +65,7 @@ def diagnose(
     """Find what made `step` go wrong, by computing it again with one thing changed at a time.
 
     Args:
-        run: name, or folder.
+        run: name or folder.
         step: updates made once the step was done.
         runs: folder of the runs.
         attempt: of a step made more than once; the last when None.

@@ -38,11 +38,8 @@ def question_of(
 ) -> Question:
     """What is to be looked into, and from which state.
 
-    Args:
-        plan: as drafted.
-        line: records of the last steps that the run stands on, in order.
-        states: that can be gone back to, by rising step.
-        segment: that the trainer is in. Before it other settings were in force.
+    `line` has the records of the last steps that the run stands on, in order; `states` can be gone
+    back to, by rising step; before `segment`, the trainer's, other settings were in force.
 
     Raises:
         NoReplay: nothing stands out, or no state lies before the first sign.
@@ -77,13 +74,7 @@ def _symptom(plan: Plan, recorded: Series) -> Symptom:
 
 
 class LiveCause:
-    """Looks for causes with the live trainer.
-
-    Args:
-        run_log: for verdicts; its folder has the checkpoints.
-        report: takes lines for a person.
-        stop_wanted: the run has to stop soon, and nothing more is looked into.
-    """
+    """Looks for causes with the live trainer, and nothing more once the run has to stop soon."""
 
     def __init__(
         self, run_log: RunLog, report: Callable[[str], None], stop_wanted: Callable[[], bool]

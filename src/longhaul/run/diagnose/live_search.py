@@ -78,13 +78,9 @@ def look_into(
     checkpoints: Path,
     stop_wanted: Callable[[], bool] = lambda: False,
 ) -> tuple[Verdict, dict[str, Any]]:
-    """Search with the live step, and give it back as it was; all ranks together.
+    """Search with the live step, and give it back as it was; all ranks together, no step under way.
 
-    Args:
-        question: rank 0's.
-        trainer: at a step boundary, no step under way.
-        checkpoints: the run's.
-        stop_wanted: rank 0's run has to stop soon.
+    `question` and `stop_wanted`, that the run has to stop soon, are rank 0's.
 
     Returns:
         The verdict, undetermined where it could not be found, and the experiments in figures.

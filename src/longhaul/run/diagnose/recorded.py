@@ -1,7 +1,7 @@
 """The steps that led to a step, as they are in the journal, and as they can be made again."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
@@ -24,20 +24,13 @@ from longhaul.store.catalogue import Checkpoint, catalogue, health_now, newest_u
 from longhaul.store.manifest import RefusedCheckpoint
 from longhaul.train.effective import EffectiveSettings
 
-
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """A step as it was made: its record, and the ledger as it was by then."""
-
-    record: StepRecord
-    ledger: LedgerState
+_Made = tuple[StepRecord, LedgerState]
+"""A step as it was made: its record, and the ledger as it was by then."""
 
 
 class Recorded:
     """A line of steps up to `step`, of an attempt or the last that made it. Close it when done.
-
-    Raises:
-        UsageError: no such step was made, or the run's text is gone.
+    UsageError if no such step was made, or the run's text is gone.
     """
 
     def __init__(self, folder: RunFolder, step: int, attempt: int | None = None) -> None:
@@ -46,7 +39,7 @@ class Recorded:
         self.findings: tuple[Finding, ...] = ()
         """Of this step."""
         self._made = self._read(attempt)
-        self.records = {number: made.record for number, made in self._made.items()}
+        self.records = {number: record for number, (record, _) in self._made.items()}
         self._segments = {str(item.number): item for item in read_segments(folder)}
         self.dataset: Dataset = text_of(folder)
         self._reader = batch_reader(self.dataset, self.settings_at(step))
@@ -74,15 +67,15 @@ class Recorded:
 
     def settings_at(self, step: int) -> Recipe:
         """Settings in force when a step was made: its segment's, with the ledger of then on top."""
-        made = self._made[step]
-        opening = self._segments.get(made.record.segment)
+        record, ledger = self._made[step]
+        opening = self._segments.get(record.segment)
         if opening is None:
             raise UsageError(
-                f"segment {made.record.segment} of run {self.folder.name} has no settings left",
+                f"segment {record.segment} of run {self.folder.name} has no settings left",
                 "its folder in segments/ is gone: put it back",
             )
         recipe = recipe_from_values(opening.settings, opening.file)
-        return EffectiveSettings(recipe, made.ledger).at(step - 1)
+        return EffectiveSettings(recipe, ledger).at(step - 1)
 
     def inputs(self, begin: int, end: int, shift: int = 0) -> Iterator[StepInput]:
         """What the steps after `begin`, up to `end`, were given, with draws `shift` further on.
@@ -91,18 +84,15 @@ class Recorded:
         """
         known: tuple[object, Recipe] | None = None
         for step in range(begin + 1, end + 1):
-            made = self._made[min(step, self.step)]
-            record = made.record
-            overrides = made.ledger.overrides_at(record.step - 1)
-            key = record.segment, overrides
+            record, ledger = self._made[min(step, self.step)]
+            key = record.segment, ledger.overrides_at(record.step - 1)
             if known is None or known[0] != key:
                 known = key, self.settings_at(record.step)
             settings = known[1]
             draw = record.draw if step <= self.step else record.next_draw
-            request = BatchRequest(
-                draw + shift, record.sequences, record.sequence_length, made.ledger.skips
-            )
-            given = given_to(record, settings, self._reader.read(request), made.ledger.resets)
+            size = record.sequences, record.sequence_length
+            request = BatchRequest(draw + shift, *size, ledger.skips)
+            given = given_to(record, settings, self._reader.read(request), ledger.resets)
             yield given if step == record.step else replace(given, step=step, read_gauges=False)
 
     def replayer(self, latest: int, device: torch.device) -> tuple[Replayer, int]:
@@ -125,10 +115,10 @@ class Recorded:
             else:
                 return replayer, checkpoint.step
         if not self._unbroken_from(0):
-            said = f" ({'; '.join(refusals)})" if refusals else ""
+            why = f" ({'; '.join(refusals)})" if refusals else ""
             raise UsageError(
-                f"run {self.folder.name}: no sound checkpoint at or before step {latest}{said}",
-                "name a later step; `longhaul data at` still tells what this one was trained on",
+                f"run {self.folder.name}: no sound checkpoint at or before step {latest}{why}",
+                "name a later step; `longhaul data at` still shows what this one was trained on",
             )
         return self._fresh(self.settings_at(1), device), 0
 
@@ -157,12 +147,12 @@ class Recorded:
             if isinstance(record, Finding) and record.step == self.step:
                 findings.append(record)
             elif isinstance(record, StepRecord):
-                made[record.step] = _Made(record, ledger)
+                made[record.step] = record, ledger
                 if record.step == self.step and attempt in (None, record.attempt):
                     line = {step: item for step, item in made.items() if step <= self.step}
         if line is None:
             raise never_made(self.folder, self.step, attempt, made)
-        target = line[self.step].record
+        target, _ = line[self.step]
         self.findings = tuple(
             f for f in findings if (f.attempt, f.segment) == (target.attempt, target.segment)
         )

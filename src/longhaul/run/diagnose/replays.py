@@ -31,14 +31,7 @@ _HALF_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Replayer:
-    """Makes given steps.
-
-    Args:
-        step: a model with its optimizer, built for the form; its state is not kept.
-        settings: in force at the first step.
-        end_of_text: the token that ends a document, if there is one.
-        form: as trained, or plain.
-    """
+    """Makes given steps with a `TrainingStep` built for the form; its state is not kept."""
 
     def __init__(
         self,

@@ -30,11 +30,7 @@ _TWICE: TypeAdapter[Twice] = TypeAdapter(Twice)
 
 
 def device_named(name: str) -> str:
-    """The name of a device that answers on this machine.
-
-    Raises:
-        UsageError: none does by that name.
-    """
+    """The name of a device that answers on this machine; UsageError if none does."""
     import torch
 
     try:
@@ -118,11 +114,7 @@ def figures_text(twice: Twice) -> str:
 
 
 def read_figures(text: str, where: str) -> Twice:
-    """What `figures_text` wrote.
-
-    Raises:
-        UsageError: it is none of it.
-    """
+    """What `figures_text` wrote; UsageError if it is none of it."""
     try:
         return _TWICE.validate_python(json.loads(text)["figures"])
     except (ValueError, KeyError, TypeError) as error:

@@ -69,10 +69,8 @@ def never_made(
 
 
 def documents_at(run: str, runs: Path, step: int, attempt: int | None) -> Iterator[str]:
-    """Lines for a person: the batch of a step, then each slot with its documents.
-
-    Raises:
-        UsageError: no such step was made.
+    """Lines for a person: the batch of a step, then each slot with its documents; UsageError if no
+    such step was made.
     """
     folder = open_run(run, runs)
     made: set[int] = set()

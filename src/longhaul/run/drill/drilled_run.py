@@ -143,13 +143,8 @@ def drilled_run(
     most_s: Seconds = _LONGEST_RUN_S,
     meanwhile: Callable[[], object] = lambda: None,
 ) -> DrilledRun:
-    """Train a run that was set up to its end, with faults.
-
-    Args:
-        folder: the run; what stands for the world around it lies beside it.
-        faults: injected from its start on.
-        most_s: for all of its commands; what is left is killed then.
-        meanwhile: called many times a second while it trains.
+    """Train a run that was set up to its end, with faults. What stands for the world around it lies
+    beside it. `meanwhile` is called many times a second; after `most_s` what is left is killed.
 
     Raises:
         UsageError: the run cannot have such a fault; nothing was started.
@@ -243,13 +238,11 @@ class Verdict:
             return "it did not finish: there is nothing to compare"
         loss = f"validation loss {self.run.loss:.4f}, {self.baseline.loss:.4f} without faults"
         if not self.exact:
-            return (
-                f"{loss} ({self.run.loss / self.baseline.loss - 1:+.2%}, at most {MOST - 1:+.0%})"
-            )
-        size = (
-            f"{self.found.compared_pieces} pieces of state and {self.found.compared_steps} losses"
-        )
-        return f"{loss}; {size} {'are byte-identical' if self.found.none else 'DIFFER'}"
+            more = self.run.loss / self.baseline.loss - 1
+            return f"{loss} ({more:+.2%}, at most {MOST - 1:+.0%})"
+        pieces, steps = self.found.compared_pieces, self.found.compared_steps
+        how = "are byte-identical" if self.found.none else "DIFFER"
+        return f"{loss}; {pieces} pieces of state and {steps} losses {how}"
 
 
 def judge_run(run: DrilledRun, baseline: DrilledRun, faults: Sequence[Fault]) -> Verdict:

@@ -281,11 +281,7 @@ def _check_strength(fault: Fault, text: str) -> None:
 
 
 def check_faults(faults: Iterable[Fault], recipe: Recipe) -> None:
-    """Refuse faults that a run of this recipe cannot have.
-
-    Raises:
-        UsageError: names the first of them, what is wrong with it, and what there is.
-    """
+    """UsageError about the first fault that a run of this recipe cannot have, and what there is."""
     steps, has_remote = recipe.total_steps(), bool(recipe.checkpoint.remote)
     nodes = {node.name for node in recipe.supervise.node}
     slots = sum(node.slots for node in recipe.supervise.node if not node.spare)

@@ -74,11 +74,7 @@ class _Plan:
         )  # fmt: skip
 
     def undisturbed(self, name: str) -> DrilledRun:
-        """A run without faults.
-
-        Raises:
-            NeedsPerson: it did not finish.
-        """
+        """A run without faults; NeedsPerson if it did not finish."""
         run = drilled_run(self.set_up(name), ())
         if run.exit_code != 0:
             raise NeedsPerson(

@@ -69,14 +69,10 @@ def injections(
 
 
 class Soak:
-    """Injects faults into a run while it trains; call it often.
+    """Injects the faults `ahead` into a run of `steps` steps while it trains; call it often.
 
-    Args:
-        folder: the run.
-        ahead: what is to come.
-        clock: for pauses and the end.
-        lasting_s: no fault is injected later than this after the first step.
-        steps: of the whole run; none is injected so near to its end that it might not act any more.
+    None comes later than `lasting_s` after the first step, nor so near to the run's end that it
+    might not act any more.
     """
 
     def __init__(

@@ -125,11 +125,7 @@ class PreflightContext:
         )
 
     def twin(self, *more: str) -> Recipe:
-        """The small twin.
-
-        Raises:
-            RecipeError: it cannot have what `more` asks for.
-        """
+        """The small twin; RecipeError if it cannot have `more`."""
         return load_recipe(self.name, self.twin_options(*more)).recipe
 
 

@@ -256,15 +256,9 @@ Spoil = Callable[[TrainingStep], None]
 
 
 def compare(cases: Path, result: Path, spoil: Spoil | None = None) -> None:
-    """Train every case with the others; on rank 0 alone as well, and write how far apart.
-
-    Args:
-        cases: file of them.
-        result: written by rank 0.
-        spoil: does something wrong to the steps that are made with others, to see that it shows.
-
-    Raises:
-        UsageError: no others.
+    """Train the cases of a file with the other ranks; on rank 0 alone as well, and write how far
+    apart to `result`. `spoil` does something wrong to the steps made with others: it must show.
+    UsageError if there are no others.
     """
     torch.set_num_threads(1)
     body = json.loads(cases.read_bytes())

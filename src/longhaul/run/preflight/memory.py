@@ -53,10 +53,8 @@ def check_memory(context: PreflightContext) -> Iterator[Check]:
 
 
 def check_compiler(context: PreflightContext) -> Iterator[Check]:
-    """Whether what the recipe compiles can be compiled here; the small twin compiles nothing.
-
-    Raises:
-        RecipeError: it cannot.
+    """Whether what the recipe compiles can be compiled here, else RecipeError; the small twin
+    compiles nothing.
     """
     device = own_device(context.recipe.machine.device)
     if context.device_bytes is not None:

@@ -83,11 +83,7 @@ def checkpoints_kept(settings: CheckpointSection, steps: int | None) -> int:
 
 
 def write_speed(folder: Path) -> float:
-    """Bytes a second that reach the medium of `folder`, fsync included.
-
-    Raises:
-        OSError: nothing can be written there.
-    """
+    """Bytes a second that reach the medium of `folder`, fsync included; OSError if none can."""
     piece = os.urandom(_PIECE)
     with tempfile.TemporaryFile(dir=folder, prefix=".longhaul-preflight-") as file:
         began, written = time.monotonic(), 0
