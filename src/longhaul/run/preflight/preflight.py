@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from importlib import import_module
+from functools import partial
 from pathlib import Path
 
 from longhaul.config.load import load_recipe
@@ -221,27 +221,52 @@ def _recipe(context: PreflightContext) -> Iterator[Check]:
     yield judged("recipe", figure, parameters=size.total)
 
 
-def _later(module: str, check: str) -> Checking:
-    """A check of a file that is imported when its turn comes: torch takes seconds to import."""
+def _check(name: str, context: PreflightContext) -> Iterator[Check]:
+    """Files are imported when their turn comes: torch takes seconds to import."""
+    if name == "data":
+        from longhaul.run.preflight.data import check_data
 
-    def checking(context: PreflightContext) -> Iterator[Check]:
-        lines: Checking = getattr(import_module(f"longhaul.run.preflight.{module}"), check)
-        return lines(context)
+        return check_data(context)
+    if name in ("disk", "remote"):
+        from longhaul.run.preflight.storage import check_disk, check_remote
 
-    return checking
+        return check_disk(context) if name == "disk" else check_remote(context)
+    if name == "layouts":
+        from longhaul.run.preflight.layouts import check_layouts
+
+        return check_layouts(context)
+    if name in ("compiler", "memory", "one batch"):
+        from longhaul.run.preflight import memory
+
+        return {
+            "compiler": memory.check_compiler,
+            "memory": memory.check_memory,
+            "one batch": memory.check_learning,
+        }[name](context)
+    from longhaul.run.preflight import runs
+
+    return {
+        "stretch": runs.check_stretch,
+        "resume": runs.check_resume,
+        "read back": runs.check_read_back,
+    }[name](context)
+
+
+def _stage(name: str, needs_s: Seconds, after: str = "") -> Stage:
+    return Stage(name, partial(_check, name), needs_s, after)
 
 
 STAGES = (
     Stage("recipe", _recipe, 0.5),
-    Stage("data", _later("data", "check_data"), 1.5),
-    Stage("disk", _later("storage", "check_disk"), 1.5),
-    Stage("remote", _later("storage", "check_remote"), 0.5),
-    Stage("compiler", _later("memory", "check_compiler"), 0.5),
-    Stage("memory", _later("memory", "check_memory"), 4.0),
-    Stage("one batch", _later("memory", "check_learning"), 1.5),
-    Stage("layouts", _later("layouts", "check_layouts"), 12.0),
-    Stage("stretch", _later("runs", "check_stretch"), 8.0),
-    Stage("resume", _later("runs", "check_resume"), 10.0, after="stretch"),
-    Stage("read back", _later("runs", "check_read_back"), 1.5, after="stretch"),
+    _stage("data", 1.5),
+    _stage("disk", 1.5),
+    _stage("remote", 0.5),
+    _stage("compiler", 0.5),
+    _stage("memory", 4.0),
+    _stage("one batch", 1.5),
+    _stage("layouts", 12.0),
+    _stage("stretch", 8.0),
+    _stage("resume", 10.0, after="stretch"),
+    _stage("read back", 1.5, after="stretch"),
 )
 """What takes little and fails often comes first."""
