@@ -123,6 +123,8 @@ def nodes(
     A supervisor at work looks every ten seconds: it leaves a cordoned node at its next checkpoint,
     if it can do without, and probes a released one before it uses it.
     """
+    from rich.table import Table
+
     from longhaul.logbook.lease import user_name
     from longhaul.supervise.nodes.known import find_node, known_nodes, word_on
     from longhaul.supervise.nodes.ledger import append, read
@@ -136,7 +138,15 @@ def nodes(
     if name is None:
         if reason:
             raise UsageError("--reason: of what?", "give --release NODE or --cordon NODE with it")
-        _print(known, ledger, now)
+        if not known:
+            print(f"no node is known in {ledger}: none has been named or used")
+            return
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for title in ("node", "known by", "probes", "failures", "incidents", "used", "cordoned"):
+            table.add_column(title, overflow="fold")
+        for one in known:
+            table.add_row(*_row(one, now))
+        console().print(table)
         return
     kind: Word = "released" if release else "cordoned"
     word = word_on(find_node(known, name), name, kind, reason, user_name(), now)
@@ -159,20 +169,6 @@ def _found(where: str, runs: Path) -> tuple[Path, Sequence[NodeSection], Sequenc
     settings = read_run_spec(folder).settings().supervise
     ledger = Path(settings.node_ledger) if settings.node_ledger else folder.path
     return ledger, settings.node, left_out(node_events(folder))
-
-
-def _print(known: Sequence[Known], ledger: Path, now: float) -> None:
-    from rich.table import Table
-
-    if not known:
-        print(f"no node is known in {ledger}: none has been named or used")
-        return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("node", "known by", "probes", "failures", "incidents", "used", "cordoned"):
-        table.add_column(title, overflow="fold")
-    for one in known:
-        table.add_row(*_row(one, now))
-    console().print(table)
 
 
 def _row(one: Known, now: float) -> tuple[str, ...]:

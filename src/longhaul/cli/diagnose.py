@@ -66,7 +66,7 @@ def diagnose(
     if save is not None:
         _make_empty(save)
     options = RemedyOptions(
-        witness=witness_named(witness) if witness else None,
+        witness=None if witness is None else witness_named(witness),
         previous=under_python(python) if python else None,
         lead_steps=LEAD_STEPS if lead is None else lead,
         save=save,

@@ -49,14 +49,9 @@ class Recorded:
         self._reader.close()
 
     @property
-    def target(self) -> StepRecord:
-        """The record of the last step."""
-        return self.records[self.step]
-
-    @property
     def segment(self) -> SegmentOpening | None:
-        """The segment that made it."""
-        return self._segments.get(self.target.segment)
+        """The segment that made the last step."""
+        return self._segments.get(self.records[self.step].segment)
 
     def figures(self, begin: int = 0) -> Series:
         """What was recorded for the steps after `begin`, without a gap before the last one."""
@@ -131,7 +126,7 @@ class Recorded:
         ledger, _ = load_ledger(self.folder)
         for checkpoint in newest_usable(there, health_now(there, ledger.checkpoint_health)):
             # Written later than the step was made, it is of a line that came after a rollback.
-            early = not checkpoint.damage and checkpoint.time <= self.target.time
+            early = not checkpoint.damage and checkpoint.time <= self.records[self.step].time
             if early and checkpoint.step <= latest and self._unbroken_from(checkpoint.step):
                 yield checkpoint
 
