@@ -129,8 +129,9 @@ def _reports(record: Sign, done: Done, fault: Fault) -> bool:
     if known.reported_by:
         return isinstance(record, Event) and record.kind in known.reported_by
     if fault.kind == "bitflip-file":
-        judged = isinstance(record, Decision) and record.kind == "checkpoint-health"
-        return judged and record.data["health"] == "poisoned"
+        if not isinstance(record, Decision) or record.kind != "checkpoint-health":
+            return False
+        return bool(record.data["health"] == "poisoned")
     if known.ends_attempt:
         return _ends_attempt(record, done)
     if isinstance(record, StepRecord):
