@@ -193,7 +193,7 @@ def answer(case: Case, name: str, room: Path, other: Other, seed: int) -> tuple[
             previous=other.replays_in(now.before()) if case.previous else None,
         )
         with living_in(now):
-            found = diagnose(folder.path, step, means=means)
+            found = diagnose(folder.path, step, options=means)
     symptom = f"{found.symptom.kind} at {step}"
     return found.verdict.cause, f"{symptom}: {found.verdict.sentence}"
 

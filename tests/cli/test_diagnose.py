@@ -14,7 +14,7 @@ from longhaul.run.diagnose.rerun import device_named
 SERIES = (Figures(40, 2.5, 1.0), Figures(41, 4.5, 9.0, masked=True))
 
 
-def test_the_symptom_every_rung_and_the_cause_are_told() -> None:
+def test_the_symptom_every_experiment_and_the_cause_are_shown() -> None:
     ladder = Ladder(
         recorded=SERIES,
         replays=(SERIES, SERIES),
@@ -30,7 +30,7 @@ def test_the_symptom_every_rung_and_the_cause_are_told() -> None:
     assert lines[0] == "step 41: loss-spike: loss 2.5 before it, up to 4.5"
     for promised in (
         "since then: software.python 1 → 2", "recorded", "replay 2", "eager float32",
-        "0.5 of the learning rate", "not climbed: witness: there is no other device",
+        "0.5 of the learning rate", "not tried: witness: there is no other device",
         "cause: data", "on other batches it is gone", "masked",
     ):  # fmt: skip
         assert promised in text

@@ -10,10 +10,11 @@ def asked(*words: str):
     return CliRunner().invoke(application(), ["drill", *words])
 
 
-def test_the_help_says_what_befalls_a_recipe() -> None:
+def test_the_help_says_how_a_fault_is_written() -> None:
     output = asked("--help").output
     assert "--fault NAME[:STRENGTH]@rankR:stepS" in output
     assert "RECIPE" in output
+    assert "--trust" in output
 
 
 def test_a_slip_is_no_traceback() -> None:

@@ -76,5 +76,5 @@ def test_a_run_names_its_ledger_and_its_nodes(ledger: Path, tmp_path: Path) -> N
 def test_what_is_no_run_and_no_ledger_is_told_so(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="not found"):
         call("alfa", "--runs-dir", tmp_path)
-    with pytest.raises(UsageError, match="one word at a time"):
+    with pytest.raises(UsageError, match="one at a time"):
         call("alfa", "--release", "a", "--cordon", "b")

@@ -10,7 +10,7 @@ import longhaul.run.preflight.preflight
 from longhaul.cli.entry import application
 from longhaul.cli.preflight import as_object
 from longhaul.core.errors import ExitCode
-from longhaul.run.preflight.preflight_context import Check, judged, skipped
+from longhaul.run.preflight.context import Check, judged, skipped
 
 MADE = [judged("disk", "5 checkpoints fit"), skipped("remote", "none in the recipe")]
 WRONG = judged("layout", "tensor 2: apart by inf", "do not train with it", loss=math.inf)

@@ -1,3 +1,4 @@
+import re
 from contextlib import closing
 
 import pytest
@@ -62,8 +63,8 @@ def run(tmp_path):
 def test_what_was_done_and_what_would_have_been_stand_side_by_side(call):
     shown = call()
     assert "230 steps judged again" in shown
-    assert "only live: step 230 warning too-good web" in shown
-    assert "only by these limits: step" in shown
+    assert re.search(r"only live: .* 1\.00 +230  ! too-good \(warning\): Too good\.", shown)
+    assert re.search(r"only by these limits: .* 1\.00 ", shown)
     assert "rollback to 90 (−140)" in shown
     assert "skip" in shown
     assert "fewer" in shown

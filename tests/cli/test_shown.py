@@ -90,10 +90,10 @@ def test_planted_escapes_do_not_reach_a_terminal(runs, capsys, monkeypatch, comm
 
 def test_what_a_model_writes_is_text(monkeypatch, capsys):
     class Model:
-        def write(self, wanted):
+        def write(self, *wanted):
             yield from ("a\x1b", "]0;x\x07", "b\n")
 
-    monkeypatch.setattr("longhaul.run.commands.trained.open_trained", lambda *_: Model())
+    monkeypatch.setattr("longhaul.run.trained.open_trained", lambda *_: Model())
     application()(["sample", "alpha"], standalone_mode=False)
     assert capsys.readouterr().out == "a\ufffd]0;x\ufffdb\n\n"
 

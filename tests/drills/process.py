@@ -8,7 +8,7 @@ from pathlib import Path
 from longhaul.cli.entry import main
 from longhaul.core.faults import Point, register
 from longhaul.logbook.folder import RunFolder
-from longhaul.run.drill.surroundings import inject_around
+from longhaul.run.drill.laid import inject_around
 
 
 def _inject(folder: RunFolder) -> None:

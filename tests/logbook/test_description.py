@@ -37,9 +37,9 @@ LOWERED = {"path": "optim.lr", "value": 1e-4}
         ),
         (
             event("evaluation", loss=3.5, bits_per_byte=1.25),
-            "- evaluation: 3.5000 nats, 1.2500 bits per byte",
+            "- validation loss 3.5000 nats, 1.2500 bits per byte",
         ),
-        (event("evaluation", loss="nan"), "- evaluation: nan nats"),
+        (event("evaluation", loss="nan"), "- validation loss nan nats"),
         (
             event("cause", cause="data", reason="elsewhere it is gone", replayed_steps=42),
             "- cause: data: elsewhere it is gone (replays of 42 steps)",

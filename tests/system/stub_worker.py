@@ -21,7 +21,7 @@ from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.journal import Journal
 from longhaul.logbook.lease import acquire, refuse_if_held
 from longhaul.parallel.layout import Layout
-from longhaul.run.drill.surroundings import inject_around
+from longhaul.run.drill.laid import inject_around
 from longhaul.store.manifest import Manifest, write_listed_file, write_manifest
 from longhaul.supervise.causes import load_signatures
 from longhaul.supervise.history import usable_checkpoints

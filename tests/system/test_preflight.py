@@ -13,9 +13,9 @@ from fork_server import SERVER
 from longhaul.config.load import load_recipe
 from longhaul.core.errors import ExitCode
 from longhaul.logbook.folder import RunFolder
+from longhaul.run.preflight.context import PreflightContext, small_world
 from longhaul.run.preflight.layouts import check_layouts
 from longhaul.run.preflight.preflight import STAGES, Preflight, preflight, verdict
-from longhaul.run.preflight.preflight_context import PreflightContext, small_world
 from longhaul.store.catalogue import catalogue
 from longhaul.store.run_differences import differences
 
@@ -48,7 +48,7 @@ def test_a_gradient_that_counts_twice_on_one_rank_is_found(
 ) -> None:
     room = tmp_path / "broken"
     room.mkdir()
-    broken = replace(sound, room=room, ranks=(str(DOUBLING),))
+    broken = replace(sound, folder=room, ranks=(str(DOUBLING),))
     ranks, *layouts = check_layouts(broken)
     assert ranks.verdict == "ok", ranks.figure
     # Whoever shares data, layers or heads with rank 1 learns something else.
@@ -63,7 +63,7 @@ def test_a_rank_that_dies_is_named_and_takes_nobody_along(
     room = tmp_path / "dying"
     room.mkdir()
     before = set(psutil.Process().children())
-    (check,) = check_layouts(replace(sound, room=room, ranks=("-c", "raise SystemExit('gone')")))
+    (check,) = check_layouts(replace(sound, folder=room, ranks=("-c", "raise SystemExit('gone')")))
     assert check.verdict == "failed"
     assert "ended with 1: gone" in check.figure
     left = set(psutil.Process().children()) - before

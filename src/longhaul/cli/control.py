@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from longhaul.cli.common import RUNS, RunName, RunsFolder, reads_a_run
+from longhaul.cli.common import RUNS, RunName, RunsFolder, console, reads_a_run
+from longhaul.cli.runs import since
+from longhaul.core.clocks import RealClock
+from longhaul.core.errors import UsageError
+from longhaul.logbook.folder import RunFolder, open_run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +28,7 @@ Wait = Annotated[
     float, typer.Option("--wait", help="seconds to wait for the run's answer; 0 does not")
 ]
 Force = Annotated[
-    bool, typer.Option("--force", help="ask for a learning rate that looks like a slip of the pen")
+    bool, typer.Option("--force", help="request a learning rate that looks like a slip of the pen")
 ]
 
 
@@ -119,14 +123,14 @@ def nodes(
     A supervisor at work looks every ten seconds: it leaves a cordoned node at its next checkpoint,
     if it can do without, and probes a released one before it uses it.
     """
-    from longhaul.core.clocks import RealClock
-    from longhaul.core.errors import UsageError
+    from rich.table import Table
+
     from longhaul.logbook.lease import user_name
     from longhaul.supervise.nodes.known import find_node, known_nodes, word_on
     from longhaul.supervise.nodes.ledger import append, read
 
     if release and cordon:
-        raise UsageError("--release and --cordon: one word at a time", "give one of them")
+        raise UsageError("--release and --cordon: one at a time", "give one of them")
     ledger, entries, left_out = _found(where, runs_dir)
     now = RealClock().wall()
     known = known_nodes(read(ledger), now, entries, left_out)
@@ -134,7 +138,15 @@ def nodes(
     if name is None:
         if reason:
             raise UsageError("--reason: of what?", "give --release NODE or --cordon NODE with it")
-        _print(known, ledger, now)
+        if not known:
+            print(f"no node is known in {ledger}: none has been named or used")
+            return
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for title in ("node", "known by", "probes", "failures", "incidents", "used", "cordoned"):
+            table.add_column(title, overflow="fold")
+        for one in known:
+            table.add_row(*_row(one, now))
+        console().print(table)
         return
     kind: Word = "released" if release else "cordoned"
     word = word_on(find_node(known, name), name, kind, reason, user_name(), now)
@@ -144,7 +156,6 @@ def nodes(
 
 def _found(where: str, runs: Path) -> tuple[Path, Sequence[NodeSection], Sequence[LeftOut]]:
     """The folder of a ledger; of a run also its recipe's entries, and whom it has left out."""
-    from longhaul.logbook.folder import RunFolder, open_run
     from longhaul.logbook.run_spec import read_run_spec
     from longhaul.supervise.nodes.history import left_out, node_events
     from longhaul.supervise.nodes.ledger import FILE_NAME
@@ -155,30 +166,12 @@ def _found(where: str, runs: Path) -> tuple[Path, Sequence[NodeSection], Sequenc
     if not is_run and (path / FILE_NAME).is_file():
         return path, (), ()
     folder = open_run(path if RunFolder(path).exists else where, runs)
-    asked = read_run_spec(folder).settings().supervise
-    ledger = Path(asked.node_ledger) if asked.node_ledger else folder.path
-    return ledger, asked.node, left_out(node_events(folder))
-
-
-def _print(known: Sequence[Known], ledger: Path, now: float) -> None:
-    from rich.table import Table
-
-    from longhaul.cli.common import console
-
-    if not known:
-        print(f"no node is known in {ledger}: none has been named or used")
-        return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("node", "known by", "probes", "failures", "incidents", "used", "cordoned"):
-        table.add_column(title, overflow="fold")
-    for one in known:
-        table.add_row(*_row(one, now))
-    console().print(table)
+    settings = read_run_spec(folder).settings().supervise
+    ledger = Path(settings.node_ledger) if settings.node_ledger else folder.path
+    return ledger, settings.node, left_out(node_events(folder))
 
 
 def _row(one: Known, now: float) -> tuple[str, ...]:
-    from longhaul.cli.runs import since
-
     probes = str(one.probes)
     if one.last_probe is not None and not one.last_probe.passed:
         probes += f", the last not passed: {one.last_probe.reason}"

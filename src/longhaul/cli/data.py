@@ -140,7 +140,7 @@ def at(
     runs_dir: RunsFolder = RUNS,
 ) -> None:
     """Name the documents of the batch that a step was trained on."""
-    from longhaul.run.commands.data_at import documents_at
+    from longhaul.run.diagnose.saved_batch import documents_at
 
     for line in documents_at(run, runs_dir, step, attempt):
         print(line)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from longhaul.cli.common import RUNS, RunName, RunsFolder, reads_a_run
+from longhaul.cli.common import RUNS, RunName, RunsFolder, console, reads_a_run
+from longhaul.core.errors import UsageError
+from longhaul.logbook.description import readable_line
+from longhaul.logbook.folder import open_run
+from longhaul.logbook.reading import read_journal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +24,9 @@ if TYPE_CHECKING:
     from longhaul.logbook.folder import RunFolder
     from longhaul.recover.backtest import Backtest, Turn
     from longhaul.run.diagnose.cause import Diagnosed
-    from longhaul.run.diagnose.rerun import Elsewhere
+
+Limits = tuple["Mapping[str, Any]", "Mapping[str, str]"]
+"""Of a file with other limits: dotted path → value, and → `file:line`."""
 
 
 def diagnose(
@@ -56,23 +61,27 @@ def diagnose(
     """Find what made a step go wrong: replay it with one thing changed at a time."""
     from longhaul.run.diagnose.cause import LEAD_STEPS, RemedyOptions
     from longhaul.run.diagnose.cause import diagnose as find
-    from longhaul.run.diagnose.rerun import under_python
+    from longhaul.run.diagnose.rerun import under_python, witness_named
 
     if save is not None:
         _make_empty(save)
-    means = RemedyOptions(
-        witness=_witness(witness),
+    options = RemedyOptions(
+        witness=None if witness is None else witness_named(witness),
         previous=under_python(python) if python else None,
         lead_steps=LEAD_STEPS if lead is None else lead,
         save=save,
     )
-    found = find(run, step, runs_dir, attempt=attempt, means=means, say=_say)
+
+    def report(line: str) -> None:
+        typer.echo(f"… {line}", err=True)
+
+    found = find(run, step, runs_dir, attempt=attempt, options=options, report=report)
     for line in verdict_lines(found):
         typer.echo(line)
 
 
 def verdict_lines(found: Diagnosed) -> Iterator[str]:
-    """The verdict for a person: what was seen, what each rung gave, and the cause."""
+    """The verdict for a person: what was seen, what each experiment gave, and the cause."""
     from longhaul.run.diagnose.search import symptom_in_words
 
     ladder, step = found.ladder, found.symptom.first_step
@@ -84,9 +93,9 @@ def verdict_lines(found: Diagnosed) -> Iterator[str]:
     yield _row("recorded", ladder.recorded, step)
     for number, series in enumerate(ladder.replays, start=1):
         yield _row(f"replay {number}", series, step)
-    rungs = {"another device": ladder.witness, "eager float32": ladder.plain,
-             "software before": ladder.previous}  # fmt: skip
-    for name, frames in rungs.items():
+    framed = {"another device": ladder.witness, "eager float32": ladder.plain,
+              "software before": ladder.previous}  # fmt: skip
+    for name, frames in framed.items():
         for series in frames or ():
             if series and series[0].step == step:
                 yield _row(name, series, step)
@@ -94,8 +103,8 @@ def verdict_lines(found: Diagnosed) -> Iterator[str]:
         yield _row(f"other batches {number}", series, step)
     for factor, series in ladder.lower_rates:
         yield _row(f"{factor:g} of the learning rate", series, step)
-    for rung, why in ladder.skipped.items():
-        yield f"not climbed: {rung}: {why}"
+    for experiment, why in ladder.skipped.items():
+        yield f"not tried: {experiment}: {why}"
     yield ""
     yield f"cause: {found.verdict.cause}"
     yield f"  {found.verdict.sentence}"
@@ -109,18 +118,8 @@ def _row(name: str, series: Series, step: int) -> str:
     return f"{name:36} {'not made':>12}"
 
 
-def _witness(named: str | None) -> Elsewhere | str | None:
-    from longhaul.run.diagnose.rerun import device_named, from_file
-
-    if named is None:
-        return None
-    return from_file(Path(named)) if Path(named).is_file() else device_named(named)
-
-
 def _make_empty(folder: Path) -> None:
     """Where captured states go: seen to be possible before anything is computed."""
-    from longhaul.core.errors import UsageError
-
     try:
         folder.mkdir(parents=True, exist_ok=True)
         taken = any(folder.iterdir())
@@ -129,10 +128,6 @@ def _make_empty(folder: Path) -> None:
         raise UsageError(f"--save {folder}: {why}", "name a new folder") from error
     if taken:
         raise UsageError(f"--save {folder}: is not empty", "name a new folder")
-
-
-def _say(line: str) -> None:
-    typer.echo(f"… {line}", err=True)
 
 
 @reads_a_run
@@ -148,12 +143,9 @@ def replay(
     runs_dir: RunsFolder = RUNS,
 ) -> None:
     """Judge a run's journal again, by other limits if given: what would be found and done."""
-    from longhaul.cli.common import console
-    from longhaul.logbook.folder import open_run
-
     folder = open_run(run, runs_dir)
-    limits = [_Limits.read(policy, ("recover", "fallback"))] if policy else []
-    limits += [_Limits.read(detectors, ("diagnose",))] if detectors else []
+    limits = [_read_limits(policy, ("recover", "fallback"))] if policy else []
+    limits += [_read_limits(detectors, ("diagnose",))] if detectors else []
     done, damaged = judged_again(folder, limits)
     for line in replay_lines(folder.name, done):
         typer.echo(line)
@@ -166,19 +158,18 @@ def replay(
         typer.echo(f"{damaged} damaged journal lines were passed over")
 
 
-def judged_again(folder: RunFolder, limits: Sequence[_Limits] = ()) -> tuple[Backtest, int]:
+def judged_again(folder: RunFolder, limits: Sequence[Limits] = ()) -> tuple[Backtest, int]:
     """A run's journal judged by the limits that were in force, but for those given; and how many
     damaged lines were passed over.
     """
-    from longhaul.config.load import recipe_from_values
-    from longhaul.logbook.reading import read_journal
+    from longhaul.config.load import recipe_from_values, with_overrides
     from longhaul.logbook.run_spec import read_run_spec
     from longhaul.logbook.segments import read_segments
     from longhaul.recover.backtest import replay as judge_again
 
     def judged_by(settings: Recipe) -> Recipe:
-        for other in limits:
-            settings = other.on(settings)
+        for values, origins in limits:
+            settings = with_overrides(settings, values, origins)
         return settings
 
     recipe = judged_by(read_run_spec(folder).settings())
@@ -196,8 +187,13 @@ def replay_lines(name: str, done: Backtest) -> Iterator[str]:
     yield f"run {name}: {done.steps:,} steps judged again"
     live, would = done.live_findings, done.findings
     yield f"findings: {len(live)} live, {len(would)} by these limits"
-    yield from _only("only live", live, would)
-    yield from _only("only by these limits", would, live)
+    for title, these, others in (
+        ("only live", live, would), ("only by these limits", would, live),
+    ):  # fmt: skip
+        known = set(map(_key, others))
+        for finding in these:
+            if _key(finding) not in known:
+                yield f"  {title}: {readable_line(finding)}"
 
 
 def balance(done: Backtest) -> str:
@@ -206,48 +202,30 @@ def balance(done: Backtest) -> str:
         return "decisions: none live, none by this policy"
     live = sum(turn.live is not None for turn in done.turns)
     would = sum(turn.would is not None for turn in done.turns)
-    lost = sum(turn.steps_lost_live for turn in done.turns)
-    saved = done.steps_saved
-    word = "more" if saved < 0 else "fewer"
-    replay_lines = (
-        f"decisions: {live} live, which went back over {lost:,} steps; {would} by this policy"
-    )
-    return replay_lines + (f", over {abs(saved):,} {word}" if saved else ", over as many")
-
-
-def _only(title: str, these: Sequence[Finding], others: Sequence[Finding]) -> Iterator[str]:
-    known = set(map(_key, others))
-    for finding in these:
-        if _key(finding) not in known:
-            yield (
-                f"  {title}: step {finding.step:,} {finding.severity} {finding.kind}"
-                f" {finding.subject}".rstrip()
-            )
+    lost, saved = sum(turn.steps_lost_live for turn in done.turns), done.steps_saved
+    over = f"{abs(saved):,} {'more' if saved < 0 else 'fewer'}" if saved else "as many"
+    live_words = f"decisions: {live} live, which went back over {lost:,} steps"
+    return f"{live_words}; {would} by this policy, over {over}"
 
 
 def _key(finding: Finding) -> tuple[Any, ...]:
-    return (
-        finding.attempt, finding.segment, finding.step, finding.kind, finding.subject,
-        finding.severity,
-    )  # fmt: skip
+    at = finding.attempt, finding.segment, finding.step
+    return *at, finding.kind, finding.subject, finding.severity
 
 
 def _table(turns: Sequence[Turn]) -> Table:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title, justify in (("step", "right"), ("segment", "left"), ("cause", "left")):
-        table.add_column(title, justify=justify)  # type: ignore[arg-type]
-    for title in ("the run did", "would have done"):
+    table.add_column("step", justify="right")
+    for title in ("segment", "cause", "the run did", "would have done"):
         table.add_column(title, overflow="fold")
     for turn in turns:
         data = turn.live.data if turn.live else {}
         cause = turn.would.cause if turn.would else str(data.get("cause", "?"))
         did = _done(data.get("actions", ()), turn.steps_lost_live, data.get("rollback"))
-        to = turn.would.rollback if turn.would else None
-        would = _done(
-            turn.would.actions if turn.would else (), turn.steps_lost, to and {"to": to.step}
-        )
+        actions, to = (turn.would.actions, turn.would.rollback) if turn.would else ((), None)
+        would = _done(actions, turn.steps_lost, to and {"to": to.step})
         table.add_row(f"{turn.step:,}", turn.segment, cause, did, would)
     return table
 
@@ -259,46 +237,29 @@ def _done(actions: Sequence[str], lost: int, rollback: Any) -> str:
     return ", ".join(f"rollback{back}" if a == "rollback" else a for a in actions)
 
 
-@dataclass(frozen=True)
-class _Limits:
-    """Other limits, as they stand in a file."""
+def _read_limits(path: Path, tables: tuple[str, ...]) -> Limits:
+    """The tables of these names in a TOML file."""
+    from longhaul.config.load import leaves
+    from longhaul.config.problems import lines_of_settings
+    from longhaul.config.recipe import Recipe
+    from longhaul.core.strict import DamagedFile, read_toml
 
-    values: Mapping[str, Any]
-    """Dotted path → value."""
-    origins: Mapping[str, str]
-    """Dotted path → `file:line`."""
-
-    @classmethod
-    def read(cls, path: Path, tables: tuple[str, ...]) -> _Limits:
-        """The tables of these names in a TOML file."""
-        from longhaul.config.load import leaves
-        from longhaul.config.problems import lines_of_settings
-        from longhaul.config.recipe import Recipe
-        from longhaul.core.errors import UsageError
-        from longhaul.core.strict import DamagedFile, read_toml
-
-        named = " or ".join(f"[{name}]" for name in tables)
-        remedy = f"name a TOML file with {named}, as they stand in a recipe"
-        try:
-            text, values = read_toml(path)
-        except OSError as error:
-            raise UsageError(f"{path}: cannot be read ({error.strerror})", remedy) from error
-        except DamagedFile as error:
-            raise UsageError(error.message, remedy) from error
-        if unknown := [name for name in values if name not in Recipe.model_fields]:
-            raise UsageError(f"{path}: {unknown[0]} is no table of a recipe", remedy)
-        given = {name: values[name] for name in tables if name in values}
-        if not given:
-            what = f"has no table {named}" if values else "is empty"
-            raise UsageError(f"{path}: {what}", remedy)
-        lines = {at: f"{path.name}:{line}" for at, line in lines_of_settings(text).items()}
-        entries = {"fallback": given.pop("fallback")} if "fallback" in given else {}
-        if scalar := [name for name, value in given.items() if not isinstance(value, dict)]:
-            raise UsageError(f"{path}: {scalar[0]} is no table", remedy)
-        return cls(dict(leaves(given)) | entries, lines)
-
-    def on(self, recipe: Recipe) -> Recipe:
-        """A recipe with these limits."""
-        from longhaul.config.load import with_overrides
-
-        return with_overrides(recipe, self.values, self.origins)
+    named = " or ".join(f"[{name}]" for name in tables)
+    remedy = f"name a TOML file with {named}, as they stand in a recipe"
+    try:
+        text, values = read_toml(path)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror})", remedy) from error
+    except DamagedFile as error:
+        raise UsageError(error.message, remedy) from error
+    if unknown := [name for name in values if name not in Recipe.model_fields]:
+        raise UsageError(f"{path}: {unknown[0]} is no table of a recipe", remedy)
+    given = {name: values[name] for name in tables if name in values}
+    if not given:
+        what = f"has no table {named}" if values else "is empty"
+        raise UsageError(f"{path}: {what}", remedy)
+    lines = {at: f"{path.name}:{line}" for at, line in lines_of_settings(text).items()}
+    entries = {"fallback": given.pop("fallback")} if "fallback" in given else {}
+    if scalar := [name for name, value in given.items() if not isinstance(value, dict)]:
+        raise UsageError(f"{path}: {scalar[0]} is no table", remedy)
+    return dict(leaves(given)) | entries, lines

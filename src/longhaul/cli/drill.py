@@ -3,10 +3,10 @@
 import json
 import re
 import signal
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -29,7 +29,7 @@ def drill(
         list[str] | None,
         typer.Option(
             metavar="NAME[:STRENGTH]@rankR:stepS",
-            help="what befalls it, such as kill@rank1:step20; may be repeated; a standard set "
+            help="a fault to inject, such as kill@rank1:step20; may be repeated; a standard set "
             "when absent",
         ),
     ] = None,
@@ -52,24 +52,30 @@ def drill(
         str, typer.Option(metavar="TIME", help="of a soak: mean time between faults")
     ] = "20s",
     seed: Annotated[int, typer.Option(help="of a soak")] = 0,
+    trust: Annotated[
+        bool,
+        typer.Option(
+            "--trust", envvar="LONGHAUL_TRUST", help="run the commands that the recipe names"
+        ),
+    ] = False,
     keep: Keep = None,
     as_json: Annotated[bool, typer.Option("--json", help="the verdict as JSON")] = False,
 ) -> None:
-    """Let faults befall a run of RECIPE, and compare its end with the same run left alone.
+    """Inject faults into a run of RECIPE, and compare its end with a run without them.
 
-    Real processes in a room of their own; `docs/drills.md` lists the faults. What must not change
-    a byte (dead processes, full disks) has to end in the same bytes; faults in numbers within 2 %
-    of the validation loss. In a soak, --fault takes names alone.
+    Real processes in a temporary folder; `docs/drills.md` lists the faults. What must not change a
+    byte (dead processes, full disks) has to end in the same bytes; faults in numbers within 2 % of
+    the validation loss. In a soak, --fault takes names alone.
     """
     from longhaul.run.drill.plan import Typed, drill_recipe
 
     typed = Typed(
         recipe, tuple(fault or ()), nproc, tuple(overrides or ()), data, small, steps,
         None if soak is None else seconds_in("--soak", soak), seconds_in("--mtbf", mtbf), seed,
+        trust,
     )  # fmt: skip
-    say = _to_stderr if as_json else _to_stdout
-    with drill_folder(keep) as room:
-        verdicts = drill_recipe(typed, room, say)
+    with drill_folder(keep) as folder:
+        verdicts = drill_recipe(typed, folder, partial(typer.echo, err=as_json))
     passed = all(verdict.passed for verdict in verdicts)
     if as_json:
         body = {"passed": passed, "runs": [verdict.as_data() for verdict in verdicts]}
@@ -81,43 +87,24 @@ def drill(
 
 @contextmanager
 def drill_folder(keep: Path | None) -> Iterator[Path]:
-    """The folder of a drill's runs; in the body, who is told to end ends what was started."""
-    with _leaving_nothing():
-        if keep is not None:
-            yield keep
-            return
-        with tempfile.TemporaryDirectory(prefix="longhaul-drill-") as room:
-            yield Path(room)
-
-
-def seconds_in(option: str, text: str) -> Seconds:
-    """`10m`, `20s`, `0.5h` or `45` in seconds.
-
-    Raises:
-        UsageError: it is none of these.
-    """
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smh]?)", text.strip())
-    seconds = float(match[1]) * _UNITS[match[2]] if match else 0.0
-    if seconds <= 0:
-        raise UsageError(f"{option} {text}: no time", "write it like 20s, 10m or 1h")
-    return seconds
-
-
-@contextmanager
-def _leaving_nothing() -> Iterator[None]:
-    """A drill that is told to end ends what it has started, as it does after Ctrl-C."""
+    """The folder of a drill's runs. A notice ends in the body what was started, as Ctrl-C does."""
     from longhaul.core.signals import handled
 
     def leave(number: int, frame: object) -> None:
         raise typer.Exit(ExitCode.INTERRUPTED)
 
     with handled(_NOTICES, leave):
-        yield
+        if keep is not None:
+            yield keep
+            return
+        with tempfile.TemporaryDirectory(prefix="longhaul-drill-") as temporary:
+            yield Path(temporary)
 
 
-def _to_stdout(line: str) -> None:
-    print(line, flush=True)
-
-
-def _to_stderr(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+def seconds_in(option: str, text: str) -> Seconds:
+    """`10m`, `20s`, `0.5h` or `45` in seconds; UsageError where it is none of these."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smh]?)", text.strip())
+    seconds = float(match[1]) * _UNITS[match[2]] if match else 0.0
+    if seconds <= 0:
+        raise UsageError(f"{option} {text}: no duration", "write it like 20s, 10m or 1h")
+    return seconds

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,22 +19,24 @@ from longhaul.cli.common import (
     RunsFolder,
     console,
 )
+from longhaul.core.records import finite_or_word
+from longhaul.core.signals import leaving_at_once
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from longhaul.core.errors import ExitCode
-    from longhaul.run.preflight.preflight_context import Check
+    from longhaul.run.preflight.context import Check
 
 
 def preflight_rank(
-    asked: Annotated[Path, typer.Argument(help="the cases")],
+    cases: Annotated[Path, typer.Argument(help="file of the cases")],
     result: Annotated[Path, typer.Argument(help="written by rank 0")],
 ) -> None:
     """Compare layouts with the other ranks."""
     from longhaul.run.preflight.layouts import compare
 
-    compare(asked, result)
+    compare(cases, result)
 
 
 _STYLES = {"ok": "green", "failed": "bold red", "skipped": "yellow"}
@@ -76,7 +77,6 @@ def preflight(
     The twin has every switch of the recipe and none of its size. It is trained, killed, resumed,
     read back, and dealt out over processes.
     """
-    from longhaul.core.signals import leaving_at_once
     from longhaul.run.preflight.preflight import Preflight, verdict
     from longhaul.run.preflight.preflight import preflight as check
 
@@ -94,7 +94,7 @@ def preflight(
         prepared=prepared_dir,
     )
     terminal = console()
-    with leaving_at_once():  # what was started is ended, and the room goes
+    with leaving_at_once():  # what was started is ended, and the folder goes
         made = check(typed, (lambda _: None) if as_json else lambda line: _show(terminal, line))
     code, sentence = verdict(made)
     if as_json:
@@ -109,39 +109,27 @@ def as_object(
 ) -> dict[str, Any]:
     """The report for programs."""
     lines = [asdict(check) | {"code": int(check.code)} for check in checks]
-    told = {"recipe": recipe, "exit_code": int(code), "verdict": sentence, "checks": lines}
-    return {name: _finite_or_word(value) for name, value in told.items()}
-
-
-def _finite_or_word(value: Any) -> Any:
-    """JSON has no words for numbers that are not finite."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {key: _finite_or_word(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite_or_word(item) for item in value]
-    return value
+    found = {"recipe": recipe, "exit_code": int(code), "verdict": sentence, "checks": lines}
+    return {name: finite_or_word(value) for name, value in found.items()}
 
 
 def _show(terminal: Any, check: Check) -> None:
     """One line of the report; on a terminal a long figure goes on below its own beginning."""
+    seconds = f"{check.seconds:.1f} s" if check.verdict != "skipped" else ""
     if not terminal.is_terminal:
-        took = "" if check.verdict == "skipped" else f"  ({check.seconds:.1f} s)"
+        took = seconds and f"  ({seconds})"
         print(f"{check.verdict:7}  {check.name:{_NAME_WIDTH}}  {check.figure}{took}", flush=True)
         return
     from rich.table import Table
     from rich.text import Text
 
-    line = Table.grid(padding=(0, 2))
+    line = Table.grid(padding=(0, 2), expand=True)
     line.add_column(width=7)
     line.add_column(width=_NAME_WIDTH)
     line.add_column(ratio=1, overflow="fold")
     line.add_column(width=7, justify="right")
-    seconds = f"{check.seconds:.1f} s" if check.verdict != "skipped" else ""
     verdict = Text(check.verdict, style=_STYLES[check.verdict])
     line.add_row(verdict, check.name, Text(check.figure), seconds)
-    line.expand = True
     terminal.print(line)
 
 

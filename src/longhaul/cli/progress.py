@@ -11,8 +11,8 @@ from longhaul.cli.common import console
 from longhaul.core.events import EventKind
 from longhaul.core.output import Stream, keep_dropped_in, print_out
 from longhaul.core.records import Event, StepRecord
-from longhaul.core.units import loss_in_words, short_count, short_seconds
-from longhaul.logbook.description import halved_in_words
+from longhaul.core.units import short_count, short_seconds
+from longhaul.logbook.description import event_line
 from longhaul.monitor.throughput import Throughput
 
 _PIPE_INTERVAL_S = 5.0
@@ -22,11 +22,7 @@ _SPARED = ("grad", "lr", "tokens/s", "loss")
 
 
 class TerminalView:
-    """Prints what a run says; implements `core.output.View`.
-
-    Args:
-        log: takes the same as plain lines.
-    """
+    """Prints what a run reports, to `log` too as plain lines; implements `core.output.View`."""
 
     def __init__(self, log: Path | None = None) -> None:
         self._console = console(cast(TextIO, Stream(sys.stdout)), soft_wrap=True)
@@ -45,16 +41,11 @@ class TerminalView:
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Rows of text under a title; figures to the right."""
-        widths = [
-            max(len(row[column]) for row in [columns, *rows]) for column in range(len(columns))
-        ]
+        width, *widths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
         lines = [title] if title else []
-        for row in [columns, *rows]:
-            cells = [
-                cell.ljust(width) if number == 0 else cell.rjust(width)
-                for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-            ]
-            lines.append("  " + "  ".join(cells).rstrip())
+        for first, *others in [columns, *rows]:
+            right = [cell.rjust(size) for cell, size in zip(others, widths, strict=True)]
+            lines.append("  " + "  ".join([first.ljust(width), *right]).rstrip())
         self.say("\n".join(lines))
 
     def begin(self, step: int, total_steps: int | None) -> None:
@@ -71,12 +62,7 @@ class TerminalView:
         if isinstance(record, StepRecord):
             self._show_step(record)
         elif record.kind == EventKind.EVALUATION:
-            self.say(
-                f"step {record.step:>6}  validation loss "
-                + loss_in_words(record.data["loss"], record.data["bits_per_byte"])
-                + _per_source(record.data.get("sources", {}))
-                + halved_in_words(record.data)
-            )
+            self.say(f"step {record.step:>6}  {event_line(record)}")
         elif record.kind == EventKind.CHECKPOINT_FAILED:
             self.say(f"WARNING: {record.data.get('message', 'a checkpoint was not saved')}")
 
@@ -129,9 +115,3 @@ def fitted(line: str, width: int) -> str:
         parts = [part for part in parts if spared not in part]
         line = _GAP.join(parts)
     return line
-
-
-def _per_source(sources: dict[str, float]) -> str:
-    if len(sources) < 2:
-        return ""
-    return " (" + ", ".join(f"{name} {float(loss):.4f}" for name, loss in sources.items()) + ")"

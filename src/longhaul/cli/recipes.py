@@ -25,14 +25,15 @@ def show(recipe: RecipeName, overrides: Overrides = None, data: DataPath = None)
     from longhaul.config.problems import origin_of
 
     resolved = load_recipe(recipe, overrides or (), data)
-    rows = [
-        (path, _shown(value), origin_of(path, resolved.origins) if given else "default")
+    rows = {
+        path: json.dumps(value, ensure_ascii=False)
         for path, value in leaves(resolved.recipe.model_dump(mode="json"))
-        for given in [_is_given(path, resolved.values)]
-    ]
-    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
-    for path, value, origin in rows:
-        print(f"{path:{widths[0]}}  {value:{min(widths[1], 40)}}  {origin}".rstrip())
+    }
+    given = dict(leaves(resolved.values))
+    width, value_width = max(map(len, rows)), min(max(map(len, rows.values())), 40)
+    for path, value in rows.items():
+        origin = origin_of(path, resolved.origins) if path in given else "default"
+        print(f"{path:{width}}  {value:{value_width}}  {origin}".rstrip())
     print()
     for line in _size_lines(resolved.recipe):
         print(line)
@@ -81,18 +82,3 @@ def _size_lines(recipe: Any) -> list[str]:
             f"training       {steps:,} steps, {short_count(tokens)} tokens, {flops:.3g} FLOPs"
         )
     return lines
-
-
-def _is_given(path: str, values: Any) -> bool:
-    for part in path.split("."):
-        if isinstance(values, dict) and part in values:
-            values = values[part]
-        elif isinstance(values, list | tuple) and part.isdigit() and int(part) < len(values):
-            values = values[int(part)]
-        else:
-            return False
-    return True
-
-
-def _shown(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)

@@ -6,26 +6,32 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from longhaul.cli.common import RUNS, RunName, RunsFolder, console, reads_a_run
+from longhaul.core.clocks import RealClock
+from longhaul.core.errors import LonghaulError, UsageError
+from longhaul.core.records import Event
+from longhaul.core.units import count, short_bytes, short_seconds
+from longhaul.logbook.description import arrow, readable_line, short_value
+from longhaul.logbook.folder import RunFolder, list_runs, open_run
+from longhaul.logbook.ledger import load_ledger
+from longhaul.logbook.reading import read_journal, read_last
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from rich.text import Text
     from rich.tree import Tree
 
-    from longhaul.logbook.folder import RunFolder
     from longhaul.logbook.segments import SegmentOpening
     from longhaul.logbook.summary import Branch, RunSummary
 
 _DATED_AFTER_S = 48 * 3600
-_MOST_SHOWN = 44
-"""Characters of a value in a difference; the files have the whole of it."""
 
 
 @reads_a_run
@@ -33,8 +39,6 @@ def runs(runs_dir: RunsFolder = RUNS) -> None:
     """List the runs: state, progress, losses, goodput."""
     from rich.table import Table
 
-    from longhaul.core.clocks import RealClock
-    from longhaul.logbook.folder import list_runs
     from longhaul.logbook.summary import summarize
 
     clock = RealClock()
@@ -63,10 +67,6 @@ def log(
     runs_dir: RunsFolder = RUNS,
 ) -> None:
     """Show the last steps, events and decisions of a run."""
-    from longhaul.logbook.description import readable_line
-    from longhaul.logbook.folder import open_run
-    from longhaul.logbook.reading import read_last
-
     folder = open_run(run, runs_dir)
     records = read_last(folder, last, steps=not events)
     if not records:
@@ -85,29 +85,23 @@ def diff(
     runs_dir: RunsFolder = RUNS,
 ) -> None:
     """Show what differs between two segments, and between the recipe and what is in force."""
-    from longhaul.core.errors import UsageError
-    from longhaul.logbook.folder import open_run
-    from longhaul.logbook.segments import (
-        by_opening,
-        find_segment,
-        read_segments,
-        segment_differences,
-    )
+    from longhaul.logbook import segments as of
 
     folder = open_run(run, runs_dir)
-    segments = by_opening(read_segments(folder))
+    segments = of.by_opening(of.read_segments(folder))
     if not segments:
-        raise UsageError(
-            f"run {folder.name}: has no segments yet", "it has one once training begins"
-        )
-    b = find_segment(folder, new) if new else segments[-1]
-    a = find_segment(folder, old) if old else segments[-2] if len(segments) > 1 else None
+        why = f"run {folder.name}: has no segments yet"
+        raise UsageError(why, "it has one once training begins")
+    b = of.find_segment(folder, new) if new else segments[-1]
+    a = of.find_segment(folder, old) if old else segments[-2] if len(segments) > 1 else None
     if a is None:
         typer.echo(f"run {folder.name} has one segment, {b.number}: none to compare it with")
     else:
         typer.echo(f"segment {a.number} → {b.number}   ({b.reason})")
-        for section, found in segment_differences(a, b).items():
-            _print_differences(section, found)
+        for section, found in of.segment_differences(a, b).items():
+            typer.echo(f"{section}: {'' if found else 'the same'}".rstrip())
+            for path, pair in found.items():
+                typer.echo(f"  {path}: {arrow(*pair)}")
     typer.echo("")
     _print_drift(folder, segments)
     _print_live(folder)
@@ -116,10 +110,7 @@ def diff(
 @reads_a_run
 def compact(run: RunName, runs_dir: RunsFolder = RUNS) -> None:
     """Copy closed journal files to Parquet, for fast questions; the JSON lines stay."""
-    from longhaul.core.clocks import RealClock
-    from longhaul.core.errors import LonghaulError
     from longhaul.logbook import queries
-    from longhaul.logbook.folder import open_run
 
     folder = open_run(run, runs_dir)
     try:
@@ -132,12 +123,12 @@ def compact(run: RunName, runs_dir: RunsFolder = RUNS) -> None:
 
 def _summary_row(summary: RunSummary, now: float) -> list[str]:
     total = f"/{summary.total_steps:,}" if summary.total_steps else ""
+    losses = summary.loss, summary.validation_loss
     return [
         summary.name,
         summary.state,
         f"{summary.step:,}{total}",
-        _loss(summary.loss),
-        _loss(summary.validation_loss),
+        *("–" if loss is None else f"{loss:.4f}" for loss in losses),
         str(summary.segments),
         "–" if summary.goodput != summary.goodput else f"{summary.goodput:.0%}",
         "–" if summary.seen is None else since(summary.seen, now),
@@ -146,25 +137,12 @@ def _summary_row(summary: RunSummary, now: float) -> list[str]:
 
 def since(then: float, now: float) -> str:
     """How long ago; what is older than two days gets its date."""
-    import time
-
-    from longhaul.core.units import short_seconds
-
     if now - then > _DATED_AFTER_S:
         return time.strftime("%Y-%m-%d", time.localtime(then))
     return f"{short_seconds(max(now - then, 0.0))} ago"
 
 
-def _print_differences(section: str, found: Mapping[str, tuple[Any, Any]]) -> None:
-    typer.echo(f"{section}: {'' if found else 'the same'}".rstrip())
-    for path, pair in found.items():
-        typer.echo(f"  {change_line(path, *pair)}")
-
-
 def _print_drift(folder: RunFolder, segments: Sequence[SegmentOpening]) -> None:
-    from longhaul.core.errors import LonghaulError
-    from longhaul.logbook.ledger import load_ledger
-    from longhaul.logbook.reading import read_last
     from longhaul.logbook.run_spec import read_run_spec
     from longhaul.logbook.segments import drift_from_recipe, scheduled
 
@@ -180,10 +158,10 @@ def _print_drift(folder: RunFolder, segments: Sequence[SegmentOpening]) -> None:
     same = "" if drifts else ": the same"
     typer.echo(f"recipe → now (segment {segments[-1].number}, step {step:,}){same}")
     for drift in drifts:
-        typer.echo(f"  {change_line(drift.path, drift.recipe, drift.now)}")
+        typer.echo(f"  {drift.path}: {arrow(drift.recipe, drift.now)}")
         typer.echo(f"    {drift.why}")
     for path, override in scheduled(ledger, step):
-        typer.echo(f"  {path} → {_shown(override.value)} from step {override.from_step:,}")
+        typer.echo(f"  {path} → {short_value(override.value)} from step {override.from_step:,}")
         typer.echo(f"    set by {override.who} at step {override.step:,}: {override.reason}")
     if damaged:
         typer.echo(f"  {damaged} damaged journal lines may have held decisions that are lost")
@@ -191,9 +169,6 @@ def _print_drift(folder: RunFolder, segments: Sequence[SegmentOpening]) -> None:
 
 def _print_live(folder: RunFolder) -> None:
     """What the optimizer itself held when it was last read back."""
-    from longhaul.core.records import Event
-    from longhaul.logbook.reading import read_journal
-
     records = read_journal(folder, steps=False)
     events = [record for record in records if isinstance(record, Event) and "live" in record.data]
     if not events:
@@ -202,27 +177,10 @@ def _print_live(folder: RunFolder) -> None:
     of_role: dict[str, list[str]] = {}
     for name, value in last.data["live"].items():
         role, _, setting = name.rpartition(".")
-        shown = f"{value:g}" if isinstance(value, int | float) else _shown(value)
-        of_role.setdefault(role or "all", []).append(f"{setting} {shown}")
+        of_role.setdefault(role or "all", []).append(f"{setting} {short_value(value)}")
     typer.echo(f"live optimizer, read back at step {last.step:,} in attempt {last.attempt}")
     for role, settings in of_role.items():
         typer.echo(f"  {role}: {', '.join(settings)}")
-
-
-def change_line(path: str, old: Any, new: Any) -> str:
-    """A setting before and after, shortened to fit a line."""
-    return f"{path}: {_shown(old)} → {_shown(new)}"
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return "none"
-    text = value if isinstance(value, str) and value else repr(value)
-    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 1]}…"
-
-
-def _loss(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4f}"
 
 
 @reads_a_run
@@ -230,11 +188,8 @@ def tree(run: RunName, runs_dir: RunsFolder = RUNS) -> None:
     """Show a run's segments: what each went on from, what changed, how it ended, what it cost."""
     from rich.tree import Tree
 
-    from longhaul.core.clocks import RealClock
-    from longhaul.logbook.folder import open_run
     from longhaul.logbook.lease import live_holder
     from longhaul.logbook.queries import connect
-    from longhaul.logbook.reading import read_journal
     from longhaul.logbook.summary import read_branches
 
     folder = open_run(run, runs_dir)
@@ -242,7 +197,9 @@ def tree(run: RunName, runs_dir: RunsFolder = RUNS) -> None:
     live = live_holder(folder, RealClock()) is not None
     with connect(folder) as connection:
         grown = read_branches(folder, connection, events, live=live)
-    root = Tree(f"run {folder.name}: {_total(grown)}")
+    lost = sum(branch.steps_lost for branch in grown)
+    total = count(len(grown), "segment") + (f", {lost:,} steps lost" if lost else "")
+    root = Tree(f"run {folder.name}: {total}")
     own: dict[str, Tree] = {}
     beside: dict[str, Tree] = {}
     for branch in grown:
@@ -262,26 +219,15 @@ def report(
     ] = None,
     runs_dir: RunsFolder = RUNS,
 ) -> None:
-    """Write a run's story as one page that opens anywhere, without a network."""
+    """Write a report of a run: one page that opens anywhere, without a network."""
     from longhaul.board.report import write_report
-    from longhaul.core.clocks import RealClock
-    from longhaul.core.units import short_bytes
-    from longhaul.logbook.folder import open_run
 
     path = write_report(open_run(run, runs_dir), RealClock(), out)
     typer.echo(f"{path} ({short_bytes(path.stat().st_size)})")
 
 
-def _total(grown: tuple[Branch, ...]) -> str:
-    count = f"{len(grown)} segment{'' if len(grown) == 1 else 's'}"
-    lost = sum(branch.steps_lost for branch in grown)
-    return f"{count}, {lost:,} steps lost" if lost else count
-
-
 def _label(branch: Branch) -> Text:
     from rich.text import Text
-
-    from longhaul.core.units import short_seconds
 
     opening, stretch = branch.opening, branch.stretch
     begin = f"after {opening.parent}" if opening.parent else "from nothing"
@@ -303,7 +249,7 @@ def _label(branch: Branch) -> Text:
     ]
     if branch.steps_lost:
         lines.append(f"lost: {branch.steps_lost:,} steps, {short_seconds(branch.seconds_lost)}")
-    lines += [change_line(path, *pair) for path, pair in opening.difference.items()]
+    lines += [f"{path}: {arrow(*pair)}" for path, pair in opening.difference.items()]
     return Text.assemble((branch.number, "bold"), "\n  ".join(lines))
 
 
@@ -321,10 +267,10 @@ def sample(
     runs_dir: RunsFolder = RUNS,
 ) -> None:
     """Let a run's model write."""
-    from longhaul.run.commands.trained import Wanted, open_trained
+    from longhaul.run.trained import open_trained
 
     model = open_trained(run, runs_dir, step)
-    for piece in model.write(Wanted(prompt, tokens, temperature, seed)):
+    for piece in model.write(prompt, tokens, temperature, seed):
         sys.stdout.write(piece)
         sys.stdout.flush()
     print()
@@ -333,6 +279,6 @@ def sample(
 @reads_a_run
 def evaluate(run: RunName, step: AtStep = None, runs_dir: RunsFolder = RUNS) -> None:
     """Measure a run's model on its whole validation split."""
-    from longhaul.run.commands.trained import open_trained
+    from longhaul.run.trained import open_trained
 
     print(open_trained(run, runs_dir, step).evaluated())

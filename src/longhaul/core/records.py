@@ -181,20 +181,21 @@ class RecordError(LonghaulError):
     """A line that is no record: damaged, or written by a newer longhaul."""
 
 
-def _finite_or_word(value: Any) -> Any:
+def finite_or_word(value: Any) -> Any:
+    """The same for JSON, which has no words for numbers that are not finite."""
     if isinstance(value, float) and not math.isfinite(value):
         return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
     if isinstance(value, Mapping):
-        return {key: _finite_or_word(item) for key, item in value.items()}
+        return {key: finite_or_word(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite_or_word(item) for item in value]
+        return [finite_or_word(item) for item in value]
     return value
 
 
 def to_line(record: Record) -> str:
     """One JSON object without a newline."""
     body = {"record": record.KIND} | asdict(record)
-    return json.dumps(_finite_or_word(body), ensure_ascii=False, separators=(",", ":"), default=str)
+    return json.dumps(finite_or_word(body), ensure_ascii=False, separators=(",", ":"), default=str)
 
 
 def from_line(line: str | bytes) -> Record:

@@ -30,7 +30,7 @@ def _what(record: Record) -> str:
         return f"* {_decision(record)} by {record.who}{reason}"
     if isinstance(record, Finding):
         return f"! {record.kind} ({record.severity}): {record.sentence}"
-    return f"- {_event(record)}"
+    return f"- {event_line(record)}"
 
 
 def _step(record: StepRecord) -> str:
@@ -69,12 +69,13 @@ def _decision(decision: Decision) -> str:
     return f"{decision.kind} {_pairs(data)}".rstrip()
 
 
-def _event(event: Event) -> str:
+def event_line(event: Event) -> str:
+    """An event without its time and place."""
     data = event.data
     if event.kind == EventKind.EVALUATION and "loss" in data:
         bits = data.get("bits_per_byte")
         shown = loss_in_words(float(data["loss"]), None if bits is None else float(bits))
-        return f"evaluation: {shown}{halved_in_words(data)}"
+        return f"validation loss {shown}{_per_source(data)}{_halved(data)}"
     if event.kind == EventKind.ATTEMPT_STARTED:
         resumed = data.get("resumed_from")
         of = "a snapshot in memory of step" if data.get("resumed_in") == "memory" else "checkpoint"
@@ -105,7 +106,14 @@ def _event(event: Event) -> str:
     return f"{event.kind} {_pairs(data)}".rstrip()
 
 
-def halved_in_words(evaluation: Mapping[str, Any]) -> str:
+def _per_source(evaluation: Mapping[str, Any]) -> str:
+    sources = evaluation.get("sources") or {}
+    if len(sources) < 2:
+        return ""
+    return " (" + ", ".join(f"{name} {float(loss):.4f}" for name, loss in sources.items()) + ")"
+
+
+def _halved(evaluation: Mapping[str, Any]) -> str:
     """Whether an evaluation ran out of memory on its way; empty if it did not."""
     more = evaluation.get("did_not_fit")
     if not more:
@@ -147,13 +155,14 @@ def event_in_words(event: Event) -> Telling | None:
 
 def arrow(old: Any, new: Any) -> str:
     """A value before and after, each shortened to fit a line."""
-    return f"{_value(old)} → {_value(new)}"
+    return f"{short_value(old)} → {short_value(new)}"
 
 
-def _value(value: Any) -> str:
+def short_value(value: Any) -> str:
+    """A setting's value, shortened to fit a line; the files have the whole of it."""
     if value is None:
         return "none"
-    text = f"{value:g}" if isinstance(value, float) else str(value)
+    text = f"{value:g}" if isinstance(value, float) else str(value) or "''"
     return text if len(text) <= 44 else f"{text[:43]}…"
 
 

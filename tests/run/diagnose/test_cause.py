@@ -70,14 +70,14 @@ def test_a_faulty_machine_is_accused_before_a_witness_only(worlds, tmp_path) -> 
     faulty = worlds.World(machine="scale")
     folder = worlds.train(tmp_path, "run", OPTIONS, worlds.Happening(faulty))
     with worlds.living_in(faulty):
-        assert diagnose(folder.path, 30, means=RemedyOptions(SOUND)).verdict.cause == "machine"
+        assert diagnose(folder.path, 30, options=RemedyOptions(SOUND)).verdict.cause == "machine"
         assert diagnose(folder.path, 30).verdict.cause != "machine"
 
 
 def test_a_fault_that_struck_once_is_seen_in_the_record(worlds, tmp_path) -> None:
     once = worlds.Happening(worlds.World(), AT, worlds.World(machine="scale"), only_once=True)
     folder = worlds.train(tmp_path, "run", OPTIONS, once)
-    found = diagnose(folder.path, AT + 1, means=RemedyOptions(SAME))
+    found = diagnose(folder.path, AT + 1, options=RemedyOptions(SAME))
     assert found.verdict.cause == "machine"
     assert f"step {AT + 1}" in found.verdict.sentence
     assert diagnose(folder.path, AT + 1).verdict.cause == "undetermined"
@@ -91,7 +91,7 @@ def test_a_kernel_that_only_the_fast_form_has_is_found(worlds, tmp_path, form, k
     wrong = worlds.World(kernel=kind)
     folder = worlds.train(tmp_path, "run", (*OPTIONS, form), worlds.Happening(wrong))
     with worlds.living_in(wrong):
-        found = diagnose(folder.path, 30, means=RemedyOptions(SAME))
+        found = diagnose(folder.path, 30, options=RemedyOptions(SAME))
     assert found.verdict.cause == "parallel or kernel bug"
 
 
@@ -100,8 +100,8 @@ def test_the_software_before_is_asked(worlds, tmp_path) -> None:
     changed = worlds.Happening(worlds.World(), AT, new)
     folder = worlds.train(tmp_path, "run", OPTIONS, changed)
     with worlds.living_in(new):
-        means = RemedyOptions(SAME, elsewhere(right_attention))
-        assert diagnose(folder.path, 30, means=means).verdict.cause == "software"
+        options = RemedyOptions(SAME, elsewhere(right_attention))
+        assert diagnose(folder.path, 30, options=options).verdict.cause == "software"
 
 
 def test_a_poisoned_batch_is_told_from_a_rate_that_is_too_high(worlds, tmp_path) -> None:
@@ -122,7 +122,7 @@ def test_a_healthy_run_is_reproduced_bit_by_bit_and_accuses_nobody(worlds, tmp_p
     options = (*OPTIONS, "model.dropout=0.2")
     folder = worlds.train(tmp_path, "run", options, worlds.Happening())
     generator = torch.get_rng_state()
-    found = diagnose(folder.path, 33, means=RemedyOptions(save=tmp_path / "kept"))
+    found = diagnose(folder.path, 33, options=RemedyOptions(save=tmp_path / "kept"))
     assert found.verdict.cause == "undetermined"
     assert found.symptom.kind == "none"
     assert found.began == 16

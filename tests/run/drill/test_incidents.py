@@ -106,14 +106,14 @@ def test_a_slow_rank_is_only_noticed_by_a_verdict_on_it() -> None:
     named = replace(named, data={**named.data, "kind": "straggler"})
     (found,) = incidents([slow], [*FOUR_STEPS, other, named, step(5, 8.0)])
     assert (found.detect_s, found.named) == (2.5, (1,))
-    assert found.story == "21 % slower; told, and trained on with it"
+    assert found.story == "21 % slower; reported, and trained on with it"
     ended = event("attempt-ended", 9.0, cause="killed", reason="rank 0: killed")
     assert incidents([slow], [*FOUR_STEPS, ended])[0].detect_s is None
 
 
 def test_what_must_be_noticed_and_was_not_is_told() -> None:
     (found,) = incidents([done("kill@rank1:step5", 4.5)], FOUR_STEPS)
-    assert (found.detect_s, found.story) == (None, "the journal does not tell of it")
+    assert (found.detect_s, found.story) == (None, "the journal does not report it")
 
 
 def test_a_corrupt_rank_costs_what_was_made_since_the_last_sound_state() -> None:

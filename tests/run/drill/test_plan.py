@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+from longhaul.run.train.trust import refuse_untrusted
 
 from longhaul.config.load import load_recipe
 from longhaul.core.errors import UsageError
@@ -33,6 +34,20 @@ def test_a_run_may_be_shorter_than_its_recipes_warm_up(tmp_path: Path) -> None:
     assert "ends after step 30" in said
 
 
+def test_commands_that_a_recipe_names_need_the_same_trust_as_to_train_it(tmp_path: Path) -> None:
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text('extends = "drill"\n[supervise]\nreplace_command = "order --node"\n')
+    said = refused(tmp_path, str(recipe))
+    assert 'supervise.replace_command = "order --node"' in said
+    assert "--trust" in said
+    with pytest.raises(UsageError, match="you trust it"):
+        set_up_run(str(recipe), tmp_path / "runs", "one")
+    folder = set_up_run(str(recipe), tmp_path / "runs", "one", trust=True)
+    # The drill's processes start the run by its folder, and nobody types --trust there.
+    refuse_untrusted(folder, read_run_spec(folder), str(folder.path), (), False, print)
+    set_up_run(str(recipe), tmp_path / "runs", "two")  # its recipe is trusted by now
+
+
 def test_the_runs_of_another_drill_are_left_alone(tmp_path: Path) -> None:
     set_up_run("drill", tmp_path, "undisturbed")
     with pytest.raises(UsageError, match="a run of another drill"):
@@ -46,7 +61,7 @@ def test_a_soak_takes_names_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("processes", [1, 2, 4])
-def test_the_standard_set_befalls_any_recipe(processes: int) -> None:
+def test_the_standard_set_is_possible_in_any_recipe(processes: int) -> None:
     for more in ((), ("checkpoint.remote='/nowhere'",)):
         sets = ("train={steps=21}", f"machine.processes={processes}", *more)
         recipe = load_recipe("drill", sets).recipe

@@ -10,10 +10,16 @@ import torch
 from longhaul.core.clocks import RealClock
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.run.drill.fault import parse_fault
-from longhaul.run.drill.injection import out_of_memory
-from longhaul.run.drill.laid import Done, lay, note_done, read_done
-from longhaul.run.drill.rank_faults import RankFaults
-from longhaul.run.drill.surroundings import NO_ROUTE, kernel_messages, refuse_if_gone
+from longhaul.run.drill.injection import RankFaults, out_of_memory
+from longhaul.run.drill.laid import (
+    NO_ROUTE,
+    Done,
+    kernel_messages,
+    lay,
+    note_done,
+    read_done,
+    refuse_if_gone,
+)
 from longhaul.supervise.causes import Death, classify, load_signatures
 
 TRAINER = SimpleNamespace()

@@ -9,21 +9,21 @@ from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.journal import Journal
 from longhaul.run.drill.fault import parse_fault
 from longhaul.run.drill.laid import Done, lay, note_done, read_laid
-from longhaul.run.drill.soak import Soak, Stroke, kinds_for, strokes
+from longhaul.run.drill.soak import Injection, Soak, injections, kinds_for
 
 
-def test_the_same_seed_gives_the_same_strokes() -> None:
-    def drawn(seed: int) -> list[Stroke]:
-        return list(islice(strokes(seed, 20.0, kinds_for(True), 4), 200))
+def test_the_same_seed_gives_the_same_injections() -> None:
+    def drawn(seed: int) -> list[Injection]:
+        return list(islice(injections(seed, 20.0, kinds_for(True), 4), 200))
 
     assert drawn(7) == drawn(7)
     assert drawn(7) != drawn(8)
-    names = {stroke.faults[0].kind for stroke in drawn(7)}
+    names = {injection.faults[0].kind for injection in drawn(7)}
     assert names == set(kinds_for(True))
-    mean = sum(stroke.pause_s for stroke in drawn(7)) / 200
+    mean = sum(injection.pause_s for injection in drawn(7)) / 200
     assert 14 < mean < 27  # within three standard errors of 20
-    for stroke in drawn(7):
-        for fault in stroke.faults:
+    for injection in drawn(7):
+        for fault in injection.faults:
             assert parse_fault(str(fault)) == fault
             assert fault.rank in range(4)
 
@@ -34,9 +34,9 @@ def test_only_faults_that_may_not_change_a_byte_are_drawn_by_themselves() -> Non
 
 
 def test_a_wrong_byte_is_followed_by_a_restart_that_reads_it() -> None:
-    (stroke,) = islice(strokes(0, 1.0, ["bitflip-file"], 2), 1)
-    assert [fault.kind for fault in stroke.faults] == ["bitflip-file", "kill"]
-    assert {fault.rank for fault in stroke.faults} == {0}
+    (injection,) = islice(injections(0, 1.0, ["bitflip-file"], 2), 1)
+    assert [fault.kind for fault in injection.faults] == ["bitflip-file", "kill"]
+    assert {fault.rank for fault in injection.faults} == {0}
 
 
 class Played:
@@ -47,7 +47,7 @@ class Played:
     ) -> None:
         self.folder: RunFolder = create_run(path / "run", FakeClock())
         lay(self.folder)
-        ahead = (Stroke(pause, (parse_fault("kill@rank1:step0"),)) for pause in (*pauses, 1e9))
+        ahead = (Injection(pause, (parse_fault("kill@rank1:step0"),)) for pause in (*pauses, 1e9))
         self.clock = FakeClock()
         self.soak = Soak(self.folder, ahead, self.clock, lasting_s, steps)
 

@@ -3,15 +3,14 @@ from pathlib import Path
 
 import pytest
 
-import longhaul.run.drill.verdict
+import longhaul.run.drill.drilled_run
 from longhaul.core.clocks import FakeClock
 from longhaul.core.records import Event
 from longhaul.logbook.folder import create_run
 from longhaul.logbook.journal import Journal
-from longhaul.run.drill.drilled_run import DrilledRun
+from longhaul.run.drill.drilled_run import DrilledRun, Verdict, judge_run
 from longhaul.run.drill.fault import parse_fault
 from longhaul.run.drill.laid import Done, note_done
-from longhaul.run.drill.verdict import Verdict, judge_run
 from longhaul.store.run_differences import Differences
 
 SAME = Differences([], [], 90, 60)
@@ -44,7 +43,7 @@ class Runs:
         for number, kind in enumerate(("attempt-started", "checkpoint")):
             journal.append(Event(kind=kind, attempt=2, step=back_to, time=5.0 + number))
         journal.close()
-        self._patch.setattr(longhaul.run.drill.verdict, "differences", lambda *_, **__: ends)
+        self._patch.setattr(longhaul.run.drill.drilled_run, "differences", lambda *_, **__: ends)
         return judge_run(run, self.run("alone", 2.0), [parse_fault(f) for f in faults])
 
 
@@ -67,7 +66,7 @@ def test_a_file_that_nobody_read_again_is_no_complaint(runs: Runs) -> None:
 
 def test_dead_processes_may_not_change_a_byte(runs: Runs) -> None:
     verdict = runs.judged(runs.run("drilled", 2.0), "kill@rank0:step5", ends=OTHER)
-    assert only(verdict).endswith("left alone: __0_0 model.head.weight, step 17")
+    assert only(verdict).endswith("its baseline: __0_0 model.head.weight, step 17")
     assert "DIFFER" in "\n".join(verdict.lines())
 
 
@@ -110,11 +109,11 @@ def test_wrong_numbers_that_were_undone_may_not_change_a_byte(runs: Runs) -> Non
     assert any("ended in other bytes" in complaint for complaint in verdict.complaints)
 
 
-def test_a_rank_that_is_accused_though_nothing_befell_it_is_a_complaint(runs: Runs) -> None:
+def test_a_rank_that_is_accused_though_no_fault_acted_on_it_is_a_complaint(runs: Runs) -> None:
     run = runs.run("drilled", 2.0)
     journal = Journal(run.folder, 1)
     slow = {"kind": "straggler", "ranks": [1], "reason": "rank 1 computes slower"}
     journal.append(Event(kind="machine-verdict", attempt=1, time=4.6, data=slow))
     journal.close()
     verdict = runs.judged(run, "slow:1.5@rank0:step5-50")
-    assert only(verdict) == "rank 1 was named, and nothing befell it: rank 1 computes slower"
+    assert only(verdict) == "rank 1 was named, and no fault acted on it: rank 1 computes slower"

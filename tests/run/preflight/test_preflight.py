@@ -12,10 +12,7 @@ import pytest
 from longhaul.config.load import load_recipe
 from longhaul.core.errors import DataError, ExitCode, NeedsPerson, RecipeError, UsageError
 from longhaul.parallel.layout import layout_for
-from longhaul.run.preflight.data import check_data
-from longhaul.run.preflight.layouts import cases_of
-from longhaul.run.preflight.preflight import STAGES, Preflight, Stage, preflight, verdict
-from longhaul.run.preflight.preflight_context import (
+from longhaul.run.preflight.context import (
     Check,
     PreflightContext,
     failed,
@@ -23,6 +20,9 @@ from longhaul.run.preflight.preflight_context import (
     skipped,
     small_world,
 )
+from longhaul.run.preflight.data import check_data
+from longhaul.run.preflight.layouts import cases_of
+from longhaul.run.preflight.preflight import STAGES, Preflight, Stage, preflight, verdict
 from longhaul.run.preflight.storage import check_disk, check_remote, checkpoints_kept
 
 MakeGround = Callable[..., PreflightContext]
@@ -38,7 +38,7 @@ def make_ground(tmp_path: Path) -> MakeGround:
         room.mkdir(exist_ok=True)
         values: dict[str, Any] = {
             "name": name, "recipe": recipe, "options": options,
-            "runs": tmp_path / "runs", "prepared": tmp_path / "prepared", "room": room,
+            "runs": tmp_path / "runs", "prepared": tmp_path / "prepared", "folder": room,
             "world": 1, "processes": small_world(recipe, None),
         }  # fmt: skip
         return PreflightContext(**values | more)
@@ -140,8 +140,8 @@ def test_the_room_is_gone_afterwards_unless_it_is_kept(tmp_path: Path) -> None:
     rooms = []
 
     def look(context: PreflightContext) -> Iterator[Check]:
-        rooms.append(context.room)
-        (context.room / "something").write_text("left")
+        rooms.append(context.folder)
+        (context.folder / "something").write_text("left")
         yield judged("look", "")
 
     run(tmp_path, Stage("look", look, 1))
@@ -215,7 +215,7 @@ def test_the_twin_touches_nothing_beyond_the_room(make_ground: MakeGround) -> No
     assert twin.supervise.node_ledger is None
     assert twin.supervise.replace_command is None
     assert (twin.checkpoint.keep_last, twin.supervise.deadline_s) == (3, 40.0)
-    assert all(Path(source.path).is_relative_to(context.room) for source in twin.data.sources)
+    assert all(Path(source.path).is_relative_to(context.folder) for source in twin.data.sources)
 
 
 def test_the_twin_keeps_the_switches_that_are_asked_for(make_ground: MakeGround) -> None:

@@ -18,8 +18,8 @@ from longhaul.logbook.ledger import load_ledger
 from longhaul.logbook.reading import read_journal
 from longhaul.logbook.run_spec import read_run_spec
 from longhaul.logbook.segments import read_segments
-from longhaul.run.commands.data_at import documents_at
 from longhaul.run.diagnose import saved_batch
+from longhaul.run.diagnose.saved_batch import documents_at
 from longhaul.train.rollback import Recovery
 from longhaul.train.trainer import Trainer
 from small_runs import FEW_HELD_OUT

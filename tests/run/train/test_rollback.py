@@ -21,7 +21,6 @@ from longhaul.logbook.reading import read_journal
 from longhaul.logbook.requests import new_request, pending, submit
 from longhaul.logbook.run_history import read_run_history
 from longhaul.logbook.segments import read_segments
-from longhaul.run.commands.trained import open_trained
 from longhaul.run.train import request_handler
 from longhaul.run.train.control_requests import (
     request_fork,
@@ -30,6 +29,7 @@ from longhaul.run.train.control_requests import (
     request_set,
 )
 from longhaul.run.train.launch import Start, start
+from longhaul.run.trained import open_trained
 from longhaul.store.catalogue import catalogue
 from longhaul.train.rollback import Recovery
 from longhaul.train.trainer import Trainer

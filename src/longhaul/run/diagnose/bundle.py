@@ -1,7 +1,7 @@
 """One captured (state, batches, generators): all that it takes to compute some steps again."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,8 @@ from longhaul.store.manifest import RefusedCheckpoint, read_json, table
 
 _FORMAT = 1
 _KEYS = {"format_version", "vocab_size", "end_of_text", "settings", "steps", "facts"}
-_STEP_KEYS = {
-    "step", "draw", "next_draw", "settings", "learning_rate", "micro_sequences", "window",
-    "read_gauges",
-}  # fmt: skip
+_AS_THEY_ARE = ("step", "learning_rate", "micro_sequences", "window", "read_gauges")
+_STEP_KEYS = {*_AS_THEY_ARE, "draw", "next_draw", "settings"}
 
 
 @dataclass(frozen=True)
@@ -50,14 +48,7 @@ class StepInput:
 def given_to(
     record: StepRecord, settings: Recipe, batch: Batch, resets: tuple[Reset, ...]
 ) -> StepInput:
-    """What a step was given that left this record.
-
-    Args:
-        record: of the step.
-        settings: in force then.
-        batch: that it read.
-        resets: of the ledger then.
-    """
+    """What a step was given that left this record; settings, batch and resets are those of then."""
     return StepInput(
         step=record.step,
         settings=settings,
@@ -89,24 +80,28 @@ class Bundle:
 
 
 def save_bundle(folder: Path, bundle: Bundle) -> None:
-    """Write `bundle` to a new folder.
-
-    Raises:
-        OSError: the folder exists, or the medium refused.
-    """
+    """Write `bundle` to a new folder; OSError if it exists, or the medium refuses."""
     folder.mkdir(parents=True)
     write_tensor_file(folder / "state.safetensors", bundle.state.tensors)
-    write_tensor_file(folder / "batches.safetensors", _batches(bundle.inputs))
+    batches: dict[str, Tensor] = {}
     settings: list[Recipe] = []
     for given in bundle.inputs:
+        batches[f"{given.step}.tokens"] = given.batch.tokens_BT.contiguous()
+        batches[f"{given.step}.targets"] = given.batch.targets_BT.contiguous()
         if given.settings not in settings:
             settings.append(given.settings)
+    write_tensor_file(folder / "batches.safetensors", batches)
     body = {
         "format_version": _FORMAT,
         "vocab_size": bundle.vocab_size,
         "end_of_text": bundle.end_of_text,
         "settings": [recipe.model_dump(mode="json") for recipe in settings],
-        "steps": [_facts(given, settings.index(given.settings)) for given in bundle.inputs],
+        "steps": [
+            {name: getattr(given, name) for name in _AS_THEY_ARE}
+            | {"draw": given.batch.draw, "next_draw": given.batch.next_draw}
+            | {"settings": settings.index(given.settings)}
+            for given in bundle.inputs
+        ],
         "facts": bundle.state.facts,
     }
     write_json(folder / "bundle.json", body)
@@ -145,32 +140,6 @@ def copied(state: TrainingState) -> TrainingState:
     return TrainingState(tensors, state.facts)
 
 
-def with_rate(given: StepInput, factor: float) -> StepInput:
-    """The same step at another learning rate."""
-    return replace(given, learning_rate=given.learning_rate * factor)
-
-
-def _batches(inputs: Sequence[StepInput]) -> dict[str, Tensor]:
-    found = {}
-    for given in inputs:
-        found[f"{given.step}.tokens"] = given.batch.tokens_BT.contiguous()
-        found[f"{given.step}.targets"] = given.batch.targets_BT.contiguous()
-    return found
-
-
-def _facts(given: StepInput, settings: int) -> Mapping[str, Any]:
-    return {
-        "step": given.step,
-        "draw": given.batch.draw,
-        "next_draw": given.batch.next_draw,
-        "settings": settings,
-        "learning_rate": given.learning_rate,
-        "micro_sequences": given.micro_sequences,
-        "window": given.window,
-        "read_gauges": given.read_gauges,
-    }
-
-
 def _input(
     facts: Mapping[str, Any], settings: Sequence[Recipe], batches: Mapping[str, Tensor]
 ) -> StepInput:
@@ -179,11 +148,7 @@ def _input(
     if tokens_BT.dtype != torch.int64 or tokens_BT.shape != targets_BT.shape:
         raise ValueError(f"the batch of step {step} is none")
     return StepInput(
-        step=step,
         settings=settings[facts["settings"]],
         batch=Batch(tokens_BT, targets_BT, targets_BT.numel(), facts["draw"], facts["next_draw"]),
-        learning_rate=facts["learning_rate"],
-        micro_sequences=facts["micro_sequences"],
-        window=facts["window"],
-        read_gauges=facts["read_gauges"],
+        **{name: facts[name] for name in _AS_THEY_ARE},
     )

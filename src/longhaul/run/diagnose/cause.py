@@ -1,45 +1,34 @@
 """Cause before cure for a step of a run that was (`longhaul diagnose`): replays of its records."""
 
-from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from longhaul.config.load import with_overrides
 from longhaul.core.machine import differences, fingerprint
-from longhaul.diagnose.cause import (
-    Ladder,
-    Verdict,
-    first_difference,
-    reproduced,
-)
+from longhaul.diagnose.cause import Ladder, Verdict, first_difference, reproduced
 from longhaul.diagnose.signs import Series, Symptom, symptom_of
 from longhaul.logbook.folder import open_run
 from longhaul.logbook.run_log import NUMBERS_COME_FROM
 from longhaul.parallel.device import own_device, torch_facts
-from longhaul.run.diagnose.bundle import Bundle, save_bundle, with_rate
+from longhaul.run.diagnose.bundle import Bundle, StepInput, save_bundle
 from longhaul.run.diagnose.recorded import Recorded
 from longhaul.run.diagnose.replays import replay_each, settled
 from longhaul.run.diagnose.rerun import Elsewhere, on_device
-from longhaul.run.diagnose.search import (
-    CauseSearch,
-    Experiment,
-    has_dropout,
-    rounding_of,
-    skip,
-)
+from longhaul.run.diagnose.search import CauseSearch, Experiment, has_dropout, rounding_of, skip
 
 LEAD_STEPS = 16
-"""Steps before the first sign that the rungs with other data and lower rates set out from."""
+"""Steps before the first sign that other data and lower rates set out from."""
 RATES = (0.5, 0.125)
 """Factors on the learning rate: a rate that is ten times too high is too high at half too."""
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class RemedyOptions:
-    """Where else a step may be computed; what is None is skipped, and said to be."""
+    """Where else a step may be computed; what is None is skipped, and reported as such."""
 
     witness: Elsewhere | str | None = None
     """Another device, or its name on this host. When None, a second GPU is taken if there is one.
@@ -60,7 +49,7 @@ class Diagnosed:
     ladder: Ladder
     began: int
     """Step of the state that the replays set out from."""
-    changed: tuple[str, ...] = field(default=())
+    changed: tuple[str, ...] = ()
     """What of software and machine differs from when the step was made."""
 
 
@@ -70,39 +59,39 @@ def diagnose(
     runs: Path = Path("runs"),
     *,
     attempt: int | None = None,
-    means: RemedyOptions = RemedyOptions(),
-    symptom: Symptom | None = None,
-    say: Say = lambda line: None,
+    options: RemedyOptions = RemedyOptions(),
+    report: Report = lambda line: None,
 ) -> Diagnosed:
     """Find what made `step` go wrong, by computing it again with one thing changed at a time.
 
     Args:
         run: name or folder.
         step: updates made once the step was done.
-        runs: folder that holds the runs.
+        runs: folder of the runs.
         attempt: of a step made more than once; the last when None.
-        means: where else it may be computed.
-        symptom: what is wrong; seen in the records and findings of the step when None.
-        say: told what is being done.
+        options: where else it may be computed.
+        report: takes what is being done, for a person.
 
     Raises:
         UsageError: no such step, or nothing to set out from.
     """
     recorded = Recorded(open_run(run, runs), step, attempt)
     try:
-        settings = recorded.settings_at(step)
+        settings, opening = recorded.settings_at(step), recorded.segment
         device = own_device(settings.machine.device)
-        opening = recorded.segment
         before = opening.fingerprint if opening else {}
         with settled(settings, before.get("torch", {}).get("threads"), device):
             changed = _changed(before, fingerprint(torch_facts(device)))
-            return _RecordedSearch(recorded, device, means, symptom, changed, say).diagnosed()
+            search = _RecordedSearch(recorded, device, options, not changed, report)
+            verdict = search.find()
+            assert search.ladder is not None
+            return Diagnosed(search.symptom, verdict, search.ladder, search.began, changed)
     finally:
         recorded.close()
 
 
 def symptom_in(recorded: Recorded) -> Symptom:
-    """What stands out at the step, by its finding if the judgement has one, else by its record."""
+    """What stands out at the step, by its finding if it has one, else by its record."""
     seen = symptom_of(recorded.figures(), recorded.step)
     for finding in recorded.findings:
         if finding.kind == seen.kind:
@@ -111,7 +100,7 @@ def symptom_in(recorded: Recorded) -> Symptom:
 
 
 class _RecordedSearch(CauseSearch):
-    """Steps made again as the journal tells them."""
+    """Steps made again as they are in the journal."""
 
     shifts = (1, -1, 4, -4, 8, 16)
     choices = 4
@@ -120,41 +109,35 @@ class _RecordedSearch(CauseSearch):
         self,
         recorded: Recorded,
         device: torch.device,
-        means: RemedyOptions,
-        symptom: Symptom | None,
-        changed: tuple[str, ...],
-        say: Say,
+        options: RemedyOptions,
+        same_software: bool,
+        report: Report,
     ) -> None:
         self._recorded = recorded
         self._device = device
-        self._means = means
-        self._changed = changed
-        self._say = say
-        symptom = symptom or symptom_in(recorded)
-        super().__init__(symptom, max(0, symptom.first_step - 1 - means.lead_steps))
-
-    def diagnosed(self) -> Diagnosed:
-        """Find the cause."""
-        verdict = self.find()
-        assert self.ladder is not None
-        return Diagnosed(self.symptom, verdict, self.ladder, self._began, self._changed)
+        self._options = options
+        self._same_software = same_software
+        self._report = report
+        symptom = symptom_in(recorded)
+        set_out = max(0, symptom.first_step - 1 - options.lead_steps)
+        super().__init__(symptom, set_out, recorded.records)
 
     def _as_trained(self) -> Ladder:
         """Twice over; a third time if the noise points to a step whose state is wanted."""
         recorded = self._recorded
-        self.replayer, self._began = recorded.replayer(self.set_out, self._device)
-        began = self._began
+        self.replayer, self.began = recorded.replayer(self.set_out, self._device)
+        began = self.began
         self.set_out = max(self.set_out, began)
         start = self.replayer.bundle(())
         steps = f"steps {began + 1} to {recorded.step}"
-        self._say(f"replaying {steps} from the state of step {began}, twice")
+        self._report(f"replaying {steps} from the state of step {began}, twice")
         first = self._from_start(self._frame_steps(None))
         ladder = Ladder(
             recorded=recorded.figures(began),
             replays=(first,),
             as_trained=tuple(f for f in first if f.step > self.set_out),
             rounding=rounding_of(recorded.settings_at(recorded.step)),
-            same_software=not self._changed,
+            same_software=self._same_software,
         )
         for _ in range(2):
             wanted = self._frame_steps(first_difference(ladder)) - self.frames.keys()
@@ -163,9 +146,9 @@ class _RecordedSearch(CauseSearch):
             self.replayer.replay(start)
             ladder = replace(ladder, replays=(*ladder.replays, self._from_start(wanted)))
         captured = self.captured()
-        if self._means.save is not None:
+        if self._options.save is not None:
             for bundle in captured:
-                save_bundle(self._means.save / f"step-{bundle.step}", bundle)
+                save_bundle(self._options.save / f"step-{bundle.step}", bundle)
         here, here_again = (tuple(map(self.replayer.replay, captured)) for _ in range(2))
         return replace(ladder, here=here, here_again=here_again)
 
@@ -183,68 +166,60 @@ class _RecordedSearch(CauseSearch):
         # With the step and the one after it, where a wrong update shows.
         return self.replayer.bundle(tuple(self._recorded.inputs(step - 1, step + 1)))
 
-    def _stretch(self) -> tuple[int, int, int]:
-        recorded, begin = self._recorded, self.set_out
-        return recorded.first_draw(begin), recorded.blocks(begin), recorded.step - begin
-
-    def _varied(self, shift: int = 0, factor: float = 1.0) -> Series:
-        inputs = self._recorded.inputs(self.set_out, self._recorded.step, shift)
-        return self.replayer.replay(
-            self.frames[self.set_out + 1], (with_rate(item, factor) for item in inputs)
-        )
+    def _inputs(self, first: int, last: int, shift: int = 0) -> Iterator[StepInput]:
+        return self._recorded.inputs(first - 1, last, shift)
 
     def other_data(self, ladder: Ladder) -> Ladder:
-        self._say(f"other batches from step {self.set_out + 1} on")
+        self._report(f"other batches from step {self.set_out + 1} on")
         return super().other_data(ladder)
 
     def _frame_steps(self, differs: int | None) -> set[int]:
         """Steps whose state is captured."""
         named = {self.set_out + 1, self.symptom.first_step, self._recorded.step}
         # A wrong update shows in the figures of the step after it.
-        return named if differs is None else named | {max(self._began + 1, differs - 1), differs}
+        return named if differs is None else named | {max(self.began + 1, differs - 1), differs}
 
     def _from_start(self, wanted: Set[int]) -> Series:
-        return self._made(self._recorded.inputs(self._began, self._recorded.step), wanted)
+        return self._made(self._recorded.inputs(self.began, self._recorded.step), wanted)
 
     def _witness(self, ladder: Ladder) -> Ladder:
         frames = self.captured()
-        witness = self._means.witness or _second_gpu(self._device)
+        witness = self._options.witness or _second_gpu(self._device)
         if witness is None:
             return skip(ladder, "witness", "there is no other device (--witness names one)")
         if isinstance(witness, str):
             another_kind = torch.device(witness).type != self._device.type
-            if another_kind and _have_dropout(frames):
+            if another_kind and self._has_dropout():
                 return skip(ladder, "witness", f"{witness} draws dropout differently")
             witness = on_device(witness)
-        self._say("another device")
+        self._report("another device")
         first, again = witness(frames)
         return replace(ladder, witness=first, witness_again=again)
 
     def _plain(self, ladder: Ladder) -> Ladder:
-        self._say("eager float32, unsharded")
+        self._report("eager float32, unsharded")
         frames, beside = self.captured(), ladder.here
-        if _have_dropout(frames):
+        if self._has_dropout():
             frames = tuple(map(_without_dropout, frames))
             beside = replay_each(frames, self._device)
         plain = replay_each(frames, self._device, "plain")
         return replace(ladder, beside_plain=beside, plain=plain)
 
+    def _has_dropout(self) -> bool:
+        return any(has_dropout(bundle.inputs[0].settings) for bundle in self.frames.values())
+
     def _previous(self, ladder: Ladder) -> Ladder:
-        if self._means.previous is None:
+        if self._options.previous is None:
             return skip(ladder, "software", "no other environment was named (--python)")
-        self._say("the software before")
-        first, _ = self._means.previous(self.captured())
+        self._report("the software before")
+        first, _ = self._options.previous(self.captured())
         return replace(ladder, previous=first)
 
     def _lower_rates(self, ladder: Ladder) -> Ladder:
         for factor in RATES:
-            self._say(f"{factor:g} of the learning rate from step {self.set_out + 1} on")
+            self._report(f"{factor:g} of the learning rate from step {self.set_out + 1} on")
             ladder = self._at_rate(ladder, factor)
         return ladder
-
-
-def _have_dropout(frames: tuple[Bundle, ...]) -> bool:
-    return any(has_dropout(bundle.inputs[0].settings) for bundle in frames)
 
 
 def _without_dropout(bundle: Bundle) -> Bundle:

@@ -1,7 +1,7 @@
-"""Cause before cure in a live run: the ladder of replays, climbed with the trainer itself.
+"""Cause before cure in a live run: the search for a cause, with the step that the trainer lends.
 
-The trainer lends its live step, so that the device holds no second model and no second optimizer;
-the states that are set out from lie on the host. Of many ranks all lend theirs, and climb together.
+So the device holds no second model and no second optimizer; the states that are set out from lie on
+the host. All ranks lend theirs, and search together.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ _LEAST_LEAD_STEPS = 6
 
 @dataclass(frozen=True, slots=True)
 class FindCause(Order):
-    """Climb with rank 0."""
+    """Search with rank 0."""
 
     question: Question
 
@@ -38,11 +38,8 @@ def question_of(
 ) -> Question:
     """What is to be looked into, and from which state.
 
-    Args:
-        plan: as drafted.
-        line: records of the last steps that the run stands on, in order.
-        states: that can be gone back to, by rising step.
-        segment: that the trainer is in. Before it other settings were in force.
+    `line` has the records of the last steps that the run stands on, in order; `states` can be gone
+    back to, by rising step; before `segment`, the trainer's, other settings were in force.
 
     Raises:
         NoReplay: nothing stands out, or no state lies before the first sign.
@@ -66,8 +63,8 @@ def question_of(
 
 def _symptom(plan: Plan, recorded: Series) -> Symptom:
     # The detector of divergence sees its first sign in what looks like noise to a few steps.
-    if plan.cause == "divergence" and (told := symptom_since(recorded, plan.first_step)):
-        return told
+    if plan.cause == "divergence" and (since := symptom_since(recorded, plan.first_step)):
+        return since
     seen = symptom_of(recorded, recorded[-1].step)
     if seen.kind == "none":
         raise NoReplay("nothing stands out in loss or gradient norm of the last steps")
@@ -77,19 +74,13 @@ def _symptom(plan: Plan, recorded: Series) -> Symptom:
 
 
 class LiveCause:
-    """Looks for causes with the live trainer.
-
-    Args:
-        run_log: verdicts are told there; its folder has the checkpoints.
-        say: tells a person.
-        stop_wanted: the run has to stop soon, and nothing more is looked into.
-    """
+    """Looks for causes with the live trainer, and nothing more once the run has to stop soon."""
 
     def __init__(
-        self, run_log: RunLog, say: Callable[[str], None], stop_wanted: Callable[[], bool]
+        self, run_log: RunLog, report: Callable[[str], None], stop_wanted: Callable[[], bool]
     ) -> None:
         self._run_log = run_log
-        self._say = say
+        self._report = report
         self._stop_wanted = stop_wanted
         self._known: tuple[tuple[str, str, int], Verdict] | None = None
 
@@ -97,13 +88,7 @@ class LiveCause:
         self, trainer: Trainer, plan: Plan, line: Sequence[StepRecord], states: Sequence[Safe]
     ) -> Verdict:
         """The cause of what led to a plan. It is undetermined where it could not be looked for,
-        whatever the reason: no recovery waits for it.
-
-        Args:
-            trainer: at a step boundary, no step under way.
-            plan: as drafted.
-            line: records of the last steps that the run stands on, in order.
-            states: that can be gone back to, by rising step.
+        whatever the reason: no recovery waits for it. Of `line` and `states` see `question_of`.
         """
         step = trainer.position.step
         matter = trainer.identity.segment, plan.cause, plan.first_step
@@ -115,16 +100,14 @@ class LiveCause:
         except Exception as error:  # noqa: BLE001 (no recovery fails for want of a cause)
             verdict = unknown(error)
         else:
-            self._say(f"step {step:>6}  what is the cause? {symptom_in_words(question.symptom)}")
-            verdict, figures = self._look_into(question, trainer)
+            self._report(f"step {step:>6}  what is the cause? {symptom_in_words(question.symptom)}")
+            trainer.coordinator.order(FindCause(question))
+            checkpoints = self._run_log.folder.checkpoints
+            verdict, figures = look_into(question, trainer, checkpoints, self._stop_wanted)
         self._run_log.emit(
             EventKind.CAUSE, step, cause=verdict.cause, rung=verdict.rung, reason=verdict.sentence,
             evidence=dict(verdict.evidence), **figures,
         )  # fmt: skip
-        self._say(f"step {step:>6}  cause: {verdict.cause}; {verdict.sentence}")
+        self._report(f"step {step:>6}  cause: {verdict.cause}; {verdict.sentence}")
         self._known = matter, verdict
         return verdict
-
-    def _look_into(self, question: Question, trainer: Trainer) -> tuple[Verdict, dict[str, Any]]:
-        trainer.coordinator.order(FindCause(question))
-        return look_into(question, trainer, self._run_log.folder.checkpoints, self._stop_wanted)

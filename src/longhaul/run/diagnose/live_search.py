@@ -2,10 +2,8 @@
 
 Replays are few. Half of the learning rate comes before other data: what goes away with it needs no
 other data, and what goes away with other data needs no more rates. Then lower rates are tried until
-one works.
-
-All ranks search together, as a step is computed by all of them. What they decide follows from
-figures, which are taken from rank 0; where a rank by itself may have to give up, all of them do.
+one works. All ranks search together and decide by rank 0's figures; where one rank may have to give
+up, all of them do.
 """
 
 import math
@@ -18,15 +16,13 @@ from typing import Any
 from longhaul.checkpoint.capture import Stateful, StateMismatch
 from longhaul.checkpoint.loader import read_facts, restore
 from longhaul.checkpoint.snapshots import DamagedSnapshot
-from longhaul.config.recipe import Recipe
 from longhaul.core.records import Safe, StepRecord
 from longhaul.data.batches import BatchRequest
 from longhaul.diagnose.cause import SAME_BITS, Ladder, Verdict, apart, decide, reproduced
 from longhaul.diagnose.signs import Series, Symptom, working_rate
-from longhaul.logbook.ledger import LedgerState
 from longhaul.parallel.control import Control, first_does
 from longhaul.recover.plan import sizes_of
-from longhaul.run.diagnose.bundle import Bundle, StepInput, given_to, with_rate
+from longhaul.run.diagnose.bundle import Bundle, StepInput, given_to
 from longhaul.run.diagnose.recorded import figures_of
 from longhaul.run.diagnose.replays import Replayer
 from longhaul.run.diagnose.search import (
@@ -36,7 +32,7 @@ from longhaul.run.diagnose.search import (
     rounding_of,
     skip,
     symptom_in_words,
-)
+)  # fmt: skip
 from longhaul.store.catalogue import checkpoint_path
 from longhaul.store.manifest import RefusedCheckpoint
 from longhaul.train.borrowed_step import BorrowedStep
@@ -79,11 +75,6 @@ class Question:
     set_out: int
     """Step that other data and lower rates set out from."""
 
-    @property
-    def varied(self) -> tuple[StepRecord, ...]:
-        """The steps that other data and lower rates are tried on."""
-        return tuple(record for record in self.line if record.step > self.set_out)
-
 
 def look_into(
     question: Question,
@@ -91,20 +82,16 @@ def look_into(
     checkpoints: Path,
     stop_wanted: Callable[[], bool] = lambda: False,
 ) -> tuple[Verdict, dict[str, Any]]:
-    """Search with the live step, and give it back as it was; all ranks together.
+    """Search with the live step, and give it back as it was; all ranks together, no step under way.
 
-    Args:
-        question: rank 0's.
-        trainer: at a step boundary, no step under way.
-        checkpoints: the run's.
-        stop_wanted: the run has to stop soon; rank 0 is asked.
+    `question` and `stop_wanted`, that the run has to stop soon, are rank 0's.
 
     Returns:
-        The verdict, undetermined where it could not be found, and the rungs in figures.
+        The verdict, undetermined where it could not be found, and the experiments in figures.
     """
     control = None if trainer.ranks is None else trainer.ranks.control
     try:
-        borrowed_step = _lent(trainer, control)
+        borrowed_step = _borrowed(trainer, control)
     except NoReplay as why:
         return unknown(why), {}
     search = LiveSearch(question, trainer, borrowed_step, checkpoints, stop_wanted)
@@ -122,25 +109,20 @@ def look_into(
 
 def unknown(error: Exception) -> Verdict:
     """The verdict where nothing can be computed again."""
-    said = str(error) if isinstance(error, NoReplay) else f"{type(error).__name__}: {error}"
-    return Verdict("undetermined", "", f"it could not be looked for: {said}")
+    why = str(error) if isinstance(error, NoReplay) else f"{type(error).__name__}: {error}"
+    return Verdict("undetermined", "", f"it could not be looked for: {why}")
 
 
-def _lent(trainer: Trainer, control: Control | None) -> BorrowedStep:
-    """The live step of every rank, or of none.
-
-    Raises:
-        NoReplay: it is not lent.
-    """
+def _borrowed(trainer: Trainer, control: Control | None) -> BorrowedStep:
+    """The live step of every rank; NoReplay where one does not lend its own."""
     borrowed_step, why = None, "another rank does not lend its step"
     try:
         borrowed_step = trainer.borrow_step(_COPIES)
     except Exception as error:  # noqa: BLE001 (no recovery fails for want of a cause)
         why = f"{type(error).__name__}: {error}"
-    lent_by_all = (
-        borrowed_step is not None if control is None else control.agree(borrowed_step is not None)
-    )
-    if borrowed_step is not None and lent_by_all:
+    lent = borrowed_step is not None
+    by_all = lent if control is None else control.agree(lent)
+    if borrowed_step is not None and by_all:
         return borrowed_step
     if borrowed_step is not None:
         trainer.return_step(borrowed_step)
@@ -161,11 +143,11 @@ class LiveSearch(CauseSearch):
         checkpoints: Path,
         stop_wanted: Callable[[], bool],
     ) -> None:
-        super().__init__(question.symptom, question.set_out)
+        line = {record.step: record for record in question.line}
+        super().__init__(question.symptom, question.set_out, line)
         self._question = question
-        self._settings: Recipe = trainer.settings
-        self._ledger: LedgerState = trainer.ledger
-        self._snapshots = trainer.snapshots
+        self._trainer = trainer
+        self._settings = trainer.settings
         self._control = None if trainer.ranks is None else trainer.ranks.control
         self._borrowed_step = borrowed_step
         self._checkpoints = checkpoints
@@ -193,7 +175,7 @@ class LiveSearch(CauseSearch):
         return self._plain, self._half_rate, self.other_data
 
     def figures(self) -> dict[str, Any]:
-        """The rungs in figures, for the journal."""
+        """The experiments in figures, for the journal."""
         question, ladder = self._question, self.ladder
         found: dict[str, Any] = {
             "symptom": symptom_in_words(question.symptom),
@@ -206,29 +188,27 @@ class LiveSearch(CauseSearch):
         def highest(series: Series) -> float:
             symptom = question.symptom
             values = [symptom.measured(f) for f in series if f.step >= symptom.first_step]
-            return next(
-                (value for value in values if not math.isfinite(value)),
-                max(values, default=math.nan),
-            )
+            wild = (value for value in values if not math.isfinite(value))
+            return next(wild, max(values, default=math.nan))
 
-        rungs = {"recorded": highest(ladder.recorded), "as trained": highest(ladder.replays[0])}
+        tried = {"recorded": highest(ladder.recorded), "as trained": highest(ladder.replays[0])}
         if ladder.plain is not None:
-            rungs["eager float32"] = highest(tuple(f for series in ladder.plain for f in series))
-        rungs |= {f"{factor:g} of the rate": highest(s) for factor, s in ladder.lower_rates}
-        rungs |= {f"other data {n}": highest(s) for n, s in enumerate(ladder.other_data, 1)}
+            tried["eager float32"] = highest(tuple(f for series in ladder.plain for f in series))
+        tried |= {f"{factor:g} of the rate": highest(s) for factor, s in ladder.lower_rates}
+        tried |= {f"other data {n}": highest(s) for n, s in enumerate(ladder.other_data, 1)}
         of = ("before", "now", "near ahead", "far ahead")
-        rungs |= {
+        tried |= {
             f"at rest, {when}": median(f.loss for f in series)
             for when, series in zip(of, ladder.at_rest, strict=False)
         }
-        return found | {"rungs": rungs, "skipped": dict(ladder.skipped)}
+        return found | {"rungs": tried, "skipped": dict(ladder.skipped)}
 
     def _as_trained(self) -> Ladder:
         """The same again: the run itself was the first time."""
         question = self._question
         recorded = tuple(map(figures_of, question.line))
         replays = [self._from_origin()]
-        if _alike(replays[0], recorded):
+        if all(apart(a, b, SAME_BITS) <= 1.0 for a, b in zip(replays[0], recorded, strict=True)):
             replays.append(recorded)
         elif not self._refusal(len(question.line)):
             replays.append(self._from_origin())
@@ -245,15 +225,6 @@ class LiveSearch(CauseSearch):
     def _frame(self, step: int) -> Bundle:
         return self.replayer.bundle(())
 
-    def _stretch(self) -> tuple[int, int, int]:
-        varied = self._question.varied
-        return varied[0].draw, varied[-1].next_draw - varied[0].draw, len(varied)
-
-    def _varied(self, shift: int = 0, factor: float = 1.0) -> Series:
-        inputs = self._inputs(self.set_out + 1, self.symptom.step, shift)
-        varied = (with_rate(given, factor) for given in inputs)
-        return self._replay(self.frames[self.set_out + 1], varied, len(self._question.varied))
-
     def _refusal(self, steps: int, times: int = 1) -> str:
         """`recover.diagnose_steps` bounds all replays together."""
         most = self._settings.recover.diagnose_steps * times
@@ -264,8 +235,7 @@ class LiveSearch(CauseSearch):
         return f"it takes {steps} steps{already}, and recover.diagnose_steps {allows} {most}"
 
     def _plain(self, ladder: Ladder) -> Ladder:
-        steps = sum(map(len, ladder.here))
-        why = self._refusal(steps)
+        why = self._refusal(sum(map(len, ladder.here)))
         if self._settings.precision.half_weights is not None:
             why = "weights in float32 would be a second copy of the model on the device"
         elif has_dropout(self._settings):
@@ -275,12 +245,12 @@ class LiveSearch(CauseSearch):
         if why:
             return skip(ladder, "plain", why)
         found = []
+        parts = 1 if self._borrowed_step.step.device.type == "cpu" else _CUT
         with self.replayer.in_plain_form():
             for bundle, here in zip(self.captured(), ladder.here, strict=True):
                 inputs = self._inputs(here[0].step, here[-1].step)
-                parts = 1 if self._borrowed_step.step.device.type == "cpu" else _CUT
                 plain = (_in_parts(given, parts) for given in inputs)
-                found.append(self._replay(bundle, plain, len(here)))
+                found.append(self._replay(bundle, plain))
         return replace(ladder, beside_plain=ladder.here, plain=tuple(found))
 
     def _at_rest(self, ladder: Ladder) -> Ladder:
@@ -298,15 +268,7 @@ class LiveSearch(CauseSearch):
             return skip(ladder, "rest", "too little data lies before it")
         if why := self._refusal(len(shifts) * steps, _SEARCHED):
             return skip(ladder, "rest", why)
-        return replace(ladder, at_rest=tuple(self._read(line[0].step, by) for by in shifts))
-
-    def _read(self, first: int, shift: int) -> Series:
-        """What the weights before the stretch make of data `shift` further on than that of the
-        steps from `first` on.
-        """
-        inputs = (with_rate(given, 0.0) for given in self._inputs(first, self.symptom.step, shift))
-        steps = self.symptom.step - first + 1
-        return self._replay(self.frames[self.set_out + 1], inputs, steps)
+        return replace(ladder, at_rest=tuple(self._varied(by, 0.0, line[0].step) for by in shifts))
 
     def _half_rate(self, ladder: Ladder) -> Ladder:
         return self._at_rate(ladder, LIVE_RATES[0])
@@ -315,26 +277,20 @@ class LiveSearch(CauseSearch):
         """Down by powers of four until a rate works, so that the run can go there at once: each
         rollback that finds one by halving costs more than all of these replays.
         """
-        symptom = self.symptom
         for factor in LIVE_RATES[1:]:
-            works = working_rate(symptom, ladder.lower_rates)
+            works = working_rate(self.symptom, ladder.lower_rates)
             if (works and ladder.lower_rates[-1][0] < works) or "rate" in ladder.skipped:
                 break  # the one below it was no better
             ladder = self._at_rate(ladder, factor, _SEARCHED)
         self.ladder = ladder
-        return decide(symptom, ladder)
+        return decide(self.symptom, ladder)
 
     def _from_origin(self) -> Series:
         """All steps from the origin on; the first time the states at two of them are kept."""
         self._go_to_origin()
         wanted = {self.set_out + 1, self.symptom.first_step} - self.frames.keys()
         inputs = self._inputs(self._question.origin.step + 1, self.symptom.step)
-        return self._same(self._made(self._counted(inputs), wanted))
-
-    def _counted(self, inputs: Iterator[StepInput]) -> Iterator[StepInput]:
-        for given in inputs:
-            yield given
-            self._spent += 1
+        return self._same(self._made(inputs, wanted))
 
     def _go_to_origin(self) -> None:
         origin, replayer = self._question.origin, self.replayer
@@ -343,14 +299,13 @@ class LiveSearch(CauseSearch):
             return replayer.parts_for(facts, self._borrowed_step.dataset)
 
         if origin.where == "memory":
-            self._snapshots.hand_back(origin.step, parts_for)
+            self._trainer.snapshots.hand_back(origin.step, parts_for)
             return
         path = checkpoint_path(self._checkpoints, origin.step)
         facts = first_does(self._control, lambda: read_facts(path).facts)
         restore(path, parts_for(facts), self._control)
 
-    def _replay(self, bundle: Bundle, inputs: Iterator[StepInput], steps: int) -> Series:
-        self._spent += steps
+    def _replay(self, bundle: Bundle, inputs: Iterator[StepInput]) -> Series:
         return self._same(self.replayer.replay(bundle, inputs))
 
     def _same(self, series: Series) -> Series:
@@ -358,22 +313,21 @@ class LiveSearch(CauseSearch):
         return series if self._control is None else self._control.share(series)
 
     def _inputs(self, first: int, last: int, shift: int = 0) -> Iterator[StepInput]:
-        """What these steps were given, with draws `shift` further on."""
-        for record in self._question.line:
-            if not first <= record.step <= last:
+        for step, record in self.line.items():
+            if not first <= step <= last:
                 continue
-            if self._must_stop():
+            stop = self._stop_wanted()
+            if self._control is not None:
+                stop = bool(self._control.first_number(stop))
+            if stop:
                 raise NoReplay("the run has to stop")
             size = record.sequences, record.sequence_length
-            request = BatchRequest(record.draw + shift, *size, self._ledger.skips)
+            request = BatchRequest(record.draw + shift, *size, self._trainer.ledger.skips)
             batch = self._borrowed_step.batches.read(request)
             if not shift and (batch.draw, batch.next_draw) != (record.draw, record.next_draw):
                 raise NoReplay(f"the data of step {record.step:,} is passed over by now")
-            yield given_to(record, self._settings, batch, self._ledger.resets)
-
-    def _must_stop(self) -> bool:
-        wanted = self._stop_wanted()
-        return wanted if self._control is None else bool(self._control.first_number(wanted))
+            yield given_to(record, self._settings, batch, self._trainer.ledger.resets)
+            self._spent += 1
 
     def _at_frames(self, series: Series) -> tuple[Series, ...]:
         """Of each state that was kept, its step and the one after, where a wrong update shows."""
@@ -384,7 +338,3 @@ class LiveSearch(CauseSearch):
 def _in_parts(given: StepInput, parts: int) -> StepInput:
     micro_sequences = max(1, given.micro_sequences // parts)
     return replace(given, micro_sequences=micro_sequences, read_gauges=False)
-
-
-def _alike(a: Series, b: Series) -> bool:
-    return all(apart(x, y, SAME_BITS) <= 1.0 for x, y in zip(a, b, strict=True))

@@ -1,7 +1,7 @@
-"""The steps that led to a step, as the journal tells them, and as they can be made again."""
+"""The steps that led to a step, as they are in the journal, and as they can be made again."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
@@ -9,95 +9,68 @@ from longhaul.checkpoint.loader import read_facts, restore
 from longhaul.config.load import recipe_from_values
 from longhaul.config.recipe import Recipe
 from longhaul.core.errors import UsageError
-from longhaul.core.records import Decision, Finding, StepRecord
-from longhaul.data.batches import BatchReader, BatchRequest
+from longhaul.core.records import Finding, StepRecord
+from longhaul.data.batches import BatchRequest
 from longhaul.data.dataset import Dataset
 from longhaul.data.verification import text_of
 from longhaul.diagnose.signs import Figures, Series
 from longhaul.logbook.folder import RunFolder
-from longhaul.logbook.ledger import LedgerState, fold, load_ledger
-from longhaul.logbook.reading import read_journal
+from longhaul.logbook.ledger import LedgerState, load_ledger
 from longhaul.logbook.segments import SegmentOpening, read_segments
 from longhaul.run.diagnose.bundle import StepInput, given_to
 from longhaul.run.diagnose.replays import Replayer
+from longhaul.run.diagnose.saved_batch import batch_reader, never_made, with_ledger
 from longhaul.store.catalogue import Checkpoint, catalogue, health_now, newest_usable
 from longhaul.store.manifest import RefusedCheckpoint
 from longhaul.train.effective import EffectiveSettings
 
-
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """A step as it was made: its record, and the ledger as it was by then."""
-
-    record: StepRecord
-    ledger: LedgerState
+_Made = tuple[StepRecord, LedgerState]
+"""A step as it was made: its record, and the ledger as it was by then."""
 
 
 class Recorded:
-    """A line of steps up to the one asked for. Close it when done.
-
-    Args:
-        folder: the run.
-        step: updates made once the step was done.
-        attempt: of a step made more than once; the last when None.
-
-    Raises:
-        UsageError: no such step was made, or the run's text is gone.
+    """A line of steps up to `step`, of an attempt or the last that made it. Close it when done.
+    UsageError if no such step was made, or the run's text is gone.
     """
 
     def __init__(self, folder: RunFolder, step: int, attempt: int | None = None) -> None:
         self.folder = folder
         self.step = step
         self.findings: tuple[Finding, ...] = ()
-        """Of this step, as the judgement wrote them."""
+        """Of this step."""
         self._made = self._read(attempt)
+        self.records = {number: record for number, (record, _) in self._made.items()}
         self._segments = {str(item.number): item for item in read_segments(folder)}
         self.dataset: Dataset = text_of(folder)
-        settings = self.settings_at(step)
-        self._reader = BatchReader(
-            self.dataset,
-            settings.seed,
-            settings.block_length(),
-            settings.order.cycle,
-            settings.data.stages,
-        )
+        self._reader = batch_reader(self.dataset, self.settings_at(step))
 
     def close(self) -> None:
         """End the reader."""
         self._reader.close()
 
     @property
-    def target(self) -> StepRecord:
-        """The record of the step asked for."""
-        return self._made[self.step].record
-
-    @property
     def segment(self) -> SegmentOpening | None:
-        """The segment that made it."""
-        return self._segments.get(self.target.segment)
-
-    @property
-    def end_of_text(self) -> int | None:
-        """The token that ends a document, as far as the tokenizer has one."""
-        return self.dataset.tokenizer.end_of_text
+        """The segment that made the last step."""
+        return self._segments.get(self.records[self.step].segment)
 
     def figures(self, begin: int = 0) -> Series:
         """What was recorded for the steps after `begin`, without a gap before the last one."""
         first = self.step
-        while first > begin + 1 and first - 1 in self._made:
+        while first > begin + 1 and first - 1 in self.records:
             first -= 1
-        return tuple(figures_of(self._made[step].record) for step in range(first, self.step + 1))
+        return tuple(figures_of(self.records[step]) for step in range(first, self.step + 1))
 
     def settings_at(self, step: int) -> Recipe:
         """Settings in force when a step was made: its segment's, with the ledger of then on top."""
-        made = self._made[step]
-        opening = self._segments.get(made.record.segment)
+        record, ledger = self._made[step]
+        opening = self._segments.get(record.segment)
         if opening is None:
             raise UsageError(
-                f"segment {made.record.segment} of run {self.folder.name} has no settings left",
+                f"segment {record.segment} of run {self.folder.name} has no settings left",
                 "its folder in segments/ is gone: put it back",
             )
-        return EffectiveSettings(self._recipe_of(opening), made.ledger).at(step - 1)
+        recipe = recipe_from_values(opening.settings, opening.file)
+        return EffectiveSettings(recipe, ledger).at(step - 1)
 
     def inputs(self, begin: int, end: int, shift: int = 0) -> Iterator[StepInput]:
         """What the steps after `begin`, up to `end`, were given, with draws `shift` further on.
@@ -106,27 +79,16 @@ class Recorded:
         """
         known: tuple[object, Recipe] | None = None
         for step in range(begin + 1, end + 1):
-            made = self._made[min(step, self.step)]
-            record = made.record
-            overrides = made.ledger.overrides_at(record.step - 1)
-            key = record.segment, overrides
+            record, ledger = self._made[min(step, self.step)]
+            key = record.segment, ledger.overrides_at(record.step - 1)
             if known is None or known[0] != key:
                 known = key, self.settings_at(record.step)
             settings = known[1]
             draw = record.draw if step <= self.step else record.next_draw
-            request = BatchRequest(
-                draw + shift, record.sequences, record.sequence_length, made.ledger.skips
-            )
-            given = given_to(record, settings, self._reader.read(request), made.ledger.resets)
+            size = record.sequences, record.sequence_length
+            request = BatchRequest(draw + shift, *size, ledger.skips)
+            given = given_to(record, settings, self._reader.read(request), ledger.resets)
             yield given if step == record.step else replace(given, step=step, read_gauges=False)
-
-    def blocks(self, begin: int) -> int:
-        """Blocks of the order of data that the steps after `begin` read."""
-        return self._made[self.step].record.next_draw - self._made[begin + 1].record.draw
-
-    def first_draw(self, begin: int) -> int:
-        """Of the step after `begin`."""
-        return self._made[begin + 1].record.draw
 
     def replayer(self, latest: int, device: torch.device) -> tuple[Replayer, int]:
         """The newest sound state at or before step `latest`, in a replayer; and its step.
@@ -140,7 +102,7 @@ class Recorded:
             replayer = self._fresh(settings, device)
             try:
                 facts = read_facts(checkpoint.path).facts
-                if facts["progress"]["position"]["draw"] > self.first_draw(checkpoint.step):
+                if facts["progress"]["position"]["draw"] > self.records[checkpoint.step + 1].draw:
                     continue  # of another line: that one had gone further in the data by then
                 restore(checkpoint.path, replayer.parts_for(facts, self.dataset.identity))
             except RefusedCheckpoint as refusal:
@@ -148,53 +110,44 @@ class Recorded:
             else:
                 return replayer, checkpoint.step
         if not self._unbroken_from(0):
-            said = f" ({'; '.join(refusals)})" if refusals else ""
+            why = f" ({'; '.join(refusals)})" if refusals else ""
             raise UsageError(
-                f"run {self.folder.name}: no sound checkpoint at or before step {latest}{said}",
-                "name a later step; `longhaul data at` still tells what this one was trained on",
+                f"run {self.folder.name}: no sound checkpoint at or before step {latest}{why}",
+                "name a later step; `longhaul data at` still shows what this one was trained on",
             )
         return self._fresh(self.settings_at(1), device), 0
 
     def _fresh(self, settings: Recipe, device: torch.device) -> Replayer:
-        return Replayer.fresh(settings, self.dataset.vocab_size, self.end_of_text, device)
+        end_of_text = self.dataset.tokenizer.end_of_text
+        return Replayer.fresh(settings, self.dataset.vocab_size, end_of_text, device)
 
     def _checkpoints(self, latest: int) -> Iterator[Checkpoint]:
         there = catalogue(self.folder.checkpoints)
         ledger, _ = load_ledger(self.folder)
         for checkpoint in newest_usable(there, health_now(there, ledger.checkpoint_health)):
             # Written later than the step was made, it is of a line that came after a rollback.
-            early = not checkpoint.damage and checkpoint.time <= self.target.time
+            early = not checkpoint.damage and checkpoint.time <= self.records[self.step].time
             if early and checkpoint.step <= latest and self._unbroken_from(checkpoint.step):
                 yield checkpoint
 
     def _unbroken_from(self, begin: int) -> bool:
-        return all(step in self._made for step in range(begin + 1, self.step + 1))
-
-    def _recipe_of(self, opening: SegmentOpening) -> Recipe:
-        return recipe_from_values(opening.settings, opening.file)
+        return all(step in self.records for step in range(begin + 1, self.step + 1))
 
     def _read(self, attempt: int | None) -> Mapping[int, _Made]:
-        """Of each step the last one made before the step asked for was: those it stands on."""
-        ledger = LedgerState()
+        """Of each step the last one made before the target was: those it stands on."""
         made: dict[int, _Made] = {}
         line: dict[int, _Made] | None = None
         findings: list[Finding] = []
-        for record in read_journal(self.folder):
-            if isinstance(record, Decision):
-                ledger = fold(ledger, record)
-            elif isinstance(record, Finding) and record.step == self.step:
+        for record, ledger in with_ledger(self.folder):
+            if isinstance(record, Finding) and record.step == self.step:
                 findings.append(record)
             elif isinstance(record, StepRecord):
-                made[record.step] = _Made(record, ledger)
+                made[record.step] = record, ledger
                 if record.step == self.step and attempt in (None, record.attempt):
                     line = {step: item for step, item in made.items() if step <= self.step}
         if line is None:
-            steps = f"it has made steps {min(made)} to {max(made)}" if made else "it has made none"
-            of_attempt = f" in attempt {attempt}" if attempt is not None else ""
-            raise UsageError(
-                f"step {self.step}: not made by run {self.folder.name}{of_attempt}", steps
-            )
-        target = line[self.step].record
+            raise never_made(self.folder, self.step, attempt, made)
+        target, _ = line[self.step]
         self.findings = tuple(
             f for f in findings if (f.attempt, f.segment) == (target.attempt, target.segment)
         )

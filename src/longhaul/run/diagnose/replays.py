@@ -31,14 +31,7 @@ _HALF_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Replayer:
-    """Makes given steps.
-
-    Args:
-        step: a model with its optimizer; its state is not kept.
-        settings: in force at the first step.
-        end_of_text: the token that ends a document, if there is one.
-        form: as trained, or plain; `step` must have been built for it.
-    """
+    """Makes given steps with a `TrainingStep` built for the form; its state is not kept."""
 
     def __init__(
         self,
@@ -61,15 +54,7 @@ class Replayer:
         device: torch.device,
         form: Form = "as trained",
     ) -> "Replayer":
-        """A replayer with a model of its own.
-
-        Args:
-            settings: in force at the first step.
-            vocab_size: tokens of the tokenizer.
-            end_of_text: the token that ends a document, if there is one.
-            device: where it computes.
-            form: as trained, or plain.
-        """
+        """A replayer with a model of its own on this device."""
         plain = form == "plain"
         refuse_without_compiler(settings, device, trains=not plain)
         precision = PrecisionSection(compute="float32") if plain else settings.precision
@@ -143,7 +128,11 @@ class Replayer:
         facts = {part: bundle.state.facts[part] for part in parts}
         hand_back(parts, TrainingState(live.tensors, facts))
         self.progress.resets_done = bundle.resets_done
-        return tuple(self._remade(given) for given in inputs or bundle.inputs)
+        figures = []
+        for given in inputs or bundle.inputs:
+            self.prepare(given)
+            figures.append(self.make(given))
+        return tuple(figures)
 
     def bundle(self, inputs: tuple[StepInput, ...]) -> Bundle:
         """A copy on the host of the state as it is now, with steps to make from it."""
@@ -157,10 +146,6 @@ class Replayer:
             for rule in self.step.optimizer.rules:
                 rule.fused = fused and rule.device.type in FUSED_DEVICES
 
-    def _remade(self, given: StepInput) -> Figures:
-        self.prepare(given)
-        return self.make(given)
-
     def _parts(self) -> dict[str, Stateful]:
         parts = training_state(self.step, self.progress)
         return {name: owner for name, owner in parts.items() if name != "progress"}
@@ -170,14 +155,22 @@ class Replayer:
         if self.form == "as trained":
             yield
             return
-        matmul, convolution = torch.backends.cuda.matmul, torch.backends.cudnn
-        before = matmul.allow_tf32, convolution.allow_tf32
-        matmul.allow_tf32 = convolution.allow_tf32 = False
-        try:
-            with sdpa_kernel(SDPBackend.MATH):
-                yield
-        finally:
-            matmul.allow_tf32, convolution.allow_tf32 = before
+        with _tf32_kept() as switches, sdpa_kernel(SDPBackend.MATH):
+            for switch in switches:
+                switch.allow_tf32 = False
+            yield
+
+
+@contextmanager
+def _tf32_kept() -> Iterator[tuple[Any, Any]]:
+    """Torch's switches of TF32; afterwards they are as they were."""
+    switches: tuple[Any, Any] = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = [switch.allow_tf32 for switch in switches]
+    try:
+        yield switches
+    finally:
+        for switch, was in zip(switches, before, strict=True):
+            switch.allow_tf32 = was
 
 
 def replay_each(
@@ -199,24 +192,17 @@ def replay_each(
 def settled(settings: Recipe, threads: int | None, device: torch.device) -> Iterator[None]:
     """Torch's flags and threads as the run had them, and generators that may be used up.
 
-    A live trainer of the same process finds its own again afterwards.
-
-    Args:
-        settings: of the run.
-        threads: that torch computed with; other counts give other bits.
-        device: where replays draw; the generators of others are not asked for, as each would take
-            memory of its device.
+    A live trainer of the same process finds its own again afterwards. Other counts of threads give
+    other bits. Only the generators of `device` are read: each would take memory of its device.
     """
-    matmul, convolution = torch.backends.cuda.matmul, torch.backends.cudnn
-    flags = matmul.allow_tf32, convolution.allow_tf32
     before = torch.get_num_threads()
     generators = generator_states(device)
     try:
-        settle_torch(settings)
-        if threads is not None:
-            torch.set_num_threads(threads)
-        yield
+        with _tf32_kept():
+            settle_torch(settings)
+            if threads is not None:
+                torch.set_num_threads(threads)
+            yield
     finally:
         torch.set_num_threads(before)
-        matmul.allow_tf32, convolution.allow_tf32 = flags
         put_back(generators, device)

@@ -1,24 +1,23 @@
 """Saved bundles computed again elsewhere: `python -m longhaul.run.diagnose.rerun FOLDER... > FILE`.
 
-Another node, another device, another version of the software: whatever it is, it needs nothing
-of the run but the bundles, and says in JSON what it computed, twice over. The file is what
-`longhaul diagnose --witness FILE` takes.
+Another node, device or version of the software needs nothing of the run but the bundles. It writes
+the figures of each as JSON, twice over: the file that `longhaul diagnose --witness FILE` takes.
 """
 
 import argparse
 import json
-import math
-import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+
+from pydantic import TypeAdapter
 
 from longhaul.core.errors import UsageError
-from longhaul.diagnose.signs import Figures, Series
+from longhaul.core.records import finite_or_word
+from longhaul.diagnose.signs import Series
 from longhaul.run.diagnose.bundle import Bundle, load_bundle, save_bundle
 
 Twice = tuple[tuple[Series, ...], tuple[Series, ...]]
@@ -27,14 +26,11 @@ Elsewhere = Callable[[tuple[Bundle, ...]], Twice]
 """Somewhere that computes bundles."""
 
 _LONGEST_S = 3600.0
+_TWICE: TypeAdapter[Twice] = TypeAdapter(Twice)
 
 
 def device_named(name: str) -> str:
-    """The name of a device that answers on this machine.
-
-    Raises:
-        UsageError: none does by that name.
-    """
+    """The name of a device that answers on this machine; UsageError if none does."""
     import torch
 
     try:
@@ -45,6 +41,11 @@ def device_named(name: str) -> str:
             "name one such as cuda:1, or a file of figures that another machine computed",
         ) from error
     return name
+
+
+def witness_named(name: str) -> Elsewhere | str:
+    """A file of figures, or the name of a device that answers on this machine; else UsageError."""
+    return from_file(Path(name)) if Path(name).is_file() else device_named(name)
 
 
 def on_device(name: str) -> Elsewhere:
@@ -63,20 +64,12 @@ def on_device(name: str) -> Elsewhere:
     return compute
 
 
-def under_python(
-    python: str, device: str = "auto", environment: dict[str, str] | None = None
-) -> Elsewhere:
-    """A process of another Python environment on this machine, which has its own longhaul.
-
-    Args:
-        python: its interpreter.
-        device: where it computes.
-        environment: variables to add.
-    """
+def under_python(python: str, device: str = "auto") -> Elsewhere:
+    """A process of another Python environment on this machine, which has its own longhaul."""
 
     def compute(bundles: tuple[Bundle, ...]) -> Twice:
-        with tempfile.TemporaryDirectory(prefix="longhaul-bundles-") as room:
-            folders = [Path(room) / f"step-{bundle.step}" for bundle in bundles]
+        with tempfile.TemporaryDirectory(prefix="longhaul-bundles-") as temporary:
+            folders = [Path(temporary) / f"step-{bundle.step}" for bundle in bundles]
             for folder, bundle in zip(folders, bundles, strict=True):
                 save_bundle(folder, bundle)
             command = [python, "-m", "longhaul.run.diagnose.rerun", "--device", device,
@@ -84,12 +77,11 @@ def under_python(
             try:
                 ended = subprocess.run(
                     command, capture_output=True, text=True, check=False, timeout=_LONGEST_S,
-                    env=os.environ | (environment or {}),
                 )  # fmt: skip
             except OSError as error:
                 raise UsageError(f"{python}: cannot be run ({error.strerror})") from error
         if ended.returncode != 0:
-            last = (ended.stderr.strip().splitlines() or ["it left no word"])[-1]
+            last = (ended.stderr.strip().splitlines() or ["without any output"])[-1]
             raise UsageError(f"{python} cannot replay the step: {last}")
         return read_figures(ended.stdout, python)
 
@@ -117,47 +109,16 @@ def from_file(path: Path) -> Elsewhere:
 
 def figures_text(twice: Twice) -> str:
     """Figures as one line of JSON."""
-    runs = [[[_plain(asdict(f)) for f in series] for series in run] for run in twice]
-    return json.dumps({"figures": runs})
+    runs = [[[asdict(figures) for figures in series] for series in run] for run in twice]
+    return json.dumps({"figures": finite_or_word(runs)})
 
 
 def read_figures(text: str, where: str) -> Twice:
-    """What `figures_text` wrote.
-
-    Raises:
-        UsageError: it is none of it.
-    """
+    """What `figures_text` wrote; UsageError if it is none of it."""
     try:
-        first, again = json.loads(text)["figures"]
-        return _series(first), _series(again)
+        return _TWICE.validate_python(json.loads(text)["figures"])
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{where}: no figures of replays ({error})") from error
-
-
-def _series(run: Sequence[Any]) -> tuple[Series, ...]:
-    return tuple(tuple(_figures(facts) for facts in series) for series in run)
-
-
-def _figures(facts: Any) -> Figures:
-    gauges = {name: tuple(map(float, row)) for name, row in facts["gauges"].items()}
-    return Figures(
-        int(facts["step"]),
-        float(facts["loss"]),
-        float(facts["gradient_norm"]),
-        bool(facts["masked"]),
-        gauges,
-    )
-
-
-def _plain(value: Any) -> Any:
-    """JSON has no words for NaN and infinities."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value
 
 
 def main() -> None:

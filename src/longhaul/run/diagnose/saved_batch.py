@@ -1,23 +1,29 @@
-"""What a step was trained on; and of a bad batch a copy that outlives the run's text.
+"""What a step was trained on (`longhaul data at`); and copies of bad batches that outlive the text.
 
 At the first masked step of an incident the batch is saved as `incidents/step-N/batch-SEGMENT.json`:
-token numbers, and the names of the documents they are from. It is what `longhaul data at` tells,
-and what anybody can look at who has neither the corpus nor longhaul.
+token numbers, and the names of the documents they are from, for whoever has neither the corpus nor
+longhaul.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from longhaul.config.recipe import Recipe
+from longhaul.core.errors import UsageError
 from longhaul.core.files import write_bytes
-from longhaul.core.records import StepRecord
+from longhaul.core.records import Decision, Record, StepRecord
 from longhaul.data.batches import BatchReader, BatchRequest
 from longhaul.data.dataset import Dataset, DocumentSpan
-from longhaul.logbook.folder import FORMAT, RunFolder
+from longhaul.data.verification import text_of
+from longhaul.logbook.folder import FORMAT, RunFolder, open_run
+from longhaul.logbook.ledger import LedgerState, fold
+from longhaul.logbook.reading import read_journal
+from longhaul.logbook.run_spec import read_run_spec
 
 _MOST_FILES = 20
 """Saved in one run; where so many batches are bad, the last ones are no news."""
@@ -43,20 +49,68 @@ class SlotText:
     documents: tuple[DocumentSpan, ...]
 
 
+def with_ledger(folder: RunFolder) -> Iterator[tuple[Record, LedgerState]]:
+    """A run's journal, with the ledger as it was by each record."""
+    ledger = LedgerState()
+    for record in read_journal(folder):
+        if isinstance(record, Decision):
+            ledger = fold(ledger, record)
+        yield record, ledger
+
+
+def never_made(
+    folder: RunFolder, step: int, attempt: int | None, made: Iterable[int]
+) -> UsageError:
+    """What to raise about a step that is not among those made."""
+    made = sorted(made)
+    steps = f"it has made steps {made[0]} to {made[-1]}" if made else "it has made none"
+    of_attempt = f" in attempt {attempt}" if attempt is not None else ""
+    return UsageError(f"step {step}: not made by run {folder.name}{of_attempt}", steps)
+
+
+def documents_at(run: str, runs: Path, step: int, attempt: int | None) -> Iterator[str]:
+    """Lines for a person: the batch of a step, then each slot with its documents; UsageError if no
+    such step was made.
+    """
+    folder = open_run(run, runs)
+    made: set[int] = set()
+    found: tuple[StepRecord, LedgerState] | None = None
+    for record, ledger in with_ledger(folder):
+        if isinstance(record, StepRecord):
+            made.add(record.step)
+            if record.step == step and attempt in (None, record.attempt):
+                found = record, ledger
+    if found is None:
+        raise never_made(folder, step, attempt, made)
+    target, ledger = found
+    recipe = read_run_spec(folder).settings()
+    yield (
+        f"step {target.step}, attempt {target.attempt}, segment {target.segment}: "
+        f"{target.sequences} sequences of {target.sequence_length} tokens, "
+        f"draws {target.draw} to {target.next_draw - 1}, loss {target.loss:.4f}"
+    )
+    for slot in slots_of(text_of(folder), recipe, target, ledger.skips):
+        end = slot.begin + target.sequence_length
+        tokens = f"tokens {slot.begin}–{end - 1}"
+        yield f"slot {slot.number}: {slot.source}, epoch {slot.epoch}, {tokens}"
+        for document in slot.documents:
+            first = max(slot.begin, document.begin) - document.begin
+            last = min(end, document.end) - document.begin - 1
+            size = document.end - document.begin
+            yield f"    {document.name}  tokens {first}–{last} of {size}"
+
+
+def batch_reader(dataset: Dataset, recipe: Recipe) -> BatchReader:
+    """Reads a run's batches again."""
+    order = recipe.seed, recipe.block_length(), recipe.order.cycle, recipe.data.stages
+    return BatchReader(dataset, *order)
+
+
 def slots_of(
     dataset: Dataset, recipe: Recipe, record: StepRecord, skips: Skips
 ) -> Iterator[SlotText]:
-    """Each sequence of the batch that a step read.
-
-    Args:
-        dataset: the run's text.
-        recipe: the run's.
-        record: of the step.
-        skips: of the ledger when it was made.
-    """
-    reader = BatchReader(
-        dataset, recipe.seed, recipe.block_length(), recipe.order.cycle, recipe.data.stages
-    )
+    """Each sequence of the batch that a step read; `skips` are the ledger's when it was made."""
+    reader = batch_reader(dataset, recipe)
     try:
         request = BatchRequest(record.draw, record.sequences, record.sequence_length, skips)
         for number, slot in enumerate(reader.slots(request)):
@@ -70,24 +124,15 @@ def slots_of(
 
 
 class SavedBatches:
-    """Saves bad batches of one run.
-
-    Args:
-        folder: of the run.
-        dataset: the run's text.
-    """
+    """Saves bad batches of one run."""
 
     def __init__(self, folder: RunFolder, dataset: Dataset) -> None:
         self._folder = folder
         self._dataset = dataset
 
     def save(self, record: StepRecord, recipe: Recipe, skips: Skips) -> str | None:
-        """Save the batch of a step; the file's path in the run's folder.
-
-        None if there are enough already, or this one was saved before.
-
-        Raises:
-            Exception: whatever kept it from being saved.
+        """Save the batch of a step; the file's path in the run's folder. None if there are enough
+        already, or this one was saved before. Raises whatever kept it from being saved.
         """
         folder = self._folder.incidents / f"step-{record.step}"
         path = folder / f"batch-{record.segment}.json"

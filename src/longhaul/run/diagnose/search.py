@@ -3,10 +3,11 @@ answer. Steps come from a run's records (`cause.py`) or from the live trainer (`
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
 from longhaul.config.recipe import Recipe
+from longhaul.core.records import StepRecord
 from longhaul.diagnose.cause import FLOAT32, HALF, Ladder, Rounding, Verdict, decide
 from longhaul.diagnose.signs import Series, Symptom
 from longhaul.run.diagnose.bundle import Bundle, StepInput
@@ -17,12 +18,7 @@ Experiment = Callable[[Ladder], Ladder]
 
 
 class CauseSearch(ABC):
-    """Replays as trained, then experiments until one changes the answer.
-
-    Args:
-        symptom: what is looked into.
-        set_out: step that other data and lower rates set out from.
-    """
+    """Replays as trained, then experiments until one changes the answer."""
 
     shifts: tuple[int, ...]
     """Where other data is taken from: so many lengths of the stretch further on, or back."""
@@ -30,9 +26,12 @@ class CauseSearch(ABC):
     """Stretches of other data that are tried."""
     replayer: Replayer
 
-    def __init__(self, symptom: Symptom, set_out: int) -> None:
+    def __init__(self, symptom: Symptom, set_out: int, line: Mapping[int, StepRecord]) -> None:
         self.symptom = symptom
         self.set_out = set_out
+        """Step that other data and lower rates set out from."""
+        self.line = line
+        """Records of the steps that are made again."""
         self.frames: dict[int, Bundle] = {}
         """States captured before steps, to set out from again."""
         self.ladder: Ladder | None = None
@@ -61,12 +60,22 @@ class CauseSearch(ABC):
         """The state as it is now, before `step`."""
 
     @abstractmethod
-    def _stretch(self) -> tuple[int, int, int]:
-        """What other data and lower rates are tried on: first draw, blocks read, steps."""
+    def _inputs(self, first: int, last: int, shift: int = 0) -> Iterator[StepInput]:
+        """What these steps were given, with draws `shift` further on."""
 
-    @abstractmethod
-    def _varied(self, shift: int = 0, factor: float = 1.0) -> Series:
-        """The stretch with draws `shift` further on, at `factor` of the learning rate."""
+    def _replay(self, bundle: Bundle, inputs: Iterator[StepInput]) -> Series:
+        return self.replayer.replay(bundle, inputs)
+
+    def _varied(self, shift: int = 0, factor: float = 1.0, first: int = 0) -> Series:
+        """The steps after `set_out`, or those from `first` on, with draws `shift` further on, at
+        `factor` of the rate.
+        """
+        begin = self.set_out + 1
+        inputs = (
+            replace(given, learning_rate=given.learning_rate * factor)
+            for given in self._inputs(first or begin, self.symptom.step, shift)
+        )
+        return self._replay(self.frames[begin], inputs)
 
     def _refusal(self, steps: int, times: int = 1) -> str:
         """Why so many steps more may not be computed; empty if they may."""
@@ -87,23 +96,24 @@ class CauseSearch(ABC):
         return tuple(figures)
 
     def other_data(self, ladder: Ladder) -> Ladder:
-        """The stretch on other batches."""
-        first, blocks, steps = self._stretch()
+        """The steps after `set_out` on other batches."""
+        first = self.line[self.set_out + 1].draw
+        blocks = self.line[self.symptom.step].next_draw - first
         shifts = [by * blocks for by in self.shifts if first + by * blocks >= 0][: self.choices]
-        if why := self._refusal(len(shifts) * steps):
+        if why := self._refusal(len(shifts) * (self.symptom.step - self.set_out)):
             return skip(ladder, "data", why)
         return replace(ladder, other_data=tuple(map(self._varied, shifts)))
 
     def _at_rate(self, ladder: Ladder, factor: float, times: int = 1) -> Ladder:
-        """The stretch at a lower learning rate; `times` the usual steps may be spent."""
-        if why := self._refusal(self._stretch()[2], times):
+        """The same at a lower learning rate; `times` the usual steps may be spent."""
+        if why := self._refusal(self.symptom.step - self.set_out, times):
             return skip(ladder, "rate", why)
         found = factor, self._varied(factor=factor)
         return replace(ladder, lower_rates=(*ladder.lower_rates, found))
 
 
 def skip(ladder: Ladder, experiment: str, why: str) -> Ladder:
-    """The ladder with an experiment left out, and why."""
+    """The ladder with an experiment left out, and the reason."""
     return replace(ladder, skipped={**ladder.skipped, experiment: why})
 
 
@@ -111,14 +121,13 @@ def symptom_in_words(symptom: Symptom) -> str:
     """What is looked into, for a person."""
     if symptom.kind == "none":
         return f"step {symptom.step}: nothing stands out against the steps before it"
-    what = "gradient norm" if symptom.kind == "gradient-spike" else "loss"
-    since = (
-        f", first seen at step {symptom.first_step}" if symptom.first_step < symptom.step else ""
-    )
-    levels = ""
+    text = f"step {symptom.step}: {symptom.kind}"
+    if symptom.first_step < symptom.step:
+        text += f", first seen at step {symptom.first_step}"
     if symptom.kind != "non-finite":
-        levels = f": {what} {symptom.healthy:.4g} before it, up to {symptom.reached:.4g}"
-    return f"step {symptom.step}: {symptom.kind}{since}{levels}"
+        what = "gradient norm" if symptom.kind == "gradient-spike" else "loss"
+        text += f": {what} {symptom.healthy:.4g} before it, up to {symptom.reached:.4g}"
+    return text
 
 
 def has_dropout(settings: Recipe) -> bool:

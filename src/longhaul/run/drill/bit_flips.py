@@ -13,7 +13,6 @@ from longhaul.supervise.history import usable_checkpoints
 from longhaul.train.step import TrainingStep
 
 _AS_NUMBERS = {4: torch.int32, 2: torch.int16, 8: torch.int64, 1: torch.int8}
-_CHECKPOINTS_NEEDED = 2
 
 
 @torch.no_grad()
@@ -23,13 +22,12 @@ def flip_weight(step: TrainingStep, bit: int) -> None:
     Of a layer: the row of an embedding that no text names would never show.
     """
     held = step.parallel.parameters if step.parallel is not None else None
-    matrices = [
-        (name, own)
+    matrices = {
+        name: own
         for name, parameter in (held or dict(step.model.named_parameters())).items()
         if parameter.ndim == 2 and (own := own_part(parameter)).numel()
-    ]
-    matrices.sort(key=lambda item: not item[0].startswith("blocks."))
-    flip(matrices[0][1], bit)
+    }
+    flip(matrices[min(matrices, key=lambda name: not name.startswith("blocks."))], bit)
 
 
 def flip_root(loss: Tensor, bit: int) -> None:
@@ -53,33 +51,26 @@ def flip(tensor: Tensor, bit: int) -> None:
 
     Formats with fewer bits lack the lowest ones: bit 24 lies in the exponent of all but fp16.
     """
+    if not tensor.is_contiguous():
+        raise ValueError("a tensor with holes has no middle element")
     size = tensor.element_size()
     place = max(0, bit - 8 * (4 - size)) if size < 4 else bit
-    bits = tensor.view(_AS_NUMBERS[size]).view(-1) if tensor.is_contiguous() else None
-    if bits is None:
-        raise ValueError("a tensor with holes has no middle element")
+    bits = tensor.view(_AS_NUMBERS[size]).view(-1)
     mask = 1 << place
     if place == 8 * size - 1:
         mask -= 1 << 8 * size  # the sign bit, as signed numbers write it
     bits[bits.numel() // 2] ^= mask
 
 
-def flip_newest_checkpoint(folder: RunFolder, before: Callable[[], object]) -> bool:
-    """Turn a bit in the middle of the newest checkpoint's largest file over.
+def flip_newest_checkpoint(folder: RunFolder, before: Callable[[], object]) -> None:
+    """Turn a bit in the middle of the newest checkpoint's largest file over, right after `before`.
 
     Only where there is another one to go back to: a run that has but one is lost with it, and that
     is known without a drill.
-
-    Args:
-        folder: the run.
-        before: called right before it is done.
-
-    Returns:
-        Whether it was done.
     """
     usable = usable_checkpoints(folder)
-    if len(usable) < _CHECKPOINTS_NEEDED:
-        return False
+    if len(usable) < 2:
+        return
     newest = checkpoint_path(folder.checkpoints, max(usable))
     largest = max(newest.glob("*.safetensors"), key=lambda path: path.stat().st_size)
     before()
@@ -91,4 +82,3 @@ def flip_newest_checkpoint(folder: RunFolder, before: Callable[[], object]) -> b
         file.write(bytes([byte ^ 1]))
         file.flush()
         os.fsync(file.fileno())
-    return True

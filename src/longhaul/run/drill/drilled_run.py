@@ -1,33 +1,47 @@
 """A drilled run: a real `longhaul train` with all its processes, in a folder of its own, with
-faults, started again as a scheduler would. Whether it ended as it ought to is for `verdict.py`.
+faults, started again as a scheduler would; and what it is worth beside its baseline without them.
 """
 
+import math
 import signal
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from longhaul.config.load import load_recipe
 from longhaul.core.clocks import RealClock, goodput, time_spent
 from longhaul.core.errors import ExitCode, NeedsPerson
+from longhaul.core.events import EventKind
+from longhaul.core.output import print_error, time_rows
 from longhaul.core.records import Event, Record
-from longhaul.core.units import Nats, Seconds
+from longhaul.core.units import Bytes, Nats, Seconds, short_seconds
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.reading import read_journal
 from longhaul.logbook.run_spec import ask, read_run_spec, write_run_spec
 from longhaul.run.drill.fault import Fault, check_faults
-from longhaul.run.drill.incidents import Incident, incidents
+from longhaul.run.drill.incidents import Incident, incidents, must_be_noticed
 from longhaul.run.drill.laid import Done, lay, read_done
+from longhaul.store.run_differences import Differences, differences
+from longhaul.supervise.causes import last_message
 from longhaul.supervise.leftovers import Traces
 from longhaul.supervise.run_process import RunProcess
+from longhaul.supervise.trust import refuse_untrusted
 
 MODULE = "longhaul.cli.disturbed"
 _LONGEST_RUN_S: Seconds = 3600.0
 _LOOK_EVERY_S: Seconds = 0.05
 _SCHEDULED_AGAIN = (int(ExitCode.START_AGAIN), -int(signal.SIGKILL))
 """Ends of the command after which a scheduler starts it again: asked for, or the machine's."""
+MOST = 1.02
+"""Largest validation loss after faults in numbers, as a multiple of the undisturbed run's."""
+_JUDGED = ("slow", "bitflip-weight", "bitflip-grad")
+"""Faults that act on what is judged of ranks."""
+_LAST_MESSAGE: Bytes = 16_384
+_WIDTHS = (34, 10, 10, 5, 11)
 
 
 @dataclass(frozen=True)
@@ -41,7 +55,7 @@ class DrilledRun:
     leftovers: tuple[str, ...]
     """What it left on the machine; nothing if all is well."""
     output: Path = field(repr=False)
-    """What its commands said."""
+    """Of its commands."""
 
     @property
     def exit_code(self) -> int:
@@ -55,7 +69,7 @@ class DrilledRun:
 
     @cached_property
     def done(self) -> list[Done]:
-        """The faults that came about."""
+        """The faults that were injected."""
         return read_done(self.folder)
 
     @cached_property
@@ -86,74 +100,61 @@ class DrilledRun:
 
 def set_up_run(
     recipe: str,
-    room: Path,
+    parent: Path,
     name: str,
     *,
     nproc: int = 1,
     sets: Sequence[str] = (),
     data: str | None = None,
+    trust: bool = False,
 ) -> RunFolder:
-    """A run in a room, not begun. What a recipe would touch elsewhere lies in the room as well.
+    """A run in folder `parent`, not begun. So that a drill keeps away from the user's own store and
+    ledger of nodes, these lie there too, unless they are among `sets`.
 
     Raises:
         RecipeError: the recipe, or what is set, is wrong.
+        UsageError: the recipe names commands that are not trusted, and `trust` does not say so.
     """
-    room.mkdir(parents=True, exist_ok=True)
     sets = (f"machine.processes={nproc}", *sets)
-    options = (*_kept_apart(recipe, room, sets, data), *sets)
-    asked = ask(recipe, options, data, room / "prepared")
-    folder = create_run(room / name, RealClock())
-    write_run_spec(folder, asked)
+    given = load_recipe(recipe, sets, data).recipe
+    typed = {option.partition("=")[0].strip() for option in sets}
+    beside = {
+        "checkpoint.remote": (given.checkpoint.remote, "remote"),
+        "supervise.node_ledger": (given.supervise.node_ledger, "nodes"),
+    }
+    own = tuple(
+        f"{path}={str(parent.resolve() / place)!r}"
+        for path, (value, place) in beside.items()
+        if value and path not in typed
+    )
+    spec = ask(recipe, (*own, *sets), data, parent / "prepared")
+    folder = RunFolder(parent / name)
+    # The run is started by its folder, which is trusted from here on as its recipe is.
+    refuse_untrusted(folder, spec, recipe, sets, trust, print_error)
+    parent.mkdir(parents=True, exist_ok=True)
+    write_run_spec(create_run(folder.path, RealClock()), spec)
     return folder
 
 
-def _kept_apart(recipe: str, room: Path, sets: Sequence[str], data: str | None) -> tuple[str, ...]:
-    """Settings that keep a drill from the user's own store and ledger of nodes."""
-    given = load_recipe(recipe, tuple(sets), data).recipe
-    typed = {option.partition("=")[0].strip() for option in sets}
-    own = []
-    if given.checkpoint.remote and "checkpoint.remote" not in typed:
-        own.append(f"checkpoint.remote={str(room.resolve() / 'remote')!r}")
-    if given.supervise.node_ledger and "supervise.node_ledger" not in typed:
-        own.append(f"supervise.node_ledger={str(room.resolve() / 'nodes')!r}")
-    return tuple(own)
-
-
 def drilled_run(
-    recipe: str | RunFolder,
+    folder: RunFolder,
     faults: Sequence[Fault],
     *,
-    room: Path,
-    nproc: int = 1,
-    sets: Sequence[str] = (),
-    name: str = "disturbed",
     most_s: Seconds = _LONGEST_RUN_S,
     meanwhile: Callable[[], object] = lambda: None,
 ) -> DrilledRun:
-    """Train a recipe to its end while faults befall it.
-
-    Args:
-        recipe: its name or file; or a run that was set up in the room.
-        faults: laid before it starts.
-        room: folder for the run, prepared text, and what stands for the world.
-        nproc: worker processes.
-        sets: `path=value`, as for `--set`.
-        name: of the run.
-        most_s: for all of them; what is left is killed then.
-        meanwhile: called many times a second while it trains.
+    """Train a run that was set up to its end, with faults. What stands for the world around it lies
+    beside it. `meanwhile` is called many times a second; after `most_s` what is left is killed.
 
     Raises:
-        RecipeError, UsageError: before anything is started.
+        UsageError: the run cannot have such a fault; nothing was started.
         NeedsPerson: it did not end in time.
     """
-    if isinstance(recipe, RunFolder):
-        folder = recipe
-    else:
-        folder = set_up_run(recipe, room, name, nproc=nproc, sets=sets)
     check_faults(faults, read_run_spec(folder).settings())
     lay(folder, faults)
-    output = room / f"{folder.name}.log"
-    traces, began = Traces(folder, room / f"{folder.name}.tmp"), time.monotonic()
+    output = folder.path.with_name(f"{folder.name}.log")
+    temporary = folder.path.with_name(f"{folder.name}.tmp")
+    traces, began = Traces(folder, temporary), time.monotonic()
     codes: list[int] = []
     try:
         while not codes or codes[-1] in _SCHEDULED_AGAIN:
@@ -175,7 +176,7 @@ def _end_of(training: RunProcess, deadline: Seconds, meanwhile: Callable[[], obj
             if time.monotonic() > deadline:
                 raise NeedsPerson(
                     f"run {training.folder.name} of the drill has not ended by itself in time",
-                    f"what it said is in {training.log}",
+                    f"its output is in {training.log}",
                 )
             meanwhile()
             time.sleep(_LOOK_EVERY_S)
@@ -183,3 +184,139 @@ def _end_of(training: RunProcess, deadline: Seconds, meanwhile: Callable[[], obj
         training.close()
         raise
     return training.wait(0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """On one drilled run."""
+
+    run: DrilledRun
+    baseline: DrilledRun
+    exact: bool
+    """It had to end in the very bytes of its baseline."""
+    found: Differences | None
+    """Where they were compared, which takes two finished runs."""
+    complaints: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Nothing is to be complained of."""
+        return not self.complaints
+
+    def lines(self) -> Iterator[str]:
+        """For a person."""
+        yield _row("fault", "noticed", "went on", "lost", "by", "story")
+        yield from map(_line, self.run.incidents)
+        wall = short_seconds(sum(self.run.spent.values()))
+        spent = ", ".join(f"{bucket} {s}" for bucket, s, _ in time_rows(self.run.spent))
+        yield f"goodput {self.run.goodput:.1%} of {wall}: {spent}"
+        yield self._end_in_words()
+        left = "; ".join(self.run.leftovers) or "no process, port, shared memory, temporary file"
+        yield f"left behind: {left}"
+        yield from (f"  {complaint}" for complaint in self.complaints)
+
+    def as_data(self) -> dict[str, Any]:
+        """For JSON."""
+        run = self.run
+        return {
+            "run": str(run.folder.path),
+            "exit_codes": list(run.exit_codes),
+            "seconds": round(run.seconds, 3),
+            "goodput": _finite(run.goodput),
+            "spent_s": run.spent,
+            "incidents": [asdict(incident) for incident in run.incidents],
+            "loss": _finite(run.loss),
+            "loss_alone": _finite(self.baseline.loss),
+            "byte_identical": None if self.found is None else self.found.none,
+            "leftovers": list(run.leftovers),
+            "complaints": list(self.complaints),
+            "passed": self.passed,
+        }
+
+    def _end_in_words(self) -> str:
+        if self.found is None:
+            return "it did not finish: there is nothing to compare"
+        loss = f"validation loss {self.run.loss:.4f}, {self.baseline.loss:.4f} without faults"
+        if not self.exact:
+            more = self.run.loss / self.baseline.loss - 1
+            return f"{loss} ({more:+.2%}, at most {MOST - 1:+.0%})"
+        pieces, steps = self.found.compared_pieces, self.found.compared_steps
+        how = "are byte-identical" if self.found.none else "DIFFER"
+        return f"{loss}; {pieces} pieces of state and {steps} losses {how}"
+
+
+def judge_run(run: DrilledRun, baseline: DrilledRun, faults: Sequence[Fault]) -> Verdict:
+    """Compare a run with these faults with a baseline of the same number of steps."""
+    undone = {incident.fault for incident in run.incidents if incident.undone}
+    exact = all(f.known.harm != "numbers" or (f.once and str(f) in undone) for f in faults)
+    # Fewer ranks add up in another order, and draw other masks.
+    exact = (
+        exact and len({event.data["layout"] for event in run.events(EventKind.ATTEMPT_BEGAN)}) <= 1
+    )
+    finished = run.exit_code == 0 and baseline.exit_code == 0
+    # Wrong numbers that were undone have been in the journal for a while.
+    found = differences(baseline.folder, run.folder, kept_only=bool(undone)) if finished else None
+    wrong = (*_ended(run, baseline, exact, found), *_came(run, faults), *run.leftovers)
+    return Verdict(run, baseline, exact, found, wrong)
+
+
+def _ended(
+    run: DrilledRun, baseline: DrilledRun, exact: bool, found: Differences | None
+) -> Iterator[str]:
+    if run.exit_code != 0:
+        why = last_message(run.output.read_text(errors="replace")[-_LAST_MESSAGE:])
+        yield f"it ended with exit code {run.exit_code}: {why} (all its output is in {run.output})"
+    if found is None:
+        return
+    if exact and not found.none:
+        named = ", ".join([*found.pieces[:3], *(f"step {step}" for step in found.steps[:3])])
+        yield f"it ended in other bytes than its baseline: {named}"
+    if not exact and not run.loss <= MOST * baseline.loss:
+        yield f"its loss is {run.loss / baseline.loss:.4f} of the other's, more than {MOST:g}"
+
+
+def _came(run: DrilledRun, faults: Sequence[Fault]) -> Iterator[str]:
+    came = Counter(done.fault for done in run.done)
+    for fault in faults:
+        if not came[str(fault)]:
+            yield f"{fault} did not come about"
+    yield from _accused(run, faults)
+    for incident in run.incidents:
+        noticed = incident.detect_s is not None
+        if not noticed and must_be_noticed(incident, run.records):
+            yield f"{incident.fault}: nobody noticed"
+        if noticed and incident.recover_s is None and run.exit_code == 0:
+            yield f"{incident.fault}: nothing went on after it"
+
+
+def _accused(run: DrilledRun, faults: Sequence[Fault]) -> Iterator[str]:
+    """Ranks that were named as wrong although no fault acted on them."""
+    if not any(fault.kind in _JUDGED for fault in faults):
+        return
+    guilty = {(done.attempt, done.rank) for done in run.done}
+    for verdict in run.events(EventKind.MACHINE_VERDICT):
+        for rank in verdict.data["ranks"]:
+            # What a flipped weight has done to a rank is there until the run goes back.
+            if not any(rank == own and attempt <= verdict.attempt for attempt, own in guilty):
+                yield f"rank {rank} was named, and no fault acted on it: {verdict.data['reason']}"
+
+
+def _line(incident: Incident) -> str:
+    detected, recovered = map(_seconds, (incident.detect_s, incident.recover_s))
+    lost, by = str(incident.steps_lost), incident.by or "–"
+    return _row(incident.fault, detected, recovered, lost, by, incident.story)
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no word for what is not a number."""
+    return value if math.isfinite(value) else None
+
+
+def _seconds(value: Seconds | None) -> str:
+    return "–" if value is None else short_seconds(value)
+
+
+def _row(*cells: str) -> str:
+    """One line of the table; what is too long for its column pushes the others on."""
+    padded = (cell.ljust(width) for cell, width in zip(cells, _WIDTHS, strict=False))
+    return " ".join((*padded, cells[-1])).rstrip()

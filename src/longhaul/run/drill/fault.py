@@ -1,4 +1,4 @@
-"""A fault: what befalls a run, where and when. A person writes it `kill@rank1:step20`.
+"""The table of faults: what each injects and what must be seen afterwards; and how one is written.
 
 ```
 NAME[:STRENGTH]@rankR:stepS         once, before that rank makes step S
@@ -16,10 +16,11 @@ from typing import Literal
 
 from longhaul.config.recipe import Recipe
 from longhaul.core.errors import UsageError
+from longhaul.core.events import EventKind
 
 Harm = Literal["process", "storage", "numbers"]
-"""What a fault touches. After the first two a run must end in the very bytes of one left alone;
-what follows `oom`, a smaller micro-batch, adds gradients up in another order."""
+"""What a fault touches. After the first two a run must end in the bytes of its baseline; what
+follows `oom`, a smaller micro-batch, adds gradients up in another order."""
 Strength = Literal["none", "seconds", "factor", "whole", "word"]
 
 
@@ -38,7 +39,26 @@ class Kind:
     lasts: bool = False
     """It may act in a range of steps."""
     whole_node: bool = True
-    """Named by a node, it befalls all of its ranks; else the first of them alone."""
+    """Named by a node, it acts on all of its ranks; else on the first of them alone."""
+    waits: bool = False
+    """Done at the next write or call it is about, which may come some steps later."""
+    ends_attempt: bool = False
+    reported_by: tuple[str, ...] = ()
+    """Events that report it, of what neither ends an attempt nor is found by detectors."""
+    over_with: tuple[str, ...] = ()
+    """Events with which it is over; where there are none it is the next step."""
+    compared: str = ""
+    """What ranks compare to find it."""
+    must_be_noticed: bool = False
+    """It cannot pass unreported, even if it ends no attempt."""
+    soaked: bool = True
+    """A soak draws it by itself. The others need another node, or try nothing that is not tried
+    with less waiting."""
+
+    @property
+    def is_signal(self) -> bool:
+        """STRENGTH is how long after its step it is sent."""
+        return self.takes == "seconds" and self.usual == "0"
 
 
 CUDA_ERRORS = {
@@ -51,43 +71,57 @@ CUDA_ERRORS = {
     "lost": "GPU is lost",
 }
 """STRENGTH of `cuda-error` → what the driver says."""
+_STORE_OVER = (EventKind.STORE_BACK, EventKind.UPLOADED)
 
 KINDS: dict[str, Kind] = {
-    "kill": Kind("SIGKILL to the rank", takes="seconds", usual="0"),
-    "stop": Kind("SIGSTOP to the rank, which then does nothing", takes="seconds", usual="0"),
-    "hang-collective": Kind("the rank sleeps for ever where the others wait for it"),
-    "exception": Kind("an exception that nobody knows"),
+    "kill": Kind("SIGKILL to the rank", takes="seconds", usual="0", ends_attempt=True),
+    "stop": Kind("SIGSTOP to the rank, which then does nothing", takes="seconds", usual="0",
+                 ends_attempt=True),
+    "hang-collective": Kind("the rank sleeps for ever where the others wait for it",
+                            ends_attempt=True, soaked=False),
+    "exception": Kind("an exception that nobody knows", ends_attempt=True),
     "cuda-error": Kind("the text of a CUDA error", takes="word", usual="illegal-access",
-                       words=tuple(CUDA_ERRORS)),
+                       words=tuple(CUDA_ERRORS), ends_attempt=True),
     "oom": Kind("out of memory; with a number, while micro-batches have more sequences than that",
-                harm="numbers", takes="whole"),
+                harm="numbers", takes="whole", ends_attempt=True, soaked=False),
     "slow": Kind("what the rank computes takes so many times as long", takes="factor",
-                 usual="1.2", lasts=True),
-    "nan": Kind("the rank's loss is not a number", harm="numbers", lasts=True),
+                 usual="1.2", lasts=True, soaked=False),
+    "nan": Kind("the rank's loss is not a number", harm="numbers", lasts=True,
+                must_be_noticed=True),
     "bitflip-weight": Kind("one bit of the rank's own weights is wrong; the bit's number",
-                           harm="numbers", takes="whole", usual="24", lasts=True),
+                           harm="numbers", takes="whole", usual="24", lasts=True,
+                           compared="weights"),
     "bitflip-grad": Kind("one bit of the rank's gradient is wrong before it is reduced",
-                         harm="numbers", takes="whole", usual="24", lasts=True),
+                         harm="numbers", takes="whole", usual="24", lasts=True, compared="slot"),
     "bitflip-file": Kind("one bit of the newest checkpoint is wrong", harm="storage",
                          whole_node=False),
     "torn-write": Kind("the rank dies in the middle of writing its next checkpoint",
-                       harm="storage", whole_node=False),
+                       harm="storage", whole_node=False, waits=True, ends_attempt=True),
     "enospc": Kind("for so many seconds the disk of checkpoints is full", harm="storage",
-                   takes="seconds", usual="5"),
+                   takes="seconds", usual="5", waits=True, must_be_noticed=True,
+                   reported_by=(EventKind.CHECKPOINT_FAILED, EventKind.ROOM_MADE,
+                                EventKind.PAUSED),
+                   over_with=(EventKind.CHECKPOINT,)),
     "slow-save": Kind("each file of a checkpoint takes so many seconds longer to write",
-                      harm="storage", takes="seconds", usual="1", lasts=True),
+                      harm="storage", takes="seconds", usual="1", lasts=True, soaked=False),
+    # A store may hang for less than it is given.
     "store-hang": Kind("for so many seconds the remote tier does not answer", harm="storage",
-                       takes="seconds", usual="10"),
+                       takes="seconds", usual="10", waits=True,
+                       reported_by=(EventKind.STORE_AWAY,), over_with=_STORE_OVER),
     "store-gone": Kind("for so many seconds the remote tier refuses everything", harm="storage",
-                       takes="seconds", usual="10"),
-    "loader-crash": Kind("reading the next batch fails"),
-    "preempt": Kind("SIGTERM to the supervisor", takes="seconds", usual="0", whole_node=False),
+                       takes="seconds", usual="10", waits=True, must_be_noticed=True,
+                       reported_by=(EventKind.STORE_AWAY,), over_with=_STORE_OVER),
+    "loader-crash": Kind("reading the next batch fails", ends_attempt=True),
+    "preempt": Kind("SIGTERM to the supervisor", takes="seconds", usual="0", whole_node=False,
+                    ends_attempt=True),
     "supervisor-kill": Kind("SIGKILL to the supervisor", takes="seconds", usual="0",
-                            whole_node=False),
+                            whole_node=False, ends_attempt=True),
     "node-gone": Kind("all ranks of the node die, and for so many seconds it starts none",
-                      takes="seconds", usual="5", whole_node=False),
-    "ecc": Kind("the kernel tells of a GPU's memory, by the number of its Xid; from an "
-                "uncorrectable error the rank dies", takes="whole", usual="48", whole_node=False),
+                      takes="seconds", usual="5", whole_node=False, ends_attempt=True,
+                      soaked=False),
+    "ecc": Kind("the kernel reports a GPU's memory, by the number of its Xid; from an "
+                "uncorrectable error the rank dies", takes="whole", usual="48", whole_node=False,
+                ends_attempt=True, soaked=False),
 }  # fmt: skip
 STORE_FAULTS = ("store-hang", "store-gone")
 XIDS = {
@@ -105,7 +139,10 @@ CORRECTED_XIDS = (63, 92)
 """Those that take nothing from a process."""
 
 _SHAPE = re.compile(r"(?P<name>[^:@]+)(:(?P<strength>[^:@]+))?@(?P<place>.+)")
-_STEPS = re.compile(r"step([0-9]+)(?:-([0-9]+))?")
+_PLACE = re.compile(
+    r"step(?P<first>[0-9]+)(-(?P<last>[0-9]+))?|rank(?P<rank>[0-9]+)|node(?P<node>.+)"
+    r"|attempt(?P<attempt>[0-9]+)|(?P<in_every_attempt>attempt\*)"
+)
 _EXAMPLE = "write it like kill@rank1:step20 or slow:1.2@rank0:step10-60"
 _WORST_BIT = 31
 FOREVER = 10**9
@@ -113,7 +150,7 @@ FOREVER = 10**9
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that befalls a run. It acts where all of its conditions hold."""
+    """A fault to inject. It acts where all of its conditions hold."""
 
     kind: str
     first: int = 1
@@ -123,7 +160,7 @@ class Fault:
     rank: int | None = None
     """None: see `node`."""
     node: str = ""
-    """Name of the node it befalls; empty where a rank says it."""
+    """Name of the node it acts on; empty where `rank` is given."""
     attempt: int | None = None
     """In this attempt alone; None: in the first that comes to it."""
     in_every_attempt: bool = False
@@ -144,35 +181,29 @@ class Fault:
 
     def __str__(self) -> str:
         strength = f":{self.strength}" if self.strength else ""
-        steps = f"step{self.first}" + ("" if self.last is None else f"-{self.last}")
         attempt = "" if self.attempt is None else f"attempt{self.attempt}"
         parts = (
             "" if self.rank is None else f"rank{self.rank}",
             f"node{self.node}" if self.node else "",
-            steps,
+            f"step{self.first}" + ("" if self.last is None else f"-{self.last}"),
             "attempt*" if self.in_every_attempt else attempt,
         )
         return f"{self.kind}{strength}@{':'.join(filter(None, parts))}"
 
     @property
     def known(self) -> Kind:
-        """What is known of its name."""
+        """Its row of the table."""
         return KINDS[self.kind]
 
     @property
-    def value(self) -> float:
-        """STRENGTH as a number, the usual one where none was given; 0 where there is none."""
-        return float(self.word or 0)
-
-    @property
     def word(self) -> str:
-        """STRENGTH as a word."""
-        return self.strength or KINDS[self.kind].usual
+        """STRENGTH, the usual one where none was given."""
+        return self.strength or self.known.usual
 
     @property
-    def harm(self) -> Harm:
-        """What it touches."""
-        return self.known.harm
+    def value(self) -> float:
+        """STRENGTH as a number; 0 where there is none."""
+        return float(self.word or 0)
 
     @property
     def once(self) -> bool:
@@ -197,39 +228,35 @@ def parse_fault(text: str) -> Fault:
             f"fault {text!r}: there is no fault {name!r}",
             f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(KINDS)}",
         )
-    values: dict[str, object] = {}
+    found: dict[str, str] = {}
     for part in match["place"].split(":"):
-        for key, value in _place(part, text).items():
-            if key in values:
+        place = _PLACE.fullmatch(part)
+        if place is None:
+            raise UsageError(
+                f"fault {text!r}: {part!r} is no rank, node, step or attempt", _EXAMPLE
+            )
+        for key, value in place.groupdict().items():
+            if value is not None and key in found:
                 raise UsageError(f"fault {text!r}: {part} is one {key} too many", _EXAMPLE)
-            values[key] = value
-    if "first" not in values:
-        raise UsageError(f"fault {text!r}: it says no step", _EXAMPLE)
-    if "rank" not in values and "node" not in values:
-        values["rank"] = 0
-    fault = Fault(name, strength=strength, **values)  # type: ignore[arg-type]
+            if value is not None:
+                found[key] = value
+    if "first" not in found:
+        raise UsageError(f"fault {text!r}: it names no step", _EXAMPLE)
+    numbers = {key: int(found[key]) for key in ("first", "last", "rank", "attempt") if key in found}
+    if "rank" not in found and "node" not in found:
+        numbers["rank"] = 0
+    fault = Fault(
+        name, strength=strength, node=found.get("node", ""),
+        in_every_attempt="in_every_attempt" in found, **numbers,  # type: ignore[arg-type]
+    )  # fmt: skip
     _check_strength(fault, text)
     return fault
-
-
-def _place(part: str, text: str) -> dict[str, object]:
-    if part == "attempt*":
-        return {"in_every_attempt": True}
-    if steps := _STEPS.fullmatch(part):
-        found: dict[str, object] = {"first": int(steps[1])}
-        return found if steps[2] is None else found | {"last": int(steps[2])}
-    for word in ("rank", "attempt"):
-        if part.startswith(word) and part[len(word) :].isascii() and part[len(word) :].isdecimal():
-            return {word: int(part[len(word) :])}
-    if part.startswith("node") and len(part) > len("node"):
-        return {"node": part[len("node") :]}
-    raise UsageError(f"fault {text!r}: {part!r} is no rank, node, step or attempt", _EXAMPLE)
 
 
 def _check_strength(fault: Fault, text: str) -> None:
     known, given = fault.known, fault.strength
     if fault.last is not None and not known.lasts:
-        raise UsageError(f"fault {text!r}: {fault.kind} befalls one step", "give one: step20")
+        raise UsageError(f"fault {text!r}: {fault.kind} acts in one step", "give one: step20")
     if fault.last is not None and fault.last < fault.first:
         raise UsageError(f"fault {text!r}: its steps end before they begin", _EXAMPLE)
     if not given:
@@ -254,11 +281,7 @@ def _check_strength(fault: Fault, text: str) -> None:
 
 
 def check_faults(faults: Iterable[Fault], recipe: Recipe) -> None:
-    """Refuse faults that could not befall a recipe's run.
-
-    Raises:
-        UsageError: names the first of them, what is wrong with it, and what there is.
-    """
+    """UsageError about the first fault that a run of this recipe cannot have, and what there is."""
     steps, has_remote = recipe.total_steps(), bool(recipe.checkpoint.remote)
     nodes = {node.name for node in recipe.supervise.node}
     slots = sum(node.slots for node in recipe.supervise.node if not node.spare)

@@ -1,7 +1,7 @@
-"""What became of each fault that was done to a run, as its journal tells it."""
+"""What became of each fault that was injected into a run, according to its journal."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from longhaul.core.events import EventKind
@@ -15,11 +15,17 @@ LEADER = "pilot"
 """Rank 0, which judges numbers and checkpoints."""
 SCHEDULER = "scheduler"
 """Who starts the same command again: here the drill."""
+_LONG_ENOUGH = 100
+"""Steps within which a slow rank is to be named."""
+_SAME_MOMENT_S: Seconds = 1e-3
+_BETWEEN_ATTEMPTS = (EventKind.ATTEMPT_ENDED, EventKind.ATTEMPT_STARTED)
+Sign = StepRecord | Event | Decision
+"""What reports a fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """A fault that was done, and what followed."""
+    """A fault that was injected, and what followed."""
 
     fault: str
     rank: int
@@ -27,19 +33,19 @@ class Incident:
     step: int
     """That the rank was about to make."""
     time: Seconds
-    """Unix time at which it was done."""
-    detect_s: Seconds | None
-    """Until the journal tells of it; None: it never did."""
-    recover_s: Seconds | None
+    """Unix time at which it was injected."""
+    detect_s: Seconds | None = None
+    """Until the journal reports it; None: it never did."""
+    recover_s: Seconds | None = None
     """Until the next step was complete of what followed; of storage, until the next checkpoint or
     transfer was. None: nothing followed."""
-    caught_up_s: Seconds | None
+    caught_up_s: Seconds | None = None
     """Until the first step that had not been made before."""
-    steps_lost: int
+    steps_lost: int = 0
     """Made before and made again, or left out."""
-    by: str
+    by: str = ""
     """Who decided what followed: `supervisor`, `pilot`, `scheduler`; empty: nobody."""
-    story: str
+    story: str = ""
     """What was seen, and what followed."""
     named: tuple[int, ...] = ()
     """Ranks that were named; several where nobody could tell which of them is to blame."""
@@ -48,173 +54,109 @@ class Incident:
 
 
 def incidents(done: Sequence[Done], records: Sequence[Record]) -> tuple[Incident, ...]:
-    """One for each fault, in the order in which they were done.
-
-    Args:
-        done: as remembered in the run.
-        records: its whole journal, in order.
-    """
+    """One for each fault that was injected into a run of this journal, in order."""
     return tuple(_incident(item, parse_fault(item.fault), records) for item in done)
 
 
 def _incident(done: Done, fault: Fault, records: Sequence[Record]) -> Incident:
-    sign = _first_sign(done, fault, records)
+    own = done.fault, done.rank, done.attempt, done.step, done.time
+    late = [r for r in records if isinstance(r, Sign) and r.time >= done.time - _SAME_MOMENT_S]
+    sign = next((record for record in late if _reports(record, done, fault)), None)
     if sign is None:
-        return Incident(
-            done.fault, done.rank, done.attempt, done.step, done.time,
-            None, None, None, 0, "", _why_unnoticed(done, fault, records),
-        )  # fmt: skip
+        return Incident(*own, story=_why_unnoticed(done, fault, records))
     again = _goes_on(done, sign, fault, records)
     reached = _reached(done, records)
     new = next((s for s in _steps(records) if s.time > done.time and s.step > reached), None)
     return Incident(
-        fault=done.fault,
-        rank=done.rank,
-        attempt=done.attempt,
-        step=done.step,
-        time=done.time,
+        *own,
         detect_s=max(0.0, sign.time - done.time),
         recover_s=None if again is None else max(0.0, again.time - done.time),
         caught_up_s=None if new is None else new.time - done.time,
-        steps_lost=_lost(done, sign, again, reached),
+        steps_lost=_lost(sign, again, reached),
         by=_decided_by(sign),
-        story="; ".join([_story(sign), *_followed(sign, records)]),
+        story="; ".join([_in_words(sign), *_followed(sign, records)]),
         named=_named(sign),
-        undone=fault.kind in _FLIPS and _went_back(done, sign, records),
+        undone=bool(fault.known.compared) and _went_back(done, sign, records),
     )
 
 
-_ENDS_ATTEMPT = frozenset(
-    {
-        "kill", "stop", "hang-collective", "exception", "cuda-error", "oom", "loader-crash",
-        "torn-write", "node-gone", "ecc", "preempt", "supervisor-kill",
-    }
-)  # fmt: skip
-_SAYS = {
-    "enospc": (EventKind.CHECKPOINT_FAILED, EventKind.ROOM_MADE, "paused"),
-    "store-hang": (EventKind.STORE_AWAY,),
-    "store-gone": (EventKind.STORE_AWAY,),
-}
-_RESUMES = {
-    "enospc": ("checkpoint",),
-    "store-hang": (EventKind.STORE_BACK, "uploaded"),
-    "store-gone": (EventKind.STORE_BACK, "uploaded"),
-}
-MUST_BE_NOTICED = frozenset({*_ENDS_ATTEMPT, "enospc", "store-gone", "nan"})
-"""Kinds that cannot pass without being told of. A store may hang for less than it is given, and a
-file need not be read again; of slow ranks and flipped bits see `must_be_noticed`."""
-_FLIPS = {"bitflip-weight": "weights", "bitflip-grad": "slot"}
-"""Kinds that ranks notice by comparing what they have → what they compare."""
-_LONG_ENOUGH = 100
-"""Steps within which a slow rank is to be named (incident M5)."""
-_SAME_MOMENT_S: Seconds = 1e-3
-_ENDS = (EventKind.ATTEMPT_ENDED, EventKind.ATTEMPT_STARTED, "out-of-memory")
-
-
 def must_be_noticed(incident: Incident, records: Sequence[Record]) -> bool:
-    """Whether a fault that was done cannot have passed without being told of.
-
-    Args:
-        incident: what became of it.
-        records: the run's journal.
-    """
+    """Whether a fault that was injected cannot have passed unreported in a run of this journal."""
     fault = parse_fault(incident.fault)
     watch = _watch(records)
     if fault.kind == "slow":
         last = fault.last or fault.first
         made = {s.step for s in _steps(records) if s.step <= last and s.time >= incident.time}
         return watch is not None and watch.data["stragglers"] and len(made) >= _LONG_ENOUGH
-    if fault.kind in _FLIPS:
+    if fault.known.compared:
         # Of weights of which no other rank has a copy nobody can say anything.
         held = fault.kind == "bitflip-grad" or (watch is not None and watch.data["replicas"] > 1)
         return held and bool(_compared(incident, fault, records))
-    return fault.kind in MUST_BE_NOTICED
+    return fault.known.must_be_noticed or fault.known.ends_attempt
 
 
 def _compared(done: Done | Incident, fault: Fault, records: Sequence[Record]) -> list[Event]:
-    """Looks at what a flipped bit changes, while it was there."""
+    """Comparisons of what a flipped bit changes, while it was there."""
     last = math.inf if fault.kind == "bitflip-weight" else fault.last or done.step
     return [
         event
-        for event in _events(records)
-        if event.kind == EventKind.COMPARED and event.data.get("what") == _FLIPS[fault.kind]
-        if event.attempt >= done.attempt and done.step <= event.step <= last
-        if event.time >= done.time
+        for event in _events(records, EventKind.COMPARED)
+        if event.data.get("what") == fault.known.compared
+        and event.attempt >= done.attempt
+        and done.step <= event.step <= last
+        and event.time >= done.time
     ]
 
 
 def _why_unnoticed(done: Done, fault: Fault, records: Sequence[Record]) -> str:
-    watch = _watch(records)
+    known, watch = fault.known, _watch(records)
     if fault.kind == "bitflip-weight" and watch is not None and watch.data["replicas"] == 1:
         return "it has not shown: no other rank holds that weight"
-    if fault.kind in _FLIPS and not _compared(done, fault, records):
+    if known.compared and not _compared(done, fault, records):
         return "it has not shown: no look at the ranks fell into the time in which it could be seen"
-    if fault.kind in (*MUST_BE_NOTICED, *_FLIPS):
-        return "the journal does not tell of it"
+    if known.must_be_noticed or known.ends_attempt or known.compared:
+        return "the journal does not report it"
     return "it has not shown"
 
 
 def _watch(records: Sequence[Record]) -> Event | None:
     """What could be watched in this run's layout."""
-    return next(
-        (event for event in _events(records) if event.kind == EventKind.MACHINE_WATCH), None
-    )
+    return next(_events(records, EventKind.MACHINE_WATCH), None)
 
 
-Sign = StepRecord | Event | Decision
-"""What tells of a fault."""
-
-
-def _first_sign(done: Done, fault: Fault, records: Sequence[Record]) -> Sign | None:
-    seen = _sign_of(done, fault)
-    for record in records:
-        if isinstance(record, Sign) and record.time >= done.time - _SAME_MOMENT_S and seen(record):
-            return record
-    return None
-
-
-def _sign_of(done: Done, fault: Fault) -> Callable[[Sign], bool]:
-    def ended(record: Sign) -> bool:
-        if not isinstance(record, Event):
-            return False
-        own = (
-            record.kind in (EventKind.ATTEMPT_ENDED, EventKind.OUT_OF_MEMORY)
-            and record.attempt == done.attempt
-        )
-        if str(record.data.get("reason", "")).startswith("finished"):
-            return False
-        # A supervisor that is killed tells of nothing, and its workers may have had no time to.
-        return own or (record.kind == EventKind.ATTEMPT_STARTED and record.attempt > done.attempt)
-
-    def judged(record: Sign) -> bool:
-        if isinstance(record, StepRecord):
-            return fault.kind == "nan" and record.masked
-        if isinstance(record, Event) and record.kind == EventKind.MACHINE_VERDICT:
-            data = record.data
-            return done.rank in (*data.get("ranks", ()), *data.get("among", ()))
-        numbers = isinstance(record, Decision) and record.kind == "recover"
-        return (numbers and fault.kind != "slow") or (fault.kind != "slow" and ended(record))
-
-    def poisoned(record: Sign) -> bool:
+def _reports(record: Sign, done: Done, fault: Fault) -> bool:
+    known = fault.known
+    if known.reported_by:
+        return isinstance(record, Event) and record.kind in known.reported_by
+    if fault.kind == "bitflip-file":
         if not isinstance(record, Decision) or record.kind != "checkpoint-health":
             return False
         return bool(record.data["health"] == "poisoned")
+    if known.ends_attempt:
+        return _ends_attempt(record, done)
+    if isinstance(record, StepRecord):
+        return fault.kind == "nan" and record.masked
+    if record.kind == EventKind.MACHINE_VERDICT:
+        return done.rank in (*record.data.get("ranks", ()), *record.data.get("among", ()))
+    if fault.kind == "slow":
+        return False
+    recovers = isinstance(record, Decision) and record.kind == "recover"
+    return recovers or _ends_attempt(record, done)
 
-    def said(record: Sign) -> bool:
-        return isinstance(record, Event) and record.kind in _SAYS[fault.kind]
 
-    if fault.kind in _ENDS_ATTEMPT:
-        return ended
-    if fault.kind in _SAYS:
-        return said
-    return poisoned if fault.kind == "bitflip-file" else judged
+def _ends_attempt(record: Sign, done: Done) -> bool:
+    if not isinstance(record, Event) or str(record.data.get("reason", "")).startswith("finished"):
+        return False
+    if record.kind in (EventKind.ATTEMPT_ENDED, EventKind.OUT_OF_MEMORY):
+        return record.attempt == done.attempt
+    # A supervisor that is killed reports nothing, and its workers may have had no time to.
+    return record.kind == EventKind.ATTEMPT_STARTED and record.attempt > done.attempt
 
 
 def _goes_on(done: Done, sign: Sign, fault: Fault, records: Sequence[Record]) -> Record | None:
     later = [record for record in records if record.time >= sign.time and record is not sign]
-    if fault.kind in _RESUMES:
-        kinds = _RESUMES[fault.kind]
-        return next((r for r in later if isinstance(r, Event) and r.kind in kinds), None)
+    if fault.known.over_with:
+        return next(_events(later, *fault.known.over_with), None)
     if _is_end(sign):
         return next((s for s in _steps(later) if s.attempt > done.attempt), None)
     return next((s for s in _steps(later) if not s.masked), None)
@@ -225,7 +167,7 @@ def _is_end(record: Record) -> bool:
     if not isinstance(record, Event):
         return False
     corrupt = record.kind == EventKind.MACHINE_VERDICT and record.data.get("kind") == "corrupt"
-    return corrupt or record.kind in _ENDS
+    return corrupt or record.kind in (*_BETWEEN_ATTEMPTS, EventKind.OUT_OF_MEMORY)
 
 
 def _reached(done: Done, records: Sequence[Record]) -> int:
@@ -234,7 +176,7 @@ def _reached(done: Done, records: Sequence[Record]) -> int:
     return max([done.step - 1, *(step for step in made if step <= done.step + 1)])
 
 
-def _lost(done: Done, sign: Sign, again: Record | None, reached: int) -> int:
+def _lost(sign: Sign, again: Record | None, reached: int) -> int:
     if isinstance(sign, Decision) and sign.kind == "recover":
         back = sign.data.get("rollback")
         return int(back["from"]) - int(back["to"]) if back else 0
@@ -246,24 +188,22 @@ def _lost(done: Done, sign: Sign, again: Record | None, reached: int) -> int:
 
 
 def _decided_by(sign: Sign) -> str:
-    if not isinstance(sign, Event) or sign.kind not in (
-        EventKind.ATTEMPT_ENDED,
-        EventKind.ATTEMPT_STARTED,
-    ):
+    if not isinstance(sign, Event) or sign.kind not in _BETWEEN_ATTEMPTS:
         return LEADER
     return SUPERVISOR if "cause" in sign.data else SCHEDULER
 
 
-def _story(sign: Sign) -> str:
+def _in_words(sign: Sign) -> str:
+    """A record's own reason: shorter than a line of the log, which would repeat the step."""
     if isinstance(sign, StepRecord):
         return f"step {sign.step} was masked"
     if isinstance(sign, Decision):
         return sign.reason
     if sign.kind == EventKind.ATTEMPT_STARTED:
-        return "started again, after nobody had told of an end"
-    told = sign.data.get("reason") or sign.data.get("message") or sign.kind
+        return "started again, after nobody had reported an end"
+    reason = sign.data.get("reason") or sign.data.get("message") or sign.kind
     poisoned = sign.data.get("poisoned")
-    return f"{told}" + ("" if poisoned is None else f"; step {poisoned} poisoned")
+    return f"{reason}" + ("" if poisoned is None else f"; step {poisoned} poisoned")
 
 
 def _named(sign: Sign) -> tuple[int, ...]:
@@ -279,16 +219,16 @@ def _followed(sign: Sign, records: Sequence[Record]) -> Iterator[str]:
     """What was done about a verdict on ranks, and about nodes."""
     if not isinstance(sign, Event):
         return
-    later = [event for event in _events(records) if event.time >= sign.time]
+    later = [record for record in records if record.time >= sign.time]
     verdict = sign.kind == EventKind.MACHINE_VERDICT
     if verdict and not sign.data.get("ranks"):
         yield "nobody could be named"
     if verdict and sign.data.get("kind") == "straggler":
-        drained = next((event for event in later if event.kind == EventKind.NODE_DRAINED), None)
-        yield str(drained.data["reason"]) if drained else "told, and trained on with it"
+        drained = next(_events(later, EventKind.NODE_DRAINED), None)
+        yield str(drained.data["reason"]) if drained else "reported, and trained on with it"
         return
-    world = next((e for e in later if e.kind == EventKind.ATTEMPT_BEGAN), None)
-    start = next((e for e in later if e.kind == EventKind.ATTEMPT_STARTED), None)
+    world = next(_events(later, EventKind.ATTEMPT_BEGAN), None)
+    start = next(_events(later, EventKind.ATTEMPT_STARTED), None)
     if start is not None and start.attempt > sign.attempt and (verdict or world is not None):
         yield f"went on from step {start.step}"
     if world is not None and world.attempt > sign.attempt:
@@ -297,17 +237,14 @@ def _followed(sign: Sign, records: Sequence[Record]) -> Iterator[str]:
 
 def _went_back(done: Done, sign: Sign, records: Sequence[Record]) -> bool:
     return any(
-        event.kind == EventKind.ATTEMPT_STARTED
-        and event.attempt > done.attempt
-        and event.step < done.step
-        for event in _events(records)
-        if event.time >= sign.time
+        event.time >= sign.time and event.attempt > done.attempt and event.step < done.step
+        for event in _events(records, EventKind.ATTEMPT_STARTED)
     )
 
 
-def _events(records: Sequence[Record]) -> Iterator[Event]:
-    return (record for record in records if isinstance(record, Event))
+def _events(records: Sequence[Record], *kinds: str) -> Iterator[Event]:
+    return (record for record in records if isinstance(record, Event) and record.kind in kinds)
 
 
-def _steps(records: Sequence[Record]) -> list[StepRecord]:
-    return [record for record in records if isinstance(record, StepRecord)]
+def _steps(records: Sequence[Record]) -> Iterator[StepRecord]:
+    return (record for record in records if isinstance(record, StepRecord))

@@ -1,21 +1,34 @@
-"""Faults laid into a run's folder, and those that were done to it.
+"""What a drill keeps in a run's folder: the faults laid into it, those that were injected, and what
+they do around its ranks. No torch here.
 
-`drill.json` holds what is laid; only a drill's process reads it (`cli/disturbed.py`). What was done
-is remembered on the medium before it is done, so that a restart does not meet the same fault again.
+Only a process of a drill reads them (`cli/disturbed.py`). What was injected is remembered on the
+medium before it is, so that a restart does not meet the same fault again. The nodes of a drill are
+imitated and share one kernel, whose log is a file.
 """
 
 import json
 import os
+import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from longhaul.core.faults import Point, register
 from longhaul.core.files import write_json
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder
-from longhaul.run.drill.fault import Fault
+from longhaul.run.drill.fault import Fault, parse_fault
+from longhaul.supervise.nodes.placement import NODE
+from longhaul.supervise.nodes.qualify import Answer
+
+NO_ROUTE = 255
+"""Exit code of ssh where a host cannot be reached."""
+_KERNEL_LOG = "drill-kernel.jsonl"
+"""A line for each message, with `monotonic`, `node` and `line`."""
 
 
 def lay(folder: RunFolder, faults: Sequence[Fault] = ()) -> None:
@@ -30,17 +43,16 @@ def laid_path(folder: RunFolder) -> Path:
 
 def read_laid(folder: RunFolder) -> tuple[Fault, ...]:
     """What was left."""
-    return tuple(_fault(body) for body in json.loads(laid_path(folder).read_bytes()))
-
-
-def _fault(body: dict[str, Any]) -> Fault:
-    pairs = {key: tuple(body[key]) for key in ("draws", "made") if body[key] is not None}
-    return Fault(**{**body, **pairs})
+    bodies: list[dict[str, Any]] = json.loads(laid_path(folder).read_bytes())
+    for body in bodies:
+        for key in ("draws", "made"):
+            body[key] = body[key] and tuple(body[key])
+    return tuple(Fault(**body) for body in bodies)
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A fault that was done."""
+    """A fault that was injected."""
 
     number: int
     """Its place among the faults that were laid, from 0."""
@@ -67,7 +79,7 @@ def note_done(folder: RunFolder, done: Done) -> None:
 
 
 def read_done(folder: RunFolder) -> list[Done]:
-    """Every fault that was done to a run, in the order in which it was."""
+    """Every fault that was injected into a run, in order."""
     found = []
     with suppress(FileNotFoundError):
         for line in _memory(folder).read_text(encoding="utf-8").splitlines():
@@ -78,3 +90,62 @@ def read_done(folder: RunFolder) -> list[Done]:
 
 def _memory(folder: RunFolder) -> Path:
     return folder.path / "drill-done.jsonl"
+
+
+def inject_around(folder: RunFolder) -> None:
+    """Let a run's faults act in this process, its supervisor or a worker."""
+    register(Point.KERNEL_LOG, partial(kernel_messages, folder))
+    register(Point.NODE_ANSWER, partial(_no_answer, folder))
+    register(Point.WORKER_START, _inject)
+
+
+def kernel_messages(folder: RunFolder, lines: list[str], since: Seconds, node: str) -> list[str]:
+    """A kernel's messages since a monotonic time, with those that a drill injected."""
+    found = list(lines)
+    with suppress(FileNotFoundError):
+        for line in (folder.path / _KERNEL_LOG).read_text(encoding="utf-8").splitlines():
+            with suppress(ValueError, KeyError):
+                body = json.loads(line)
+                if body["monotonic"] >= since and body["node"] == node:
+                    found.append(str(body["line"]))
+    return found
+
+
+def write_kernel_log(folder: RunFolder, node: str, line: str) -> None:
+    """Add a message to the kernel's of a node; empty: of this machine."""
+    body = {"monotonic": time.monotonic(), "node": node, "line": line}
+    with (folder.path / _KERNEL_LOG).open("a", encoding="utf-8") as log:
+        log.write(json.dumps(body) + "\n")
+
+
+def is_gone(folder: RunFolder, node: str) -> bool:
+    """A node cannot be reached for now."""
+    return any(
+        done.fault.startswith("node-gone")
+        and done.node == node
+        and time.time() < done.time + parse_fault(done.fault).value
+        for done in read_done(folder)
+    )
+
+
+def refuse_if_gone(folder: RunFolder) -> None:
+    """End this process with 255 if its node has gone, as if nobody had reached the node."""
+    node = os.environ.get(NODE, "")
+    if is_gone(folder, node):
+        name = node or "this-machine"
+        print(f"ssh: connect to host {name} port 22: No route to host", file=sys.stderr)
+        sys.exit(NO_ROUTE)
+
+
+def _no_answer(folder: RunFolder, answer: Answer | None, node: str) -> Answer | None:
+    return Answer(came=False, reason="drill") if is_gone(folder, node) else answer
+
+
+def _inject(folder: RunFolder) -> None:
+    refuse_if_gone(folder)
+    from longhaul.run.train.worker import spin_little
+
+    spin_little()  # before torch is imported, as in any worker
+    from longhaul.run.drill.injection import inject
+
+    inject(folder)

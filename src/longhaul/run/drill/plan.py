@@ -1,7 +1,7 @@
 """`longhaul drill RECIPE`: what a recipe's run would survive, tried out.
 
-The recipe is trained for a while in a room of its own, once left alone and once with faults, by
-real processes. Faults in numbers get a third run, so that the second can be compared byte by byte.
+Real processes train the recipe for a while in a folder of its own, once as a baseline and once with
+faults. Faults in numbers get a third run, so that the second can be compared byte by byte.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,12 +16,11 @@ from longhaul.core.errors import NeedsPerson, UsageError
 from longhaul.core.records import StepRecord
 from longhaul.core.units import Seconds, short_seconds
 from longhaul.logbook.folder import RunFolder
-from longhaul.run.drill.drilled_run import DrilledRun, drilled_run, set_up_run
-from longhaul.run.drill.fault import KINDS, STORE_FAULTS, Fault, check_faults, parse_fault
-from longhaul.run.drill.soak import Soak, kinds_for, strokes
-from longhaul.run.drill.verdict import Verdict, judge_run
+from longhaul.run.drill.drilled_run import DrilledRun, Verdict, drilled_run, judge_run, set_up_run
+from longhaul.run.drill.fault import KINDS, Fault, check_faults, parse_fault
+from longhaul.run.drill.soak import Soak, injections, kinds_for
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 _STEPS = 200
 """Steps of a drill, unless the recipe asks for fewer or a person for another number."""
 _SAVES = 6
@@ -53,86 +52,90 @@ class Typed:
     soak_s: Seconds | None = None
     mtbf_s: Seconds = 20.0
     seed: int = 0
+    trust: bool = False
+    """Run the commands that the recipe names, as for `longhaul train`."""
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """What is trained."""
+    """What is trained, and where."""
 
-    recipe: str
+    typed: Typed
     nproc: int
     sets: tuple[str, ...]
-    data: str | None
     settings: Recipe
+    folder: Path
 
-    def set_up(self, room: Path, name: str, *more: str) -> RunFolder:
+    def set_up(self, name: str) -> RunFolder:
+        typed = self.typed
         return set_up_run(
-            self.recipe, room, name, nproc=self.nproc, sets=(*self.sets, *more), data=self.data
-        )
+            typed.recipe, self.folder, name, nproc=self.nproc, sets=self.sets, data=typed.data,
+            trust=typed.trust,
+        )  # fmt: skip
+
+    def undisturbed(self, name: str) -> DrilledRun:
+        """A run without faults; NeedsPerson if it did not finish."""
+        run = drilled_run(self.set_up(name), ())
+        if run.exit_code != 0:
+            raise NeedsPerson(
+                f"without faults the run ended with exit code {run.exit_code}",
+                f"mend that first, there is nothing to drill before; its output is in {run.output}",
+            )
+        return run
 
 
-def drill_recipe(typed: Typed, room: Path, say: Say) -> list[Verdict]:
-    """Run a drill; a verdict on each run that faults befell.
-
-    Args:
-        typed: what was typed.
-        room: folder for the runs.
-        say: prints a line.
+def drill_recipe(typed: Typed, folder: Path, report: Report) -> list[Verdict]:
+    """Run a drill in `folder`; a verdict on each run with faults.
 
     Raises:
         RecipeError, UsageError: something typed is wrong; nothing was started.
         NeedsPerson: a run did not end.
     """
-    if there := [name for name in _RUNS if RunFolder(room / name).exists]:
+    if there := [name for name in _RUNS if RunFolder(folder / name).exists]:
         raise UsageError(
-            f"{room / there[0]}: a run of another drill",
+            f"{folder / there[0]}: a run of another drill",
             "give a folder that holds none: --keep DIR",
         )
     if typed.soak_s is not None:
-        return [_soak(typed, room, say)]
-    plan = _plan(typed, typed.steps)
+        return [_soak(typed, typed.soak_s, folder, report)]
+    plan = _plan(typed, typed.steps, folder)
     faults = [parse_fault(text) for text in typed.faults] or standard_faults(plan.settings)
     check_faults(faults, plan.settings)
-    alone = _left_alone(plan, room, say)
-    families = (
-        ("disturbed", [fault for fault in faults if fault.harm != "numbers"]),
-        ("numbers", [fault for fault in faults if fault.harm == "numbers"]),
-    )
+    baseline = _baseline(plan, report)
+    families = {
+        "disturbed": [fault for fault in faults if fault.known.harm != "numbers"],
+        "numbers": [fault for fault in faults if fault.known.harm == "numbers"],
+    }
     verdicts = []
-    for name, family in families:
+    for name, family in families.items():
         if not family:
             continue
-        say(f"{name}: {' '.join(map(str, family))}")
-        run = drilled_run(plan.set_up(room, name), family, room=room)
-        verdicts.append(judge_run(run, alone, family))
-        _emit(verdicts[-1], say)
+        report(f"{name}: {' '.join(map(str, family))}")
+        run = drilled_run(plan.set_up(name), family)
+        verdicts.append(_judged(run, baseline, family, report))
     return verdicts
 
 
 def standard_faults(settings: Recipe) -> list[Fault]:
-    """What a drill tries if nobody says: what befalls long runs most often."""
+    """The faults of a drill unless some are given: those that long runs meet most often."""
     steps, last = settings.total_steps() or _STEPS, settings.machine.processes - 1
-
-    def at(share: float) -> int:
-        return max(2, round(share * steps))
-
-    texts = [
-        f"kill@rank{last}:step{at(0.15)}",
-        f"preempt@rank0:step{at(0.3)}",
-        f"stop@rank{last}:step{at(0.4)}",
-        f"torn-write@rank0:step{at(0.5)}",
+    shares = [
+        (f"kill@rank{last}", 0.15),
+        ("preempt@rank0", 0.3),
+        (f"stop@rank{last}", 0.4),
+        ("torn-write@rank0", 0.5),
         # Found out when it is read: at the restart that follows.
-        f"bitflip-file@rank0:step{at(0.75)}",
-        f"kill@rank0:step{at(0.75)}",
-        f"supervisor-kill@rank0:step{at(0.85)}",
-        f"nan@rank0:step{at(0.5)}",
+        ("bitflip-file@rank0", 0.75),
+        ("kill@rank0", 0.75),
+        ("supervisor-kill@rank0", 0.85),
+        ("nan@rank0", 0.5),
     ]
     if settings.checkpoint.remote:
-        texts.append(f"store-gone@rank0:step{at(0.55)}")
-    return [parse_fault(text) for text in texts]
+        shares.append(("store-gone@rank0", 0.55))
+    return [parse_fault(f"{what}:step{max(2, round(share * steps))}") for what, share in shares]
 
 
-def _plan(typed: Typed, steps: int | None) -> _Plan:
+def _plan(typed: Typed, steps: int | None, folder: Path) -> _Plan:
     """The recipe with what a drill changes about it: it is short and saves often."""
     twin: tuple[str, ...] = ()
     if typed.small:
@@ -144,7 +147,7 @@ def _plan(typed: Typed, steps: int | None) -> _Plan:
     length = steps or (total if own != typed.sets else min(total, _STEPS))
     if length < _LEAST_STEPS:
         raise UsageError(
-            f"a run of {length} steps is over before anything can befall it",
+            f"a run of {length} steps is over before a fault can act",
             f"give it {_LEAST_STEPS} or more with --steps",
         )
     # As one table: a limit in hours or tokens must not stay behind.
@@ -163,83 +166,65 @@ def _plan(typed: Typed, steps: int | None) -> _Plan:
     sets = (*twin, *sizes, *own)
     options = (f"machine.processes={processes}", *sets)
     settings = load_recipe(typed.recipe, options, typed.data).recipe
-    return _Plan(typed.recipe, processes, sets, typed.data, settings)
+    return _Plan(typed, processes, sets, settings, folder)
 
 
-def _left_alone(plan: _Plan, room: Path, say: Say) -> DrilledRun:
-    alone = drilled_run(plan.set_up(room, "undisturbed"), (), room=room)
-    if alone.exit_code != 0:
-        raise NeedsPerson(
-            f"left alone, the run ended with exit code {alone.exit_code}",
-            f"there is nothing to drill before that is mended; what it said is in {alone.output}",
-        )
-    steps = plan.settings.total_steps()
-    say(
-        f"undisturbed: {steps} steps by {plan.nproc} processes in {short_seconds(alone.seconds)}, "
-        f"validation loss {alone.loss:.4f}"
+def _baseline(plan: _Plan, report: Report) -> DrilledRun:
+    run = plan.undisturbed("undisturbed")
+    report(
+        f"undisturbed: {plan.settings.total_steps()} steps by {plan.nproc} processes in "
+        f"{short_seconds(run.seconds)}, validation loss {run.loss:.4f}"
     )
-    return alone
+    return run
 
 
-def _emit(verdict: Verdict, say: Say) -> None:
+def _judged(
+    run: DrilledRun, baseline: DrilledRun, faults: Sequence[Fault], report: Report
+) -> Verdict:
+    verdict = judge_run(run, baseline, faults)
     for line in verdict.lines():
-        say(line)
-
-
-def _soak(typed: Typed, room: Path, say: Say) -> Verdict:
-    assert typed.soak_s is not None
-    plan = _plan(typed, typed.steps or _PACE_STEPS)
-    remote = bool(plan.settings.checkpoint.remote)
-    kinds = _kinds(typed.faults, remote)
-    if typed.steps is None:
-        plan = _plan(typed, _steps_in(typed.soak_s, typed.mtbf_s, plan, room, say))
-    alone = _left_alone(plan, room, say)
-    folder = plan.set_up(room, "soaked")
-    ahead = strokes(typed.seed, typed.mtbf_s, kinds, plan.nproc)
-    steps = plan.settings.total_steps()
-    assert steps is not None
-    soak = Soak(folder, ahead, RealClock(), typed.soak_s, steps)
-    say(
-        f"soak of {short_seconds(typed.soak_s)}, seed {typed.seed}, a fault every "
-        f"{short_seconds(typed.mtbf_s)} of training on average: {', '.join(kinds)}"
-    )
-    run = drilled_run(folder, (), room=room, meanwhile=soak, most_s=4 * typed.soak_s + 600)
-    verdict = judge_run(run, alone, soak.laid)
-    _emit(verdict, say)
+        report(line)
     return verdict
 
 
-def _kinds(names: Sequence[str], has_remote: bool) -> tuple[str, ...]:
-    """Kinds to draw from.
+def _soak(typed: Typed, soak_s: Seconds, folder: Path, report: Report) -> Verdict:
+    plan = _plan(typed, typed.steps or _PACE_STEPS, folder)
+    kinds = _kinds(typed.faults, plan.settings)
+    if typed.steps is None:
+        plan = _plan(typed, _steps_in(soak_s, plan, report), folder)
+    baseline = _baseline(plan, report)
+    soaked = plan.set_up("soaked")
+    ahead = injections(typed.seed, typed.mtbf_s, kinds, plan.nproc)
+    steps = plan.settings.total_steps()
+    assert steps is not None
+    soak = Soak(soaked, ahead, RealClock(), soak_s, steps)
+    report(
+        f"soak of {short_seconds(soak_s)}, seed {typed.seed}, a fault every "
+        f"{short_seconds(typed.mtbf_s)} of training on average: {', '.join(kinds)}"
+    )
+    run = drilled_run(soaked, (), meanwhile=soak, most_s=4 * soak_s + 600)
+    return _judged(run, baseline, soak.laid, report)
 
-    Raises:
-        UsageError: one of them is no kind, or cannot befall the run.
-    """
+
+def _kinds(names: Sequence[str], settings: Recipe) -> tuple[str, ...]:
+    """Kinds to draw from; UsageError where one is no kind, or none that the run can have."""
     for name in names:
         if name not in KINDS:
             where = " (a soak chooses places itself)" if name.partition("@")[0] in KINDS else ""
             there = f"there are: {', '.join(KINDS)}"
             raise UsageError(f"--fault {name}: no fault's name{where}", there)
-        if name in STORE_FAULTS and not has_remote:
-            raise UsageError(
-                f"--fault {name}: the run's checkpoints have no remote tier",
-                "give it one: --set checkpoint.remote=/some/folder",
-            )
-    return tuple(names) or kinds_for(has_remote)
+    check_faults((Fault(name, rank=0) for name in names), settings)
+    return tuple(names) or kinds_for(bool(settings.checkpoint.remote))
 
 
-def _steps_in(soak_s: Seconds, mtbf_s: Seconds, plan: _Plan, room: Path, say: Say) -> int:
-    """Steps that a run makes in so much time if faults keep befalling it, from a short one."""
-    short = drilled_run(plan.set_up(room, "pace"), (), room=room)
-    if short.exit_code != 0:
-        raise NeedsPerson(
-            f"left alone, the run ended with exit code {short.exit_code}",
-            f"what it said is in {short.output}",
-        )
+def _steps_in(soak_s: Seconds, plan: _Plan, report: Report) -> int:
+    """Steps that a run with faults makes in so much time, estimated from a short one."""
+    short = plan.undisturbed("pace")
     steps = [record for record in short.records if isinstance(record, StepRecord)]
     step_s = (steps[-1].time - steps[0].time) / (len(steps) - 1)
     start_s = sum(short.spent.get(bucket, 0.0) for bucket in ("prepare", "start-up"))
+    mtbf_s = plan.typed.mtbf_s
     training = mtbf_s / (mtbf_s + start_s + _AFTER_A_FAULT_S)
     wanted = max(_PACE_STEPS, round(_SPARE * soak_s * training / step_s))
-    say(f"pace: {step_s:.3f} s a step, {short_seconds(start_s)} a start: {wanted:,} steps")
+    report(f"pace: {step_s:.3f} s a step, {short_seconds(start_s)} a start: {wanted:,} steps")
     return wanted

@@ -15,7 +15,7 @@ from longhaul.core.records import StepRecord
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_last
-from longhaul.run.drill.fault import KINDS, Fault, parse_fault
+from longhaul.run.drill.fault import KINDS, STORE_FAULTS, Fault, parse_fault
 from longhaul.run.drill.laid import lay, read_done
 
 _BETWEEN_STEPS = 4
@@ -27,14 +27,11 @@ _SETTLED_S: Seconds = 1.0
 """A step that is complete so long after a fault was done is one that came after it."""
 _LEAST_LEFT, _SHARE_LEFT = 8, 0.05
 """Steps left alone at the end: the run is further than its journal, and goes on meanwhile."""
-_UNSOAKED = ("ecc", "node-gone", "slow", "slow-save", "hang-collective", "oom")
-"""Left out unless asked for: the first two need another node; the next three try nothing that is
-not tried with less waiting; the last changes the micro-batch."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stroke:
-    """What is done next, and how long after the last new step began."""
+class Injection:
+    """What is injected next, and how long after the last new step began."""
 
     pause_s: Seconds
     faults: tuple[Fault, ...]
@@ -42,20 +39,19 @@ class Stroke:
 
 
 def kinds_for(has_remote: bool) -> tuple[str, ...]:
-    """Kinds of a soak that must end in the bytes of a run left alone."""
-    exact = [name for name, kind in KINDS.items() if kind.harm != "numbers"]
-    left_out = (*_UNSOAKED, *(() if has_remote else ("store-hang", "store-gone")))
-    return tuple(name for name in exact if name not in left_out)
+    """Kinds of a soak that must end in the bytes of its baseline."""
+    return tuple(
+        name
+        for name, kind in KINDS.items()
+        if kind.soaked and kind.harm != "numbers" and (has_remote or name not in STORE_FAULTS)
+    )
 
 
-def strokes(seed: int, mtbf_s: Seconds, kinds: Sequence[str], processes: int) -> Iterator[Stroke]:
-    """Without end; the same seed gives the same.
-
-    Args:
-        seed: of everything random.
-        mtbf_s: mean of the pauses, which are distributed exponentially, as failures without memory.
-        kinds: to draw from.
-        processes: ranks to draw from.
+def injections(
+    seed: int, mtbf_s: Seconds, kinds: Sequence[str], processes: int
+) -> Iterator[Injection]:
+    """Without end; the same seed gives the same. Pauses of mean `mtbf_s` are distributed
+    exponentially, as failures without memory are.
     """
     chance = random.Random(seed)
     while True:
@@ -65,28 +61,24 @@ def strokes(seed: int, mtbf_s: Seconds, kinds: Sequence[str], processes: int) ->
         # The tiers and the newest checkpoint are rank 0's business.
         if KINDS[kind].harm == "storage" and kind != "torn-write":
             rank = 0
-        strength = f"{late:.2f}" if _is_signal(kind) else ""
+        strength = f"{late:.2f}" if KINDS[kind].is_signal else ""
         fault = Fault(kind, 0, rank=rank, strength=strength)
         # A wrong byte shows when it is read: at the next restart.
         found_out = (Fault("kill", 0, rank=rank),) if kind == "bitflip-file" else ()
-        yield Stroke(pause_s, (fault, *found_out))
+        yield Injection(pause_s, (fault, *found_out))
 
 
 class Soak:
-    """Lays strokes into a run while it trains; call it often.
+    """Injects the faults `ahead` into a run of `steps` steps while it trains; call it often.
 
-    Args:
-        folder: the run.
-        ahead: what is to come.
-        clock: for pauses and the end.
-        lasting_s: no fault is laid later than this after the first step.
-        steps: of the whole run; none is laid so near to its end that it might not come any more.
+    None comes later than `lasting_s` after the first step, nor so near to the run's end that it
+    might not act any more.
     """
 
     def __init__(
         self,
         folder: RunFolder,
-        ahead: Iterator[Stroke],
+        ahead: Iterator[Injection],
         clock: Clock,
         lasting_s: Seconds,
         steps: int,
@@ -98,9 +90,9 @@ class Soak:
         self._last = steps - max(_LEAST_LEFT, round(_SHARE_LEFT * steps))
         self._next = next(ahead)
         self._reached = 0
-        """The furthest step that was made before the last stroke had its effect."""
+        """The furthest step that was made before the last fault had its effect."""
         self._new: tuple[Seconds, int] | None = None
-        """When the first new step after the last stroke was seen, and which; None: not yet."""
+        """When the first new step after the last fault was seen, and which; None: not yet."""
         self._until: Seconds | None = None
         self.laid: list[Fault] = []
 
@@ -110,7 +102,7 @@ class Soak:
         return self._until is not None and self._clock.monotonic() >= self._until
 
     def __call__(self) -> None:
-        """Lay the next stroke if its time has come."""
+        """Inject the next fault if its time has come."""
         last = [r for r in read_last(self._folder, 1, events=False) if isinstance(r, StepRecord)]
         if not last or self.over or last[0].step > self._last:
             return
@@ -125,29 +117,19 @@ class Soak:
             return
         seen, first = self._new
         if now - seen >= self._next.pause_s and step >= first + _BETWEEN_STEPS:
-            self._strike(step)
+            self.laid += [replace(fault, first=step + 1) for fault in self._next.faults]
+            lay(self._folder, self.laid)
+            self._new, self._reached = None, step
+            self._next = next(self._ahead)
 
     def _settled(self) -> Seconds:
-        """Unix time by which the last stroke has had its effect; never, while it has not come."""
+        """Unix time by which the last fault has had its effect; never, while it has not come."""
         done = read_done(self._folder)
         if len(done) < len(self.laid):
             return math.inf
+        faults = [parse_fault(item.fault) for item in done]
+        delays = [fault.value if fault.known.is_signal else 0.0 for fault in faults]
         return max(
-            (item.time + _delay_of(parse_fault(item.fault)) + _SETTLED_S for item in done),
+            (item.time + delay + _SETTLED_S for item, delay in zip(done, delays, strict=True)),
             default=0.0,
         )
-
-    def _strike(self, step: int) -> None:
-        self.laid += [replace(fault, first=step + 1) for fault in self._next.faults]
-        lay(self._folder, self.laid)
-        self._new, self._reached = None, step
-        self._next = next(self._ahead)
-
-
-def _delay_of(fault: Fault) -> Seconds:
-    """How long after its step a signal comes."""
-    return fault.value if _is_signal(fault.kind) else 0.0
-
-
-def _is_signal(kind: str) -> bool:
-    return KINDS[kind].takes == "seconds" and KINDS[kind].usual == "0"

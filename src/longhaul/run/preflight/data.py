@@ -28,7 +28,7 @@ from longhaul.data.sources import locate
 from longhaul.data.tokenizer_files import find_tokenizer, load_given
 from longhaul.data.tokenizing import Tokenizer
 from longhaul.data.verification import MEMORY, Verification
-from longhaul.run.preflight.preflight_context import Check, PreflightContext, failed, judged
+from longhaul.run.preflight.context import Check, PreflightContext, failed, judged
 
 _SAMPLE_BYTES: Bytes = 2_000_000
 """Of all sources together; twenty times what the small twin trains on."""
@@ -63,8 +63,7 @@ def check_data(context: PreflightContext) -> Iterator[Check]:
             _write(context.sample_of(number), documents)
         yield check
     for turn, number in enumerate(missing):
-        stand_in = _stand_in(context, turn, len(missing))
-        _write(context.sample_of(number), stand_in)
+        _write(context.sample_of(number), _stand_in(context, turn, len(missing)))
     yield from _tokenizer(context)
     yield from _prepared(context)
 
@@ -80,32 +79,30 @@ def _prepared(context: PreflightContext) -> Iterator[Check]:
         verification = Verification(folder, (folder / MEMORY,))
         size = verification.left_bytes
         if size > _MOST_COMPARED:
-            told = f"{short_bytes(size)} in {folder} to compare beside training"
-            yield judged(_NAME, f"{told}; `longhaul data lint {context.name}` compares it now")
+            figure = f"{short_bytes(size)} in {folder} to compare beside training"
+            yield judged(_NAME, f"{figure}; `longhaul data lint {context.name}` compares it now")
             return
         verification.compare_all()
     except DataError as error:
         yield failed(_NAME, error)
     else:
-        told = f"{verification.num_files} prepared files match their checksums"
-        yield judged(_NAME, told, compared=size)
+        figure = f"{verification.num_files} prepared files match their checksums"
+        yield judged(_NAME, figure, compared=size)
 
 
 def _look(
     context: PreflightContext, source: SourceSection, most: Bytes
 ) -> tuple[Check, Sequence[Document]]:
-    name, downloads = (
-        source_name(source.name, source.path),
-        context.prepared / "downloads",
-    )
+    name, downloads = source_name(source.name, source.path), context.prepared / "downloads"
     if _is_elsewhere(source) and not is_here(source.path, downloads):
         names = listed(source.path, "text" if source.format == "auto" else "tokens")
-        told = f"{name}: {len(names):,} files answer at {without_secrets(source.path)}; not fetched"
-        return judged(_NAME, told, files=len(names)), []
+        where = without_secrets(source.path)
+        figure = f"{name}: {len(names):,} files answer at {where}; not fetched"
+        return judged(_NAME, figure, files=len(names)), []
     corpus = locate(source, context.recipe.seed, downloads, lambda _: None)
     if corpus.token_files:
-        told = f"{name}: {len(corpus.token_files)} files of tokens; there is no text to look at"
-        return judged(_NAME, told), []
+        figure = f"{name}: {len(corpus.token_files)} files of tokens; there is no text to look at"
+        return judged(_NAME, figure), []
     breakage = Breakage(name, context.recipe.data.max_broken_fraction)
     lint, documents = Lint(), []
     for document in _beginning(corpus.documents(breakage), most):
@@ -114,11 +111,11 @@ def _look(
     breakage.judge()
     seen = lint.result()
     signs = [f"{sign.kind} in {sign.share:.1%} of documents" for sign in seen.signs]
-    told = f"{name}: the first {seen.num_documents:,} documents ({short_bytes(seen.num_bytes)})"
-    told += f"; look at: {', '.join(signs)}" if signs else "; nothing suspicious"
-    told += f"; {breakage.summary()}" if breakage.num_broken else ""
+    figure = f"{name}: the first {seen.num_documents:,} documents ({short_bytes(seen.num_bytes)})"
+    figure += f"; look at: {', '.join(signs)}" if signs else "; nothing suspicious"
+    figure += f"; {breakage.summary()}" if breakage.num_broken else ""
     kinds = [sign.kind for sign in seen.signs]
-    return judged(_NAME, told, documents=seen.num_documents, signs=kinds), documents
+    return judged(_NAME, figure, documents=seen.num_documents, signs=kinds), documents
 
 
 def vocabulary(context: PreflightContext) -> tuple[int, bool]:
@@ -137,8 +134,8 @@ def _tokenizer(context: PreflightContext) -> Iterator[Check]:
         yield failed("tokenizer", error)
         return
     if given is not None:
-        told = f"{given.vocab_size:,} tokens from {context.recipe.tokenizer.path}"
-        yield judged("tokenizer", told, vocabulary=given.vocab_size)
+        figure = f"{given.vocab_size:,} tokens from {context.recipe.tokenizer.path}"
+        yield judged("tokenizer", figure, vocabulary=given.vocab_size)
 
 
 def _given_tokenizer(context: PreflightContext) -> Tokenizer | None:
@@ -149,7 +146,7 @@ def _given_tokenizer(context: PreflightContext) -> Tokenizer | None:
     # Not ours to keep, unless the run has been here already.
     downloads = context.prepared / "downloads"
     if "://" in settings.path and not is_here(settings.path, downloads):
-        downloads = context.room / "downloads"
+        downloads = context.folder / "downloads"
     files = find_tokenizer(settings.path, downloads, lambda _: None)
     return load_given(files, settings.end_of_text)
 
@@ -169,7 +166,7 @@ def _beginning(documents: Iterator[Document], most: Bytes) -> Iterator[Document]
 def _stand_in(context: PreflightContext, turn: int, turns: int) -> list[Document]:
     """Python's library; where several sources need one, each has documents of its own."""
     source = SourceSection(path="python-stdlib")
-    corpus = locate(source, context.recipe.seed, context.room, lambda _: None)
+    corpus = locate(source, context.recipe.seed, context.folder, lambda _: None)
     documents = corpus.documents(Breakage("python-stdlib", 1.0))
     return list(_beginning(islice(documents, turn, None, turns), _SAMPLE_BYTES // turns))
 

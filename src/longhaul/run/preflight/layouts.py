@@ -25,19 +25,13 @@ from longhaul.config.load import recipe_from_values
 from longhaul.config.recipe import Recipe
 from longhaul.core.errors import NeedsPerson, RecipeError, UsageError
 from longhaul.core.files import write_json
+from longhaul.core.records import finite_or_word
 from longhaul.core.units import Seconds
 from longhaul.parallel.control import Control
 from longhaul.parallel.device import choose_device
 from longhaul.parallel.layout import Layout, Place, find_place, layout_for
 from longhaul.parallel.world import device_of, form_world, meet, part
-from longhaul.run.preflight.preflight_context import (
-    ALONE,
-    Check,
-    PreflightContext,
-    failed,
-    judged,
-    skipped,
-)
+from longhaul.run.preflight.context import ALONE, Check, PreflightContext, failed, judged, skipped
 from longhaul.train.equality import Trace, distance, trace
 from longhaul.train.step import TrainingStep
 
@@ -49,7 +43,7 @@ _SKEW_S: Seconds = 1.0
 """Clocks further apart than this make the order of events in journals a guess."""
 _WAYS = ("replicate", "shard", "tensor", "pipeline")
 _BARS = {"float32": (1e-5, 1e-5), "half": (1e-3, 5e-2)}
-"""Losses; first gradient (docs/parallel.md)."""
+"""Bars of losses and of the first gradient (docs/parallel.md)."""
 _PROOF = (
     "model.dropout=0.0", "model.attention_dropout=0.0", "model.embedding_dropout=0.0",
     # Zeros would hide whatever comes before them from the first gradient.
@@ -78,34 +72,32 @@ class Case:
     def name(self) -> str:
         """For people."""
         own = "the recipe's own, " if self.is_own else ""
-        return (
-            f"{own}{self.layout}, {'float32' if self.numbers == 'float32' else 'its own numbers'}"
-        )
+        numbers = "float32" if self.numbers == "float32" else "its own numbers"
+        return f"{own}{self.layout}, {numbers}"
 
 
 def check_layouts(context: PreflightContext) -> Iterator[Check]:
     """Processes that meet, and every layout that this recipe can have on so few.
 
     The same steps of the small twin are made by one process and by several, and their losses and
-    the first step's whole gradient compared (`train/equality.py`), under bars that
-    `docs/parallel.md` states. OPT-175B's runs 3 to 6 trained around a tensor-parallel bug that this
-    shows in a second. Everything is computed on the CPU: a layout is arithmetic and order, whatever
-    the device.
+    the first step's whole gradient compared (`train/equality.py`). OPT-175B's runs 3 to 6 trained
+    around a tensor-parallel bug that this shows in a second. Everything is computed on the CPU: a
+    layout is arithmetic and order, whatever the device.
     """
     cases, refused = cases_of(context)
     for size in sorted({case.layout.size for case in cases}):
         these = [case for case in cases if case.layout.size == size]
-        folder = context.room / f"ranks-{size}"
+        folder = context.folder / f"ranks-{size}"
         folder.mkdir()
         began = time.monotonic()
         try:
-            told = _compare(context, these, size, folder)
+            found = _compare(context, these, size, folder)
         except NeedsPerson as error:
             yield failed("layouts", error)
             continue
-        spent_s = sum(float(row["seconds"]) for row in told["cases"])
-        yield replace(_met(told["ranks"]), seconds=time.monotonic() - began - spent_s)
-        for case, row in zip(these, told["cases"], strict=True):
+        spent_s = sum(float(row["seconds"]) for row in found["cases"])
+        yield replace(_met(found["ranks"]), seconds=time.monotonic() - began - spent_s)
+        for case, row in zip(these, found["cases"], strict=True):
             yield _judged(case, row)
     for layout, why in refused:
         yield skipped("layout", f"{layout}: {why}")
@@ -113,35 +105,30 @@ def check_layouts(context: PreflightContext) -> Iterator[Check]:
 
 def cases_of(context: PreflightContext) -> tuple[list[Case], list[tuple[str, str]]]:
     """What to compare, and what this recipe cannot have, with the reason."""
-    asked: list[tuple[tuple[str, ...], str]] = [] if context.processes == 1 else [((), "")]
-    asked += [((*ALONE, f"parallel.{way}=2"), f"{way} 2") for way in _WAYS]
+    wanted: list[tuple[tuple[str, ...], str]] = [] if context.processes == 1 else [((), "")]
+    wanted += [((*ALONE, f"parallel.{way}=2"), f"{way} 2") for way in _WAYS]
     even = tuple(_divisible(context))
     cases: list[Case] = []
     refused = []
-    for options, named in asked:
+    for options, named in wanted:
         is_own = not named
         try:
             # On top of the twin's own layout; judged together with it.
             exact = context.twin(*_PROOF, *options, *even, *_EXACT)
-            ways = exact.parallel
-            size = context.processes if is_own else 2
-            layout = layout_for(ways, size)
+            layout = layout_for(exact.parallel, context.processes if is_own else 2)
         except RecipeError as error:
             # Below the line that counts the problems, each has its own.
             problems = error.message.splitlines()
-            refused.append(
-                (named or "the recipe's own", problems[min(1, len(problems) - 1)].strip())
-            )
+            why = problems[min(1, len(problems) - 1)].strip()
+            refused.append((named or "the recipe's own", why))
             continue
         if layout in (case.layout for case in cases):
             continue
         steps = _STEPS_IN_FULL if context.full else _STEPS
         cases.append(Case(layout, "float32", exact, steps, is_own))
         # fp16 needs its loss scale to find its level first; its layouts are proven in float32.
-        if (is_own or context.full) and context.recipe.precision.compute in (
-            "bf16",
-            "bf16_weights",
-        ):
+        in_bf16 = context.recipe.precision.compute in ("bf16", "bf16_weights")
+        if (is_own or context.full) and in_bf16:
             own = context.twin(*_PROOF, *options, *even)
             cases.append(Case(layout, "half", own, _STEPS_IN_OWN_NUMBERS, is_own))
     return cases, refused
@@ -159,19 +146,19 @@ def _divisible(context: PreflightContext) -> Iterator[str]:
 def _judged(case: Case, row: dict[str, Any]) -> Check:
     loss_bar, gradient_bar = _BARS[case.numbers]
     loss, gradient = float(row["loss"]), float(row["gradient"])
-    told = (
+    figure = (
         f"{case.name}: losses of {case.steps} steps apart by {loss:.1e} (bar {loss_bar:g}), first "
         f"gradient by {gradient:.1e} (bar {gradient_bar:g})"
     )
-    fine = loss <= loss_bar and gradient <= gradient_bar
-    told += "" if fine else f", most in {row['weight']}"
-    remedy = (
-        f"do not train with {case.layout}: it does not learn what one process learns; another "
-        "[parallel] may, and this is a defect to report"
-    )
-    remedy = "" if fine else remedy
+    remedy = ""
+    if not (loss <= loss_bar and gradient <= gradient_bar):
+        figure += f", most in {row['weight']}"
+        remedy = (
+            f"do not train with {case.layout}: it does not learn what one process learns; another "
+            "[parallel] may, and this is a defect to report"
+        )
     data = {"layout": asdict(case.layout), "loss": loss, "gradient": gradient}
-    return replace(judged("layout", told, remedy, **data), seconds=float(row["seconds"]))
+    return replace(judged("layout", figure, remedy, **data), seconds=float(row["seconds"]))
 
 
 def _met(ranks: Sequence[dict[str, Any]]) -> Check:
@@ -180,51 +167,43 @@ def _met(ranks: Sequence[dict[str, Any]]) -> Check:
     hosts = sorted({rank["host"] for rank in ranks})
     devices = sorted({rank["device"] for rank in ranks})
     wrong = [rank["rank"] for rank in ranks if not rank["summed"]]
-    told = (
+    figure = (
         f"{len(ranks)} met on {', '.join(hosts)}, on {', '.join(devices)}; clocks within "
         f"{skew_s * 1000:.1f} ms"
     )
     remedy = ""
     if wrong:
-        told += f"; a sum over all came out wrong on ranks {wrong}"
+        figure += f"; a sum over all came out wrong on ranks {wrong}"
         remedy = "look at the devices and the network between them: collectives compute wrong sums"
     elif skew_s > _SKEW_S:
         remedy = "set the hosts' clocks (chrony, ntpd)"
-    return judged("ranks", told, remedy, ranks=list(ranks), skew_s=skew_s)
+    return judged("ranks", figure, remedy, ranks=list(ranks), skew_s=skew_s)
 
 
 def _compare(
     context: PreflightContext, cases: Sequence[Case], size: int, folder: Path
 ) -> dict[str, Any]:
-    """Let ranks train the cases; what rank 0 has found.
-
-    Raises:
-        NeedsPerson: they did not come to an end.
-    """
-    asked, result = folder / "asked.json", folder / "result.json"
-    body = {
-        "vocabulary": VOCABULARY,
-        "device": context.recipe.machine.device,
-        "cases": [
-            {
-                "layout": asdict(case.layout),
-                "recipe": case.recipe.model_dump(mode="json", exclude_unset=True),
-                "steps": case.steps,
-            }
-            for case in cases
-        ],
-    }
-    asked.write_text(json.dumps(body))
-    ranks = _start(context, size, folder, [str(asked), str(result)])
+    """Let ranks train the cases; what rank 0 has found. NeedsPerson if they come to no end."""
+    cases_file, result = folder / "cases.json", folder / "result.json"
+    bodies = [
+        {
+            "layout": asdict(case.layout),
+            "recipe": case.recipe.model_dump(mode="json", exclude_unset=True),
+            "steps": case.steps,
+        }
+        for case in cases
+    ]
+    cases_file.write_text(json.dumps({"device": context.recipe.machine.device, "cases": bodies}))
+    ranks = _start(context, size, folder, [str(cases_file), str(result)])
     try:
-        _wait(ranks, folder, context.patience_s)
+        _wait(ranks, folder, context.timeout_s)
     finally:
         for rank in ranks:
             with suppress(ProcessLookupError):
                 os.killpg(rank.pid, signal.SIGKILL)
             rank.wait()
-    told: dict[str, Any] = json.loads(result.read_bytes())
-    return told
+    found: dict[str, Any] = json.loads(result.read_bytes())
+    return found
 
 
 def _start(
@@ -240,25 +219,17 @@ def _start(
             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": 1,
         }  # fmt: skip
         with (folder / f"{rank}.log").open("wb") as log:
-            started.append(
-                subprocess.Popen(
-                    [sys.executable, *context.ranks, *arguments],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                    env=os.environ | {name: str(value) for name, value in place.items()},
-                )
-            )
+            process = subprocess.Popen(
+                [sys.executable, *context.ranks, *arguments], stdin=subprocess.DEVNULL, stdout=log,
+                stderr=subprocess.STDOUT, start_new_session=True,
+                env=os.environ | {name: str(value) for name, value in place.items()},
+            )  # fmt: skip
+        started.append(process)
     return started
 
 
 def _wait(ranks: Sequence[subprocess.Popen[bytes]], folder: Path, most_s: Seconds) -> None:
-    """Wait until all have ended well.
-
-    Raises:
-        NeedsPerson: one has not; the others may wait for it.
-    """
+    """Wait until all have ended well; NeedsPerson if one has not: the others may wait for it."""
     deadline = time.monotonic() + most_s
     while True:
         codes = [rank.poll() for rank in ranks]
@@ -271,9 +242,9 @@ def _wait(ranks: Sequence[subprocess.Popen[bytes]], folder: Path, most_s: Second
     what = f"rank {first} of {len(ranks)} ended with {codes[first]}"
     if codes[first] is None:
         what = f"{len(ranks)} processes have not come to an end within {most_s:.0f} s"
-    said = (folder / f"{first}.log").read_text(errors="replace").strip().splitlines()
+    output = (folder / f"{first}.log").read_text(errors="replace").strip().splitlines()
     raise NeedsPerson(
-        f"{what}: {said[-1] if said else 'it said nothing'}",
+        f"{what}: {output[-1] if output else 'without any output'}",
         "run it again with --keep DIR, and look at DIR/ranks-N/RANK.log",
     )
 
@@ -284,19 +255,13 @@ _TIMEOUT_S: Seconds = 120.0
 Spoil = Callable[[TrainingStep], None]
 
 
-def compare(asked: Path, result: Path, spoil: Spoil | None = None) -> None:
-    """Train every case with the others; on rank 0 alone as well, and write how far apart.
-
-    Args:
-        asked: the cases.
-        result: written by rank 0.
-        spoil: does something wrong to the steps that are made with others, to see that it shows.
-
-    Raises:
-        UsageError: no others.
+def compare(cases: Path, result: Path, spoil: Spoil | None = None) -> None:
+    """Train the cases of a file with the other ranks; on rank 0 alone as well, and write how far
+    apart to `result`. `spoil` does something wrong to the steps made with others: it must show.
+    UsageError if there are no others.
     """
     torch.set_num_threads(1)
-    body = json.loads(asked.read_bytes())
+    body = json.loads(cases.read_bytes())
     place = find_place(os.environ)
     if place is None:
         raise UsageError("preflight-rank: RANK and WORLD_SIZE are not set", "`longhaul preflight`")
@@ -317,13 +282,11 @@ def compare(asked: Path, result: Path, spoil: Spoil | None = None) -> None:
         alike = {k: v for k, v in case["recipe"].items() if k not in ("parallel", "machine")}
         key = json.dumps(alike)
         if place.rank == 0 and key not in alone:
-            alone[key] = trace(recipe, body["vocabulary"], case["steps"])
-        together = trace(recipe, body["vocabulary"], case["steps"], worlds[layout], spoil)
+            alone[key] = trace(recipe, VOCABULARY, case["steps"])
+        together = trace(recipe, VOCABULARY, case["steps"], worlds[layout], spoil)
         if place.rank == 0:
-            found = asdict(distance(alone[key], together))
-            # JSON has no word for an infinite distance.
-            row = {name: str(value) for name, value in found.items()}
-            rows.append(row | {"seconds": time.monotonic() - began})
+            found = asdict(distance(alone[key], together)) | {"seconds": time.monotonic() - began}
+            rows.append(finite_or_word(found))
     if place.rank == 0:
         write_json(result, {"ranks": ranks, "cases": rows})
     part()
@@ -344,11 +307,7 @@ def _facts(place: Place, control: Control, device: torch.device) -> list[dict[st
     dist.all_reduce(ones)
     control.agree(True)
     own = {
-        "rank": place.rank,
-        "time": time.time(),
-        "host": platform.node(),
-        "pid": os.getpid(),
-        "device": named,
-        "summed": bool((ones == place.size).all()),
-    }
+        "rank": place.rank, "time": time.time(), "host": platform.node(), "pid": os.getpid(),
+        "device": named, "summed": bool((ones == place.size).all()),
+    }  # fmt: skip
     return control.gather(own)

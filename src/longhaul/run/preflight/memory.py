@@ -15,8 +15,8 @@ from longhaul.parallel.device import own_device, settle_torch
 from longhaul.parallel.layout import Layout
 from longhaul.parallel.recompute import checkpoint_activations
 from longhaul.plan.memory import MemoryEstimate, estimate_memory, way_to_cut
+from longhaul.run.preflight.context import ALONE, Check, PreflightContext, judged, skipped
 from longhaul.run.preflight.data import vocabulary
-from longhaul.run.preflight.preflight_context import ALONE, Check, PreflightContext, judged, skipped
 from longhaul.train.equality import make_step, random_batches
 from longhaul.train.memory import peak_of
 
@@ -37,26 +37,24 @@ def check_memory(context: PreflightContext) -> Iterator[Check]:
     on_cpu = device.type == "cpu" and context.device_bytes is None
     estimate = estimate_memory(context.recipe, vocab_size, context.layout, on_cpu)
     there, of_what = _memory_of(context, device)
-    told = (
+    figure = (
         f"{short_bytes(estimate.total)} a rank of {context.world}"
         f"{'' if estimate.layout.size == 1 else f' ({estimate.layout})'}, "
         f"{estimate.micro_sequences} sequences at once: {_listed(estimate.classes)}; "
         f"{short_bytes(there)} {of_what}"
     )
-    told += "" if known else f" (the vocabulary is taken to have {vocab_size:,} tokens)"
+    figure += "" if known else f" (the vocabulary is taken to have {vocab_size:,} tokens)"
     fits = estimate.total <= _SHARE * there
     remedy = "" if fits else _remedy(context, estimate)
     data = {"classes": dict(estimate.classes), "total": estimate.total, "device_bytes": there}
-    yield judged("memory", told, remedy, **data)
+    yield judged("memory", figure, remedy, **data)
     yield _of_first_evaluation(context, estimate, there)
     yield _validated(context.twin(*ALONE), device)
 
 
 def check_compiler(context: PreflightContext) -> Iterator[Check]:
-    """Whether what the recipe compiles can be compiled here; the small twin compiles nothing.
-
-    Raises:
-        RecipeError: it cannot.
+    """Whether what the recipe compiles can be compiled here, else RecipeError; the small twin
+    compiles nothing.
     """
     device = own_device(context.recipe.machine.device)
     if context.device_bytes is not None:
@@ -74,13 +72,13 @@ def _of_first_evaluation(
     at = interval if interval and (steps is None or interval < steps) else steps
     when = "at the end" if at is None else f"at step {at:,}"
     total = sum(estimate.evaluation.values())
-    told = (
+    figure = (
         f"{when}: {estimate.evaluated_sequences} sequences of {recipe.model.context:,} at once, "
         f"{short_bytes(total)} a rank: {_listed(estimate.evaluation)}"
     )
     remedy = "" if total <= _SHARE * there else _remedy(context, estimate)
     data = {"total": total, "at_once": estimate.evaluated_sequences, "step": at}
-    return judged("first evaluation", told, remedy, classes=dict(estimate.evaluation), **data)
+    return judged("first evaluation", figure, remedy, classes=dict(estimate.evaluation), **data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +118,13 @@ def _validated(twin: Recipe, device: torch.device) -> Check:
         "an evaluation": (sum(estimate.evaluation.values()), real.evaluation),
     }
     ratios = {what: estimated / taken for what, (estimated, taken) in pairs.items()}
-    told = "the small twin takes " + ", ".join(
+    figure = "the small twin takes " + ", ".join(
         f"{short_bytes(taken)} in {what}, estimated {short_bytes(estimated)} ({ratios[what]:.2f}×)"
         for what, (estimated, taken) in pairs.items()
     )
     near = all(_NEAR[0] <= ratio <= _NEAR[1] for ratio in ratios.values())
     remedy = "" if near else "do not trust the estimate above: measure on one of the devices"
-    return judged("memory estimate", told, remedy, ratios=ratios, measured=asdict(real))
+    return judged("memory estimate", figure, remedy, ratios=ratios, measured=asdict(real))
 
 
 def _memory_of(context: PreflightContext, device: torch.device) -> tuple[Bytes, str]:
@@ -167,13 +165,13 @@ def check_learning(context: PreflightContext) -> Iterator[Check]:
     """
     recipe = context.twin(*ALONE, *_OVERRIDES)
     first, last = learn_by_heart(recipe, own_device(recipe.machine.device))
-    told = f"one batch, {_STEPS} times at rate {recipe.optim.lr:g}: loss {first:.3f} → {last:.3f}"
+    figure = f"one batch, {_STEPS} times at rate {recipe.optim.lr:g}: loss {first:.3f} → {last:.3f}"
     fine = last <= _LEFT * first
     remedy = (
         "the model does not learn even what it sees again and again: look at optim.lr, "
         "optim.lr_factors and the optimizer's other settings"
     )
-    yield judged("one batch", told, "" if fine else remedy, first=first, last=last)
+    yield judged("one batch", figure, "" if fine else remedy, first=first, last=last)
 
 
 def learn_by_heart(recipe: Recipe, device: torch.device) -> tuple[Nats, Nats]:

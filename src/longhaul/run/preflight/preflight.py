@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from longhaul.config.load import load_recipe
@@ -19,7 +20,7 @@ from longhaul.config.size import known_vocabulary, model_size
 from longhaul.core.errors import ExitCode, LonghaulError, UsageError
 from longhaul.core.units import Bytes, Seconds, short_count
 from longhaul.parallel.layout import find_place, layout_for
-from longhaul.run.preflight.preflight_context import (
+from longhaul.run.preflight.context import (
     Check,
     PreflightContext,
     failed,
@@ -68,17 +69,12 @@ class Preflight:
 def preflight(
     typed: Preflight, show: Callable[[Check], None], stages: Sequence[Stage] | None = None
 ) -> list[Check]:
-    """Make all checks; every line is shown when it is there.
-
-    Args:
-        typed: what was typed.
-        show: takes the lines of the report.
-        stages: instead of all.
+    """Make all checks, or those of `stages`; every line is shown when it is there.
 
     Raises:
         RecipeError: the recipe is wrong, or so many processes cannot train it.
         DataError: a source that should be on this machine is not.
-        UsageError: this process is one of several already, or the room is taken.
+        UsageError: this process is one of several already, or `keep` is no empty folder.
     """
     if find_place(os.environ) is not None:
         raise UsageError(
@@ -87,8 +83,7 @@ def preflight(
         )
     began = time.monotonic()
     with ExitStack() as leaving:
-        room = _room(typed, leaving)
-        context = _preflight_context(typed, room)
+        context = _preflight_context(typed, _folder(typed, leaving))
         limit_s = float("inf") if typed.full else 60 * typed.minutes
         made: list[Check] = []
         for check in _all(context, STAGES if stages is None else stages, began, limit_s):
@@ -104,16 +99,16 @@ def verdict(checks: Sequence[Check]) -> tuple[ExitCode, str]:
         codes = {check.code for check in wrong}
         # One kind of fault has its own code; several kinds need somebody who looks.
         code = codes.pop() if len(codes) == 1 else ExitCode.NEEDS_PERSON
-        names = list(dict.fromkeys(check.name for check in wrong))
-        return code, f"not ready: {len(wrong)} must be mended first ({', '.join(names)})"
+        return code, f"not ready: {len(wrong)} must be mended first ({_names(wrong)})"
     left = [check for check in checks if check.verdict == "skipped" and check.data.get("time")]
+    sentence = "ready"
     if left:
-        names = list(dict.fromkeys(check.name for check in left))
-        return (
-            ExitCode.FINISHED,
-            f"ready as far as was looked; no time was left for: {', '.join(names)} (--minutes)",
-        )
-    return ExitCode.FINISHED, "ready"
+        sentence += f" as far as was looked; no time was left for: {_names(left)} (--minutes)"
+    return ExitCode.FINISHED, sentence
+
+
+def _names(checks: Sequence[Check]) -> str:
+    return ", ".join(dict.fromkeys(check.name for check in checks))
 
 
 def _all(
@@ -125,25 +120,21 @@ def _all(
     for stage in stages:
         # A loaded machine takes longer for everything alike.
         slower = max(1.0, spent_s / expected_s) if expected_s else 1.0
-        left_s = limit_s - (time.monotonic() - began)
+        needs_s, stage_began = stage.needs_s * slower, time.monotonic()
+        left_s = limit_s - (stage_began - began)
         if stage.after in bad:
             bad.add(stage.name)
-            told = f"nothing can be said without: {stage.after}"
-            yield skipped(stage.name, told)
+            yield skipped(stage.name, f"nothing can be said without: {stage.after}")
             continue
-        if stage.needs_s * slower > left_s:
+        if needs_s > left_s:
             bad.add(stage.name)
-            needs_s, left_s = stage.needs_s * slower, max(0.0, left_s)
-            told = f"takes about {needs_s:.0f} s here, and {left_s:.0f} s are left"
-            yield skipped(stage.name, told, time=True)
+            why = f"takes about {needs_s:.0f} s here, and {max(0.0, left_s):.0f} s are left"
+            yield skipped(stage.name, why, time=True)
             continue
-        stage_began = time.monotonic()
-        broke = False
         for check in _timed(stage, context):
-            broke = broke or check.data.get("broke", False)
+            if check.data.get("broke"):
+                bad.add(stage.name)
             yield check
-        if broke:
-            bad.add(stage.name)
         spent_s += time.monotonic() - stage_began
         expected_s += stage.needs_s
 
@@ -157,18 +148,18 @@ def _timed(stage: Stage, context: PreflightContext) -> Iterator[Check]:
             yield check if check.seconds else replace(check, seconds=now - last)
             last = now
     except LonghaulError as error:
-        if stage.check is _data:
+        if stage.name == "data":
             raise
         broken = failed(stage.name, error)
         yield replace(broken, seconds=time.monotonic() - last, data={"broke": True})
     except _AS_THE_RUN_WOULD as error:
         first_line = str(error).partition("\n")[0]
-        told = f"{type(error).__name__}: {first_line}"
-        broken = judged(stage.name, told, "the run would end like this: report it", broke=True)
+        figure = f"{type(error).__name__}: {first_line}"
+        broken = judged(stage.name, figure, "the run would end like this: report it", broke=True)
         yield replace(broken, seconds=time.monotonic() - last)
 
 
-def _preflight_context(typed: Preflight, room: Path) -> PreflightContext:
+def _preflight_context(typed: Preflight, folder: Path) -> PreflightContext:
     recipe = load_recipe(typed.recipe, typed.options, typed.data).recipe
     options = typed.options
     if recipe.precision.compute == "auto":
@@ -182,7 +173,7 @@ def _preflight_context(typed: Preflight, room: Path) -> PreflightContext:
         options=options,
         runs=typed.runs,
         prepared=typed.prepared,
-        room=room,
+        folder=folder,
         world=world,
         processes=small_world(recipe, typed.processes),
         device_bytes=typed.device_bytes,
@@ -200,18 +191,17 @@ def _formats_here(recipe: Recipe) -> tuple[str, ...]:
 
 
 def _world_of(recipe: Recipe, processes: int | None) -> int:
-    """Processes of the real run, as far as the recipe tells."""
+    """Processes of the real run, as far as the recipe says."""
     parallel = recipe.parallel
-    told = parallel.tensor * parallel.pipeline * (parallel.shard or 1) * (parallel.replicate or 1)
+    layout = parallel.tensor * parallel.pipeline * (parallel.shard or 1) * (parallel.replicate or 1)
     slots = sum(node.slots for node in recipe.supervise.node if not node.spare)
-    return slots or max(told, processes or recipe.machine.processes)
+    return slots or max(layout, processes or recipe.machine.processes)
 
 
-def _room(typed: Preflight, leaving: ExitStack) -> Path:
+def _folder(typed: Preflight, leaving: ExitStack) -> Path:
     if typed.keep is None:
-        return Path(
-            leaving.enter_context(tempfile.TemporaryDirectory(prefix="longhaul-preflight-"))
-        )
+        temporary = tempfile.TemporaryDirectory(prefix="longhaul-preflight-")
+        return Path(leaving.enter_context(temporary))
     if typed.keep.exists() and (not typed.keep.is_dir() or any(typed.keep.iterdir())):
         raise UsageError(f"--keep {typed.keep}: not an empty folder", "give it one of its own")
     typed.keep.mkdir(parents=True, exist_ok=True)
@@ -223,86 +213,60 @@ def _recipe(context: PreflightContext) -> Iterator[Check]:
     size = model_size(recipe.model, known_vocabulary(recipe)[0])
     steps = recipe.total_steps()
     length = "no end but its hours" if steps is None else f"{steps:,} steps"
-    told = (
+    figure = (
         f"{short_count(size.total)} parameters, {length}, {recipe.optim.name} in "
         f"{recipe.precision.compute}, {context.world} process{'es' if context.world > 1 else ''}"
         f"{'' if context.layout.size == 1 else f' ({context.layout})'}"
     )
-    yield judged("recipe", told, parameters=size.total)
+    yield judged("recipe", figure, parameters=size.total)
 
 
-def _data(context: PreflightContext) -> Iterator[Check]:
-    from longhaul.run.preflight.data import check_data
+def _check(name: str, context: PreflightContext) -> Iterator[Check]:
+    """Files are imported when their turn comes: torch takes seconds to import."""
+    if name == "data":
+        from longhaul.run.preflight.data import check_data
 
-    return check_data(context)
+        return check_data(context)
+    if name in ("disk", "remote"):
+        from longhaul.run.preflight.storage import check_disk, check_remote
 
+        return check_disk(context) if name == "disk" else check_remote(context)
+    if name == "layouts":
+        from longhaul.run.preflight.layouts import check_layouts
 
-def _disk(context: PreflightContext) -> Iterator[Check]:
-    from longhaul.run.preflight.storage import check_disk
+        return check_layouts(context)
+    if name in ("compiler", "memory", "one batch"):
+        from longhaul.run.preflight import memory
 
-    return check_disk(context)
+        return {
+            "compiler": memory.check_compiler,
+            "memory": memory.check_memory,
+            "one batch": memory.check_learning,
+        }[name](context)
+    from longhaul.run.preflight import runs
 
-
-def _remote(context: PreflightContext) -> Iterator[Check]:
-    from longhaul.run.preflight.storage import check_remote
-
-    return check_remote(context)
-
-
-def _compiler(context: PreflightContext) -> Iterator[Check]:
-    from longhaul.run.preflight.memory import check_compiler
-
-    return check_compiler(context)
-
-
-def _memory(context: PreflightContext) -> Iterator[Check]:
-    from longhaul.run.preflight.memory import check_memory
-
-    return check_memory(context)
-
-
-def _layouts(context: PreflightContext) -> Iterator[Check]:
-    from longhaul.run.preflight.layouts import check_layouts
-
-    return check_layouts(context)
+    return {
+        "stretch": runs.check_stretch,
+        "resume": runs.check_resume,
+        "read back": runs.check_read_back,
+    }[name](context)
 
 
-def _learning(context: PreflightContext) -> Iterator[Check]:
-    from longhaul.run.preflight.memory import check_learning
-
-    return check_learning(context)
-
-
-def _stretch(context: PreflightContext) -> Iterator[Check]:
-    from longhaul.run.preflight.runs import check_stretch
-
-    return check_stretch(context)
-
-
-def _resume(context: PreflightContext) -> Iterator[Check]:
-    from longhaul.run.preflight.runs import check_resume
-
-    return check_resume(context)
-
-
-def _read_back(context: PreflightContext) -> Iterator[Check]:
-    from longhaul.run.preflight.runs import check_read_back
-
-    return check_read_back(context)
+def _stage(name: str, needs_s: Seconds, after: str = "") -> Stage:
+    return Stage(name, partial(_check, name), needs_s, after)
 
 
 STAGES = (
     Stage("recipe", _recipe, 0.5),
-    Stage("data", _data, 1.5),
-    Stage("disk", _disk, 1.5),
-    Stage("remote", _remote, 0.5),
-    Stage("compiler", _compiler, 0.5),
-    Stage("memory", _memory, 4.0),
-    Stage("one batch", _learning, 1.5),
-    Stage("layouts", _layouts, 12.0),
-    Stage("stretch", _stretch, 8.0),
-    Stage("resume", _resume, 10.0, after="stretch"),
-    Stage("read back", _read_back, 1.5, after="stretch"),
+    _stage("data", 1.5),
+    _stage("disk", 1.5),
+    _stage("remote", 0.5),
+    _stage("compiler", 0.5),
+    _stage("memory", 4.0),
+    _stage("one batch", 1.5),
+    _stage("layouts", 12.0),
+    _stage("stretch", 8.0),
+    _stage("resume", 10.0, after="stretch"),
+    _stage("read back", 1.5, after="stretch"),
 )
-"""What takes little and fails often comes first. Rooms are opened when their turn comes: torch
-takes seconds to import."""
+"""What takes little and fails often comes first."""

@@ -1,7 +1,5 @@
-"""Preflight: real runs of the small twin: left alone, killed and resumed, and read back.
-
-They are `longhaul train` as the user will type it, with its supervisor and its workers, so what
-fails here would have failed there.
+"""Preflight: real runs of the small twin: left alone, killed and resumed, and read back. They are
+`longhaul train` with its supervisor and its workers, so what fails here would have failed there.
 """
 
 import math
@@ -20,9 +18,9 @@ from longhaul.core.units import short_bytes, short_count
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.reading import read_journal
 from longhaul.logbook.run_spec import ask, write_run_spec
-from longhaul.run.preflight.preflight_context import Check, PreflightContext, judged, skipped
+from longhaul.run.preflight.context import Check, PreflightContext, judged, skipped
 from longhaul.store.catalogue import catalogue
-from longhaul.store.run_differences import differences
+from longhaul.store.run_differences import differences, steps_of
 from longhaul.supervise.run_process import RunProcess
 
 UNDISTURBED = "undisturbed"
@@ -37,7 +35,7 @@ _TRIPS = 3
 def check_stretch(context: PreflightContext) -> Iterator[Check]:
     """A run left alone: it learns, nothing is masked, every gauge is a number."""
     folder = _set_up(context, UNDISTURBED)
-    with _training(context, folder) as training:
+    with _training(folder) as training:
         _end_well(training, context)
     records = list(read_journal(folder))
     steps = [record for record in records if isinstance(record, StepRecord)]
@@ -45,9 +43,9 @@ def check_stretch(context: PreflightContext) -> Iterator[Check]:
     yield _gauges(steps, context)
     alarms = [r for r in records if isinstance(r, Finding) and r.severity == "alarm"]
     if alarms:
-        told = f"{len(alarms)} alarms; the first at step {alarms[0].step}: {alarms[0].sentence}"
+        figure = f"{len(alarms)} alarms; the first at step {alarms[0].step}: {alarms[0].sentence}"
         remedy = "see what raises it before the run is long: `longhaul recipe show` lists settings"
-        yield judged("judgement", told, remedy)
+        yield judged("judgement", figure, remedy)
     yield _evaluated(records)
 
 
@@ -55,88 +53,79 @@ def check_resume(context: PreflightContext) -> Iterator[Check]:
     """A run whose worker is killed and started again ends in the bytes of the one left alone."""
     for trip in range(_TRIPS if context.full else 1):
         folder = _set_up(context, f"killed-{trip + 1}")
-        with _training(context, folder) as training:
+        with _training(folder) as training:
             at = _kill(training, folder, context, trip)
             _end_well(training, context)
-        found = differences(RunFolder(context.room / UNDISTURBED), folder)
+        found = differences(RunFolder(context.folder / UNDISTURBED), folder)
         resumed = _resumed_from(folder)
         lost_s = _back_at_work_s(folder)
         size = sum(checkpoint.size_bytes for checkpoint in catalogue(folder.checkpoints)[-1:])
-        told = (
+        figure = (
             f"killed at step {at}, at work again from step {resumed} after {lost_s:.1f} s; "
             f"{found.compared_pieces} pieces of state ({short_bytes(size)}) and "
             f"{found.compared_steps} losses "
         )
-        told += "byte-identical" if found.none else _which(found.pieces, found.steps)
         remedy = "" if resumed else "the kill did not strike behind a save; run it again"
-        if not found.none:
+        if found.none:
+            figure += "byte-identical"
+        else:
+            some = f": {', '.join(found.pieces[:3])}" if found.pieces else ""
+            first = f"; losses differ from step {found.steps[0]}" if found.steps else ""
+            figure += f"compared, and {len(found.pieces)} pieces differ{some}{first}"
             remedy = "what differs is not in the checkpoint, or depends on the machine: report it"
-        yield judged("resume", told, remedy, killed_at=at, back_s=lost_s, resumed_from=resumed)
+        yield judged("resume", figure, remedy, killed_at=at, back_s=lost_s, resumed_from=resumed)
 
 
 def check_read_back(context: PreflightContext) -> Iterator[Check]:
     """The last checkpoint, opened as `longhaul eval` and `longhaul sample` do."""
-    from longhaul.run.commands.trained import Wanted, open_trained
+    from longhaul.run.trained import open_trained
 
-    folder = RunFolder(context.room / UNDISTURBED)
+    folder = RunFolder(context.folder / UNDISTURBED)
     (finished,) = _events(read_journal(folder, steps=False), "finished")
-    trained = open_trained(str(folder.path), context.room, None)
+    trained = open_trained(str(folder.path), context.folder, None)
     again = trained.evaluate()
     before = float(finished.data["loss"])
     apart = abs(again.loss - before) / before
-    text = "".join(trained.write(Wanted(None, 16, None, 0)))
-    told = (
+    text = "".join(trained.write(tokens=16))
+    figure = (
         f"step {trained.step} opened: validation loss {again.loss:.4f}, apart by {apart:.1e} from "
         f"the run's own; {len(text)} characters written"
     )
-    fine = apart <= 1e-2 if trained.recipe.precision.compute != "float32" else apart <= 1e-4
-    remedy = "" if fine else "what was saved is not what was trained: report it"
-    yield judged("read back", told, remedy, loss=again.loss, apart=apart)
+    bar = 1e-4 if trained.recipe.precision.compute == "float32" else 1e-2
+    remedy = "" if apart <= bar else "what was saved is not what was trained: report it"
+    yield judged("read back", figure, remedy, loss=again.loss, apart=apart)
 
 
 def _set_up(context: PreflightContext, name: str) -> RunFolder:
-    folder = create_run(context.room / name, RealClock())
-    asked = ask(
-        context.name,
-        context.twin_options(),
-        None,
-        context.room / "prepared",
-    )
-    write_run_spec(folder, asked)
+    folder = create_run(context.folder / name, RealClock())
+    spec = ask(context.name, context.twin_options(), None, context.folder / "prepared")
+    write_run_spec(folder, spec)
     return folder
 
 
-def _training(context: PreflightContext, folder: RunFolder) -> RunProcess:
+def _training(folder: RunFolder) -> RunProcess:
     return RunProcess(folder, ["train", str(folder.path)], folder.path / "said.log")
 
 
 def _end_well(training: RunProcess, context: PreflightContext) -> None:
-    """Wait for the end.
-
-    Raises:
-        NeedsPerson: it ended otherwise than finished, or not at all.
-    """
-    code = training.wait(context.patience_s)
+    """Wait for the end; NeedsPerson if it ended otherwise than finished, or not at all."""
+    code = training.wait(context.timeout_s)
     if code == 0:
         return
-    said = [line for line in training.output.splitlines() if line.strip()]
-    told = [line for line in said if line.startswith("longhaul:")] or said[-1:] or ["nothing"]
+    lines = [line for line in training.output.splitlines() if line.strip()]
+    own = [line for line in lines if line.startswith("longhaul:")] or lines[-1:] or ["no output"]
     raise NeedsPerson(
-        f"the small twin ended with exit code {code}: {told[0]}",
+        f"the small twin ended with exit code {code}: {own[0]}",
         f"run it again with --keep DIR, and look at DIR/{training.folder.name}/said.log",
     )
 
 
 def _kill(training: RunProcess, folder: RunFolder, context: PreflightContext, trip: int) -> int:
-    """SIGKILL the last rank between two saves; the step that was reached.
-
-    Raises:
-        NeedsPerson: it did not come so far.
-    """
+    """SIGKILL the last rank between two saves; the step that was reached."""
     between = context.steps // 3
-    training.wait_until("a save", lambda: bool(catalogue(folder.checkpoints)), context.patience_s)
+    training.wait_until("a save", lambda: bool(catalogue(folder.checkpoints)), context.timeout_s)
     # Between the first save and the second; with more trips, behind the second too.
-    training.wait_for_step(between + between // 3 + (trip * between) // 2, context.patience_s)
+    training.wait_for_step(between + between // 3 + (trip * between) // 2, context.timeout_s)
     reached, ranks = training.step(), training.ranks()
     if ranks:
         with suppress(ProcessLookupError):
@@ -152,13 +141,13 @@ def _learned(steps: Sequence[StepRecord], context: PreflightContext) -> Check:
     scaled = steps[0].loss_scale is not None
     allowed = _MASKED_AT_FIRST if scaled else 0
     rate = median([r for s in steps[len(steps) // 2 :] if (r := tokens_per_second(s)) == r] or [0])
-    told = (
+    figure = (
         f"{len(steps)} steps, loss {first:.3f} → {last:.3f}, {len(masked)} masked, "
         f"{short_count(rate)} tokens/s on {context.processes} process"
         f"{'es' if context.processes > 1 else ''}"
     )
     if scaled:
-        told += f", loss scale {steps[-1].loss_scale:g} at the end"
+        figure += f", loss scale {steps[-1].loss_scale:g} at the end"
     remedy = ""
     if len(masked) > allowed or any(step.loss_scale_at_floor for step in steps):
         remedy = (
@@ -171,13 +160,13 @@ def _learned(steps: Sequence[StepRecord], context: PreflightContext) -> Check:
             "`longhaul data lint` shows it"
         )
     data = {"first": first, "last": last, "masked": len(masked), "tokens_per_s": rate}
-    return judged("stretch", told, remedy, **data)
+    return judged("stretch", figure, remedy, **data)
 
 
 def _gauges(steps: Sequence[StepRecord], context: PreflightContext) -> Check:
     if not context.recipe.monitor.gauge_interval_steps:
-        told = "switched off by monitor.gauge_interval_steps = 0: causes will not be seen"
-        return skipped("gauges", told)
+        why = "switched off by monitor.gauge_interval_steps = 0: causes will not be seen"
+        return skipped("gauges", why)
     # A masked step's gradient is not finite, and so is what is read of it.
     read = [step for step in steps if step.gauges and not step.masked]
     wrong = {
@@ -187,21 +176,22 @@ def _gauges(steps: Sequence[StepRecord], context: PreflightContext) -> Check:
         if not all(math.isfinite(value) for value in values)
     }
     names = len(read[-1].gauges) + len(read[-1].totals) if read else 0
-    told = f"{names} gauges read {len(read)} times, "
-    told += f"not finite: {', '.join(sorted(wrong)[:5])}" if wrong else "all finite"
+    figure = f"{names} gauges read {len(read)} times, "
+    figure += f"not finite: {', '.join(sorted(wrong)[:5])}" if wrong else "all finite"
     fine = bool(read) and not wrong
     remedy = "" if fine else "a recipe that is not finite when small will not be when large"
-    return judged("gauges", told, remedy, gauges=names, not_finite=sorted(wrong))
+    return judged("gauges", figure, remedy, gauges=names, not_finite=sorted(wrong))
 
 
 def _evaluated(records: Sequence[Record]) -> Check:
     losses = [float(event.data["loss"]) for event in _events(records, "evaluation")]
     sample = "".join(str(event.data.get("sample") or "") for event in _events(records, "finished"))
     fine = bool(losses) and all(math.isfinite(loss) for loss in losses)
-    told = f"{len(losses)} evaluations, loss {losses[-1] if losses else math.nan:.3f} at the end; "
-    told += f"{len(sample)} characters written" if sample else "no sample asked for"
+    last = losses[-1] if losses else math.nan
+    figure = f"{len(losses)} evaluations, loss {last:.3f} at the end; "
+    figure += f"{len(sample)} characters written" if sample else "no sample requested"
     remedy = "" if fine else "validation loss is no number: look at data.held_out and the text"
-    return judged("evaluation", told, remedy, losses=losses)
+    return judged("evaluation", figure, remedy, losses=losses)
 
 
 def _resumed_from(folder: RunFolder) -> int | None:
@@ -213,15 +203,8 @@ def _resumed_from(folder: RunFolder) -> int | None:
 
 def _back_at_work_s(folder: RunFolder) -> float:
     """Seconds from the last record of an attempt to the first step of the next."""
-    steps = [r for r in read_journal(folder, events=False) if isinstance(r, StepRecord)]
-    pairs = pairwise(steps)
+    pairs = pairwise(steps_of(folder))
     return max((b.time - a.time for a, b in pairs if b.attempt > a.attempt), default=0.0)
-
-
-def _which(pieces: Sequence[str], steps: Sequence[int]) -> str:
-    some = f": {', '.join(pieces[:3])}" if pieces else ""
-    first = f"; losses differ from step {steps[0]}" if steps else ""
-    return f"compared, and {len(pieces)} pieces differ{some}{first}"
 
 
 def _events(records: Iterable[Record], kind: str) -> list[Event]:

@@ -1,4 +1,4 @@
-"""Preflight: whether checkpoints of the true size will have room, and what a save will cost."""
+"""Preflight: whether checkpoints of the true size will fit, and what a save will cost."""
 
 import hashlib
 import os
@@ -11,17 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from longhaul.config.train import CheckpointSection
-from longhaul.core.errors import LonghaulError, NeedsPerson
+from longhaul.core.errors import LonghaulError
 from longhaul.core.units import Bytes, Seconds, short_bytes, short_seconds
 from longhaul.plan.memory import checkpoint_bytes
+from longhaul.run.preflight.context import Check, PreflightContext, failed, judged, skipped
 from longhaul.run.preflight.data import vocabulary
-from longhaul.run.preflight.preflight_context import (
-    Check,
-    PreflightContext,
-    failed,
-    judged,
-    skipped,
-)
 from longhaul.store.manifest import FileEntry
 from longhaul.store.save_interval import between_failures, daly_interval
 from longhaul.store.store_files import StoreFiles
@@ -42,32 +36,27 @@ _PATIENCE = Patience(answer_s=15.0)
 
 
 def check_disk(context: PreflightContext) -> Iterator[Check]:
-    """Room for the checkpoints that retention keeps, and the speed at which they are written."""
+    """Space for the checkpoints that retention keeps, and the speed at which they are written."""
     vocab_size, _ = vocabulary(context)
     each = checkpoint_bytes(context.recipe, vocab_size)
     folder = _nearest(context.runs)
-    yield _room(context, each, folder)
+    yield _space(context, each, folder)
     try:
         speed = write_speed(folder)
     except OSError as error:
-        yield failed(
-            "write speed",
-            NeedsPerson(
-                f"{folder}: cannot be written to ({error.strerror})",
-                "give --runs-dir a folder that can be",
-            ),
-        )
+        why = f"{folder}: cannot be written to ({error.strerror})"
+        yield judged("write speed", why, "give --runs-dir a folder that can be")
         return
     save_s = each / speed
     between_s = between_failures(0, 0.0, context.world)
     every_s = daly_interval(save_s, between_s)
-    told = (
+    figure = (
         f"{short_bytes(speed)}/s in {folder}: a save of {short_bytes(each)} takes "
         f"{short_seconds(save_s)}; with one failure in {between_s / 86_400:.0f} days, save about "
         f"every {short_seconds(max(every_s, save_s))} if training had to wait for it"
     )
     yield judged(
-        "write speed", told, bytes_per_s=speed, checkpoint_bytes=each, save_s=save_s,
+        "write speed", figure, bytes_per_s=speed, checkpoint_bytes=each, save_s=save_s,
         interval_s=every_s,
     )  # fmt: skip
 
@@ -76,35 +65,25 @@ def check_remote(context: PreflightContext) -> Iterator[Check]:
     """Every remote place of checkpoints takes a file, gives it back and lets it go."""
     addresses = context.recipe.checkpoint.remote
     if not addresses:
-        told = "none in the recipe: a disk that dies takes every checkpoint along"
-        yield skipped("remote", told)
+        yield skipped("remote", "none in the recipe: a disk that dies takes every checkpoint along")
     for address in addresses:
         try:
-            name, took_s = _try_store(address, context.room)
+            name, took_s = _try_store(address, context.folder)
         except LonghaulError as error:
             yield failed("remote", error)
             continue
-        told = f"{name}: {short_bytes(_SENT)} sent, read back and removed in {took_s:.2f} s"
-        yield judged("remote", told, address=name, seconds=took_s)
+        figure = f"{name}: {short_bytes(_SENT)} sent, read back and removed in {took_s:.2f} s"
+        yield judged("remote", figure, address=name, seconds=took_s)
 
 
 def checkpoints_kept(settings: CheckpointSection, steps: int | None) -> int:
-    """How many lie in the run's folder at once, at most.
-
-    Args:
-        settings: what is kept.
-        steps: of the whole run; None if only hours limit it.
-    """
+    """How many lie in the run's folder at once, at most; `steps` None if only hours limit it."""
     by_step = (steps or 0) // settings.keep_every if settings.keep_every else 0
     return settings.keep_last + _BESIDE + by_step
 
 
 def write_speed(folder: Path) -> float:
-    """Bytes a second that reach the medium of `folder`, fsync included.
-
-    Raises:
-        OSError: nothing can be written there.
-    """
+    """Bytes a second that reach the medium of `folder`, fsync included; OSError if none can."""
     piece = os.urandom(_PIECE)
     with tempfile.TemporaryFile(dir=folder, prefix=".longhaul-preflight-") as file:
         began, written = time.monotonic(), 0
@@ -116,17 +95,17 @@ def write_speed(folder: Path) -> float:
         return written / (time.monotonic() - began)
 
 
-def _room(context: PreflightContext, each: Bytes, folder: Path) -> Check:
+def _space(context: PreflightContext, each: Bytes, folder: Path) -> Check:
     settings = context.recipe.checkpoint
     kept = checkpoints_kept(settings, context.recipe.total_steps())
     needed, free = kept * each, shutil.disk_usage(folder).free
-    told = (
+    figure = (
         f"{kept} checkpoints of {short_bytes(each)} need {short_bytes(needed)}, "
         f"{short_bytes(free)} are free in {folder}"
     )
     data: dict[str, Any] = {"needed_bytes": needed, "free_bytes": free, "checkpoints": kept}
     if needed <= free:
-        return judged("disk", told, **data)
+        return judged("disk", figure, **data)
     fewer = checkpoints_kept(settings.model_copy(update={"keep_every": 0}), None) * each
     remedy = "give --runs-dir a larger disk"
     if settings.keep_every and fewer <= free:
@@ -134,18 +113,15 @@ def _room(context: PreflightContext, each: Bytes, folder: Path) -> Check:
             f", or a larger checkpoint.keep_every than {settings.keep_every}; "
             "checkpoint.remote_keep_every keeps them elsewhere"
         )
-    return judged("disk", told, remedy, **data)
+    return judged("disk", figure, remedy, **data)
 
 
-def _try_store(address: str, room: Path) -> tuple[str, Seconds]:
-    """The store's name and the seconds it took.
-
-    Raises:
-        StoreError: it refused, hung, or gave back other bytes.
-        RecipeError: there is no file system for the address.
+def _try_store(address: str, folder: Path) -> tuple[str, Seconds]:
+    """The store's name and the seconds it took; StoreError if it refused, hung or gave back other
+    bytes, RecipeError if there is no file system for the address.
     """
     store = StoreFiles(address, patience=_PATIENCE)
-    local = room / "sent"
+    local = folder / "sent"
     local.write_bytes(os.urandom(_SENT))
     sha256 = hashlib.sha256(local.read_bytes()).hexdigest()
     began = time.monotonic()
@@ -158,5 +134,5 @@ def _try_store(address: str, room: Path) -> tuple[str, Seconds]:
 
 
 def _nearest(folder: Path) -> Path:
-    """The folder, or the nearest one around it that is there."""
+    """The folder, or the nearest one around it that exists."""
     return next(path for path in (folder, *folder.absolute().parents) if path.is_dir())

@@ -33,16 +33,6 @@ _ANGLE_BYTES = 24
 """Of a position and channel while angles are computed: in float64, and twice in float32."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What to write; absent values are the recipe's."""
-
-    prompt: str | None
-    tokens: int | None
-    temperature: float | None
-    seed: int
-
-
 @dataclass(frozen=True)
 class Trained:
     """A model of a run, on its device."""
@@ -53,21 +43,29 @@ class Trained:
     device: torch.device
     step: int
 
-    def write(self, wanted: Wanted) -> Iterator[str]:
-        """The prompt, then the text that follows it, in pieces as they are drawn."""
+    def write(
+        self,
+        prompt: str | None = None,
+        tokens: int | None = None,
+        temperature: float | None = None,
+        seed: int = 0,
+    ) -> Iterator[str]:
+        """The prompt, then the text that follows it, in pieces as they are drawn; what is None is
+        the recipe's.
+        """
         sample, tokenizer = self.recipe.sample, self.dataset.tokenizer
-        prompt = sample.prompt if wanted.prompt is None else wanted.prompt
+        prompt = sample.prompt if prompt is None else prompt
         yield prompt
         written: list[int] = []
         shown = ""
         for token in sample_tokens(
             self.model,
             prompt_tokens(tokenizer, prompt),
-            most_tokens=wanted.tokens or sample.tokens or 200,
+            most_tokens=tokens or sample.tokens or 200,
             context=self.recipe.model.context,
-            temperature=sample.temperature if wanted.temperature is None else wanted.temperature,
+            temperature=sample.temperature if temperature is None else temperature,
             top_k=sample.top_k,
-            seed=wanted.seed,
+            seed=seed,
             device=self.device,
             end_of_text=tokenizer.end_of_text,
         ):
@@ -80,16 +78,9 @@ class Trained:
 
     def evaluate(self) -> Evaluation:
         """Losses on the whole validation split."""
-        recipe = self.recipe
-        return evaluate(
-            self.model,
-            self.dataset,
-            self.device,
-            recipe.precision,
-            recipe.model.context,
-            recipe.evaluated_at_once(self.step),
-            None,
-        )
+        recipe, at_once = self.recipe, self.recipe.evaluated_at_once(self.step)
+        what = self.model, self.dataset, self.device
+        return evaluate(*what, recipe.precision, recipe.model.context, at_once, None)
 
     def evaluated(self) -> str:
         """The same, in words."""
@@ -111,7 +102,6 @@ def open_trained(run: str, runs: Path, step: int | None) -> Trained:
         RefusedCheckpoint: the checkpoint is damaged.
     """
     folder = open_run(run, runs)
-    recipe = read_run_spec(folder).settings()
     entries = catalogue(folder.checkpoints)
     ledger, _ = load_ledger(folder)
     usable = newest_usable(entries, health_now(entries, ledger.checkpoint_health))
@@ -121,7 +111,7 @@ def open_trained(run: str, runs: Path, step: int | None) -> Trained:
         which = f"checkpoint step-{step}" if step is not None else "a checkpoint"
         raise UsageError(f"run {folder.name} does not have {which}", f"it has: {known}")
     chosen = there[max(there) if step is None else step]
-    recipe = with_overrides(recipe, ledger.overrides_at(chosen.step))
+    recipe = with_overrides(read_run_spec(folder).settings(), ledger.overrides_at(chosen.step))
     dataset = text_of(folder)
     device = own_device(recipe.machine.device)
     settle_torch(recipe)
@@ -141,25 +131,20 @@ def open_trained(run: str, runs: Path, step: int | None) -> Trained:
 def _refuse_another_size(
     folder: RunFolder, recipe: Recipe, dataset: Dataset, chosen: Checkpoint
 ) -> None:
-    """Before anything is allocated: what the run's files say must fit what the checkpoint holds.
-
-    Raises:
-        UsageError: it cannot be the checkpoint of such a model, or no memory holds its context.
-    """
-    model, stored = recipe.model, chosen.size_bytes
+    """Before anything is allocated: what the run's files say must fit what the checkpoint holds."""
+    model, stored, spec = recipe.model, chosen.size_bytes, folder.path / "asked.json"
     # A byte a parameter is less than any format takes; layers are counted first, as they are
     # added up one by one.
     fits = max(model.layers, dataset.vocab_size) <= stored
     if not fits or model_size(model, dataset.vocab_size).total > stored:
         raise UsageError(
-            f"{folder.path / 'asked.json'}: its model cannot be that of {chosen.path}, which has "
-            f"{short_bytes(stored)}",
+            f"{spec}: its model cannot be that of {chosen.path}, which has {short_bytes(stored)}",
             "put the file back as it was: it decides what is allocated",
         )
     of_position = model.head_width * (_ANGLE_BYTES + 8 * model.layers * model.key_heads)
     if (needed := model.context * of_position) > psutil.virtual_memory().total:
         raise UsageError(
-            f"{folder.path / 'asked.json'}: model.context: {model.context:,} positions need "
+            f"{spec}: model.context: {model.context:,} positions need "
             f"{short_bytes(needed)} of memory to write, and this machine has less",
             "open it on a larger machine, or put the file back as it was",
         )

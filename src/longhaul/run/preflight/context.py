@@ -1,8 +1,8 @@
-"""What the checks of a preflight stand on, and what each of them says."""
+"""What the checks of a preflight start from, and a line of its report."""
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,13 +45,8 @@ class Check:
 
 def judged(name: str, figure: str, remedy: str = "", **data: Any) -> Check:
     """A line that is fine unless there is something to be done about it."""
-    return Check(
-        name=name,
-        verdict="failed" if remedy else "ok",
-        figure=figure,
-        remedy=remedy,
-        data=data,
-    )
+    found: Verdict = "failed" if remedy else "ok"
+    return Check(name=name, verdict=found, figure=figure, remedy=remedy, data=data)
 
 
 def skipped(name: str, why: str, **data: Any) -> Check:
@@ -60,11 +55,10 @@ def skipped(name: str, why: str, **data: Any) -> Check:
 
 
 def failed(name: str, error: LonghaulError) -> Check:
-    """What an error says, as a line of the report."""
-    return Check(
-        name=name, verdict="failed", figure=error.message, remedy=error.remedy,
-        code=error.exit_code,
-    )  # fmt: skip
+    """An error as a line of the report."""
+    return replace(
+        judged(name, error.message, error.remedy), verdict="failed", code=error.exit_code
+    )
 
 
 @dataclass(frozen=True)
@@ -80,7 +74,7 @@ class PreflightContext:
     runs: Path
     """Where the run itself would be."""
     prepared: Path
-    room: Path
+    folder: Path
     """Where everything of the small twin is."""
     world: int
     """Processes of the real run."""
@@ -103,22 +97,17 @@ class PreflightContext:
         return _STEPS_IN_FULL if self.full else _STEPS
 
     @property
-    def patience_s(self) -> Seconds:
+    def timeout_s(self) -> Seconds:
         """After which a process of a small twin counts as hanging."""
         return 4 * _HANGING_S if self.full else _HANGING_S
 
     def sample_of(self, number: int) -> Path:
         """Where the sample of a source lies, that the small twin reads instead."""
-        source = self.recipe.data.sources[number]
-        stem = file_stem(_name(source))
-        return self.room / "text" / f"{number}-{stem}.jsonl"
+        stem = file_stem(_name(self.recipe.data.sources[number]))
+        return self.folder / "text" / f"{number}-{stem}.jsonl"
 
     def twin_options(self, *more: str) -> tuple[str, ...]:
-        """Everything that makes the small twin of the recipe, as it would be typed.
-
-        Args:
-            more: on top.
-        """
+        """All that makes the small twin of the recipe, as it would be typed, with `more` on top."""
         recipe = self.recipe
         sources = [
             f'{{ name = "{_name(source)}", '
@@ -136,18 +125,14 @@ class PreflightContext:
         )
 
     def twin(self, *more: str) -> Recipe:
-        """The small twin.
-
-        Raises:
-            RecipeError: it cannot have what `more` asks for.
-        """
+        """The small twin; RecipeError if it cannot have `more`."""
         return load_recipe(self.name, self.twin_options(*more)).recipe
 
 
-def small_world(recipe: Recipe, asked: int | None) -> int:
+def small_world(recipe: Recipe, processes: int | None) -> int:
     """Processes of the small twin: of each way in which the recipe deals its model out, two."""
     own = _two_wide(recipe)
-    return 2 ** min(len(own), 2) if own else min(asked or recipe.machine.processes, 2)
+    return 2 ** min(len(own), 2) if own else min(processes or recipe.machine.processes, 2)
 
 
 def _two_wide(recipe: Recipe) -> list[str]:
@@ -186,27 +171,30 @@ def _name(source: SourceSection) -> str:
 
 def _own_settings(recipe: Recipe, steps: int) -> Iterator[str]:
     """What a short run needs, and what must not reach beyond it."""
-    yield 'name="preflight"'
-    yield f"train.steps={steps}"
-    yield f"optim.schedule.warmup_steps={min(recipe.optim.schedule.warmup_steps, steps // 6)}"
-    yield "optim.schedule.from_step=0"
+    settings: dict[str, object] = {
+        "name": '"preflight"',
+        "train.steps": steps,
+        "optim.schedule.warmup_steps": min(recipe.optim.schedule.warmup_steps, steps // 6),
+        "optim.schedule.from_step": 0,
+        "evaluation.interval_steps": steps // 2,
+        "evaluation.tokens": 4096,
+        "checkpoint.interval_steps": steps // 3,
+        # A killed worker must come back from what was saved, not from what a memory still holds.
+        "checkpoint.snapshot_interval_steps": 0,
+        "sample.tokens": min(recipe.sample.tokens, 20),
+        "data.max_broken_fraction": 0.0,
+    }
     if recipe.optim.schedule.decay_steps is not None:
-        yield f"optim.schedule.decay_steps={steps}"
-    yield f"evaluation.interval_steps={steps // 2}"
-    yield "evaluation.tokens=4096"
-    yield f"checkpoint.interval_steps={steps // 3}"
-    yield f"sample.tokens={min(recipe.sample.tokens, 20)}"
-    yield "data.max_broken_fraction=0.0"
-    # A killed worker must come back from what was saved, not from what a memory still holds.
-    yield "checkpoint.snapshot_interval_steps=0"
+        settings["optim.schedule.decay_steps"] = steps
     if recipe.machine.threads is None:  # several would wait for each other more than compute
-        yield "machine.threads=1"
+        settings["machine.threads"] = 1
     if recipe.monitor.gauge_interval_steps:
-        yield "monitor.gauge_interval_steps=10"
+        settings["monitor.gauge_interval_steps"] = 10
     if recipe.tokenizer.kind == "numbers":  # the sample is text
-        yield 'tokenizer={ kind = "bpe", vocab_size = 512, training_mb = 1.0 }'
+        settings["tokenizer"] = '{ kind = "bpe", vocab_size = 512, training_mb = 1.0 }'
     if recipe.checkpoint.remote:
-        yield "checkpoint.remote=[]"
+        settings["checkpoint.remote"] = []
+    yield from (f"{path}={value}" for path, value in settings.items())
     # As one table: other nodes, and what orders one, stay out of it.
     supervise = recipe.supervise
     more = f", signatures = {json.dumps(supervise.signatures)}" if supervise.signatures else ""

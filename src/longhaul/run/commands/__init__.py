@@ -1,1 +1,0 @@
-"""The small commands, a file each."""
