@@ -118,7 +118,7 @@ def test_no_runs_says_how_to_start_one(call):
 
 def test_log_ends_with_the_last_record(call, run):
     lines = call("log", "alpha", "--last", "3").splitlines()
-    assert ["set optim.lr: 0.003 → 0.001 by anna: spikes" in line for line in lines] == [
+    assert ["anna set optim.lr 0.003 → 0.001: spikes" in line for line in lines] == [
         True, False, False,
     ]  # fmt: skip
     assert "loss 0.0000" in lines[-1]

@@ -19,6 +19,7 @@ from longhaul.core.units import (
     short_count,
     short_seconds,
 )
+from longhaul.logbook.description import changes_in_words
 from longhaul.logbook.summary import Branch
 
 _INKS = 6
@@ -175,8 +176,8 @@ def _segment(place: int, branch: Branch) -> str:
         steps = f"{stretch.first_step:,}–{stretch.last_step:,}"
         rate = f"{stretch.learning_rate:.3g}"
     changes = "".join(
-        f"<li>{escape(f'{path}: {_text(old)} → {_text(new)}')}</li>"
-        for path, (old, new) in opening.difference.items()
+        f"<li>{escape(changes_in_words({path: pair}))}</li>"
+        for path, pair in opening.difference.items()
     )
     cost = [short_seconds(branch.seconds)]
     if branch.steps_lost:

@@ -11,8 +11,8 @@ from longhaul.cli.common import console
 from longhaul.core.events import EventKind
 from longhaul.core.output import Stream, keep_dropped_in, print_out
 from longhaul.core.records import Event, StepRecord
-from longhaul.core.units import loss_in_words, short_count, short_seconds
-from longhaul.logbook.description import halved_in_words
+from longhaul.core.units import short_count, short_seconds
+from longhaul.logbook.description import evaluation_in_words
 from longhaul.monitor.throughput import Throughput
 
 _PIPE_INTERVAL_S = 5.0
@@ -72,10 +72,8 @@ class TerminalView:
             self._show_step(record)
         elif record.kind == EventKind.EVALUATION:
             self.say(
-                f"step {record.step:>6}  validation loss "
-                + loss_in_words(record.data["loss"], record.data["bits_per_byte"])
+                f"step {record.step:>6}  validation loss {evaluation_in_words(record.data)}"
                 + _per_source(record.data.get("sources", {}))
-                + halved_in_words(record.data)
             )
         elif record.kind == EventKind.CHECKPOINT_FAILED:
             self.say(f"WARNING: {record.data.get('message', 'a checkpoint was not saved')}")
