@@ -60,14 +60,9 @@ def ask(
     prepared: Path,
     base: Path | None = None,
 ) -> RunSpec:
-    """Resolve what somebody asks for.
+    """Resolve what somebody asks for; see the fields of `RunSpec`.
 
-    Args:
-        recipe: a shipped recipe's name, or the path of a file.
-        options: `path=value`.
-        data: replaces every source.
-        prepared: folder of prepared text.
-        base: folder of the first start; None: this is the first, and here.
+    Without `base` this is the first start, and here.
 
     Raises:
         RecipeError: with every problem.
@@ -123,7 +118,7 @@ def write_run_spec(folder: RunFolder, asked: RunSpec) -> None:
     with suppress(RecipeError, OSError, DamagedFile):
         write_bytes(folder.recipe, _as_given(recipe_file(asked.recipe)))
     write_json(
-        _path(folder),
+        folder.run_spec,
         {
             "recipe": asked.recipe,
             "options": list(asked.options),
@@ -143,41 +138,30 @@ def read_run_spec(folder: RunFolder) -> RunSpec:
         UsageError: the file is gone or damaged.
     """
     try:
-        body = read_object(_path(folder))
+        body = read_object(folder.run_spec)
         base = body.get("base") or str(Path.cwd())  # older runs do not say it
-        values = body["values"] if body.get("defaults") else _by_old_defaults(body["values"])
+        values = body["values"]
+        if not body.get("defaults"):  # before `precision.compute` was `auto`, none meant float32
+            values = {**values, "precision": {"compute": "float32"} | values.get("precision", {})}
         # Older runs also keep addresses as they were given.
         options, data = sealed_options(body["options"], body["data"])
         facts = data, body["prepared"], sealed_values(values), base
-        return RunSpec(body["recipe"], options, *facts, file=str(_path(folder)))
+        return RunSpec(body["recipe"], options, *facts, file=str(folder.run_spec))
     except DamagedFile as damage:
         raise UsageError(damage.message, _AGAIN) from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(
-            f"{_path(folder)}: cannot be read ({error})",
-            _AGAIN,
-        ) from error
-
-
-def _by_old_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What was left out by a run of before `precision.compute` was `auto`: it meant float32."""
-    return {**values, "precision": {"compute": "float32"} | values.get("precision", {})}
+        raise UsageError(f"{folder.run_spec}: cannot be read ({error})", _AGAIN) from error
 
 
 def has_run_spec(folder: RunFolder) -> bool:
     """The run was set up completely."""
-    return _path(folder).is_file()
+    return folder.run_spec.is_file()
 
 
 def _as_given(recipe: Path) -> bytes:
-    """A recipe's file without the secrets of addresses in it.
-
-    A run's folder from elsewhere names any file of ours as its recipe: only a recipe is copied.
-
-    This process knows them from here on: a run started by its own name, whose `asked.json` has none
-    of them, fetches with those of the recipe's file as long as it is where it was.
-    """
+    """A recipe's file without the secrets of addresses in it, which this process knows by now."""
     text, values = read_toml(recipe)
+    # A run's folder from elsewhere names any file of ours as its recipe: only a recipe is copied.
     if strange := set(values) - set(Recipe.model_fields) - {"extends"}:
         raise RecipeError(f"{recipe}: {min(strange)} is no table of a recipe")
     if "://" not in text:
@@ -229,10 +213,6 @@ def _from(value: Any, base: Path) -> Any:
     if not isinstance(value, str) or not value or "://" in value:
         return value
     return str((base / Path(value).expanduser()).resolve())
-
-
-def _path(folder: RunFolder) -> Path:
-    return folder.path / "asked.json"
 
 
 def refuse_another_run(before: Recipe, after: Recipe) -> None:
