@@ -1,4 +1,4 @@
-"""The lease: one owner at a time, under an attempt number that only rises (DESIGN rule 9).
+"""The lease: one owner at a time, under an attempt number that only rises.
 
 `lease/000003.json` is attempt 3, created exclusively, so that of two takers one wins on any file
 system. All attempts' files are kept: they are small, and they are the record of who trained.
@@ -24,7 +24,6 @@ from longhaul.logbook.holder import (
     STALE_S,
     Holder,
     Place,
-    Verdict,
     create_lease,
     here,
     judge_holder,
@@ -56,7 +55,7 @@ class RunGone(NeedsPerson):
 
     Args:
         folder: of the run.
-        why: as `Lease.gone` tells it.
+        why: from `Lease.gone`.
         reached: updates made; None if that is not known here.
         elsewhere: newest step that a remote tier is known to hold; None if none.
     """
@@ -141,16 +140,11 @@ class Lease:
         elsewhere: Callable[[], int | None] = lambda: None,
         after_s: Seconds = GONE_S,
     ) -> None:
-        """Let only pass who may go on.
-
-        Args:
-            reached: updates made, for the message.
-            elsewhere: tells the newest step in a remote tier, for the message.
-            after_s: so long the folder must have been away, counted from the first call that
-                found it so. Unless that is 0, it is looked at once a second at most.
+        """Let only pass who may go on; unless `after_s` is 0, this looks once a second at most.
 
         Raises:
-            RunGone: the folder is away, or another run's.
+            RunGone: the folder has been away for `after_s`, or is another run's. The message has
+                the step reached, and the newest one in a remote tier.
         """
         now = self._clock.monotonic()
         if after_s and now - self._looked < _LOOK_GONE_EVERY_S:
@@ -237,10 +231,7 @@ class Lease:
 def acquire(folder: RunFolder, clock: Clock, silent: Holder | None = None) -> Lease:
     """Take the run's lease under the next attempt number.
 
-    Args:
-        folder: the run.
-        clock: stamps the lease.
-        silent: a holder that `watched_silent` has found dead.
+    `silent` is a holder that `watched_silent` has found dead.
 
     Raises:
         LeaseHeld: a live process has it; the message says who.
@@ -291,20 +282,18 @@ def join(folder: RunFolder, attempt: int, clock: Clock) -> Lease:
 
 
 def watched_silent(
-    folder: RunFolder, clock: Clock, say: Callable[[str], None] = lambda text: None
+    folder: RunFolder, clock: Clock, notify: Callable[[str], None] = lambda text: None
 ) -> Holder | None:
-    """Watch a holder whose machine seems to have been restarted until a heartbeat or silence tells.
+    """A holder whose machine seems to have been restarted, if it gives no sign for as long as a
+    live one must; else None.
 
-    A restart by itself, such as by a scheduler that boots a node again, is not refused for being
-    too fast; nor does it matter by how far the clock of a machine is off after its boot.
-
-    Returns:
-        the holder, if it gave no sign for as long as a live one must; else None.
+    So a restart that a scheduler makes as it boots a node again is not refused for being too fast,
+    nor does it matter by how far a machine's clock is off after its boot.
     """
     first = newest_holder(folder)
     if first is None or not judge_holder(clock.wall(), first, here()).restarted:
         return None
-    say(
+    notify(
         f"run {folder.name} was trained by process {first.pid} on {first.place.host}, which was "
         f"restarted, or is another machine of that name: waiting up to {short_seconds(STALE_S)} "
         "for its heartbeat"
@@ -323,11 +312,6 @@ def watched_silent(
 def refuse_if_held(folder: RunFolder, clock: Clock, silent: Holder | None = None) -> int:
     """Let only somebody pass who could take the lease; the attempt that was judged, 0 if none.
 
-    Args:
-        folder: the run.
-        clock: for the age of a heartbeat.
-        silent: a holder that `watched_silent` has found dead.
-
     Raises:
         LeaseHeld: a live process has it; the message says who.
     """
@@ -336,7 +320,15 @@ def refuse_if_held(folder: RunFolder, clock: Clock, silent: Holder | None = None
         return 0
     verdict = judge_holder(clock.wall(), holder, here())
     if verdict.live and holder != silent:
-        raise LeaseHeld(*_held_message(folder, holder, verdict, clock.wall()))
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(holder.since))
+        beat = short_seconds(max(clock.wall() - holder.heartbeat, 0.0))
+        raise LeaseHeld(
+            f"run {folder.name} is being trained by {holder.user}, process {holder.pid} on "
+            f"{holder.place.host}, since {since} (attempt {holder.attempt}, heartbeat {beat} ago; "
+            f"{verdict.reason}): {holder.command}",
+            f"`longhaul stop {folder.name}` lets it save and end; `longhaul log {folder.name}` "
+            "shows what it does",
+        )
     return holder.attempt
 
 
@@ -363,20 +355,6 @@ def live_holder(folder: RunFolder, clock: Clock) -> Holder | None:
     if holder is None or not judge_holder(clock.wall(), holder, here()).live:
         return None
     return holder
-
-
-def _held_message(
-    folder: RunFolder, holder: Holder, verdict: Verdict, now: Seconds
-) -> tuple[str, str]:
-    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(holder.since))
-    beat = short_seconds(max(now - holder.heartbeat, 0.0))
-    return (
-        f"run {folder.name} is being trained by {holder.user}, process {holder.pid} on "
-        f"{holder.place.host}, since {since} (attempt {holder.attempt}, heartbeat {beat} ago; "
-        f"{verdict.reason}): {holder.command}",
-        f"`longhaul stop {folder.name}` lets it save and end; `longhaul log {folder.name}` "
-        "shows what it does",
-    )
 
 
 def user_name() -> str:

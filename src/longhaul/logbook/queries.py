@@ -41,13 +41,16 @@ def sources_of(folder: RunFolder, files: Sequence[JournalFile], attempt: int) ->
 
 def usable_parquet(folder: RunFolder, files: Sequence[JournalFile]) -> dict[int, Path]:
     """Attempt → Parquet file, for the attempts whose steps are the same there as in JSON."""
-    attempts = sorted({file.attempt for file in files if not file.events})
-    usable = {}
-    for attempt in attempts:
-        path = parquet_file(folder, attempt)
-        if path.is_file() and _made_from(path) == sources_of(folder, files, attempt):
-            usable[attempt] = path
-    return usable
+    paths = {a: parquet_file(folder, a) for a in _attempts(files)}
+    return {
+        attempt: path
+        for attempt, path in paths.items()
+        if path.is_file() and _made_from(path) == sources_of(folder, files, attempt)
+    }
+
+
+def _attempts(files: Sequence[JournalFile]) -> list[int]:
+    return sorted({file.attempt for file in files if not file.events})
 
 
 def no_pattern(path: Path) -> Path:
@@ -163,8 +166,7 @@ def compact(folder: RunFolder, clock: Clock) -> list[int]:
     holder = live_holder(folder, clock)
     done = usable_parquet(folder, files)
     open_attempt = holder.attempt if holder else None
-    attempts = sorted({file.attempt for file in files if not file.events})
-    due = [a for a in attempts if a != open_attempt and a not in done]
+    due = [a for a in _attempts(files) if a != open_attempt and a not in done]
     folder.compacted.mkdir(exist_ok=True)
     for attempt in due:
         # Sizes first: lines that are added while they are read make the file void, not wrong.
@@ -194,17 +196,13 @@ def _copy(query: str, path: Path, sources: dict[str, int]) -> None:
 
 
 def _rollup(rows: str) -> str:
-    """Per 100 steps: counts, and minimum, maximum and mean of the finite values of each figure.
-
-    The mean of tokens per second is all tokens over all seconds, not a mean of rates; its
-    seconds are those of `timeline.STEP_BUCKETS`.
-    """
+    """Per 100 steps: counts, and minimum, maximum and mean of the finite values of each figure."""
     seconds = " + ".join(f"coalesce(seconds['{bucket}'], 0)" for bucket in STEP_BUCKETS)
     figures = []
     for name in _ROLLED_UP:
         finite = f"FILTER (isfinite({name}))"
         mean = f"avg({name}) {finite}"
-        if name == "tokens_per_second":
+        if name == "tokens_per_second":  # no mean of rates: all tokens over all seconds
             mean = "sum(tokens) / nullif(sum(step_seconds), 0)"
         figures += [f"min({name}) {finite} AS {name}_min", f"max({name}) {finite} AS {name}_max"]
         figures += [f"{mean} AS {name}_mean"]

@@ -52,14 +52,7 @@ def new_request(
 ) -> Request:
     """A request of now, with an id of its own.
 
-    Args:
-        kind: what is asked for.
-        data: what it needs.
-        who: asks.
-        reason: a sentence.
-        clock: stamps it.
-        folder: the run; the request comes after those that wait there, and is asked of the attempt
-            that is its newest.
+    With the run's `folder` it comes after those that wait there, and is for the newest attempt.
     """
     now, attempt = clock.wall(), None
     # To the microsecond: of two requests that a script makes in a row the first comes first.
@@ -69,10 +62,10 @@ def new_request(
         stamps = [path.name.partition("-")[0] for path in _waiting(folder)]
         waiting = [int(s) for s in stamps if s.isdecimal() and len(s) <= _STAMP_DIGITS]
         stamp = max([stamp, *(other + 1 for other in waiting)])
-    request_id = f"{stamp:0{_STAMP_DIGITS}d}-{secrets.token_hex(4)}"
     return Request(
-        id=request_id, kind=kind, data=data, who=who, reason=reason, time=now, attempt=attempt
-    )
+        id=f"{stamp:0{_STAMP_DIGITS}d}-{secrets.token_hex(4)}", kind=kind, data=data,
+        who=who, reason=reason, time=now, attempt=attempt,
+    )  # fmt: skip
 
 
 def submit(folder: RunFolder, request: Request) -> None:
@@ -88,11 +81,8 @@ def submit(folder: RunFolder, request: Request) -> None:
 def pending(folder: RunFolder, done: Collection[str] = frozenset()) -> list[Request]:
     """Requests still to be dealt with, oldest first. Never raises.
 
-    A file that is no request is moved to `requests/refused/`, with the reason beside it.
-
-    Args:
-        folder: the run.
-        done: ids that the journal shows as dealt with (`done_requests`); their files are removed.
+    A file that is no request is moved to `requests/refused/`, with the reason beside it; those that
+    the journal shows as `done` (`done_requests`) are removed.
     """
     found: list[Request] = []
     for path in _waiting(folder):
@@ -123,10 +113,8 @@ def refuse(folder: RunFolder, request: Request, reason: str) -> None:
 
 def done_requests(records: Iterable[Record]) -> frozenset[str]:
     """Ids of the requests that these events and decisions dealt with."""
-    told = (
-        record.data.get("request") for record in records if isinstance(record, Event | Decision)
-    )
-    return frozenset(request_id for request_id in told if isinstance(request_id, str))
+    kept = (r.data.get("request") for r in records if isinstance(r, Event | Decision))
+    return frozenset(request_id for request_id in kept if isinstance(request_id, str))
 
 
 def _path(folder: RunFolder, request: Request) -> Path:

@@ -1,8 +1,8 @@
 """A run as a tree of segments: stretches under one set of settings, software and nodes.
 
-Numbers are `major.minor` and sort as integers: 1.00, 1.01, …; a fork opens the next major
-(DESIGN rule 10). A number is claimed by creating its folder, and the segment exists once its
-`settings.json` does: a crash in between leaves an empty folder that readers pass over.
+Numbers are `major.minor` and sort as integers: 1.00, 1.01, …; a fork opens the next major. A number
+is claimed by creating its folder, and the segment exists once its `settings.json` does: a crash in
+between leaves an empty folder that readers pass over.
 """
 
 import re
@@ -78,12 +78,9 @@ class SegmentTaken(LonghaulError):
 
 
 def open_segment(folder: RunFolder, opening: SegmentOpening, source_difference: str = "") -> None:
-    """Claim the segment's number and write what it starts from.
+    """Claim the segment's number (`next_minor`, `next_major`) and write what it starts from.
 
-    Args:
-        folder: the run.
-        opening: the segment; `next_minor` and `next_major` give free numbers.
-        source_difference: what differs from the commit in the fingerprint; kept as `source.diff`.
+    `source.diff` keeps how the source differs from the commit in the fingerprint.
 
     Raises:
         SegmentTaken: the number's folder exists.
@@ -96,12 +93,9 @@ def open_segment(folder: RunFolder, opening: SegmentOpening, source_difference: 
     fsync_folder(folder.segments)
     if source_difference:
         write_bytes(segment / "source.diff", source_difference.encode("utf-8", "replace"))
-    kept = [item.name for item in fields(opening) if item.name != "file"]
-    body = {name: getattr(opening, name) for name in kept}
-    body |= {
-        "number": str(opening.number),
-        "parent": str(opening.parent) if opening.parent else None,
-    }
+    body = {item.name: getattr(opening, item.name) for item in fields(opening)}
+    del body["file"]
+    body["number"], body["parent"] = str(opening.number), opening.parent and str(opening.parent)
     write_json(segment / "settings.json", {"format": FORMAT} | body)
 
 
@@ -157,8 +151,7 @@ def _claimed(folder: RunFolder) -> list[SegmentNumber]:
 def _read(folder: RunFolder, number: SegmentNumber) -> SegmentOpening | None:
     path = folder.segments / str(number) / "settings.json"
     try:
-        body = read_object(path)
-        known = {f.name for f in fields(SegmentOpening)}
+        body, known = read_object(path), {f.name for f in fields(SegmentOpening)}
         values = {key: value for key, value in body.items() if key in known}
         # Runs of older versions keep addresses as they were given.
         values["settings"] = sealed_values(values["settings"])
@@ -220,12 +213,8 @@ def drift_from_recipe(
 ) -> list[Drift]:
     """Settings in force after `step` updates that are not the recipe's, and why.
 
-    Args:
-        recipe: nested settings as the recipe gives them, defaults included.
-        segments: the run's segments as they were opened, at least one; the last one's settings
-            are in force, with the ledger's overrides at `step` on top.
-        ledger: everything decided so far.
-        step: updates made.
+    In force are those of the last of the `segments`, of which there is one at least, with the
+    ledger's overrides on top; `recipe` is as nested tables, defaults included.
     """
     now = effective_settings(segments[-1].settings, ledger.overrides_at(step))
     return [
