@@ -4,8 +4,10 @@ over, which settings to change.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, assert_never
 
+from longhaul.config.load import leaves
+from longhaul.config.recipe import change_of
 from longhaul.config.recover import SOUND_KINDS, Action, FallbackSection, RecoverSection, Resettable
 from longhaul.core.records import Finding
 from longhaul.logbook.changes import Change
@@ -92,7 +94,7 @@ def _within_budget(
 
 CLIP = "optim.clip"
 CLAMP = "model.residual_clamp"
-_CLAMP_ROOM = 2.0
+_CLAMP_FACTOR = 2.0
 """Times what the stream usually reaches: healthy steps are left as they are."""
 _LEAST_CLIP_SHARE = 0.1
 """OPT-175B went from 2.5 to 0.3; far below the usual norm, clipping is but a lower rate."""
@@ -111,6 +113,10 @@ class Remedy:
     reset: tuple[Resettable, ...] = ()
     rewarm_steps: int = 0
     undo: tuple[Change, ...] = ()
+
+    def __post_init__(self) -> None:
+        if wrong := [path for path in self.settings if change_of(path) != "live"]:
+            raise ValueError(f"{', '.join(wrong)}: no remedy can change it in a live run")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,18 +160,7 @@ def fallback_remedy(entry: FallbackSection, options: RemedyOptions) -> Remedy:
         to = safe_before(options.situation.good, options.sign.first_step, options.margin_steps)
     rewarm_steps = options.sizes.rewarm if "optimizer" in entry.reset else 0
     actions: tuple[Action, ...] = ("rollback", "fallback") if to else ("fallback",)
-    return Remedy(actions, to, None, _settings_in(entry.set), entry.reset, rewarm_steps)
-
-
-def _settings_in(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted path → value of settings given as tables."""
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            found |= _settings_in(value, f"{prefix}{key}.")
-        else:
-            found[f"{prefix}{key}"] = value
-    return found
+    return Remedy(actions, to, None, dict(leaves(entry.set)), entry.reset, rewarm_steps)
 
 
 def _with_action(remedy: Remedy, action: Action, options: RemedyOptions) -> Remedy:
@@ -183,17 +178,13 @@ def _with_action(remedy: Remedy, action: Action, options: RemedyOptions) -> Reme
                 skip = batch_to_skip(situation, options.sign, to, options.limits)
             return replace(added, skip=skip) if skip else remedy
         case "lower-lr":
-            known = rates(situation, options.limits)
-            return _with_setting(
-                remedy, added, learning_rate.PATH, known.lowered(options.limits.lr_factor)
-            )
+            lower = rates(situation, options.limits).lowered(options.limits.lr_factor)
+            path, value = learning_rate.PATH, lower
         case "tighten-clip":
-            return _with_setting(remedy, added, CLIP, _tighter_clip(situation, options.limits))
+            path, value = CLIP, _tighter_clip(situation, options.limits)
         case "clamp":
             usual, now = situation.residual_max, situation.settings.model.residual_clamp
-            return _with_setting(
-                remedy, added, CLAMP, _CLAMP_ROOM * usual if usual and not now else None
-            )
+            path, value = CLAMP, _CLAMP_FACTOR * usual if usual and not now else None
         case "reset-loss-scale":
             if situation.settings.precision.half_weights != "fp16":
                 return remedy
@@ -202,11 +193,10 @@ def _with_action(remedy: Remedy, action: Action, options: RemedyOptions) -> Reme
             return replace(
                 added, reset=(*remedy.reset, "optimizer"), rewarm_steps=options.sizes.rewarm
             )
+        case "rollback" | "undo" | "raise-lr" | "fallback" | "stop":
+            return remedy  # done for the whole rung, or never by one
         case _:
-            return remedy
-
-
-def _with_setting(remedy: Remedy, added: Remedy, path: str, value: float | None) -> Remedy:
+            assert_never(action)
     if value is None:
         return remedy
     return replace(added, settings={**remedy.settings, path: value})
