@@ -76,10 +76,10 @@ def rates(situation: Situation, limits: RecoverSection) -> Rates:
         # Replays may have shown that the run bears no more than far below the floor.
         if recovery.settings[PATH] < base * limits.min_lr_share * (1 - _WITHIN):
             base = float(recovery.settings[PATH])
-    return Rates(
-        now, asked, max(ceiling, min(now, asked)), base * limits.min_lr_share,
-        falls, _failed_raises(chain),
-    )  # fmt: skip
+    raised = next((n for n, r in enumerate(chain) if "raise-lr" in r.actions), len(chain))
+    failed_raises = sum("raise-lr" not in recovery.actions for recovery in chain[raised:])
+    ceiling, floor = max(ceiling, min(now, asked)), base * limits.min_lr_share
+    return Rates(now, asked, ceiling, floor, falls, failed_raises)
 
 
 def in_force(settings: Recipe, step: int) -> float:
@@ -100,13 +100,7 @@ def raised_since(situation: Situation, step: int) -> str:
 
 
 def asked_value(situation: Situation, path: str, now: Any) -> Any:
-    """The value of a setting that was asked for, before the policy changed it.
-
-    Args:
-        situation: whose ledger tells.
-        path: dotted path.
-        now: the value in force.
-    """
+    """The value of a setting that was asked for, before the policy changed it to the one now."""
     return _chain(situation.ledger, path, now, situation.step)[0]
 
 
@@ -132,17 +126,14 @@ def _failed(recovery: Recovery) -> tuple[float, ...]:
 
 
 def _has_held(situation: Situation, failed: int, healthy: int) -> bool:
-    """Whether the rate that was asked for had trained for a while before it first failed. If not,
-    nothing is known of what share of it the run bears.
-    """
+    """Whether the rate that was asked for had trained for a while before it first failed."""
     asked_at = [
         change.step
         for change in situation.ledger.changes
         if change.how != "raise" and PATH in change.settings and change.step <= failed
     ]
-    warm = (
-        situation.settings.optim.schedule.from_step + situation.settings.optim.schedule.warmup_steps
-    )
+    schedule = situation.settings.optim.schedule
+    warm = schedule.from_step + schedule.warmup_steps
     return failed - max([warm, *asked_at]) > healthy
 
 
@@ -156,15 +147,8 @@ def _falls(chain: Sequence[Recovery], step: int, cooldown: int) -> int:
     return count
 
 
-def _failed_raises(chain: Sequence[Recovery]) -> int:
-    first = next((n for n, r in enumerate(chain) if "raise-lr" in r.actions), len(chain))
-    return sum("raise-lr" not in recovery.actions for recovery in chain[first:])
-
-
 def _chain(ledger: LedgerState, path: str, now: Any, step: int) -> tuple[Any, tuple[Recovery, ...]]:
-    """The value of a setting that was asked for, and the policy's changes of it since somebody
-    else last gave it a value, or a fallback did, in order.
-    """
+    """The value asked for, and the policy's changes of it since a person or a fallback gave one."""
     override = ledger.override_at(path, step)
     if override is None or override.who != WHO:
         return now, ()

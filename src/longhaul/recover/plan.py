@@ -121,12 +121,8 @@ class Plan:
         return bool(self.rollback or self.skip or self.settings or self.reset)
 
     def decision_data(self, step: int) -> dict[str, Any]:
-        """`Decision.data` of kind `recover`, without the checkpoints it poisons.
-
-        Args:
-            step: the boundary at which it is carried out.
-        """
-        to = self.rollback
+        """`Decision.data` of kind `recover`, decided at `step`; what it poisons is added."""
+        to, verdict = self.rollback, self.verdict
         return {
             "cause": self.cause,
             "subject": self.subject,
@@ -144,7 +140,8 @@ class Plan:
             "fallback": self.fallback,
             "undo": [change.as_data() for change in self.undo],
             "failed": list(self.failed),
-            "verdict": _in_short(self.verdict) if self.verdict else None,
+            "verdict": verdict
+            and {"cause": verdict.cause, "rung": verdict.rung, "sentence": verdict.sentence},
         }
 
 
@@ -153,10 +150,6 @@ def value_at(values: Any, path: str) -> Any:
     for part in path.split("."):
         values = values[int(part)] if isinstance(values, list) else values[part]
     return values
-
-
-def _in_short(verdict: Verdict) -> dict[str, str]:
-    return {"cause": verdict.cause, "rung": verdict.rung, "sentence": verdict.sentence}
 
 
 @dataclass(frozen=True, slots=True)

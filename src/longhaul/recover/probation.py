@@ -97,14 +97,8 @@ def innocent_states(
     probation_steps: int,
 ) -> tuple[Safe, ...]:
     """States from before a change, by rising step, that nothing but what came of the change speaks
-    against: one whose probation it cut short is as good as any.
-
-    Args:
-        states: that can be gone back to.
-        troubles: of the course of training.
-        change_step: updates made when the change came into force.
-        margin_steps: by which a first sign may be estimated too early.
-        probation_steps: the probation's length.
+    against: one whose probation it cut short is as good as any. First signs may be estimated too
+    early by `margin_steps`.
     """
     older = [
         trouble
