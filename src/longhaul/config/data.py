@@ -3,9 +3,8 @@
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainValidator
-from pydantic_core import PydanticCustomError, PydanticKnownError
 
-from longhaul.config.section import Section, changed_at_start, fixed
+from longhaul.config.section import Section, changed_at_start, fixed, whole_or_auto
 
 
 class SourceSection(Section):
@@ -94,14 +93,7 @@ class TokenizerSection(Section):
 
 
 def _count_or_auto(value: Any) -> Any:
-    """By hand: pydantic would tell a mistake once for every member of a union."""
-    if value is None or value == "auto":
-        return value
-    if type(value) is not int:
-        raise PydanticCustomError("count_or_auto", "neither a whole number nor auto")
-    if value <= 0:
-        raise PydanticKnownError("greater_than", {"gt": 0})
-    return value
+    return None if value is None else whole_or_auto(value, 1)
 
 
 _CountOrAuto = Annotated[int, Field(gt=0)] | Literal["auto"] | None

@@ -11,7 +11,7 @@ from longhaul.config.section import Section, changed_at_start, live
 
 Resettable = Literal["optimizer", "loss-scale"]
 
-Told = Literal["report", "lower-lr", "fallback", "stop"]
+SoundAction = Literal["report", "lower-lr", "fallback", "stop"]
 """What may be done about a run whose weights are sound: going back would mend nothing."""
 Action = Literal[
     "mask",
@@ -46,9 +46,9 @@ SOUND_KINDS = frozenset(
 """Findings about a run whose weights are sound: they may be learning little, but nothing wrong."""
 
 Ladder = tuple[tuple[Action, ...], ...]
-ToldLadder = tuple[tuple[Told, ...], ...]
+SoundLadder = tuple[tuple[SoundAction, ...], ...]
 
-_REPORT: ToldLadder = (("report",),)
+_REPORT: SoundLadder = (("report",),)
 
 
 class LaddersSection(Section):
@@ -79,17 +79,17 @@ class LaddersSection(Section):
     """OPT-175B before 11.1, 12.42–12.53; the optimizer's reset is its 12.16."""
     loss_scale_collapse: Ladder = live((("rollback", "reset-loss-scale", "lower-lr"),))
     """OPT-175B 12.17–12.34."""
-    plateau: ToldLadder = live(_REPORT)
+    plateau: SoundLadder = live(_REPORT)
     """The loss stands still: going back would lose what was learned, and mend nothing."""
-    frozen_group: ToldLadder = live(_REPORT)
+    frozen_group: SoundLadder = live(_REPORT)
     """A role of weights does not train."""
-    too_good: ToldLadder = live(_REPORT)
+    too_good: SoundLadder = live(_REPORT)
     """A source's loss is too good to be true."""
-    overfitting: ToldLadder = live(_REPORT)
+    overfitting: SoundLadder = live(_REPORT)
     """Validation turns up while training goes down."""
-    throughput_drop: ToldLadder = live(_REPORT)
+    throughput_drop: SoundLadder = live(_REPORT)
     """Steps take longer."""
-    slow_progress: ToldLadder = live(_REPORT)
+    slow_progress: SoundLadder = live(_REPORT)
     """Updates are too small to get anywhere."""
 
 

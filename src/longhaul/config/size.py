@@ -4,9 +4,9 @@ The twin has every switch as it is and every size for a laptop: what is wrong wi
 thousand GPUs that does not depend on size shows within minutes.
 """
 
-import json
 from dataclasses import dataclass
 
+from longhaul.config.load import as_toml
 from longhaul.config.model import ModelSection
 from longhaul.config.recipe import Recipe
 
@@ -47,7 +47,7 @@ class ModelSize:
     @property
     def active(self) -> int:
         """N of PaLM's formula: what multiplies each token. The head product counts once, tied
-        or not; look-up tables do not count (DESIGN rule 16).
+        or not; look-up tables do not count.
         """
         return self.non_embedding + self.head
 
@@ -56,11 +56,8 @@ class ModelSize:
     ) -> int:
         """Training FLOPs per token, forward and backward (PaLM, arXiv 2204.02311, appendix B).
 
-        Args:
-            span: positions attended to, in tokens; fewer in layers with a window.
-            causal: count only the part of the attention matrix that is not masked.
-            stage_window: what layers with a window attend to while a stage of
-                `model.window_stages` holds (`ModelSection.window_at`).
+        Layers attend to `span` tokens, those with a window to fewer (`ModelSection.window_at`);
+        `causal` counts only the part of the attention matrix that is not masked.
         """
         windows = [window and (stage_window or window) for window in self.windows]
         attended = sum(_attended(span, window, causal) for window in windows)
@@ -82,10 +79,7 @@ def known_vocabulary(recipe: Recipe) -> tuple[int, bool]:
 
 
 def _attended(span: int, window: int | None, causal: bool) -> float:
-    """Positions attended to, per token of a sequence of `span`.
-
-    Causal: half the square of the span, without the triangle beyond the window.
-    """
+    # Causal: half the square of the span, without the triangle beyond the window.
     seen = min(span, window or span)
     return seen - seen * seen / (2 * span) if causal else seen
 
@@ -154,17 +148,14 @@ _HIGHEST_LR = 3e-3
 def shrunken(recipe: Recipe, own_data: bool = False) -> tuple[str, ...]:
     """Overrides that make the twin: 4 layers, width 64, context 64, 200 steps of 512 tokens.
 
-    Args:
-        recipe: of any size.
-        own_data: the caller gives a text; otherwise it is the Python standard library, with a
-            small vocabulary.
+    Unless the caller has a text of its `own_data`, it is the Python standard library.
     """
     settings = {"name": f"{recipe.name}-small"} | _model(recipe) | _training(recipe)
     if not own_data:
         settings["data.sources"] = [{"name": "python-stdlib", "path": "python-stdlib"}]
     if recipe.tokenizer.kind in ("bpe", "file"):
         settings["tokenizer"] = {"kind": "bpe", "vocab_size": _VOCABULARY, "training_mb": 1.0}
-    return tuple(f"{path}={_toml(value)}" for path, value in settings.items())
+    return tuple(f"{path}={as_toml(value)}" for path, value in settings.items())
 
 
 def _model(recipe: Recipe) -> dict[str, object]:
@@ -214,12 +205,3 @@ def _training(recipe: Recipe) -> dict[str, object]:
     if recipe.optim.schedule.decay_steps is not None:
         settings["optim.schedule.decay_steps"] = _STEPS
     return settings
-
-
-def _toml(value: object) -> str:
-    """A value as TOML writes it; tables and lists inline."""
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + " }"
-    if isinstance(value, list):
-        return "[" + ", ".join(_toml(item) for item in value) + "]"
-    return json.dumps(value)

@@ -1,24 +1,14 @@
 """How long to train, how precisely, by how many processes, and what to measure and keep."""
 
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainValidator
-from pydantic_core import PydanticCustomError, PydanticKnownError
+from pydantic_core import PydanticCustomError
 
-from longhaul.config.section import Section, changed_at_start, fixed, live
+from longhaul.config.section import Section, changed_at_start, fixed, live, whole_or_auto
 
 _StepsOrAuto = Annotated[int, Field(ge=0)] | Literal["auto"]
-
-
-def _steps_or_auto(value: Any) -> Any:
-    """By hand: pydantic would tell a mistake once for every member of a union."""
-    if value == "auto":
-        return value
-    if type(value) is not int:
-        raise PydanticCustomError("steps_or_auto", "neither a whole number nor auto")
-    if value < 0:
-        raise PydanticKnownError("greater_than_equal", {"ge": 0})
-    return value
 
 
 def _addresses(value: Any) -> tuple[str, ...]:
@@ -86,7 +76,7 @@ class CheckpointSection(Section):
 
     interval_steps: Annotated[
         int | Literal["auto"],
-        PlainValidator(_steps_or_auto, json_schema_input_type=_StepsOrAuto),
+        PlainValidator(partial(whole_or_auto, least=0), json_schema_input_type=_StepsOrAuto),
     ] = live(250)
     """Steps between checkpoints; 0 saves only at the end and on stopping. `auto` follows Young's
     and Daly's formula, from what saves cost the training thread, what steps take, and how often
