@@ -1,5 +1,5 @@
-"""NaN or infinity in loss, gradient or a gauge (INCIDENTS N3), and fp16's loss scale that falls
-faster than it grows (N4).
+"""NaN or infinity in loss, gradient or a gauge, and fp16's loss scale that falls faster than it
+grows.
 """
 
 import math
@@ -30,7 +30,9 @@ class NonFinite(Detector):
         while self._bad[0].step <= record.step - self._limits.window_steps:
             self._bad.popleft()
         self._place = self._place or first_place(record)
-        self._source = self._source or _first_source(record)
+        sources = record.source_losses.items()
+        broken = (name for name, loss in sources if not math.isfinite(loss))
+        self._source = self._source or next(broken, "")
         return (self._sign(record),)
 
     def _sign(self, record: StepRecord) -> Sign:
@@ -90,11 +92,6 @@ def first_place(record: StepRecord) -> str:
     return next((name for name in broken if not name.startswith("noise_scale")), "")
 
 
-def _first_source(record: StepRecord) -> str:
-    broken = (name for name, loss in record.source_losses.items() if not math.isfinite(loss))
-    return next(broken, "")
-
-
 _FRESH_RISE = 2.0
 """Doublings at once that only a reset makes."""
 
@@ -103,11 +100,7 @@ class LossScaleCollapse(Detector):
     """Follows the binary logarithm of the scale.
 
     A fresh scale begins far too high on purpose and falls at every step until it fits; it is judged
-    once it has settled.
-
-    Args:
-        limits: of the section.
-        least_scale: below which the run will not lower it.
+    once it has settled. The run will not lower it below `least_scale`.
     """
 
     def __init__(self, limits: LossScaleLimits, least_scale: float) -> None:

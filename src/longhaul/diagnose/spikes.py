@@ -1,5 +1,5 @@
-"""Spikes: the loss jumps far above its level of the last steps, or less far and stays there
-(INCIDENTS N2); the gradient norm jumps far above its level (INCIDENTS N2, H3).
+"""Spikes: the loss jumps far above its level of the last steps, or less far and stays there; the
+gradient norm jumps far above its level.
 """
 
 import math
@@ -118,6 +118,9 @@ class LossSpike(Detector):
             steps = max(self._lasting_steps, self._high_steps)
             severity = "alarm" if steps >= self._limits.alarm else "warning"
         deviation = max(self._baseline.noise.deviation, self._limits.floor)
+        lasts = "; nothing like it was seen in the steps before"
+        if self._high_steps > 1:
+            lasts = f" and has stayed up for {self._high_steps} steps"
         return Sign(
             kind="loss-spike",
             severity=severity,
@@ -130,12 +133,7 @@ class LossSpike(Detector):
             },
             sentence=(
                 f"The loss jumped from about {level:.3f} to {record.loss:.3f} nats at step "
-                f"{first.step}"
-                + (
-                    f" and has stayed up for {self._high_steps} steps."
-                    if self._high_steps > 1
-                    else "; nothing like it was seen in the steps before."
-                )
+                f"{first.step}{lasts}."
             ),
         )
 

@@ -1,4 +1,4 @@
-"""Throughput drop: training takes longer a token than it did (INCIDENTS M5, H7).
+"""Throughput drop: training takes longer a token than it did.
 
 Only the buckets of training itself count, without waiting for data. Steps at which an evaluation or
 a save is due, those right after them, those that compile, and the first of an attempt are left out;
@@ -24,9 +24,6 @@ class ThroughputDrop(Detector):
         self._limits = limits
         self._attempt = 0
         self._cold = 0
-        self._seconds = 0.0
-        self._tokens = 0
-        self._steps = 0
         self._first: Mark | None = None
         self._slow: list[Mark] = []
         self._forget()
