@@ -73,7 +73,9 @@ def in_short(facts: RunFacts) -> str:
         ]
         first, *others = [words for words in met if words]
         trouble = f"{', '.join([first, *others[:-1]])} and {others[-1]}" if others else first
-        said.append(f"It {trouble}{_by_itself(facts.incidents)}.")
+        decided = [i.decision.who for i in facts.incidents if i.decision is not None]
+        alone = ", without a person" if decided and set(decided) <= set(AUTOMATIC) else ""
+        said.append(f"It {trouble}{alone}.")
     lost = sum(branch.steps_lost for branch in facts.branches)
     if not math.isnan(facts.goodput):
         price = f"; {count(lost, 'step')} had to be made again" if lost else ""
@@ -182,13 +184,6 @@ def _loss_sentence(facts: RunFacts) -> str:
         return f"Its validation loss is {now}."
     way = "fell" if facts.validation_loss < first else "went"
     return f"Validation loss {way} from {figure(first)} to {now}."
-
-
-def _by_itself(found: Sequence[Incident]) -> str:
-    acted = [incident for incident in found if incident.decision is not None]
-    if acted and all(i.decision.who in AUTOMATIC for i in acted if i.decision):
-        return ", without a person"
-    return ""
 
 
 def _model(settings: Any) -> str:

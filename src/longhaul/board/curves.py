@@ -6,6 +6,7 @@ rollback stands before the repair; each tells whether it was kept.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import duckdb
 
@@ -52,12 +53,8 @@ def settle(connection: duckdb.DuckDBPyConnection, grown: Sequence[Branch]) -> No
 def thinned(
     connection: duckdb.DuckDBPyConnection, expression: str, most_points: int = MOST_POINTS
 ) -> list[Curve]:
-    """Step → a figure of each step, by smallest and largest value of every bucket of steps.
-
-    Args:
-        connection: settled (`settle`).
-        expression: SQL over the fields of `StepRecord`.
-        most_points: of all curves together where segments do not overlap.
+    """Step → a figure (SQL over the fields of `StepRecord`) of each step, by smallest and largest
+    value of every bucket; at most so many points where segments do not overlap.
     """
     width = _bucket_width(connection, most_points // 2)
     rows = connection.execute(
@@ -148,6 +145,17 @@ _KEPT_OF = (
     "WHEN regexp_matches(key, '(^|_)max($|_|\\.)') THEN max(value) ELSE avg(value) END"
 )
 
+_LAYERS = (
+    "SELECT col, e.key AS key, unnest(e.value) AS value, "
+    "generate_subscripts(e.value, 1) AS layer "
+    "FROM (SELECT col, unnest(map_entries(gauges)) AS e FROM columned)"
+)
+_TOTALS = (
+    "SELECT source, col, e.key AS key, e.value AS value "
+    "FROM (SELECT false AS source, col, unnest(map_entries(totals)) AS e FROM columned UNION ALL "
+    "SELECT true, col, unnest(map_entries(source_losses)) FROM columned)"
+)
+
 Row = tuple[float | None, ...]
 """One value a column; None where nothing finite was measured."""
 
@@ -172,10 +180,10 @@ def read_model_gauges(connection: duckdb.DuckDBPyConnection) -> ModelGauges:
     if not columns:
         return ModelGauges()
     layers: dict[str, dict[int, dict[int, float]]] = {}
-    for gauge, layer, column, value in _layer_values(connection):
+    for gauge, layer, column, value in _values(connection, "key, layer", _LAYERS):
         layers.setdefault(gauge, {}).setdefault(layer - 1, {})[column] = value
     totals: dict[str, dict[str, dict[int, float]]] = {}
-    for source, key, column, value in _total_values(connection):
+    for source, key, column, value in _values(connection, "source, key", _TOTALS):
         gauge, _, role = ("source_losses", "", key) if source else key.partition(".")
         totals.setdefault(gauge, {}).setdefault(role, {})[column] = value
     count = len(columns)
@@ -211,31 +219,10 @@ def _columns(connection: duckdb.DuckDBPyConnection) -> list[tuple[int, str, bool
     ).fetchall()
 
 
-def _layer_values(
-    connection: duckdb.DuckDBPyConnection,
-) -> list[tuple[str, int, int, float]]:
-    entries = "SELECT col, unnest(map_entries(gauges)) AS e FROM columned"
-    values = (
-        f"SELECT col, e.key AS key, unnest(e.value) AS value, "
-        f"generate_subscripts(e.value, 1) AS layer FROM ({entries})"
-    )
+def _values(connection: duckdb.DuckDBPyConnection, what: str, rows: str) -> list[Any]:
+    """`what` names a row, its column, and the value kept there, of rows with col, key and value."""
     return connection.execute(
-        f"SELECT key, layer, col, {_KEPT_OF} FROM ({values}) WHERE isfinite(value) "
-        f"GROUP BY key, layer, col"
-    ).fetchall()
-
-
-def _total_values(
-    connection: duckdb.DuckDBPyConnection,
-) -> list[tuple[bool, str, int, float]]:
-    entries = (
-        "SELECT false AS source, col, unnest(map_entries(totals)) AS e FROM columned UNION ALL "
-        "SELECT true, col, unnest(map_entries(source_losses)) FROM columned"
-    )
-    values = f"SELECT source, col, e.key AS key, e.value AS value FROM ({entries})"
-    return connection.execute(
-        f"SELECT source, key, col, {_KEPT_OF} FROM ({values}) WHERE isfinite(value) "
-        f"GROUP BY source, key, col"
+        f"SELECT {what}, col, {_KEPT_OF} FROM ({rows}) WHERE isfinite(value) GROUP BY {what}, col"
     ).fetchall()
 
 

@@ -103,12 +103,15 @@ def _figure_section(figure: Figure) -> str:
             f'<p class="controls"><label><input type="checkbox" data-log="{figure.name}"> '
             "logarithmic</label></p>"
         )
-    return _section(
-        figure.name,
-        figure.title,
-        f'<p class="note">{escape(figure.note)}</p>{controls}'
-        f'<div class="chart" id="chart-{figure.name}" style="height:{figure.height}px" '
-        f'role="img" aria-label="{escape(figure.title)}"></div>',
+    note = f'<p class="note">{escape(figure.note)}</p>{controls}'
+    chart = _chart(figure.name, figure.height, figure.title)
+    return _section(figure.name, figure.title, note + chart)
+
+
+def _chart(name: str, height: int, label: str) -> str:
+    return (
+        f'<div class="chart" id="chart-{name}" style="height:{height}px" '
+        f'role="img" aria-label="{escape(label)}"></div>'
     )
 
 
@@ -121,15 +124,13 @@ def _gauge_section(data: Mapping[str, Any]) -> str:
             f'<p class="controls"><label>gauge {_menu("gauge", data["layers"])}</label> '
             '<label class="only-lost"><input type="checkbox" id="as-happened" checked> '
             "in order of time, with what was rolled back (bars on top)</label></p>"
-            '<div class="chart" id="chart-heat" style="height:360px" role="img" '
-            'aria-label="gauge by layer and step"></div>'
+            + _chart("heat", 360, "gauge by layer and step")
         )
     if data["totals"]:
         parts.append(
             '<p class="note">The model as a whole, by role of weights or source of data.</p>'
             f'<p class="controls"><label>gauge {_menu("total", data["totals"])}</label></p>'
-            '<div class="chart" id="chart-total" style="height:300px" role="img" '
-            'aria-label="gauge of the model by step"></div>'
+            + _chart("total", 300, "gauge of the model by step")
         )
     if not parts:
         parts.append('<p class="empty">This run has measured no gauges.</p>')

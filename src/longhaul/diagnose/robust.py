@@ -133,8 +133,8 @@ class Noise:
 
     @property
     def _correlation(self) -> float:
-        # Where neighbours hang together, their bends are narrower than those of values apart; for an
-        # AR(1) process the ratio of variances is 1 − 4ρ/3 + ρ²/3.
+        # Where neighbours hang together, their bends are narrower than those of values apart; for
+        # an AR(1) process the ratio of variances is 1 − 4ρ/3 + ρ²/3.
         if len(self._bends) < self.least_bends:
             return _UNKNOWN
         apart, near = self._bends.deviation, self._near_bends.deviation

@@ -8,13 +8,17 @@ wrote on makes its Parquet file void, until it is compacted again.
 import json
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
+from types import UnionType
+from typing import Any, get_args
 
 import duckdb
 
 from longhaul.core.clocks import STEP_BUCKETS, Clock
 from longhaul.core.files import fsync_folder
+from longhaul.core.records import Decision, Event, Finding, Record, Severity, StepRecord
 from longhaul.core.strict import MOST_JOURNAL_BYTES, open_regular, parse_json
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.lease import live_holder
@@ -76,25 +80,22 @@ def _made_from(path: Path) -> dict[str, int] | None:
 
 
 # DuckDB casts the journal's words "nan", "inf" and "-inf" to DOUBLE by itself.
-_STEP_FIELDS = {
-    "attempt": "BIGINT", "segment": "VARCHAR", "step": "BIGINT", "draw": "BIGINT",
-    "next_draw": "BIGINT", "time": "DOUBLE", "lag_steps": "BIGINT", "loss": "DOUBLE",
-    "gradient_norm": "DOUBLE", "learning_rate": "DOUBLE", "masked": "BOOLEAN",
-    "loss_scale": "DOUBLE", "loss_scale_at_floor": "BOOLEAN",
-    "sequences": "BIGINT", "sequence_length": "BIGINT", "mixture_stage": "BIGINT",
-    "attention_window": "BIGINT", "warmup": "BOOLEAN",
-    "evaluation_due": "BOOLEAN", "save_due": "BOOLEAN", "redone": "BOOLEAN",
-    "seconds": "MAP(VARCHAR, DOUBLE)", "gauges": "MAP(VARCHAR, DOUBLE[])",
-    "totals": "MAP(VARCHAR, DOUBLE)", "source_losses": "MAP(VARCHAR, DOUBLE)",
-    "states": "JSON",
+_SQL_TYPES: Mapping[Any, str] = {
+    int: "BIGINT", float: "DOUBLE", bool: "BOOLEAN", str: "VARCHAR", Severity: "VARCHAR",
+    Mapping[str, float]: "MAP(VARCHAR, DOUBLE)",
+    Mapping[str, tuple[float, ...]]: "MAP(VARCHAR, DOUBLE[])",
 }  # fmt: skip
-_EVENT_FIELDS = {
-    "record": "VARCHAR", "kind": "VARCHAR", "attempt": "BIGINT", "segment": "VARCHAR",
-    "step": "BIGINT", "from_step": "BIGINT", "time": "DOUBLE", "who": "VARCHAR",
-    "reason": "VARCHAR", "seconds": "MAP(VARCHAR, DOUBLE)", "data": "JSON",
-    "severity": "VARCHAR", "first_step": "BIGINT", "first_draw": "BIGINT", "subject": "VARCHAR",
-    "evidence": "MAP(VARCHAR, DOUBLE)", "sentence": "VARCHAR",
-}  # fmt: skip
+
+
+def _columns(*kinds: type[Record]) -> dict[str, str]:
+    """Field → SQL type; JSON for what has no shape of its own."""
+    types = {field.name: field.type for kind in kinds for field in fields(kind)}
+    whole = {name: get_args(t)[0] if isinstance(t, UnionType) else t for name, t in types.items()}
+    return {name: _SQL_TYPES.get(kind, "JSON") for name, kind in whole.items()}
+
+
+_STEP_FIELDS = _columns(StepRecord)
+_EVENT_FIELDS = {"record": "VARCHAR"} | _columns(Event, Decision, Finding)
 
 
 _NO_NETWORK: dict[str, str | bool | int | float | list[str]] = {

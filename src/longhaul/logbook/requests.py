@@ -5,7 +5,6 @@ record's `data["request"]`, and only then removes the file. After a crash betwee
 journal tells that the request was dealt with (`done_requests`), so it never happens twice.
 """
 
-import json
 import secrets
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
@@ -16,6 +15,7 @@ from typing import Any
 from longhaul.core.clocks import Clock
 from longhaul.core.files import write_json
 from longhaul.core.records import Decision, Event, Record
+from longhaul.core.strict import read_object
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import FORMAT, RunFolder
 from longhaul.logbook.holder import newest_attempt
@@ -133,16 +133,7 @@ def _waiting(folder: RunFolder) -> list[Path]:
 def _read(path: Path) -> Request:
     if path.suffix != ".json" or not path.is_file():
         raise ValueError("not a .json file")
-    with path.open("rb") as file:
-        content = file.read(_MOST_BYTES + 1)
-    if len(content) > _MOST_BYTES:
-        raise ValueError(f"longer than {_MOST_BYTES} bytes")
-    try:
-        body = json.loads(content)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    if not isinstance(body, dict):
-        raise TypeError("not a JSON object")
+    body = read_object(path, _MOST_BYTES)
     if body.get("id") != path.stem:
         raise ValueError(f"its id {body.get('id')!r} is not its file's name")
     texts = {key: body[key] for key in ("kind", "who", "reason")}
