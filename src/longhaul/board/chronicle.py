@@ -20,12 +20,7 @@ from longhaul.core.units import (
     sentence,
     short_seconds,
 )
-from longhaul.logbook.description import (
-    Tone,
-    changes_in_words,
-    decision_in_words,
-    event_in_words,
-)
+from longhaul.logbook.description import Tone, changes_in_words, decision_in_words, event_in_words
 from longhaul.logbook.segments import SegmentOpening
 
 MOST_ENTRIES = 300

@@ -25,13 +25,7 @@ from longhaul.logbook.ledger import effective_settings, fold_all
 from longhaul.logbook.queries import connect
 from longhaul.logbook.reading import read_journal
 from longhaul.logbook.segments import by_opening
-from longhaul.logbook.summary import (
-    Branch,
-    RunSummary,
-    evaluations,
-    read_branches,
-    summary_of,
-)
+from longhaul.logbook.summary import Branch, RunSummary, evaluations, read_branches, summary_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -118,8 +118,7 @@ class BatchSection(Section):
     sequence_length: int | None = fixed(None, gt=0)
     """Tokens in a sequence; the model's context when absent."""
     micro_sequences: Annotated[
-        _CountOrAuto,
-        PlainValidator(_count_or_auto, json_schema_input_type=_CountOrAuto),
+        _CountOrAuto, PlainValidator(_count_or_auto, json_schema_input_type=_CountOrAuto)
     ] = changed_at_start(None)
     """Sequences computed at once on one device; the whole batch when absent. Must divide every
     stage's `sequences`; the gradient is accumulated over the rest.

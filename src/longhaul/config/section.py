@@ -15,11 +15,7 @@ class Section(BaseModel):
     """A frozen table of settings: unknown keys fail, types are not coerced."""
 
     model_config = ConfigDict(
-        frozen=True,
-        strict=True,
-        extra="forbid",
-        use_attribute_docstrings=True,
-        allow_inf_nan=False,
+        frozen=True, strict=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
     )
 
 

@@ -91,8 +91,7 @@ class CheckpointSection(Section):
     reason than a full disk (no permission, read-only); then it stops with exit code 17. A full disk
     is waited for without end."""
     remote: Annotated[
-        tuple[str, ...],
-        BeforeValidator(_addresses, json_schema_input_type=str | tuple[str, ...]),
+        tuple[str, ...], BeforeValidator(_addresses, json_schema_input_type=str | tuple[str, ...])
     ] = changed_at_start(())
     """Where copies of verified checkpoints go beside training: a folder, or any fsspec address such
     as `s3://bucket/runs`; the run's name is added. Several are sent to one by one, and each can

@@ -80,10 +80,7 @@ class ThroughputDrop(Detector):
                 kind="throughput-drop",
                 severity="warning",
                 first=self._slow[0],
-                evidence={
-                    "tokens_per_second": 1 / seconds,
-                    "usual_tokens_per_second": 1 / level,
-                },
+                evidence={"tokens_per_second": 1 / seconds, "usual_tokens_per_second": 1 / level},
                 sentence=(
                     f"Training has slowed down from {1 / level:,.0f} to {1 / seconds:,.0f} tokens "
                     f"a second since step {self._slow[0].step}; evaluations and saves are not "

@@ -163,10 +163,7 @@ _TOLD: Mapping[str, tuple[Tone, str]] = {
     EventKind.MACHINE_VERDICT: ("alarm", "{reason}"),
     EventKind.NODE_PROBED: ("warning", "Node {node} did not pass its probe: {reason}"),
     EventKind.NODE_REFUSED: ("warning", "Node {node} was refused: {reason}"),
-    EventKind.NODE_AWAITED: (
-        "warning",
-        "There was no node to go on with, and it waited: {reason}",
-    ),
+    EventKind.NODE_AWAITED: ("warning", "There was no node to go on with, and it waited: {reason}"),
     EventKind.NODE_DRAINED: ("notice", "All were started again at a checkpoint: {reason}"),
     EventKind.FETCHED: ("notice", "Its checkpoint was fetched from {tier} in {took_s}"),
     EventKind.STORE_AWAY: ("warning", "A store did not answer: {reason}"),

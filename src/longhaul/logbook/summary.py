@@ -67,10 +67,7 @@ def summarize(folder: RunFolder, clock: Clock) -> RunSummary:
 
 
 def summary_of(
-    folder: RunFolder,
-    clock: Clock,
-    events: Sequence[Record],
-    connection: duckdb.DuckDBPyConnection,
+    folder: RunFolder, clock: Clock, events: Sequence[Record], connection: duckdb.DuckDBPyConnection
 ) -> RunSummary:
     """The same from the run's events and decisions, and its journal that `connection` queries."""
     last = read_last(folder, 1, events=False)
