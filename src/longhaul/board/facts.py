@@ -17,11 +17,12 @@ from longhaul.board.curves import (
     tokens_trained,
 )
 from longhaul.board.incidents import Incident, incidents
+from longhaul.config.load import with_values
 from longhaul.core.clocks import Clock
 from longhaul.core.records import Decision, Event, Record
 from longhaul.core.units import Nats, Seconds
 from longhaul.logbook.folder import RunFolder, created_of
-from longhaul.logbook.ledger import effective_settings, fold_all
+from longhaul.logbook.ledger import fold_all
 from longhaul.logbook.queries import connect
 from longhaul.logbook.reading import read_journal
 from longhaul.logbook.segments import by_opening
@@ -95,7 +96,7 @@ def read_facts(folder: RunFolder, clock: Clock) -> RunFacts:
         tokens=tokens,
         tokens_lost=tokens_lost,
         masked=masked,
-        settings=effective_settings(newest.settings, overrides) if newest else {},
+        settings=with_values(newest.settings, overrides) if newest else {},
         fingerprint=newest.fingerprint if newest else {},
         branches=ordered,
         records=records,

@@ -301,9 +301,22 @@ def _stand_in(values: dict[str, Any], path: str) -> bool:
     return path in _STAND_INS and _put(values, path, copy.deepcopy(_STAND_INS[path]))
 
 
+def value_at(values: Any, path: str) -> Any:
+    """What lies at a dotted path of settings in their JSON form; None if nothing does."""
+    return _at(values, path.split("."))
+
+
+def with_values(settings: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested settings with the values at dotted paths put in; the arguments stay as they are."""
+    copied = copy.deepcopy(dict(settings))
+    for path, value in values.items():
+        _put(copied, path, value)
+    return copied
+
+
 def _put(values: dict[str, Any], path: str, value: Any) -> bool:
     *parents, last = path.split(".")
-    table = _table_at(values, parents, create=True)
+    table = _at(values, parents, create=True)
     if isinstance(table, list) and last.isdigit() and int(last) < len(table):
         table[int(last)] = value
     elif isinstance(table, dict):
@@ -315,7 +328,7 @@ def _put(values: dict[str, Any], path: str, value: Any) -> bool:
 
 def _remove(values: dict[str, Any], path: str) -> bool:
     *parents, last = path.split(".")
-    table = _table_at(values, parents)
+    table = _at(values, parents)
     if isinstance(table, list) and last.isdigit() and int(last) < len(table):
         del table[int(last)]
     elif isinstance(table, dict) and last in table:
@@ -325,7 +338,7 @@ def _remove(values: dict[str, Any], path: str) -> bool:
     return True
 
 
-def _table_at(table: Any, path: Sequence[str], *, create: bool = False) -> Any:
+def _at(table: Any, path: Sequence[str], *, create: bool = False) -> Any:
     """The table or list at a path; None where there is none."""
     for part in path:
         if isinstance(table, list) and part.isdigit() and int(part) < len(table):

@@ -104,23 +104,20 @@ class RecoverSection(Section):
     """Cause before cure: before a rollback or a lower rate the steps in question are computed
     again, with one thing changed at a time, and the verdict shapes what is done."""
     diagnose_steps: int = live(100, ge=0)
-    """Steps that may be computed again before one action, at most; what does not fit is left out,
-    and said to be. The search for a learning rate that works may take as many again."""
+    """Most steps that are computed again before one action; the search for a learning rate that
+    works may take as many again."""
     undo: bool = live(True)
-    """Before any ladder: what was changed just before the first sign (a setting by hand, a fork, a
-    restart with other settings, a raised learning rate) is undone, from the newest good state
-    before the change. Where it is false, or what changed cannot be undone (software, machines), it
-    is named."""
+    """Before any ladder: what was changed just before the first sign (a setting, a fork, a restart
+    with other settings, a raised learning rate) is undone, from the newest good state before it.
+    Where this is false, or it cannot be undone (software, machines), it is named."""
     suspect_steps: int | None = live(None, ge=0)
     """Steps from a change to a first sign that it may be blamed for. When absent, the longest of
     the probation, twice the memory of the optimizer's second moment (1 / (1 - beta2)), and what a
     changed weight decay needs to show (1 / (rate x decay)), but no more than the cooldown."""
     stop_for_surroundings: bool = live(False)
-    """Stop for a person (exit 17) where the first suspect is software or machines, which a run
-    cannot change back by itself; else the ladder goes on."""
+    """Stop for a person (exit 17) where the first suspect is software or machines."""
     margin_steps: int | None = live(None, ge=0)
-    """How far before the first sign to go back to, where there is a good state; PaLM's 100, or
-    1/50 of a shorter run."""
+    """How far before the first sign to go back; PaLM's 100, or 1/50 of a shorter run."""
     skip_steps: int | None = live(None, gt=0)
     """Steps' worth of data to pass over; PaLM's 300, or 1/25 of a shorter run."""
     probation_steps: int | None = live(None, gt=0)
@@ -167,15 +164,12 @@ class FallbackSection(Section):
 
 
 DERIVED_FROM_STEP = 20
-"""Start-up, compilation and saving get this many deadlines of a step: the first two give no sign of
-life before their end, and a save gives one only while its bytes move. A start-up lasts until the
-first record: nobody knows before how long a step takes.
-"""
+"""Start-up (until the first record), compilation and saving get this many deadlines of a step: they
+give no sign of life on their way, or a save only while its bytes move."""
 EVALUATION_FROM_STEP = 4
 """An evaluation gives a sign before each of its batches, which may be larger than a step's."""
 COLLECTIVE_BEYOND = 2
-"""Collectives time out so many times later than the longest deadline: the watchdog can say who did
-not arrive, the collective only that somebody did not."""
+"""Times the longest deadline: the watchdog can say who did not arrive, the collective cannot."""
 
 
 Part = Annotated[str, Field(pattern=r"^(gpu|board|machine):[^\s,]+$")]
@@ -234,8 +228,7 @@ class SuperviseSection(Section):
     """Save and restart at once where a spare can take the place of a slow node; else at the next
     restart."""
     signatures: str | None = changed_at_start(None)
-    """A TOML file of more failure signatures (docs/supervise.md), asked before the built-in ones:
-    each generation of devices has its own."""
+    """A TOML file of more failure signatures (docs/supervise.md), tried before our own."""
 
     def deadlines(self) -> dict[str, float]:
         """Setting → seconds, the derived ones filled in."""

@@ -87,9 +87,8 @@ class CheckpointSection(Section):
     keep_every: int = live(0, ge=0)
     """Also keep checkpoints at multiples of this many steps; 0 keeps none."""
     retry_minutes: float = live(30.0, ge=0)
-    """Minutes that training waits, and tries again, once two saves in a row have failed for another
-    reason than a full disk (no permission, read-only); then it stops with exit code 17. A full disk
-    is waited for without end."""
+    """Minutes that training waits and retries once two saves in a row have failed; then it stops
+    with exit code 17. A full disk is waited for without end."""
     remote: Annotated[
         tuple[str, ...], BeforeValidator(_addresses, json_schema_input_type=str | tuple[str, ...])
     ] = changed_at_start(())
@@ -101,8 +100,7 @@ class CheckpointSection(Section):
     remote_keep_every: int = changed_at_start(0, ge=0)
     """There also keep checkpoints at multiples of this many steps; 0 keeps none."""
     remote_mb_per_s: float | None = changed_at_start(None, gt=0)
-    """Most megabytes a second to and from remote places; whatever the network gives when absent.
-    In any case transfers yield when they slow the step down."""
+    """Most megabytes a second to and from remote places. Transfers yield when they slow a step."""
     snapshot_interval_steps: int = live(25, ge=0)
     """Steps between snapshots of the training state in the host's memory, to roll back to without
     a disk; 0 takes none."""

@@ -5,7 +5,6 @@ restores weights, not a learning rate that somebody had lowered. A decision is o
 before it takes effect; what cannot be written is not applied.
 """
 
-import copy
 import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -212,18 +211,6 @@ def load_ledger(folder: RunFolder) -> tuple[LedgerState, int]:
     """The state of a run's ledger, and the count of damaged lines that may have been decisions."""
     decisions, damaged = read_decisions(folder)
     return fold_all(decisions), damaged
-
-
-def effective_settings(settings: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested settings with the values at dotted paths put in; the arguments stay as they are."""
-    effective = copy.deepcopy(dict(settings))
-    for path, value in overrides.items():
-        table = effective
-        *parents, last = path.split(".")
-        for part in parents:
-            table = table.setdefault(part, {})
-        table[last] = value
-    return effective
 
 
 class Ledger:

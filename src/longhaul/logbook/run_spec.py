@@ -53,7 +53,7 @@ class RunSpec:
         return recipe_from_values(self.values, self.file)
 
 
-def ask(
+def resolve_spec(
     recipe: str,
     options: tuple[str, ...],
     data: str | None,
@@ -84,12 +84,12 @@ def spec_of_restart(known: RunSpec, new: RunSpec) -> RunSpec:
     """
     typed, data = sealed_options(new.options, new.data or known.data)
     options = tuple(o for o in known.options if o not in typed) + typed
-    merged = ask(new.recipe, options, data, Path(new.prepared), Path(known.base))
+    merged = resolve_spec(new.recipe, options, data, Path(new.prepared), Path(known.base))
     refuse_another_run(known.settings(), merged.settings())
     return merged
 
 
-def ask_more(known: RunSpec, options: tuple[str, ...], data: str | None) -> RunSpec:
+def spec_with_more(known: RunSpec, options: tuple[str, ...], data: str | None) -> RunSpec:
     """A run named itself: what it was asked before, with more options on top.
 
     Its recipe's file is not read again: it may have been moved, or another version of longhaul

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from longhaul.config.load import with_values
 from longhaul.core.addresses import sealed_values
 from longhaul.core.errors import LonghaulError, UsageError
 from longhaul.core.files import fsync_folder, write_bytes, write_json
@@ -17,7 +18,7 @@ from longhaul.core.machine import differences
 from longhaul.core.strict import entries_of, read_object
 from longhaul.core.units import LAST_MOMENT, Seconds
 from longhaul.logbook.folder import FORMAT, RunFolder
-from longhaul.logbook.ledger import LedgerState, Override, effective_settings
+from longhaul.logbook.ledger import LedgerState, Override
 
 _MOST_COUNT = 1 << 62
 _NUMBER = re.compile(r"(\d{1,18})\.(\d{1,18})", re.ASCII)
@@ -216,7 +217,7 @@ def drift_from_recipe(
     In force are those of the last of the `segments`, of which there is one at least, with the
     ledger's overrides on top; `recipe` is as nested tables, defaults included.
     """
-    now = effective_settings(segments[-1].settings, ledger.overrides_at(step))
+    now = with_values(segments[-1].settings, ledger.overrides_at(step))
     return [
         Drift(path, wanted, value, _why(path, value, segments, ledger.override_at(path, step)))
         for path, (wanted, value) in differences(recipe, now).items()

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from longhaul.config.load import value_at
 from longhaul.config.recover import RecoverSection
 from longhaul.core.records import Finding
 from longhaul.core.units import short_seconds
 from longhaul.diagnose.cause import CAUSES, Verdict
 from longhaul.logbook.description import arrow
 from longhaul.recover.learning_rate import PATH, Rates, in_force, rates
-from longhaul.recover.plan import Plan, Situation, Sizes, sizes_of, value_at
+from longhaul.recover.plan import Plan, Situation, Sizes, sizes_of
 from longhaul.recover.remedies import Remedy, Sign, range_to_skip
 
 PROGRESS_EXPONENT = math.log(0.7) / math.log(0.5)

@@ -145,13 +145,6 @@ class Plan:
         }
 
 
-def value_at(values: Any, path: str) -> Any:
-    """What lies at a dotted path of settings in their JSON form."""
-    for part in path.split("."):
-        values = values[int(part)] if isinstance(values, list) else values[part]
-    return values
-
-
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """Lengths in steps; see the fields of `RecoverSection`.

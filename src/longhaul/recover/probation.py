@@ -5,6 +5,7 @@ the loss bears out a warning that came ahead of it.
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from statistics import median, quantiles
 
 from longhaul.config.recover import SOUND_KINDS
@@ -75,10 +76,7 @@ def course_of(records: Iterable[Record]) -> Course:
     """The course after all records, in the order written. Findings and events are enough: the
     steps between them change nothing but how far it has come.
     """
-    course = Course()
-    for record in records:
-        course = course.after(record)
-    return course
+    return reduce(Course.after, records, Course())
 
 
 def good_states(states: Iterable[Safe], course: Course, probation_steps: int) -> tuple[Safe, ...]:

@@ -8,13 +8,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from longhaul.config.load import value_at
 from longhaul.config.recipe import Recipe, change_of
 from longhaul.config.recover import SOUND_KINDS, RecoverSection
 from longhaul.core.records import Finding
 from longhaul.logbook.changes import Change, Pairs
 from longhaul.logbook.description import changes_in_words
 from longhaul.logbook.ledger import LedgerState
-from longhaul.recover.plan import Safe, Situation, Sizes, value_at
+from longhaul.recover.plan import Safe, Situation, Sizes
 from longhaul.recover.probation import innocent_states
 from longhaul.recover.remedies import Remedy
 

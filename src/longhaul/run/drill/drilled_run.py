@@ -16,7 +16,7 @@ from longhaul.core.records import Event, Record
 from longhaul.core.units import Nats, Seconds
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.reading import read_journal
-from longhaul.logbook.run_spec import ask, read_run_spec, write_run_spec
+from longhaul.logbook.run_spec import read_run_spec, resolve_spec, write_run_spec
 from longhaul.run.drill.fault import Fault, check_faults
 from longhaul.run.drill.incidents import Incident, incidents
 from longhaul.run.drill.laid import Done, lay, read_done
@@ -101,7 +101,7 @@ def set_up_run(
     room.mkdir(parents=True, exist_ok=True)
     sets = (f"machine.processes={nproc}", *sets)
     options = (*_kept_apart(recipe, room, sets, data), *sets)
-    asked = ask(recipe, options, data, room / "prepared")
+    asked = resolve_spec(recipe, options, data, room / "prepared")
     folder = create_run(room / name, RealClock())
     write_run_spec(folder, asked)
     return folder
