@@ -35,10 +35,7 @@ class Curve:
 
 
 def settle(connection: duckdb.DuckDBPyConnection, grown: Sequence[Branch]) -> None:
-    """Read the journal's steps once, and note which of them were kept.
-
-    The view `steps` becomes a table, so that the page's dozen questions parse no JSON again.
-    """
+    """Make the view `steps` a table, so that JSON is parsed once, and note which were kept."""
     connection.execute("CREATE TABLE settled AS SELECT * FROM steps")
     connection.execute("DROP VIEW steps")
     connection.execute("ALTER TABLE settled RENAME TO steps")
@@ -82,9 +79,8 @@ def means(connection: duckdb.DuckDBPyConnection, expression: str) -> list[Curve]
 
 
 def throughput(connection: duckdb.DuckDBPyConnection) -> list[Curve]:
-    """Step → target tokens a second: all tokens of a bucket over all its seconds.
-
-    A single step's rate would mislead where several were seen complete at once.
+    """Step → target tokens a second: all tokens of a bucket over all its seconds, as several steps
+    may be seen complete at once.
     """
     width = _bucket_width(connection, _MOST_RATES)
     return _bucketed(

@@ -160,12 +160,7 @@ def _own(name: str) -> str:
 
 
 def write_report(folder: RunFolder, clock: Clock, out: Path | None = None) -> Path:
-    """Write a run's page and return where it lies: `report.html` in the run's folder, or `out`.
-
-    Raises:
-        UsageError: it cannot be written there.
-        LonghaulError: Plotly is not installed.
-    """
+    """Write a run's page to `report.html` in its folder, or `out`; UsageError if it cannot be."""
     path = folder.path / "report.html" if out is None else out
     if path.is_dir() or not path.parent.is_dir():
         what = "is a folder" if path.is_dir() else "the folder it should lie in does not exist"
@@ -181,11 +176,7 @@ def write_report(folder: RunFolder, clock: Clock, out: Path | None = None) -> Pa
 
 
 def plotly_script() -> str:
-    """Plotly's own script, from the installed package, which is not imported for it.
-
-    Raises:
-        LonghaulError: it is not there.
-    """
+    """Plotly's own script, from the installed package; LonghaulError if it is not there."""
     found = importlib.util.find_spec("plotly")
     for folder in found.submodule_search_locations or () if found else ():
         script = Path(folder) / "package_data" / "plotly.min.js"

@@ -94,21 +94,15 @@ def load_recipe(name: str, overrides: Sequence[str] = (), data: str | None = Non
 def load_on_top(
     values: Mapping[str, Any], overrides: Sequence[str], data: str | None, name: str
 ) -> Resolved:
-    """Resolve tables that were merged before, with more options on top.
-
-    Raises:
-        RecipeError: with every problem.
-    """
+    """Resolve tables that were merged before, with more options on top, as `load_recipe` does."""
     layers = _Layers(copy.deepcopy(dict(values)))
     _set_options(layers, *sealed_options(overrides, data))
     return resolve(layers.values, layers.origins, name)
 
 
 def resolve(values: Mapping[str, Any], origins: Mapping[str, str], name: str) -> Resolved:
-    """Check merged tables and freeze them; every problem is raised at once.
-
-    No secret of an address enters a recipe: it is sealed here (`core.addresses`).
-    """
+    """Check merged tables and freeze them; every problem is raised at once."""
+    # No secret of an address enters a recipe.
     values = sealed_values(values)
     recipe, problems = _validate(values, origins)
     raise_problems(problems, name)
@@ -159,10 +153,7 @@ def with_overrides(
 ) -> Recipe:
     """Effective settings: the recipe with the ledger's overrides (dotted path → value) on top.
 
-    `origins` says for messages where somebody has just written one; any other is the ledger's.
-
-    Raises:
-        RecipeError: an override names no setting, or makes the recipe invalid.
+    `origins` says where somebody has just written one, for a RecipeError's message.
     """
     if not overrides:
         return recipe
@@ -181,11 +172,7 @@ def recipe_from_values(values: Mapping[str, Any], file: str = "") -> Recipe:
 
 
 def recipe_file(name: str) -> Path:
-    """The file of a shipped recipe's name, or the path itself.
-
-    Raises:
-        RecipeError: there is none; the nearest name is given.
-    """
+    """The file of a shipped recipe's name, or the path itself; RecipeError gives the nearest."""
     path = Path(name)
     shipped = shipped_recipes()
     if path.suffix == ".toml" or "/" in name:

@@ -55,8 +55,7 @@ class LaddersSection(Section):
     """What each kind of finding leads to: a list of rungs, each a list of actions taken together.
 
     The first time the first rung; the same cause again within `recover.cooldown_steps` the next
-    one; the last one repeats until the budget is spent. A rung of which nothing is left to do (no
-    learning rate to lower, no data that may still be skipped) is passed over.
+    one; the last one repeats until the budget is spent. One with nothing left to do is passed over.
     """
 
     non_finite: Ladder = live((("rollback", "skip"), ("rollback", "lower-lr")))

@@ -99,8 +99,8 @@ class Verdict:
 
 
 def apart(a: Figures, b: Figures, rounding: Rounding) -> float:
-    """How far two computations of one step are apart, in units of rounding; 0 if they agree in
-    not being finite, infinity if only one is.
+    """How far two computations of one step are apart, in units of rounding; 0 if neither is finite,
+    infinity if only one is.
     """
     if a.finite != b.finite:
         return math.inf

@@ -5,8 +5,7 @@ levels may change from there on (`what_changed`).
 
 Memory: the last `memory_steps` records are kept. Whenever the line of training breaks, because an
 attempt begins or a rollback goes back to an earlier step, the judgement is built anew from those
-of them that still hold. That is the one way in which anything is forgotten, and why a judgement
-that was rebuilt from a journal goes on exactly like one that was there all the time.
+of them that still hold: so one rebuilt from a journal goes on exactly like one that never ended.
 """
 
 import math
@@ -59,12 +58,9 @@ class _Incident:
 
 
 class Incidents:
-    """The open incidents of one detector.
+    """The open incidents of one detector; `quiet` judgements without a sign close one.
 
-    Args:
-        quiet: judgements in a row without a sign, after which an incident is closed.
-        again: signs after which an alarm that goes on is news again: what was done about it did
-            not help, and a run must not go on like that in silence; None: never.
+    After `again` signs an alarm that goes on is news again, as what was done did not help.
     """
 
     def __init__(self, quiet: int, again: int | None = None) -> None:
@@ -122,9 +118,6 @@ def what_changed(before: StepRecord | None, record: StepRecord) -> Change:
 
 class Diagnosis:
     """Judges one run.
-
-    A new one that has observed at least the last `memory_steps` steps and evaluations of a journal
-    goes on like the one before it.
 
     Args:
         limits: from where on a signal is worth a finding.

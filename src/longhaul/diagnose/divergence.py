@@ -2,11 +2,10 @@
 
 The level is the median loss of the last steps. The best level is the lowest median of twice as many
 since the data changed as scheduled. The margin between them is counted in standard deviations of
-the level itself, as losses near in time hang together in some runs and not in others; that the
-lowest and the highest of many levels are luck is allowed for. A level above the loss of the first
-step, which was read before any update, is divergence too, also before there is a best level: to
-know nothing is always possible. A rise began where a cumulative sum of the losses above the middle
-of the margin last left zero (CUSUM, Page 1954).
+the level itself, as losses near in time hang together in some runs; that the lowest and the highest
+of many levels are luck is allowed for. A level above the loss of the first step, which was read
+before any update, is divergence too. A rise began where a cumulative sum of the losses above the
+middle of the margin last left zero (CUSUM, Page 1954).
 """
 
 import math

@@ -77,8 +77,7 @@ def _is_bad(record: StepRecord) -> bool:
 def first_place(record: StepRecord) -> str:
     """The lowest layer with a non-finite gauge, as `gauge[layer]`, or a total; empty if none.
 
-    Data flows upwards, so whatever is broken in the lowest layer broke the others. Totals stand
-    for what comes after the last layer.
+    Data flows upwards: what is broken there broke the others. Totals come after the last layer.
     """
     places = [
         (layer, f"{gauge}[{layer}]")

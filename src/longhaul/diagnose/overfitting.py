@@ -137,8 +137,7 @@ class TooGood(Detector):
 
     Three rules: a level below what natural text allows; one source far below the others; a sudden
     drop by half, of a source while the others go on, or of the whole loss, within a tenth of the
-    run's age: easy text may lose a third in that time, learned fast but steadily. A falling
-    learning rate (H4) lowers a loss by some per cent; a change of mixture resets all.
+    run's age. A falling learning rate lowers a loss by some per cent; another mixture resets all.
     """
 
     def __init__(self, limits: TooGoodLimits) -> None:

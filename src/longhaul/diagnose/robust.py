@@ -106,9 +106,7 @@ class Noise:
         self._history.clear()
 
     def renew(self) -> None:
-        """Values of another kind follow, which may be noisier: learn anew, and reckon with no less
-        than before until that is done.
-        """
+        """Values of another kind follow: learn anew, and reckon with no less until that is done."""
         if self._bends:
             self._least = self.deviation
         self._history.clear()

@@ -74,11 +74,7 @@ class RunFolder:
 
 
 def create_run(path: Path, clock: Clock) -> RunFolder:
-    """Make the folder of a new run. Calling it again, or twice at once, changes nothing.
-
-    Raises:
-        UsageError: a run of a newer format is there already.
-    """
+    """Make the folder of a new run, or leave one alone; UsageError if its format is newer."""
     folder = RunFolder(path)
     for part in (
         folder.segments, folder.journal, folder.requests, folder.leases,
@@ -96,7 +92,7 @@ def open_run(path_or_name: str | Path, runs: Path = Path("runs")) -> RunFolder:
     """The existing run called `path_or_name` in `runs`, or at that path.
 
     Raises:
-        UsageError: there is none (the nearest names are given), or its format is newer than ours.
+        UsageError: there is none, or its format is newer than ours.
     """
     for folder in (RunFolder(runs / path_or_name), RunFolder(Path(path_or_name))):
         if folder.exists:

@@ -74,12 +74,10 @@ def here() -> Place:
 
 
 def process_started(pid: int) -> str | None:
-    """When the process `pid` began, in a form to compare; None if it is gone or a zombie.
-
-    On Linux it is counted in ticks since boot, because a start time in seconds since 1970 moves
-    when the clock is set, and a live trainer must not look like another process then.
-    """
+    """When the process `pid` began, in a form to compare; None if it is gone or a zombie."""
     stat = Path(f"/proc/{pid}/stat")
+    # Ticks since boot: a start time since 1970 moves when the clock is set, and a live trainer must
+    # not look like another process then.
     if stat.parent.parent.joinpath("self").exists():
         try:
             # The command's name comes in parentheses and may itself contain spaces and ")".
@@ -161,13 +159,8 @@ def create_lease(folder: RunFolder, holder: Holder) -> bool:
 
 
 def write_holder(folder: RunFolder, holder: Holder) -> None:
-    """Write an attempt's file anew; on a full disk in place, where it needs no more space.
-
-    A reader who comes amidst that finds the file damaged and just changed, which is a live holder.
-
-    Raises:
-        OSError: the medium refused.
-    """
+    """Write an attempt's file anew; on a full disk in place, where it needs no more space."""
+    # A reader amidst that finds the file damaged and just changed, which is a live holder.
     path = lease_path(folder, holder.attempt)
     try:
         write_bytes(path, _as_bytes(holder))
@@ -180,11 +173,7 @@ def write_holder(folder: RunFolder, holder: Holder) -> None:
 
 
 def read_holder(path: Path) -> Holder | None:
-    """The holder that a lease file names; None if the file is damaged.
-
-    Raises:
-        OSError: there is no such file, or it cannot be read.
-    """
+    """The holder that a lease file names; None if it is damaged, OSError if it cannot be read."""
     try:
         return _holder_of(read_object(path))
     except (ValueError, KeyError, TypeError, AttributeError):

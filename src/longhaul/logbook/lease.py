@@ -97,21 +97,14 @@ class Lease:
         return self._holder.attempt
 
     def is_ours(self) -> bool:
-        """The run is still here, and no later attempt has begun.
-
-        Asked before every commit: who was taken for dead, or whose folder was taken away, stops.
-        """
+        """The run is still here, and no later attempt has begun; asked before every commit."""
         if self._released or self.gone():
             return False
         # On another machine than its taker's a newer attempt's file may not be seen yet.
         return newest_attempt(self._folder) <= self.attempt
 
     def may_decide(self) -> bool:
-        """The same for decisions, which wait where the folder is away and may come back.
-
-        Raises:
-            FileNotFoundError: it is away.
-        """
+        """The same for decisions, which wait (FileNotFoundError) where the folder is away."""
         if why := self.gone():
             raise FileNotFoundError(errno.ENOENT, why, str(self._folder.path))
         return self.is_ours()
@@ -119,9 +112,9 @@ class Lease:
     def gone(self) -> str:
         """Why the folder is not that of the run whose lease this is; empty if it is.
 
-        An attempt's number alone would not tell: a new run in the same place counts from 1 too.
         A file that cannot be read just now counts as there: outages are survived.
         """
+        # An attempt's number alone would not tell: a new run in the same place counts from 1 too.
         path = lease_path(self._folder, self.attempt)
         try:
             self._folder.identity.stat()
@@ -250,11 +243,7 @@ def acquire(folder: RunFolder, clock: Clock, silent: Holder | None = None) -> Le
 
 
 def leave_behind(folder: RunFolder, attempt: int, clock: Clock) -> None:
-    """Let the next attempt come after this one, which was made elsewhere and is over.
-
-    Raises:
-        OSError: the lease file cannot be written.
-    """
+    """Let the next attempt come after this one, which was made elsewhere and is over."""
     folder.leases.mkdir(parents=True, exist_ok=True)
     now = clock.wall()
     create_lease(folder, replace(this_process(attempt, now, user_name(), _command()), released=now))
@@ -310,11 +299,7 @@ def watched_silent(
 
 
 def refuse_if_held(folder: RunFolder, clock: Clock, silent: Holder | None = None) -> int:
-    """Let only somebody pass who could take the lease; the attempt that was judged, 0 if none.
-
-    Raises:
-        LeaseHeld: a live process has it; the message says who.
-    """
+    """The attempt that was judged, 0 if none; LeaseHeld says which live process has the lease."""
     holder = newest_holder(folder)
     if holder is None:
         return 0

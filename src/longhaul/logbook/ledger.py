@@ -54,11 +54,10 @@ class CheckpointHealth:
     slow tier may hold them still, so what was poisoned of them stays poisoned."""
 
     def of(self, manifest: str) -> Health:
-        """Health of the checkpoint of this step with this manifest's hash.
+        """Health of this step's checkpoint with this manifest's hash; empty if it cannot be read.
 
         One that the ledger does not know starts over as committed, unless the step was poisoned
-        without a hash: then nothing proves that it is another one. An empty hash is one that cannot
-        be read.
+        without a hash: then nothing proves that it is another one.
         """
         if manifest in ("", self.manifest) or (not self.manifest and self.health == "poisoned"):
             return self.health
@@ -123,10 +122,8 @@ class Reset:
 class LedgerState:
     """Everything decided so far.
 
-    Which value of a setting is in force at a step: of the decisions on that setting whose
-    `from_step` is not beyond the step, the one written last. So an immediate decision
-    (`from_step` 0) supersedes every earlier one, the scheduled ones included; a scheduled one
-    supersedes the earlier ones from its step on.
+    In force at a step is, of the decisions on a setting whose `from_step` is not beyond it, the one
+    written last: an immediate one (`from_step` 0) supersedes every earlier one.
     """
 
     overrides: Mapping[str, tuple[Override, ...]] = field(default_factory=dict)
@@ -166,11 +163,7 @@ class LedgerState:
 
 
 def fold(state: LedgerState, decision: Decision) -> LedgerState:
-    """The state with one more decision. Kinds that leave no trace, such as `stop`, are counted.
-
-    Raises:
-        LedgerError: the decision lacks what its kind needs.
-    """
+    """The state with one more decision; LedgerError if that lacks what its kind needs."""
     try:
         state = _with_values(state, decision)
         changes = after_decision(state.changes, decision, len(state.resets))

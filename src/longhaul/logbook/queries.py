@@ -1,8 +1,7 @@
 """SQL over a run's journal: Parquet where it was compacted, JSON lines for the rest.
 
-The JSON lines are the authority: a Parquet file counts only while the sizes of the lines it was
-made from, which it names itself, are still those on disk. An attempt that was taken for dead and
-wrote on makes its Parquet file void, until it is compacted again.
+The JSON lines are the authority: a Parquet file counts only while the files it was made from, which
+it names itself, have the same sizes, and no attempt that was taken for dead has written on.
 """
 
 import json
@@ -158,11 +157,7 @@ _ROLLED_UP = ("loss", "gradient_norm", "learning_rate", "tokens_per_second")
 
 
 def compact(folder: RunFolder, clock: Clock) -> list[int]:
-    """Compact every attempt that is over and not compacted yet; returns their numbers.
-
-    Raises:
-        OSError: the folder cannot be written.
-    """
+    """Compact every attempt that is over and not compacted yet; returns their numbers."""
     files = journal_files(folder.journal)
     holder = live_holder(folder, clock)
     done = usable_parquet(folder, files)

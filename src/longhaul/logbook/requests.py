@@ -69,11 +69,7 @@ def new_request(
 
 
 def submit(folder: RunFolder, request: Request) -> None:
-    """Lay a request before the trainer: there whole, or not at all.
-
-    Raises:
-        OSError: the run's folder cannot be written.
-    """
+    """Lay a request before the trainer: there whole, or not at all (OSError)."""
     folder.requests.mkdir(exist_ok=True)
     write_json(_path(folder, request), {"format": FORMAT} | _clean(asdict(request)))
 

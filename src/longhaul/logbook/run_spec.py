@@ -77,11 +77,7 @@ def resolve_spec(
 
 
 def spec_of_restart(known: RunSpec, new: RunSpec) -> RunSpec:
-    """The same run asked for again: its earlier options stay, new ones are added.
-
-    Raises:
-        RecipeError: the run would no longer be the same run.
-    """
+    """The same run's, earlier options and new ones; RecipeError if it would be another run."""
     typed, data = sealed_options(new.options, new.data or known.data)
     options = tuple(o for o in known.options if o not in typed) + typed
     merged = resolve_spec(new.recipe, options, data, Path(new.prepared), Path(known.base))
@@ -90,13 +86,9 @@ def spec_of_restart(known: RunSpec, new: RunSpec) -> RunSpec:
 
 
 def spec_with_more(known: RunSpec, options: tuple[str, ...], data: str | None) -> RunSpec:
-    """A run named itself: what it was asked before, with more options on top.
+    """That of a run named itself, with more options; RecipeError if it would be another run.
 
-    Its recipe's file is not read again: it may have been moved, or another version of longhaul
-    may ship another one.
-
-    Raises:
-        RecipeError: the run would no longer be the same run.
+    Its recipe's file, which may have moved or changed, is not read again.
     """
     options, data = sealed_options(options, _absolute(data))
     settings, options = known.settings(), _anchored_options(options)
@@ -132,11 +124,7 @@ def write_run_spec(folder: RunFolder, asked: RunSpec) -> None:
 
 
 def read_run_spec(folder: RunFolder) -> RunSpec:
-    """What the run was last asked to do.
-
-    Raises:
-        UsageError: the file is gone or damaged.
-    """
+    """What the run was last asked to do; UsageError if the file is gone or damaged."""
     try:
         body = read_object(folder.run_spec)
         base = body.get("base") or str(Path.cwd())  # older runs do not say it
@@ -216,11 +204,7 @@ def _from(value: Any, base: Path) -> Any:
 
 
 def refuse_another_run(before: Recipe, after: Recipe) -> None:
-    """Let only settings pass with which a run stays the same run.
-
-    Raises:
-        RecipeError: names those that decide what it is.
-    """
+    """Raise a RecipeError that names changed settings which decide what a run is, if any."""
     refused = [
         f"  {path}: {_shown(old)} → {_shown(new)}"
         for path, (old, new) in changed_settings(before, after).items()

@@ -36,11 +36,7 @@ class SegmentNumber:
 
     @classmethod
     def parse(cls, text: str) -> "SegmentNumber":
-        """The number in `text`.
-
-        Raises:
-            UsageError: it is none.
-        """
+        """The number in `text`; UsageError if it is none."""
         match = _NUMBER.fullmatch(text)
         if match is None:
             raise UsageError(f"segment {text}: not a segment's number", "write it like 1.02")
@@ -112,11 +108,7 @@ def by_opening(openings: Sequence[SegmentOpening]) -> tuple[SegmentOpening, ...]
 
 
 def find_segment(folder: RunFolder, text: str) -> SegmentOpening:
-    """The segment with the number in `text`.
-
-    Raises:
-        UsageError: there is none; the existing ones are named.
-    """
+    """The segment with the number in `text`; UsageError names those that there are."""
     number = SegmentNumber.parse(text)
     openings = read_segments(folder)
     for opening in openings:

@@ -179,9 +179,8 @@ class Branch:
 def kept_until(openings: Sequence[SegmentOpening]) -> dict[str, int]:
     """Segment → last step that the run's present weights hold.
 
-    These are the ancestors of the segment opened last, each up to the step from which a later
-    one of them went on. A segment beside that line (before a fork, say) keeps nothing beyond
-    the step at which it began.
+    Of the ancestors of the segment opened last, that from which a later one of them went on; of
+    any other, that at which it began.
     """
     known = {opening.number: opening for opening in openings}
     kept = {str(opening.number): opening.step for opening in openings}

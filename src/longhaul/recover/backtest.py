@@ -1,12 +1,10 @@
 """What other limits or another policy would have found and done in a run that was.
 
-Records are all there is: how training would have gone on after an action that was not taken,
-nobody knows. A decision is therefore compared up to the point where the two part; from there until
-the run itself takes another turn (a rollback, a change, a restart) findings are still told, and
-decisions are not. Nor can steps be computed again: the verdict on a cause is the one that the run
-came to there, if it looked for one. What could be gone back to at a boundary, in memory and on
-disk, is in the records; settings are those of the segments. So the limits that were in force find
-and decide what was found and decided.
+How training would have gone on after an action that was not taken, nobody knows. A decision is
+therefore compared up to the point where the two part; from there until the run itself takes another
+turn (a rollback, a change, a restart) findings are still made, and decisions are not. The verdict
+on a cause is the one that the run came to there, if it looked for one. So the limits that were in
+force find and decide what was found and decided.
 """
 
 from collections.abc import Iterable, Mapping

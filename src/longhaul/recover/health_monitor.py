@@ -1,8 +1,7 @@
-"""The judgement of a run: detectors, the course of training, and the policy, fed together.
+"""Detectors, the course of training, and the policy, fed together.
 
-Live it is fed by the loop, afterwards by the journal (`backtest.py`), with the same records in the
-same order; all that it goes by is in them and in the ledger. So both come to the same findings and
-to the same plans.
+Live the loop feeds them, afterwards the journal (`backtest.py`), with the same records in the same
+order; all that they go by is in these and in the ledger. So both come to the same plans.
 """
 
 import math

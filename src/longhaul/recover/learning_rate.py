@@ -46,11 +46,8 @@ class Rates:
     """How often the rate had to go down again since it was first raised: doubles the wait."""
 
     def lowered(self, factor: float) -> float | None:
-        """The next rate down; None if the floor is reached.
-
-        One that has never held, and still fails after two steps down, is far too high: the steps
-        grow, to the factor's square, then its fourth power.
-        """
+        """The next rate down; None if the floor is reached."""
+        # One that has never held, and fails after two steps down, is far too high: the steps grow.
         new = max(self.now * factor**2 ** max(0, self.falls - 1), self.floor)
         return new if new < self.now * (1 - _WITHIN) else None
 
@@ -88,9 +85,7 @@ def in_force(settings: Recipe, step: int) -> float:
 
 
 def raised_since(situation: Situation, step: int) -> str:
-    """Who raised the rate that is in force, if that was after a step and not the policy; else
-    empty. Whatever else the trouble since looks like, the rate is the newest thing about it.
-    """
+    """Who raised the rate that is in force, if that was after a step and not the policy."""
     override = situation.ledger.override_at(PATH, situation.step)
     if override is None or override.who == WHO or max(override.step, override.from_step) < step:
         return ""

@@ -64,8 +64,7 @@ class Situation:
     troubles: tuple[Trouble, ...] = ()
     """Of the course of training that the run stands on."""
     quiet_since: int = 0
-    """Step of the last trouble in the course of training that the run stands on
-    (`probation.Course.quiet_since`)."""
+    """Step of the last trouble of that course (`probation.Course.quiet_since`)."""
     losses: tuple[tuple[int, float], ...] = ()
     """(step, nats) of the last steps of that course, by rising step."""
     gradient_norm: float | None = None
@@ -147,11 +146,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Lengths in steps; see the fields of `RecoverSection`.
-
-    What worked for PaLM and OPT-175B over 100,000 steps and more would swallow a short run, so that
-    absent lengths are a share of it.
-    """
+    """Lengths in steps, of which those absent in `RecoverSection` are a share of a short run."""
 
     margin: int
     skip: int
@@ -213,9 +208,7 @@ def fallbacks_taken(ledger: LedgerState) -> int:
 def recent(
     recoveries: Sequence[Recovery], cause: str, step: int, within_steps: int
 ) -> list[Recovery]:
-    """Those for the same cause of the last steps. What was decided at a later step than this one
-    was followed by a rollback, and is recent.
-    """
+    """Those for the same cause of the last steps, or decided at a later one and rolled back."""
     return [r for r in recoveries if r.cause == cause and step - r.step <= within_steps]
 
 
@@ -237,8 +230,8 @@ def spent(situation: Situation, limits: RecoverSection, cooldown_steps: int) -> 
 
 
 def blocks_left(situation: Situation, limits: RecoverSection) -> int:
-    """Blocks of data that may still be passed over. Skips that people asked for count too: the
-    data is as much unseen. Where only hours limit a run, its data is what it has read so far.
+    """Blocks of data that may still be passed over; what people skipped counts too. Where only
+    hours limit a run, its data is what it has read so far.
     """
     total = situation.settings.total_steps()
     data = situation.draw if total is None else total * situation.blocks_per_step

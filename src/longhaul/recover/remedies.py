@@ -33,12 +33,10 @@ class Sign(Protocol):
 
 
 def safe_before(good: Sequence[Safe], first_step: int, margin_steps: int) -> Safe | None:
-    """The newest good state that lies by the margin before the first sign; where none does, in the
-    first steps or with a short ring, the oldest that lies before it at all. One that would have to
-    be fetched only where nothing else lies before it.
+    """The newest good state that lies by the margin before the first sign, or else the oldest that
+    lies before it at all; one that would have to be fetched only where there is no other.
 
-    The record of step f shows the weights after f − 1 updates, so that the state after f − 1 is
-    the last one without a sign.
+    The record of step f shows the weights after f − 1 updates.
     """
     before = sorted((state for state in good if state.step < first_step), key=_by_step)
     before = [state for state in before if state.where != "remote"] or before
@@ -50,9 +48,8 @@ def range_to_skip(
     situation: Situation, sign: Sign, to: Safe, limits: RecoverSection, sizes: Sizes
 ) -> tuple[int, int] | None:
     """Blocks to pass over: a quarter of the range before the first sign, as PaLM's began before
-    its spikes, and the rest from there on; never before the state gone back to. A share that is
-    nearly spent makes it shorter; None if it does not even hold the batch of the first sign, or if
-    that is passed over already.
+    its spikes, not before the state gone back to. A share that is nearly spent makes it shorter;
+    None if it does not even hold the batch of the first sign, or if that is passed over already.
     """
     length = sizes.skip * situation.blocks_per_step
     begin = max(to.draw, sign.first_draw - length // 4)
@@ -62,9 +59,7 @@ def range_to_skip(
 def batch_to_skip(
     situation: Situation, sign: Sign, to: Safe, limits: RecoverSection
 ) -> tuple[int, int] | None:
-    """The batch of the first sign and the one before: a loss is high because of the batch it is
-    measured on, or because of what the batch before did to the weights.
-    """
+    """The batch of the first sign and the one before, which may have harmed the weights."""
     begin = max(to.draw, sign.first_draw - situation.blocks_per_step)
     return _within_budget(situation, sign, limits, begin, 0)
 
@@ -132,9 +127,8 @@ class RemedyOptions:
 
 
 def remedy_of(rung: tuple[Action, ...], options: RemedyOptions) -> Remedy | None:
-    """What a rung does now; None if nothing of it that could cure is left to be done.
-
-    Without a good state before the first sign the run goes on as it is, at a lower rate.
+    """What a rung does now, at a lower rate where nothing can be gone back to; None if nothing of
+    it that could cure is left to be done.
     """
     to = None
     if "rollback" in rung:
@@ -152,9 +146,7 @@ def remedy_of(rung: tuple[Action, ...], options: RemedyOptions) -> Remedy | None
 
 
 def fallback_remedy(entry: FallbackSection, options: RemedyOptions) -> Remedy:
-    """A fallback: its settings, from the last good state if there is one. Sound weights are kept:
-    going back would only lose what they learned.
-    """
+    """A fallback: its settings, from the last good state if there is one; sound weights stay."""
     to = None
     if options.sign.kind not in SOUND_KINDS:
         to = safe_before(options.situation.good, options.sign.first_step, options.margin_steps)

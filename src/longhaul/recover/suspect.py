@@ -1,6 +1,4 @@
-"""The first suspect for a sign is what changed just before it; the rung before every ladder undoes
-it.
-"""
+"""What changed just before a sign is its first suspect, which is undone before any ladder."""
 
 import math
 import time
@@ -40,10 +38,9 @@ def suspect(
 ) -> Change | None:
     """The newest change that the sign may come of; None if there is none.
 
-    Whatever else the trouble looks like, the newest thing about a run is what somebody has just
-    done to it. A change is suspected if it came into force before the finding was made and no more
-    than a bounded number of steps before its first sign. First signs are estimates, as noise may
-    run into what rises or grows: the change may lie up to a margin behind them.
+    A change is suspected if it came into force before the finding was made and no more than
+    `steps_to_show` before its first sign. First signs are estimates: the change may lie up to a
+    margin behind them.
     """
     late = 0 if sign.kind in _EXACT else sizes.margin
     latest = min(sign.step - 1, sign.first_step - 1 + late)
@@ -69,8 +66,8 @@ def steps_to_show(change: Change, settings: Recipe, sizes: Sizes) -> int:
 
 
 def harmful(change: Change, settings: Recipe, ledger: LedgerState) -> Pairs:
-    """What of a change still holds and could do harm. A learning rate that was lowered and clipping
-    that was tightened are none; nor is what was undone once and set again: that is on purpose.
+    """What of a change still holds and could do harm: no lower rate or tighter clip, and nothing
+    that was undone once and set again, on purpose.
     """
     found, values = {}, settings.model_dump(mode="json")
     for path, (before, since) in change.settings.items():
@@ -88,9 +85,7 @@ def harmful(change: Change, settings: Recipe, ledger: LedgerState) -> Pairs:
 
 
 def stage_before(sign: Finding, settings: Recipe, blocks_per_step: int, within: int) -> str:
-    """The stage of the mixture that began just before a sign, in words; empty if none did. It is
-    part of the recipe's plan, and only a person can change that: it is named, and not undone.
-    """
+    """The stage of the mixture that began just before a sign, in words; empty if none did."""
     for number, stage in reversed(list(enumerate(settings.data.stages, start=1))):
         steps = (sign.first_draw - stage.from_draw) // blocks_per_step
         if stage.from_draw <= sign.first_draw and steps <= within:
@@ -135,9 +130,8 @@ def suspicion(
 ) -> Suspicion:
     """What changed just before a sign, and how it is undone.
 
-    The run goes back to the newest good state before the change, and never past it: what lies
-    before has nothing to do with it. Software, machines and what needs a restart cannot be undone
-    by a live run, nor does going back help while they stay; they are named, and the ladder goes on.
+    The run goes back to the newest good state before the change. Software, machines and what needs
+    a restart cannot be undone by a live run; they are named, and the ladder goes on.
     """
     settings, ledger = situation.settings, situation.ledger
     able = [
