@@ -94,19 +94,16 @@ def progress(connection: duckdb.DuckDBPyConnection) -> list[Curve]:
     return _bucketed(connection, "max(time)", "max(step)", f"step // {width}")
 
 
-def masked_steps(connection: duckdb.DuckDBPyConnection) -> int:
-    """Updates that the gate held back, in all attempts."""
-    row = connection.execute("SELECT count(*) FROM steps WHERE masked").fetchone()
-    return int(row[0]) if row else 0
-
-
-def tokens_trained(connection: duckdb.DuckDBPyConnection) -> tuple[int, int]:
-    """Target tokens that the present weights were trained on, and those of lost steps."""
+def step_totals(connection: duckdb.DuckDBPyConnection) -> tuple[int, int, int]:
+    """Target tokens that the present weights were trained on, those of lost steps, and updates that
+    the gate held back in all attempts.
+    """
     row = connection.execute(
         "SELECT coalesce(sum(tokens) FILTER (step <= kept), 0), "
-        "coalesce(sum(tokens) FILTER (step > kept), 0) FROM steps JOIN kept USING (segment)"
+        "coalesce(sum(tokens) FILTER (step > kept), 0), count(*) FILTER (masked) "
+        "FROM steps LEFT JOIN kept USING (segment)"
     ).fetchone()
-    return (int(row[0]), int(row[1])) if row else (0, 0)
+    return (int(row[0]), int(row[1]), int(row[2])) if row else (0, 0, 0)
 
 
 def _bucketed(connection: duckdb.DuckDBPyConnection, x: str, y: str, bucket: str) -> list[Curve]:

@@ -7,14 +7,13 @@ from typing import Any
 from longhaul.board.curves import (
     Curve,
     ModelGauges,
-    masked_steps,
     means,
     progress,
     read_model_gauges,
     settle,
+    step_totals,
     thinned,
     throughput,
-    tokens_trained,
 )
 from longhaul.board.incidents import Incident, incidents
 from longhaul.config.load import with_values
@@ -81,8 +80,7 @@ def read_facts(folder: RunFolder, clock: Clock) -> RunFacts:
         }
         curves |= {f"mean {name}": means(connection, name) for name in ("loss", "gradient_norm")}
         curves |= {"throughput": throughput(connection), "progress": progress(connection)}
-        tokens, tokens_lost = tokens_trained(connection)
-        masked = masked_steps(connection)
+        tokens, tokens_lost, masked = step_totals(connection)
         model_gauges = read_model_gauges(connection)
     order = [str(opening.number) for opening in by_opening([b.opening for b in grown])]
     ordered = tuple(sorted(grown, key=lambda branch: order.index(branch.number)))

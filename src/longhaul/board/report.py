@@ -48,7 +48,8 @@ def render(facts: RunFacts, plotly_script: str) -> str:
         "figures": [as_json(figure) for figure in drawn],
         "gauges": gauge_data(facts),
     }
-    name = escape(facts.name)
+    name, lines = escape(facts.name), facts.damaged
+    damaged = f" {lines:,} lines of its journal could not be read." if lines else ""
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -79,7 +80,7 @@ def render(facts: RunFacts, plotly_script: str) -> str:
 {_section("background", "Settings, software, machine", background(facts))}
 </main>
 <footer>Written {moment(facts.written)} UTC by longhaul {escape(longhaul.__version__)}.
-Times are UTC.{_damaged(facts.damaged)}</footer>
+Times are UTC.{damaged}</footer>
 <noscript><p class="empty">The charts need JavaScript; the words above do not.</p></noscript>
 <script type="application/json" id="data">{_embedded(data)}</script>
 <script>{plotly_script}</script>
@@ -143,10 +144,6 @@ def _menu(name: str, options: Iterable[str]) -> str:
         for option in options
     )
     return f'<select id="{name}">{items}</select>'
-
-
-def _damaged(lines: int) -> str:
-    return f" {lines:,} lines of its journal could not be read." if lines else ""
 
 
 def _embedded(data: Mapping[str, Any]) -> str:

@@ -14,21 +14,9 @@ Resettable = Literal["optimizer", "loss-scale"]
 SoundAction = Literal["report", "lower-lr", "fallback", "stop"]
 """What may be done about a run whose weights are sound: going back would mend nothing."""
 Action = Literal[
-    "mask",
-    "report",
-    "undo",
-    "rollback",
-    "skip-batch",
-    "skip",
-    "lower-lr",
-    "raise-lr",
-    "tighten-clip",
-    "clamp",
-    "reset-loss-scale",
-    "reset-optimizer",
-    "fallback",
-    "stop",
-]
+    "mask", "report", "undo", "rollback", "skip-batch", "skip", "lower-lr", "raise-lr",
+    "tighten-clip", "clamp", "reset-loss-scale", "reset-optimizer", "fallback", "stop",
+]  # fmt: skip
 """`mask`: the gate has held the update back already, and that is enough.
 `report`: written down, nothing else.
 `undo`: what was changed just before the first sign is as it was before; comes before any ladder.

@@ -4,7 +4,9 @@ The twin has every switch as it is and every size for a laptop: what is wrong wi
 thousand GPUs that does not depend on size shows within minutes.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from longhaul.config.load import as_toml
 from longhaul.config.model import ModelSection
@@ -164,21 +166,18 @@ def _model(recipe: Recipe) -> dict[str, object]:
     width, context = heads * _HEAD_WIDTH, min(model.context, _CONTEXT)
     shape: dict[str, object] = {"layers": layers, "heads": heads, "width": width}
     shape["context"] = context
-    if model.kv_heads is not None:
-        shape["kv_heads"] = max(1, heads * model.kv_heads // model.heads)
-    if model.mlp_width is not None:
-        shape["mlp_width"] = max(1, round(model.mlp_width / model.width * width))
-    if model.embedding_width is not None:
-        shape["embedding_width"] = max(8, round(model.embedding_width / model.width * width))
-    if model.window is not None:
-        shape["window"] = min(model.window, context // 2)
-        shape["window_stages"] = []
-    if model.window_full_every:
-        shape["window_full_every"] = min(model.window_full_every, layers)
-    if model.bigram_rows:
-        shape["bigram_rows"] = min(model.bigram_rows, 2 * _VOCABULARY)
-    if model.value_embeddings:
-        shape["value_embeddings"] = min(model.value_embeddings, layers // 2)
+    smaller: dict[str, Callable[[Any], object]] = {
+        "kv_heads": lambda number: max(1, heads * number // model.heads),
+        "mlp_width": lambda inner: max(1, round(inner / model.width * width)),
+        "embedding_width": lambda inner: max(8, round(inner / model.width * width)),
+        "window": lambda tokens: min(tokens, context // 2),
+        "window_stages": lambda stages: [],
+        "window_full_every": lambda every: min(every, layers),
+        "bigram_rows": lambda rows: min(rows, 2 * _VOCABULARY),
+        "value_embeddings": lambda tables: min(tables, layers // 2),
+    }
+    given = {name: getattr(model, name) for name in smaller}
+    shape |= {name: smaller[name](value) for name, value in given.items() if value}
     if model.rotary_scaling == "llama3":
         shape["rotary_original_context"] = context // 2
     return {f"model.{name}": value for name, value in shape.items()}

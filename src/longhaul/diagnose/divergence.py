@@ -109,21 +109,13 @@ class Divergence(Detector):
             severity = "alarm"
         first = self._rise or mark(record)
         than_start = "; that is worse than at the start" if worse_than_start else ""
-        return Sign(
-            kind="divergence",
-            severity=severity,
-            first=first,
-            evidence={
-                "level": level,
-                "best": best,
-                "margin": margin,
-                "steps": float(self._above_steps),
-            },
-            sentence=(
-                f"The loss has risen from its best level of {best:.3f} to {level:.3f} nats "
-                f"since step {first.step} and does not return{than_start}."
-            ),
+        steps = float(self._above_steps)
+        evidence = {"level": level, "best": best, "margin": margin, "steps": steps}
+        sentence = (
+            f"The loss has risen from its best level of {best:.3f} to {level:.3f} nats "
+            f"since step {first.step} and does not return{than_start}."
         )
+        return Sign("divergence", severity, first, sentence, evidence=evidence)
 
 
 class _Noise:

@@ -49,19 +49,10 @@ class NonFinite(Detector):
         source = f", with text of {self._source}" if self._source else ""
         often = f", {count} times in {self._limits.window_steps} steps" if count > 1 else ""
         held = "the update was held back" if record.masked else "the update was not held back"
-        return Sign(
-            kind="non-finite",
-            severity=severity,
-            first=self._bad[0],
-            evidence={
-                "loss": record.loss,
-                "gradient_norm": record.gradient_norm,
-                "steps": float(count),
-            },
-            sentence=(
-                f"The {what} of step {record.step} is not finite{place}{source}{often}; {held}."
-            ),
-        )
+        sentence = f"The {what} of step {record.step} is not finite{place}{source}{often}; {held}."
+        loss, norm = record.loss, record.gradient_norm
+        evidence = {"loss": loss, "gradient_norm": norm, "steps": float(count)}
+        return Sign("non-finite", severity, self._bad[0], sentence, evidence=evidence)
 
 
 def _is_bad(record: StepRecord) -> bool:
@@ -155,14 +146,6 @@ class LossScaleCollapse(Detector):
                 f"{scale:g}, without growing again; it will be at its floor at about step "
                 f"{record.step + ahead:.0f}."
             )
-        return Sign(
-            kind="loss-scale-collapse",
-            severity=severity,
-            first=first,
-            evidence={
-                "loss_scale": scale,
-                "halvings": fallen,
-                "forecast_step": record.step + ahead,
-            },
-            sentence=sentence,
-        )
+        forecast = record.step + ahead
+        evidence = {"loss_scale": scale, "halvings": fallen, "forecast_step": forecast}
+        return Sign("loss-scale-collapse", severity, first, sentence, evidence=evidence)

@@ -105,17 +105,12 @@ class Overfitting(Detector):
         if math.isfinite(epoch):
             evidence["epoch"] = epoch
             where = f", at epoch {epoch:.2f} of the data"
-        return Sign(
-            kind="overfitting",
-            severity=severity,
-            first=best.mark,
-            evidence=evidence,
-            sentence=(
-                f"Validation loss has risen from {best.loss:.3f} at step {best.mark.step} to "
-                f"{now.loss:.3f} while training loss fell from {best.training:.3f} to "
-                f"{now.training:.3f}{where}: the model learns its text by heart."
-            ),
+        sentence = (
+            f"Validation loss has risen from {best.loss:.3f} at step {best.mark.step} to "
+            f"{now.loss:.3f} while training loss fell from {best.training:.3f} to "
+            f"{now.training:.3f}{where}: the model learns its text by heart."
         )
+        return Sign("overfitting", severity, best.mark, sentence, evidence=evidence)
 
 
 def _number(value: Any) -> float:

@@ -219,7 +219,9 @@ class _Facts(dict[str, Any]):
 
     def __init__(self, event: Event) -> None:
         data, loss = event.data, event.data.get("loss")
-        took_s, away_s = (float(data.get(key) or 0.0) for key in ("took_s", "away_s"))
+        took_s, away_s = (_number(data.get(key)) for key in ("took_s", "away_s"))
+        absent = data.get("absent")
+        gone = absent.items() if isinstance(absent, Mapping) else ()
         super().__init__(
             data,
             step=event.step, attempt=event.attempt, reason=_reason(data),
@@ -228,8 +230,8 @@ class _Facts(dict[str, Any]):
             where=data.get("where", "a checkpoint"),
             took_s=short_seconds(took_s), away_s=short_seconds(away_s),
             old=_value(data.get("old")), new=_value(data.get("new")),
-            absent="; ".join(f"{name}: {why}" for name, why in (data.get("absent") or {}).items()),
-            loss="" if loss is None else f" with a validation loss of {float(loss):.4f}",
+            absent="; ".join(f"{name}: {why}" for name, why in gone),
+            loss="" if loss is None else f" with a validation loss of {_number(loss):.4f}",
         )  # fmt: skip
 
     def __missing__(self, key: str) -> str:
@@ -238,6 +240,13 @@ class _Facts(dict[str, Any]):
 
 def _reason(data: Mapping[str, Any]) -> str:
     return str(data.get("reason") or data.get("message") or "no reason is known")
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(value or 0.0)
+    except (TypeError, ValueError):
+        return 0.0  # the run's folder may be a stranger's
 
 
 def _pairs(data: Mapping[str, Any]) -> str:

@@ -104,20 +104,20 @@ def changed_settings(before: Recipe, after: Recipe) -> dict[str, tuple[Any, Any]
     return {path: pair for path, pair in found.items() if path not in ("name", "summary")}
 
 
-def write_run_spec(folder: RunFolder, asked: RunSpec) -> None:
+def write_run_spec(folder: RunFolder, spec: RunSpec) -> None:
     """Keep it in the run's folder."""
     # Moved or broken since, the one kept at the first start stays.
     with suppress(RecipeError, OSError, DamagedFile):
-        write_bytes(folder.recipe, _as_given(recipe_file(asked.recipe)))
+        write_bytes(folder.recipe, _as_given(recipe_file(spec.recipe)))
     write_json(
         folder.run_spec,
         {
-            "recipe": asked.recipe,
-            "options": list(asked.options),
-            "data": asked.data,
-            "prepared": asked.prepared,
-            "values": asked.values,
-            "base": asked.base,
+            "recipe": spec.recipe,
+            "options": list(spec.options),
+            "data": spec.data,
+            "prepared": spec.prepared,
+            "values": spec.values,
+            "base": spec.base,
             "defaults": 2,
         },
     )

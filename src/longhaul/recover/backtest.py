@@ -9,7 +9,7 @@ force find and decide what was found and decided.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeGuard
+from typing import Any
 
 from longhaul.config.load import with_overrides
 from longhaul.config.recipe import Recipe
@@ -110,7 +110,8 @@ class _Rerun:
             self._attempt, self._draft = record.attempt, None
             self._health_monitor.forget_pending()  # who was to act on it was gone
         if self._draft is not None and _is_past(record, self._draft):
-            self.settle(verdict_in(record.data) if _tells_cause(record) else None)
+            cause = record if isinstance(record, Event) and record.kind == EventKind.CAUSE else None
+            self.settle(cause and verdict_in(cause.data))
         if isinstance(record, Finding):
             self.live.append(record)
         elif isinstance(record, Decision):
@@ -176,10 +177,6 @@ class _Rerun:
         if overrides != self._overridden[0]:
             self._overridden = overrides, with_overrides(self._recipe, overrides)
         return self._overridden[1]
-
-
-def _tells_cause(record: Record) -> TypeGuard[Event]:
-    return isinstance(record, Event) and record.kind == EventKind.CAUSE
 
 
 def _is_past(record: Record, draft: Draft) -> bool:

@@ -72,16 +72,16 @@ def cost_of_rate(
     lost, left = 0.0, math.inf if steps_left is None else float(steps_left)
     while rate < known.ceiling and left > 0 and raise_factor > 1:
         stretch = min(float(raise_after), left)
-        lost += stretch * _lost_share(rate, known.asked)
+        lost += stretch * _lost_share(rate, known.requested)
         left -= stretch
         rate = min(rate * raise_factor, known.ceiling)
     if left < math.inf:
-        lost += left * _lost_share(rate, known.asked)
+        lost += left * _lost_share(rate, known.requested)
     return lost
 
 
-def _lost_share(rate: float, asked: float) -> float:
-    return float(max(1 - (rate / asked) ** PROGRESS_EXPONENT, 0.0))
+def _lost_share(rate: float, requested: float) -> float:
+    return float(max(1 - (rate / requested) ** PROGRESS_EXPONENT, 0.0))
 
 
 def what_is_wrong(finding: Finding) -> str:

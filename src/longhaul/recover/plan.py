@@ -162,9 +162,9 @@ class Sizes:
 def sizes_of(limits: RecoverSection, total_steps: int | None) -> Sizes:
     """The lengths in force in a run of so many steps; None if only its hours are known."""
 
-    def of(asked: int | None, most: int, share: float) -> int:
-        if asked is not None:
-            return asked
+    def of(given: int | None, most: int, share: float) -> int:
+        if given is not None:
+            return given
         return most if total_steps is None else max(1, min(most, math.ceil(total_steps * share)))
 
     return Sizes(

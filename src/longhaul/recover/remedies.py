@@ -13,7 +13,7 @@ from longhaul.core.records import Finding
 from longhaul.logbook.changes import Change
 from longhaul.logbook.ledger import LedgerState
 from longhaul.recover import learning_rate
-from longhaul.recover.learning_rate import asked_value, rates
+from longhaul.recover.learning_rate import rates, requested_value
 from longhaul.recover.plan import Safe, Situation, Sizes, blocks_left
 
 _SAME_DATA_STEPS = 3
@@ -199,8 +199,8 @@ def _tighter_clip(situation: Situation, limits: RecoverSection) -> float | None:
     if now == 0:
         norm = situation.gradient_norm
         return _CLIP_WITHOUT_ONE * norm if norm else None
-    asked = float(asked_value(situation, CLIP, now))
+    requested = float(requested_value(situation, CLIP, now))
     # A run that was asked for no clip at all got its first one from its usual norm.
-    floor = _LEAST_CLIP_SHARE * (asked or now)
+    floor = _LEAST_CLIP_SHARE * (requested or now)
     new = max(now * limits.clip_factor, floor)
     return new if new < now else None
