@@ -111,7 +111,7 @@ class _Rerun:
             self._health_monitor.forget_pending()  # who was to act on it was gone
         if self._draft is not None and _is_past(record, self._draft):
             cause = record if isinstance(record, Event) and record.kind == EventKind.CAUSE else None
-            self.settle(cause and verdict_in(cause.data))
+            self.settle(verdict_in(cause.data) if cause else None)
         if isinstance(record, Finding):
             self.live.append(record)
         elif isinstance(record, Decision):
