@@ -55,11 +55,9 @@ class DataSection(Section):
     sources: tuple[SourceSection, ...] = fixed(min_length=1)
     """One or more sources, mixed by weight."""
     stages: tuple[MixtureStage, ...] = fixed(())
-    """Changes of the mixture. Each source goes on where the stage before left it: no block is
-    read twice before all of its source were read once."""
+    """Changes of the mixture. Each source goes on where the stage before left it."""
     drop_exact_duplicates: bool = fixed(True)
-    """Keep one of several documents with the same text. Tokens made elsewhere are kept as they
-    are."""
+    """Keep one of several documents with the same text; not among tokens made elsewhere."""
     max_broken_fraction: float = fixed(0.001, ge=0, le=1)
     """Share of lines or files that may be broken before preparation stops with exit 3."""
     held_out: HeldOutSection = Field(default_factory=HeldOutSection)
@@ -79,8 +77,7 @@ class TokenizerSection(Section):
     elsewhere whose tokenizer is not at hand: it knows `vocab_size` numbers and no text, and
     bits per byte are not given."""
     vocab_size: int | None = fixed(None, gt=1)
-    """Tokens of a `bpe` vocabulary, end-of-text included; 8,192 when absent. For `numbers`, how
-    many there are."""
+    """Tokens of a `bpe` vocabulary, end-of-text included (8,192 when absent), or of `numbers`."""
     path: str | None = fixed(None)
     """The tokenizer for kind `file`: a `tokenizer.json`, a SentencePiece `.model`, or GPT-2's
     `vocab.bpe` or `merges.txt` with `encoder.json` or `vocab.json` beside it. A path or an

@@ -64,11 +64,10 @@ class EvaluationSection(Section):
     interval_steps: int = live(250, ge=0)
     """Steps between evaluations; 0 evaluates only at the end."""
     tokens: int | None = live(None, gt=0)
-    """Most tokens per source for an evaluation on the way, spread evenly over the split; all
-    when absent. The last evaluation always reads the whole split."""
+    """Most tokens per source, spread evenly over the split; the last evaluation reads all of it."""
     sequences: int = live(32, gt=0)
-    """Most sequences computed at once. Fewer are where a micro-batch has fewer tokens, and half as
-    many from where memory runs out, so that no evaluation takes what training leaves."""
+    """Most sequences computed at once: fewer where a micro-batch has fewer tokens, and half as many
+    from where memory runs out."""
 
 
 class CheckpointSection(Section):
@@ -82,8 +81,7 @@ class CheckpointSection(Section):
     and Daly's formula, from what saves cost the training thread, what steps take, and how often
     attempts have failed; until a save has been timed it is 250."""
     keep_last: int = live(2, gt=0)
-    """Newest checkpoints to keep. The newest good one, and one that is as old as the snapshots in
-    memory, are kept besides."""
+    """Newest checkpoints to keep, besides the newest good one and one as old as the snapshots."""
     keep_every: int = live(0, ge=0)
     """Also keep checkpoints at multiples of this many steps; 0 keeps none."""
     retry_minutes: float = live(30.0, ge=0)
@@ -102,8 +100,7 @@ class CheckpointSection(Section):
     remote_mb_per_s: float | None = changed_at_start(None, gt=0)
     """Most megabytes a second to and from remote places. Transfers yield when they slow a step."""
     snapshot_interval_steps: int = live(25, ge=0)
-    """Steps between snapshots of the training state in the host's memory, to roll back to without
-    a disk; 0 takes none."""
+    """Steps between snapshots in the host's memory, to roll back to without a disk; 0: none."""
     snapshot_mb: float | None = changed_at_start(None, ge=0)
     """Most megabytes that snapshots may take; a tenth of the available memory when absent. If
     fewer than two fit, none is taken, and a rollback goes to a checkpoint."""
@@ -115,11 +112,10 @@ class MonitorSection(Section):
     gauge_interval_steps: int = live(25, ge=0)
     """Steps between gauge readings; 0 reads none."""
     hash_every: int = live(100, ge=0)
-    """Many processes: steps between two comparisons of the weights that several ranks hold alike,
-    by exact hashes; 0 compares none."""
+    """Steps between two comparisons, by exact hashes, of weights that ranks hold alike; 0: none."""
     witness_every: int = live(100, ge=0)
-    """Many processes: steps between two passes in which all data ranks compute the same micro-batch
-    and compare loss and gradients; costs one micro-batch without an update. 0 makes none."""
+    """Steps between two passes in which all data ranks compute the same micro-batch and compare
+    loss and gradients; costs one micro-batch without an update. 0 makes none."""
 
 
 class MachineSection(Section):
@@ -130,8 +126,8 @@ class MachineSection(Section):
     processes: int = changed_at_start(1, gt=0)
     """Worker processes on this machine: one for each GPU, as a rule."""
     threads: int | None = changed_at_start(None, gt=0, le=4096)
-    """CPU threads of torch; an equal share of the usable cores when absent, which a run then keeps
-    on machines of the same kind, as far as they have the cores. Other counts give other bits."""
+    """CPU threads of torch; an equal share of the usable cores when absent, which a run keeps on
+    machines of the same kind. Other counts give other bits."""
     compile: bool = changed_at_start(False)
     """Compile the model with torch.compile."""
     activation_checkpointing: Literal["none", "selective", "full"] = changed_at_start("none")
@@ -168,8 +164,7 @@ class ParallelSection(Section):
     """
 
     replicate: int | None = changed_at_start(None, gt=0)
-    """Ways in which weights are held whole side by side, or, with `shard`, copies of the shards
-    (hybrid sharding)."""
+    """Ways in which weights, or with `shard` their shards, are held side by side."""
     shard: int | None = changed_at_start(None, gt=0)
     """Ways in which weights, gradients and optimizer state are cut, gathered layer by layer where
     they are needed (FSDP, arXiv 2304.11277; ZeRO, arXiv 1910.02054)."""
@@ -186,11 +181,9 @@ class ParallelSection(Section):
     """Let go of a layer's gathered weights after its forward pass and gather them again for its
     backward pass (ZeRO-3): less memory, half as much again to send."""
     prefetch: int = changed_at_start(1, ge=0)
-    """Layers whose weights are gathered while the one before them computes; 0: each layer is
-    gathered when it is needed."""
+    """Layers whose weights are gathered while the one before computes; 0: when they are needed."""
     elastic: bool = changed_at_start(False)
-    """Each process, or each `shard` of them, is a whole replica that may die and come back while
-    the others train on (torchft; needs the extra `ft`). The batch is dealt out among those that
-    are there, so that it stays the same."""
+    """Each process, or each `shard` of them, is a replica that may die and come back while the
+    others train on (torchft; needs the extra `ft`), dealt the same batch among them."""
     reduce: Literal["float32", "weights"] = changed_at_start("float32")
     """Number format in which gradients are summed over ranks: float32, or that of the weights."""

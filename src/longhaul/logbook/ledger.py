@@ -50,8 +50,8 @@ class CheckpointHealth:
     manifest: str
     """Hash of its manifest; a checkpoint written again at the same step has another."""
     former: Mapping[str, Health] = field(default_factory=dict)
-    """Manifest hash → last health of the checkpoints that were saved before it at this step. A
-    slow tier may hold them still, so what was poisoned of them stays poisoned."""
+    """Manifest hash → last health of checkpoints saved before it at this step, which a slow tier
+    may hold still."""
 
     def of(self, manifest: str) -> Health:
         """Health of this step's checkpoint with this manifest's hash; empty if it cannot be read.
@@ -102,8 +102,7 @@ class Recovery:
     undo: tuple[Mapping[str, Any], ...] = ()
     """Changes that it undid (`Change.as_data`)."""
     failed: tuple[float, ...] = ()
-    """Learning rates that it left behind because the run could not bear them, as they were in
-    force at the first sign."""
+    """Learning rates, in force at the first sign, that the run could not bear."""
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,7 @@ class Request:
     reason: str
     time: Seconds
     attempt: int | None = None
-    """Newest attempt when it was asked; None if an older version wrote it. Wall time does not tell
-    which came first: somebody may set the clock."""
+    """Newest attempt at that time, as somebody may set the clock; None in older versions' files."""
 
 
 def new_request(

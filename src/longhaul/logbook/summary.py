@@ -142,8 +142,7 @@ def _sums(connection: duckdb.DuckDBPyConnection, key: str, rest: str) -> dict[st
 
 
 Outcome = Literal["running", "finished", "rolled back", "went on", "restarted", "stopped", "died"]
-"""went on: under other settings, nothing lost. restarted: its process ended and another attempt
-took over. stopped, died: nobody has taken over yet."""
+"""went on: under other settings. restarted: another attempt took over. stopped, died: none has."""
 
 
 @dataclass(frozen=True)

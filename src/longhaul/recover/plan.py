@@ -1,5 +1,5 @@
-"""The data types of a recovery: where a run stands, where it can go back to, what is
-to be done; how long the policy's lengths are in this run, and how much was spent on recoveries.
+"""Where a run stands, where it can go back to, what is to be done; how long the policy's lengths
+are in this run, and how much was spent on recoveries.
 """
 
 import math
