@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from longhaul.board.curves import masked_steps, means, settle, thinned, throughput, tokens_trained
+from longhaul.board.curves import means, settle, step_totals, thinned, throughput
 from longhaul.logbook.queries import connect
 from longhaul.logbook.summary import read_branches
 
@@ -47,7 +47,7 @@ def test_what_was_rolled_back_is_a_curve_of_its_own(spiky):
         curves = {(c.segment, c.kept): c for c in thinned(connection, "loss")}
         assert set(curves) == {("1.00", True), ("1.00", False), ("1.01", True)}
         assert max(curves["1.00", True].x) <= 9900 < min(curves["1.00", False].x)
-        kept, lost = tokens_trained(connection)
+        kept, lost, _ = step_totals(connection)
         assert (kept, lost) == (9950 * 64 * 1024, 100 * 64 * 1024)
 
 
@@ -61,7 +61,7 @@ def test_throughput_is_tokens_over_seconds(told):
     with settled(told) as connection:
         rates = [y for curve in throughput(connection) for y in curve.y]
         assert all(rate == pytest.approx(64 * 1024 / 1.4) for rate in rates)
-        assert masked_steps(connection) == 0
+        assert step_totals(connection)[2] == 0
 
 
 def test_a_mean_is_drawn_only_where_steps_cannot_all_be_seen(spiky, told):

@@ -13,7 +13,7 @@ from longhaul.logbook.folder import create_run
 from longhaul.logbook.journal import Journal
 from longhaul.logbook.lease import acquire
 from longhaul.logbook.ledger import Ledger, LedgerState
-from longhaul.logbook.run_spec import ask, write_run_spec
+from longhaul.logbook.run_spec import resolve_spec, write_run_spec
 from longhaul.logbook.segments import SegmentNumber, SegmentOpening, open_segment
 
 
@@ -42,7 +42,7 @@ def call(runs):
 def run(runs, tmp_path):
     """Two segments: a learning rate was lowered by hand at step 3, then everything died."""
     folder = create_run(runs / "alpha", FakeClock())
-    asked = ask("quickstart", (), None, tmp_path / "prepared")
+    asked = resolve_spec("quickstart", (), None, tmp_path / "prepared")
     write_run_spec(folder, asked)
     settings = asked.settings().model_dump(mode="json")
     lowered = {**settings, "optim": {**settings["optim"], "lr": 1e-3}}
@@ -118,7 +118,7 @@ def test_no_runs_says_how_to_start_one(call):
 
 def test_log_ends_with_the_last_record(call, run):
     lines = call("log", "alpha", "--last", "3").splitlines()
-    assert ["set optim.lr: 0.003 → 0.001 by anna: spikes" in line for line in lines] == [
+    assert ["anna set optim.lr 0.003 → 0.001: spikes" in line for line in lines] == [
         True, False, False,
     ]  # fmt: skip
     assert "loss 0.0000" in lines[-1]

@@ -11,7 +11,7 @@ from longhaul.cli.control import nodes
 from longhaul.core.clocks import FakeClock
 from longhaul.core.errors import UsageError
 from longhaul.logbook.folder import create_run
-from longhaul.logbook.run_spec import ask, write_run_spec
+from longhaul.logbook.run_spec import resolve_spec, write_run_spec
 from longhaul.supervise.nodes.ledger import NodeEvent, append, cordons, read
 
 APP = typer.Typer(rich_markup_mode=None)
@@ -64,7 +64,7 @@ def test_a_run_names_its_ledger_and_its_nodes(ledger: Path, tmp_path: Path) -> N
     table = "{name='a', identity=['board:A17']}, {name='new', identity=['board:N']}"
     options = (f"supervise.node=[{table}]", f"supervise.node_ledger='{ledger}'")
     folder = create_run(tmp_path / "runs" / "alpha", FakeClock())
-    write_run_spec(folder, ask("quickstart", options, None, tmp_path / "prepared"))
+    write_run_spec(folder, resolve_spec("quickstart", options, None, tmp_path / "prepared"))
     for name in ("alpha", folder.path):
         rows = call(name, "--runs-dir", tmp_path / "runs").splitlines()[1:]
         assert [row.split()[0] for row in rows] == ["a", "new"]

@@ -11,7 +11,7 @@ from longhaul.core.errors import RecipeError, UsageError
 from longhaul.core.records import Decision, Finding, StepRecord
 from longhaul.logbook.folder import create_run
 from longhaul.logbook.journal import Journal
-from longhaul.logbook.run_spec import ask, write_run_spec
+from longhaul.logbook.run_spec import resolve_spec, write_run_spec
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def call(run):
 def run(tmp_path):
     """A run that explodes from step 201 on and went back once, by hand of an older policy."""
     folder = create_run(tmp_path / "runs" / "alpha", FakeClock())
-    write_run_spec(folder, ask("quickstart", (), None, tmp_path / "prepared"))
+    write_run_spec(folder, resolve_spec("quickstart", (), None, tmp_path / "prepared"))
     with closing(Journal(folder, 1)) as journal:
         for step in range(1, 231):
             journal.append(

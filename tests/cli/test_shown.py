@@ -14,7 +14,7 @@ from longhaul.core.output import print_error, print_out
 from longhaul.core.records import Decision, Event, Finding, StepRecord
 from longhaul.logbook.folder import create_run
 from longhaul.logbook.journal import Journal
-from longhaul.logbook.run_spec import ask, write_run_spec
+from longhaul.logbook.run_spec import resolve_spec, write_run_spec
 from longhaul.logbook.segments import SegmentNumber, SegmentOpening, open_segment
 from longhaul.supervise.nodes.ledger import NodeEvent, append
 
@@ -28,7 +28,7 @@ def runs(tmp_path, monkeypatch):
     """A run in which everything that is text was written by somebody who means harm."""
     monkeypatch.chdir(tmp_path)
     folder = create_run(tmp_path / "runs" / "alpha", FakeClock())
-    asked = ask("drill", (), None, tmp_path / "prepared")
+    asked = resolve_spec("drill", (), None, tmp_path / "prepared")
     write_run_spec(folder, asked)
     opening = {"attempt": 1, "step": 0, "draw": 0, "settings": dict(asked.values), "opened": 1e9}
     difference = {WICKED: (WICKED, {WICKED: 1})}

@@ -76,7 +76,7 @@ def test_a_problem_names_file_and_line(tmp_path: Path) -> None:
         ("model=3", "model: 3 is not a table of settings"),
         ("batch.sequence_length=32", "batch.sequence_length: 32 does not fit model.context 16"),
         ("batch.micro_sequences=3", "batch.micro_sequences: 3 does not divide"),
-        ("batch.micro_sequences=0", "batch.micro_sequences: 0 is not > 0"),
+        ("batch.micro_sequences=0", "batch.micro_sequences: 0 is not ≥ 1"),
         (
             "batch.micro_sequences=aut",
             "batch.micro_sequences: 'aut' is not a whole number or 'auto'",

@@ -44,8 +44,8 @@ LOWERED = {"path": "optim.lr", "value": 1e-4}
             event("cause", cause="data", reason="elsewhere it is gone", replayed_steps=42),
             "- cause: data: elsewhere it is gone (replays of 42 steps)",
         ),
-        (event("note", text="lunch", who="anna"), "- note by anna: lunch"),
-        (event("warning", message="disk nearly full"), "- warning: disk nearly full"),
+        (event("note", text="lunch", who="anna"), "- Note by anna: lunch"),
+        (event("warning", message="disk nearly full"), "- Warning: disk nearly full"),
         (
             event("attempt-started", **STARTED, resumed_from=None),
             "- attempt 2 started from nothing (process 7 on n1)",
@@ -57,28 +57,28 @@ LOWERED = {"path": "optim.lr", "value": 1e-4}
         (event("save-started", request="x"), "- save-started"),
         (
             event("rolled-back", left=1210, to=1200, where="memory", took_s=2.0),
-            "- rolled-back: Back at step 1,200 from memory in 2.0 s",
+            "- Back at step 1,200 from memory in 2.0 s",
         ),
         (event("fetched-by-mail", stamps=2), "- fetched-by-mail stamps=2"),
-        (event("note", text="one\n  two", who="anna"), "- note by anna: one two"),
+        (event("note", text="one\n  two", who="anna"), "- Note by anna: one two"),
         (
             event("settings-differ", difference={"optim.lr": [1e-3, 1e-4]}),
             "- settings differ from the checkpoint's: optim.lr 0.001 → 0.0001",
         ),
         (
             decision("unset", **UNSET),
-            "* unset batch.micro_sequences, which was 4, by anna: spikes",
+            "* anna gave batch.micro_sequences, which was 4, its value of the recipe back: spikes",
         ),
         (
             decision("set", **LOWERED, old=1e-3),
-            "* set optim.lr: 0.001 → 0.0001 by anna: spikes",
+            "* anna set optim.lr 0.001 → 0.0001: spikes",
         ),
         (
             decision("set", from_step=1500, **LOWERED),
-            "* set optim.lr: 0.0001 from step 1,500 by anna: spikes",
+            "* anna set optim.lr to 0.0001 from step 1,500 on: spikes",
         ),
-        (decision("skip", begin=8, end=16), "* skip draws 8 to 16 by anna: spikes"),
-        (decision("stop"), "* stop by anna: spikes"),
+        (decision("skip", begin=8, end=16), "* anna skipped blocks 8 to 16 of the data: spikes"),
+        (decision("stop"), "* anna asked it to stop: spikes"),
     ],
 )
 def test_a_record_is_one_line_a_person_can_read(record, text):

@@ -100,7 +100,7 @@ def test_a_full_disk_keeps_no_heartbeat_and_no_release_from_being_seen(folder, c
         raise OSError(errno.ENOSPC, "No space left on device")
 
     own = acquire(folder, clock)
-    monkeypatch.setattr(holder, "write_json", full)
+    monkeypatch.setattr(holder, "write_bytes", full)
     clock.advance(100.125)
     own.heartbeat()
     assert newest_holder(folder).heartbeat == clock.wall()

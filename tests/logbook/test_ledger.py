@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from longhaul.config.load import with_values
 from longhaul.core.records import Decision
 from longhaul.logbook import journal as journal_module
 from longhaul.logbook.journal import Journal
@@ -14,7 +15,6 @@ from longhaul.logbook.ledger import (
     Ledger,
     LedgerError,
     LedgerState,
-    effective_settings,
     fold,
     fold_all,
     load_ledger,
@@ -220,6 +220,6 @@ def test_what_cannot_be_written_is_not_applied(folder, monkeypatch):
 
 def test_effective_settings_leave_the_recipe_alone():
     recipe = {"optim": {"lr": 1, "schedule": {"shape": "cosine"}}}
-    now = effective_settings(recipe, {"optim.schedule.shape": "wsd", "train.steps": 5})
+    now = with_values(recipe, {"optim.schedule.shape": "wsd", "train.steps": 5})
     assert now == {"optim": {"lr": 1, "schedule": {"shape": "wsd"}}, "train": {"steps": 5}}
     assert recipe["optim"]["schedule"]["shape"] == "cosine"

@@ -8,17 +8,17 @@ from longhaul.core.errors import RecipeError, UsageError
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.run_spec import (
     RunSpec,
-    ask,
-    ask_more,
     changed_settings,
     read_run_spec,
+    resolve_spec,
     spec_of_restart,
+    spec_with_more,
     write_run_spec,
 )
 
 
 def asked(*options: str, data: str | None = None) -> RunSpec:
-    return ask("drill", options, data, Path("prepared"))
+    return resolve_spec("drill", options, data, Path("prepared"))
 
 
 @pytest.fixture
@@ -66,14 +66,16 @@ def test_a_second_start_from_another_folder_finds_the_same_files(
     recipe.write_text('extends = "drill"\n[supervise]\nnode_ledger = "nodes"\n')
     monkeypatch.chdir(first)
     remote = "checkpoint.remote=['store', 's3://bucket/runs']"
-    write_run_spec(folder, ask("mine.toml", (remote,), None, Path("prepared")))
+    write_run_spec(folder, resolve_spec("mine.toml", (remote,), None, Path("prepared")))
     monkeypatch.chdir(later)
-    same = spec_of_restart(read_run_spec(folder), ask(str(recipe), (), None, Path("prepared")))
-    for known in (read_run_spec(folder), same, ask_more(same, ("train.steps=90",), None)):
+    same = spec_of_restart(
+        read_run_spec(folder), resolve_spec(str(recipe), (), None, Path("prepared"))
+    )
+    for known in (read_run_spec(folder), same, spec_with_more(same, ("train.steps=90",), None)):
         settings = known.settings()
         assert settings.checkpoint.remote == (str(first / "store"), "s3://bucket/runs")
         assert settings.supervise.node_ledger == str(first / "nodes")
-    moved = ask_more(same, ("supervise.node_ledger=nodes",), None)
+    moved = spec_with_more(same, ("supervise.node_ledger=nodes",), None)
     assert moved.settings().supervise.node_ledger == str(later / "nodes")
     assert moved.settings().checkpoint.remote == settings.checkpoint.remote
 
@@ -97,7 +99,7 @@ def test_a_folder_from_elsewhere_has_no_file_of_ours_copied_into_it(
     ours.write_text(content)
     body = json.loads((folder.path / "asked.json").read_text())
     (folder.path / "asked.json").write_text(json.dumps(body | {"recipe": str(ours)}))
-    write_run_spec(folder, ask_more(read_run_spec(folder), (), None))
+    write_run_spec(folder, spec_with_more(read_run_spec(folder), (), None))
     assert "for `longhaul drill`" in folder.recipe.read_text()
 
 

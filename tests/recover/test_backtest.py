@@ -199,6 +199,6 @@ def test_a_verdict_that_the_run_came_to_shapes_the_plan_again(live, lag):
 
 
 def test_a_journal_that_does_not_tell_its_states_says_so(live, make):
-    assert judged(live).tells_states
+    assert judged(live).has_states
     older = replay([replace(make.step(step), states=None) for step in range(1, 9)], make.recipe())
-    assert not older.tells_states
+    assert not older.has_states

@@ -11,6 +11,7 @@ from longhaul.logbook.ledger import LedgerState
 from longhaul.recover.draft import asks_for_cause, shaped, verdict_in
 from longhaul.recover.learning_rate import in_force
 from longhaul.recover.policy import Policy
+from longhaul.recover.remedies import Remedy
 
 LIMITS = RecoverSection()
 DATA = Verdict("data", "data", "on other batches it is gone")
@@ -164,3 +165,9 @@ def test_a_verdict_comes_back_from_the_journal() -> None:
     read = verdict_in(from_line(to_line(event)).data)
     assert read == Verdict(RATE.cause, RATE.rung, RATE.sentence, evidence)
     assert verdict_in({"cause": "the moon"}) is None
+
+
+@pytest.mark.parametrize("path", ["model.width", "checkpoint.remote", "optim.speed"])
+def test_a_remedy_that_no_live_run_could_carry_out_is_not_built(path):
+    with pytest.raises(ValueError, match=f"{path}: no remedy can change it in a live run"):
+        Remedy(("lower-lr",), settings={"optim.lr": 1e-4, path: 2})

@@ -1,7 +1,7 @@
-"""The story of a run in sentences, for somebody who was asleep."""
+"""The course of a run in sentences, for somebody who was asleep."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from longhaul.core.units import (
     sentence,
     short_seconds,
 )
-from longhaul.logbook.description import Tone, arrow, decision_in_words, event_in_words
+from longhaul.logbook.description import Tone, changes_in_words, decision_in_words, event_in_words
 from longhaul.logbook.segments import SegmentOpening
 
 MOST_ENTRIES = 300
@@ -68,7 +68,9 @@ def in_short(facts: RunFacts) -> str:
         ]
         first, *others = [words for words in met if words]
         trouble = f"{', '.join([first, *others[:-1]])} and {others[-1]}" if others else first
-        said.append(f"It {trouble}{_by_itself(facts.incidents)}.")
+        decided = [i.decision.who for i in facts.incidents if i.decision is not None]
+        alone = ", without a person" if decided and set(decided) <= set(AUTOMATIC) else ""
+        said.append(f"It {trouble}{alone}.")
     lost = sum(branch.steps_lost for branch in facts.branches)
     if not math.isnan(facts.goodput):
         price = f"; {count(lost, 'step')} had to be made again" if lost else ""
@@ -109,18 +111,16 @@ def _openings(facts: RunFacts) -> Iterator[Entry]:
             where = f"step {opening.step:,}" if opening.step else "the beginning"
             text = f"Attempt {opening.attempt} went on from {where} as segment {opening.number}."
             yield Entry(opening.opened, opening.step, "plain", text)
-        if parent is not None and opening.attempt != parent.attempt:
-            yield from _what_differs(parent, opening)
+            software = differences(parent.fingerprint, opening.fingerprint)
+            differ: tuple[tuple[Tone, str, Mapping[str, Any]], ...] = (
+                ("warning", "Machine or software", software),
+                ("notice", "Settings", opening.difference),
+            )
+            for tone, what, changed in differ:
+                if changed:
+                    text = f"{what} had changed: {changes_in_words(changed, _MOST_DIFFERENCES)}."
+                    yield Entry(opening.opened, opening.step, tone, text)
         previous = opening
-
-
-def _what_differs(old: SegmentOpening, new: SegmentOpening) -> Iterator[Entry]:
-    if changed := differences(old.fingerprint, new.fingerprint):
-        text = f"Machine or software had changed: {_said(changed)}."
-        yield Entry(new.opened, new.step, "warning", text)
-    if new.difference:
-        text = f"Settings had changed: {_said(new.difference)}."
-        yield Entry(new.opened, new.step, "notice", text)
 
 
 def _incidents(found: Sequence[Incident]) -> Iterator[Entry]:
@@ -146,8 +146,8 @@ def _records(records: Sequence[Record]) -> Iterator[Entry]:
         text = ""
         if isinstance(record, Decision):
             text = decision_in_words(record)
-        elif isinstance(record, Event) and (telling := event_in_words(record)) is not None:
-            tone, text = telling
+        elif isinstance(record, Event) and (toned := event_in_words(record)) is not None:
+            tone, text = toned
         if text:
             yield Entry(record.time, record.step, tone, sentence(text))
 
@@ -181,13 +181,6 @@ def _loss_sentence(facts: RunFacts) -> str:
     return f"Validation loss {way} from {figure(first)} to {now}."
 
 
-def _by_itself(found: Sequence[Incident]) -> str:
-    acted = [incident for incident in found if incident.decision is not None]
-    if acted and all(i.decision.who in AUTOMATIC for i in acted if i.decision):
-        return ", without a person"
-    return ""
-
-
 def _model(settings: Any) -> str:
     model = settings.get("model", {})
     if "layers" not in model or "width" not in model:
@@ -197,9 +190,3 @@ def _model(settings: Any) -> str:
 
 def _times(number: int) -> str:
     return {1: "once", 2: "twice"}.get(number, f"{number:,} times")
-
-
-def _said(changed: Any) -> str:
-    items = [f"{path} {arrow(old, new)}" for path, (old, new) in changed.items()]
-    more = len(items) - _MOST_DIFFERENCES
-    return ", ".join(items[:_MOST_DIFFERENCES]) + (f" and {more} more" if more > 0 else "")

@@ -6,6 +6,7 @@ rollback stands before the repair; each tells whether it was kept.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import duckdb
 
@@ -34,10 +35,7 @@ class Curve:
 
 
 def settle(connection: duckdb.DuckDBPyConnection, grown: Sequence[Branch]) -> None:
-    """Read the journal's steps once, and note which of them were kept.
-
-    The view `steps` becomes a table, so that the page's dozen questions parse no JSON again.
-    """
+    """Make the view `steps` a table, so that JSON is parsed once, and note which were kept."""
     connection.execute("CREATE TABLE settled AS SELECT * FROM steps")
     connection.execute("DROP VIEW steps")
     connection.execute("ALTER TABLE settled RENAME TO steps")
@@ -52,12 +50,8 @@ def settle(connection: duckdb.DuckDBPyConnection, grown: Sequence[Branch]) -> No
 def thinned(
     connection: duckdb.DuckDBPyConnection, expression: str, most_points: int = MOST_POINTS
 ) -> list[Curve]:
-    """Step → a figure of each step, by smallest and largest value of every bucket of steps.
-
-    Args:
-        connection: settled (`settle`).
-        expression: SQL over the fields of `StepRecord`.
-        most_points: of all curves together where segments do not overlap.
+    """Step → a figure (SQL over the fields of `StepRecord`) of each step, by smallest and largest
+    value of every bucket; at most so many points where segments do not overlap.
     """
     width = _bucket_width(connection, most_points // 2)
     rows = connection.execute(
@@ -85,9 +79,8 @@ def means(connection: duckdb.DuckDBPyConnection, expression: str) -> list[Curve]
 
 
 def throughput(connection: duckdb.DuckDBPyConnection) -> list[Curve]:
-    """Step → target tokens a second: all tokens of a bucket over all its seconds.
-
-    A single step's rate would mislead where several were seen complete at once.
+    """Step → target tokens a second: all tokens of a bucket over all its seconds, as several steps
+    may be seen complete at once.
     """
     width = _bucket_width(connection, _MOST_RATES)
     return _bucketed(
@@ -101,19 +94,16 @@ def progress(connection: duckdb.DuckDBPyConnection) -> list[Curve]:
     return _bucketed(connection, "max(time)", "max(step)", f"step // {width}")
 
 
-def masked_steps(connection: duckdb.DuckDBPyConnection) -> int:
-    """Updates that the gate held back, in all attempts."""
-    row = connection.execute("SELECT count(*) FROM steps WHERE masked").fetchone()
-    return int(row[0]) if row else 0
-
-
-def tokens_trained(connection: duckdb.DuckDBPyConnection) -> tuple[int, int]:
-    """Target tokens that the present weights were trained on, and those of lost steps."""
+def step_totals(connection: duckdb.DuckDBPyConnection) -> tuple[int, int, int]:
+    """Target tokens that the present weights were trained on, those of lost steps, and updates that
+    the gate held back in all attempts.
+    """
     row = connection.execute(
         "SELECT coalesce(sum(tokens) FILTER (step <= kept), 0), "
-        "coalesce(sum(tokens) FILTER (step > kept), 0) FROM steps JOIN kept USING (segment)"
+        "coalesce(sum(tokens) FILTER (step > kept), 0), count(*) FILTER (masked) "
+        "FROM steps LEFT JOIN kept USING (segment)"
     ).fetchone()
-    return (int(row[0]), int(row[1])) if row else (0, 0)
+    return (int(row[0]), int(row[1]), int(row[2])) if row else (0, 0, 0)
 
 
 def _bucketed(connection: duckdb.DuckDBPyConnection, x: str, y: str, bucket: str) -> list[Curve]:
@@ -148,6 +138,17 @@ _KEPT_OF = (
     "WHEN regexp_matches(key, '(^|_)max($|_|\\.)') THEN max(value) ELSE avg(value) END"
 )
 
+_LAYERS = (
+    "SELECT col, e.key AS key, unnest(e.value) AS value, "
+    "generate_subscripts(e.value, 1) AS layer "
+    "FROM (SELECT col, unnest(map_entries(gauges)) AS e FROM columned)"
+)
+_TOTALS = (
+    "SELECT source, col, e.key AS key, e.value AS value "
+    "FROM (SELECT false AS source, col, unnest(map_entries(totals)) AS e FROM columned UNION ALL "
+    "SELECT true, col, unnest(map_entries(source_losses)) FROM columned)"
+)
+
 Row = tuple[float | None, ...]
 """One value a column; None where nothing finite was measured."""
 
@@ -172,10 +173,10 @@ def read_model_gauges(connection: duckdb.DuckDBPyConnection) -> ModelGauges:
     if not columns:
         return ModelGauges()
     layers: dict[str, dict[int, dict[int, float]]] = {}
-    for gauge, layer, column, value in _layer_values(connection):
+    for gauge, layer, column, value in _values(connection, "key, layer", _LAYERS):
         layers.setdefault(gauge, {}).setdefault(layer - 1, {})[column] = value
     totals: dict[str, dict[str, dict[int, float]]] = {}
-    for source, key, column, value in _total_values(connection):
+    for source, key, column, value in _values(connection, "source, key", _TOTALS):
         gauge, _, role = ("source_losses", "", key) if source else key.partition(".")
         totals.setdefault(gauge, {}).setdefault(role, {})[column] = value
     count = len(columns)
@@ -211,31 +212,10 @@ def _columns(connection: duckdb.DuckDBPyConnection) -> list[tuple[int, str, bool
     ).fetchall()
 
 
-def _layer_values(
-    connection: duckdb.DuckDBPyConnection,
-) -> list[tuple[str, int, int, float]]:
-    entries = "SELECT col, unnest(map_entries(gauges)) AS e FROM columned"
-    values = (
-        f"SELECT col, e.key AS key, unnest(e.value) AS value, "
-        f"generate_subscripts(e.value, 1) AS layer FROM ({entries})"
-    )
+def _values(connection: duckdb.DuckDBPyConnection, what: str, rows: str) -> list[Any]:
+    """`what` names a row, its column, and the value kept there, of rows with col, key and value."""
     return connection.execute(
-        f"SELECT key, layer, col, {_KEPT_OF} FROM ({values}) WHERE isfinite(value) "
-        f"GROUP BY key, layer, col"
-    ).fetchall()
-
-
-def _total_values(
-    connection: duckdb.DuckDBPyConnection,
-) -> list[tuple[bool, str, int, float]]:
-    entries = (
-        "SELECT false AS source, col, unnest(map_entries(totals)) AS e FROM columned UNION ALL "
-        "SELECT true, col, unnest(map_entries(source_losses)) FROM columned"
-    )
-    values = f"SELECT source, col, e.key AS key, e.value AS value FROM ({entries})"
-    return connection.execute(
-        f"SELECT source, key, col, {_KEPT_OF} FROM ({values}) WHERE isfinite(value) "
-        f"GROUP BY source, key, col"
+        f"SELECT {what}, col, {_KEPT_OF} FROM ({rows}) WHERE isfinite(value) GROUP BY {what}, col"
     ).fetchall()
 
 

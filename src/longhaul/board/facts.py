@@ -7,35 +7,25 @@ from typing import Any
 from longhaul.board.curves import (
     Curve,
     ModelGauges,
-    masked_steps,
     means,
     progress,
     read_model_gauges,
     settle,
+    step_totals,
     thinned,
     throughput,
-    tokens_trained,
 )
 from longhaul.board.incidents import Incident, incidents
-from longhaul.core.clocks import Clock, goodput
-from longhaul.core.events import EventKind
-from longhaul.core.records import Event, Record, StepRecord
-from longhaul.core.strict import read_object
+from longhaul.config.load import with_values
+from longhaul.core.clocks import Clock
+from longhaul.core.records import Decision, Event, Record
 from longhaul.core.units import Nats, Seconds
-from longhaul.logbook.folder import RunFolder
-from longhaul.logbook.lease import live_holder
-from longhaul.logbook.ledger import effective_settings, fold_all
+from longhaul.logbook.folder import RunFolder, created_of
+from longhaul.logbook.ledger import fold_all
 from longhaul.logbook.queries import connect
-from longhaul.logbook.reading import read_decisions, read_journal, read_last
+from longhaul.logbook.reading import read_journal
 from longhaul.logbook.segments import by_opening
-from longhaul.logbook.summary import (
-    Branch,
-    State,
-    last_validation_loss,
-    read_branches,
-    run_state,
-    time_by_bucket,
-)
+from longhaul.logbook.summary import Branch, RunSummary, evaluations, read_branches, summary_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,29 +39,16 @@ class Validation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunFacts:
+class RunFacts(RunSummary):
     """A run as its logbook tells it."""
 
-    name: str
-    state: State
     began: Seconds | None
     """Unix time at which its first process started; None before any record."""
-    seen: Seconds | None
-    """Unix time of the last record."""
     written: Seconds
     """Unix time of reading."""
-    step: int
-    """Updates that its present weights hold."""
-    total_steps: int | None
-    loss: Nats | None
-    validation_loss: Nats | None
-    bits_per_byte: float | None
     tokens: int
     tokens_lost: int
     masked: int
-    spent: Mapping[str, Seconds]
-    """Bucket → seconds."""
-    goodput: float
     settings: Mapping[str, Any]
     """In force now; empty before the first segment."""
     fingerprint: Mapping[str, Any]
@@ -93,48 +70,31 @@ def read_facts(folder: RunFolder, clock: Clock) -> RunFacts:
     """Read a run; live, dead and empty ones alike."""
     reading = read_journal(folder, steps=False)
     records = tuple(reading)
-    damaged = reading.damaged
-    live = live_holder(folder, clock) is not None
-    last = read_last(folder, 1, events=False)
-    step = last[0] if last and isinstance(last[0], StepRecord) else None
     with connect(folder) as connection:
-        grown = read_branches(folder, connection, records, live=live)
+        summary = summary_of(folder, clock, records, connection)
+        grown = read_branches(folder, connection, records, live=summary.state == "live")
         settle(connection, grown)
-        spent = time_by_bucket(connection)
         curves = {
             name: thinned(connection, name)
             for name in ("loss", "gradient_norm", "learning_rate", "loss_scale")
         }
         curves |= {f"mean {name}": means(connection, name) for name in ("loss", "gradient_norm")}
         curves |= {"throughput": throughput(connection), "progress": progress(connection)}
-        tokens, tokens_lost = tokens_trained(connection)
-        masked = masked_steps(connection)
+        tokens, tokens_lost, masked = step_totals(connection)
         model_gauges = read_model_gauges(connection)
     order = [str(opening.number) for opening in by_opening([b.opening for b in grown])]
     ordered = tuple(sorted(grown, key=lambda branch: order.index(branch.number)))
     newest = ordered[-1].opening if ordered else None
-    starts = [e for e in records if isinstance(e, Event) and e.kind == EventKind.ATTEMPT_STARTED]
-    reached = step.step if step else 0
-    decisions, _ = read_decisions(folder)
-    overrides = fold_all(decisions).overrides_at(reached)
-    times = [record.time for record in [*records[-1:], *last]]
+    decisions = [record for record in records if isinstance(record, Decision)]
+    overrides = fold_all(decisions).overrides_at(summary.step)
     return RunFacts(
-        name=folder.name,
-        state=run_state(records, live=live),
-        began=_began(folder, records, step),
-        seen=max(times, default=None),
+        **vars(summary),
+        began=_began(folder, records, summary.seen),
         written=clock.wall(),
-        step=reached,
-        total_steps=starts[-1].data.get("total_steps") if starts else None,
-        loss=step.loss if step else None,
-        validation_loss=last_validation_loss(records),
-        bits_per_byte=_last_bits(records),
         tokens=tokens,
         tokens_lost=tokens_lost,
         masked=masked,
-        spent=spent,
-        goodput=goodput(spent),
-        settings=effective_settings(newest.settings, overrides) if newest else {},
+        settings=with_values(newest.settings, overrides) if newest else {},
         fingerprint=newest.fingerprint if newest else {},
         branches=ordered,
         records=records,
@@ -142,46 +102,26 @@ def read_facts(folder: RunFolder, clock: Clock) -> RunFacts:
         validations=_validations(records, {b.number: b.kept_until for b in grown}),
         curves=curves,
         model_gauges=model_gauges,
-        damaged=damaged,
+        damaged=reading.damaged,
     )
 
 
-def _began(folder: RunFolder, records: Sequence[Record], step: StepRecord | None) -> Seconds | None:
+def _began(folder: RunFolder, records: Sequence[Record], seen: Seconds | None) -> Seconds | None:
     """A record's seconds end at its time; the first record carries the start of the process."""
-    first = next((e for e in records if isinstance(e, Event)), None)
+    first = next((record for record in records if isinstance(record, Event)), None)
     if first is not None:
         return first.time - sum(first.seconds.values())
-    if step is None:
-        return None
-    try:
-        return float(read_object(folder.identity)["created"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return step.time
+    created = created_of(folder)
+    return seen if seen is None or created is None else created
 
 
 def _validations(records: Sequence[Record], kept: Mapping[str, int]) -> tuple[Validation, ...]:
-    found = []
-    for event in records:
-        if not isinstance(event, Event) or event.kind not in (
-            EventKind.EVALUATION,
-            EventKind.FINISHED,
-        ):
-            continue
-        if event.data.get("loss") is not None:
-            in_line = event.step <= kept.get(event.segment, event.step)
-            found.append(
-                Validation(
-                    step=event.step, segment=event.segment,
-                    loss=float(event.data["loss"]), kept=in_line,
-                )
-            )  # fmt: skip
-    return tuple(found)
-
-
-def _last_bits(records: Sequence[Record]) -> float | None:
-    for event in reversed(records):
-        if isinstance(event, Event) and event.kind in (EventKind.EVALUATION, EventKind.FINISHED):
-            bits = event.data.get("bits_per_byte")
-            if event.data.get("loss") is not None:
-                return None if bits is None else float(bits)
-    return None
+    return tuple(
+        Validation(
+            step=event.step,
+            segment=event.segment,
+            loss=float(event.data["loss"]),
+            kept=event.step <= kept.get(event.segment, event.step),
+        )
+        for event in evaluations(records)
+    )

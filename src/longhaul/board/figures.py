@@ -211,11 +211,11 @@ def _incident_marks(found: Sequence[Incident], last_step: int) -> list[Json]:
     return traces
 
 
-def _heights(steps: Sequence[int], room: float) -> list[float]:
+def _heights(steps: Sequence[int], width: float) -> list[float]:
     """Marks that would cover each other are hung one below the other, five deep."""
     heights: list[float] = []
     for number, step in enumerate(steps):
-        taken = {heights[k] for k in range(number) if abs(steps[k] - step) < room}
+        taken = {heights[k] for k in range(number) if abs(steps[k] - step) < width}
         free = (round(0.965 - 0.075 * depth, 3) for depth in range(5))
         heights.append(next((height for height in free if height not in taken), 0.665))
     return heights
@@ -232,22 +232,22 @@ def _hover(number: int, incident: Incident) -> str:
 
 
 def _loss_limits(curves: Iterable[Curve]) -> list[float] | None:
-    """Room for everything that was kept; a spike that was rolled back may leave the picture."""
+    """Space for everything that was kept; a spike that was rolled back may leave the picture."""
     kept = sorted(y for curve in curves if curve.kept for y in curve.y)
     if not kept:
         return None
     first = next(curve.y[0] for curve in curves if curve.kept)
     high = max(first, kept[min(len(kept) - 1, int(0.995 * len(kept)))])
-    room = 0.06 * max(high - kept[0], 1e-3)
-    return [kept[0] - room, high + 2.5 * room]
+    space = 0.06 * max(high - kept[0], 1e-3)
+    return [kept[0] - space, high + 2.5 * space]
+
+
+_WARN_FIRST = ("attention_logit_max", "residual_max", "residual_max_abs")
 
 
 def _by_interest(item: tuple[str, Any]) -> tuple[int, str]:
-    """Those that warn first come first."""
-    for place, name in enumerate(("attention_logit_max", "residual_max", "residual_max_abs")):
-        if item[0] == name:
-            return place, item[0]
-    return 9, item[0]
+    gauge = item[0]
+    return _WARN_FIRST.index(gauge) if gauge in _WARN_FIRST else len(_WARN_FIRST), gauge
 
 
 def _shortened(row: Iterable[float | None]) -> list[float | None]:

@@ -2,16 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, get_args
 
 from longhaul.core.events import EventKind
-from longhaul.core.records import Decision, Event, Finding, Record
+from longhaul.core.records import Decision, Event, Finding, Record, Severity
 from longhaul.core.units import Seconds
+from longhaul.logbook.description import recovery_in_words, resumed_in_words
 
 AUTOMATIC = ("policy", "pilot")
 """Who decides without a person."""
-
-Tone = Literal["notice", "warning", "alarm"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +20,7 @@ class Incident:
     kind: str
     """That of a finding, or `process died`, `checkpoint failed`."""
     subject: str = ""
-    tone: Tone
+    tone: Severity
     time: Seconds
     segment: str
     step: int
@@ -64,7 +63,13 @@ def incidents(records: Sequence[Record]) -> tuple[Incident, ...]:
             if record.kind == EventKind.CAUSE:
                 looked = record
             elif record.kind == EventKind.CHECKPOINT_FAILED:
-                found.append(_of_checkpoint(record))
+                why = str(record.data.get("message") or "A checkpoint could not be written.")
+                found.append(
+                    Incident(
+                        kind="checkpoint failed", tone="warning", time=record.time, sentence=why,
+                        segment=record.segment, step=record.step, first_step=record.step,
+                    )
+                )  # fmt: skip
             elif record.kind == EventKind.ATTEMPT_STARTED and (
                 lost := _of_death(records[:number], record)
             ):
@@ -83,6 +88,9 @@ def _of_recovery(
     acted_on = [f for f in waiting if f in own or f.severity != "notice"] if own else []
     rest = [f for f in waiting if f not in acted_on]
     first = own[0] if own else None
+    # The policy acts on health too, and people as they like.
+    by_a_person = decision.who not in AUTOMATIC
+    asked = f"{decision.who} asked for it: " * by_a_person + decision.reason
     incident = Incident(
         kind="asked by" if cause == "asked" else cause or "rollback",
         subject=subject,
@@ -92,44 +100,16 @@ def _of_recovery(
         step=first.step if first else decision.step,
         first_step=min((f.first_step for f in own), default=decision.step),
         times=max(len(own), 1),
-        sentence=first.sentence if first else _own_words(decision),
+        sentence=first.sentence if first else asked,
         evidence=first.evidence if first else {},
         also=tuple(sorted({f.kind for f in acted_on} - {cause})),
-        actions=action_words(data),
+        actions=recovery_in_words(data),
         cause=f"{verdict['cause']}: {verdict['sentence']}" if verdict else "",
         rungs=_numbers(looked.data.get("rungs", {})) if verdict and looked else {},
         decision=decision,
         price=_numbers(data.get("price", {})),
     )
     return [*_reported(rest), incident]
-
-
-def _own_words(decision: Decision) -> str:
-    """Why, where no finding says it: the policy acts on health too, and people as they like."""
-    if decision.who in AUTOMATIC:
-        return decision.reason
-    return f"{decision.who} asked for it: {decision.reason}"
-
-
-def action_words(data: Mapping[str, Any]) -> tuple[str, ...]:
-    """What a decision `recover` does, one phrase an action."""
-    words = []
-    if rollback := data.get("rollback"):
-        words.append(f"rolled back from step {rollback['from']:,} to {rollback['to']:,}")
-    if skip := data.get("skip"):
-        words.append(f"skipped blocks {skip['begin']:,} to {skip['end']:,} of the data")
-    old = data.get("old", {})
-    for path, value in data.get("set", {}).items():
-        words.append(f"{path} {_shown(old.get(path))} → {_shown(value)}")
-    if reset := data.get("reset"):
-        steps = int(data.get("rewarm_steps", 0) or 0)
-        warm = f", fresh warm-up over {steps:,} steps" if steps else ""
-        words.append(f"reset {' and '.join(reset)}{warm}")
-    if data.get("fallback"):
-        words.append(f"plan B “{data['fallback']}”")
-    if poison := data.get("poison"):
-        words.append(f"{len(poison)} checkpoint{'s' * (len(poison) != 1)} marked poisoned")
-    return tuple(words) or tuple(map(str, data.get("actions", ())))
 
 
 def _reported(findings: Sequence[Finding]) -> list[Incident]:
@@ -156,10 +136,8 @@ def _of_death(before: Sequence[Record], started: Event) -> Incident | None:
     ):
         return None
     reached = int(started.data.get("steps_made", 0))
-    resumed = started.data.get("resumed_from")
-    of = "a snapshot of step" if started.data.get("resumed_in") == "memory" else "checkpoint"
-    from_where = f"{of} {resumed:,}" if isinstance(resumed, int) else "the beginning"
-    lost = max(reached - int(resumed or 0), 0)
+    lost = max(reached - int(started.data.get("resumed_from") or 0), 0)
+    resumed = resumed_in_words(started.data)
     since = [e for e in before if isinstance(e, Event) and e.attempt == started.attempt]
     # The first record of an attempt books the time since the last one of the attempt before.
     begin = (since or [started])[0]
@@ -168,25 +146,13 @@ def _of_death(before: Sequence[Record], started: Event) -> Incident | None:
         kind="process died", tone="alarm", segment=last[-1].segment,
         time=begin.time - sum(begin.seconds.values()), step=reached, first_step=reached,
         sentence=f"Attempt {starts[-1].attempt} ended at step {reached:,} without a word.",
-        actions=(f"restarted from {from_where} as attempt {started.attempt}",),
+        actions=(f"restarted from {resumed} as attempt {started.attempt}",),
         price={"steps_lost": float(lost)} | ({"idle_seconds": idle} if idle else {}),
     )  # fmt: skip
 
 
-def _of_checkpoint(event: Event) -> Incident:
-    return Incident(
-        kind="checkpoint failed", tone="warning", time=event.time, segment=event.segment,
-        step=event.step, first_step=event.step,
-        sentence=str(event.data.get("message") or "A checkpoint could not be written."),
-    )  # fmt: skip
-
-
-_TONES: tuple[Tone, ...] = ("notice", "warning", "alarm")
+_TONES: tuple[Severity, ...] = get_args(Severity)
 
 
 def _numbers(price: Mapping[str, Any]) -> dict[str, float]:
     return {key: float(value) for key, value in price.items() if isinstance(value, int | float)}
-
-
-def _shown(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -48,7 +48,8 @@ def render(facts: RunFacts, plotly_script: str) -> str:
         "figures": [as_json(figure) for figure in drawn],
         "gauges": gauge_data(facts),
     }
-    name = escape(facts.name)
+    name, lines = escape(facts.name), facts.damaged
+    damaged = f" {lines:,} lines of its journal could not be read." if lines else ""
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -79,7 +80,7 @@ def render(facts: RunFacts, plotly_script: str) -> str:
 {_section("background", "Settings, software, machine", background(facts))}
 </main>
 <footer>Written {moment(facts.written)} UTC by longhaul {escape(longhaul.__version__)}.
-Times are UTC.{_damaged(facts.damaged)}</footer>
+Times are UTC.{damaged}</footer>
 <noscript><p class="empty">The charts need JavaScript; the words above do not.</p></noscript>
 <script type="application/json" id="data">{_embedded(data)}</script>
 <script>{plotly_script}</script>
@@ -103,12 +104,15 @@ def _figure_section(figure: Figure) -> str:
             f'<p class="controls"><label><input type="checkbox" data-log="{figure.name}"> '
             "logarithmic</label></p>"
         )
-    return _section(
-        figure.name,
-        figure.title,
-        f'<p class="note">{escape(figure.note)}</p>{controls}'
-        f'<div class="chart" id="chart-{figure.name}" style="height:{figure.height}px" '
-        f'role="img" aria-label="{escape(figure.title)}"></div>',
+    note = f'<p class="note">{escape(figure.note)}</p>{controls}'
+    chart = _chart(figure.name, figure.height, figure.title)
+    return _section(figure.name, figure.title, note + chart)
+
+
+def _chart(name: str, height: int, label: str) -> str:
+    return (
+        f'<div class="chart" id="chart-{name}" style="height:{height}px" '
+        f'role="img" aria-label="{escape(label)}"></div>'
     )
 
 
@@ -121,15 +125,13 @@ def _gauge_section(data: Mapping[str, Any]) -> str:
             f'<p class="controls"><label>gauge {_menu("gauge", data["layers"])}</label> '
             '<label class="only-lost"><input type="checkbox" id="as-happened" checked> '
             "in order of time, with what was rolled back (bars on top)</label></p>"
-            '<div class="chart" id="chart-heat" style="height:360px" role="img" '
-            'aria-label="gauge by layer and step"></div>'
+            + _chart("heat", 360, "gauge by layer and step")
         )
     if data["totals"]:
         parts.append(
             '<p class="note">The model as a whole, by role of weights or source of data.</p>'
             f'<p class="controls"><label>gauge {_menu("total", data["totals"])}</label></p>'
-            '<div class="chart" id="chart-total" style="height:300px" role="img" '
-            'aria-label="gauge of the model by step"></div>'
+            + _chart("total", 300, "gauge of the model by step")
         )
     if not parts:
         parts.append('<p class="empty">This run has measured no gauges.</p>')
@@ -144,10 +146,6 @@ def _menu(name: str, options: Iterable[str]) -> str:
     return f'<select id="{name}">{items}</select>'
 
 
-def _damaged(lines: int) -> str:
-    return f" {lines:,} lines of its journal could not be read." if lines else ""
-
-
 def _embedded(data: Mapping[str, Any]) -> str:
     """JSON that no text in it can break out of."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
@@ -159,12 +157,7 @@ def _own(name: str) -> str:
 
 
 def write_report(folder: RunFolder, clock: Clock, out: Path | None = None) -> Path:
-    """Write a run's page and return where it lies: `report.html` in the run's folder, or `out`.
-
-    Raises:
-        UsageError: it cannot be written there.
-        LonghaulError: Plotly is not installed.
-    """
+    """Write a run's page to `report.html` in its folder, or `out`; UsageError if it cannot be."""
     path = folder.path / "report.html" if out is None else out
     if path.is_dir() or not path.parent.is_dir():
         what = "is a folder" if path.is_dir() else "the folder it should lie in does not exist"
@@ -180,11 +173,7 @@ def write_report(folder: RunFolder, clock: Clock, out: Path | None = None) -> Pa
 
 
 def plotly_script() -> str:
-    """Plotly's own script, from the installed package, which is not imported for it.
-
-    Raises:
-        LonghaulError: it is not there.
-    """
+    """Plotly's own script, from the installed package; LonghaulError if it is not there."""
     found = importlib.util.find_spec("plotly")
     for folder in found.submodule_search_locations or () if found else ():
         script = Path(folder) / "package_data" / "plotly.min.js"

@@ -1,6 +1,6 @@
 """The report's lists and tables as HTML; every text is escaped here."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -19,6 +19,7 @@ from longhaul.core.units import (
     short_count,
     short_seconds,
 )
+from longhaul.logbook.description import changes_in_words
 from longhaul.logbook.summary import Branch
 
 _INKS = 6
@@ -77,10 +78,8 @@ def incident_table(facts: RunFacts) -> str:
     if not facts.incidents:
         return '<p class="empty">None.</p>'
     rows = "".join(_incident(number, i) for number, i in enumerate(facts.incidents, 1))
-    head = "".join(
-        f"<th>{title}</th>" for title in ("", "what", "evidence", "cause", "action", "price")
-    )
-    return _wide("incidents", head, rows)
+    titles = ("", "what", "evidence", "cause", "action", "price")
+    return _wide("incidents", titles, rows)
 
 
 def segment_table(facts: RunFacts) -> str:
@@ -88,11 +87,8 @@ def segment_table(facts: RunFacts) -> str:
     if not facts.branches:
         return '<p class="empty">No segment has been opened yet.</p>'
     rows = "".join(_segment(place, branch) for place, branch in enumerate(facts.branches))
-    head = "".join(
-        f"<th>{title}</th>"
-        for title in ("segment", "steps", "learning rate", "why", "what became of it", "cost")
-    )
-    return _wide("segments", head, rows)
+    titles = ("segment", "steps", "learning rate", "why", "what became of it", "cost")
+    return _wide("segments", titles, rows)
 
 
 def time_bars(facts: RunFacts) -> str:
@@ -126,7 +122,8 @@ def background(facts: RunFacts) -> str:
     return "\n".join(parts)
 
 
-def _wide(name: str, head: str, rows: str) -> str:
+def _wide(name: str, titles: Sequence[str], rows: str) -> str:
+    head = "".join(f"<th>{title}</th>" for title in titles)
     return (
         f'<div class="wide"><table class="{name}"><thead><tr>{head}</tr></thead>'
         f"{rows}</table></div>"
@@ -137,13 +134,10 @@ def _incident(number: int, incident: Incident) -> str:
     also = f"<p class='quiet'>with {escape(', '.join(incident.also))}</p>" if incident.also else ""
     cause = f"<p>{escape(sentence(incident.cause))}</p>" if incident.cause else ""
     times = f"<p class='quiet'>seen {incident.times} times</p>" if incident.times > 1 else ""
+    named = {name.replace("_", " "): value for name, value in incident.evidence.items()}
+    named |= {f"replay, {name}": value for name, value in incident.rungs.items()}
     evidence = "".join(
-        f"<li>{escape(name.replace('_', ' '))} <b>{figure(value)}</b></li>"
-        for name, value in incident.evidence.items()
-    )
-    evidence += "".join(
-        f"<li>replay, {escape(name)} <b>{figure(value)}</b></li>"
-        for name, value in incident.rungs.items()
+        f"<li>{escape(name)} <b>{figure(value)}</b></li>" for name, value in named.items()
     )
     since = ""
     if incident.first_step != incident.step:
@@ -175,14 +169,12 @@ def _segment(place: int, branch: Branch) -> str:
         steps = f"{stretch.first_step:,}–{stretch.last_step:,}"
         rate = f"{stretch.learning_rate:.3g}"
     changes = "".join(
-        f"<li>{escape(f'{path}: {_text(old)} → {_text(new)}')}</li>"
-        for path, (old, new) in opening.difference.items()
+        f"<li>{escape(changes_in_words({path: pair}))}</li>"
+        for path, pair in opening.difference.items()
     )
     cost = [short_seconds(branch.seconds)]
     if branch.steps_lost:
-        cost.extend(
-            (f"{branch.steps_lost:,} steps lost", f"({short_seconds(branch.seconds_lost)})")
-        )
+        cost += [f"{branch.steps_lost:,} steps lost", f"({short_seconds(branch.seconds_lost)})"]
     if stretch is not None and stretch.redone:
         cost.append(f"{stretch.redone:,} redone")
     return (
@@ -194,20 +186,16 @@ def _segment(place: int, branch: Branch) -> str:
 
 
 def _details(title: str, values: Mapping[str, Any], *, is_open: bool = False) -> str:
+    leaves = {path: value for path, (_, value) in differences({}, values).items()}
     rows = "".join(
         f"<div><dt>{escape(path)}</dt><dd>{escape(_text(value))}</dd></div>"
-        for path, value in _leaves(values)
+        for path, value in leaves.items()
+        if value is not None
     )
     return (
         f"<details{' open' if is_open else ''}><summary>{escape(title)}</summary>"
         f"<dl class='leaves'>{rows}</dl></details>"
     )
-
-
-def _leaves(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for path, (_, value) in differences({}, values).items():
-        if value is not None:
-            yield path, value
 
 
 def _text(value: Any) -> str:

@@ -152,7 +152,7 @@ def replay(
     if done.turns:
         console().print(_table(done.turns))
     typer.echo(balance(done))
-    if done.turns and not done.tells_states:
+    if done.turns and not done.has_states:
         typer.echo("an older longhaul wrote this: what could be gone back to is not known")
     if damaged:
         typer.echo(f"{damaged} damaged journal lines were passed over")

@@ -3,7 +3,9 @@
 A problem names the dotted settings involved, the one to blame first, and says why.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from longhaul.config.data import BatchStage
 from longhaul.config.model import ModelSection
@@ -15,10 +17,8 @@ Combination = tuple[tuple[str, ...], str]
 def model_problems(model: ModelSection) -> Iterator[Combination]:
     """Every impossible combination of switches."""
     yield from _heads(model)
-    yield from _positions(model)
     yield from _windows(model)
-    yield from _embedding_and_head(model)
-    yield from _layers(model)
+    yield from _switches(model)
 
 
 def _heads(model: ModelSection) -> Iterator[Combination]:
@@ -43,21 +43,6 @@ def _heads(model: ModelSection) -> Iterator[Combination]:
         )
 
 
-def _positions(model: ModelSection) -> Iterator[Combination]:
-    if model.position_init != "normal" and model.positions != "learned":
-        yield (
-            ("model.position_init", "model.positions"),
-            f"{model.position_init} positions are the start of a learned table; "
-            f"model.positions is {model.positions}",
-        )
-    if model.rotary_scaling != "none" and model.positions != "rotary":
-        yield (
-            ("model.rotary_scaling", "model.positions"),
-            f"{model.rotary_scaling} scaling stretches rotary positions; "
-            f"model.positions is {model.positions}",
-        )
-
-
 def _windows(model: ModelSection) -> Iterator[Combination]:
     if model.window is None:
         for name in ("window_full_every", "window_stages"):
@@ -71,12 +56,23 @@ def _windows(model: ModelSection) -> Iterator[Combination]:
             ("model.window_full_every", "model.window"),
             "1 lets every layer attend without the window; 2 or more would leave some with it",
         )
-    starts = [stage.from_step for stage in model.window_stages]
-    if len(set(starts)) != len(starts):
+    if _repeated(stage.from_step for stage in model.window_stages):
         yield ("model.window_stages",), "two stages begin at the same step"
 
 
-def _embedding_and_head(model: ModelSection) -> Iterator[Combination]:
+def _switches(model: ModelSection) -> Iterator[Combination]:
+    if model.position_init != "normal" and model.positions != "learned":
+        yield (
+            ("model.position_init", "model.positions"),
+            f"{model.position_init} positions are the start of a learned table; "
+            f"model.positions is {model.positions}",
+        )
+    if model.rotary_scaling != "none" and model.positions != "rotary":
+        yield (
+            ("model.rotary_scaling", "model.positions"),
+            f"{model.rotary_scaling} scaling stretches rotary positions; "
+            f"model.positions is {model.positions}",
+        )
     if model.zero_head and model.tied_head:
         yield (
             ("model.zero_head", "model.tied_head"),
@@ -87,9 +83,6 @@ def _embedding_and_head(model: ModelSection) -> Iterator[Combination]:
             ("model.embedding_scale", "model.embedding_norm"),
             f"the norm after it undoes a factor of {model.embedding_scale:g}",
         )
-
-
-def _layers(model: ModelSection) -> Iterator[Combination]:
     if 2 * model.value_embeddings > model.layers:
         yield (
             ("model.value_embeddings", "model.layers"),
@@ -116,13 +109,6 @@ _NOT_ACROSS_STAGES = {
     "value_embeddings": "the last layers read the token tables of the first",
     "input_mix": "every layer reads the embedded input",
 }
-
-
-def parallel_problems(recipe: Recipe) -> Iterator[Combination]:
-    """Every impossible combination."""
-    yield from _tensor(recipe)
-    yield from _pipeline(recipe)
-    yield from _elastic(recipe)
 
 
 def _elastic(recipe: Recipe) -> Iterator[Combination]:
@@ -221,7 +207,9 @@ def combination_problems(recipe: Recipe) -> Iterator[Combination]:
     yield from _loss_scale(recipe)
     yield from _text(recipe)
     yield from _mixture(recipe)
-    yield from parallel_problems(recipe)
+    yield from _tensor(recipe)
+    yield from _pipeline(recipe)
+    yield from _elastic(recipe)
     yield from _deadlines(recipe)
     yield from _nodes(recipe)
 
@@ -252,8 +240,7 @@ def _batch(recipe: Recipe, stage: BatchStage, where: str) -> Iterator[Combinatio
 
 def _limits(recipe: Recipe) -> Iterator[Combination]:
     train, schedule = recipe.train, recipe.optim.schedule
-    starts = [stage.from_step for stage in recipe.batch_stages()]
-    if len(set(starts)) != len(starts):
+    if _repeated(stage.from_step for stage in recipe.batch_stages()):
         yield ("batch.stages",), "two stages begin at the same step (the first holds from step 0)"
     if train.steps is not None and train.tokens is not None:
         yield ("train.tokens", "train.steps"), "give train.steps or train.tokens, not both"
@@ -328,10 +315,9 @@ def _text(recipe: Recipe) -> Iterator[Combination]:
 def _mixture(recipe: Recipe) -> Iterator[Combination]:
     sources, stages = recipe.data.sources, recipe.data.stages
     names = [source_name(source.name, source.path) for source in sources]
-    for name in sorted({name for name in names if names.count(name) > 1}):
+    for name in _repeated(names):
         yield ("data.sources",), f"two sources are called {name}; give each a name of its own"
-    begins = [stage.from_draw for stage in stages]
-    if len(set(begins)) != len(begins):
+    if _repeated(stage.from_draw for stage in stages):
         yield ("data.stages",), "two stages begin at the same draw"
     for number, stage in enumerate(stages):
         where = (f"data.stages.{number}.weights", "data.sources")
@@ -362,8 +348,7 @@ def _deadlines(recipe: Recipe) -> Iterator[Combination]:
 
 def _nodes(recipe: Recipe) -> Iterator[Combination]:
     nodes = recipe.supervise.node
-    names = [node.name for node in nodes]
-    for name in sorted({name for name in names if names.count(name) > 1}):
+    for name in _repeated(node.name for node in nodes):
         yield ("supervise.node",), f"two nodes are called {name}; give each a name of its own"
     if len({node.slots for node in nodes}) > 1:
         yield ("supervise.node",), "nodes have different numbers of slots; give each the same"
@@ -376,3 +361,8 @@ def _nodes(recipe: Recipe) -> Iterator[Combination]:
             f"{processes} processes are not the {slots} slots of the nodes that are no spares; "
             "leave machine.processes (--nproc) out",
         )
+
+
+def _repeated(values: Iterable[Any]) -> list[Any]:
+    """What occurs more than once."""
+    return sorted(value for value, times in Counter(values).items() if times > 1)

@@ -3,9 +3,8 @@
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainValidator
-from pydantic_core import PydanticCustomError, PydanticKnownError
 
-from longhaul.config.section import Section, changed_at_start, fixed
+from longhaul.config.section import Section, changed_at_start, fixed, whole_or_auto
 
 
 class SourceSection(Section):
@@ -56,11 +55,9 @@ class DataSection(Section):
     sources: tuple[SourceSection, ...] = fixed(min_length=1)
     """One or more sources, mixed by weight."""
     stages: tuple[MixtureStage, ...] = fixed(())
-    """Changes of the mixture. Each source goes on where the stage before left it: no block is
-    read twice before all of its source were read once."""
+    """Changes of the mixture. Each source goes on where the stage before left it."""
     drop_exact_duplicates: bool = fixed(True)
-    """Keep one of several documents with the same text. Tokens made elsewhere are kept as they
-    are."""
+    """Keep one of several documents with the same text; not among tokens made elsewhere."""
     max_broken_fraction: float = fixed(0.001, ge=0, le=1)
     """Share of lines or files that may be broken before preparation stops with exit 3."""
     held_out: HeldOutSection = Field(default_factory=HeldOutSection)
@@ -80,8 +77,7 @@ class TokenizerSection(Section):
     elsewhere whose tokenizer is not at hand: it knows `vocab_size` numbers and no text, and
     bits per byte are not given."""
     vocab_size: int | None = fixed(None, gt=1)
-    """Tokens of a `bpe` vocabulary, end-of-text included; 8,192 when absent. For `numbers`, how
-    many there are."""
+    """Tokens of a `bpe` vocabulary, end-of-text included (8,192 when absent), or of `numbers`."""
     path: str | None = fixed(None)
     """The tokenizer for kind `file`: a `tokenizer.json`, a SentencePiece `.model`, or GPT-2's
     `vocab.bpe` or `merges.txt` with `encoder.json` or `vocab.json` beside it. A path or an
@@ -94,14 +90,7 @@ class TokenizerSection(Section):
 
 
 def _count_or_auto(value: Any) -> Any:
-    """By hand: pydantic would tell a mistake once for every member of a union."""
-    if value is None or value == "auto":
-        return value
-    if type(value) is not int:
-        raise PydanticCustomError("count_or_auto", "neither a whole number nor auto")
-    if value <= 0:
-        raise PydanticKnownError("greater_than", {"gt": 0})
-    return value
+    return None if value is None else whole_or_auto(value, 1)
 
 
 _CountOrAuto = Annotated[int, Field(gt=0)] | Literal["auto"] | None
@@ -126,8 +115,7 @@ class BatchSection(Section):
     sequence_length: int | None = fixed(None, gt=0)
     """Tokens in a sequence; the model's context when absent."""
     micro_sequences: Annotated[
-        _CountOrAuto,
-        PlainValidator(_count_or_auto, json_schema_input_type=_CountOrAuto),
+        _CountOrAuto, PlainValidator(_count_or_auto, json_schema_input_type=_CountOrAuto)
     ] = changed_at_start(None)
     """Sequences computed at once on one device; the whole batch when absent. Must divide every
     stage's `sequences`; the gradient is accumulated over the rest.

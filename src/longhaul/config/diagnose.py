@@ -9,8 +9,8 @@ class SpikeLimits(Section):
     """A value far above the level of the steps just before it."""
 
     deviations: float = live(7.0, gt=0)
-    """Robust standard deviations above the level, from which a value is a spike and stays out of
-    its own baseline. OLMo-core skips at 6 over 128 steps; OLMo 2's spike score counts 7."""
+    """Robust standard deviations above the level, from which a value is a spike, kept out of its
+    own baseline. OLMo-core skips at 6 over 128 steps; OLMo 2's spike score counts 7."""
     window_steps: int = live(128, ge=32)
     """Steps whose deviations make the standard deviation (OLMo-core: 128)."""
     new_level_steps: int = live(64, ge=16)
@@ -21,8 +21,7 @@ class LossSpikeLimits(SpikeLimits):
     """The loss jumps."""
 
     floor: float = live(0.01, gt=0)
-    """Nats: least standard deviation to reckon with, so that a calm stretch makes nobody nervous
-   ."""
+    """Nats: least standard deviation to reckon with, for calm stretches."""
     least: float = live(0.1, ge=0)
     """Nats: least excess over the level."""
     warning: int = live(3, ge=1)
@@ -35,8 +34,7 @@ class LossSpikeLimits(SpikeLimits):
     lasting_deviations: float = live(5.0, gt=0)
     """Robust standard deviations of such medians above their level."""
     lasting_least: float = live(2.5, ge=0)
-    """Least excess of such a median in standard deviations of a single loss. A batch of two rows
-    that draws from hard text for a while comes to 2."""
+    """Least excess of such a median in deviations of one loss; two rows of hard text make 2."""
 
 
 class GradientSpikeLimits(SpikeLimits):
@@ -51,8 +49,7 @@ class GradientSpikeLimits(SpikeLimits):
     repeat_steps: int = live(100, ge=2)
     """Steps within which separate spikes are counted together."""
     warning: int = live(4, ge=1)
-    """Separate spikes within them, for a warning; an isolated one is absorbed by clipping, and
-    batches of two or four sequences make three of them now and then."""
+    """Separate spikes within them, for a warning; small batches make three now and then."""
     alarm: int = live(6, ge=1)
     """Separate spikes within them, for an alarm."""
 
@@ -61,8 +58,7 @@ class DivergenceLimits(Section):
     """The loss has left its best level and stays away from it."""
 
     margin: float = live(0.25, gt=0)
-    """Nats above the best level. Healthy curves wander by a few hundredths; spikes that return
-    are told by `loss_spike`."""
+    """Nats above the best level. Healthy curves wander by a few hundredths."""
     deviations: float = live(3.0, gt=0)
     """The margin in standard deviations of the level, if that is more: on top of what chance
     alone makes of the highest and the lowest of n levels, which is √(2 ln n) each."""
@@ -71,8 +67,8 @@ class DivergenceLimits(Section):
     warning_steps: int = live(8, ge=1)
     """Steps in a row that the level is beyond the margin."""
     alarm_steps: int = live(24, ge=1)
-    """The same, for an alarm; a level beyond twice the margin, or beyond the loss of the first
-    steps by `margin`, is one after `warning_steps` already."""
+    """The same, for an alarm; beyond twice the margin, or the first steps' loss by `margin`, it is
+    one after `warning_steps`."""
     lasting_deviations: float = live(2.0, gt=0)
     """A lower margin for a rise that lasts: on top of what chance makes of the lowest alone."""
     lasting_steps: int = live(48, ge=1)
@@ -89,8 +85,7 @@ class NonFiniteLimits(Section):
     alarm: int = live(3, ge=1)
     """The same, for an alarm."""
     again: int = live(100, ge=1)
-    """Steps of an alarm after which it is told again, so that the next rung of its ladder is tried
-    and the budget of recoveries ends a run that nothing helps."""
+    """Steps of an alarm after which it is raised again, so that the next rung is tried."""
 
 
 class GrowthLimits(Section):
@@ -104,8 +99,7 @@ class GrowthLimits(Section):
     least_rise: float = live(0.2, gt=0)
     """Least rise over those readings, as a share of the value."""
     deviations: float = live(6.0, gt=0)
-    """Least rise over those readings in robust standard deviations about the trend; that of a
-    slope fitted to ten readings of noise is about one."""
+    """Least rise over those readings in robust standard deviations about the trend; noise has 1."""
     horizon_share: float = live(0.2, gt=0)
     """How far ahead a forecast counts, in ages of the run (its steps so far). Healthy gauges grow
     as a small power of age or its logarithm; at that speed no line further off than the power
@@ -127,9 +121,8 @@ class GrowthLimits(Section):
     shrink_ratio: float = live(1.5, gt=1)
     """Fall of a norm of weights within the readings at which that is done."""
     attention_logit_warning: float = live(50.0, gt=0)
-    """Logits that far apart make a softmax nearly one-hot, which is how attention loses its
-    entropy and training its footing (arXiv 2302.05442, arXiv 2309.14322). The number
-    is ours: half the alarm."""
+    """Logits that far apart make a softmax nearly one-hot: attention loses its entropy (arXiv
+    2302.05442, arXiv 2309.14322). The number is ours: half the alarm."""
     attention_logit_alarm: float = live(100.0, gt=0)
     """Where Kimi K2's QK-clip holds them (arXiv 2507.20534)."""
     output_logit_warning: float = live(50.0, gt=0)
@@ -158,8 +151,7 @@ class LossScaleLimits(Section):
     window_steps: int = live(200, ge=10)
     """Steps over which falls and rises are counted."""
     falls: int = live(4, ge=2)
-    """Falls less rises within the window, for a warning. A healthy scale falls once or twice
-    after it has grown too far."""
+    """Falls less rises within the window, for a warning; a healthy scale falls once or twice."""
     alarm_steps: int = live(200, ge=1)
     """Forecast steps to the floor, for an alarm."""
     settle_steps: int = live(16, ge=1)
@@ -178,8 +170,8 @@ class PlateauLimits(Section):
     """Nats: a fall before that must have been seen for a prediction, and the fall from the start
     below which the loss has never moved."""
     least_share: float = live(0.05, ge=0, lt=1)
-    """The same fall from the start as a share of the first loss, if that is more. To learn which
-    tokens are frequent, the first thing any model does, is a third."""
+    """The same fall as a share of the first loss, if that is more. To learn which tokens are
+    frequent, the first thing any model does, is a third."""
     decayed_share: float = live(0.2, ge=0, le=1)
     """Share of the peak learning rate below which no progress is expected any more; nor is any
     in the last tenth of the run."""
@@ -195,13 +187,11 @@ class SlowProgressLimits(Section):
     readings: int = live(4, ge=2)
     """Readings in a row."""
     least_fall: float = live(0.02, ge=0)
-    """Nats: a loss that has fallen by more than this in the last fifth of the run's age is
-    making progress."""
+    """Nats by which a loss that makes progress falls in the last fifth of the run's age."""
     young_update_ratio: float = live(5e-4, gt=0)
     """The same ratio for a model that has learned nothing yet: half of what is usual."""
     young_fall: float = live(0.15, gt=0, lt=1)
-    """Share of its first loss below whose fall a model has learned nothing yet: half of what it
-    is to learn which tokens are frequent."""
+    """Share of its first loss below whose fall a model has learned nothing yet."""
     young_steps: int = live(200, ge=32)
     """Steps after warm-up before that is judged."""
 
@@ -210,8 +200,7 @@ class FrozenGroupLimits(Section):
     """A role of weights does not train (OPT-175B, a frozen position embedding)."""
 
     update_ratio: float = live(1e-7, ge=0)
-    """‖Δw‖/‖w‖ at or below which weights stand still; about 1e-3 is usual, and a float32 weight
-    cannot move by less than 6e-8 of itself."""
+    """‖Δw‖/‖w‖ at or below which weights stand still; a float32 cannot move by less than 6e-8."""
     gradient_norm: float = live(1e-12, ge=0)
     """Gradient norm of the role at or below which nothing reaches it."""
     readings: int = live(3, ge=1)
@@ -227,8 +216,7 @@ class TooGoodLimits(Section):
     share: float = live(0.2, ge=0, lt=1)
     """Level of a source over the median level of the others. Code is at about 0.4 of prose."""
     drop: float = live(0.5, gt=0, lt=1)
-    """Share of its level by which a loss falls suddenly: within a tenth of the run's age, which
-    lowers a healthy loss by 3 %."""
+    """Share of its level by which a loss falls within a tenth of the run's age; healthy: 3 %."""
     readings: int = live(5, ge=3)
     """Readings of a source whose median is its level."""
 
@@ -260,15 +248,12 @@ class ThroughputLimits(Section):
 
 
 class DiagnoseSection(Section):
-    """What is judged, and how strictly. Changed limits hold for old records too: the judgement is
-    built anew from those it remembers.
-    """
+    """What is judged, and how strictly. Changed limits hold for remembered records too."""
 
     memory_steps: int = live(4096, ge=256)
     """Records from which the judgement is built anew after a restart or a rollback."""
     quiet: int = live(25, ge=1)
-    """Judgements in a row without a sign of it, after which an incident is closed; the next sign
-    is a new finding."""
+    """Judgements in a row without a sign, after which an incident is closed."""
     loss_spike: LossSpikeLimits = Field(default_factory=LossSpikeLimits)
     gradient_spike: GradientSpikeLimits = Field(default_factory=GradientSpikeLimits)
     divergence: DivergenceLimits = Field(default_factory=DivergenceLimits)

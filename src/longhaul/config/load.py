@@ -1,5 +1,6 @@
 """From a recipe's name or file to a checked, frozen `Recipe`."""
 
+import copy
 import difflib
 import importlib.resources
 import json
@@ -58,25 +59,10 @@ class _Layers:
                 continue
             for stale in [p for p in self.origins if p == path or p.startswith(f"{path}.")]:
                 del self.origins[stale]
-            onto[key] = _copied(value)
+            onto[key] = copy.deepcopy(value)
 
     def set(self, path: str, value: Any, origin: str) -> None:
-        table: Any = self.values
-        *parents, last = path.split(".")
-        for part in parents:
-            if isinstance(table, list) and part.isdigit() and int(part) < len(table):
-                table = table[int(part)]
-            elif isinstance(table, dict):
-                if not isinstance(table.get(part), dict | list):
-                    table[part] = {}
-                table = table[part]
-            else:
-                raise_problems([unknown_setting(path, origin)], "override")
-        if isinstance(table, list) and last.isdigit() and int(last) < len(table):
-            table[int(last)] = value
-        elif isinstance(table, dict):
-            table[last] = value
-        else:
+        if not _put(self.values, path, value):
             raise_problems([unknown_setting(path, origin)], "override")
         for stale in [p for p in self.origins if p.startswith(f"{path}.")]:
             del self.origins[stale]
@@ -90,12 +76,10 @@ def shipped_recipes() -> dict[str, Path]:
 
 
 def load_recipe(name: str, overrides: Sequence[str] = (), data: str | None = None) -> Resolved:
-    """Resolve a recipe.
+    """Resolve a shipped recipe's name, or the path of a TOML file.
 
-    Args:
-        name: a shipped recipe's name, or the path of a TOML file.
-        overrides: `dotted.path=value`, as given to `--set`; the value is TOML, or else a text.
-        data: replaces every source by this one file, folder or address.
+    An override is `dotted.path=value`, as given to `--set`; the value is TOML, or else a text.
+    `data` replaces every source by this one file, folder or address.
 
     Raises:
         RecipeError: with every problem found, not only the first.
@@ -110,21 +94,15 @@ def load_recipe(name: str, overrides: Sequence[str] = (), data: str | None = Non
 def load_on_top(
     values: Mapping[str, Any], overrides: Sequence[str], data: str | None, name: str
 ) -> Resolved:
-    """Resolve tables that were merged before, with more options on top.
-
-    Raises:
-        RecipeError: with every problem.
-    """
-    layers = _Layers(_copied(values))
+    """Resolve tables that were merged before, with more options on top, as `load_recipe` does."""
+    layers = _Layers(copy.deepcopy(dict(values)))
     _set_options(layers, *sealed_options(overrides, data))
     return resolve(layers.values, layers.origins, name)
 
 
 def resolve(values: Mapping[str, Any], origins: Mapping[str, str], name: str) -> Resolved:
-    """Check merged tables and freeze them; every problem is raised at once.
-
-    No secret of an address enters a recipe: it is sealed here (`core.addresses`).
-    """
+    """Check merged tables and freeze them; every problem is raised at once."""
+    # No secret of an address enters a recipe.
     values = sealed_values(values)
     recipe, problems = _validate(values, origins)
     raise_problems(problems, name)
@@ -173,16 +151,9 @@ def as_toml(value: Any) -> str:
 def with_overrides(
     recipe: Recipe, overrides: Mapping[str, Any], origins: Mapping[str, str] | None = None
 ) -> Recipe:
-    """Effective settings: the recipe with the ledger's overrides on top.
+    """Effective settings: the recipe with the ledger's overrides (dotted path → value) on top.
 
-    Args:
-        recipe: as it is without them.
-        overrides: dotted path → value.
-        origins: dotted path → where somebody has just written it, for messages; an override
-            without one is the ledger's.
-
-    Raises:
-        RecipeError: an override names no setting, or makes the recipe invalid.
+    `origins` says where somebody has just written one, for a RecipeError's message.
     """
     if not overrides:
         return recipe
@@ -201,11 +172,7 @@ def recipe_from_values(values: Mapping[str, Any], file: str = "") -> Recipe:
 
 
 def recipe_file(name: str) -> Path:
-    """The file of a shipped recipe's name, or the path itself.
-
-    Raises:
-        RecipeError: there is none; the nearest name is given.
-    """
+    """The file of a shipped recipe's name, or the path itself; RecipeError gives the nearest."""
     path = Path(name)
     shipped = shipped_recipes()
     if path.suffix == ".toml" or "/" in name:
@@ -228,7 +195,12 @@ def _read_with_parents(path: Path, layers: _Layers, children: tuple[Path, ...]) 
     if path.resolve() in children or len(children) >= _MOST_PARENTS:
         chain = " → ".join(p.name for p in (*children, path))
         raise RecipeError(f"extends: {chain} goes round in a circle", "remove one `extends`")
-    text, values = _read(path)
+    try:
+        text, values = read_toml(path)
+    except DamagedFile as error:
+        raise RecipeError(error.message, "mend the file, or name another recipe") from error
+    except OSError as error:
+        raise RecipeError(f"{path}: cannot be read ({error.strerror})") from error
     lines = lines_of_settings(text)
     parent = values.pop("extends", None)
     if parent is not None:
@@ -244,15 +216,6 @@ def _read_with_parents(path: Path, layers: _Layers, children: tuple[Path, ...]) 
     layers.merge(values, lines, path.name)
 
 
-def _read(path: Path) -> tuple[str, dict[str, Any]]:
-    try:
-        return read_toml(path)
-    except DamagedFile as error:
-        raise RecipeError(error.message, "mend the file, or name another recipe") from error
-    except OSError as error:
-        raise RecipeError(f"{path}: cannot be read ({error.strerror})") from error
-
-
 def _set_options(layers: _Layers, overrides: Sequence[str], data: str | None) -> None:
     if data is not None:
         layers.set("data.sources", [{"path": data}], f"--data {data}")
@@ -266,7 +229,7 @@ def _validate(
 ) -> tuple[Recipe | None, list[Problem]]:
     """Validate, and where single settings are wrong, go on without them to find the rest."""
     problems: list[Problem] = []
-    remaining: Any = _copied(values)
+    remaining: Any = copy.deepcopy(values)
     blamed: set[str] = set()
     for _ in range(4):
         try:
@@ -302,7 +265,7 @@ def _fallback_problems(values: Mapping[str, Any], recipe: Recipe) -> Iterator[Pr
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield Problem("fallback", f"two entries are called {name}; give each a name of its own")
     for number, entry in enumerate(recipe.fallback):
-        layers = _Layers(_copied({k: v for k, v in values.items() if k != "fallback"}))
+        layers = _Layers(copy.deepcopy({k: v for k, v in values.items() if k != "fallback"}))
         for path, value in leaves(entry.set):
             if (change := change_of(path)) != "live":
                 why = "unknown setting" if change is None else "cannot change in a live run"
@@ -322,40 +285,58 @@ _STAND_INS: dict[str, Any] = {
 
 
 def _stand_in(values: dict[str, Any], path: str) -> bool:
-    if path not in _STAND_INS:
-        return False
-    table = values
+    return path in _STAND_INS and _put(values, path, copy.deepcopy(_STAND_INS[path]))
+
+
+def value_at(values: Any, path: str) -> Any:
+    """What lies at a dotted path of settings in their JSON form; None if nothing does."""
+    return _at(values, path.split("."))
+
+
+def with_values(settings: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested settings with the values at dotted paths put in; the arguments stay as they are."""
+    copied = copy.deepcopy(dict(settings))
+    for path, value in values.items():
+        _put(copied, path, value)
+    return copied
+
+
+def _put(values: dict[str, Any], path: str, value: Any) -> bool:
     *parents, last = path.split(".")
-    for part in parents:
-        table = table.setdefault(part, {})
-    table[last] = _STAND_INS[path]
+    table = _at(values, parents, create=True)
+    if isinstance(table, list) and last.isdigit() and int(last) < len(table):
+        table[int(last)] = value
+    elif isinstance(table, dict):
+        table[last] = value
+    else:
+        return False
     return True
 
 
-def _remove(values: Any, path: str) -> bool:
+def _remove(values: dict[str, Any], path: str) -> bool:
     *parents, last = path.split(".")
-    for part in parents:
-        if isinstance(values, list) and part.isdigit() and int(part) < len(values):
-            values = values[int(part)]
-        elif isinstance(values, dict) and part in values:
-            values = values[part]
+    table = _at(values, parents)
+    if isinstance(table, list) and last.isdigit() and int(last) < len(table):
+        del table[int(last)]
+    elif isinstance(table, dict) and last in table:
+        del table[last]
+    else:
+        return False
+    return True
+
+
+def _at(table: Any, path: Sequence[str], *, create: bool = False) -> Any:
+    """The table or list at a path; None where there is none."""
+    for part in path:
+        if isinstance(table, list) and part.isdigit() and int(part) < len(table):
+            table = table[int(part)]
+        elif isinstance(table, dict) and (create or part in table):
+            if create and not isinstance(table.get(part), dict | list):
+                table[part] = {}
+            table = table[part]
         else:
-            return False
-    if isinstance(values, dict) and last in values:
-        del values[last]
-        return True
-    if isinstance(values, list) and last.isdigit() and int(last) < len(values):
-        del values[int(last)]
-        return True
-    return False
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _copied(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_copied(item) for item in value]
-    return value
+            return None
+    return table
 
 
 def _tupled(value: Any) -> Any:

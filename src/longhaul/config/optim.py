@@ -56,8 +56,7 @@ class MuonSection(Section):
     momentum_warmup_steps: int = live(0, ge=0)
     """Steps over which the momentum rises from 0.85 to `momentum` (modded-nanogpt: 300)."""
     newton_schulz: Literal["auto", "bf16", "float32"] = live("auto")
-    """Number format of the iteration that makes a matrix orthogonal; `auto` is bf16 where the
-    device multiplies it faster than float32."""
+    """Number format of the iteration that makes a matrix orthogonal; `auto`: bf16 where faster."""
     newton_schulz_steps: int = live(5, ge=1, le=20)
     """Rounds of that iteration."""
     coefficients: Literal["quintic", "polar-express"] = live("quintic")
@@ -68,8 +67,7 @@ class MuonSection(Section):
     0.2·√max(rows, columns), whose root mean square is AdamW's, so that AdamW's learning rates
     serve (arXiv 2502.16982, section 2.2)."""
     separate_parts: bool = live(True)
-    """Make the maps in one fused matrix (queries, keys and values; gate and input) orthogonal
-    each by itself (modded-nanogpt)."""
+    """Make each map in one fused matrix (queries, keys, values; gate, input) orthogonal alone."""
 
 
 class SgdwSection(Section):
@@ -123,9 +121,8 @@ class OptimSection(Section):
     clip: float = live(1.0, ge=0)
     """Largest total gradient norm; 0 does not clip."""
     offload: bool = changed_at_start(False)
-    """Keep the optimizer's state in the host's memory and lend it to the device at each update,
-    portion by portion: two thirds of what float32 weights and AdamW's moments take, for its way
-    there and back."""
+    """Keep the optimizer's state in the host's memory and copy it to the device at each update,
+    portion by portion: two thirds of what float32 weights and AdamW's moments take."""
     muon: MuonSection = Field(default_factory=MuonSection)
     """Of Muon alone."""
     sgdw: SgdwSection = Field(default_factory=SgdwSection)

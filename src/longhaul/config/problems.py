@@ -46,20 +46,14 @@ def lines_of_settings(text: str) -> dict[str, int]:
             path = _joined(key.group(1))
             lines[f"{table}.{path}" if table else path] = number
             value = line[key.end() :]
-            closing = _unclosed_string(value)
+            unclosed = (quotes for quotes in ('"""', "'''") if value.count(quotes) == 1)
+            closing = next(unclosed, "")
             depth = 0 if closing else max(0, _open_brackets(value))
     return lines
 
 
 def _joined(key: str) -> str:
     return ".".join(part.strip().strip("\"'") for part in key.split("."))
-
-
-def _unclosed_string(value: str) -> str:
-    for quotes in ('"""', "'''"):
-        if value.count(quotes) == 1:
-            return quotes
-    return ""
 
 
 def _open_brackets(text: str) -> int:
@@ -122,17 +116,13 @@ def from_pydantic(error: ErrorDetails, origins: Mapping[str, str]) -> Problem:
             return unknown_setting(path, origin)
         case "missing":
             return Problem(path, "is required and was not given", origin)
-        case "greater_than":
-            text = f"{value!r} is not > {context['gt']}"
-        case "greater_than_equal":
-            text = f"{value!r} is not ≥ {context['ge']}"
-        case "less_than":
-            text = f"{value!r} is not < {context['lt']}"
-        case "less_than_equal":
-            text = f"{value!r} is not ≤ {context['le']}"
+        case kind if kind in _BOUNDS:
+            sign, bound = _BOUNDS[kind]
+            text = f"{value!r} is not {sign} {context[bound]}"
         case "literal_error":
             text = f"{value!r} is not one of {context['expected']}"
-            near = difflib.get_close_matches(str(value), _quoted(context["expected"]), n=1)
+            known = context["expected"].replace(" or ", ", ").replace("'", "").split(", ")
+            near = difflib.get_close_matches(str(value), known, n=1)
             text += f"; did you mean {near[0]!r}?" if near else ""
         case "string_pattern_mismatch":
             text = f"{value!r} does not match {context['pattern']}"
@@ -143,10 +133,16 @@ def from_pydantic(error: ErrorDetails, origins: Mapping[str, str]) -> Problem:
     return Problem(path, text, origin)
 
 
+_BOUNDS = {
+    "greater_than": (">", "gt"),
+    "greater_than_equal": ("≥", "ge"),
+    "less_than": ("<", "lt"),
+    "less_than_equal": ("≤", "le"),
+}
 _WANTED = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
-    "count_or_auto": "a whole number or 'auto'",
+    "whole_or_auto": "a whole number or 'auto'",
     "float_type": "a number",
     "bool_type": "true or false",
     "string_type": "a text in quotes",
@@ -172,7 +168,3 @@ def origin_of(path: str, origins: Mapping[str, str]) -> str:
 def _shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "…"
-
-
-def _quoted(expected: str) -> list[str]:
-    return expected.replace(" or ", ", ").replace("'", "").split(", ")

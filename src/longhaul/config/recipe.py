@@ -94,10 +94,6 @@ class Recipe(Section):
     def evaluated_at_once(self, step: int, data_ranks: int = 1) -> int:
         """Sequences of `model.context` tokens that a rank evaluates at once at `step`: no more
         tokens than its micro-batch has, which fits although more is kept for its backward pass.
-
-        Args:
-            step: updates made.
-            data_ranks: that share the global batch.
         """
         stage = self.batch_at(step)
         share = math.ceil(stage.sequences / data_ranks)
@@ -149,27 +145,25 @@ def source_name(name: str, path: str) -> str:
 
 def change_of(path: str) -> Change | None:
     """When the setting at a dotted path may change in a started run; None if there is none."""
-    model: type[Section] = Recipe
-    *parents, last = path.split(".")
-    for part in parents:
-        info = model.model_fields.get(part)
-        annotation = info.annotation if info else None
-        if not (isinstance(annotation, type) and issubclass(annotation, Section)):
+    annotation: Any = Recipe
+    info: Any = None
+    for part in path.split("."):
+        info = annotation.model_fields.get(part) if _is_section(annotation) else None
+        if info is None:
             return None
-        model = annotation
-    info = model.model_fields.get(last)
-    if info is None or _is_section(info.annotation):
+        annotation = info.annotation
+    if _is_section(annotation):
         return None
     extra = info.json_schema_extra
     change = extra.get("change") if isinstance(extra, dict) else None
-    return change if change in ("live", "never") else "restart"  # type: ignore[return-value]
+    return change if change in ("live", "never") else "restart"
 
 
 def setting_paths(model: type[Section] = Recipe, prefix: str = "") -> Iterator[str]:
     """Dotted paths of every setting; sections themselves are left out."""
     for name, info in model.model_fields.items():
-        annotation = info.annotation
-        if isinstance(annotation, type) and issubclass(annotation, Section):
+        annotation: Any = info.annotation
+        if _is_section(annotation):
             yield from setting_paths(annotation, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}"
@@ -177,13 +171,3 @@ def setting_paths(model: type[Section] = Recipe, prefix: str = "") -> Iterator[s
 
 def _is_section(annotation: object) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, Section)
-
-
-def value_at(values: Any, path: str) -> Any:
-    """The value at a dotted path of settings in their JSON form; None if there is none."""
-    for part in path.split("."):
-        try:
-            values = values[int(part)] if isinstance(values, list) else values[part]
-        except (LookupError, TypeError, ValueError):
-            return None
-    return values

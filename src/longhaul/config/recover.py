@@ -11,25 +11,12 @@ from longhaul.config.section import Section, changed_at_start, live
 
 Resettable = Literal["optimizer", "loss-scale"]
 
-Told = Literal["report", "lower-lr", "fallback", "stop"]
+SoundAction = Literal["report", "lower-lr", "fallback", "stop"]
 """What may be done about a run whose weights are sound: going back would mend nothing."""
 Action = Literal[
-    "mask",
-    "report",
-    "undo",
-    "rollback",
-    "skip-batch",
-    "skip",
-    "lower-lr",
-    "raise-lr",
-    "tighten-clip",
-    "clamp",
-    "reset-loss-scale",
-    "reset-optimizer",
-    "fallback",
-    "accept",
-    "stop",
-]
+    "mask", "report", "undo", "rollback", "skip-batch", "skip", "lower-lr", "raise-lr",
+    "tighten-clip", "clamp", "reset-loss-scale", "reset-optimizer", "fallback", "accept", "stop",
+]  # fmt: skip
 """`mask`: the gate has held the update back already, and that is enough.
 `report`: written down, nothing else.
 `undo`: what was changed just before the first sign is as it was before; comes before any ladder.
@@ -49,17 +36,16 @@ SOUND_KINDS = frozenset(
 """Findings about a run whose weights are sound: they may be learning little, but nothing wrong."""
 
 Ladder = tuple[tuple[Action, ...], ...]
-ToldLadder = tuple[tuple[Told, ...], ...]
+SoundLadder = tuple[tuple[SoundAction, ...], ...]
 
-_REPORT: ToldLadder = (("report",),)
+_REPORT: SoundLadder = (("report",),)
 
 
 class LaddersSection(Section):
     """What each kind of finding leads to: a list of rungs, each a list of actions taken together.
 
     The first time the first rung; the same cause again within `recover.cooldown_steps` the next
-    one; the last one repeats until the budget is spent. A rung of which nothing is left to do (no
-    learning rate to lower, no data that may still be skipped) is passed over.
+    one; the last one repeats until the budget is spent. One with nothing left to do is passed over.
     """
 
     non_finite: Ladder = live((("rollback", "skip"), ("rollback", "lower-lr")))
@@ -82,17 +68,17 @@ class LaddersSection(Section):
     """OPT-175B before 11.1, 12.42–12.53; the optimizer's reset is its 12.16."""
     loss_scale_collapse: Ladder = live((("rollback", "reset-loss-scale", "lower-lr"),))
     """OPT-175B 12.17–12.34."""
-    plateau: ToldLadder = live(_REPORT)
+    plateau: SoundLadder = live(_REPORT)
     """The loss stands still: going back would lose what was learned, and mend nothing."""
-    frozen_group: ToldLadder = live(_REPORT)
+    frozen_group: SoundLadder = live(_REPORT)
     """A role of weights does not train."""
-    too_good: ToldLadder = live(_REPORT)
+    too_good: SoundLadder = live(_REPORT)
     """A source's loss is too good to be true."""
-    overfitting: ToldLadder = live(_REPORT)
+    overfitting: SoundLadder = live(_REPORT)
     """Validation turns up while training goes down."""
-    throughput_drop: ToldLadder = live(_REPORT)
+    throughput_drop: SoundLadder = live(_REPORT)
     """Steps take longer."""
-    slow_progress: ToldLadder = live(_REPORT)
+    slow_progress: SoundLadder = live(_REPORT)
     """Updates are too small to get anywhere."""
 
 
@@ -107,14 +93,13 @@ class RecoverSection(Section):
     """Cause before cure: before a rollback or a lower rate the steps in question are computed
     again, with one thing changed at a time, and the verdict shapes what is done."""
     diagnose_steps: int = live(100, ge=0)
-    """Steps that may be computed again before one action, at most; what does not fit is left out,
-    and said to be. The search for a learning rate that works may take as many again, and so may
-    reading data to come."""
+    """Steps that may be computed again before one action, at most; what does not fit is left out.
+    The search for a learning rate that works may take as many again, and so may reading data to
+    come."""
     undo: bool = live(True)
-    """Before any ladder: what was changed just before the first sign (a setting by hand, a fork, a
-    restart with other settings, a raised learning rate) is undone, from the newest good state
-    before the change. Where it is false, or what changed cannot be undone (software, machines), it
-    is named."""
+    """Before any ladder: what was changed just before the first sign (a setting, a fork, a restart
+    with other settings, a raised learning rate) is undone, from the newest good state before it.
+    Where this is false, or it cannot be undone (software, machines), it is named."""
     suspect_steps: int | None = live(None, ge=0)
     """Steps from a change to a first sign that it may be blamed for. When absent, the longest of
     the probation, twice the memory of the optimizer's second moment (1 / (1 - beta2)), and what a
@@ -124,8 +109,7 @@ class RecoverSection(Section):
     cannot change back by itself, else the ladder goes on; and where the data has changed for good,
     else training does."""
     margin_steps: int | None = live(None, ge=0)
-    """How far before the first sign to go back to, where there is a good state; PaLM's 100, or
-    1/50 of a shorter run."""
+    """How far before the first sign to go back; PaLM's 100, or 1/50 of a shorter run."""
     skip_steps: int | None = live(None, gt=0)
     """Steps' worth of data to pass over; PaLM's 300, or 1/25 of a shorter run."""
     probation_steps: int | None = live(None, gt=0)
@@ -172,15 +156,12 @@ class FallbackSection(Section):
 
 
 DERIVED_FROM_STEP = 20
-"""Start-up, compilation and saving get this many deadlines of a step: the first two give no sign of
-life before their end, and a save gives one only while its bytes move. A start-up lasts until the
-first record: nobody knows before how long a step takes.
-"""
+"""Start-up (until the first record), compilation and saving get this many deadlines of a step: they
+give no sign of life on their way, or a save only while its bytes move."""
 EVALUATION_FROM_STEP = 4
 """An evaluation gives a sign before each of its batches, which may be larger than a step's."""
 COLLECTIVE_BEYOND = 2
-"""Collectives time out so many times later than the longest deadline: the watchdog can say who did
-not arrive, the collective only that somebody did not."""
+"""Times the longest deadline: the watchdog can say who did not arrive, the collective cannot."""
 
 
 Part = Annotated[str, Field(pattern=r"^(gpu|board|machine):[^\s,]+$")]
@@ -239,8 +220,7 @@ class SuperviseSection(Section):
     """Save and restart at once where a spare can take the place of a slow node; else at the next
     restart."""
     signatures: str | None = changed_at_start(None)
-    """A TOML file of more failure signatures (docs/supervise.md), asked before the built-in ones:
-    each generation of devices has its own."""
+    """A TOML file of more failure signatures (docs/supervise.md), tried before our own."""
 
     def deadlines(self) -> dict[str, float]:
         """Setting → seconds, the derived ones filled in."""

@@ -3,6 +3,7 @@
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError, PydanticKnownError
 
 Change = Literal["live", "restart", "never"]
 """When a setting of a started run may change: `live` by `longhaul set` at the next step boundary;
@@ -14,11 +15,7 @@ class Section(BaseModel):
     """A frozen table of settings: unknown keys fail, types are not coerced."""
 
     model_config = ConfigDict(
-        frozen=True,
-        strict=True,
-        extra="forbid",
-        use_attribute_docstrings=True,
-        allow_inf_nan=False,
+        frozen=True, strict=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
     )
 
 
@@ -35,3 +32,14 @@ def fixed(default: Any = ..., **limits: Any) -> Any:
 def changed_at_start(default: Any = ..., **limits: Any) -> Any:
     """A setting that takes effect when the run is next started."""
     return Field(default, json_schema_extra={"change": "restart"}, **limits)
+
+
+def whole_or_auto(value: Any, least: int) -> Any:
+    """By hand: pydantic would give a mistake once for every member of a union."""
+    if value == "auto":
+        return value
+    if type(value) is not int:
+        raise PydanticCustomError("whole_or_auto", "neither a whole number nor auto")
+    if value < least:
+        raise PydanticKnownError("greater_than_equal", {"ge": least})
+    return value

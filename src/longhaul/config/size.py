@@ -4,9 +4,11 @@ The twin has every switch as it is and every size for a laptop: what is wrong wi
 thousand GPUs that does not depend on size shows within minutes.
 """
 
-import json
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+from longhaul.config.load import as_toml
 from longhaul.config.model import ModelSection
 from longhaul.config.recipe import Recipe
 
@@ -47,7 +49,7 @@ class ModelSize:
     @property
     def active(self) -> int:
         """N of PaLM's formula: what multiplies each token. The head product counts once, tied
-        or not; look-up tables do not count (DESIGN rule 16).
+        or not; look-up tables do not count.
         """
         return self.non_embedding + self.head
 
@@ -56,11 +58,8 @@ class ModelSize:
     ) -> int:
         """Training FLOPs per token, forward and backward (PaLM, arXiv 2204.02311, appendix B).
 
-        Args:
-            span: positions attended to, in tokens; fewer in layers with a window.
-            causal: count only the part of the attention matrix that is not masked.
-            stage_window: what layers with a window attend to while a stage of
-                `model.window_stages` holds (`ModelSection.window_at`).
+        Layers attend to `span` tokens, those with a window to fewer (`ModelSection.window_at`);
+        `causal` counts only the part of the attention matrix that is not masked.
         """
         windows = [window and (stage_window or window) for window in self.windows]
         attended = sum(_attended(span, window, causal) for window in windows)
@@ -82,10 +81,7 @@ def known_vocabulary(recipe: Recipe) -> tuple[int, bool]:
 
 
 def _attended(span: int, window: int | None, causal: bool) -> float:
-    """Positions attended to, per token of a sequence of `span`.
-
-    Causal: half the square of the span, without the triangle beyond the window.
-    """
+    # Causal: half the square of the span, without the triangle beyond the window.
     seen = min(span, window or span)
     return seen - seen * seen / (2 * span) if causal else seen
 
@@ -154,17 +150,14 @@ _HIGHEST_LR = 3e-3
 def shrunken(recipe: Recipe, own_data: bool = False) -> tuple[str, ...]:
     """Overrides that make the twin: 4 layers, width 64, context 64, 200 steps of 512 tokens.
 
-    Args:
-        recipe: of any size.
-        own_data: the caller gives a text; otherwise it is the Python standard library, with a
-            small vocabulary.
+    Unless the caller has a text of its `own_data`, it is the Python standard library.
     """
     settings = {"name": f"{recipe.name}-small"} | _model(recipe) | _training(recipe)
     if not own_data:
         settings["data.sources"] = [{"name": "python-stdlib", "path": "python-stdlib"}]
     if recipe.tokenizer.kind in ("bpe", "file"):
         settings["tokenizer"] = {"kind": "bpe", "vocab_size": _VOCABULARY, "training_mb": 1.0}
-    return tuple(f"{path}={_toml(value)}" for path, value in settings.items())
+    return tuple(f"{path}={as_toml(value)}" for path, value in settings.items())
 
 
 def _model(recipe: Recipe) -> dict[str, object]:
@@ -173,21 +166,18 @@ def _model(recipe: Recipe) -> dict[str, object]:
     width, context = heads * _HEAD_WIDTH, min(model.context, _CONTEXT)
     shape: dict[str, object] = {"layers": layers, "heads": heads, "width": width}
     shape["context"] = context
-    if model.kv_heads is not None:
-        shape["kv_heads"] = max(1, heads * model.kv_heads // model.heads)
-    if model.mlp_width is not None:
-        shape["mlp_width"] = max(1, round(model.mlp_width / model.width * width))
-    if model.embedding_width is not None:
-        shape["embedding_width"] = max(8, round(model.embedding_width / model.width * width))
-    if model.window is not None:
-        shape["window"] = min(model.window, context // 2)
-        shape["window_stages"] = []
-    if model.window_full_every:
-        shape["window_full_every"] = min(model.window_full_every, layers)
-    if model.bigram_rows:
-        shape["bigram_rows"] = min(model.bigram_rows, 2 * _VOCABULARY)
-    if model.value_embeddings:
-        shape["value_embeddings"] = min(model.value_embeddings, layers // 2)
+    smaller: dict[str, Callable[[Any], object]] = {
+        "kv_heads": lambda number: max(1, heads * number // model.heads),
+        "mlp_width": lambda inner: max(1, round(inner / model.width * width)),
+        "embedding_width": lambda inner: max(8, round(inner / model.width * width)),
+        "window": lambda tokens: min(tokens, context // 2),
+        "window_stages": lambda stages: [],
+        "window_full_every": lambda every: min(every, layers),
+        "bigram_rows": lambda rows: min(rows, 2 * _VOCABULARY),
+        "value_embeddings": lambda tables: min(tables, layers // 2),
+    }
+    given = {name: getattr(model, name) for name in smaller}
+    shape |= {name: smaller[name](value) for name, value in given.items() if value}
     if model.rotary_scaling == "llama3":
         shape["rotary_original_context"] = context // 2
     return {f"model.{name}": value for name, value in shape.items()}
@@ -214,12 +204,3 @@ def _training(recipe: Recipe) -> dict[str, object]:
     if recipe.optim.schedule.decay_steps is not None:
         settings["optim.schedule.decay_steps"] = _STEPS
     return settings
-
-
-def _toml(value: object) -> str:
-    """A value as TOML writes it; tables and lists inline."""
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + " }"
-    if isinstance(value, list):
-        return "[" + ", ".join(_toml(item) for item in value) + "]"
-    return json.dumps(value)

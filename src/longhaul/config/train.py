@@ -1,24 +1,14 @@
 """How long to train, how precisely, by how many processes, and what to measure and keep."""
 
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainValidator
-from pydantic_core import PydanticCustomError, PydanticKnownError
+from pydantic_core import PydanticCustomError
 
-from longhaul.config.section import Section, changed_at_start, fixed, live
+from longhaul.config.section import Section, changed_at_start, fixed, live, whole_or_auto
 
 _StepsOrAuto = Annotated[int, Field(ge=0)] | Literal["auto"]
-
-
-def _steps_or_auto(value: Any) -> Any:
-    """By hand: pydantic would tell a mistake once for every member of a union."""
-    if value == "auto":
-        return value
-    if type(value) is not int:
-        raise PydanticCustomError("steps_or_auto", "neither a whole number nor auto")
-    if value < 0:
-        raise PydanticKnownError("greater_than_equal", {"ge": 0})
-    return value
 
 
 def _addresses(value: Any) -> tuple[str, ...]:
@@ -74,11 +64,10 @@ class EvaluationSection(Section):
     interval_steps: int = live(250, ge=0)
     """Steps between evaluations; 0 evaluates only at the end."""
     tokens: int | None = live(None, gt=0)
-    """Most tokens per source for an evaluation on the way, spread evenly over the split; all
-    when absent. The last evaluation always reads the whole split."""
+    """Most tokens per source, spread evenly over the split; the last evaluation reads all of it."""
     sequences: int = live(32, gt=0)
-    """Most sequences computed at once. Fewer are where a micro-batch has fewer tokens, and half as
-    many from where memory runs out, so that no evaluation takes what training leaves."""
+    """Most sequences computed at once: fewer where a micro-batch has fewer tokens, and half as many
+    from where memory runs out."""
 
 
 class CheckpointSection(Section):
@@ -86,23 +75,20 @@ class CheckpointSection(Section):
 
     interval_steps: Annotated[
         int | Literal["auto"],
-        PlainValidator(_steps_or_auto, json_schema_input_type=_StepsOrAuto),
+        PlainValidator(partial(whole_or_auto, least=0), json_schema_input_type=_StepsOrAuto),
     ] = live(250)
     """Steps between checkpoints; 0 saves only at the end and on stopping. `auto` follows Young's
     and Daly's formula, from what saves cost the training thread, what steps take, and how often
     attempts have failed; until a save has been timed it is 250."""
     keep_last: int = live(2, gt=0)
-    """Newest checkpoints to keep. The newest good one, and one that is as old as the snapshots in
-    memory, are kept besides."""
+    """Newest checkpoints to keep, besides the newest good one and one as old as the snapshots."""
     keep_every: int = live(0, ge=0)
     """Also keep checkpoints at multiples of this many steps; 0 keeps none."""
     retry_minutes: float = live(30.0, ge=0)
-    """Minutes that training waits, and tries again, once two saves in a row have failed for another
-    reason than a full disk (no permission, read-only); then it stops with exit code 17. A full disk
-    is waited for without end."""
+    """Minutes that training waits and retries once two saves in a row have failed; then it stops
+    with exit code 17. A full disk is waited for without end."""
     remote: Annotated[
-        tuple[str, ...],
-        BeforeValidator(_addresses, json_schema_input_type=str | tuple[str, ...]),
+        tuple[str, ...], BeforeValidator(_addresses, json_schema_input_type=str | tuple[str, ...])
     ] = changed_at_start(())
     """Where copies of verified checkpoints go beside training: a folder, or any fsspec address such
     as `s3://bucket/runs`; the run's name is added. Several are sent to one by one, and each can
@@ -112,11 +98,9 @@ class CheckpointSection(Section):
     remote_keep_every: int = changed_at_start(0, ge=0)
     """There also keep checkpoints at multiples of this many steps; 0 keeps none."""
     remote_mb_per_s: float | None = changed_at_start(None, gt=0)
-    """Most megabytes a second to and from remote places; whatever the network gives when absent.
-    In any case transfers yield when they slow the step down."""
+    """Most megabytes a second to and from remote places. Transfers yield when they slow a step."""
     snapshot_interval_steps: int = live(25, ge=0)
-    """Steps between snapshots of the training state in the host's memory, to roll back to without
-    a disk; 0 takes none."""
+    """Steps between snapshots in the host's memory, to roll back to without a disk; 0: none."""
     snapshot_mb: float | None = changed_at_start(None, ge=0)
     """Most megabytes that snapshots may take; a tenth of the available memory when absent. If
     fewer than two fit, none is taken, and a rollback goes to a checkpoint."""
@@ -128,11 +112,10 @@ class MonitorSection(Section):
     gauge_interval_steps: int = live(25, ge=0)
     """Steps between gauge readings; 0 reads none."""
     hash_every: int = live(100, ge=0)
-    """Many processes: steps between two comparisons of the weights that several ranks hold alike,
-    by exact hashes; 0 compares none."""
+    """Steps between two comparisons, by exact hashes, of weights that ranks hold alike; 0: none."""
     witness_every: int = live(100, ge=0)
-    """Many processes: steps between two passes in which all data ranks compute the same micro-batch
-    and compare loss and gradients; costs one micro-batch without an update. 0 makes none."""
+    """Steps between two passes in which all data ranks compute the same micro-batch and compare
+    loss and gradients; costs one micro-batch without an update. 0 makes none."""
 
 
 class MachineSection(Section):
@@ -143,8 +126,8 @@ class MachineSection(Section):
     processes: int = changed_at_start(1, gt=0)
     """Worker processes on this machine: one for each GPU, as a rule."""
     threads: int | None = changed_at_start(None, gt=0, le=4096)
-    """CPU threads of torch; an equal share of the usable cores when absent, which a run then keeps
-    on machines of the same kind, as far as they have the cores. Other counts give other bits."""
+    """CPU threads of torch; an equal share of the usable cores when absent, which a run keeps on
+    machines of the same kind. Other counts give other bits."""
     compile: bool = changed_at_start(False)
     """Compile the model with torch.compile."""
     activation_checkpointing: Literal["none", "selective", "full"] = changed_at_start("none")
@@ -181,8 +164,7 @@ class ParallelSection(Section):
     """
 
     replicate: int | None = changed_at_start(None, gt=0)
-    """Ways in which weights are held whole side by side, or, with `shard`, copies of the shards
-    (hybrid sharding)."""
+    """Ways in which weights, or with `shard` their shards, are held side by side."""
     shard: int | None = changed_at_start(None, gt=0)
     """Ways in which weights, gradients and optimizer state are cut, gathered layer by layer where
     they are needed (FSDP, arXiv 2304.11277; ZeRO, arXiv 1910.02054)."""
@@ -199,11 +181,9 @@ class ParallelSection(Section):
     """Let go of a layer's gathered weights after its forward pass and gather them again for its
     backward pass (ZeRO-3): less memory, half as much again to send."""
     prefetch: int = changed_at_start(1, ge=0)
-    """Layers whose weights are gathered while the one before them computes; 0: each layer is
-    gathered when it is needed."""
+    """Layers whose weights are gathered while the one before computes; 0: when they are needed."""
     elastic: bool = changed_at_start(False)
-    """Each process, or each `shard` of them, is a whole replica that may die and come back while
-    the others train on (torchft; needs the extra `ft`). The batch is dealt out among those that
-    are there, so that it stays the same."""
+    """Each process, or each `shard` of them, is a replica that may die and come back while the
+    others train on (torchft; needs the extra `ft`), dealt the same batch among them."""
     reduce: Literal["float32", "weights"] = changed_at_start("float32")
     """Number format in which gradients are summed over ranks: float32, or that of the weights."""

@@ -1,4 +1,4 @@
-"""What made a step go wrong: the verdict on a ladder of replays (incidents M13, N3, N9–N13).
+"""What made a step go wrong: the verdict on a ladder of replays.
 
 The same captured (state, batch, generators) is computed again, each time with one thing changed.
 The first rung that changes the answer names the cause. A machine is only accused with another
@@ -111,8 +111,8 @@ class Verdict:
 
 
 def apart(a: Figures, b: Figures, rounding: Rounding) -> float:
-    """How far two computations of one step are apart, in units of rounding; 0 if they agree in
-    not being finite, infinity if only one is.
+    """How far two computations of one step are apart, in units of rounding; 0 if neither is finite,
+    infinity if only one is.
     """
     if a.finite != b.finite:
         return math.inf
@@ -194,11 +194,8 @@ def _judged_unsteady(ladder: Ladder, step: int) -> Verdict:
         return Verdict("undetermined", "", f"{said}; {_why_skipped(ladder, 'witness')}")
     if _furthest(ladder.witness, ladder.witness_again, ladder.rounding) <= 1.0:
         return Verdict("machine", "replay", f"{said}, and those on the witness do not")
-    return Verdict(
-        "parallel or kernel bug",
-        "replay",
-        f"{said}, and so do those on the witness: something races",
-    )
+    races = f"{said}, and so do those on the witness: something races"
+    return Verdict("parallel or kernel bug", "replay", races)
 
 
 def _not_reproduced(ladder: Ladder, step: int) -> Verdict:
@@ -228,50 +225,41 @@ def _not_reproduced(ladder: Ladder, step: int) -> Verdict:
 
 
 def _by_witness(symptom: Symptom, ladder: Ladder) -> Verdict | None:
-    if ladder.witness is None or ladder.witness_again is None:
+    again = ladder.witness_again
+    if ladder.witness is None or again is None:
         return None
-    if _furthest(ladder.witness, ladder.witness_again, ladder.rounding) > 1.0:
+    if _furthest(ladder.witness, again, ladder.rounding) > 1.0:
         return None  # it contradicts itself
-    found = _changes(symptom, ladder.here, ladder.witness, ladder.rounding)
-    if found is None:
-        return None
-    step, distance = found
-    return Verdict(
-        "machine",
-        "witness",
-        f"another device computes step {step} differently from the same state, batch and "
-        "generators, twice alike: one of the two is faulty"
-        + (", and only this one shows the symptom" if _only_here(symptom, ladder) else ""),
-        {"apart": distance},
+    here, there = (
+        any(symptom.shown_by(series[:1]) for series in frames)
+        for frames in (ladder.here, ladder.witness)
     )
+    why = "another device computes step {} differently from the same state, batch and "
+    why += "generators, twice alike: one of the two is faulty"
+    why += ", and only this one shows the symptom" * (here and not there)
+    found = _changes(symptom, ladder.here, ladder.witness, ladder.rounding)
+    return _differs("machine", "witness", why, found)
 
 
 def _by_plain(symptom: Symptom, ladder: Ladder) -> Verdict | None:
     # Some updates (β₂ near 0) turn rounding into signs: the step after counts for what it explains.
     found = _changes(symptom, ladder.beside_plain, ladder.plain, ladder.rounding, math.inf)
-    if found is None:
-        return None
-    step, distance = found
-    return Verdict(
-        "parallel or kernel bug",
-        "plain",
-        f"eager float32, unsharded, computes step {step} differently from the same state and "
-        "batch, by more than rounding explains",
-        {"apart": distance},
-    )
+    why = "eager float32, unsharded, computes step {} differently from the same state and batch, "
+    why += "by more than rounding explains"
+    return _differs("parallel or kernel bug", "plain", why, found)
 
 
 def _by_software(symptom: Symptom, ladder: Ladder) -> Verdict | None:
     found = _changes(symptom, ladder.here, ladder.previous, ladder.rounding)
+    why = "the software before computes step {} differently from the same state and batch"
+    return _differs("software", "software", why, found)
+
+
+def _differs(cause: Cause, rung: str, why: str, found: tuple[int, float] | None) -> Verdict | None:
     if found is None:
         return None
     step, distance = found
-    return Verdict(
-        "software",
-        "software",
-        f"the software before computes step {step} differently from the same state and batch",
-        {"apart": distance},
-    )
+    return Verdict(cause, rung, why.format(step), {"apart": distance})
 
 
 def _by_rest(symptom: Symptom, ladder: Ladder) -> Verdict | None:
@@ -355,13 +343,6 @@ def _nothing_found(symptom: Symptom, ladder: Ladder) -> str:
 
 def _why_skipped(ladder: Ladder, rung: str) -> str:
     return f"{rung}: {ladder.skipped.get(rung, 'not tried')}"
-
-
-def _only_here(symptom: Symptom, ladder: Ladder) -> bool:
-    def shown(frames: tuple[Series, ...]) -> bool:
-        return any(symptom.shown_by(series[:1]) for series in frames)
-
-    return shown(ladder.here) and not shown(ladder.witness or ())
 
 
 def _changes(

@@ -1,14 +1,14 @@
-"""The judgement: records of a run in, findings out (DESIGN rule 2).
+"""Records of a run in, findings out.
 
-What is the same trouble going on is told once (`Incidents`). Where the schedule changed something,
-levels may change from there on (`Schedule`; INCIDENTS H1, H2, H4).
+What is the same trouble going on is found once (`Incidents`). Where the schedule changed something,
+levels may change from there on (`what_changed`).
 
 Memory: the last `memory_steps` records are kept. Whenever the line of training breaks, because an
 attempt begins or a rollback goes back to an earlier step, the judgement is built anew from those
-of them that still hold. That is the one way in which anything is forgotten, and why a judgement
-that was rebuilt from a journal goes on exactly like one that was there all the time.
+of them that still hold: so one rebuilt from a journal goes on exactly like one that never ended.
 """
 
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -54,16 +54,13 @@ _RANK = {"notice": 0, "warning": 1, "alarm": 2}
 class _Incident:
     rank: int
     judgements: int = 0  # without a sign of it
-    since_told: int = 0  # judgements with a sign of it
+    repeats: int = 0  # judgements with a sign of it since it was news
 
 
 class Incidents:
-    """The open incidents of one detector.
+    """The open incidents of one detector; `quiet` judgements without a sign close one.
 
-    Args:
-        quiet: judgements in a row without a sign, after which an incident is closed.
-        again: signs after which an alarm that goes on is told again: what was done about it did
-            not help, and a run must not go on like that in silence; None: never.
+    After `again` signs an alarm that goes on is news again, as what was done did not help.
     """
 
     def __init__(self, quiet: int, again: int | None = None) -> None:
@@ -75,28 +72,24 @@ class Incidents:
         """Signs that are news."""
         if signs is None or not (signs or self._open):
             return ()
-        self._age({(sign.kind, sign.subject) for sign in signs})
-        told = []
-        for sign in signs:
-            key, rank = (sign.kind, sign.subject), _RANK[sign.severity]
-            incident = self._open.get(key)
-            if incident is None:
-                self._open[key] = _Incident(rank)
-                told.append(sign)
-                continue
-            incident.since_told += 1
-            due = self._again is not None and incident.since_told >= self._again
-            goes_on = due and rank == _RANK["alarm"]
-            if rank > incident.rank or goes_on:
-                incident.rank, incident.since_told = max(rank, incident.rank), 0
-                told.append(sign)
-        return tuple(told)
-
-    def _age(self, seen: set[tuple[str, str]]) -> None:
+        seen, news = {(sign.kind, sign.subject) for sign in signs}, []
         for key, incident in list(self._open.items()):
             incident.judgements = 0 if key in seen else incident.judgements + 1
             if incident.judgements >= self._quiet:
                 del self._open[key]
+        for sign in signs:
+            key, rank = (sign.kind, sign.subject), _RANK[sign.severity]
+            known = self._open.get(key)
+            if known is None:
+                self._open[key] = _Incident(rank)
+                news.append(sign)
+                continue
+            known.repeats += 1
+            due = self._again is not None and known.repeats >= self._again
+            if rank > known.rank or (due and rank == _RANK["alarm"]):
+                known.rank, known.repeats = max(rank, known.rank), 0
+                news.append(sign)
+        return tuple(news)
 
 
 _JUMP = 1.25
@@ -104,50 +97,27 @@ _JUMP = 1.25
 step is a decision, after which other levels are due."""
 
 
-class Schedule:
-    """Remembers the step before."""
-
-    def __init__(self) -> None:
-        self._before: StepRecord | None = None
-        self._other_data = False
-
-    def renew(self) -> None:
-        """The next step brings other data, whatever its record tells."""
-        self._other_data = True
-
-    def changed(self, record: StepRecord) -> Change:
-        """What this step brought; nothing at the first."""
-        before, self._before = self._before, record
-        told, self._other_data = self._other_data, False
-        if before is None:
-            return ""
-        if (
-            told
-            or record.sequences != before.sequences
-            or record.sequence_length != before.sequence_length
-            or record.mixture_stage != before.mixture_stage
-            or record.attention_window != before.attention_window
-        ):
-            return "data"
-        return "rate" if _rate_jumped(before, record) else ""
-
-
-def _rate_jumped(before: StepRecord, record: StepRecord) -> bool:
-    """The learning rate was changed by a decision, not by its schedule."""
+def what_changed(before: StepRecord | None, record: StepRecord) -> Change:
+    """What this step brought; nothing at the first."""
+    if before is None:
+        return ""
+    if (
+        record.sequences != before.sequences
+        or record.sequence_length != before.sequence_length
+        or record.mixture_stage != before.mixture_stage
+        or record.attention_window != before.attention_window
+    ):
+        return "data"
     if before.learning_rate <= 0:
-        return False
+        return ""
     ratio = record.learning_rate / before.learning_rate
-    if before.warmup or record.warmup:
-        # A warm-up only ever raises it.
-        return ratio < 1 / _JUMP
-    return not 1 / _JUMP <= ratio <= _JUMP
+    # A warm-up only ever raises it.
+    highest = math.inf if before.warmup or record.warmup else _JUMP
+    return "" if 1 / _JUMP <= ratio <= highest else "rate"
 
 
 class Diagnosis:
     """Judges one run.
-
-    A new one that has observed at least the last `memory_steps` steps and evaluations of a journal
-    goes on like the one before it.
 
     Args:
         limits: from where on a signal is worth a finding.
@@ -191,7 +161,8 @@ class Diagnosis:
             self._rebuild(self._last.step + 1)
 
     def _begin_anew(self) -> None:
-        self._schedule = Schedule()
+        self._before: StepRecord | None = None
+        self._other_data = False  # the next step brings some, whatever its record has
         self._judges = tuple(
             (detector, Incidents(self._limits.quiet, detector.again))
             for detector in detectors(self._limits, self._total_steps, self._least_scale)
@@ -207,7 +178,8 @@ class Diagnosis:
             deque(findings, 0)
 
     def _stepped(self, record: StepRecord) -> Iterator[Finding]:
-        changed = self._schedule.changed(record)
+        changed = "data" if self._other_data else what_changed(self._before, record)
+        self._before, self._other_data = record, False
         for detector, incidents in self._judges:
             signs = detector.step(record, changed)
             for sign in incidents.news(signs):
@@ -215,7 +187,7 @@ class Diagnosis:
 
     def _evaluated(self, event: Event) -> Iterator[Finding]:
         if event.kind == EventKind.DATA_CHANGED:
-            self._schedule.renew()
+            self._other_data = True
             return
         for detector, incidents in self._judges:
             for sign in incidents.news(detector.evaluated(event)):

@@ -1,12 +1,11 @@
-"""Divergence: the loss has left its best level and does not return (INCIDENTS N1, N10).
+"""Divergence: the loss has left its best level and does not return.
 
 The level is the median loss of the last steps. The best level is the lowest median of twice as many
 since the data changed as scheduled. The margin between them is counted in standard deviations of
-the level itself, as losses near in time hang together in some runs and not in others; that the
-lowest and the highest of many levels are luck is allowed for. A level above the loss of the first
-step, which was read before any update, is divergence too, also before there is a best level: to
-know nothing is always possible. A rise began where a cumulative sum of the losses above the middle
-of the margin last left zero (CUSUM, Page 1954).
+the level itself, as losses near in time hang together in some runs; that the lowest and the highest
+of many levels are luck is allowed for. A level above the loss of the first step, which was read
+before any update, is divergence too. A rise began where a cumulative sum of the losses above the
+middle of the margin last left zero (CUSUM, Page 1954).
 """
 
 import math
@@ -68,7 +67,11 @@ class Divergence(Detector):
         if len(self._longer) == 2 * self._limits.level_steps:
             self._best = min(self._best, self._longer.median)
             if self._judged_steps % self._limits.level_steps == 0:
-                self._set_margins()
+                noise, limits = self._noise.of_level(), self._limits
+                luck = math.sqrt(2 * math.log(2 + self._judged_steps / limits.level_steps))
+                self._margin = max(limits.margin, (limits.deviations + 2 * luck) * noise)
+                lower = (limits.lasting_deviations + luck) * noise
+                self._lower_margin = max(limits.margin, lower)
             self._judged_steps += 1
         self._follow_rise(record)
         if len(self._losses) < _LEAST_LOSSES:
@@ -86,13 +89,6 @@ class Divergence(Detector):
         if not lasts and self._high_steps < self._limits.warning_steps:
             return HEALTHY
         return (self._sign(record, level, lasts, worse_than_start),)
-
-    def _set_margins(self) -> None:
-        limits, noise = self._limits, self._noise.of_level()
-        levels = 2 + self._judged_steps / limits.level_steps
-        luck = math.sqrt(2 * math.log(levels))
-        self._margin = max(limits.margin, (limits.deviations + 2 * luck) * noise)
-        self._lower_margin = max(limits.margin, (limits.lasting_deviations + luck) * noise)
 
     def _follow_rise(self, record: StepRecord) -> None:
         """Remember where losses last began to be above the middle of the margin."""
@@ -113,21 +109,13 @@ class Divergence(Detector):
             severity = "alarm"
         first = self._rise or mark(record)
         than_start = "; that is worse than at the start" if worse_than_start else ""
-        return Sign(
-            kind="divergence",
-            severity=severity,
-            first=first,
-            evidence={
-                "level": level,
-                "best": best,
-                "margin": margin,
-                "steps": float(self._above_steps),
-            },
-            sentence=(
-                f"The loss has risen from its best level of {best:.3f} to {level:.3f} nats "
-                f"since step {first.step} and does not return{than_start}."
-            ),
+        steps = float(self._above_steps)
+        evidence = {"level": level, "best": best, "margin": margin, "steps": steps}
+        sentence = (
+            f"The loss has risen from its best level of {best:.3f} to {level:.3f} nats "
+            f"since step {first.step} and does not return{than_start}."
         )
+        return Sign("divergence", severity, first, sentence, evidence=evidence)
 
 
 class _Noise:

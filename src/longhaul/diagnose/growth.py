@@ -1,4 +1,4 @@
-"""Growth: a gauge grows toward its danger line while the loss is still fine (INCIDENTS N5); the
+"""Growth: a gauge grows toward its danger line while the loss is still fine; the
 danger lines, and why they lie where they lie.
 """
 

@@ -1,5 +1,5 @@
-"""NaN or infinity in loss, gradient or a gauge (INCIDENTS N3), and fp16's loss scale that falls
-faster than it grows (N4).
+"""NaN or infinity in loss, gradient or a gauge, and fp16's loss scale that falls faster than it
+grows.
 """
 
 import math
@@ -30,7 +30,9 @@ class NonFinite(Detector):
         while self._bad[0].step <= record.step - self._limits.window_steps:
             self._bad.popleft()
         self._place = self._place or first_place(record)
-        self._source = self._source or _first_source(record)
+        sources = record.source_losses.items()
+        broken = (name for name, loss in sources if not math.isfinite(loss))
+        self._source = self._source or next(broken, "")
         return (self._sign(record),)
 
     def _sign(self, record: StepRecord) -> Sign:
@@ -47,19 +49,10 @@ class NonFinite(Detector):
         source = f", with text of {self._source}" if self._source else ""
         often = f", {count} times in {self._limits.window_steps} steps" if count > 1 else ""
         held = "the update was held back" if record.masked else "the update was not held back"
-        return Sign(
-            kind="non-finite",
-            severity=severity,
-            first=self._bad[0],
-            evidence={
-                "loss": record.loss,
-                "gradient_norm": record.gradient_norm,
-                "steps": float(count),
-            },
-            sentence=(
-                f"The {what} of step {record.step} is not finite{place}{source}{often}; {held}."
-            ),
-        )
+        sentence = f"The {what} of step {record.step} is not finite{place}{source}{often}; {held}."
+        loss, norm = record.loss, record.gradient_norm
+        evidence = {"loss": loss, "gradient_norm": norm, "steps": float(count)}
+        return Sign("non-finite", severity, self._bad[0], sentence, evidence=evidence)
 
 
 def _is_bad(record: StepRecord) -> bool:
@@ -75,8 +68,7 @@ def _is_bad(record: StepRecord) -> bool:
 def first_place(record: StepRecord) -> str:
     """The lowest layer with a non-finite gauge, as `gauge[layer]`, or a total; empty if none.
 
-    Data flows upwards, so whatever is broken in the lowest layer broke the others. Totals stand
-    for what comes after the last layer.
+    Data flows upwards: what is broken there broke the others. Totals come after the last layer.
     """
     places = [
         (layer, f"{gauge}[{layer}]")
@@ -90,11 +82,6 @@ def first_place(record: StepRecord) -> str:
     return next((name for name in broken if not name.startswith("noise_scale")), "")
 
 
-def _first_source(record: StepRecord) -> str:
-    broken = (name for name, loss in record.source_losses.items() if not math.isfinite(loss))
-    return next(broken, "")
-
-
 _FRESH_RISE = 2.0
 """Doublings at once that only a reset makes."""
 
@@ -103,11 +90,7 @@ class LossScaleCollapse(Detector):
     """Follows the binary logarithm of the scale.
 
     A fresh scale begins far too high on purpose and falls at every step until it fits; it is judged
-    once it has settled.
-
-    Args:
-        limits: of the section.
-        least_scale: below which the run will not lower it.
+    once it has settled. The run will not lower it below `least_scale`.
     """
 
     def __init__(self, limits: LossScaleLimits, least_scale: float) -> None:
@@ -163,14 +146,6 @@ class LossScaleCollapse(Detector):
                 f"{scale:g}, without growing again; it will be at its floor at about step "
                 f"{record.step + ahead:.0f}."
             )
-        return Sign(
-            kind="loss-scale-collapse",
-            severity=severity,
-            first=first,
-            evidence={
-                "loss_scale": scale,
-                "halvings": fallen,
-                "forecast_step": record.step + ahead,
-            },
-            sentence=sentence,
-        )
+        forecast = record.step + ahead
+        evidence = {"loss_scale": scale, "halvings": fallen, "forecast_step": forecast}
+        return Sign("loss-scale-collapse", severity, first, sentence, evidence=evidence)

@@ -1,5 +1,5 @@
-"""Losses that do not mean what they say: validation loss rises while training loss falls (INCIDENTS
-N14), and a loss lower than its text can honestly give (N8).
+"""Losses that do not mean what they say: validation loss rises while training loss falls, and a
+loss lower than its text can honestly give.
 """
 
 import math
@@ -63,7 +63,9 @@ class Overfitting(Detector):
         whole_split = bool(event.data.get("whole_split"))
         if self._whole_split is None:
             self._whole_split = whole_split
-        if whole_split != self._whole_split or self._is_in_a_spike():
+        # Where the last training losses are up themselves, it is a spike and no overfitting.
+        in_a_spike = self._recent.median > training + self._training.deviation
+        if whole_split != self._whole_split or in_a_spike:
             return None
         now = _Validation(self._last, loss, training)
         self._history.append(now)
@@ -78,10 +80,6 @@ class Overfitting(Detector):
         self._above += 1
         return (self._sign(event, now, self._best, margin),)
 
-    def _is_in_a_spike(self) -> bool:
-        """The last training losses are up themselves: that is no overfitting."""
-        return self._recent.median > self._training.median + self._training.deviation
-
     def _noise(self) -> float:
         """Robust standard deviation of one evaluation about its neighbours', trends left out."""
         losses = [validation.loss for validation in self._history]
@@ -89,7 +87,7 @@ class Overfitting(Detector):
         for a, b, c in zip(losses, losses[1:], losses[2:], strict=False):
             bends.push(abs(a - 2 * b + c))
         # The variance of a − 2b + c is six times that of each.
-        return 1.4826 * bends.median / math.sqrt(6) if len(bends) >= 4 else 0.0
+        return SIGMA_PER_MAD * bends.median / math.sqrt(6) if len(bends) >= 4 else 0.0
 
     def _sign(self, event: Event, now: _Validation, best: _Validation, margin: float) -> Sign:
         severity: Severity = "notice"
@@ -107,17 +105,12 @@ class Overfitting(Detector):
         if math.isfinite(epoch):
             evidence["epoch"] = epoch
             where = f", at epoch {epoch:.2f} of the data"
-        return Sign(
-            kind="overfitting",
-            severity=severity,
-            first=best.mark,
-            evidence=evidence,
-            sentence=(
-                f"Validation loss has risen from {best.loss:.3f} at step {best.mark.step} to "
-                f"{now.loss:.3f} while training loss fell from {best.training:.3f} to "
-                f"{now.training:.3f}{where}: the model learns its text by heart."
-            ),
+        sentence = (
+            f"Validation loss has risen from {best.loss:.3f} at step {best.mark.step} to "
+            f"{now.loss:.3f} while training loss fell from {best.training:.3f} to "
+            f"{now.training:.3f}{where}: the model learns its text by heart."
         )
+        return Sign("overfitting", severity, best.mark, sentence, evidence=evidence)
 
 
 def _number(value: Any) -> float:
@@ -139,8 +132,7 @@ class TooGood(Detector):
 
     Three rules: a level below what natural text allows; one source far below the others; a sudden
     drop by half, of a source while the others go on, or of the whole loss, within a tenth of the
-    run's age: easy text may lose a third in that time, learned fast but steadily. A falling
-    learning rate (H4) lowers a loss by some per cent; a change of mixture resets all.
+    run's age. A falling learning rate lowers a loss by some per cent; another mixture resets all.
     """
 
     def __init__(self, limits: TooGoodLimits) -> None:
@@ -151,8 +143,11 @@ class TooGood(Detector):
         """Sources are judged where there are several; else the whole loss."""
         if changed == "data":
             self._begin_anew()
-        if record.source_losses:
-            self._take_sources(record)
+        for source, loss in record.source_losses.items():
+            if math.isfinite(loss):
+                self._sources.setdefault(source, Window(self._limits.readings)).push(loss)
+                course = self._courses.setdefault(source, deque(maxlen=_COURSE_READINGS))
+                course.append((record.step, loss))
         if not math.isfinite(record.loss):
             return None
         if self._course.push(record.step, record.loss) and len(self._sources) < 2:
@@ -167,19 +162,13 @@ class TooGood(Detector):
         self._courses: dict[str, deque[tuple[int, float]]] = {}
         self._since: dict[str, Mark] = {}
 
-    def _take_sources(self, record: StepRecord) -> None:
-        for source, loss in record.source_losses.items():
-            if math.isfinite(loss):
-                window = self._sources.setdefault(source, Window(self._limits.readings))
-                window.push(loss)
-                course = self._courses.setdefault(source, deque(maxlen=_COURSE_READINGS))
-                course.append((record.step, loss))
-
     def _judge_whole(self, record: StepRecord) -> Signs:
         level = self._course.last
         if level < self._limits.floor:
             return (self._below_floor(record, "", level),)
-        before = self._whole_before(record)
+        begin, end = (share * record.step for share in _BEFORE)
+        is_of_age = record.step >= _LEAST_AGE
+        before = self._course.between(begin, end) if is_of_age else math.nan
         least = max(self._limits.drop * before, _DEVIATIONS * self._course.noise)
         if level < before - least:
             return (self._dropped(record, "", level, before),)
@@ -217,9 +206,7 @@ class TooGood(Detector):
             )
         before, deviation = self._source_before(record, source)
         least = max(self._limits.drop * before, _DEVIATIONS * deviation / 2)
-        if not level < before - least:
-            return None
-        if self._all_fall(record, source, levels):
+        if not level < before - least or self._all_fall(record, source, levels):
             return None
         return self._dropped(record, source, level, before)
 
@@ -232,26 +219,14 @@ class TooGood(Detector):
                 rest.append(1.0 if math.isnan(before) else level / before)
         return bool(rest) and median(rest) < 1 - self._limits.drop / 2
 
-    def _whole_before(self, record: StepRecord) -> float:
-        """Level of the whole loss at the age of `_BEFORE`."""
-        if not self._is_of_age(record):
-            return math.nan
-        begin, end = _BEFORE
-        return self._course.between(begin * record.step, end * record.step)
-
     def _source_before(self, record: StepRecord, source: str) -> tuple[float, float]:
-        """The same of a source, and the deviation of its readings there."""
-        if not self._is_of_age(record):
-            return math.nan, math.nan
+        """Level of a source at the age of `_BEFORE`, and the deviation of its readings there."""
         begin, end = (share * record.step for share in _BEFORE)
         history = [reading for step, reading in self._courses[source] if begin <= step < end]
-        if not history:
+        if not history or record.step < _LEAST_AGE:
             return math.nan, math.nan
         level = median(history)
         return level, SIGMA_PER_MAD * median(abs(reading - level) for reading in history)
-
-    def _is_of_age(self, record: StepRecord) -> bool:
-        return record.step >= _LEAST_AGE
 
     def _below_floor(self, record: StepRecord, source: str, level: float) -> Sign:
         return self._sign(

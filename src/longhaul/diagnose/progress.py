@@ -1,5 +1,5 @@
 """Too little progress: the loss stands still although its own earlier progress predicts more
-(INCIDENTS N6), updates are too small to get anywhere (N15), a role of weights does not train (N7).
+, updates are too small to get anywhere, a role of weights does not train.
 """
 
 import math

@@ -75,10 +75,8 @@ class Noise:
     """How far values lie from the course of their neighbours, by chance.
 
     Told from bends, v(t) − 2·v(t−k) + v(t−2k), in which level and trend cancel: a curve that falls
-    ever more slowly, as that of a young run, widens them less than it widens plain differences.
-
-    Args:
-        size: bends that are remembered.
+    ever more slowly, as that of a young run, widens them less than it widens plain differences. So
+    many bends are remembered as the `size` says.
     """
 
     apart = 8
@@ -108,9 +106,7 @@ class Noise:
         self._history.clear()
 
     def renew(self) -> None:
-        """Values of another kind follow, which may be noisier: learn anew, and reckon with no less
-        than before until that is done.
-        """
+        """Values of another kind follow: learn anew, and reckon with no less until that is done."""
         if self._bends:
             self._least = self.deviation
         self._history.clear()
@@ -135,9 +131,8 @@ class Noise:
 
     @property
     def _correlation(self) -> float:
-        """Of neighbours. Where these hang together, their bends are narrower than those of values
-        apart; for an AR(1) process the ratio of variances is 1 − 4ρ/3 + ρ²/3.
-        """
+        # Where neighbours hang together, their bends are narrower than those of values apart; for
+        # an AR(1) process the ratio of variances is 1 − 4ρ/3 + ρ²/3.
         if len(self._bends) < self.least_bends:
             return _UNKNOWN
         apart, near = self._bends.deviation, self._near_bends.deviation
@@ -193,13 +188,7 @@ class Baseline:
         return value - self.level > self.beyond_history * self._distances.largest
 
     def is_unheard_of(self, value: float, deviations: float, floor: float) -> bool:
-        """The same, and by more than so many standard deviations.
-
-        Args:
-            value: finite.
-            deviations: in robust standard deviations.
-            floor: least standard deviation to reckon with.
-        """
+        """The same, and by more than so many robust standard deviations, each at least `floor`."""
         distance = value - self.level
         if not distance > deviations * floor or not self.is_beyond_history(value):
             return False
@@ -315,4 +304,4 @@ class Levels:
         """Robust standard deviation of one block's level about its neighbours' (0 if unknown)."""
         recent = self._blocks[-32:]
         jumps = [abs(later - earlier) for earlier, later in pairwise(recent)]
-        return 1.4826 * median(jumps) / math.sqrt(2) if jumps else 0.0
+        return SIGMA_PER_MAD * median(jumps) / math.sqrt(2) if jumps else 0.0

@@ -1,5 +1,5 @@
-"""Spikes: the loss jumps far above its level of the last steps, or less far and stays there
-(INCIDENTS N2); the gradient norm jumps far above its level (INCIDENTS N2, H3).
+"""Spikes: the loss jumps far above its level of the last steps, or less far and stays there; the
+gradient norm jumps far above its level.
 """
 
 import math
@@ -96,21 +96,18 @@ class LossSpike(Detector):
         """High as one of many, not by itself."""
         level, now = self._medians.level, self._last.median
         deviation = self._deviation_of_median()
-        return Sign(
-            kind="loss-spike",
-            severity="alarm" if self._lasting_steps >= self._limits.alarm else "warning",
-            first=first,
-            evidence={
-                "loss": loss,
-                "level": level,
-                "deviations": (now - level) / deviation,
-                "steps": float(self._lasting_steps),
-            },
-            sentence=(
-                f"The loss rose from about {level:.3f} to {now:.3f} nats about step {first.step} "
-                f"and stays up, though no step of it is unheard of by itself."
-            ),
+        evidence = {
+            "loss": loss,
+            "level": level,
+            "deviations": (now - level) / deviation,
+            "steps": float(self._lasting_steps),
+        }
+        sentence = (
+            f"The loss rose from about {level:.3f} to {now:.3f} nats about step {first.step} "
+            f"and stays up, though no step of it is unheard of by itself."
         )
+        severity: Severity = "alarm" if self._lasting_steps >= self._limits.alarm else "warning"
+        return Sign("loss-spike", severity, first, sentence, evidence=evidence)
 
     def _sign(self, record: StepRecord, level: float, first: Mark) -> Sign:
         severity: Severity = "notice"
@@ -118,26 +115,20 @@ class LossSpike(Detector):
             steps = max(self._lasting_steps, self._high_steps)
             severity = "alarm" if steps >= self._limits.alarm else "warning"
         deviation = max(self._baseline.noise.deviation, self._limits.floor)
-        return Sign(
-            kind="loss-spike",
-            severity=severity,
-            first=first,
-            evidence={
-                "loss": record.loss,
-                "level": level,
-                "deviations": (record.loss - level) / deviation,
-                "steps": float(self._high_steps),
-            },
-            sentence=(
-                f"The loss jumped from about {level:.3f} to {record.loss:.3f} nats at step "
-                f"{first.step}"
-                + (
-                    f" and has stayed up for {self._high_steps} steps."
-                    if self._high_steps > 1
-                    else "; nothing like it was seen in the steps before."
-                )
-            ),
+        lasts = "; nothing like it was seen in the steps before"
+        if self._high_steps > 1:
+            lasts = f" and has stayed up for {self._high_steps} steps"
+        evidence = {
+            "loss": record.loss,
+            "level": level,
+            "deviations": (record.loss - level) / deviation,
+            "steps": float(self._high_steps),
+        }
+        sentence = (
+            f"The loss jumped from about {level:.3f} to {record.loss:.3f} nats at step "
+            f"{first.step}{lasts}."
         )
+        return Sign("loss-spike", severity, first, sentence, evidence=evidence)
 
 
 _LONG_SPIKE_STEPS = 10
@@ -180,18 +171,14 @@ class GradientSpike(Detector):
         return (self._sign(norm, math.exp(level), record),)
 
     def _sign(self, norm: float, level: float, record: StepRecord) -> Sign:
-        count, severity = len(self._spikes), self._severity(record)
-        often = f"; {count} times within {self._limits.repeat_steps} steps" if count > 1 else ""
-        return Sign(
-            kind="gradient-spike",
-            severity=severity,
-            first=self._spikes[0],
-            evidence={"gradient_norm": norm, "level": level, "spikes": float(count)},
-            sentence=(
-                f"The gradient norm jumped from about {level:.3g} to {norm:.3g}{often}"
-                + ("." if count > 1 else ", once: clipping takes care of that.")
-            ),
-        )
+        count = len(self._spikes)
+        often = ", once: clipping takes care of that"
+        if count > 1:
+            often = f"; {count} times within {self._limits.repeat_steps} steps"
+        evidence = {"gradient_norm": norm, "level": level, "spikes": float(count)}
+        sentence = f"The gradient norm jumped from about {level:.3g} to {norm:.3g}{often}."
+        first, severity = self._spikes[0], self._severity(record)
+        return Sign("gradient-spike", severity, first, sentence, evidence=evidence)
 
     def _severity(self, record: StepRecord) -> Severity:
         count = len(self._spikes)

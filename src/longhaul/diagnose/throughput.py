@@ -1,4 +1,4 @@
-"""Throughput drop: training takes longer a token than it did (INCIDENTS M5, H7).
+"""Throughput drop: training takes longer a token than it did.
 
 Only the buckets of training itself count, without waiting for data. Steps at which an evaluation or
 a save is due, those right after them, those that compile, and the first of an attempt are left out;
@@ -24,9 +24,6 @@ class ThroughputDrop(Detector):
         self._limits = limits
         self._attempt = 0
         self._cold = 0
-        self._seconds = 0.0
-        self._tokens = 0
-        self._steps = 0
         self._first: Mark | None = None
         self._slow: list[Mark] = []
         self._forget()
@@ -78,19 +75,11 @@ class ThroughputDrop(Detector):
             self._slow.append(first)
         if len(self._slow) < limits.blocks:
             return HEALTHY
-        return (
-            Sign(
-                kind="throughput-drop",
-                severity="warning",
-                first=self._slow[0],
-                evidence={
-                    "tokens_per_second": 1 / seconds,
-                    "usual_tokens_per_second": 1 / level,
-                },
-                sentence=(
-                    f"Training has slowed down from {1 / level:,.0f} to {1 / seconds:,.0f} tokens "
-                    f"a second since step {self._slow[0].step}; evaluations and saves are not "
-                    f"counted."
-                ),
-            ),
+        usual, now = 1 / level, 1 / seconds
+        first = self._slow[0]
+        evidence = {"tokens_per_second": now, "usual_tokens_per_second": usual}
+        sentence = (
+            f"Training has slowed down from {usual:,.0f} to {now:,.0f} tokens a second since step "
+            f"{first.step}; evaluations and saves are not counted."
         )
+        return (Sign("throughput-drop", "warning", first, sentence, evidence=evidence),)

@@ -52,22 +52,11 @@ class Change:
             "resets": list(self.resets),
         }
 
-    def is_told_by(self, data: Mapping[str, Any]) -> bool:
-        """Whether `as_data` of it gave this."""
-        told = self.as_data()
-        return all(told[key] == data[key] for key in ("how", "who", "time", "settings"))
-
 
 def after_decision(
     changes: tuple[Change, ...], decision: Decision, resets: int
 ) -> tuple[Change, ...]:
-    """The changes that the run stands on after one more decision.
-
-    Args:
-        changes: before it.
-        decision: of any kind.
-        resets: how many were decided so far, that of this decision included.
-    """
+    """The changes that the run stands on after one more decision, the last of `resets` its own."""
     data, step = decision.data, decision.step
 
     def made(how: How, at: int, settings: Pairs, **more: Any) -> Change:
@@ -116,10 +105,14 @@ def gone_back(changes: Iterable[Change], step: int) -> tuple[Change, ...]:
     )
 
 
-def without(changes: Iterable[Change], told: Iterable[Mapping[str, Any]]) -> tuple[Change, ...]:
+def without(changes: Iterable[Change], undone: Iterable[Mapping[str, Any]]) -> tuple[Change, ...]:
     """Those that are not among these, which `Change.as_data` gave."""
-    told = tuple(told)
-    return tuple(c for c in changes if not any(c.is_told_by(data) for data in told))
+
+    def identity(data: Mapping[str, Any]) -> list[Any]:
+        return [data[key] for key in ("how", "who", "time", "settings")]
+
+    gone = [identity(data) for data in undone]
+    return tuple(change for change in changes if identity(change.as_data()) not in gone)
 
 
 def as_far(before: Any, once: Any, new: Any) -> bool:

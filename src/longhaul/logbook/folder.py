@@ -20,71 +20,52 @@ FORMAT = 1
 """Version of the layout and of every file format inside; a higher one is refused, not guessed."""
 
 
+class _Part:
+    """A path inside a run's folder."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, folder: "RunFolder", owner: type["RunFolder"]) -> Path:
+        return folder.path / self._name
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """The paths of one run."""
 
     path: Path
+    identity = _Part("run.json")
+    """Format version, name, time of creation."""
+    recipe = _Part("recipe.toml")
+    """The recipe as given."""
+    run_spec = _Part("asked.json")
+    """What the run was asked to do."""
+    segments = _Part("segments")
+    """One folder a segment."""
+    journal = _Part("journal")
+    """Append-only JSON lines."""
+    compacted = _Part("journal/compacted")
+    """Parquet copies of closed journal files; the JSON lines stay the authority."""
+    reserve = _Part("journal/.reserve")
+    """The space set aside."""
+    requests = _Part("requests")
+    """What the command line asks of the trainer."""
+    refused_requests = _Part("requests/refused")
+    """Requests that could not be honoured, each with its reason."""
+    leases = _Part("lease")
+    """One file an attempt: who trained."""
+    checkpoints = _Part("checkpoints")
+    """One folder a checkpoint."""
+    incidents = _Part("incidents")
+    """What is kept of single steps that went wrong, one folder a step."""
+    workers = _Part("workers")
+    """One log a worker process."""
 
     @property
     def name(self) -> str:
         """The run's name: that of its folder."""
         return self.path.resolve().name
-
-    @property
-    def identity(self) -> Path:
-        """`run.json`: format version, name, time of creation."""
-        return self.path / "run.json"
-
-    @property
-    def recipe(self) -> Path:
-        """The recipe as given."""
-        return self.path / "recipe.toml"
-
-    @property
-    def segments(self) -> Path:
-        """One folder a segment."""
-        return self.path / "segments"
-
-    @property
-    def journal(self) -> Path:
-        """Append-only JSON lines."""
-        return self.path / "journal"
-
-    @property
-    def compacted(self) -> Path:
-        """Parquet copies of closed journal files; the JSON lines stay the authority."""
-        return self.journal / "compacted"
-
-    @property
-    def requests(self) -> Path:
-        """What the command line asks of the trainer."""
-        return self.path / "requests"
-
-    @property
-    def refused_requests(self) -> Path:
-        """Requests that could not be honoured, each with its reason."""
-        return self.requests / "refused"
-
-    @property
-    def leases(self) -> Path:
-        """One file an attempt: who trained."""
-        return self.path / "lease"
-
-    @property
-    def checkpoints(self) -> Path:
-        """One folder a checkpoint."""
-        return self.path / "checkpoints"
-
-    @property
-    def incidents(self) -> Path:
-        """What is kept of single steps that went wrong, one folder a step."""
-        return self.path / "incidents"
-
-    @property
-    def workers(self) -> Path:
-        """One log a worker process."""
-        return self.path / "workers"
 
     @property
     def exists(self) -> bool:
@@ -93,11 +74,7 @@ class RunFolder:
 
 
 def create_run(path: Path, clock: Clock) -> RunFolder:
-    """Make the folder of a new run. Calling it again, or twice at once, changes nothing.
-
-    Raises:
-        UsageError: a run of a newer format is there already.
-    """
+    """Make the folder of a new run, or leave one alone; UsageError if its format is newer."""
     folder = RunFolder(path)
     for part in (
         folder.segments, folder.journal, folder.requests, folder.leases,
@@ -105,8 +82,8 @@ def create_run(path: Path, clock: Clock) -> RunFolder:
     ):  # fmt: skip
         part.mkdir(parents=True, exist_ok=True)
     if not folder.exists:
-        identity = {"format": FORMAT, "name": folder.name, "created": clock.wall()}
-        write_json(folder.identity, identity)
+        created = clock.wall()
+        write_json(folder.identity, {"format": FORMAT, "name": folder.name, "created": created})
     _check_format(folder)
     return folder
 
@@ -115,7 +92,7 @@ def open_run(path_or_name: str | Path, runs: Path = Path("runs")) -> RunFolder:
     """The existing run called `path_or_name` in `runs`, or at that path.
 
     Raises:
-        UsageError: there is none (the nearest names are given), or its format is newer than ours.
+        UsageError: there is none, or its format is newer than ours.
     """
     for folder in (RunFolder(runs / path_or_name), RunFolder(Path(path_or_name))):
         if folder.exists:
@@ -127,8 +104,7 @@ def open_run(path_or_name: str | Path, runs: Path = Path("runs")) -> RunFolder:
         message = f"{runs / name}: not a run's folder (it has no run.json)"
     else:
         message = f"run {name}: not found in {runs}/"
-    near = difflib.get_close_matches(name, existing, n=3, cutoff=0.5)
-    if near:
+    if near := difflib.get_close_matches(name, existing, n=3, cutoff=0.5):
         raise UsageError(message, f"did you mean {' or '.join(near)}?")
     if existing:
         raise UsageError(message, f"existing runs: {', '.join(existing[:8])}")
@@ -172,22 +148,12 @@ def _check_format(folder: RunFolder) -> None:
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors of a medium that takes no more, for want of space or by a quota."""
 RESERVE_BYTES = 4 << 20
-_ROOM_BYTES = 4 * RESERVE_BYTES
+_LEAST_FREE_BYTES = 4 * RESERVE_BYTES
 """Free space that must be there before space is set aside: the last of it is others' to use."""
 
 
-def reserve_path(folder: RunFolder) -> Path:
-    """Where a run keeps its reserve."""
-    return folder.journal / ".reserve"
-
-
 def why_paused(checkpoints: Path, saved: int | None) -> str:
-    """What people are told while a run waits for space.
-
-    Args:
-        checkpoints: the run's folder of them.
-        saved: step of the newest; None if there is none.
-    """
+    """What a run says while it waits for space; `saved` is the step of its newest checkpoint."""
     newest = "none" if saved is None else f"step {saved}"
     return (
         f"the disk of {checkpoints} is full and nothing on it can be done without; the newest "
@@ -212,15 +178,12 @@ class Reserve:
     def refill(self) -> None:
         """Set the space aside unless it is, or unless the disk is nearly full."""
         try:
-            if self._path.exists() or shutil.disk_usage(self._path.parent).free < _ROOM_BYTES:
+            if self._path.exists() or shutil.disk_usage(self._path.parent).free < _LEAST_FREE_BYTES:
                 return
-            self._allocate()
+            with self._path.open("wb") as file:
+                if hasattr(os, "posix_fallocate"):
+                    os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
+                else:
+                    file.write(bytes(RESERVE_BYTES))
         except OSError:
             self.release()
-
-    def _allocate(self) -> None:
-        with self._path.open("wb") as file:
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
-            else:
-                file.write(bytes(RESERVE_BYTES))

@@ -14,10 +14,10 @@ from typing import Any
 
 import psutil
 
-from longhaul.core.files import create_exclusively, write_json
+from longhaul.core.files import create_exclusively, write_bytes
 from longhaul.core.strict import entries_of, read_object
 from longhaul.core.units import LAST_MOMENT, Seconds, short_seconds
-from longhaul.logbook.folder import DISK_FULL, FORMAT, Reserve, RunFolder, reserve_path
+from longhaul.logbook.folder import DISK_FULL, FORMAT, Reserve, RunFolder
 
 STALE_S: Seconds = 60.0
 """Age of the last heartbeat beyond which a holder that cannot be looked at counts as dead: six
@@ -62,27 +62,6 @@ class Verdict:
     against it: silence will tell (`lease.watched_silent`)."""
 
 
-def holder_of(body: Mapping[str, Any]) -> Holder:
-    """What a lease file says, every value of its type.
-
-    Raises:
-        ValueError, KeyError, TypeError: it is none of ours.
-    """
-    kinds: dict[str, tuple[type, ...]] = {
-        "attempt": (int,), "pid": (int,), "started": (str,), "user": (str,), "command": (str,),
-        "since": (int, float), "heartbeat": (int, float),
-    }  # fmt: skip
-    place, values = body["place"], {name: body[name] for name in kinds}
-    wrong = [name for name, value in values.items() if type(value) not in kinds[name]]
-    times = [values["since"], values["heartbeat"], body["released"] or 0.0]
-    if wrong or not all(0 <= time <= LAST_MOMENT for time in times) or values["pid"] >= 1 << 31:
-        raise ValueError(f"no lease: {', '.join(wrong)}")
-    return Holder(
-        place=Place(str(place["host"]), str(place["boot_id"]), int(place["pid_namespace"])),
-        released=body["released"], **values,
-    )  # fmt: skip
-
-
 def here() -> Place:
     """The place of this process."""
     boot_id = Path("/proc/sys/kernel/random/boot_id")
@@ -95,12 +74,10 @@ def here() -> Place:
 
 
 def process_started(pid: int) -> str | None:
-    """When the process `pid` began, in a form to compare; None if it is gone or a zombie.
-
-    On Linux it is counted in ticks since boot, because a start time in seconds since 1970 moves
-    when the clock is set, and a live trainer must not look like another process then.
-    """
+    """When the process `pid` began, in a form to compare; None if it is gone or a zombie."""
     stat = Path(f"/proc/{pid}/stat")
+    # Ticks since boot: a start time since 1970 moves when the clock is set, and a live trainer must
+    # not look like another process then.
     if stat.parent.parent.joinpath("self").exists():
         try:
             # The command's name comes in parentheses and may itself contain spaces and ")".
@@ -121,14 +98,7 @@ def judge_holder(
     place: Place,
     started: Callable[[int], str | None] = process_started,
 ) -> Verdict:
-    """Whether `holder` still lives, seen at `now` from `place`.
-
-    Args:
-        now: Unix time.
-        holder: what the lease file says.
-        place: where the judge runs.
-        started: when a process of this place began, or None if there is none.
-    """
+    """Whether `holder` still lives, seen at Unix time `now` from `place`."""
     if holder.released is not None:
         return Verdict(False, "it has released the lease")
     if holder.place == place:
@@ -179,45 +149,51 @@ def owner_of(holder: Holder) -> tuple[Place, int, str, Seconds]:
 
 def create_lease(folder: RunFolder, holder: Holder) -> bool:
     """Write an attempt's file, on a full disk with the journal's reserve; False if it exists."""
-    path, content = lease_path(folder, holder.attempt), json.dumps(_body(holder), indent=2) + "\n"
+    path, content = lease_path(folder, holder.attempt), _as_bytes(holder)
     try:
-        return create_exclusively(path, content.encode())
+        return create_exclusively(path, content)
     except OSError as error:
-        if error.errno not in DISK_FULL or not Reserve(reserve_path(folder)).release():
+        if error.errno not in DISK_FULL or not Reserve(folder.reserve).release():
             raise
-        return create_exclusively(path, content.encode())
+        return create_exclusively(path, content)
 
 
 def write_holder(folder: RunFolder, holder: Holder) -> None:
-    """Write an attempt's file anew; on a full disk in place, where it needs no more space.
-
-    A reader who comes amidst that finds the file damaged and just changed, which is a live holder.
-
-    Raises:
-        OSError: the medium refused.
-    """
+    """Write an attempt's file anew; on a full disk in place, where it needs no more space."""
+    # A reader amidst that finds the file damaged and just changed, which is a live holder.
     path = lease_path(folder, holder.attempt)
     try:
-        write_json(path, _body(holder))
+        write_bytes(path, _as_bytes(holder))
     except OSError as error:
         if error.errno not in DISK_FULL:
             raise
         with path.open("r+b") as file:
-            file.write((json.dumps(_body(holder), indent=2) + "\n").encode())
+            file.write(_as_bytes(holder))
             file.truncate()
 
 
 def read_holder(path: Path) -> Holder | None:
-    """The holder that a lease file names; None if the file is damaged.
-
-    Raises:
-        OSError: there is no such file, or it cannot be read.
-    """
+    """The holder that a lease file names; None if it is damaged, OSError if it cannot be read."""
     try:
-        return holder_of(read_object(path))
+        return _holder_of(read_object(path))
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def _body(holder: Holder) -> dict[str, Any]:
-    return {"format": FORMAT} | asdict(holder)
+def _holder_of(body: Mapping[str, Any]) -> Holder:
+    number, text = (int, float), (str,)
+    kinds: dict[str, tuple[type, ...]] = {
+        "attempt": (int,), "pid": (int,), "started": text, "user": text, "command": text,
+        "since": number, "heartbeat": number,
+    }  # fmt: skip
+    values, released = {name: body[name] for name in kinds}, body["released"]
+    wrong = [name for name, value in values.items() if type(value) not in kinds[name]]
+    times = [values["since"], values["heartbeat"], released or 0.0]
+    if wrong or not all(0 <= time <= LAST_MOMENT for time in times) or values["pid"] >= 1 << 31:
+        raise ValueError(f"no lease: {', '.join(wrong)}")
+    host, boot, namespace = (body["place"][k] for k in ("host", "boot_id", "pid_namespace"))
+    return Holder(place=Place(str(host), str(boot), int(namespace)), released=released, **values)
+
+
+def _as_bytes(holder: Holder) -> bytes:
+    return (json.dumps({"format": FORMAT} | asdict(holder), indent=2) + "\n").encode()

@@ -12,7 +12,7 @@ from longhaul.core.errors import NotOwner
 from longhaul.core.events import EventKind
 from longhaul.core.files import fsync_folder, naming
 from longhaul.core.records import Decision, Event, Record, StepRecord, to_line
-from longhaul.logbook.folder import DISK_FULL, Reserve, RunFolder, reserve_path
+from longhaul.logbook.folder import DISK_FULL, Reserve, RunFolder
 from longhaul.logbook.reading import TORN, JournalFile, journal_files
 
 _ROTATE_BYTES = 64 << 20
@@ -26,7 +26,7 @@ class Journal:
 
     Args:
         folder: the run.
-        attempt: the attempt that the lease gave out; it names the files.
+        attempt: that the lease gave out; it names the files.
         author: `pilot` or `supervisor`.
         still_owner: the fence, asked before every decision; what an attempt records of itself needs
             none.
@@ -47,7 +47,7 @@ class Journal:
         self._attempt = attempt
         self._still_owner = still_owner
         self._most_held_lines = most_held_lines
-        self._reserve = Reserve(reserve_path(folder))
+        self._reserve = Reserve(folder.reserve)
         self._reserve.refill()
         self._steps = _Stream(folder.journal, attempt, author, False, rotate_bytes)
         self._events = _Stream(folder.journal, attempt, author, True, rotate_bytes)
@@ -67,12 +67,19 @@ class Journal:
         with self._lock:
             stream = self._steps if isinstance(record, StepRecord) else self._events
             stream.held.append(_encoded(record))
-            self._drop_beyond_limit()
+            while self.held > self._most_held_lines:
+                # Steps first: the next step tells much the same, no other line repeats an event.
+                (self._steps.held or self._events.held).popleft()
+                self.dropped += 1
+                self._unreported += 1
             with suppress(OSError):
                 self._write_held(self._events)
                 self._write_held(self._steps)
                 self._report_dropped(record)
-                self._refill_now_and_then()
+                self._until_refill -= 1
+                if self._until_refill <= 0:
+                    self._until_refill = _REFILL_EVERY
+                    self._reserve.refill()
 
     def append_durably(self, record: Event | Decision) -> None:
         """Write one line and bring it onto the medium before returning.
@@ -114,40 +121,24 @@ class Journal:
                 raise
             stream.write(line, durably)
 
-    def _drop_beyond_limit(self) -> None:
-        while self.held > self._most_held_lines:
-            # Steps first: the next step tells much the same, no other line repeats an event.
-            (self._steps.held or self._events.held).popleft()
-            self.dropped += 1
-            self._unreported += 1
-
     def _report_dropped(self, record: Record) -> None:
-        if self._unreported:
-            data = {
-                "message": f"{self._unreported} journal records were dropped: "
-                "the journal could not be written for too long",
-                "dropped": self._unreported,
-            }
-            warning = Event(
-                kind=EventKind.WARNING, attempt=self._attempt, segment=record.segment,
-                step=record.step, time=record.time, data=data,
-            )  # fmt: skip
-            self._write(self._events, _encoded(warning))
-            self._unreported = 0
-
-    def _refill_now_and_then(self) -> None:
-        self._until_refill -= 1
-        if self._until_refill <= 0:
-            self._until_refill = _REFILL_EVERY
-            self._reserve.refill()
+        if not self._unreported:
+            return
+        message = (
+            f"{self._unreported} journal records were dropped: "
+            "the journal could not be written for too long"
+        )
+        warning = Event(
+            kind=EventKind.WARNING, attempt=self._attempt, segment=record.segment,
+            step=record.step, time=record.time,
+            data={"message": message, "dropped": self._unreported},
+        )  # fmt: skip
+        self._write(self._events, _encoded(warning))
+        self._unreported = 0
 
 
 class _Stream:
-    """Steps, or events and decisions: a row of files, the last of which is written.
-
-    A failed write closes the file: after an outage of a network file system the old descriptor
-    may be stale for ever, and opening it again looks at what the file really ends with.
-    """
+    """Steps, or events and decisions: a row of files, the last of which is written."""
 
     def __init__(
         self, journal: Path, attempt: int, author: str, events: bool, rotate_bytes: int
@@ -182,7 +173,8 @@ class _Stream:
                     fsync_folder(self._journal)
                     self._name_is_durable = True
         except OSError:
-            # Take back what got in. Where even that fails, the next opening marks it as torn.
+            # Take back what got in. Where even that fails, the next opening marks it as torn. The
+            # descriptor may be stale for ever after an outage of a network file system.
             with suppress(OSError):
                 os.ftruncate(descriptor, begin)
             self.close()

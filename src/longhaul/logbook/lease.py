@@ -1,4 +1,4 @@
-"""The lease: one owner at a time, under an attempt number that only rises (DESIGN rule 9).
+"""The lease: one owner at a time, under an attempt number that only rises.
 
 `lease/000003.json` is attempt 3, created exclusively, so that of two takers one wins on any file
 system. All attempts' files are kept: they are small, and they are the record of who trained.
@@ -24,7 +24,6 @@ from longhaul.logbook.holder import (
     STALE_S,
     Holder,
     Place,
-    Verdict,
     create_lease,
     here,
     judge_holder,
@@ -56,7 +55,7 @@ class RunGone(NeedsPerson):
 
     Args:
         folder: of the run.
-        why: as `Lease.gone` tells it.
+        why: from `Lease.gone`.
         reached: updates made; None if that is not known here.
         elsewhere: newest step that a remote tier is known to hold; None if none.
     """
@@ -98,21 +97,14 @@ class Lease:
         return self._holder.attempt
 
     def is_ours(self) -> bool:
-        """The run is still here, and no later attempt has begun.
-
-        Asked before every commit: who was taken for dead, or whose folder was taken away, stops.
-        """
+        """The run is still here, and no later attempt has begun; asked before every commit."""
         if self._released or self.gone():
             return False
         # On another machine than its taker's a newer attempt's file may not be seen yet.
         return newest_attempt(self._folder) <= self.attempt
 
     def may_decide(self) -> bool:
-        """The same for decisions, which wait where the folder is away and may come back.
-
-        Raises:
-            FileNotFoundError: it is away.
-        """
+        """The same for decisions, which wait (FileNotFoundError) where the folder is away."""
         if why := self.gone():
             raise FileNotFoundError(errno.ENOENT, why, str(self._folder.path))
         return self.is_ours()
@@ -120,9 +112,9 @@ class Lease:
     def gone(self) -> str:
         """Why the folder is not that of the run whose lease this is; empty if it is.
 
-        An attempt's number alone would not tell: a new run in the same place counts from 1 too.
         A file that cannot be read just now counts as there: outages are survived.
         """
+        # An attempt's number alone would not tell: a new run in the same place counts from 1 too.
         path = lease_path(self._folder, self.attempt)
         try:
             self._folder.identity.stat()
@@ -141,16 +133,11 @@ class Lease:
         elsewhere: Callable[[], int | None] = lambda: None,
         after_s: Seconds = GONE_S,
     ) -> None:
-        """Let only pass who may go on.
-
-        Args:
-            reached: updates made, for the message.
-            elsewhere: tells the newest step in a remote tier, for the message.
-            after_s: so long the folder must have been away, counted from the first call that
-                found it so. Unless that is 0, it is looked at once a second at most.
+        """Let only pass who may go on; unless `after_s` is 0, this looks once a second at most.
 
         Raises:
-            RunGone: the folder is away, or another run's.
+            RunGone: the folder has been away for `after_s`, or is another run's. The message has
+                the step reached, and the newest one in a remote tier.
         """
         now = self._clock.monotonic()
         if after_s and now - self._looked < _LOOK_GONE_EVERY_S:
@@ -237,10 +224,7 @@ class Lease:
 def acquire(folder: RunFolder, clock: Clock, silent: Holder | None = None) -> Lease:
     """Take the run's lease under the next attempt number.
 
-    Args:
-        folder: the run.
-        clock: stamps the lease.
-        silent: a holder that `watched_silent` has found dead.
+    `silent` is a holder that `watched_silent` has found dead.
 
     Raises:
         LeaseHeld: a live process has it; the message says who.
@@ -259,11 +243,7 @@ def acquire(folder: RunFolder, clock: Clock, silent: Holder | None = None) -> Le
 
 
 def leave_behind(folder: RunFolder, attempt: int, clock: Clock) -> None:
-    """Let the next attempt come after this one, which was made elsewhere and is over.
-
-    Raises:
-        OSError: the lease file cannot be written.
-    """
+    """Let the next attempt come after this one, which was made elsewhere and is over."""
     folder.leases.mkdir(parents=True, exist_ok=True)
     now = clock.wall()
     create_lease(folder, replace(this_process(attempt, now, user_name(), _command()), released=now))
@@ -291,20 +271,18 @@ def join(folder: RunFolder, attempt: int, clock: Clock) -> Lease:
 
 
 def watched_silent(
-    folder: RunFolder, clock: Clock, say: Callable[[str], None] = lambda text: None
+    folder: RunFolder, clock: Clock, notify: Callable[[str], None] = lambda text: None
 ) -> Holder | None:
-    """Watch a holder whose machine seems to have been restarted until a heartbeat or silence tells.
+    """A holder whose machine seems to have been restarted, if it gives no sign for as long as a
+    live one must; else None.
 
-    A restart by itself, such as by a scheduler that boots a node again, is not refused for being
-    too fast; nor does it matter by how far the clock of a machine is off after its boot.
-
-    Returns:
-        the holder, if it gave no sign for as long as a live one must; else None.
+    So a restart that a scheduler makes as it boots a node again is not refused for being too fast,
+    nor does it matter by how far a machine's clock is off after its boot.
     """
     first = newest_holder(folder)
     if first is None or not judge_holder(clock.wall(), first, here()).restarted:
         return None
-    say(
+    notify(
         f"run {folder.name} was trained by process {first.pid} on {first.place.host}, which was "
         f"restarted, or is another machine of that name: waiting up to {short_seconds(STALE_S)} "
         "for its heartbeat"
@@ -321,22 +299,21 @@ def watched_silent(
 
 
 def refuse_if_held(folder: RunFolder, clock: Clock, silent: Holder | None = None) -> int:
-    """Let only somebody pass who could take the lease; the attempt that was judged, 0 if none.
-
-    Args:
-        folder: the run.
-        clock: for the age of a heartbeat.
-        silent: a holder that `watched_silent` has found dead.
-
-    Raises:
-        LeaseHeld: a live process has it; the message says who.
-    """
+    """The attempt that was judged, 0 if none; LeaseHeld says which live process has the lease."""
     holder = newest_holder(folder)
     if holder is None:
         return 0
     verdict = judge_holder(clock.wall(), holder, here())
     if verdict.live and holder != silent:
-        raise LeaseHeld(*_held_message(folder, holder, verdict, clock.wall()))
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(holder.since))
+        beat = short_seconds(max(clock.wall() - holder.heartbeat, 0.0))
+        raise LeaseHeld(
+            f"run {folder.name} is being trained by {holder.user}, process {holder.pid} on "
+            f"{holder.place.host}, since {since} (attempt {holder.attempt}, heartbeat {beat} ago; "
+            f"{verdict.reason}): {holder.command}",
+            f"`longhaul stop {folder.name}` lets it save and end; `longhaul log {folder.name}` "
+            "shows what it does",
+        )
     return holder.attempt
 
 
@@ -363,20 +340,6 @@ def live_holder(folder: RunFolder, clock: Clock) -> Holder | None:
     if holder is None or not judge_holder(clock.wall(), holder, here()).live:
         return None
     return holder
-
-
-def _held_message(
-    folder: RunFolder, holder: Holder, verdict: Verdict, now: Seconds
-) -> tuple[str, str]:
-    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(holder.since))
-    beat = short_seconds(max(now - holder.heartbeat, 0.0))
-    return (
-        f"run {folder.name} is being trained by {holder.user}, process {holder.pid} on "
-        f"{holder.place.host}, since {since} (attempt {holder.attempt}, heartbeat {beat} ago; "
-        f"{verdict.reason}): {holder.command}",
-        f"`longhaul stop {folder.name}` lets it save and end; `longhaul log {folder.name}` "
-        "shows what it does",
-    )
 
 
 def user_name() -> str:

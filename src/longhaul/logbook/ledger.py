@@ -1,11 +1,11 @@
-"""The ledger: what has been decided about a run, and stays decided (DESIGN rule 1).
+"""The ledger: what has been decided about a run, and stays decided.
 
 It is a fold over the decisions in the journal and never rolls back: a crash or a rollback
 restores weights, not a learning rate that somebody had lowered. A decision is on the medium
 before it takes effect; what cannot be written is not applied.
 """
 
-import copy
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
@@ -50,8 +50,8 @@ class CheckpointHealth:
     manifest: str
     """Hash of its manifest; a checkpoint written again at the same step has another."""
     former: Mapping[str, Health] = field(default_factory=dict)
-    """Manifest hash → last health of the checkpoints that were saved before it at this step. A
-    slow tier may hold them still, so what was poisoned of them stays poisoned."""
+    """Manifest hash → last health of checkpoints saved before it at this step, which a slow tier
+    may hold still."""
 
     @property
     def is_sound(self) -> bool:
@@ -59,13 +59,10 @@ class CheckpointHealth:
         return self.health in ("verified", "good")
 
     def of(self, manifest: str) -> Health:
-        """Health of the checkpoint of this step with this manifest's hash.
+        """Health of this step's checkpoint with this manifest's hash; empty if it cannot be read.
 
         One that the ledger does not know starts over as committed, unless the step was poisoned
         without a hash: then nothing proves that it is another one.
-
-        Args:
-            manifest: its hash; empty if it cannot be read.
         """
         if manifest in ("", self.manifest) or (not self.manifest and self.health == "poisoned"):
             return self.health
@@ -74,8 +71,8 @@ class CheckpointHealth:
     @property
     def poisoned(self) -> frozenset[str]:
         """Manifest hashes of the checkpoints of this step that must not be gone on from."""
-        words = {**self.former, self.manifest: self.health}
-        return frozenset(name for name, word in words.items() if word == "poisoned")
+        healths = {**self.former, self.manifest: self.health}
+        return frozenset(name for name, health in healths.items() if health == "poisoned")
 
     @property
     def unpoisoned(self) -> frozenset[str]:
@@ -110,8 +107,7 @@ class Recovery:
     undo: tuple[Mapping[str, Any], ...] = ()
     """Changes that it undid (`Change.as_data`)."""
     failed: tuple[float, ...] = ()
-    """Learning rates that it left behind because the run could not bear them, as they were in
-    force at the first sign."""
+    """Learning rates, in force at the first sign, that the run could not bear."""
 
 
 @dataclass(frozen=True)
@@ -130,10 +126,8 @@ class Reset:
 class LedgerState:
     """Everything decided so far.
 
-    Which value of a setting is in force at a step: of the decisions on that setting whose
-    `from_step` is not beyond the step, the one written last. So an immediate decision
-    (`from_step` 0) supersedes every earlier one, the scheduled ones included; a scheduled one
-    supersedes the earlier ones from its step on.
+    In force at a step is, of the decisions on a setting whose `from_step` is not beyond it, the one
+    written last: an immediate one (`from_step` 0) supersedes every earlier one.
     """
 
     overrides: Mapping[str, tuple[Override, ...]] = field(default_factory=dict)
@@ -163,8 +157,8 @@ class LedgerState:
 
     def override_at(self, path: str, step: int) -> Override | None:
         """The decision in force on one setting for the update after `step`."""
-        current = [item for item in self.overrides.get(path, ()) if item.from_step <= step]
-        return current[-1] if current else None
+        begun = [item for item in self.overrides.get(path, ()) if item.from_step <= step]
+        return begun[-1] if begun else None
 
     def overrides_at(self, step: int) -> dict[str, Any]:
         """Dotted path → value of every setting that a decision governs after `step` updates."""
@@ -173,11 +167,7 @@ class LedgerState:
 
 
 def fold(state: LedgerState, decision: Decision) -> LedgerState:
-    """The state with one more decision. Kinds that leave no trace, such as `stop`, are counted.
-
-    Raises:
-        LedgerError: the decision lacks what its kind needs.
-    """
+    """The state with one more decision; LedgerError if that lacks what its kind needs."""
     try:
         state = _with_values(state, decision)
         changes = after_decision(state.changes, decision, len(state.resets))
@@ -190,44 +180,34 @@ def fold(state: LedgerState, decision: Decision) -> LedgerState:
 
 
 def _with_values(state: LedgerState, decision: Decision) -> LedgerState:
-    if decision.kind == "set":
-        path, value = decision.data["path"], decision.data["value"]
-        return _with_override(state, decision, path, value, decision.data.get("old"))
-    if decision.kind == "unset":
-        return _without_overrides(state, decision.data["path"])
-    if decision.kind == "skip":
-        return _with_skip(state, int(decision.data["begin"]), int(decision.data["end"]))
-    if decision.kind == "checkpoint-health":
-        return _with_health(state, decision.data)
-    if decision.kind == "recover":
-        return _with_recovery(state, decision)
+    data = decision.data
+    match decision.kind:
+        case "set":
+            return _with_override(state, decision, data["path"], data["value"], data.get("old"))
+        case "unset":
+            path = data["path"]
+            kept = {name: items for name, items in state.overrides.items() if name != path}
+            last = state.override_at(path, 0)
+            withdrawn = state.withdrawn if last is None else {**state.withdrawn, path: last}
+            return replace(state, overrides=kept, withdrawn=withdrawn)
+        case "skip":
+            return _with_skip(state, int(data["begin"]), int(data["end"]))
+        case "checkpoint-health":
+            return _with_health(state, data)
+        case "recover":
+            return _with_recovery(state, decision)
     return state
 
 
 def fold_all(decisions: Iterable[Decision], state: LedgerState | None = None) -> LedgerState:
     """The state after all decisions, in the order written."""
-    state = LedgerState() if state is None else state
-    for decision in decisions:
-        state = fold(state, decision)
-    return state
+    return functools.reduce(fold, decisions, state or LedgerState())
 
 
 def load_ledger(folder: RunFolder) -> tuple[LedgerState, int]:
     """The state of a run's ledger, and the count of damaged lines that may have been decisions."""
     decisions, damaged = read_decisions(folder)
     return fold_all(decisions), damaged
-
-
-def effective_settings(settings: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested settings with the values at dotted paths put in; the arguments stay as they are."""
-    effective = copy.deepcopy(dict(settings))
-    for path, value in overrides.items():
-        table = effective
-        *parents, last = path.split(".")
-        for part in parents:
-            table = table.setdefault(part, {})
-        table[last] = value
-    return effective
 
 
 class Ledger:
@@ -315,14 +295,6 @@ def _with_override(
     return replace(state, overrides={**state.overrides, path: (*kept, new)})
 
 
-def _without_overrides(state: LedgerState, path: str) -> LedgerState:
-    """The recipe's own value holds again, at every step."""
-    kept = {name: items for name, items in state.overrides.items() if name != path}
-    last = state.override_at(path, 0)
-    withdrawn = state.withdrawn if last is None else {**state.withdrawn, path: last}
-    return replace(state, overrides=kept, withdrawn=withdrawn)
-
-
 def _with_skip(state: LedgerState, begin: int, end: int) -> LedgerState:
     if not 0 <= begin < end:
         raise ValueError(f"draws {begin} to {end} are no range")
@@ -346,16 +318,13 @@ def _with_health(state: LedgerState, data: Mapping[str, Any]) -> LedgerState:
 
 
 def _health_after(old: CheckpointHealth, new: CheckpointHealth) -> CheckpointHealth:
-    """What is known of a step's checkpoints after one more word on one of them.
-
-    Training that was rolled back passes the same step again and saves another checkpoint there;
-    its manifest differs, and so it does not inherit the old one's health.
-    """
+    # Training that was rolled back passes the same step again and saves another checkpoint there;
+    # its manifest differs, and so it does not inherit the old one's health.
     if new.manifest in ("", old.manifest):
         return replace(old, health=max(old.health, new.health, key=HEALTHS.index))
     if old.manifest and "poisoned" in (new.health, old.former.get(new.manifest)):
         return replace(old, former={**old.former, new.manifest: "poisoned"})
-    former = {name: word for name, word in old.former.items() if name != new.manifest}
+    former = {name: health for name, health in old.former.items() if name != new.manifest}
     if old.manifest or old.health == "poisoned":
         former[old.manifest] = old.health
     return replace(new, former=former)

@@ -1,20 +1,23 @@
 """SQL over a run's journal: Parquet where it was compacted, JSON lines for the rest.
 
-The JSON lines are the authority: a Parquet file counts only while the sizes of the lines it was
-made from, which it names itself, are still those on disk. An attempt that was taken for dead and
-wrote on makes its Parquet file void, until it is compacted again.
+The JSON lines are the authority: a Parquet file counts only while the files it was made from, which
+it names itself, have the same sizes, and no attempt that was taken for dead has written on.
 """
 
 import json
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
+from types import UnionType
+from typing import Any, get_args
 
 import duckdb
 
 from longhaul.core.clocks import STEP_BUCKETS, Clock
 from longhaul.core.files import fsync_folder
+from longhaul.core.records import Decision, Event, Finding, Record, Severity, StepRecord
 from longhaul.core.strict import MOST_JOURNAL_BYTES, open_regular, parse_json
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.lease import live_holder
@@ -41,13 +44,16 @@ def sources_of(folder: RunFolder, files: Sequence[JournalFile], attempt: int) ->
 
 def usable_parquet(folder: RunFolder, files: Sequence[JournalFile]) -> dict[int, Path]:
     """Attempt → Parquet file, for the attempts whose steps are the same there as in JSON."""
-    attempts = sorted({file.attempt for file in files if not file.events})
-    usable = {}
-    for attempt in attempts:
-        path = parquet_file(folder, attempt)
-        if path.is_file() and _made_from(path) == sources_of(folder, files, attempt):
-            usable[attempt] = path
-    return usable
+    paths = {a: parquet_file(folder, a) for a in _attempts(files)}
+    return {
+        attempt: path
+        for attempt, path in paths.items()
+        if path.is_file() and _made_from(path) == sources_of(folder, files, attempt)
+    }
+
+
+def _attempts(files: Sequence[JournalFile]) -> list[int]:
+    return sorted({file.attempt for file in files if not file.events})
 
 
 def no_pattern(path: Path) -> Path:
@@ -73,25 +79,22 @@ def _made_from(path: Path) -> dict[str, int] | None:
 
 
 # DuckDB casts the journal's words "nan", "inf" and "-inf" to DOUBLE by itself.
-_STEP_FIELDS = {
-    "attempt": "BIGINT", "segment": "VARCHAR", "step": "BIGINT", "draw": "BIGINT",
-    "next_draw": "BIGINT", "time": "DOUBLE", "lag_steps": "BIGINT", "loss": "DOUBLE",
-    "gradient_norm": "DOUBLE", "learning_rate": "DOUBLE", "masked": "BOOLEAN",
-    "loss_scale": "DOUBLE", "loss_scale_at_floor": "BOOLEAN",
-    "sequences": "BIGINT", "sequence_length": "BIGINT", "mixture_stage": "BIGINT",
-    "attention_window": "BIGINT", "warmup": "BOOLEAN",
-    "evaluation_due": "BOOLEAN", "save_due": "BOOLEAN", "redone": "BOOLEAN",
-    "seconds": "MAP(VARCHAR, DOUBLE)", "gauges": "MAP(VARCHAR, DOUBLE[])",
-    "totals": "MAP(VARCHAR, DOUBLE)", "source_losses": "MAP(VARCHAR, DOUBLE)",
-    "states": "JSON",
+_SQL_TYPES: Mapping[Any, str] = {
+    int: "BIGINT", float: "DOUBLE", bool: "BOOLEAN", str: "VARCHAR", Severity: "VARCHAR",
+    Mapping[str, float]: "MAP(VARCHAR, DOUBLE)",
+    Mapping[str, tuple[float, ...]]: "MAP(VARCHAR, DOUBLE[])",
 }  # fmt: skip
-_EVENT_FIELDS = {
-    "record": "VARCHAR", "kind": "VARCHAR", "attempt": "BIGINT", "segment": "VARCHAR",
-    "step": "BIGINT", "from_step": "BIGINT", "time": "DOUBLE", "who": "VARCHAR",
-    "reason": "VARCHAR", "seconds": "MAP(VARCHAR, DOUBLE)", "data": "JSON",
-    "severity": "VARCHAR", "first_step": "BIGINT", "first_draw": "BIGINT", "subject": "VARCHAR",
-    "evidence": "MAP(VARCHAR, DOUBLE)", "sentence": "VARCHAR",
-}  # fmt: skip
+
+
+def _columns(*kinds: type[Record]) -> dict[str, str]:
+    """Field → SQL type; JSON for what has no shape of its own."""
+    types = {field.name: field.type for kind in kinds for field in fields(kind)}
+    whole = {name: get_args(t)[0] if isinstance(t, UnionType) else t for name, t in types.items()}
+    return {name: _SQL_TYPES.get(kind, "JSON") for name, kind in whole.items()}
+
+
+_STEP_FIELDS = _columns(StepRecord)
+_EVENT_FIELDS = {"record": "VARCHAR"} | _columns(Event, Decision, Finding)
 
 
 _NO_NETWORK: dict[str, str | bool | int | float | list[str]] = {
@@ -154,17 +157,12 @@ _ROLLED_UP = ("loss", "gradient_norm", "learning_rate", "tokens_per_second")
 
 
 def compact(folder: RunFolder, clock: Clock) -> list[int]:
-    """Compact every attempt that is over and not compacted yet; returns their numbers.
-
-    Raises:
-        OSError: the folder cannot be written.
-    """
+    """Compact every attempt that is over and not compacted yet; returns their numbers."""
     files = journal_files(folder.journal)
     holder = live_holder(folder, clock)
     done = usable_parquet(folder, files)
     open_attempt = holder.attempt if holder else None
-    attempts = sorted({file.attempt for file in files if not file.events})
-    due = [a for a in attempts if a != open_attempt and a not in done]
+    due = [a for a in _attempts(files) if a != open_attempt and a not in done]
     folder.compacted.mkdir(exist_ok=True)
     for attempt in due:
         # Sizes first: lines that are added while they are read make the file void, not wrong.
@@ -194,17 +192,13 @@ def _copy(query: str, path: Path, sources: dict[str, int]) -> None:
 
 
 def _rollup(rows: str) -> str:
-    """Per 100 steps: counts, and minimum, maximum and mean of the finite values of each figure.
-
-    The mean of tokens per second is all tokens over all seconds, not a mean of rates; its
-    seconds are those of `timeline.STEP_BUCKETS`.
-    """
+    """Per 100 steps: counts, and minimum, maximum and mean of the finite values of each figure."""
     seconds = " + ".join(f"coalesce(seconds['{bucket}'], 0)" for bucket in STEP_BUCKETS)
     figures = []
     for name in _ROLLED_UP:
         finite = f"FILTER (isfinite({name}))"
         mean = f"avg({name}) {finite}"
-        if name == "tokens_per_second":
+        if name == "tokens_per_second":  # no mean of rates: all tokens over all seconds
             mean = "sum(tokens) / nullif(sum(step_seconds), 0)"
         figures += [f"min({name}) {finite} AS {name}_min", f"max({name}) {finite} AS {name}_max"]
         figures += [f"{mean} AS {name}_mean"]

@@ -50,12 +50,8 @@ class JournalFile:
         match = _NAME.fullmatch(name)
         if match is None:
             return None
-        file = cls(
-            attempt=int(match["attempt"]),
-            rotation=int(match["rotation"] or 1),
-            author=match["author"],
-            events=match["events"] is not None,
-        )
+        attempt, rotation = int(match["attempt"]), int(match["rotation"] or 1)
+        file = cls(attempt, rotation, match["author"], match["events"] is not None)
         return file if file.name == name else None
 
 
@@ -74,14 +70,9 @@ class JournalReading:
 
     Attempts come in their order. Within one, the lines of each author and kind keep theirs and
     are merged by time and step; where both are equal, a step comes before what it led to.
-
-    Args:
-        folder: the run.
-        steps: read the step files.
-        events: read the files of events and decisions, which are small.
     """
 
-    def __init__(self, folder: RunFolder, *, steps: bool = True, events: bool = True) -> None:
+    def __init__(self, folder: RunFolder, *, steps: bool, events: bool) -> None:
         self._journal = folder.journal
         self._steps = steps
         self._events = events

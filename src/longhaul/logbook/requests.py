@@ -5,7 +5,6 @@ record's `data["request"]`, and only then removes the file. After a crash betwee
 journal tells that the request was dealt with (`done_requests`), so it never happens twice.
 """
 
-import json
 import secrets
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
@@ -16,6 +15,7 @@ from typing import Any
 from longhaul.core.clocks import Clock
 from longhaul.core.files import write_json
 from longhaul.core.records import Decision, Event, Record
+from longhaul.core.strict import read_object
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import FORMAT, RunFolder
 from longhaul.logbook.holder import newest_attempt
@@ -37,8 +37,7 @@ class Request:
     reason: str
     time: Seconds
     attempt: int | None = None
-    """Newest attempt when it was asked; None if an older version wrote it. Wall time does not tell
-    which came first: somebody may set the clock."""
+    """Newest attempt at that time, as somebody may set the clock; None in older versions' files."""
 
 
 def new_request(
@@ -52,14 +51,7 @@ def new_request(
 ) -> Request:
     """A request of now, with an id of its own.
 
-    Args:
-        kind: what is asked for.
-        data: what it needs.
-        who: asks.
-        reason: a sentence.
-        clock: stamps it.
-        folder: the run; the request comes after those that wait there, and is asked of the attempt
-            that is its newest.
+    With the run's `folder` it comes after those that wait there, and is for the newest attempt.
     """
     now, attempt = clock.wall(), None
     # To the microsecond: of two requests that a script makes in a row the first comes first.
@@ -69,18 +61,14 @@ def new_request(
         stamps = [path.name.partition("-")[0] for path in _waiting(folder)]
         waiting = [int(s) for s in stamps if s.isdecimal() and len(s) <= _STAMP_DIGITS]
         stamp = max([stamp, *(other + 1 for other in waiting)])
-    request_id = f"{stamp:0{_STAMP_DIGITS}d}-{secrets.token_hex(4)}"
     return Request(
-        id=request_id, kind=kind, data=data, who=who, reason=reason, time=now, attempt=attempt
-    )
+        id=f"{stamp:0{_STAMP_DIGITS}d}-{secrets.token_hex(4)}", kind=kind, data=data,
+        who=who, reason=reason, time=now, attempt=attempt,
+    )  # fmt: skip
 
 
 def submit(folder: RunFolder, request: Request) -> None:
-    """Lay a request before the trainer: there whole, or not at all.
-
-    Raises:
-        OSError: the run's folder cannot be written.
-    """
+    """Lay a request before the trainer: there whole, or not at all (OSError)."""
     folder.requests.mkdir(exist_ok=True)
     write_json(_path(folder, request), {"format": FORMAT} | _clean(asdict(request)))
 
@@ -88,11 +76,8 @@ def submit(folder: RunFolder, request: Request) -> None:
 def pending(folder: RunFolder, done: Collection[str] = frozenset()) -> list[Request]:
     """Requests still to be dealt with, oldest first. Never raises.
 
-    A file that is no request is moved to `requests/refused/`, with the reason beside it.
-
-    Args:
-        folder: the run.
-        done: ids that the journal shows as dealt with (`done_requests`); their files are removed.
+    A file that is no request is moved to `requests/refused/`, with the reason beside it; those that
+    the journal shows as `done` (`done_requests`) are removed.
     """
     found: list[Request] = []
     for path in _waiting(folder):
@@ -123,10 +108,8 @@ def refuse(folder: RunFolder, request: Request, reason: str) -> None:
 
 def done_requests(records: Iterable[Record]) -> frozenset[str]:
     """Ids of the requests that these events and decisions dealt with."""
-    told = (
-        record.data.get("request") for record in records if isinstance(record, Event | Decision)
-    )
-    return frozenset(request_id for request_id in told if isinstance(request_id, str))
+    kept = (r.data.get("request") for r in records if isinstance(r, Event | Decision))
+    return frozenset(request_id for request_id in kept if isinstance(request_id, str))
 
 
 def _path(folder: RunFolder, request: Request) -> Path:
@@ -145,16 +128,7 @@ def _waiting(folder: RunFolder) -> list[Path]:
 def _read(path: Path) -> Request:
     if path.suffix != ".json" or not path.is_file():
         raise ValueError("not a .json file")
-    with path.open("rb") as file:
-        content = file.read(_MOST_BYTES + 1)
-    if len(content) > _MOST_BYTES:
-        raise ValueError(f"longer than {_MOST_BYTES} bytes")
-    try:
-        body = json.loads(content)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    if not isinstance(body, dict):
-        raise TypeError("not a JSON object")
+    body = read_object(path, _MOST_BYTES)
     if body.get("id") != path.stem:
         raise ValueError(f"its id {body.get('id')!r} is not its file's name")
     texts = {key: body[key] for key in ("kind", "who", "reason")}

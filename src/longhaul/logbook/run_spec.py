@@ -53,21 +53,16 @@ class RunSpec:
         return recipe_from_values(self.values, self.file)
 
 
-def ask(
+def resolve_spec(
     recipe: str,
     options: tuple[str, ...],
     data: str | None,
     prepared: Path,
     base: Path | None = None,
 ) -> RunSpec:
-    """Resolve what somebody asks for.
+    """Resolve what somebody asks for; see the fields of `RunSpec`.
 
-    Args:
-        recipe: a shipped recipe's name, or the path of a file.
-        options: `path=value`.
-        data: replaces every source.
-        prepared: folder of prepared text.
-        base: folder of the first start; None: this is the first, and here.
+    Without `base` this is the first start, and here.
 
     Raises:
         RecipeError: with every problem.
@@ -82,26 +77,18 @@ def ask(
 
 
 def spec_of_restart(known: RunSpec, new: RunSpec) -> RunSpec:
-    """The same run asked for again: its earlier options stay, new ones are added.
-
-    Raises:
-        RecipeError: the run would no longer be the same run.
-    """
+    """The same run's, earlier options and new ones; RecipeError if it would be another run."""
     typed, data = sealed_options(new.options, new.data or known.data)
     options = tuple(o for o in known.options if o not in typed) + typed
-    merged = ask(new.recipe, options, data, Path(new.prepared), Path(known.base))
+    merged = resolve_spec(new.recipe, options, data, Path(new.prepared), Path(known.base))
     refuse_another_run(known.settings(), merged.settings())
     return merged
 
 
-def ask_more(known: RunSpec, options: tuple[str, ...], data: str | None) -> RunSpec:
-    """A run named itself: what it was asked before, with more options on top.
+def spec_with_more(known: RunSpec, options: tuple[str, ...], data: str | None) -> RunSpec:
+    """That of a run named itself, with more options; RecipeError if it would be another run.
 
-    Its recipe's file is not read again: it may have been moved, or another version of longhaul
-    may ship another one.
-
-    Raises:
-        RecipeError: the run would no longer be the same run.
+    Its recipe's file, which may have moved or changed, is not read again.
     """
     options, data = sealed_options(options, _absolute(data))
     settings, options = known.settings(), _anchored_options(options)
@@ -117,67 +104,52 @@ def changed_settings(before: Recipe, after: Recipe) -> dict[str, tuple[Any, Any]
     return {path: pair for path, pair in found.items() if path not in ("name", "summary")}
 
 
-def write_run_spec(folder: RunFolder, asked: RunSpec) -> None:
+def write_run_spec(folder: RunFolder, spec: RunSpec) -> None:
     """Keep it in the run's folder."""
     # Moved or broken since, the one kept at the first start stays.
     with suppress(RecipeError, OSError, DamagedFile):
-        write_bytes(folder.recipe, _as_given(recipe_file(asked.recipe)))
+        write_bytes(folder.recipe, _as_given(recipe_file(spec.recipe)))
     write_json(
-        _path(folder),
+        folder.run_spec,
         {
-            "recipe": asked.recipe,
-            "options": list(asked.options),
-            "data": asked.data,
-            "prepared": asked.prepared,
-            "values": asked.values,
-            "base": asked.base,
+            "recipe": spec.recipe,
+            "options": list(spec.options),
+            "data": spec.data,
+            "prepared": spec.prepared,
+            "values": spec.values,
+            "base": spec.base,
             "defaults": 2,
         },
     )
 
 
 def read_run_spec(folder: RunFolder) -> RunSpec:
-    """What the run was last asked to do.
-
-    Raises:
-        UsageError: the file is gone or damaged.
-    """
+    """What the run was last asked to do; UsageError if the file is gone or damaged."""
     try:
-        body = read_object(_path(folder))
+        body = read_object(folder.run_spec)
         base = body.get("base") or str(Path.cwd())  # older runs do not say it
-        values = body["values"] if body.get("defaults") else _by_old_defaults(body["values"])
+        values = body["values"]
+        if not body.get("defaults"):  # before `precision.compute` was `auto`, none meant float32
+            values = {**values, "precision": {"compute": "float32"} | values.get("precision", {})}
         # Older runs also keep addresses as they were given.
         options, data = sealed_options(body["options"], body["data"])
         facts = data, body["prepared"], sealed_values(values), base
-        return RunSpec(body["recipe"], options, *facts, file=str(_path(folder)))
+        return RunSpec(body["recipe"], options, *facts, file=str(folder.run_spec))
     except DamagedFile as damage:
         raise UsageError(damage.message, _AGAIN) from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(
-            f"{_path(folder)}: cannot be read ({error})",
-            _AGAIN,
-        ) from error
-
-
-def _by_old_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What was left out by a run of before `precision.compute` was `auto`: it meant float32."""
-    return {**values, "precision": {"compute": "float32"} | values.get("precision", {})}
+        raise UsageError(f"{folder.run_spec}: cannot be read ({error})", _AGAIN) from error
 
 
 def has_run_spec(folder: RunFolder) -> bool:
     """The run was set up completely."""
-    return _path(folder).is_file()
+    return folder.run_spec.is_file()
 
 
 def _as_given(recipe: Path) -> bytes:
-    """A recipe's file without the secrets of addresses in it.
-
-    A run's folder from elsewhere names any file of ours as its recipe: only a recipe is copied.
-
-    This process knows them from here on: a run started by its own name, whose `asked.json` has none
-    of them, fetches with those of the recipe's file as long as it is where it was.
-    """
+    """A recipe's file without the secrets of addresses in it, which this process knows by now."""
     text, values = read_toml(recipe)
+    # A run's folder from elsewhere names any file of ours as its recipe: only a recipe is copied.
     if strange := set(values) - set(Recipe.model_fields) - {"extends"}:
         raise RecipeError(f"{recipe}: {min(strange)} is no table of a recipe")
     if "://" not in text:
@@ -231,16 +203,8 @@ def _from(value: Any, base: Path) -> Any:
     return str((base / Path(value).expanduser()).resolve())
 
 
-def _path(folder: RunFolder) -> Path:
-    return folder.path / "asked.json"
-
-
 def refuse_another_run(before: Recipe, after: Recipe) -> None:
-    """Let only settings pass with which a run stays the same run.
-
-    Raises:
-        RecipeError: names those that decide what it is.
-    """
+    """Raise a RecipeError that names changed settings which decide what a run is, if any."""
     refused = [
         f"  {path}: {_shown(old)} → {_shown(new)}"
         for path, (old, new) in changed_settings(before, after).items()

@@ -1,8 +1,8 @@
 """A run as a tree of segments: stretches under one set of settings, software and nodes.
 
-Numbers are `major.minor` and sort as integers: 1.00, 1.01, …; a fork opens the next major
-(DESIGN rule 10). A number is claimed by creating its folder, and the segment exists once its
-`settings.json` does: a crash in between leaves an empty folder that readers pass over.
+Numbers are `major.minor` and sort as integers: 1.00, 1.01, …; a fork opens the next major. A number
+is claimed by creating its folder, and the segment exists once its `settings.json` does: a crash in
+between leaves an empty folder that readers pass over.
 """
 
 import re
@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from longhaul.config.load import with_values
 from longhaul.core.addresses import sealed_values
 from longhaul.core.errors import LonghaulError, UsageError
 from longhaul.core.files import fsync_folder, write_bytes, write_json
@@ -17,7 +18,7 @@ from longhaul.core.machine import differences
 from longhaul.core.strict import entries_of, read_object
 from longhaul.core.units import LAST_MOMENT, Seconds
 from longhaul.logbook.folder import FORMAT, RunFolder
-from longhaul.logbook.ledger import LedgerState, Override, effective_settings
+from longhaul.logbook.ledger import LedgerState, Override
 
 _MOST_COUNT = 1 << 62
 _NUMBER = re.compile(r"(\d{1,18})\.(\d{1,18})", re.ASCII)
@@ -35,11 +36,7 @@ class SegmentNumber:
 
     @classmethod
     def parse(cls, text: str) -> "SegmentNumber":
-        """The number in `text`.
-
-        Raises:
-            UsageError: it is none.
-        """
+        """The number in `text`; UsageError if it is none."""
         match = _NUMBER.fullmatch(text)
         if match is None:
             raise UsageError(f"segment {text}: not a segment's number", "write it like 1.02")
@@ -78,12 +75,9 @@ class SegmentTaken(LonghaulError):
 
 
 def open_segment(folder: RunFolder, opening: SegmentOpening, source_difference: str = "") -> None:
-    """Claim the segment's number and write what it starts from.
+    """Claim the segment's number (`next_minor`, `next_major`) and write what it starts from.
 
-    Args:
-        folder: the run.
-        opening: the segment; `next_minor` and `next_major` give free numbers.
-        source_difference: what differs from the commit in the fingerprint; kept as `source.diff`.
+    `source.diff` keeps how the source differs from the commit in the fingerprint.
 
     Raises:
         SegmentTaken: the number's folder exists.
@@ -96,12 +90,9 @@ def open_segment(folder: RunFolder, opening: SegmentOpening, source_difference: 
     fsync_folder(folder.segments)
     if source_difference:
         write_bytes(segment / "source.diff", source_difference.encode("utf-8", "replace"))
-    kept = [item.name for item in fields(opening) if item.name != "file"]
-    body = {name: getattr(opening, name) for name in kept}
-    body |= {
-        "number": str(opening.number),
-        "parent": str(opening.parent) if opening.parent else None,
-    }
+    body = {item.name: getattr(opening, item.name) for item in fields(opening)}
+    del body["file"]
+    body["number"], body["parent"] = str(opening.number), opening.parent and str(opening.parent)
     write_json(segment / "settings.json", {"format": FORMAT} | body)
 
 
@@ -117,11 +108,7 @@ def by_opening(openings: Sequence[SegmentOpening]) -> tuple[SegmentOpening, ...]
 
 
 def find_segment(folder: RunFolder, text: str) -> SegmentOpening:
-    """The segment with the number in `text`.
-
-    Raises:
-        UsageError: there is none; the existing ones are named.
-    """
+    """The segment with the number in `text`; UsageError names those that there are."""
     number = SegmentNumber.parse(text)
     openings = read_segments(folder)
     for opening in openings:
@@ -157,8 +144,7 @@ def _claimed(folder: RunFolder) -> list[SegmentNumber]:
 def _read(folder: RunFolder, number: SegmentNumber) -> SegmentOpening | None:
     path = folder.segments / str(number) / "settings.json"
     try:
-        body = read_object(path)
-        known = {f.name for f in fields(SegmentOpening)}
+        body, known = read_object(path), {f.name for f in fields(SegmentOpening)}
         values = {key: value for key, value in body.items() if key in known}
         # Runs of older versions keep addresses as they were given.
         values["settings"] = sealed_values(values["settings"])
@@ -220,14 +206,10 @@ def drift_from_recipe(
 ) -> list[Drift]:
     """Settings in force after `step` updates that are not the recipe's, and why.
 
-    Args:
-        recipe: nested settings as the recipe gives them, defaults included.
-        segments: the run's segments as they were opened, at least one; the last one's settings
-            are in force, with the ledger's overrides at `step` on top.
-        ledger: everything decided so far.
-        step: updates made.
+    In force are those of the last of the `segments`, of which there is one at least, with the
+    ledger's overrides on top; `recipe` is as nested tables, defaults included.
     """
-    now = effective_settings(segments[-1].settings, ledger.overrides_at(step))
+    now = with_values(segments[-1].settings, ledger.overrides_at(step))
     return [
         Drift(path, wanted, value, _why(path, value, segments, ledger.override_at(path, step)))
         for path, (wanted, value) in differences(recipe, now).items()

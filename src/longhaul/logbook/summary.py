@@ -19,7 +19,7 @@ from longhaul.logbook.segments import SegmentOpening, by_opening, read_segments
 State = Literal["new", "live", "finished", "stopped", "dead"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunSummary:
     """One run at a glance."""
 
@@ -33,9 +33,13 @@ class RunSummary:
     loss: Nats | None
     """Training loss of the last step."""
     validation_loss: Nats | None
+    bits_per_byte: float | None
+    """Of the same evaluation, where bytes are known."""
     segments: int
+    spent: Mapping[str, Seconds]
+    """Bucket → seconds over all attempts."""
     goodput: float
-    """`core.clocks.goodput` over all attempts; NaN before any second is booked."""
+    """`core.clocks.goodput` of these; NaN before any second is booked."""
     seen: Seconds | None
     """Unix time of the last record."""
 
@@ -58,19 +62,30 @@ class Stretch:
 def summarize(folder: RunFolder, clock: Clock) -> RunSummary:
     """One run at a glance; its steps are added up by DuckDB, not read one by one."""
     events = list(read_journal(folder, steps=False))
+    with connect(folder) as connection:
+        return summary_of(folder, clock, events, connection)
+
+
+def summary_of(
+    folder: RunFolder, clock: Clock, events: Sequence[Record], connection: duckdb.DuckDBPyConnection
+) -> RunSummary:
+    """The same from the run's events and decisions, and its journal that `connection` queries."""
     last = read_last(folder, 1, events=False)
     step = last[0] if last and isinstance(last[0], StepRecord) else None
     starts = [e for e in events if isinstance(e, Event) and e.kind == EventKind.ATTEMPT_STARTED]
-    with connect(folder) as connection:
-        spent = time_by_bucket(connection)
+    evaluated = evaluations(events)
+    newest = evaluated[-1].data if evaluated else {}
+    bits, spent = newest.get("bits_per_byte"), time_by_bucket(connection)
     return RunSummary(
         name=folder.name,
         state=run_state(events, live=live_holder(folder, clock) is not None),
         step=step.step if step else 0,
         total_steps=starts[-1].data.get("total_steps") if starts else None,
         loss=step.loss if step else None,
-        validation_loss=last_validation_loss(events),
+        validation_loss=float(newest["loss"]) if newest else None,
+        bits_per_byte=None if bits is None else float(bits),
         segments=len(read_segments(folder)),
+        spent=spent,
         goodput=goodput(spent),
         seen=max((record.time for record in [*events[-1:], *last]), default=None),
     )
@@ -90,14 +105,11 @@ def run_state(events: Sequence[Record], *, live: bool) -> State:
     return "stopped" if EventKind.ATTEMPT_ENDED in since else "dead"
 
 
-def last_validation_loss(events: Sequence[Record]) -> Nats | None:
-    """The loss of the newest evaluation; None before the first."""
-    for event in reversed(events):
-        if isinstance(event, Event) and event.kind in (EventKind.EVALUATION, EventKind.FINISHED):
-            loss = event.data.get("loss")
-            if loss is not None:
-                return float(loss)
-    return None
+def evaluations(records: Sequence[Record]) -> list[Event]:
+    """Events that tell of a held-out loss, in order."""
+    kinds = (EventKind.EVALUATION, EventKind.FINISHED)
+    found = [r for r in records if isinstance(r, Event) and r.kind in kinds]
+    return [event for event in found if event.data.get("loss") is not None]
 
 
 def stretches(connection: duckdb.DuckDBPyConnection) -> dict[str, Stretch]:
@@ -130,8 +142,7 @@ def _sums(connection: duckdb.DuckDBPyConnection, key: str, rest: str) -> dict[st
 
 
 Outcome = Literal["running", "finished", "rolled back", "went on", "restarted", "stopped", "died"]
-"""went on: under other settings, nothing lost. restarted: its process ended and another attempt
-took over. stopped, died: nobody has taken over yet."""
+"""went on: under other settings. restarted: another attempt took over. stopped, died: none has."""
 
 
 @dataclass(frozen=True)
@@ -144,8 +155,6 @@ class Branch:
     outcome: Outcome
     ending: str
     """The outcome in a few words, with its step."""
-    next: str
-    """Number of the segment that went on from it; empty if none did."""
     kept_until: int
     """Last step whose update the run's present weights hold; steps beyond it were lost."""
     seconds: Seconds
@@ -169,9 +178,8 @@ class Branch:
 def kept_until(openings: Sequence[SegmentOpening]) -> dict[str, int]:
     """Segment → last step that the run's present weights hold.
 
-    These are the ancestors of the segment opened last, each up to the step from which a later
-    one of them went on. A segment beside that line (before a fork, say) keeps nothing beyond
-    the step at which it began.
+    Of the ancestors of the segment opened last, that from which a later one of them went on; of
+    any other, that at which it began.
     """
     known = {opening.number: opening for opening in openings}
     kept = {str(opening.number): opening.step for opening in openings}
@@ -195,16 +203,7 @@ def branches(
     *,
     live: bool,
 ) -> tuple[Branch, ...]:
-    """One branch a segment, by number.
-
-    Args:
-        openings: the run's segments.
-        made: segment → its steps (`summary.stretches`).
-        events: the run's events and decisions.
-        seconds: segment → seconds (`summary.time_by_segment`).
-        seconds_lost: segment → seconds of steps beyond `kept_until` (`time_lost`).
-        live: somebody holds the run's lease.
-    """
+    """One branch a segment, by number; see `stretches`, `time_by_segment` and `time_lost`."""
     kept = kept_until(openings)
     newest = by_opening(openings)[-1:] if live else ()
     grown = []
@@ -216,8 +215,8 @@ def branches(
         grown.append(
             Branch(
                 opening=opening, stretch=stretch, outcome=outcome, ending=ending,
-                next=str(children[0].number) if children else "", kept_until=kept[name],
-                seconds=seconds.get(name, 0.0), seconds_lost=seconds_lost.get(name, 0.0),
+                kept_until=kept[name], seconds=seconds.get(name, 0.0),
+                seconds_lost=seconds_lost.get(name, 0.0),
             )
         )  # fmt: skip
     return tuple(grown)
@@ -233,18 +232,12 @@ def read_branches(
     """The branches of the run in `folder`, whose journal `connection` queries."""
     openings = read_segments(folder)
     lost = time_lost(connection, kept_until(openings))
-    return branches(
-        openings, stretches(connection), events, time_by_segment(connection), lost, live=live
-    )
+    made, seconds = stretches(connection), time_by_segment(connection)
+    return branches(openings, made, events, seconds, lost, live=live)
 
 
 def time_lost(connection: duckdb.DuckDBPyConnection, kept: Mapping[str, int]) -> dict[str, Seconds]:
-    """Segment → seconds of its steps beyond the last kept one.
-
-    Args:
-        connection: with the view `steps` (`queries.connect`).
-        kept: segment → last step kept (`kept_until`).
-    """
+    """Segment → seconds of its steps beyond the last one kept (`kept_until`)."""
     if not kept:
         return {}
     rows = connection.execute(
@@ -275,10 +268,8 @@ def _ending(
     child = children[0] if children else None
     if child is not None and child.attempt == opening.attempt:
         if child.step < last:
-            return (
-                "rolled back",
-                f"rolled back at step {last:,} to {child.step:,} as {child.number}",
-            )
+            back = f"rolled back at step {last:,} to {child.step:,} as {child.number}"
+            return "rolled back", back
         return "went on", f"went on as {child.number}"
     ended = [event for event in own if event.kind == EventKind.ATTEMPT_ENDED]
     word = str(ended[-1].data.get("reason") or "stopped") if ended else "died"

@@ -1,17 +1,15 @@
 """What other limits or another policy would have found and done in a run that was.
 
-Records are all there is: how training would have gone on after an action that was not taken,
-nobody knows. A decision is therefore compared up to the point where the two part; from there until
-the run itself takes another turn (a rollback, a change, a restart) findings are still told, and
-decisions are not. Nor can steps be computed again: the verdict on a cause is the one that the run
-came to there, if it looked for one. What could be gone back to at a boundary, in memory and on
-disk, is in the records; settings are those of the segments. So the limits that were in force find
-and decide what was found and decided.
+How training would have gone on after an action that was not taken, nobody knows. A decision is
+therefore compared up to the point where the two part; from there until the run itself takes another
+turn (a rollback, a change, a restart) findings are still made, and decisions are not. The verdict
+on a cause is the one that the run came to there, if it looked for one. So the limits that were in
+force find and decide what was found and decided.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeGuard
+from typing import Any
 
 from longhaul.config.load import with_overrides
 from longhaul.config.recipe import Recipe
@@ -32,7 +30,7 @@ class Turn:
     """The boundary at which it was decided."""
     segment: str
     findings: tuple[Finding, ...]
-    """That would have been told there."""
+    """That would have been made there."""
     would: Plan | None
     """What would have been decided; None for nothing."""
     live: Decision | None = None
@@ -57,12 +55,12 @@ class Backtest:
     steps: int
     """Step records read."""
     findings: tuple[Finding, ...]
-    """That would have been told."""
+    """That would have been made."""
     live_findings: tuple[Finding, ...]
-    """That were told."""
+    """That were made."""
     turns: tuple[Turn, ...]
-    tells_states: bool = True
-    """Its records tell what could be gone back to; those of an older longhaul do not."""
+    has_states: bool = True
+    """Its records say what could be gone back to; those of an older longhaul do not."""
 
     @property
     def steps_saved(self) -> int:
@@ -73,20 +71,17 @@ class Backtest:
 def replay(
     records: Iterable[Record], recipe: Recipe, segments: Mapping[str, Recipe] | None = None
 ) -> Backtest:
-    """Judge and decide a whole journal again.
+    """Judge and decide a whole journal again, its records in order.
 
-    Args:
-        records: of a run, in the journal's order.
-        recipe: with the limits to judge by, where the settings of a segment are not known; what
-            was decided later is in the records.
-        segments: number of a segment → settings in force in it, with the limits to judge by.
+    `segments` has the settings in force in a segment by its number, with the limits to judge by;
+    the `recipe` serves where these are not known.
     """
     run = _Rerun(recipe, segments or {})
     for record in records:
         run.take(record)
     run.settle()
-    found, told, turns = tuple(run.found), tuple(run.told), tuple(run.turns)
-    return Backtest(run.steps, found, told, turns, run.tells_states)
+    found, live, turns = tuple(run.found), tuple(run.live), tuple(run.turns)
+    return Backtest(run.steps, found, live, turns, run.has_states)
 
 
 class _Rerun:
@@ -95,9 +90,9 @@ class _Rerun:
     def __init__(self, recipe: Recipe, segments: Mapping[str, Recipe]) -> None:
         self.steps = 0
         self.found: list[Finding] = []
-        self.told: list[Finding] = []
+        self.live: list[Finding] = []
         self.turns: list[Turn] = []
-        self.tells_states = False
+        self.has_states = False
         self._recipe = recipe
         self._segments = segments
         self._health_monitor = HealthMonitor(recipe)
@@ -115,9 +110,10 @@ class _Rerun:
             self._attempt, self._draft = record.attempt, None
             self._health_monitor.forget_pending()  # who was to act on it was gone
         if self._draft is not None and _is_past(record, self._draft):
-            self.settle(verdict_in(record.data) if _tells_cause(record) else None)
+            cause = record if isinstance(record, Event) and record.kind == EventKind.CAUSE else None
+            self.settle(verdict_in(cause.data) if cause else None)
         if isinstance(record, Finding):
-            self.told.append(record)
+            self.live.append(record)
         elif isinstance(record, Decision):
             self._decided(record)
         else:
@@ -144,7 +140,7 @@ class _Rerun:
             self._apart, self._segment = False, record.segment
         if isinstance(record, StepRecord):
             self.steps += 1
-            self.tells_states |= record.states is not None
+            self.has_states |= record.states is not None
         self._health_monitor.enter(self._settings(record.step))
         self.found += self._health_monitor.observe(record)
         if not isinstance(record, StepRecord) or self._draft is not None:
@@ -183,14 +179,8 @@ class _Rerun:
         return self._overridden[1]
 
 
-def _tells_cause(record: Record) -> TypeGuard[Event]:
-    return isinstance(record, Event) and record.kind == EventKind.CAUSE
-
-
 def _is_past(record: Record, draft: Draft) -> bool:
-    """Whether a draft is settled before this record, or by it. Steps that were under way, and
-    checkpoints that were being written, are told before a decision.
-    """
+    # Steps that were under way, and checkpoints that were being written, come before a decision.
     if isinstance(record, StepRecord):
         return record.segment != draft.record.segment or record.step > draft.situation.step
     if isinstance(record, Decision):

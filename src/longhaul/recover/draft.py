@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from longhaul.config.recipe import value_at
+from longhaul.config.load import value_at
 from longhaul.config.recover import RecoverSection
 from longhaul.core.records import Finding
 from longhaul.core.units import short_seconds
 from longhaul.diagnose.cause import CAUSES, Verdict
+from longhaul.logbook.description import arrow
 from longhaul.recover.learning_rate import PATH, Rates, in_force, rates
 from longhaul.recover.plan import Plan, Situation, Sizes, sizes_of
 from longhaul.recover.remedies import Remedy, Sign, range_to_skip
@@ -29,14 +30,8 @@ def price_of(
     A lowered rate is expected to go back up by one `raise_factor` every `raise_after` healthy
     steps, so that the price of lowering is what is lost until then, or until the end of the run. A
     warm-up costs half its steps, a tighter clip nothing: it binds in bad steps only. Passed-over
-    data costs no steps; other data is read instead.
-
-    Args:
-        situation: whose step and pace count.
-        remedy: what is done.
-        limits: with the step back up.
-        sizes: with the healthy steps before it.
-        for_good: its settings are what is asked for from now on, as a fallback's are.
+    data costs no steps; other data is read instead. With `for_good` its settings are what is asked
+    for from now on, as a fallback's are.
 
     Returns:
         `steps_lost` to be made again, `seconds_lost` on them, `blocks_skipped`,
@@ -71,26 +66,22 @@ def cost_of_rate(
 ) -> float:
     """Full steps' worth of progress lost by going on at a rate, compared with the one asked for.
 
-    Args:
-        rate: to go on at.
-        known: with the rate asked for and the ceiling.
-        raise_factor: of one step back up; 1 never goes up.
-        raise_after: healthy steps before each step up.
-        steps_left: to the end of the run; None if nobody knows, which counts the way up only.
+    It rises by `raise_factor` (1: never) after every `raise_after` steps. Where nobody knows how
+    many are left, only the way up counts.
     """
     lost, left = 0.0, math.inf if steps_left is None else float(steps_left)
     while rate < known.ceiling and left > 0 and raise_factor > 1:
         stretch = min(float(raise_after), left)
-        lost += stretch * _lost_share(rate, known.asked)
+        lost += stretch * _lost_share(rate, known.requested)
         left -= stretch
         rate = min(rate * raise_factor, known.ceiling)
     if left < math.inf:
-        lost += left * _lost_share(rate, known.asked)
+        lost += left * _lost_share(rate, known.requested)
     return lost
 
 
-def _lost_share(rate: float, asked: float) -> float:
-    return float(max(1 - (rate / asked) ** PROGRESS_EXPONENT, 0.0))
+def _lost_share(rate: float, requested: float) -> float:
+    return float(max(1 - (rate / requested) ** PROGRESS_EXPONENT, 0.0))
 
 
 def what_is_wrong(finding: Finding) -> str:
@@ -109,9 +100,7 @@ def what_is_done(remedy: Remedy, old: Mapping[str, Any]) -> str:
         parts.append(f"back to step {remedy.rollback.step:,} ({remedy.rollback.where})")
     if remedy.skip is not None:
         parts.append(f"pass over blocks {remedy.skip[0]:,}–{remedy.skip[1] - 1:,}")
-    parts += [
-        f"{path} {_shown(old[path])} → {_shown(new)}" for path, new in remedy.settings.items()
-    ]
+    parts += [f"{path} {arrow(old[path], new)}" for path, new in remedy.settings.items()]
     parts += [f"reset the {what.replace('-', ' ')}" for what in remedy.reset]
     if remedy.rewarm_steps:
         parts.append(f"warm up over {remedy.rewarm_steps:,} steps")
@@ -131,10 +120,6 @@ def what_it_costs(price: Mapping[str, float]) -> str:
     return f"costs {' and '.join(parts)}" if parts else ""
 
 
-def _shown(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
 def draft(
     situation: Situation,
     limits: RecoverSection,
@@ -148,20 +133,7 @@ def draft(
     fallback: str = "",
     failed: tuple[float, ...] = (),
 ) -> Plan:
-    """The plan.
-
-    Args:
-        situation: of now.
-        limits: in force.
-        sizes: in force.
-        remedy: what is done.
-        headline: what led to it, in words.
-        cause: kind of the finding, or `probation`.
-        subject: of that finding.
-        sign: the first sign; None without any.
-        fallback: name of the fallback that the remedy is.
-        failed: learning rates that are left behind.
-    """
+    """The plan that a remedy makes; the other arguments are as the fields of `Plan`."""
     values = situation.settings.model_dump(mode="json")
     old = {path: value_at(values, path) for path in remedy.settings}
     price = price_of(situation, remedy, limits, sizes, for_good=bool(fallback))
@@ -210,12 +182,6 @@ def shaped(plan: Plan, verdict: Verdict, situation: Situation, limits: RecoverSe
     run stops for a person: every further step would be computed as wrongly, and neither other data
     nor a lower rate would mend it. Whatever stays undetermined is left to the ladder of the
     finding.
-
-    Args:
-        plan: as drafted.
-        verdict: on the steps that led to it.
-        situation: it was drafted in.
-        limits: in force.
     """
     plan = replace(plan, verdict=verdict)
     sizes = sizes_of(limits, situation.settings.total_steps())
@@ -225,11 +191,13 @@ def shaped(plan: Plan, verdict: Verdict, situation: Situation, limits: RecoverSe
         case "data" if verdict.lasting:
             return _of_lasting_data(plan, verdict, situation, limits, sizes)
         case "data":
-            remedy = _of_data(plan, situation, limits, sizes)
+            to = plan.rollback
+            skip = range_to_skip(situation, plan, to, limits, sizes) if to else None
+            remedy = Remedy(("rollback", "skip"), to, skip) if skip else None
         case "hyper-parameter" if plan.undo:
             return plan  # the rate before the raise is one that held
         case "hyper-parameter":
-            remedy = _of_rate(plan, verdict, situation, limits, sizes)
+            remedy = _of_rate(plan, verdict, situation, limits)
         case _:
             return _stop(plan, verdict, situation, limits, sizes)
     if remedy is None:
@@ -254,14 +222,6 @@ def verdict_in(data: Mapping[str, Any]) -> Verdict | None:
 _WORDS = {"data": "data", "hyper-parameter": "learning rate"}
 
 
-def _of_data(
-    plan: Plan, situation: Situation, limits: RecoverSection, sizes: Sizes
-) -> Remedy | None:
-    to = plan.rollback
-    skip = range_to_skip(situation, plan, to, limits, sizes) if to else None
-    return Remedy(("rollback", "skip"), to, skip) if skip else None
-
-
 def _of_lasting_data(
     plan: Plan, verdict: Verdict, situation: Situation, limits: RecoverSection, sizes: Sizes
 ) -> Plan:
@@ -278,7 +238,7 @@ def _of_lasting_data(
 
 
 def _of_rate(
-    plan: Plan, verdict: Verdict, situation: Situation, limits: RecoverSection, sizes: Sizes
+    plan: Plan, verdict: Verdict, situation: Situation, limits: RecoverSection
 ) -> Remedy | None:
     # Where half of the rate shows it too, lowering to half would only lead here again: replays have
     # found the rate that works, if need be below the floor of ladders, which only halve.
@@ -290,13 +250,9 @@ def _of_rate(
         return None
     others = [action for action in plan.actions if action not in ("skip", "skip-batch", "lower-lr")]
     place = 1 if "rollback" in others else 0
-    return Remedy(
-        actions=(*others[:place], "lower-lr", *others[place:]),
-        rollback=plan.rollback,
-        settings={**plan.settings, PATH: new},
-        reset=plan.reset,
-        rewarm_steps=plan.rewarm_steps,
-    )
+    actions = (*others[:place], "lower-lr", *others[place:])
+    settings = {**plan.settings, PATH: new}
+    return Remedy(actions, plan.rollback, None, settings, plan.reset, plan.rewarm_steps)
 
 
 def _stop(

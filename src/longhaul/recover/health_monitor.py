@@ -1,13 +1,12 @@
-"""The judgement of a run: detectors, the course of training, and the policy, fed together.
+"""Detectors, the course of training, and the policy, fed together.
 
-Live it is fed by the loop, afterwards by the journal (`backtest.py`), with the same records in the
-same order; all that it goes by is in them and in the ledger. So both come to the same findings and
-to the same plans.
+Live the loop feeds them, afterwards the journal (`backtest.py`), with the same records in the same
+order; all that they go by is in these and in the ledger. So both come to the same plans.
 """
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
@@ -57,8 +56,8 @@ class HealthMonitor:
     Args:
         settings: in force at its start.
         history: the run's last records, in order, from which its state is rebuilt; what they show
-            was told when it happened.
-        course: of training up to there; None for that of `past`.
+            was reported when it happened.
+        course: of training up to there; None for that of `history`.
     """
 
     def __init__(
@@ -113,12 +112,7 @@ class HealthMonitor:
         return findings
 
     def draft(self, ledger: LedgerState) -> Draft | None:
-        """What is to be done at the boundary at which the last step's record was seen; None if
-        nothing is.
-
-        Args:
-            ledger: everything decided so far.
-        """
+        """What is to be done at the boundary of the last step's record, if anything."""
         findings, self._pending = self._pending, ()
         record, settings = self._line[-1], self._settings
         step_boundary = record.step + record.lag_steps
@@ -176,27 +170,21 @@ class HealthMonitor:
             self._losses.append((record.step, record.loss))
             if record.states is not None:
                 self._states = tuple(
-                    Safe(step, draw, _where(word)) for step, draw, word in record.states
+                    Safe(step, draw, _WHERE.get(word, "disk")) for step, draw, word in record.states
                 )
             if not record.masked:
                 self._norms.append(record.gradient_norm)
-                self._residuals.extend(_largest_residual(record))
+                names = ("residual_max", "residual_min")
+                read = [abs(value) for name in names for value in record.gauges.get(name, ())]
+                if read and all(map(math.isfinite, read)):
+                    self._residuals.append(max(read))
             if "compile" not in record.seconds:
                 self._seconds.append(sum(record.seconds.get(b, 0.0) for b in STEP_BUCKETS))
         return self._diagnosis.observe(record)
 
 
-def _where(word: str) -> Where:
-    if word == "memory":
-        return "memory"
-    return "remote" if word == "remote" else "disk"
-
-
-def _largest_residual(record: StepRecord) -> Iterator[float]:
-    """Of the gauges, if they were read and are finite."""
-    read = [*record.gauges.get("residual_max", ()), *record.gauges.get("residual_min", ())]
-    if read and all(map(math.isfinite, read)):
-        yield max(map(abs, read))
+_WHERE: Mapping[str, Where] = {"memory": "memory", "remote": "remote"}
+"""On disk under any other word."""
 
 
 def _judged_by(settings: Recipe) -> tuple[DiagnoseSection, int | None, float]:

@@ -34,10 +34,10 @@ class Rates:
     """Peak learning rates (`optim.lr`)."""
 
     now: float
-    asked: float
+    requested: float
     """Of the recipe, of a person, or of the fallback that was forked to."""
     ceiling: float
-    """Highest that may be tried: `asked`, or what keeps a factor of √2 from what failed twice."""
+    """Highest that may be tried: `requested`, or clear of what failed twice by a factor of √2."""
     floor: float
     """Lowest that a ladder may set."""
     falls: int = 0
@@ -46,11 +46,8 @@ class Rates:
     """How often the rate had to go down again since it was first raised: doubles the wait."""
 
     def lowered(self, factor: float) -> float | None:
-        """The next rate down; None if the floor is reached.
-
-        One that has never held, and still fails after two steps down, is far too high: the steps
-        grow, to the factor's square, then its fourth power.
-        """
+        """The next rate down; None if the floor is reached."""
+        # One that has never held, and fails after two steps down, is far too high: the steps grow.
         new = max(self.now * factor**2 ** max(0, self.falls - 1), self.floor)
         return new if new < self.now * (1 - _WITHIN) else None
 
@@ -65,21 +62,21 @@ class Rates:
 def rates(situation: Situation, limits: RecoverSection) -> Rates:
     """The rates as the ledger tells them."""
     now = situation.settings.optim.lr
-    asked, chain = _chain(situation.ledger, PATH, now, situation.step)
-    ceiling = min(asked, _highest_to_try(chain, situation.settings, situation.step))
+    requested, chain = _chain(situation.ledger, PATH, now, situation.step)
+    ceiling = min(requested, _highest_to_try(chain, situation.settings, situation.step))
     sizes = sizes_of(limits, situation.settings.total_steps())
-    base, falls = asked, 0
+    base, falls = requested, 0
     if chain and not _has_held(situation, chain[0].step, sizes.raise_after):
-        base = asked * LOWEST_SHARE / limits.min_lr_share
+        base = requested * LOWEST_SHARE / limits.min_lr_share
         falls = _falls(chain, situation.step, sizes.cooldown)
     for recovery in chain:
         # Replays may have shown that the run bears no more than far below the floor.
         if recovery.settings[PATH] < base * limits.min_lr_share * (1 - _WITHIN):
             base = float(recovery.settings[PATH])
-    return Rates(
-        now, asked, max(ceiling, min(now, asked)), base * limits.min_lr_share,
-        falls, _failed_raises(chain),
-    )  # fmt: skip
+    raised = next((n for n, r in enumerate(chain) if "raise-lr" in r.actions), len(chain))
+    failed_raises = sum("raise-lr" not in recovery.actions for recovery in chain[raised:])
+    ceiling, floor = max(ceiling, min(now, requested)), base * limits.min_lr_share
+    return Rates(now, requested, ceiling, floor, falls, failed_raises)
 
 
 def in_force(settings: Recipe, step: int) -> float:
@@ -88,9 +85,7 @@ def in_force(settings: Recipe, step: int) -> float:
 
 
 def raised_since(situation: Situation, step: int) -> str:
-    """Who raised the rate that is in force, if that was after a step and not the policy; else
-    empty. Whatever else the trouble since looks like, the rate is the newest thing about it.
-    """
+    """Who raised the rate that is in force, if that was after a step and not the policy."""
     override = situation.ledger.override_at(PATH, situation.step)
     if override is None or override.who == WHO or max(override.step, override.from_step) < step:
         return ""
@@ -99,14 +94,8 @@ def raised_since(situation: Situation, step: int) -> str:
     return override.who if raised else ""
 
 
-def asked_value(situation: Situation, path: str, now: Any) -> Any:
-    """The value of a setting that was asked for, before the policy changed it.
-
-    Args:
-        situation: whose ledger tells.
-        path: dotted path.
-        now: the value in force.
-    """
+def requested_value(situation: Situation, path: str, now: Any) -> Any:
+    """The value of a setting that was asked for, before the policy changed it to the one now."""
     return _chain(situation.ledger, path, now, situation.step)[0]
 
 
@@ -132,18 +121,15 @@ def _failed(recovery: Recovery) -> tuple[float, ...]:
 
 
 def _has_held(situation: Situation, failed: int, healthy: int) -> bool:
-    """Whether the rate that was asked for had trained for a while before it first failed. If not,
-    nothing is known of what share of it the run bears.
-    """
-    asked_at = [
+    """Whether the rate that was asked for had trained for a while before it first failed."""
+    set_at = [
         change.step
         for change in situation.ledger.changes
         if change.how != "raise" and PATH in change.settings and change.step <= failed
     ]
-    warm = (
-        situation.settings.optim.schedule.from_step + situation.settings.optim.schedule.warmup_steps
-    )
-    return failed - max([warm, *asked_at]) > healthy
+    schedule = situation.settings.optim.schedule
+    warm = schedule.from_step + schedule.warmup_steps
+    return failed - max([warm, *set_at]) > healthy
 
 
 def _falls(chain: Sequence[Recovery], step: int, cooldown: int) -> int:
@@ -156,37 +142,30 @@ def _falls(chain: Sequence[Recovery], step: int, cooldown: int) -> int:
     return count
 
 
-def _failed_raises(chain: Sequence[Recovery]) -> int:
-    first = next((n for n, r in enumerate(chain) if "raise-lr" in r.actions), len(chain))
-    return sum("raise-lr" not in recovery.actions for recovery in chain[first:])
-
-
 def _chain(ledger: LedgerState, path: str, now: Any, step: int) -> tuple[Any, tuple[Recovery, ...]]:
-    """The value of a setting that was asked for, and the policy's changes of it since somebody
-    else last gave it a value, or a fallback did, in order.
-    """
+    """The value asked for, and the policy's changes of it since a person or a fallback gave one."""
     override = ledger.override_at(path, step)
     if override is None or override.who != WHO:
         return now, ()
-    asked, value, chain = now, None, tuple[Recovery, ...]()
+    requested, value, chain = now, None, tuple[Recovery, ...]()
     held: list[tuple[Any, Any, tuple[Recovery, ...]]] = []
     for recovery in ledger.recoveries:
         if recovery.who != WHO or path not in recovery.settings:
             continue
         new = recovery.settings[path]
         if recovery.fallback:
-            asked, chain = new, (recovery,)
+            requested, chain = new, (recovery,)
         elif path in _not_raised(recovery):
             # As before somebody changed it: with what had been asked for then, and had failed.
             known = [(a, c) for v, a, c in held if v == new]
-            asked, chain = known[-1] if known else (new, ())
+            requested, chain = known[-1] if known else (new, ())
         elif recovery.old.get(path) == value:
             chain = (*chain, recovery)
         else:
-            asked, chain = recovery.old.get(path), (recovery,)
+            requested, chain = recovery.old.get(path), (recovery,)
         value = new
-        held.append((value, asked, chain))
-    return (asked, chain) if value == now else (now, ())
+        held.append((value, requested, chain))
+    return (requested, chain) if value == now else (now, ())
 
 
 def _not_raised(recovery: Recovery) -> set[str]:

@@ -1,5 +1,5 @@
-"""The data types of a recovery: where a run stands, where it can go back to, what is
-to be done; how long the policy's lengths are in this run, and how much was spent on recoveries.
+"""Where a run stands, where it can go back to, what is to be done; how long the policy's lengths
+are in this run, and how much was spent on recoveries.
 """
 
 import math
@@ -50,8 +50,7 @@ class Situation:
     troubles: tuple[Trouble, ...] = ()
     """Of the course of training that the run stands on."""
     quiet_since: int = 0
-    """Step of the last trouble in the course of training that the run stands on
-    (`probation.Course.quiet_since`)."""
+    """Step of the last trouble of that course (`probation.Course.quiet_since`)."""
     losses: tuple[tuple[int, float], ...] = ()
     """(step, nats) of the last steps of that course, by rising step."""
     gradient_norm: float | None = None
@@ -107,12 +106,8 @@ class Plan:
         return bool(self.rollback or self.skip or self.settings or self.reset)
 
     def decision_data(self, step: int) -> dict[str, Any]:
-        """`Decision.data` of kind `recover`, without the checkpoints it poisons.
-
-        Args:
-            step: the boundary at which it is carried out.
-        """
-        to = self.rollback
+        """`Decision.data` of kind `recover`, decided at `step`; what it poisons is added."""
+        to, verdict = self.rollback, self.verdict
         return {
             "cause": self.cause,
             "subject": self.subject,
@@ -130,21 +125,14 @@ class Plan:
             "fallback": self.fallback,
             "undo": [change.as_data() for change in self.undo],
             "failed": list(self.failed),
-            "verdict": _in_short(self.verdict) if self.verdict else None,
+            "verdict": verdict
+            and {"cause": verdict.cause, "rung": verdict.rung, "sentence": verdict.sentence},
         }
-
-
-def _in_short(verdict: Verdict) -> dict[str, str]:
-    return {"cause": verdict.cause, "rung": verdict.rung, "sentence": verdict.sentence}
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Lengths in steps; see the fields of `RecoverSection`.
-
-    What worked for PaLM and OPT-175B over 100,000 steps and more would swallow a short run, so that
-    absent lengths are a share of it.
-    """
+    """Lengths in steps, of which those absent in `RecoverSection` are a share of a short run."""
 
     margin: int
     skip: int
@@ -160,9 +148,9 @@ class Sizes:
 def sizes_of(limits: RecoverSection, total_steps: int | None) -> Sizes:
     """The lengths in force in a run of so many steps; None if only its hours are known."""
 
-    def of(asked: int | None, most: int, share: float) -> int:
-        if asked is not None:
-            return asked
+    def of(given: int | None, most: int, share: float) -> int:
+        if given is not None:
+            return given
         return most if total_steps is None else max(1, min(most, math.ceil(total_steps * share)))
 
     return Sizes(
@@ -206,9 +194,7 @@ def fallbacks_taken(ledger: LedgerState) -> int:
 def recent(
     recoveries: Sequence[Recovery], cause: str, step: int, within_steps: int
 ) -> list[Recovery]:
-    """Those for the same cause of the last steps. What was decided at a later step than this one
-    was followed by a rollback, and is recent.
-    """
+    """Those for the same cause of the last steps, or decided at a later one and rolled back."""
     return [r for r in recoveries if r.cause == cause and step - r.step <= within_steps]
 
 
@@ -230,8 +216,8 @@ def spent(situation: Situation, limits: RecoverSection, cooldown_steps: int) -> 
 
 
 def blocks_left(situation: Situation, limits: RecoverSection) -> int:
-    """Blocks of data that may still be passed over. Skips that people asked for count too: the
-    data is as much unseen. Where only hours limit a run, its data is what it has read so far.
+    """Blocks of data that may still be passed over; what people skipped counts too. Where only
+    hours limit a run, its data is what it has read so far.
     """
     total = situation.settings.total_steps()
     data = situation.draw if total is None else total * situation.blocks_per_step

@@ -1,4 +1,4 @@
-"""The policy: findings in, a plan with its reason out (DESIGN rules 1 and 2).
+"""The policy: findings in, a plan with its reason out.
 
 A pure function of the situation and the findings. What it remembers is in the ledger: which cause
 led to what, how often, at which price. So neither a rollback nor a crash makes it begin anew.

@@ -5,6 +5,7 @@ the loss bears out a warning that came ahead of it.
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from statistics import median, quantiles
 
 from longhaul.config.recover import SOUND_KINDS
@@ -15,8 +16,7 @@ from longhaul.recover.plan import Trouble
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """The course of training that the newest step stands on: attempts and segments joined where
-    they went on from each other, what was rolled back left out. A fold over the records.
+    """The course of training that the newest step stands on, without what was rolled back.
 
     A state after s updates is **good** once s + N steps were made after it, N being the probation,
     and no trouble reaches into that stretch. A trouble is a warning or an alarm about the weights'
@@ -72,19 +72,12 @@ class Course:
 
 
 def course_of(records: Iterable[Record]) -> Course:
-    """The course after all records, in the order written. Findings and events are enough: the
-    steps between them change nothing but how far it has come.
-    """
-    course = Course()
-    for record in records:
-        course = course.after(record)
-    return course
+    """The course after all records, in the order written; findings and events are enough."""
+    return reduce(Course.after, records, Course())
 
 
 def good_states(states: Iterable[Safe], course: Course, probation_steps: int) -> tuple[Safe, ...]:
-    """Those that are good, by rising step; of several after the same step memory comes last,
-    because going back to it is faster.
-    """
+    """Those that are good, by rising step; of several after a step memory, the faster, last."""
     good = (state for state in states if course.is_good(state.step, probation_steps))
     return tuple(sorted(good, key=lambda state: (state.step, state.where == "memory")))
 
@@ -97,14 +90,8 @@ def innocent_states(
     probation_steps: int,
 ) -> tuple[Safe, ...]:
     """States from before a change, by rising step, that nothing but what came of the change speaks
-    against: one whose probation it cut short is as good as any.
-
-    Args:
-        states: that can be gone back to.
-        troubles: of the course of training.
-        change_step: updates made when the change came into force.
-        margin_steps: by which a first sign may be estimated too early.
-        probation_steps: the probation's length.
+    against: one whose probation it cut short is as good as any. First signs may be estimated too
+    early by `margin_steps`.
     """
     older = [
         trouble
@@ -131,10 +118,7 @@ def is_worse(losses: Sequence[tuple[int, float]], since: int, begin: int = 0) ->
     few are known. Those are the later half of the losses since, and as many before it. A margin of
     two thirds of a standard deviation of single losses, so that noise is not taken for harm.
 
-    Args:
-        losses: (step, nats) of the course that the run stands on, by rising step.
-        since: updates made when what is suspected began.
-        begin: losses up to this step tell nothing, as those of the warm-up, in which all falls.
+    `losses` are (step, nats) by rising step; those up to `begin`, as in the warm-up, say nothing.
     """
     values = {step: loss if math.isfinite(loss) else math.inf for step, loss in losses}
     last = max(values, default=0)

@@ -4,14 +4,16 @@ over, which settings to change.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, assert_never
 
+from longhaul.config.load import leaves
+from longhaul.config.recipe import change_of
 from longhaul.config.recover import SOUND_KINDS, Action, FallbackSection, RecoverSection, Resettable
 from longhaul.core.records import Finding, Safe
 from longhaul.logbook.changes import Change
 from longhaul.logbook.ledger import LedgerState
 from longhaul.recover import learning_rate
-from longhaul.recover.learning_rate import asked_value, rates
+from longhaul.recover.learning_rate import rates, requested_value
 from longhaul.recover.plan import Situation, Sizes, blocks_left
 
 _SAME_DATA_STEPS = 3
@@ -31,12 +33,10 @@ class Sign(Protocol):
 
 
 def safe_before(good: Sequence[Safe], first_step: int, margin_steps: int) -> Safe | None:
-    """The newest good state that lies by the margin before the first sign; where none does, in the
-    first steps or with a short ring, the oldest that lies before it at all. One that would have to
-    be fetched only where nothing else lies before it.
+    """The newest good state that lies by the margin before the first sign, or else the oldest that
+    lies before it at all; one that would have to be fetched only where there is no other.
 
-    The record of step f shows the weights after f − 1 updates, so that the state after f − 1 is
-    the last one without a sign.
+    The record of step f shows the weights after f − 1 updates.
     """
     before = sorted((state for state in good if state.step < first_step), key=_by_step)
     before = [state for state in before if state.where != "remote"] or before
@@ -48,9 +48,8 @@ def range_to_skip(
     situation: Situation, sign: Sign, to: Safe, limits: RecoverSection, sizes: Sizes
 ) -> tuple[int, int] | None:
     """Blocks to pass over: a quarter of the range before the first sign, as PaLM's began before
-    its spikes, and the rest from there on; never before the state gone back to. A share that is
-    nearly spent makes it shorter; None if it does not even hold the batch of the first sign, or if
-    that is passed over already.
+    its spikes, not before the state gone back to. A share that is nearly spent makes it shorter;
+    None if it does not even hold the batch of the first sign, or if that is passed over already.
     """
     length = sizes.skip * situation.blocks_per_step
     begin = max(to.draw, sign.first_draw - length // 4)
@@ -60,9 +59,7 @@ def range_to_skip(
 def batch_to_skip(
     situation: Situation, sign: Sign, to: Safe, limits: RecoverSection
 ) -> tuple[int, int] | None:
-    """The batch of the first sign and the one before: a loss is high because of the batch it is
-    measured on, or because of what the batch before did to the weights.
-    """
+    """The batch of the first sign and the one before, which may have harmed the weights."""
     begin = max(to.draw, sign.first_draw - situation.blocks_per_step)
     return _within_budget(situation, sign, limits, begin, 0)
 
@@ -92,7 +89,7 @@ def _within_budget(
 
 CLIP = "optim.clip"
 CLAMP = "model.residual_clamp"
-_CLAMP_ROOM = 2.0
+_CLAMP_FACTOR = 2.0
 """Times what the stream usually reaches: healthy steps are left as they are."""
 _LEAST_CLIP_SHARE = 0.1
 """OPT-175B went from 2.5 to 0.3; far below the usual norm, clipping is but a lower rate."""
@@ -112,6 +109,10 @@ class Remedy:
     rewarm_steps: int = 0
     undo: tuple[Change, ...] = ()
 
+    def __post_init__(self) -> None:
+        if wrong := [path for path in self.settings if change_of(path) != "live"]:
+            raise ValueError(f"{', '.join(wrong)}: no remedy can change it in a live run")
+
 
 @dataclass(frozen=True, slots=True)
 class RemedyOptions:
@@ -126,9 +127,8 @@ class RemedyOptions:
 
 
 def remedy_of(rung: tuple[Action, ...], options: RemedyOptions) -> Remedy | None:
-    """What a rung does now; None if nothing of it that could cure is left to be done.
-
-    Without a good state before the first sign the run goes on as it is, at a lower rate.
+    """What a rung does now, at a lower rate where nothing can be gone back to; None if nothing of
+    it that could cure is left to be done.
     """
     to = None
     if "rollback" in rung:
@@ -146,26 +146,13 @@ def remedy_of(rung: tuple[Action, ...], options: RemedyOptions) -> Remedy | None
 
 
 def fallback_remedy(entry: FallbackSection, options: RemedyOptions) -> Remedy:
-    """A fallback: its settings, from the last good state if there is one. Sound weights are kept:
-    going back would only lose what they learned.
-    """
+    """A fallback: its settings, from the last good state if there is one; sound weights stay."""
     to = None
     if options.sign.kind not in SOUND_KINDS:
         to = safe_before(options.situation.good, options.sign.first_step, options.margin_steps)
     rewarm_steps = options.sizes.rewarm if "optimizer" in entry.reset else 0
     actions: tuple[Action, ...] = ("rollback", "fallback") if to else ("fallback",)
-    return Remedy(actions, to, None, _settings_in(entry.set), entry.reset, rewarm_steps)
-
-
-def _settings_in(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted path → value of settings given as tables."""
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            found |= _settings_in(value, f"{prefix}{key}.")
-        else:
-            found[f"{prefix}{key}"] = value
-    return found
+    return Remedy(actions, to, None, dict(leaves(entry.set)), entry.reset, rewarm_steps)
 
 
 def _with_action(remedy: Remedy, action: Action, options: RemedyOptions) -> Remedy:
@@ -183,17 +170,13 @@ def _with_action(remedy: Remedy, action: Action, options: RemedyOptions) -> Reme
                 skip = batch_to_skip(situation, options.sign, to, options.limits)
             return replace(added, skip=skip) if skip else remedy
         case "lower-lr":
-            known = rates(situation, options.limits)
-            return _with_setting(
-                remedy, added, learning_rate.PATH, known.lowered(options.limits.lr_factor)
-            )
+            lower = rates(situation, options.limits).lowered(options.limits.lr_factor)
+            path, value = learning_rate.PATH, lower
         case "tighten-clip":
-            return _with_setting(remedy, added, CLIP, _tighter_clip(situation, options.limits))
+            path, value = CLIP, _tighter_clip(situation, options.limits)
         case "clamp":
             usual, now = situation.residual_max, situation.settings.model.residual_clamp
-            return _with_setting(
-                remedy, added, CLAMP, _CLAMP_ROOM * usual if usual and not now else None
-            )
+            path, value = CLAMP, _CLAMP_FACTOR * usual if usual and not now else None
         case "reset-loss-scale":
             if situation.settings.precision.half_weights != "fp16":
                 return remedy
@@ -202,11 +185,10 @@ def _with_action(remedy: Remedy, action: Action, options: RemedyOptions) -> Reme
             return replace(
                 added, reset=(*remedy.reset, "optimizer"), rewarm_steps=options.sizes.rewarm
             )
+        case "rollback" | "undo" | "raise-lr" | "fallback" | "accept" | "stop":
+            return remedy  # done for the whole rung, or never by one
         case _:
-            return remedy
-
-
-def _with_setting(remedy: Remedy, added: Remedy, path: str, value: float | None) -> Remedy:
+            assert_never(action)
     if value is None:
         return remedy
     return replace(added, settings={**remedy.settings, path: value})
@@ -217,8 +199,8 @@ def _tighter_clip(situation: Situation, limits: RecoverSection) -> float | None:
     if now == 0:
         norm = situation.gradient_norm
         return _CLIP_WITHOUT_ONE * norm if norm else None
-    asked = float(asked_value(situation, CLIP, now))
+    requested = float(requested_value(situation, CLIP, now))
     # A run that was asked for no clip at all got its first one from its usual norm.
-    floor = _LEAST_CLIP_SHARE * (asked or now)
+    floor = _LEAST_CLIP_SHARE * (requested or now)
     new = max(now * limits.clip_factor, floor)
     return new if new < now else None

@@ -1,6 +1,4 @@
-"""The first suspect for a sign is what changed just before it; the rung before every ladder undoes
-it.
-"""
+"""What changed just before a sign is its first suspect, which is undone before any ladder."""
 
 import math
 import time
@@ -8,10 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from longhaul.config.recipe import Recipe, change_of, value_at
+from longhaul.config.load import value_at
+from longhaul.config.recipe import Recipe, change_of
 from longhaul.config.recover import SOUND_KINDS, RecoverSection
 from longhaul.core.records import Finding, Safe
 from longhaul.logbook.changes import Change, Pairs
+from longhaul.logbook.description import changes_in_words
 from longhaul.logbook.ledger import LedgerState
 from longhaul.recover.plan import Situation, Sizes
 from longhaul.recover.probation import innocent_states
@@ -38,16 +38,9 @@ def suspect(
 ) -> Change | None:
     """The newest change that the sign may come of; None if there is none.
 
-    Whatever else the trouble looks like, the newest thing about a run is what somebody has just
-    done to it. A change is suspected if it came into force before the finding was made and no more
-    than a bounded number of steps before its first sign. First signs are estimates, as noise may
-    run into what rises or grows: the change may lie up to a margin behind them.
-
-    Args:
-        changes: that the run stands on, as `LedgerState.changes`.
-        sign: the finding.
-        settings: in force.
-        sizes: lengths in force.
+    A change is suspected if it came into force before the finding was made and no more than
+    `steps_to_show` before its first sign. First signs are estimates: the change may lie up to a
+    margin behind them.
     """
     late = 0 if sign.kind in _EXACT else sizes.margin
     latest = min(sign.step - 1, sign.first_step - 1 + late)
@@ -73,8 +66,8 @@ def steps_to_show(change: Change, settings: Recipe, sizes: Sizes) -> int:
 
 
 def harmful(change: Change, settings: Recipe, ledger: LedgerState) -> Pairs:
-    """What of a change still holds and could do harm. A learning rate that was lowered and clipping
-    that was tightened are none; nor is what was undone once and set again: that is on purpose.
+    """What of a change still holds and could do harm: no lower rate or tighter clip, and nothing
+    that was undone once and set again, on purpose.
     """
     found, values = {}, settings.model_dump(mode="json")
     for path, (before, since) in change.settings.items():
@@ -91,15 +84,8 @@ def harmful(change: Change, settings: Recipe, ledger: LedgerState) -> Pairs:
     return found
 
 
-def can_be_undone(path: str) -> bool:
-    """Whether a live run can take it back; the length of a run is a wish, and no fault."""
-    return change_of(path) == "live" and path.startswith(("optim.", "model."))
-
-
 def stage_before(sign: Finding, settings: Recipe, blocks_per_step: int, within: int) -> str:
-    """The stage of the mixture that began just before a sign, in words; empty if none did. It is
-    part of the recipe's plan, and only a person can change that: it is named, and not undone.
-    """
+    """The stage of the mixture that began just before a sign, in words; empty if none did."""
     for number, stage in reversed(list(enumerate(settings.data.stages, start=1))):
         steps = (sign.first_draw - stage.from_draw) // blocks_per_step
         if stage.from_draw <= sign.first_draw and steps <= within:
@@ -114,7 +100,7 @@ def in_words(changes: Iterable[Change]) -> str:
 
 def _in_words(change: Change) -> str:
     pairs = {**change.settings, **change.surroundings}
-    what = ", ".join(f"{path} {_shown(a)} → {_shown(b)}" for path, (a, b) in pairs.items())
+    what = changes_in_words(pairs)
     if change.resets:
         what = ", ".join(filter(None, (what, "a reset")))
     when = time.strftime(" (%d %b %H:%M:%S UTC)", time.gmtime(change.time)) if change.time else ""
@@ -125,10 +111,6 @@ def _in_words(change: Change) -> str:
         "raise": f"the {change.who} raised",
     }[change.how]
     return f"{how} {what} at step {change.step:,}{when}"
-
-
-def _shown(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +130,8 @@ def suspicion(
 ) -> Suspicion:
     """What changed just before a sign, and how it is undone.
 
-    The run goes back to the newest good state before the change, and never past it: what lies
-    before has nothing to do with it. Software, machines and what needs a restart cannot be undone
-    by a live run, nor does going back help while they stay; they are named, and the ladder goes on.
+    The run goes back to the newest good state before the change. Software, machines and what needs
+    a restart cannot be undone by a live run; they are named, and the ladder goes on.
     """
     settings, ledger = situation.settings, situation.ledger
     able = [
@@ -196,7 +177,12 @@ def _undone(near: Sequence[Change], situation: Situation, to: Safe | None) -> Re
     values, undone = dict[str, Any](), list[Change]()
     for change in near:
         parts = harmful(change, situation.settings, situation.ledger)
-        before = {path: pair[0] for path, pair in parts.items() if can_be_undone(path)}
+        before = {
+            path: pair[0]
+            for path, pair in parts.items()
+            # The length of a run is no fault.
+            if change_of(path) == "live" and path.startswith(("optim.", "model."))
+        }
         if before or change.resets:
             values = before | values  # the oldest of several tells what it was
             undone.append(change)
@@ -207,9 +193,7 @@ def _undone(near: Sequence[Change], situation: Situation, to: Safe | None) -> Re
 
 
 def _newest_before(change: Change, situation: Situation, sizes: Sizes) -> Safe | None:
-    """The newest state before a change that nothing older speaks against; one that would have to
-    be fetched only where there is no other.
-    """
+    """The newest state before a change that nothing older speaks against; fetched if need be."""
     states = situation.states or situation.good
     innocent = innocent_states(
         states, situation.troubles, change.step - change.renews, sizes.margin, sizes.probation

@@ -16,7 +16,7 @@ from longhaul.core.events import EventKind
 from longhaul.core.files import write_json
 from longhaul.core.strict import read_object
 from longhaul.core.units import Bytes, Seconds
-from longhaul.logbook.folder import DISK_FULL, FORMAT, Reserve, RunFolder, reserve_path, why_paused
+from longhaul.logbook.folder import DISK_FULL, FORMAT, Reserve, RunFolder, why_paused
 from longhaul.logbook.holder import Place, here, process_started
 from longhaul.logbook.lease import GONE_S, Lease
 from longhaul.supervise.history import Chronicle, usable_checkpoints
@@ -212,6 +212,6 @@ class Ownership:
             disk = shutil.disk_usage(self._folder.path)
             if not disk.total or disk.free >= _START_BYTES:
                 return True
-            if not Reserve(reserve_path(self._folder)).release():
+            if not Reserve(self._folder.reserve).release():
                 break
         return False

@@ -21,7 +21,7 @@ from longhaul.core.records import Event, Record
 from longhaul.core.units import Bytes, Nats, Seconds, short_seconds
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.reading import read_journal
-from longhaul.logbook.run_spec import ask, read_run_spec, write_run_spec
+from longhaul.logbook.run_spec import read_run_spec, resolve_spec, write_run_spec
 from longhaul.run.drill.fault import Fault, check_faults
 from longhaul.run.drill.incidents import Incident, incidents, must_be_noticed
 from longhaul.run.drill.laid import Done, lay, read_done
@@ -127,7 +127,7 @@ def set_up_run(
         for path, (value, place) in beside.items()
         if value and path not in typed
     )
-    spec = ask(recipe, (*own, *sets), data, parent / "prepared")
+    spec = resolve_spec(recipe, (*own, *sets), data, parent / "prepared")
     folder = RunFolder(parent / name)
     # The run is started by its folder, which is trusted from here on as its recipe is.
     refuse_untrusted(folder, spec, recipe, sets, trust, print_error)

@@ -17,7 +17,7 @@ from longhaul.core.records import Event, Finding, Record, StepRecord
 from longhaul.core.units import short_bytes, short_count
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.reading import read_journal
-from longhaul.logbook.run_spec import ask, write_run_spec
+from longhaul.logbook.run_spec import resolve_spec, write_run_spec
 from longhaul.run.preflight.context import Check, PreflightContext, judged, skipped
 from longhaul.store.catalogue import catalogue
 from longhaul.store.run_differences import differences, steps_of
@@ -98,7 +98,7 @@ def check_read_back(context: PreflightContext) -> Iterator[Check]:
 
 def _set_up(context: PreflightContext, name: str) -> RunFolder:
     folder = create_run(context.folder / name, RealClock())
-    spec = ask(context.name, context.twin_options(), None, context.folder / "prepared")
+    spec = resolve_spec(context.name, context.twin_options(), None, context.folder / "prepared")
     write_run_spec(folder, spec)
     return folder
 

@@ -23,12 +23,12 @@ from longhaul.logbook.requests import pending
 from longhaul.logbook.run_history import RunHistory, read_run_history
 from longhaul.logbook.run_spec import (
     RunSpec,
-    ask,
-    ask_more,
     changed_settings,
     has_run_spec,
     read_run_spec,
+    resolve_spec,
     spec_of_restart,
+    spec_with_more,
     write_run_spec,
 )
 from longhaul.logbook.segments import read_segments
@@ -143,7 +143,7 @@ def _what_is_meant(typed: Start, say: Callable[[str], None]) -> tuple[RunFolder,
         for path in (typed.runs / typed.recipe, Path(typed.recipe)):
             folder = RunFolder(path)
             if folder.exists and has_run_spec(folder):
-                return folder, ask_more(read_run_spec(folder), typed.options, typed.data)
+                return folder, spec_with_more(read_run_spec(folder), typed.options, typed.data)
     folder = RunFolder(typed.runs / load_recipe(typed.recipe).recipe.name)
     # A start that failed before it trained anything binds nobody to what was typed then.
     if not typed.new and folder.exists and has_run_spec(folder) and read_run_history(folder).begun:
@@ -151,7 +151,7 @@ def _what_is_meant(typed: Start, say: Callable[[str], None]) -> tuple[RunFolder,
         here = str(Path.cwd())
         new = RunSpec(typed.recipe, typed.options, typed.data, str(typed.prepared), {}, here)
         return folder, spec_of_restart(read_run_spec(folder), new)
-    asked = ask(typed.recipe, typed.options, typed.data, typed.prepared)
+    asked = resolve_spec(typed.recipe, typed.options, typed.data, typed.prepared)
     path = typed.runs / asked.settings().name
     taken = partial(is_elsewhere, asked=asked, say=say)
     return RunFolder(_free_path(path, taken) if typed.new else path), asked

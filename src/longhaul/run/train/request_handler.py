@@ -5,7 +5,8 @@ whatever dies in between.
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, assert_never
 
-from longhaul.config.recipe import Recipe, value_at
+from longhaul.config.load import value_at
+from longhaul.config.recipe import Recipe
 from longhaul.core.errors import NotOwner, RecipeError
 from longhaul.core.events import EventKind
 from longhaul.core.records import Decision, Event, Safe, StepRecord

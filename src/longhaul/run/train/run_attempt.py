@@ -8,8 +8,8 @@ from typing import Any
 
 from longhaul.checkpoint.restore import restore_newest, set_unknown_aside
 from longhaul.checkpoint.shared_memory_snapshot import Origin, newest_saved, restore_survivor
-from longhaul.config.load import recipe_from_values, with_overrides
-from longhaul.config.recipe import Recipe, value_at
+from longhaul.config.load import recipe_from_values, value_at, with_overrides
+from longhaul.config.recipe import Recipe
 from longhaul.core.errors import ExitCode, LonghaulError
 from longhaul.core.events import EventKind
 from longhaul.core.machine import differences, fingerprint
