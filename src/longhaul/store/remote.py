@@ -184,15 +184,8 @@ class RemoteTier:
         except RefusedCheckpoint:
             return None
         sha256 = hashlib.sha256(content).hexdigest()
-        if place != _place(manifest.step, sha256):
-            return None
-        return Checkpoint(
-            step=manifest.step,
-            path=Path(place),
-            manifest_sha256=sha256,
-            time=manifest.time,
-            size_bytes=manifest.size_bytes,
-        )
+        is_here = place == _place(manifest.step, sha256)
+        return Checkpoint.of(manifest, sha256, Path(place)) if is_here else None
 
     def _is_there(self, place: str, file: FileEntry) -> bool:
         path = f"{place}/{file.name}"

@@ -32,10 +32,10 @@ class Differences:
 def differences(
     reference: RunFolder, other: RunFolder, *, kept_only: bool = False, settings: bool = True
 ) -> Differences:
-    """What differs between a run left alone and another one.
+    """What differs between a baseline run and another one.
 
     Args:
-        reference: left alone.
+        reference: the baseline.
         other: another one.
         kept_only: leave out steps that were made again later.
         settings: compare the settings in the last state too.
@@ -51,11 +51,8 @@ def differences(
 
 
 def final_state(folder: RunFolder, settings: bool = True) -> dict[str, str]:
-    """Every tensor of the last checkpoint by hash of its bytes, and its facts.
-
-    Args:
-        folder: of the run.
-        settings: those in force are among the facts.
+    """Every tensor of the last checkpoint by hash of its bytes, and its facts, with or without the
+    settings in force.
     """
     last = catalogue(folder.checkpoints)[-1]
     state: dict[str, str] = {"step": str(last.step)}
