@@ -16,13 +16,7 @@ from longhaul.core.files import sha256_of
 from longhaul.core.strict import parse_json, read_bytes, read_object
 from longhaul.core.units import Bytes, short_bytes, short_count
 from longhaul.data.shards import Shard
-from longhaul.data.tokenizing import (
-    ByteTokenizer,
-    CharacterTokenizer,
-    NumberTokenizer,
-    TokenArray,
-    Tokenizer,
-)
+from longhaul.data.tokenizing import TokenArray, Tokenizer, recognised
 
 DATASET_FORMAT = 1
 _MOST_TOKENIZER_BYTES: Bytes = 256 << 20
@@ -284,9 +278,8 @@ def load_tokenizer(path: Path, end_of_text: bool = True) -> Tokenizer:
             f"{path}: not a tokenizer.json ({error})",
             "give the tokenizer.json of a Hugging Face tokenizer",
         ) from None
-    for kind in (NumberTokenizer, CharacterTokenizer, ByteTokenizer):
-        if (known := kind.recognise(vocabulary, end_of_text)) is not None:
-            return known
+    if (known := recognised(vocabulary, end_of_text)) is not None:
+        return known
     from longhaul.data.subwords import SubwordTokenizer
 
     return SubwordTokenizer(content, end_of_text, str(path))

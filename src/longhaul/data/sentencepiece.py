@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from longhaul.core.errors import DataError
-from longhaul.data.subwords import added_token, tokenizer_json
+from longhaul.data.tokenizing import added_token, tokenizer_json
 
 Value: TypeAlias = int | memoryview
 

@@ -7,7 +7,6 @@ The only file that imports the library. GPT-2's pair of files (`vocab.bpe` and `
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +15,15 @@ from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trai
 
 from longhaul.core.errors import DataError
 from longhaul.data.documents import cut_text
-from longhaul.data.tokenizing import END_OF_TEXT, TokenArray, Tokenizer
+from longhaul.data.tokenizing import (
+    END_OF_TEXT,
+    TokenArray,
+    Tokenizer,
+    added_token,
+    bpe_model,
+    byte_level,
+    tokenizer_json,
+)
 
 _WAY = "give both files of one vocabulary, as they were published"
 
@@ -37,15 +44,8 @@ def from_gpt2(encoder: bytes, merges: bytes, name: str) -> bytes:
     added = []
     if (number := vocabulary.get(END_OF_TEXT)) is not None:
         added = [added_token(number, END_OF_TEXT, special=True)]
-    byte_level = {
-        "type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True,
-    }  # fmt: skip
-    model = {
-        "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
-        "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
-        "ignore_merges": False, "vocab": vocabulary, "merges": pairs,
-    }  # fmt: skip
-    return tokenizer_json(None, byte_level, byte_level, model, added)
+    splitter = byte_level(use_regex=True)
+    return tokenizer_json(None, splitter, splitter, bpe_model(vocabulary, pairs), added)
 
 
 def _vocabulary(encoder: bytes, name: str) -> dict[str, int]:
@@ -84,30 +84,6 @@ def _merges(merges: bytes, vocabulary: dict[str, int], name: str) -> list[list[s
                 raise DataError(f"{name}:{number}: {token[:40]!r} is not in the vocabulary", _WAY)
         pairs.append(pair)
     return pairs
-
-
-def added_token(number: int, content: str, special: bool) -> dict[str, Any]:
-    """An entry of `added_tokens`."""
-    return {
-        "id": number, "content": content, "single_word": False, "lstrip": False,
-        "rstrip": False, "normalized": False, "special": special,
-    }  # fmt: skip
-
-
-def tokenizer_json(
-    normalizer: dict[str, Any] | None,
-    splitter: dict[str, Any] | None,
-    decoder: dict[str, Any],
-    model: dict[str, Any],
-    added: list[dict[str, Any]],
-) -> bytes:
-    """The whole file; the same parts always give the same bytes."""
-    whole = {
-        "version": "1.0", "truncation": None, "padding": None, "added_tokens": added,
-        "normalizer": normalizer, "pre_tokenizer": splitter, "post_processor": None,
-        "decoder": decoder, "model": model,
-    }  # fmt: skip
-    return (json.dumps(whole, ensure_ascii=False, indent=1) + "\n").encode()
 
 
 _SPACE = "\u2581"

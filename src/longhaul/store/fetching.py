@@ -48,7 +48,7 @@ class Lacking:
 
 
 def find_run_log(files: StoreFiles) -> Found | None:
-    """The run log of a run in one store; None if there is none. StoreError if it does not answer."""
+    """The run log in one store; None if there is none. StoreError if it does not answer."""
     there = tuple(editions(files))
     if not there:
         return None

@@ -37,7 +37,7 @@ bucket, which is for a person to do."""
 def file_system(
     address: str, error: type[LonghaulError], what: str, way: str, **options: Any
 ) -> tuple[Any, str]:
-    """fsspec's file system of an address, and the path in it.
+    """The file system of an address by fsspec, and the path in it.
 
     Args:
         address: sealed or not.
