@@ -1,10 +1,15 @@
 """Documents: the unit in which text is read, found broken, deduplicated, held out and named."""
 
 import hashlib
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from longhaul.core.errors import DataError
 
+T = TypeVar("T")
+
+_MOST_AT_ONCE = 1024
 MAX_PIECE_BYTES = 16 << 20
 """A text file beyond this is cut into several documents, so that memory stays bounded."""
 MAX_LINE_BYTES = 64 << 20
@@ -40,6 +45,20 @@ def cut_text(text: str, max_characters: int) -> list[str]:
         begin = end
     pieces.append(text[begin:] if begin else text)
     return pieces
+
+
+def batched(items: Iterable[T], size: Callable[[T], int], enough: int) -> Iterator[list[T]]:
+    """Lists of items, each of which ends once their sizes are `enough`, or at 1,024 items."""
+    batch: list[T] = []
+    held = 0
+    for item in items:
+        batch.append(item)
+        held += size(item)
+        if held >= enough or len(batch) >= _MOST_AT_ONCE:
+            yield batch
+            batch, held = [], 0
+    if batch:
+        yield batch
 
 
 _MAX_NAMED_FILES = 1000

@@ -40,7 +40,7 @@ from longhaul.data.pretokenized import write_tokens
 from longhaul.data.shards import SHARD_VERSION
 from longhaul.data.sources import Corpus, file_stem, locate
 from longhaul.data.survey import SourceSurvey, Survey, take_survey
-from longhaul.data.tokenize import SourceShards, write_source
+from longhaul.data.tokenize import write_text
 from longhaul.data.tokenizer_files import (
     PICKLE_ADVICE,
     TokenizerFiles,
@@ -195,12 +195,12 @@ def _fill(
     surveyed = iter(survey.sources)
     made: list[tuple[SourceSurvey, SourceTokens]] = []
     for number, corpus in enumerate(corpora):
-        shards = SourceShards(folder, number, corpus.name, tokenizer)
+        stem = folder / f"{number:02d}-{file_stem(corpus.name)}"
         if corpus.token_files:
-            made.append(write_tokens(corpus, recipe.data, tokenizer, shards, say))
+            made.append(write_tokens(stem, corpus, recipe.data, tokenizer, say))
             continue
         found = next(surveyed)
-        source = write_source(corpus, found, recipe.data, duplicates, tokenizer, shards, say)
+        source = write_text(stem, corpus, found, duplicates, recipe.data, tokenizer, say)
         made.append((found, source))
     write_json(folder / MANIFEST, _manifest(folder, recipe, tokenizer, made))
 

@@ -5,8 +5,9 @@ writes it before each document instead (llm.c), the one at the very beginning go
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -14,13 +15,13 @@ import numpy.typing as npt
 from longhaul.config.data import DataSection
 from longhaul.core.errors import DataError
 from longhaul.core.output import Say
-from longhaul.core.units import short_bytes, short_count, short_seconds
+from longhaul.core.units import short_bytes
 from longhaul.data.dataset import SourceTokens
 from longhaul.data.documents import is_held_out, text_digest
 from longhaul.data.sources import Corpus
 from longhaul.data.survey import Progress, SourceSurvey
 from longhaul.data.token_files import MAX_PIECE_TOKENS, TokenFile, open_token_file
-from longhaul.data.tokenize import SourceShards
+from longhaul.data.tokenize import Placed, write_shards, written
 from longhaul.data.tokenizing import TokenArray, Tokenizer
 
 _VALIDATION = re.compile(r"(^|[^a-z])(val|valid|validation)([^a-z]|$)")
@@ -36,46 +37,30 @@ class TokenDocument:
 
 
 def write_tokens(
-    corpus: Corpus, data: DataSection, tokenizer: Tokenizer, shards: SourceShards, say: Say
+    stem: Path, corpus: Corpus, data: DataSection, tokenizer: Tokenizer, say: Say
 ) -> tuple[SourceSurvey, SourceTokens]:
     """Copy one source of tokens into shards; the files are read twice, the first time to check.
 
-    Args:
-        corpus: the source.
-        data: the recipe's section.
-        tokenizer: which token ends a document, and how much text each one stands for.
-        shards: where they go.
-        say: is told the figures.
-
     Raises:
-        DataError: a file is not what it should be, has a token beyond the vocabulary, changed
-            in between, or one side of the split is empty.
-        OSError: a shard could not be written.
+        DataError: a file is not what it should be, has a token beyond the vocabulary, or as
+            `write_shards`.
     """
     progress = Progress(say, f"data: copying {corpus.name}")
     table = tokenizer.token_bytes()
     survey, given = _survey(corpus, data, tokenizer, table, progress)
     split = "file" if given and data.held_out.by == "auto" else survey.split(data.held_out)
-    side = _side(split, data.held_out.fraction)
-    train, held_out = shards.writer("train"), shards.writer("held-out")
-    whole = shards.writer("whole") if split == "tail" else None
-    num_documents = 0
-    for document in token_documents(corpus, tokenizer):
-        out = whole or (held_out if side(document) else train)
-        out.add(document.name, document.tokens, _text_size(table, document.tokens))
-        num_documents += 1
-    if num_documents != survey.num_documents:
-        raise DataError(
-            f"{corpus.name}: it changed while it was prepared", "start again once nothing writes it"
-        )
-    source = shards.closed(corpus, survey, data, split, train, held_out, whole)
-    num_tokens = source.train.num_tokens + source.held_out.num_tokens
+
+    def documents() -> Iterator[Placed]:
+        for document in token_documents(corpus, tokenizer):
+            held_out = document.from_validation_file
+            if split != "file":
+                held_out = _by_content(document, data.held_out.fraction)
+            yield document.name, document.tokens, _text_size(table, document.tokens), held_out
+
+    source = write_shards(stem, corpus, survey, split, documents(), data, tokenizer)
     size = f"{short_bytes(survey.num_bytes)} of text" if survey.num_bytes else "text not known"
-    say(
-        f"data: {corpus.name}: {short_count(num_tokens)} tokens copied as they are "
-        f"({survey.num_documents:,} documents, {size}) in {short_seconds(progress.elapsed)}; "
-        f"{short_count(source.held_out.num_tokens)} of them held out by {split}"
-    )
+    how = f"copied as they are ({survey.num_documents:,} documents, {size})"
+    say(written(source, how, progress))
     return survey, source
 
 
@@ -99,12 +84,6 @@ def _survey(
         raise DataError(f"{corpus.name}: no token in it", "give it tokens, or leave it out")
     survey = SourceSurvey(num_documents, num_bytes, num_held_out, 0, "")
     return survey, 0 < num_given < num_documents
-
-
-def _side(split: str, fraction: float) -> Callable[[TokenDocument], bool]:
-    if split == "file":
-        return lambda document: document.from_validation_file
-    return lambda document: _by_content(document, fraction)
 
 
 def _by_content(document: TokenDocument, fraction: float) -> bool:

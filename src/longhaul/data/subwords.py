@@ -6,7 +6,7 @@ The only file that imports the library. GPT-2's pair of files (`vocab.bpe` and `
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trainers
 
 from longhaul.core.errors import DataError
-from longhaul.data.documents import cut_text
+from longhaul.data.documents import batched, cut_text
 from longhaul.data.tokenizing import (
     END_OF_TEXT,
     TokenArray,
@@ -141,7 +141,7 @@ class SubwordTokenizer(Tokenizer):
         """Token numbers of each text (see `Tokenizer`), on all cores."""
         pieces = [(n, p) for n, text in enumerate(texts) for p in cut_text(text, _PIECE_CHARACTERS)]
         encoded: list[list[TokenArray]] = [[] for _ in texts]
-        for batch in _batches(pieces):
+        for batch in batched(pieces, lambda piece: len(piece[1]), _BATCH_CHARACTERS):
             found = self._inner.encode_batch_fast([p for _, p in batch], add_special_tokens=False)
             for (number, _), encoding in zip(batch, found, strict=True):
                 encoded[number].append(np.array(encoding.ids, np.uint32))
@@ -197,16 +197,3 @@ def train_bpe(texts: Iterable[str], vocab_size: int, end_of_text: bool) -> Subwo
     )
     inner.train_from_iterator(texts, trainer)
     return SubwordTokenizer((inner.to_str(pretty=True) + "\n").encode(), end_of_text, "bpe")
-
-
-def _batches(pieces: Iterable[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
-    batch: list[tuple[int, str]] = []
-    size = 0
-    for piece in pieces:
-        if batch and size + len(piece[1]) > _BATCH_CHARACTERS:
-            yield batch
-            batch, size = [], 0
-        batch.append(piece)
-        size += len(piece[1])
-    if batch:
-        yield batch

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -10,9 +11,9 @@ from longhaul.core.errors import DataError
 from longhaul.core.output import Say
 from longhaul.core.units import short_count, short_seconds
 from longhaul.data.dataset import SourceTokens, TokenStream
-from longhaul.data.documents import Breakage, ExactDuplicates, is_held_out
+from longhaul.data.documents import Breakage, ExactDuplicates, batched, is_held_out
 from longhaul.data.shards import Shard, ShardWriter, dtype_for
-from longhaul.data.sources import Corpus, file_stem
+from longhaul.data.sources import Corpus
 from longhaul.data.survey import KeptDocument, Progress, SourceSurvey, kept_documents
 from longhaul.data.tokenizing import TokenArray, Tokenizer
 
@@ -62,104 +63,113 @@ def text_bytes(tokenizer: Tokenizer, tokens: TokenArray) -> int:
 
 
 _BATCH_BYTES = 4 << 20
-_BATCH_DOCUMENTS = 1024
+
+Placed: TypeAlias = tuple[str, TokenArray, int, bool]
+"""A document's name, tokens and UTF-8 bytes, and whether it is held out where documents are."""
 
 
-class SourceShards:
-    """Writes the shards of one source.
-
-    Args:
-        folder: where they go.
-        number: place of the source in the recipe; keeps file names apart.
-        name: of the source.
-        tokenizer: makes the tokens.
-    """
-
-    def __init__(self, folder: Path, number: int, name: str, tokenizer: Tokenizer) -> None:
-        self._folder = folder
-        self._stem = f"{number:02d}-{file_stem(name)}"
-        self._tokenizer = tokenizer
-
-    def writer(self, side: str) -> ShardWriter:
-        """A writer for `train`, `held-out`, or `whole` before a tail split."""
-        tokenizer = self._tokenizer
-        stem = f"{self._stem}-{side}"
-        return ShardWriter(self._folder, stem, tokenizer.vocab_size, tokenizer.sha256)
-
-    def closed(
-        self,
-        corpus: Corpus,
-        survey: SourceSurvey,
-        data: DataSection,
-        split: str,
-        train: ShardWriter,
-        held_out: ShardWriter,
-        whole: ShardWriter | None,
-    ) -> SourceTokens:
-        """The source, once everything is written; `whole` is divided between the two sides first.
-
-        Raises:
-            DataError: one side of the split is empty, or too small to be of use.
-            OSError: a shard could not be written.
-        """
-        if whole:
-            split_tail(whole.close(), data.held_out.fraction, self._tokenizer, train, held_out)
-        streams = [TokenStream([Shard(p) for p in out.close()]) for out in (train, held_out)]
-        source = SourceTokens(corpus.name, corpus.weight, split, streams[0], streams[1])
-        _check_sides(source, survey, data)
-        return source
-
-
-def write_source(
+def write_shards(
+    stem: Path,
     corpus: Corpus,
     survey: SourceSurvey,
+    split: str,
+    documents: Iterable[Placed],
     data: DataSection,
-    duplicates: ExactDuplicates | None,
     tokenizer: Tokenizer,
-    shards: SourceShards,
-    say: Say,
 ) -> SourceTokens:
-    """Tokenize one source, split it, and write its shards.
+    """Write one source's documents into shards and split them.
 
     Args:
-        corpus: the source; read once.
-        survey: what the first pass found in it.
+        stem: how the shards' paths begin.
+        corpus: the source.
+        survey: what was found in it before.
+        split: `document`, `file` or `tail`.
+        documents: all of them, once.
         data: the recipe's section.
-        duplicates: of this pass, shared by all sources; None keeps duplicates.
-        tokenizer: makes the tokens.
-        shards: where they go.
-        say: is told the figures.
+        tokenizer: that made the tokens.
 
     Raises:
         DataError: it changed since the survey, or one side of the split is empty.
         OSError: a shard could not be written.
     """
-    progress = Progress(say, f"data: tokenizing {corpus.name}")
-    split = survey.split(data.held_out)
-    train, held_out = shards.writer("train"), shards.writer("held-out")
-    whole = shards.writer("whole") if split == "tail" else None
-    # Everything broken was judged by the survey; here it is only passed over again.
-    documents = kept_documents(corpus, Breakage(corpus.name, 1.0), duplicates)
+
+    def writer(side: str) -> ShardWriter:
+        name = f"{stem.name}-{side}"
+        return ShardWriter(stem.parent, name, tokenizer.vocab_size, tokenizer.sha256)
+
+    train, held_out = writer("train"), writer("held-out")
+    whole = writer("whole") if split == "tail" else None
     num_documents = num_bytes = 0
-    for kept, tokens in _tokenized(documents, tokenizer):
-        out = held_out if is_held_out(kept.digest, data.held_out.fraction) else train
-        (whole or out).add(kept.document.name, tokens, kept.num_bytes)
+    for name, tokens, size, apart in documents:
+        (whole or (held_out if apart else train)).add(name, tokens, size)
         num_documents += 1
-        num_bytes += kept.num_bytes
-        progress.at(num_documents, num_bytes)
+        num_bytes += size
     if (num_documents, num_bytes) != (survey.num_documents, survey.num_bytes):
         raise DataError(
-            f"{corpus.name}: it changed while it was prepared ({survey.num_bytes:,} bytes of text "
-            f"at first, {num_bytes:,} later)",
+            f"{corpus.name}: it changed while it was prepared ({survey.num_documents:,} documents "
+            f"and {survey.num_bytes:,} bytes of text at first, {num_documents:,} and "
+            f"{num_bytes:,} later)",
             "start again once nothing writes to it",
         )
-    source = shards.closed(corpus, survey, data, split, train, held_out, whole)
-    num_tokens = source.train.num_tokens + source.held_out.num_tokens
-    say(
-        f"data: {corpus.name}: {short_count(num_tokens)} tokens "
-        f"({num_bytes / num_tokens:.2f} bytes a token) in {short_seconds(progress.elapsed)}; "
-        f"{short_count(source.held_out.num_tokens)} of them held out by {split}"
+    if whole:
+        split_tail(whole.close(), data.held_out.fraction, tokenizer, train, held_out)
+    streams = [TokenStream([Shard(path) for path in out.close()]) for out in (train, held_out)]
+    source = SourceTokens(corpus.name, corpus.weight, split, streams[0], streams[1])
+    for stream, side in ((source.train, "to train on"), (source.held_out, "held out")):
+        if not stream.num_tokens:
+            way = "give it more text, or another data.held_out.fraction"
+            if split == "document":
+                way = (
+                    'set data.held_out.by = "tail", raise data.held_out.fraction, or give more text'
+                )
+            raise DataError(
+                f"{source.name}: {survey.num_documents:,} documents split by {split} at "
+                f"data.held_out.fraction {data.held_out.fraction:g} leave nothing {side}",
+                way,
+            )
+    return source
+
+
+def written(source: SourceTokens, how: str, progress: Progress) -> str:
+    """What `write_shards` did, for a person."""
+    held_out = source.held_out.num_tokens
+    return (
+        f"data: {source.name}: {short_count(source.train.num_tokens + held_out)} tokens {how} in "
+        f"{short_seconds(progress.elapsed)}; {short_count(held_out)} of them held out by "
+        f"{source.split}"
     )
+
+
+def write_text(
+    stem: Path,
+    corpus: Corpus,
+    survey: SourceSurvey,
+    duplicates: ExactDuplicates | None,
+    data: DataSection,
+    tokenizer: Tokenizer,
+    say: Say,
+) -> SourceTokens:
+    """Tokenize one source of text and write its shards; `duplicates` is shared by all sources.
+
+    Raises:
+        DataError: as `write_shards`.
+    """
+    progress = Progress(say, f"data: tokenizing {corpus.name}")
+    # Everything broken was judged by the survey; here it is only passed over again.
+    kept = kept_documents(corpus, Breakage(corpus.name, 1.0), duplicates)
+
+    def documents() -> Iterator[Placed]:
+        num_bytes = 0
+        for number, (each, tokens) in enumerate(_tokenized(kept, tokenizer), 1):
+            held_out = is_held_out(each.digest, data.held_out.fraction)
+            yield each.document.name, tokens, each.num_bytes, held_out
+            num_bytes += each.num_bytes
+            progress.at(number, num_bytes)
+
+    split = survey.split(data.held_out)
+    source = write_shards(stem, corpus, survey, split, documents(), data, tokenizer)
+    num_tokens = source.train.num_tokens + source.held_out.num_tokens
+    say(written(source, f"({survey.num_bytes / num_tokens:.2f} bytes a token)", progress))
     return source
 
 
@@ -170,36 +180,8 @@ def _tokenized(
     ends = [] if tokenizer.end_of_text is None else [tokenizer.end_of_text]
     # Bytes come as uint8, which their end-of-text (256) would not fit into.
     end = np.array(ends, dtype_for(tokenizer.vocab_size))
-    for batch in _batches(documents):
+    # Enough text at once to keep every core of a tokenizer busy, and no more.
+    for batch in batched(documents, lambda kept: kept.num_bytes, _BATCH_BYTES):
         encoded = tokenizer.encode_batch([kept.document.text for kept in batch])
         for kept, tokens in zip(batch, encoded, strict=True):
             yield kept, np.concatenate([tokens, end])
-
-
-def _batches(documents: Iterable[KeptDocument]) -> Iterator[list[KeptDocument]]:
-    """Enough text at once to keep every core of a tokenizer busy, and no more."""
-    batch: list[KeptDocument] = []
-    size = 0
-    for kept in documents:
-        batch.append(kept)
-        size += kept.num_bytes
-        if size >= _BATCH_BYTES or len(batch) >= _BATCH_DOCUMENTS:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
-
-
-def _check_sides(source: SourceTokens, survey: SourceSurvey, data: DataSection) -> None:
-    """Raise DataError if nothing is left on one side of the split."""
-    for stream, side in ((source.train, "to train on"), (source.held_out, "held out")):
-        if stream.num_tokens:
-            continue
-        way = "give it more text, or another data.held_out.fraction"
-        if source.split == "document":
-            way = 'set data.held_out.by = "tail", raise data.held_out.fraction, or give more text'
-        raise DataError(
-            f"{source.name}: {survey.num_documents:,} documents split by {source.split} at "
-            f"data.held_out.fraction {data.held_out.fraction:g} leave nothing {side}",
-            way,
-        )
