@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from longhaul.core.errors import DataError, LonghaulError, RecipeError
 from longhaul.data import prepare as module
 from longhaul.data import shards
-from longhaul.data.dataset import open_dataset
 from longhaul.data.prepare import prepare
 from longhaul.data.tokenizing import END_OF_TEXT
+from longhaul.data.verification import Verification
 
 
 def lines(path, *texts):
@@ -159,7 +159,7 @@ def test_a_damaged_folder_is_said_and_prepared_again(tmp_path, recipe_for):
     second = prepare(recipe, tmp_path / "home", said.append)
     assert "is missing); preparing it again" in said[0]
     assert second.identity == first.identity
-    open_dataset(second.folder, verify=True)
+    Verification(second.folder).compare_all()
 
 
 def test_a_few_broken_lines_are_said_and_skipped(tmp_path, recipe_for):
@@ -251,7 +251,7 @@ def test_preparing_the_same_twice_at_once_ends_well_for_both(tmp_path, recipe_fo
     assert len(found) == 2
     assert found[0].identity == found[1].identity
     assert [path.name for path in (tmp_path / "home").iterdir()] == [found[0].folder.name]
-    open_dataset(found[0].folder, verify=True)
+    Verification(found[0].folder).compare_all()
 
 
 def test_what_dead_preparations_left_is_removed_and_living_ones_are_not(

@@ -8,6 +8,7 @@ from longhaul.core.errors import DataError, RecipeError
 from longhaul.data import token_files
 from longhaul.data.dataset import open_dataset
 from longhaul.data.prepare import prepare
+from longhaul.data.verification import Verification
 
 NUMBERS = {"vocab_size": 100}
 END = 99
@@ -86,7 +87,8 @@ def test_the_same_tokens_in_any_format_are_the_same_data(tmp_path, prepared):
         dataset = prepared(folder, source={"format": kind, "name": "x"}, held_out={"fraction": 0.1})
         assert dataset.sources[0].split == "document"
         assert dataset.num_tokens == len(flat)
-        assert open_dataset(dataset.folder, verify=True).identity == dataset.identity
+        Verification(dataset.folder).compare_all()
+        assert open_dataset(dataset.folder).identity == dataset.identity
         identities.add(dataset.identity)
     assert len(identities) == 1
 

@@ -5,7 +5,7 @@ The only file of this stage that imports torch.
 Shapes: B sequences of a batch, T tokens of a sequence.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass
@@ -70,8 +70,8 @@ class BatchReader:
         block_length: longest sequence length of the run, in tokens.
         cycle: draws after which every source has had exactly its share.
         stages: of the mixture (`data.stages`); before the first, the sources' own weights hold.
-        rank: of those that read different sequences; it reads its share of each batch alone.
-        size: how many ranks read different sequences.
+        rank: of the `size` ranks that read different sequences, each its share of a batch.
+        size: how many.
     """
 
     def __init__(
@@ -177,15 +177,11 @@ def share_of(count: int, rank: int, size: int) -> slice:
 
 
 def _stages(dataset: Dataset, stages: Sequence[MixtureStage]) -> list[Stage]:
-    first = Stage(0, tuple(source.weight for source in dataset.sources))
-    later = (
-        Stage(
-            stage.from_draw,
-            tuple(stage.weights.get(source.name, source.weight) for source in dataset.sources),
-        )
-        for stage in sorted(stages, key=lambda stage: stage.from_draw)
-    )
-    return [first, *later]
+    def weights(given: Mapping[str, float]) -> tuple[float, ...]:
+        return tuple(given.get(source.name, source.weight) for source in dataset.sources)
+
+    later = sorted(stages, key=lambda stage: stage.from_draw)
+    return [Stage(0, weights({})), *(Stage(s.from_draw, weights(s.weights)) for s in later)]
 
 
 def evaluation_batches(

@@ -18,16 +18,13 @@ MAX_LINE_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One text and where it came from.
-
-    Attributes:
-        text: never empty, and always encodable as UTF-8.
-        name: `peps.jsonl:17` (line), `part-0.parquet:17` (row), `os.py` (path relative to the
-            source), or `big.txt#2` (second piece of a file that was cut).
-    """
+    """One text and where it came from."""
 
     text: str
+    """Never empty, and always encodable as UTF-8."""
     name: str
+    """`peps.jsonl:17` (line), `part-0.parquet:17` (row), `os.py` (path relative to the source), or
+    `big.txt#2` (second piece of a file that was cut)."""
 
 
 def cut_text(text: str, max_characters: int) -> list[str]:
@@ -71,12 +68,8 @@ _HOPELESS = 1000
 class Breakage:
     """Counts the broken lines and files of one source.
 
-    Empty files and empty texts are counted apart: nothing is lost by leaving them out, and a
-    folder of code is full of empty `__init__.py` that must not stop anybody.
-
-    Args:
-        source: name of the source, for messages.
-        max_fraction: `data.max_broken_fraction`: broken ÷ (lines + rows + files seen).
+    Broken ÷ (lines + rows + files seen) may be `max_fraction`. Empty files and texts are counted
+    apart: nothing is lost by leaving them out, and a folder of code is full of empty `__init__.py`.
     """
 
     def __init__(self, source: str, max_fraction: float) -> None:
@@ -139,10 +132,9 @@ class Breakage:
     def worst(self) -> list[str]:
         """Up to five examples: one from each of the files with most breakage, then further ones."""
         ranked = sorted(self._counts, key=lambda file: (-self._counts[file], file))[:_SHOWN]
-        rounds = range(_EXAMPLES_PER_FILE)
         picked = [
             (rank, turn)
-            for turn in rounds
+            for turn in range(_EXAMPLES_PER_FILE)
             for rank, file in enumerate(ranked)
             if turn < len(self._examples[file])
         ][:_SHOWN]

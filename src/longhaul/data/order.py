@@ -1,4 +1,4 @@
-"""The order of draws: which tokens each step reads, as a pure function (DESIGN rule 5).
+"""The order of draws: which tokens each step reads, a pure function of (seed, draw, slot).
 
 A *draw* is a position in the order of data, counted in blocks of the run's longest sequence
 length. A step begins at a draw and takes as many blocks as its batch needs; a *slot* is one
@@ -108,24 +108,16 @@ class Mixture:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Weights that hold from a draw on.
-
-    Attributes:
-        from_draw: the first draw of the stage.
-        weights: share of each source, in order; 0 leaves a source out.
-    """
+    """Weights that hold from a draw on."""
 
     from_draw: int
     weights: tuple[float, ...]
+    """Share of each source, in order; 0 leaves a source out."""
 
 
 class StagedMixture:
-    """Mixtures that follow each other; a source goes on where the stage before left it.
-
-    Args:
-        stages: in order of their first draw, which is 0 for the first one.
-        cycle: draws after which every source has had exactly its share, counted from the
-            beginning of each stage.
+    """Mixtures that follow each other from draw 0 on, each with cycles counted from its beginning;
+    a source goes on where the stage before left it.
     """
 
     def __init__(self, stages: Sequence[Stage], cycle: int) -> None:
@@ -133,11 +125,9 @@ class StagedMixture:
         if self._begins[0] != 0 or (np.diff(self._begins) <= 0).any():
             raise ValueError(f"stages begin at draws {self._begins.tolist()}, not 0 and rising")
         self._mixtures = [Mixture(stage.weights, cycle) for stage in stages]
-        lengths = np.diff(self._begins).tolist()
-        before = [np.zeros(len(stages[0].weights), dtype=np.int64)]
-        for mixture, length in zip(self._mixtures, lengths, strict=False):
-            before.append(before[-1] + mixture.taken(length))
-        self._before = before
+        self._before = [np.zeros(len(stages[0].weights), dtype=np.int64)]
+        for mixture, length in zip(self._mixtures, np.diff(self._begins).tolist(), strict=False):
+            self._before.append(self._before[-1] + mixture.taken(length))
 
     def locate(self, draws: Int64s) -> tuple[Int64s, Int64s]:
         """(source, how many draws that source had before in all) of each draw."""
@@ -257,10 +247,7 @@ class Order:
 def take_draws(draw: int, count: int, skips: Sequence[tuple[int, int]]) -> tuple[Int64s, int]:
     """The next `count` draws from `draw` on that no skip covers, and the draw that follows.
 
-    Args:
-        draw: first candidate.
-        count: blocks the step needs.
-        skips: ranges (begin, end), sorted and apart, of draws that the ledger passes over.
+    Skips are ranges (begin, end), sorted and apart, of draws that the ledger passes over.
     """
     pieces: list[Int64s] = []
     for begin, end in skips:

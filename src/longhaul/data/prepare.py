@@ -60,11 +60,11 @@ def prepare(recipe: Recipe, home: Path, say: Say) -> Dataset:
     Args:
         recipe: its `data` and `tokenizer` sections, and for `synthetic` its seed, count.
         home: holds prepared folders and `downloads`; made if absent.
-        say: is told each stage with its figures, a line at a time.
+        say: takes each stage with its figures, a line at a time.
 
     Raises:
         DataError: a source is missing, broken beyond the limit, or too small to split.
-        RecipeError: the tokenizer asked for cannot do what the recipe wants.
+        RecipeError: the tokenizer cannot do what the recipe wants.
         LonghaulError: the disk is full or refuses.
     """
     try:
@@ -97,11 +97,7 @@ def _prepare(recipe: Recipe, home: Path, say: Say) -> Dataset:
 
 
 def prepared_folder(recipe: Recipe, home: Path, say: Say) -> Path:
-    """Where `prepare` puts a recipe's data, whether it is there or not.
-
-    Raises:
-        DataError: a source is missing.
-    """
+    """Where `prepare` puts a recipe's data, there or not. DataError if a source is missing."""
     return home / _folder_name(recipe, *_given(recipe, home / "downloads", say))
 
 
@@ -109,22 +105,26 @@ def _given(
     recipe: Recipe, downloads: Path, say: Say
 ) -> tuple[tuple[Corpus, ...], TokenizerFiles | None]:
     corpora = tuple(locate(s, recipe.seed, downloads, say) for s in recipe.data.sources)
-    return corpora, _given_tokenizer(recipe.tokenizer, downloads, say)
+    settings = recipe.tokenizer
+    if settings.kind != "file" or settings.path is None:
+        return corpora, None
+    return corpora, find_tokenizer(settings.path, downloads, say)
 
 
 def _folder_name(
     recipe: Recipe, corpora: tuple[Corpus, ...], tokenizer: TokenizerFiles | None
 ) -> str:
-    return f"{file_stem(corpora[0].name)}-{_key(recipe, corpora, tokenizer)}"
-
-
-def _given_tokenizer(
-    settings: TokenizerSection, downloads: Path, say: Say
-) -> TokenizerFiles | None:
-    """The local files of kind `file`."""
-    if settings.kind != "file" or settings.path is None:
-        return None
-    return find_tokenizer(settings.path, downloads, say)
+    """Ends in twelve digits that stand for everything that decides the prepared bytes."""
+    decisive = {
+        "formats": [DATASET_FORMAT, SHARD_VERSION],
+        # Stages decide what is read when, and nothing that is prepared.
+        "data": recipe.data.model_dump(mode="json", exclude={"stages"}),
+        "tokenizer": recipe.tokenizer.model_dump(mode="json"),
+        "tokenizer_file": [sha256_of(p) for p in tokenizer.paths] if tokenizer else None,
+        "corpora": [corpus.identity for corpus in corpora],
+    }
+    digest = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
+    return f"{file_stem(corpora[0].name)}-{digest[:12]}"
 
 
 def _check_kinds(settings: TokenizerSection, corpora: tuple[Corpus, ...]) -> None:
@@ -146,19 +146,6 @@ def _check_kinds(settings: TokenizerSection, corpora: tuple[Corpus, ...]) -> Non
                 f"tokenizer.kind: numbers makes no tokens of text, but {corpus.name} is text",
                 "set tokenizer.kind to bpe, bytes, characters or file",
             )
-
-
-def _key(recipe: Recipe, corpora: tuple[Corpus, ...], tokenizer: TokenizerFiles | None) -> str:
-    """Twelve hexadecimal digits that stand for everything that decides the prepared bytes."""
-    decisive = {
-        "formats": [DATASET_FORMAT, SHARD_VERSION],
-        # Stages decide what is read when, and nothing that is prepared.
-        "data": recipe.data.model_dump(mode="json", exclude={"stages"}),
-        "tokenizer": recipe.tokenizer.model_dump(mode="json"),
-        "tokenizer_file": [sha256_of(p) for p in tokenizer.paths] if tokenizer else None,
-        "corpora": [corpus.identity for corpus in corpora],
-    }
-    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _reusable(folder: Path, say: Say) -> Dataset | None:
@@ -226,12 +213,12 @@ def _make_tokenizer(
 
     clock = RealClock()
     began = clock.monotonic()
-    asked = settings.vocab_size or _DEFAULT_VOCAB
-    trained = train_bpe(survey.sample.texts(), asked, settings.end_of_text)
-    fewer = f" (asked for {asked:,}; there is no more to merge)"
+    wanted = settings.vocab_size or _DEFAULT_VOCAB
+    trained = train_bpe(survey.sample.texts(), wanted, settings.end_of_text)
+    fewer = f" (asked for {wanted:,}; there is no more to merge)"
     say(
         f"tokenizer: bpe of {trained.vocab_size:,} tokens"
-        f"{fewer if trained.vocab_size < asked else ''}, trained on "
+        f"{fewer if trained.vocab_size < wanted else ''}, trained on "
         f"{short_bytes(survey.sample.num_bytes)} in {short_seconds(clock.monotonic() - began)}"
     )
     return trained
@@ -311,10 +298,8 @@ def _commit(temporary: Path, folder: Path) -> None:
 
 
 def _remove_abandoned(home: Path) -> None:
-    """Remove what killed preparations left behind.
-
-    Their process is dead or, when it ran on another machine, nothing in their folder has
-    changed for a day.
+    """Remove what preparations left whose process is dead or, on another machine, has changed
+    nothing for a day.
     """
     here = platform.node()
     for folder in home.glob(f"{_UNFINISHED}-*"):

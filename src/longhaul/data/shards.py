@@ -52,14 +52,8 @@ def dtype_for(vocab_size: int) -> np.dtype[Any]:
 
 
 class ShardWriter:
-    """Writes documents to `STEM-00000.shard`, `STEM-00001.shard`, … in one folder.
-
-    Args:
-        folder: where the shards go.
-        stem: how their names begin.
-        vocab_size: decides between uint16 and uint32.
-        tokenizer_sha256: which tokenizer made the tokens.
-        max_tokens: a shard is closed by the first document that reaches this.
+    """Writes documents to `STEM-00000.shard`, `STEM-00001.shard`, … in one folder; the first
+    document that reaches `max_tokens` closes a shard.
     """
 
     def __init__(
@@ -149,13 +143,8 @@ class ShardWriter:
 
 
 class Shard:
-    """One shard, mapped into memory; opening reads its header only.
-
-    Attributes:
-        tokens: (num_tokens,) uint16 or uint32, read-only.
-        document_ends: (num_documents,) token position after each document.
-        document_bytes: (num_documents,) UTF-8 bytes of each document's text.
-        num_bytes: their sum.
+    """One shard, mapped into memory; opening reads its header only. Its arrays are read-only and of
+    the layout's shapes.
 
     Raises:
         DataError: the file is no shard, torn, of a newer version, or its header is damaged.
