@@ -7,7 +7,6 @@ of change and its inode, so that a restart does not read it again.
 
 import hashlib
 import json
-import os
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
