@@ -43,11 +43,7 @@ def refusing(path: Path) -> Iterator[None]:
 
 
 def read_json(path: Path) -> Any:
-    """The JSON value in `path`, strictly (`core.strict.parse_json`).
-
-    Raises:
-        RefusedCheckpoint: it is absent, too large, or no such JSON.
-    """
+    """The JSON value in `path`, strictly (`core.strict`), or RefusedCheckpoint."""
     with refusing(path):
         return strict.read_json(path, MOST_JSON_BYTES)
 
@@ -153,11 +149,7 @@ def write_listed_json(path: Path, value: Any) -> FileEntry:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> str:
-    """Write `folder/manifest.json` atomically; the SHA-256 of its bytes.
-
-    Raises:
-        OSError: the medium refused.
-    """
+    """Write `folder/manifest.json` atomically; the SHA-256 of its bytes."""
     content = _render(manifest)
     write_bytes(folder / MANIFEST_NAME, content)
     return hashlib.sha256(content).hexdigest()
@@ -195,7 +187,7 @@ def verify(
     Args:
         folder: the checkpoint.
         past_page_cache: read from the medium where the system allows it.
-        share: (rank, size) where several processes share the reading out.
+        share: (rank, size) where several processes divide the files.
 
     Raises:
         RefusedCheckpoint: names the first file that is absent, unlisted, or differs.

@@ -56,8 +56,8 @@ class Edition:
     number: int
     """Counts the editions of an attempt."""
     writer: str
-    """Eight hexadecimal digits that a process draws for itself: two that come by the same attempt
-    number, on machines that do not see each other, are told apart by it."""
+    """Eight hexadecimal digits by which two are distinguished that come by the same attempt number,
+    on machines that do not see each other."""
 
     @property
     def path(self) -> str:
@@ -77,11 +77,10 @@ class Index:
 
     edition: Edition
     created: Seconds
-    """Unix time at which the run was made: it tells two runs of one name apart."""
+    """Unix time at which the run was made: it distinguishes two runs of one name."""
     host: str
     """Where it was written from, for people."""
     time: Seconds
-    """When."""
     pages: tuple[FileEntry, ...]
     """Named by their paths in the run's folder."""
 
@@ -166,14 +165,8 @@ class PlaceTaken(LonghaulError):
 
 
 class RunLogMirror:
-    """Sends the run log of one attempt.
-
-    Args:
-        folder: the run.
-        files: those below the run's own address, with its name in it.
-        attempt: of the lease; an edition of a lower one never counts against one of a higher one.
-        writer: eight hexadecimal digits, the same for all processes that serve this attempt.
-        clock: stamps editions.
+    """Sends the run log of one attempt to the files below the run's own address; its editions bear
+    the attempt's number, its `writer`, and the clock's time.
     """
 
     def __init__(
@@ -194,13 +187,10 @@ class RunLogMirror:
     def send(self, still_owner: Callable[[], bool]) -> Bytes:
         """Bring there what the store's newest edition lacks, and seal it; the bytes sent.
 
-        Args:
-            still_owner: the fence, asked right before an edition is sealed.
-
         Raises:
             StoreError: the store refused or hung; call it again later.
             PlaceTaken: another run, or a later attempt at this one, has its run log there.
-            NotOwner: the lease went to another attempt.
+            NotOwner: the fence, right before an edition is sealed: another attempt has the lease.
             TransferStopped: the run ends.
         """
         created = created_of(self._folder)
@@ -324,11 +314,7 @@ class RunLogMirror:
 
 
 def editions(files: StoreFiles) -> Iterator[Index]:
-    """The editions of a run log there that can be believed, newest first.
-
-    Raises:
-        StoreError: the store does not say.
-    """
+    """The readable editions of a run log there, newest first. StoreError if it does not answer."""
     found = (Edition.parse(name) for name in files.names(FOLDER))
     for edition in sorted((item for item in found if item is not None), reverse=True):
         content = files.read_small(edition.path)

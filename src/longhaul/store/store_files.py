@@ -37,15 +37,9 @@ bucket, which is for a person to do."""
 def file_system(
     address: str, error: type[LonghaulError], what: str, way: str, **options: Any
 ) -> tuple[Any, str]:
-    """The file system of an address by fsspec, and the path in it.
+    """The file system of an address, sealed or not, by fsspec, and the path in it.
 
-    Args:
-        address: sealed or not.
-        error: raised, about `what` and with `way` as the way out, if no file system has this
-            scheme, or its package is not installed.
-        what: names the address.
-        way: which addresses there are.
-        options: of the file system.
+    If there is none, or its package is not installed, `error` names `what` and the `way` out.
     """
     import fsspec
 
@@ -149,13 +143,8 @@ class StoreFiles:
             return digest.hexdigest() == file.sha256
 
     def send(self, source: Path, path: str, file: FileEntry, growing: bool = False) -> None:
-        """Bring a local file there and read it back.
-
-        Args:
-            source: the file.
-            path: where to.
-            file: what its bytes shall be.
-            growing: only the first `file.size_bytes` of it are meant; more may be added meanwhile.
+        """Bring a local file there and read it back; of one that is growing its first
+        `file.size_bytes`.
 
         Raises:
             RefusedCheckpoint: the local file is gone, or is not what `file` says.
@@ -170,10 +159,8 @@ class StoreFiles:
         self._send(iter([content]), name, path, file)
 
     def fetch(self, path: str, target: Path, file: FileEntry, say: Say) -> None:
-        """Bring a file here, going on where an earlier attempt was cut off.
-
-        Raises:
-            OSError: the local medium refused.
+        """Bring a file here, going on where an earlier attempt was cut off. OSError if the local
+        medium refuses.
         """
         for attempt in range(1, _ATTEMPTS + 1):
             try:
@@ -284,25 +271,18 @@ class StoreFiles:
 
     @contextmanager
     def _explained(self, path: str) -> Iterator[None]:
-        """Turn what a store raises into an error that names the file.
-
-        Every fsspec back-end brings its own family of exceptions, hence the wide net.
-        """
+        """Turn what a store raises into an error that names the file."""
         try:
             yield
         except (LonghaulError, TransferStopped):
             raise
-        except Exception as error:
+        except Exception as error:  # every fsspec back-end brings its own family of exceptions
             first_line = scrubbed(str(error).partition("\n")[0])
             raise StoreError(f"{self.name}/{path}: {type(error).__name__}: {first_line}") from error
 
 
 def local_pieces(source: Path, most: Bytes | None = None) -> Iterator[bytes]:
-    """The bytes of a file, or the first `most` of them.
-
-    Raises:
-        RefusedCheckpoint: it cannot be read.
-    """
+    """The bytes of a file, or the first `most` of them. RefusedCheckpoint if it cannot be read."""
     left = most
     with refusing(source), source.open("rb") as file:
         while piece := file.read(_PIECE_BYTES if left is None else min(_PIECE_BYTES, left)):

@@ -1,7 +1,7 @@
 """Checkpoints brought to another tier beside training, in order, however long its store is away.
 
 The run's log goes before each of them, so that a checkpoint in the tier never lacks the decisions
-that it needs; and by itself where somebody has decided something.
+that it needs.
 """
 
 import threading
@@ -29,14 +29,14 @@ _END_S = 5.0
 
 
 class Uploader:
-    """Sends checkpoints on a thread of its own, one at a time.
+    """Sends checkpoints to a tier on a thread of its own, one at a time.
 
     Args:
         tier: where to.
         still_owner: the fence.
         clock: for how long things take.
-        keep_last: newest checkpoints to keep there.
-        keep_every: also keep those at multiples of this many steps; 0 for none.
+        keep_last: retention there, as `keep_every` (`to_remove`).
+        keep_every: in steps.
         run_log: of the run, which goes there too; None: it does not.
         draw_of: where in the data a checkpoint of the tier goes on, read from the tier.
     """
@@ -104,11 +104,7 @@ class Uploader:
         return [(checkpoint, draw) for checkpoint, draw in draws if draw is not None]
 
     def learn(self) -> None:
-        """List what the tier holds; may take long.
-
-        Raises:
-            StoreError: it does not say.
-        """
+        """List what the tier holds; may take long. StoreError if it does not answer."""
         there = tuple(self.tier.checkpoints())
         with self._changed:
             self._there = there
@@ -157,7 +153,7 @@ class Uploader:
                 self._begin()
 
     def poll(self) -> Iterator[TierChange]:
-        """What happened since the last call, in order; never waits."""
+        """What happened since the last call, in order."""
         while self._changes:
             yield self._changes.popleft()
 
@@ -282,7 +278,6 @@ class Uploader:
         self._emit(EventKind.REMOTE_REMOVED, checkpoint)
 
     def _require_lease(self) -> None:
-        """What is there belongs to whoever owns the run now."""
         if not self._still_owner():
             raise NotOwner(f"nothing is removed in {self.tier.name}: another attempt owns the run")
 
