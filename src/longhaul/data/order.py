@@ -8,6 +8,7 @@ and nothing is shuffled in memory: draw 10^12 costs what draw 0 costs.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -182,13 +183,13 @@ class Order:
         self._counts = np.asarray(block_counts, dtype=np.int64)
         self._mixture = StagedMixture(stages, cycle)
         self._cycle = cycle
-        self._permutations: dict[tuple[int, int], Permutation] = {}
-        self._chunks: dict[int, Blocks] = {}
+        # Worked out by chunks and kept: the dozens of small array operations of a permutation
+        # would cost a small model's step more than reading its tokens does.
+        self._chunk = lru_cache(maxsize=64)(self._located)
+        self._permutation = lru_cache(maxsize=64)(self._permuted)
 
     def blocks(self, draws: Int64s) -> Blocks:
         """Source, epoch and block of each draw (one dimension)."""
-        # Worked out by chunks and kept: the dozens of small array operations of a permutation
-        # would cost a small model's step more than reading its tokens does.
         chunk_of, place = np.divmod(draws, _CHUNK)
         if len(draws) and (chunk_of == chunk_of[0]).all():
             chunk = self._chunk(int(chunk_of[0]))
@@ -215,15 +216,8 @@ class Order:
         source, index = self._mixture.locate(lately)
         return float(((index + 1) / self._counts[source]).max())
 
-    def _chunk(self, number: int) -> Blocks:
-        if number not in self._chunks:
-            if len(self._chunks) > 64:
-                self._chunks.clear()
-            draws = np.arange(number * _CHUNK, (number + 1) * _CHUNK, dtype=np.int64)
-            self._chunks[number] = self._located(draws)
-        return self._chunks[number]
-
-    def _located(self, draws: Int64s) -> Blocks:
+    def _located(self, chunk: int) -> Blocks:
+        draws = np.arange(chunk * _CHUNK, (chunk + 1) * _CHUNK, dtype=np.int64)
         source, index = self._mixture.locate(draws)
         epoch, rank = np.divmod(index, self._counts[source])
         block = np.empty_like(rank)
@@ -232,16 +226,9 @@ class Order:
             block[here] = self._permutation(*pair)(rank[here])
         return Blocks(source, epoch, block)
 
-    def _permutation(self, source: int, epoch: int) -> Permutation:
-        key = (source, epoch)
-        if key not in self._permutations:
-            if len(self._permutations) > 64:
-                self._permutations.clear()
-            self._permutations[key] = Permutation(
-                int(self._counts[source]),
-                derive_key(self._seed, "order", self._names[source], epoch),
-            )
-        return self._permutations[key]
+    def _permuted(self, source: int, epoch: int) -> Permutation:
+        key = derive_key(self._seed, "order", self._names[source], epoch)
+        return Permutation(int(self._counts[source]), key)
 
 
 def take_draws(draw: int, count: int, skips: Sequence[tuple[int, int]]) -> tuple[Int64s, int]:

@@ -36,11 +36,10 @@ from longhaul.data.dataset import (
     open_dataset,
 )
 from longhaul.data.documents import ExactDuplicates
-from longhaul.data.pretokenized import write_tokens
 from longhaul.data.shards import SHARD_VERSION
 from longhaul.data.sources import Corpus, file_stem, locate
 from longhaul.data.survey import SourceSurvey, Survey, take_survey
-from longhaul.data.tokenize import write_text
+from longhaul.data.tokenize import write_text, write_tokens
 from longhaul.data.tokenizer_files import (
     PICKLE_ADVICE,
     TokenizerFiles,

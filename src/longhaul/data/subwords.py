@@ -34,7 +34,7 @@ def from_gpt2(encoder: bytes, merges: bytes, name: str) -> bytes:
     Args:
         encoder: JSON object, token → number.
         merges: a line for each merge, the first one first; a line `#version` may come before.
-        name: of the merges' file, for messages.
+        name: of the merges' file.
 
     Raises:
         DataError: they are no such pair, or not of each other.
@@ -57,10 +57,8 @@ def _vocabulary(encoder: bytes, name: str) -> dict[str, int]:
         raise DataError(f"{name}: its vocabulary is no JSON object of tokens", _WAY)
     for token, number in vocabulary.items():
         if type(number) is not int or not 0 <= number < len(vocabulary):
-            raise DataError(
-                f"{name}: its vocabulary has {token!r} as number {number!r} of {len(vocabulary):,}",
-                _WAY,
-            )
+            what = f"{token!r} as number {number!r} of {len(vocabulary):,}"
+            raise DataError(f"{name}: its vocabulary has {what}", _WAY)
     if len(set(vocabulary.values())) != len(vocabulary):
         raise DataError(f"{name}: its vocabulary has a number twice", _WAY)
     return vocabulary
@@ -105,13 +103,8 @@ _BATCH_CHARACTERS = 4 << 20
 
 
 class SubwordTokenizer(Tokenizer):
-    """A tokenizer of the `tokenizers` library.
-
-    Args:
-        content: the `tokenizer.json`.
-        end_of_text: use the end-of-text token: `<|endoftext|>`, `</s>`, `<eos>` or
-            `<|end_of_text|>`, the first that exists.
-        name: where the content came from, for messages.
+    """A tokenizer of the `tokenizers` library, from a `tokenizer.json` of this name; its end-of-text
+    token, if wanted, is the first of the usual four that exists.
 
     Raises:
         DataError: the library cannot read the content.
@@ -136,6 +129,10 @@ class SubwordTokenizer(Tokenizer):
         self._inner.add_special_tokens([AddedToken(token, special=True) for token in named])
         self._inner.encode_special_tokens = True
         self.vocab_size = max(self._inner.get_vocab(with_added_tokens=True).values()) + 1
+
+    def encode(self, text: str) -> TokenArray:
+        """Token numbers of one text (see `Tokenizer`)."""
+        return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[TokenArray]:
         """Token numbers of each text (see `Tokenizer`), on all cores."""

@@ -38,12 +38,16 @@ class Tokenizer(ABC):
     end_of_text: int | None
 
     @abstractmethod
-    def encode_batch(self, texts: Sequence[str]) -> list[TokenArray]:
-        """Token numbers of each text, without end-of-text.
+    def encode(self, text: str) -> TokenArray:
+        """Token numbers of one text, without end-of-text.
 
         Raises:
-            UsageError: a text holds something the vocabulary cannot express.
+            UsageError: it holds something the vocabulary cannot express.
         """
+
+    def encode_batch(self, texts: Sequence[str]) -> list[TokenArray]:
+        """Token numbers of each text, as by `encode`."""
+        return [self.encode(text) for text in texts]
 
     @abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
@@ -59,10 +63,6 @@ class Tokenizer(ABC):
     @abstractmethod
     def content(self) -> bytes:
         """The `tokenizer.json`; the same vocabulary always gives the same bytes."""
-
-    def encode(self, text: str) -> TokenArray:
-        """Token numbers of one text, without end-of-text."""
-        return self.encode_batch([text])[0]
 
     @property
     def sha256(self) -> str:
@@ -80,11 +80,8 @@ _UNKNOWN = "\ufffd"
 
 
 class CharacterTokenizer(Tokenizer):
-    """One token for each character that occurs in a corpus, in order of code points.
-
-    Args:
-        characters: the vocabulary; order and repetition do not matter.
-        end_of_text: add an end-of-text token, as the last one.
+    """One token for each character that occurs in a corpus, in order of code points, whatever their
+    own; the end-of-text token, if wanted, is the last one.
     """
 
     def __init__(self, characters: Iterable[str], end_of_text: bool) -> None:
@@ -96,13 +93,12 @@ class CharacterTokenizer(Tokenizer):
         self._table: npt.NDArray[np.int32] = np.full(_CODE_POINTS, -1, np.int32)
         self._table[codes] = np.arange(count, dtype=np.int32)
 
-    def encode_batch(self, texts: Sequence[str]) -> list[TokenArray]:
-        """Token numbers of each text (see `Tokenizer`)."""
-        return [self._encode(text) for text in texts]
-
-    def _encode(self, text: str) -> TokenArray:
+    def encode(self, text: str) -> TokenArray:
+        """Token numbers of one text (see `Tokenizer`)."""
         # In pieces, because UTF-32 takes four times the memory of most texts.
-        ids = np.concatenate([self._look_up(p) for p in cut_text(text, _PIECE_CHARACTERS)])
+        pieces = cut_text(text, _PIECE_CHARACTERS)
+        codes = (np.frombuffer(p.encode("utf-32-le", "surrogatepass"), np.uint32) for p in pieces)
+        ids = np.concatenate([self._table[piece] for piece in codes])
         if len(ids) and ids.min() < 0:
             unknown = text[int(np.argmax(ids < 0))]
             raise UsageError(
@@ -111,10 +107,6 @@ class CharacterTokenizer(Tokenizer):
                 "leave it out, or use tokenizer.kind bytes or bpe, which know every text",
             )
         return ids
-
-    def _look_up(self, text: str) -> npt.NDArray[np.int32]:
-        codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
-        return self._table[codes]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of token numbers (see `Tokenizer`); numbers without a character are U+FFFD."""
@@ -133,19 +125,15 @@ class CharacterTokenizer(Tokenizer):
 
 
 class ByteTokenizer(Tokenizer):
-    """One token for each of the 256 bytes of UTF-8; token number = byte.
-
-    Args:
-        end_of_text: add an end-of-text token, number 256.
-    """
+    """One token for each of the 256 bytes of UTF-8; token number = byte, 256 = end-of-text."""
 
     def __init__(self, end_of_text: bool) -> None:
         self.end_of_text = 256 if end_of_text else None
         self.vocab_size = 256 + end_of_text
 
-    def encode_batch(self, texts: Sequence[str]) -> list[TokenArray]:
-        """Token numbers of each text (see `Tokenizer`)."""
-        return [np.frombuffer(text.encode("utf-8", "surrogateescape"), np.uint8) for text in texts]
+    def encode(self, text: str) -> TokenArray:
+        """Token numbers of one text (see `Tokenizer`)."""
+        return np.frombuffer(text.encode("utf-8", "surrogateescape"), np.uint8)
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of token numbers (see `Tokenizer`)."""
@@ -226,22 +214,14 @@ def _table_json(
 
 
 class NumberTokenizer(Tokenizer):
-    """Token number = the number.
-
-    Args:
-        vocab_size: how many numbers there are.
-        end_of_text: the last one ends a document, as in GPT-2's vocabulary.
-    """
+    """Token number = the number; the last one may end a document, as in GPT-2's vocabulary."""
 
     def __init__(self, vocab_size: int, end_of_text: bool) -> None:
         self.vocab_size = vocab_size
         self.end_of_text = vocab_size - 1 if end_of_text else None
 
-    def encode_batch(self, texts: Sequence[str]) -> list[TokenArray]:
-        """Token numbers of each text (see `Tokenizer`)."""
-        return [self._encode(text) for text in texts]
-
-    def _encode(self, text: str) -> TokenArray:
+    def encode(self, text: str) -> TokenArray:
+        """Token numbers of one text (see `Tokenizer`)."""
         for word in text.split():
             if not (word.isascii() and word.isdecimal() and int(word[:20]) < self.vocab_size):
                 raise UsageError(
@@ -264,12 +244,7 @@ class NumberTokenizer(Tokenizer):
 
 
 def recognised(vocabulary: dict[str, Any], end_of_text: bool) -> Tokenizer | None:
-    """The tokenizer of this file that writes exactly the same `tokenizer.json`; None if none does.
-
-    Args:
-        vocabulary: the `tokenizer.json`, parsed.
-        end_of_text: use its end-of-text token, if it has one.
-    """
+    """The tokenizer of this file that writes exactly this `tokenizer.json`; None if none does."""
     model = vocabulary["model"]
     known = model.get("vocab") if isinstance(model, dict) else None
     if not isinstance(known, dict):

@@ -232,11 +232,9 @@ class Uploader:
             run_log.send(self._still_owner)
             if self._there is None:
                 self.learn()
-
-        def sent() -> None:
             self._run_log_sent = wanted
 
-        return self._done(send, sent)
+        return self._done(send)
 
     def _remove_poisoned(self) -> bool:
         """Whether the tier holds nothing that was poisoned when this began."""
@@ -248,13 +246,11 @@ class Uploader:
             self.learn()
             for checkpoint in filter(self._is_poisoned, self.known):
                 self._remove(checkpoint)
-
-        def removed() -> None:
             self._withdrawn = wanted
 
-        return self._done(remove, removed)
+        return self._done(remove)
 
-    def _done(self, work: Callable[[], None], then: Callable[[], None]) -> bool:
+    def _done(self, work: Callable[[], None]) -> bool:
         """Whether the store took it; else some time has passed, and it is to be tried again."""
         try:
             work()
@@ -265,7 +261,6 @@ class Uploader:
             return False
         self._answered(None)
         with self._changed:
-            then()
             self._changed.notify_all()
         return True
 
