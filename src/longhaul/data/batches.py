@@ -1,7 +1,5 @@
 """From draws to tensors: the global batch of any step, and the windows of an evaluation.
 
-The only file of this stage that imports torch.
-
 Shapes: B sequences of a batch, T tokens of a sequence.
 """
 
@@ -68,7 +66,7 @@ class BatchReader:
         dataset: the prepared text.
         seed: the run's seed.
         block_length: longest sequence length of the run, in tokens.
-        cycle: draws after which every source has had exactly its share.
+        cycle: as of `Order`.
         stages: of the mixture (`data.stages`); before the first, the sources' own weights hold.
         rank: of the `size` ranks that read different sequences, each its share of a batch.
         size: how many.
@@ -229,14 +227,10 @@ def _window_begins(num_tokens: int, length: int, most_tokens: int | None) -> Int
 
 
 def real_tokens(tokens_BT: Tensor, targets_BT: Tensor) -> Tensor | None:
-    """The tokens with a real sequence in the place of each that is only padding.
+    """The tokens with a real sequence in the place of each that is only padding; None if all are.
 
-    Padding is computed, and adds nothing to the loss whatever its tokens are; but the same token
-    over and over is no text, and would show in the activations. A gauge that is a mean so counts
-    one sequence more than once.
-
-    Returns:
-        None if all sequences are padding.
+    Padding adds nothing to the loss, but the same token over and over is no text, and would show in
+    the activations. A gauge that is a mean so counts one sequence more than once.
     """
     real_B = (targets_BT != IGNORED).any(dim=1)
     numbers = real_B.nonzero()[:1]

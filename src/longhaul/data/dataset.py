@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -107,11 +107,6 @@ class TokenStream:
                 spans.append(DocumentSpan(shard.name(number), start + first, start + last))
                 number += 1
         return spans
-
-    def documents(self) -> Iterator[tuple[str, TokenArray, int]]:
-        """Name, tokens and UTF-8 bytes of every document, in order."""
-        for shard in self._shards:
-            yield from shard.documents()
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,10 +157,10 @@ class Order:
     """The order of data of one run.
 
     Args:
-        seed: the run's seed.
+        seed: the run's.
         names: of the sources; a source keeps its order when another one is added.
         block_counts: whole blocks in each source.
-        stages: share of draws of each source from which draw on; the first begins at 0.
+        stages: of the mixture; the first begins at draw 0.
         cycle: draws after which every source has had exactly its share.
     """
 

@@ -103,8 +103,9 @@ _BATCH_CHARACTERS = 4 << 20
 
 
 class SubwordTokenizer(Tokenizer):
-    """A tokenizer of the `tokenizers` library, from a `tokenizer.json` of this name; its end-of-text
-    token, if wanted, is the first of the usual four that exists.
+    """A tokenizer of the `tokenizers` library, from a `tokenizer.json` of this name.
+
+    End-of-text, if wanted, is the first of the four usual tokens that exists.
 
     Raises:
         DataError: the library cannot read the content.

@@ -7,7 +7,6 @@ document instead (llm.c), the one at the very beginning goes with the first.
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
@@ -92,16 +91,7 @@ def write_shards(
     data: DataSection,
     tokenizer: Tokenizer,
 ) -> SourceTokens:
-    """Write one source's documents into shards and split them.
-
-    Args:
-        stem: how the shards' paths begin.
-        corpus: the source.
-        survey: what was found in it before.
-        split: `document`, `file` or `tail`.
-        documents: all of them, once.
-        data: the recipe's section.
-        tokenizer: that made the tokens.
+    """Write one source's documents into shards whose paths begin with `stem`, and split them.
 
     Raises:
         DataError: it changed since the survey, or one side of the split is empty.
@@ -130,13 +120,11 @@ def write_shards(
         split_tail(whole.close(), data.held_out.fraction, tokenizer, train, held_out)
     streams = [TokenStream([Shard(path) for path in out.close()]) for out in (train, held_out)]
     source = SourceTokens(corpus.name, corpus.weight, split, streams[0], streams[1])
+    way = "give it more text, or another data.held_out.fraction"
+    if split == "document":
+        way = 'set data.held_out.by = "tail", raise data.held_out.fraction, or give more text'
     for stream, side in ((source.train, "to train on"), (source.held_out, "held out")):
         if not stream.num_tokens:
-            way = "give it more text, or another data.held_out.fraction"
-            if split == "document":
-                way = (
-                    'set data.held_out.by = "tail", raise data.held_out.fraction, or give more text'
-                )
             raise DataError(
                 f"{source.name}: {survey.num_documents:,} documents split by {split} at "
                 f"data.held_out.fraction {data.held_out.fraction:g} leave nothing {side}",
@@ -164,10 +152,8 @@ def write_text(
     tokenizer: Tokenizer,
     say: Say,
 ) -> SourceTokens:
-    """Tokenize one source of text and write its shards; `duplicates` is shared by all sources.
-
-    Raises:
-        DataError: as `write_shards`.
+    """Tokenize one source of text into shards; all sources share `duplicates`. DataError as from
+    `write_shards`.
     """
     progress = Progress(say, f"data: tokenizing {corpus.name}")
     # Everything broken was judged by the survey; here it is only passed over again.
@@ -205,15 +191,6 @@ def _tokenized(
 _VALIDATION = re.compile(r"(^|[^a-z])(val|valid|validation)([^a-z]|$)")
 
 
-@dataclass(frozen=True, slots=True)
-class TokenDocument:
-    """One document, or a piece of one that is too long to be held at once."""
-
-    name: str
-    tokens: TokenArray
-    from_validation_file: bool
-
-
 def write_tokens(
     stem: Path, corpus: Corpus, data: DataSection, tokenizer: Tokenizer, say: Say
 ) -> tuple[SourceSurvey, SourceTokens]:
@@ -229,11 +206,9 @@ def write_tokens(
     split = "file" if given and data.held_out.by == "auto" else survey.split(data.held_out)
 
     def documents() -> Iterator[Placed]:
-        for document in token_documents(corpus, tokenizer):
-            held_out = document.from_validation_file
-            if split != "file":
-                held_out = _by_content(document, data.held_out.fraction)
-            yield document.name, document.tokens, _text_size(table, document.tokens), held_out
+        for name, tokens, is_given in _token_documents(corpus, tokenizer):
+            held_out = is_given if split == "file" else _by_content(tokens, data.held_out.fraction)
+            yield name, tokens, _text_size(table, tokens), held_out
 
     source = write_shards(stem, corpus, survey, split, documents(), data, tokenizer)
     size = f"{short_bytes(survey.num_bytes)} of text" if survey.num_bytes else "text not known"
@@ -251,12 +226,12 @@ def _survey(
 ) -> tuple[SourceSurvey, bool]:
     """What is there, and whether files for validation are among others."""
     num_documents = num_bytes = num_held_out = num_given = num_tokens = 0
-    for document in token_documents(corpus, tokenizer):
+    for _, tokens, is_given in _token_documents(corpus, tokenizer):
         num_documents += 1
-        num_tokens += len(document.tokens)
-        num_bytes += _text_size(table, document.tokens)
-        num_held_out += _by_content(document, data.held_out.fraction)
-        num_given += document.from_validation_file
+        num_tokens += len(tokens)
+        num_bytes += _text_size(table, tokens)
+        num_held_out += _by_content(tokens, data.held_out.fraction)
+        num_given += is_given
         progress.at(num_documents, num_tokens * 2)
     if not num_tokens:
         raise DataError(f"{corpus.name}: no token in it", "give it tokens, or leave it out")
@@ -264,27 +239,27 @@ def _survey(
     return survey, 0 < num_given < num_documents
 
 
-def _by_content(document: TokenDocument, fraction: float) -> bool:
-    # By 32-bit numbers, so that a file's type of tokens has no say in it.
-    return is_held_out(text_digest(document.tokens.astype("<u4").tobytes()), fraction)
+def _by_content(tokens: TokenArray, fraction: float) -> bool:
+    # By 32-bit numbers, so that a file's type of tokens does not count.
+    return is_held_out(text_digest(tokens.astype("<u4").tobytes()), fraction)
 
 
 def _text_size(table: npt.NDArray[np.int64] | None, tokens: TokenArray) -> int:
     return 0 if table is None else int(table[tokens].sum())
 
 
-def token_documents(corpus: Corpus, tokenizer: Tokenizer) -> Iterator[TokenDocument]:
-    """The documents of every file, in order; at most some 2 million tokens are held at once.
-
-    Raises:
-        DataError: a file is not what it should be, or a token is beyond the vocabulary.
+def _token_documents(
+    corpus: Corpus, tokenizer: Tokenizer
+) -> Iterator[tuple[str, TokenArray, bool]]:
+    """Name and tokens of the documents, or pieces of them, of every file, in order, and whether the
+    file is for validation; at most some 2 million tokens are held at once.
     """
     for found in corpus.token_files:
         file = open_token_file(found)
-        validation = _VALIDATION.search(found.name.lower()) is not None
+        is_given = _VALIDATION.search(found.name.lower()) is not None
         cut = _by_index if file.index is not None else _by_end_of_text
         for name, tokens in cut(file, tokenizer):
-            yield TokenDocument(name, tokens, validation)
+            yield name, tokens, is_given
 
 
 def _by_index(file: TokenFile, tokenizer: Tokenizer) -> Iterator[tuple[str, TokenArray]]:

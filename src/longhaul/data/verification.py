@@ -47,11 +47,8 @@ class _Compared:
 class Verification:
     """The comparison of one prepared folder with its manifest.
 
-    Args:
-        folder: as `prepare` wrote it.
-        memories: files that remember what was compared; the first that can be written is.
-        at_once: what `begin` compares before it returns.
-        clock: for how long the thread rests.
+    Of `memories`, files that remember what was compared, the first that can be written is; `begin`
+    compares `at_once` before it returns.
 
     Raises:
         DataError: there is no manifest, or it lists what is not there.
@@ -87,10 +84,8 @@ class Verification:
         return sum(file.size_bytes for file in self.left)
 
     def begin(self, say: Say) -> None:
-        """Compare what takes no time now, and the rest beside whatever follows.
-
-        Raises:
-            DataError: one of the first files differs.
+        """Compare what takes no time now, and the rest beside whatever follows. DataError if one of
+        the first files differs.
         """
         done: Bytes = 0
         while self.left and done + self.left[0].size_bytes <= self._at_once:
@@ -110,10 +105,8 @@ class Verification:
             raise self._wrong
 
     def compare_all(self, memories: Sequence[Path] = ()) -> None:
-        """Compare every file that is left now, and remember it in `memories` too.
-
-        Raises:
-            DataError: one of them differs, or cannot be read.
+        """Compare every file that is left now, and remember it in `memories` too. DataError if one
+        differs, or cannot be read.
         """
         self._memories += tuple(memories)
         while self.left:
@@ -126,11 +119,6 @@ class Verification:
         self._stop.set()
         if self._thread is not None:
             self._thread.join(_END_S)
-
-    def wait(self) -> None:
-        """Until everything is compared."""
-        if self._thread is not None:
-            self._thread.join()
 
     def _run(self) -> None:
         try:
@@ -179,11 +167,7 @@ class Verification:
 
 @contextmanager
 def verifying(folder: Path, run: Path, say: Say) -> Iterator[Verification]:
-    """Compare the prepared folder that a run's folder reads until the body ends.
-
-    Raises:
-        DataError: one of the first files differs.
-    """
+    """Compare the prepared folder of a run beside the body, until it ends."""
     verification = Verification(folder, (folder / MEMORY, run / MEMORY))
     try:
         verification.begin(say)

@@ -96,9 +96,7 @@ def around_layers(recipe: Recipe, tokens: int) -> Bytes:
 
 
 def of_logits(recipe: Recipe, tokens: int, rows: int, on_cpu: bool) -> Bytes:
-    """Bytes that logits over `rows` of the vocabulary, loss and gradients take at once, at the
-    worst moment.
-    """
+    """Bytes that logits over `rows` tokens, loss and their gradients take at the worst moment."""
     model, product = recipe.model, Formats.of(recipe).product
     if product != FLOAT32 and on_cpu and not (model.logit_softcap or model.z_loss):
         # By rows: see `model/head.py`.
@@ -189,7 +187,7 @@ def in_layers(recipe: Recipe, tokens: int, length: int, on_cpu: bool) -> Bytes:
 
 
 def of_a_chunk(recipe: Recipe, tokens: int, rows: int, padded_vocab: int, on_cpu: bool) -> Bytes:
-    """Bytes that a chunk of an evaluation's logits over `rows` of words takes with its loss,
+    """Bytes that a chunk of an evaluation's logits over `rows` tokens takes with its loss,
     and what the head reads for all; `padded_vocab` of all ranks decides on the length of a chunk.
     """
     model, formats = recipe.model, Formats.of(recipe)

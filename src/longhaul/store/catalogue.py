@@ -193,16 +193,11 @@ ASIDE = "not-of-this-run"
 def unknown(
     there: Sequence[Checkpoint], manifests: Collection[str], begun: bool, created: Seconds | None
 ) -> list[Checkpoint]:
-    """Checkpoints of which the journal knows nothing.
+    """Checkpoints of which the journal knows nothing: the ledger names none of their `manifests`.
 
-    A process that dies between a commit and the next record leaves a checkpoint that no record
-    names. It is the run's all the same if it was written since the run was created.
-
-    Args:
-        there: the catalogue.
-        manifests: hashes that the ledger names.
-        begun: the journal has records of an earlier attempt.
-        created: Unix time at which the run was created; None if that is not known.
+    A process that dies between a commit and the next record leaves one that no record names. It is
+    the run's all the same if the journal has begun, and it was written since the run was created,
+    at a Unix time that may not be known.
     """
 
     def is_later(checkpoint: Checkpoint) -> bool:

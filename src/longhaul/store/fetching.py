@@ -64,10 +64,7 @@ def best_first(found: Sequence[Found]) -> list[Found]:
 def bring_run_log(run_logs: Sequence[Found], into: Path, say: Say) -> list[Lacking]:
     """Fetch the pages of the newest edition; what could not be had.
 
-    Args:
-        run_logs: as by `best_first`; where one store fails, the next one's page is taken.
-        into: a folder, made if need be.
-        say: takes what is tried again.
+    Run logs are as by `best_first`: where one store fails, the next one's page is taken.
 
     Raises:
         StoreError: a store that may have a page does not answer, and no other one gave it.

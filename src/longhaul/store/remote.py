@@ -84,14 +84,10 @@ class RemoteTier:
         return sorted(found, key=lambda entry: (entry.step, entry.time))
 
     def send(self, folder: Path, still_owner: Callable[[], bool]) -> Sent:
-        """Bring the checkpoint in `folder` there; what is there already is not sent again.
-
-        Args:
-            folder: committed.
-            still_owner: the fence, called right before the manifest is sent.
+        """Bring the committed checkpoint in `folder` there; what is there is not sent again.
 
         Raises:
-            NotOwner: the lease went to another attempt.
+            NotOwner: the fence, right before the manifest is sent: another attempt has the lease.
             RefusedCheckpoint: the checkpoint in `folder` is damaged, or gone.
             TransferStopped: the run ends.
         """
@@ -114,15 +110,8 @@ class RemoteTier:
         return Sent(total, len(missing) + 1, len(manifest.files) - len(missing))
 
     def fetch(self, checkpoint: Checkpoint, into: Path, say: Say) -> Manifest:
-        """Bring a checkpoint here, going on where an earlier attempt was cut off.
-
-        Args:
-            checkpoint: as listed by `checkpoints`.
-            into: a folder, made if need be; its manifest comes last.
-            say: takes what is tried again.
-
-        Raises:
-            OSError: the local medium refused.
+        """Bring a listed checkpoint into a folder, its manifest last, going on where an earlier
+        attempt was cut off. OSError if the local medium refuses.
         """
         manifest, content = self._manifest(checkpoint)
         into.mkdir(parents=True, exist_ok=True)

@@ -34,7 +34,7 @@ def to_remove(
         health: step → health; a step that is absent counts as committed.
         keep_last: at least 1.
         keep_every: in steps.
-        oldest_snapshot: step of the oldest state in memory; None if there is none.
+        oldest_snapshot: its step.
     """
     ordered, sound, verified, good = _by_health(checkpoints, health)
     kept = [*sound[-max(keep_last, 1) :], *verified[-1:], *good[-1:]]
@@ -92,13 +92,8 @@ def to_make_room(
     """The checkpoints whose removal frees at least `needed` bytes; none if that cannot be.
 
     First those that nobody would go back to, then older ones, then those that another tier holds,
-    read back there. The newest verified one and the newest good one go only if a tier holds them.
-
-    Args:
-        checkpoints: in the run's own folder, in any order.
-        health: step → health; a step that is absent counts as committed.
-        held_elsewhere: hashes of the manifests that other tiers hold.
-        needed: beyond what is free.
+    read back there, by the hashes of their manifests. The newest verified one and the newest good
+    one go only if a tier holds them.
     """
     ordered, sound, verified, good = _by_health(checkpoints, health)
     # What was committed and not yet read back is nobody's safety, but it may be being read back.

@@ -1,8 +1,7 @@
 """Limits on transfers: a deadline for each file, pauses between attempts, and a pace.
 
-A call into a file system that hangs cannot be interrupted. It is made on a thread of its own,
-which is left behind when its time is up: it holds a socket, not the run. All transfers of a run
-share one pace: as fast as they like, until the step grows slower for it.
+A call into a file system that hangs cannot be interrupted: it is made on a thread of its own, which
+is left behind when its time is up. All transfers of a run share one pace.
 """
 
 import random
@@ -47,10 +46,8 @@ class Patience:
         return self.answer_s + size_bytes / self.slowest_bytes_per_s
 
     def pause_s(self, failures: int, chance: Callable[[], float] = random.random) -> Seconds:
-        """Seconds to wait after so many failures in a row.
-
-        Spread over ± 25 %, so that a thousand runs do not come back to a store that has just
-        recovered all at once.
+        """Seconds to wait after so many failures in a row, spread over ± 25 %, so that a thousand
+        runs do not come back at once to a store that has just recovered.
         """
         # The exponent is bounded because a store may be away for a week.
         pause = self.first_pause_s * 2.0 ** min(max(failures - 1, 0), 32)
