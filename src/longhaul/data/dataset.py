@@ -52,9 +52,7 @@ class TokenStream:
 
     def gather(self, begins: npt.NDArray[np.int64], length: int) -> npt.NDArray[np.int64]:
         """(R, length) tokens of windows that begin at (R,) positions, also across shards.
-
-        Raises:
-            IndexError: a window does not lie within the stream.
+        IndexError if one does not lie within the stream.
         """
         if not len(begins):
             return np.empty((0, length), np.int64)
@@ -191,10 +189,8 @@ def identity_of(manifest: dict[str, Any]) -> str:
 
 
 def open_dataset(folder: Path) -> Dataset:
-    """Open a prepared folder: the manifest and each shard's header are read, no token is.
-
-    Raises:
-        DataError: it is incomplete, damaged, or of a newer format.
+    """Open a prepared folder: the manifest and each shard's header are read, no token is. DataError
+    if it is incomplete, damaged, or of a newer format.
     """
     manifest = read_manifest(folder)
     tokenizer = manifest["tokenizer"]
@@ -219,10 +215,7 @@ def open_dataset(folder: Path) -> Dataset:
 
 def load_tokenizer(path: Path, end_of_text: bool = True) -> Tokenizer:
     """The tokenizer in a `tokenizer.json`, made here or by anybody else, with its end-of-text token
-    in use or not.
-
-    Raises:
-        DataError: it is missing or no `tokenizer.json`.
+    in use or not. DataError if it is none.
     """
     try:
         content = read_bytes(path, _MOST_TOKENIZER_BYTES)
@@ -242,10 +235,8 @@ def load_tokenizer(path: Path, end_of_text: bool = True) -> Tokenizer:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest, once every file it lists is there in its full size.
-
-    Raises:
-        DataError: it is missing, damaged, of another format, or lists what is not there.
+    """The manifest; DataError unless it is whole and every file that it lists is there in its full
+    size.
     """
     path = folder / MANIFEST
     if not path.exists():

@@ -87,10 +87,8 @@ class Breakage:
         self.num_seen += 1
 
     def broken(self, file: str, reason: str, line: int | None = None) -> None:
-        """A file, or one of its lines or rows, is skipped.
-
-        Raises:
-            DataError: so much is broken already that reading on would change nothing.
+        """A file, or one of its lines or rows, is skipped. DataError if so much is broken already
+        that reading on would change nothing.
         """
         self.num_broken += 1
         if file in self._counts or len(self._counts) < _MAX_NAMED_FILES:
@@ -115,11 +113,7 @@ class Breakage:
         return self.num_broken / max(1, self.num_seen)
 
     def judge(self) -> None:
-        """Accept what was broken, or raise.
-
-        Raises:
-            DataError: more is broken than `max_fraction` allows.
-        """
+        """Raise DataError if more is broken than `max_fraction` allows."""
         if self.fraction <= self._max_fraction:
             return
         raise DataError(

@@ -144,10 +144,7 @@ class ShardWriter:
 
 class Shard:
     """One shard, mapped into memory; opening reads its header only. Its arrays are read-only and of
-    the layout's shapes.
-
-    Raises:
-        DataError: the file is no shard, torn, of a newer version, or its header is damaged.
+    the layout's shapes. DataError if it is no shard, torn, damaged, or of a newer version.
     """
 
     def __init__(self, path: Path) -> None:
@@ -193,10 +190,7 @@ class Shard:
             begin = end
 
     def verify(self) -> None:
-        """Read everything and compare it with the checksum in the header.
-
-        Raises:
-            DataError: a byte has changed.
+        """Read everything and compare it with the checksum in the header; DataError if it differs.
         """
         digest = hashlib.sha256()
         view = memoryview(self._mapped)

@@ -123,10 +123,8 @@ _Found = tuple[Sequence[_File], Any]
 
 
 def locate(source: SourceSection, seed: int, downloads: Path, say: Say) -> Corpus:
-    """Find what a source stands for; remote files are fetched into `downloads`.
-
-    Raises:
-        DataError: it does not exist, holds nothing that can be read, or cannot be fetched.
+    """Find what a source stands for; remote files are fetched into `downloads`. DataError if it
+    does not exist, holds nothing that can be read, or cannot be fetched.
     """
     name = source_name(source.name, source.path)
     files, identity = _files_of(source, seed, downloads, say)

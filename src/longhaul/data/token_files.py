@@ -215,12 +215,9 @@ class TokenFile:
     """Where Megatron's documents end; other formats do not have it."""
 
     def pieces(self) -> Iterator[tuple[int, TokenArray]]:
-        """Position and tokens of one piece after the other, each as long as may be held at once.
-
-        Where the format knows documents, a piece never holds parts of two.
-
-        Raises:
-            DataError: the file has become shorter, or cannot be read.
+        """Position and tokens of one piece after the other, each as long as may be held at once;
+        where the format knows documents, a piece never holds parts of two. DataError if the file
+        cannot be read.
         """
         try:
             with self.path.open("rb") as file:
@@ -236,10 +233,8 @@ class TokenFile:
 
 
 def open_token_file(found: TokenPath) -> TokenFile:
-    """Read and check a file's header.
-
-    Raises:
-        DataError: not of this format, truncated, or its header cannot be true.
+    """Read and check a file's header; DataError if it is not of its format, truncated, or cannot be
+    true.
     """
     path = found.path
     try:

@@ -195,10 +195,7 @@ def write_tokens(
     stem: Path, corpus: Corpus, data: DataSection, tokenizer: Tokenizer, say: Say
 ) -> tuple[SourceSurvey, SourceTokens]:
     """Copy one source of tokens into shards; the files are read twice, the first time to check.
-
-    Raises:
-        DataError: a file is not what it should be, has a token beyond the vocabulary, or as
-            `write_shards`.
+    DataError if they are not what they should be, or as from `write_shards`.
     """
     progress = Progress(say, f"data: copying {corpus.name}")
     table = tokenizer.token_bytes()

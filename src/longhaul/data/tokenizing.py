@@ -39,10 +39,8 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode(self, text: str) -> TokenArray:
-        """Token numbers of one text, without end-of-text.
-
-        Raises:
-            UsageError: it holds something the vocabulary cannot express.
+        """Token numbers of one text, without end-of-text. UsageError if it holds something that the
+        vocabulary cannot express.
         """
 
     def encode_batch(self, texts: Sequence[str]) -> list[TokenArray]:

@@ -207,10 +207,8 @@ def _remember(memories: Iterable[Path], file: _Compared) -> None:
 
 
 def text_for_training(folder: RunFolder, spec: RunSpec, say: Say) -> Dataset:
-    """The run's pinned text, or text prepared now and pinned.
-
-    Raises:
-        DataError: the text cannot be prepared, or is no longer what the run was trained on.
+    """The run's pinned text, or text prepared now and pinned. DataError if it cannot be prepared,
+    or is no longer what the run was trained on.
     """
     pinned = _pinned(folder)
     if pinned is None:
@@ -235,10 +233,8 @@ def text_for_training(folder: RunFolder, spec: RunSpec, say: Say) -> Dataset:
 
 
 def text_of(folder: RunFolder) -> Dataset:
-    """The text a run was trained on, for reading only.
-
-    Raises:
-        UsageError: the run has none yet, or it is gone.
+    """The text a run was trained on, for reading only. UsageError if there is none yet, or it is
+    gone.
     """
     pinned = _pinned(folder)
     if pinned is None:

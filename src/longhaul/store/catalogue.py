@@ -67,11 +67,7 @@ def commit(partial: Path, final: Path, still_owner: Callable[[], bool]) -> None:
 
 
 def remove(path: Path) -> None:
-    """Delete a checkpoint; one rename takes it out of the catalogue before any file goes.
-
-    Raises:
-        OSError: the medium refused; what is left is no longer a checkpoint, or still a whole one.
-    """
+    """Delete a checkpoint; one rename takes it out of the catalogue before any file goes."""
     removed = path.with_name(f".{path.name}.removed")
     if removed.exists():
         shutil.rmtree(removed)

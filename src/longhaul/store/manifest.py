@@ -164,11 +164,7 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
 
 
 def parse_manifest(content: bytes, name: str) -> Manifest:
-    """The manifest with these bytes; `name` is what an error calls it.
-
-    Raises:
-        RefusedCheckpoint: it is damaged in any byte, or of a newer format.
-    """
+    """The manifest with these bytes; refused if it is damaged in any byte, or of a newer format."""
 
     def build(body: dict[str, Any]) -> Manifest:
         if type(body["time"]) is not float:
@@ -243,10 +239,8 @@ def parse_sealed(
     build: Callable[[dict[str, Any]], T],
     render: Callable[[T], bytes],
 ) -> T:
-    """What `build` makes of JSON with these keys, if `render` gives the same bytes again.
-
-    Raises:
-        RefusedCheckpoint: it is damaged in any byte, or of a newer format.
+    """What `build` makes of JSON with these keys; refused if it is of a newer format, or if
+    `render` does not give the same bytes again.
     """
     with refusing(Path(name)):
         value = strict.parse_json(content, name)
@@ -263,10 +257,8 @@ def parse_sealed(
 
 
 def parse_files(value: Any, what: str, is_name: Callable[[str], bool]) -> tuple[FileEntry, ...]:
-    """The entries of a list that nobody vouches for.
-
-    Raises:
-        RefusedCheckpoint: one is none, its name would lead elsewhere, or is there twice.
+    """The entries of a list that nobody vouches for; refused if one is none, its name would lead
+    elsewhere, or is there twice.
     """
     files = []
     for item in items(value, what):

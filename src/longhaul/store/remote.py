@@ -122,10 +122,8 @@ class RemoteTier:
         return manifest
 
     def read(self, checkpoint: Checkpoint, name: str) -> bytes:
-        """The bytes of a small file of a listed checkpoint.
-
-        Raises:
-            RefusedCheckpoint: they are not what its manifest says.
+        """The bytes of a small file of a listed checkpoint; refused if they are not what its
+        manifest lists.
         """
         manifest, _ = self._manifest(checkpoint)
         listed = {file.name: file.sha256 for file in manifest.files}

@@ -127,11 +127,8 @@ def render_index(index: Index) -> bytes:
 
 
 def parse_index(content: bytes, edition: Edition, name: str) -> Index:
-    """The index with these bytes, called `edition` in its store and `name` in an error.
-
-    Raises:
-        RefusedCheckpoint: it is damaged in any byte, is of a newer format, is that of another
-            edition, or names what is no page of a run log.
+    """The index with these bytes, called `edition` in its store and `name` in an error; refused if
+    it is damaged in any byte, of a newer format, that of another edition, or names what is no page.
     """
 
     def build(body: dict[str, Any]) -> Index:

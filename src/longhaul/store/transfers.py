@@ -61,10 +61,8 @@ class Calls:
         self._stuck: list[threading.Thread] = []
 
     def within(self, most_s: Seconds, what: str, call: Callable[[], T]) -> T:
-        """The result of `call`, or what it raises, if it comes within `most_s` seconds.
-
-        Raises:
-            StoreError: it does not, or too many earlier calls have not.
+        """The result of `call`, or what it raises, if it comes within `most_s` seconds; else, or if
+        too many earlier calls have no answer, StoreError.
         """
         self._stuck = [thread for thread in self._stuck if thread.is_alive()]
         if len(self._stuck) >= _MOST_STUCK:
