@@ -1,11 +1,8 @@
-r"""What is suspicious in a text before a model learns it.
+r"""What is suspicious in a text before a model learns it: reported, and a person judges.
 
-OPT-175B's loss once fell too fast: a cleaning step had left stray backslashes in one source, and
-the model learned to predict them. Such text is no error, it can be read; so it is reported, with
-counts and examples, and a person judges. A document is counted where a sign is dense, not where it
-occurs: code has `\n` in its strings, and every text an `&amp;` now and then.
-
-Memory is bounded, whatever the size of the text.
+OPT-175B's loss once fell too fast: a cleaning step had left stray backslashes in one source. A
+document is counted where a sign is dense, not where it occurs: code has `\n` in its strings, and
+every text an `&amp;` now and then. Memory is bounded, whatever the size of the text.
 """
 
 import re

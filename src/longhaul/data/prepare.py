@@ -56,10 +56,8 @@ _ABANDONED_S = 24 * 3600.0
 def prepare(recipe: Recipe, home: Path, say: Say) -> Dataset:
     """Prepare the recipe's data in a folder below `home`, or reuse it if it is there.
 
-    Args:
-        recipe: its `data` and `tokenizer` sections, and for `synthetic` its seed, count.
-        home: holds prepared folders and `downloads`; made if absent.
-        say: takes each stage with its figures, a line at a time.
+    Its `data` and `tokenizer` sections count, and for `synthetic` its seed. `home` holds prepared
+    folders and `downloads`, and is made if absent.
 
     Raises:
         DataError: a source is missing, broken beyond the limit, or too small to split.

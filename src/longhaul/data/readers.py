@@ -115,13 +115,10 @@ def suffix_advice(name: str) -> str:
 
 
 def read_file(path: Path, name: str, text_field: str, breakage: Breakage) -> Iterator[Document]:
-    """The documents of one file.
+    """The documents of one file, called `name` in them and in messages.
 
-    Args:
-        path: the file.
-        name: its name in documents and messages.
-        text_field: the field or column that holds the text of JSON lines and Parquet.
-        breakage: counts everything seen and everything skipped, and refuses too much of it.
+    JSON lines and Parquet have the text in the field or column `text_field`; `breakage` counts
+    everything seen and everything skipped, and refuses too much of it.
     """
     breakage.saw()
     kind = format_of(name)

@@ -55,16 +55,10 @@ class RemoteFile:
 def fetch(
     url: str, downloads: Path, say: Say, sha256: str = "", wanted: Wanted = "text"
 ) -> list[RemoteFile]:
-    """The files behind an address, from the cache where they are there already.
+    """The files behind an address: one, or for `hf://`, `s3://` and such also a folder or a glob.
 
-    A cached copy is used without asking the server: delete its folder to fetch it anew.
-
-    Args:
-        url: a file, or for `hf://`, `s3://` and the like also a folder or a glob.
-        downloads: the cache.
-        say: takes what is fetched or reused.
-        sha256: the expected hash of a single file; empty does not check.
-        wanted: refuse, and leave out of folders, what is no text, or no tokens.
+    A copy in `downloads` is used whatever the server has: delete its folder to fetch it anew. What
+    is not `wanted` is refused, and left out of folders; `sha256` is that of a single file.
 
     Raises:
         DataError: unreachable, absent, truncated, of another hash, or of no known format.

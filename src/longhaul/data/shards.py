@@ -81,11 +81,8 @@ class ShardWriter:
         self._names = bytearray()
 
     def add(self, name: str, tokens: TokenArray, num_bytes: int) -> None:
-        """Append one document; one without tokens is left out.
-
-        Raises:
-            ValueError: a token number is not below the vocabulary size.
-            OSError: a full shard could not be written.
+        """Append one document; one without tokens is left out. ValueError if a token number is not
+        below the vocabulary size.
         """
         if not len(tokens):
             return
@@ -190,8 +187,7 @@ class Shard:
             begin = end
 
     def verify(self) -> None:
-        """Read everything and compare it with the checksum in the header; DataError if it differs.
-        """
+        """Read everything and compare it with the header's checksum; DataError if it differs."""
         digest = hashlib.sha256()
         view = memoryview(self._mapped)
         for begin in range(_HEADER_BYTES, len(view), _CHUNK_BYTES):

@@ -29,15 +29,8 @@ _WAY = "give both files of one vocabulary, as they were published"
 
 
 def from_gpt2(encoder: bytes, merges: bytes, name: str) -> bytes:
-    """The `tokenizer.json` of a vocabulary and its merges.
-
-    Args:
-        encoder: JSON object, token → number.
-        merges: a line for each merge, the first one first; a line `#version` may come before.
-        name: of the merges' file.
-
-    Raises:
-        DataError: they are no such pair, or not of each other.
+    """The `tokenizer.json` of a vocabulary, JSON of token → number, and its merges, a line each
+    after perhaps a line `#version`. DataError if they are no such pair, or not of each other.
     """
     vocabulary = _vocabulary(encoder, name)
     pairs = _merges(merges, vocabulary, name)

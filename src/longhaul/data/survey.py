@@ -141,8 +141,7 @@ def kept_documents(
 def take_survey(
     corpora: tuple[Corpus, ...], data: DataSection, tokenizer: TokenizerSection, say: Say
 ) -> Survey:
-    """Read every source once. DataError if too much of one is broken, or nothing of it is readable.
-    """
+    """Read every source once. DataError if too much of one is broken, or nothing is readable."""
     duplicates = ExactDuplicates() if data.drop_exact_duplicates else None
     characters: set[str] = set()
     sample = TextSample(int(tokenizer.training_mb * 1e6))

@@ -188,7 +188,6 @@ class RunLogMirror:
             StoreError: the store refused or hung; call it again later.
             PlaceTaken: another run, or a later attempt at this one, has its run log there.
             NotOwner: the fence, right before an edition is sealed: another attempt has the lease.
-            TransferStopped: the run ends.
         """
         created = created_of(self._folder)
         if created is None:

@@ -27,14 +27,7 @@ def to_remove(
     verified one that is not younger than the oldest snapshot is kept too, or else the oldest of all
     verified (`may_begin_anew` for a rollback behind that one). Poisoned or damaged ones go, unless
     nothing else is left: then the newest stays, as throwing the last one away is for a person to
-    decide.
-
-    Args:
-        checkpoints: in any order.
-        health: step → health; a step that is absent counts as committed.
-        keep_last: at least 1.
-        keep_every: in steps.
-        oldest_snapshot: its step.
+    decide. A step without a health counts as committed.
     """
     ordered, sound, verified, good = _by_health(checkpoints, health)
     kept = [*sound[-max(keep_last, 1) :], *verified[-1:], *good[-1:]]

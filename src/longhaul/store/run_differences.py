@@ -32,13 +32,8 @@ class Differences:
 def differences(
     reference: RunFolder, other: RunFolder, *, kept_only: bool = False, settings: bool = True
 ) -> Differences:
-    """What differs between a baseline run and another one.
-
-    Args:
-        reference: the baseline.
-        other: another one.
-        kept_only: leave out steps that were made again later.
-        settings: compare the settings in the last state too.
+    """What differs between a baseline run and another one: `kept_only` leaves out steps that were
+    made again later, `settings` compares those in the last state too.
     """
     expected, found = final_state(reference, settings), final_state(other, settings)
     names = expected.keys() | found.keys()

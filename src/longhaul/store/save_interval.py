@@ -1,7 +1,5 @@
-"""How often to save: Young's and Daly's answer, from what saving costs and how often runs fail.
-
-A checkpoint costs what the training thread pays for it; a failure costs on average half an
-interval made again. The best interval lies where their sum is least.
+"""How often to save: where what saving costs the training thread, and the half interval that a
+failure on average makes again, add up to least.
 
 J. W. Young, A first order approximation to the optimum checkpoint interval, CACM 17(9), 1974.
 J. T. Daly, A higher order estimate of the optimum checkpoint interval for restart dumps, Future

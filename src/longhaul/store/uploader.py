@@ -207,7 +207,7 @@ class Uploader:
                     continue
                 with self._changed:
                     checkpoint = self._queue[0] if self._queue else None
-                if checkpoint is not None and self._send(checkpoint):
+                if checkpoint and self._done(partial(self._send, checkpoint), checkpoint):
                     with self._changed:
                         self._queue = [item for item in self._queue if item is not checkpoint]
                         self._changed.notify_all()
@@ -232,6 +232,7 @@ class Uploader:
             run_log.send(self._still_owner)
             if self._there is None:
                 self.learn()
+            self._answered(None)
             self._run_log_sent = wanted
 
         return self._done(send)
@@ -246,20 +247,20 @@ class Uploader:
             self.learn()
             for checkpoint in filter(self._is_poisoned, self.known):
                 self._remove(checkpoint)
+            self._answered(None)
             self._withdrawn = wanted
 
         return self._done(remove)
 
-    def _done(self, work: Callable[[], None]) -> bool:
+    def _done(self, work: Callable[[], None], checkpoint: Checkpoint | None = None) -> bool:
         """Whether the store took it; else some time has passed, and it is to be tried again."""
         try:
             work()
         except (TransferStopped, NotOwner, PlaceTaken):
             raise
         except Exception as error:  # noqa: BLE001 (nothing of a tier may stop training)
-            self._wait_after(error, None)
+            self._wait_after(error, checkpoint)
             return False
-        self._answered(None)
         with self._changed:
             self._changed.notify_all()
         return True
@@ -279,30 +280,25 @@ class Uploader:
     def _is_poisoned(self, checkpoint: Checkpoint) -> bool:
         return health_of(checkpoint, self._recorded) == "poisoned"
 
-    def _send(self, checkpoint: Checkpoint) -> bool:
-        """Whether this checkpoint is done with, sent or dropped."""
+    def _send(self, checkpoint: Checkpoint) -> None:
+        """Send this checkpoint, or drop it."""
         began = self._clock.monotonic()
+        if self._there is None:
+            self.learn()
+        if not self._wants(checkpoint):
+            return
         try:
-            if self._there is None:
-                self.learn()
-            if not self._wants(checkpoint):
-                return True
             sent = self.tier.send(checkpoint.path, partial(self._may_commit, checkpoint))
-            with self._changed:
-                self._there = (*self.known, checkpoint)
-            self._answered(checkpoint)
-            took_s = self._clock.monotonic() - began
-            self._emit(EventKind.UPLOADED, checkpoint, size_bytes=sent.bytes_sent, seconds=took_s)
-            self._tidy_up(checkpoint)
         except RefusedCheckpoint as refusal:
             if not self._is_poisoned(checkpoint):  # else that was emitted, and it may be gone
                 self._emit(EventKind.UPLOAD_DROPPED, checkpoint, str(refusal))
-        except (TransferStopped, NotOwner):
-            raise
-        except Exception as error:  # noqa: BLE001 (nothing of a tier may stop training)
-            self._wait_after(error, checkpoint)
-            return False
-        return True
+            return
+        with self._changed:
+            self._there = (*self.known, checkpoint)
+        self._answered(checkpoint)
+        took_s = self._clock.monotonic() - began
+        self._emit(EventKind.UPLOADED, checkpoint, size_bytes=sent.bytes_sent, seconds=took_s)
+        self._tidy_up(checkpoint)
 
     def _may_commit(self, checkpoint: Checkpoint) -> bool:
         """The fence of one upload; what was poisoned while it was sent gets no manifest."""
