@@ -26,16 +26,12 @@ text: no tokenizer here ever parses a special token out of a document (or a prom
 
 
 class Tokenizer(ABC):
-    """What every tokenizer can do.
-
-    Attributes:
-        vocab_size: one more than the largest token number.
-        end_of_text: the token that ends a document; None if the vocabulary has none, or if it
-            is not to be used.
-    """
+    """What every tokenizer can do."""
 
     vocab_size: int
+    """One more than the largest token number."""
     end_of_text: int | None
+    """The token that ends a document; None if there is none, or it is not to be used."""
 
     @abstractmethod
     def encode(self, text: str) -> TokenArray:

@@ -104,10 +104,8 @@ _NEWEST_STEPS = 100
 
 
 class SaveInterval:
-    """Chooses the interval of one attempt on so many devices.
-
-    `history` gives the events of the run before this attempt, in which failures are counted; it is
-    called only if the interval is `auto`.
+    """Chooses the interval of one attempt on so many devices; failures are counted in the `history`
+    of the run before it, which is read only if the interval is `auto`.
     """
 
     def __init__(self, history: Callable[[], Iterable[Record]], devices: int, clock: Clock) -> None:
