@@ -73,8 +73,7 @@ def prepare(recipe: Recipe, home: Path, say: Say) -> Dataset:
 def _prepare(recipe: Recipe, home: Path, say: Say) -> Dataset:
     clock = RealClock()
     began = clock.monotonic()
-    downloads = home / "downloads"
-    corpora, given = _given(recipe, downloads, say)
+    corpora, given = _given(recipe, home / "downloads", say)
     _check_kinds(recipe.tokenizer, corpora)
     folder = home / _folder_name(recipe, corpora, given)
     if (found := _reusable(folder, say)) is not None:

@@ -120,6 +120,11 @@ class Verification:
         if self._thread is not None:
             self._thread.join(_END_S)
 
+    def wait(self) -> None:
+        """Until everything is compared."""
+        if self._thread is not None:
+            self._thread.join()
+
     def _run(self) -> None:
         try:
             while self.left and not self._stop.is_set():

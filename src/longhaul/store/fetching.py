@@ -49,8 +49,7 @@ class Lacking:
 
 def find_run_log(files: StoreFiles) -> Found | None:
     """The run log in one store; None if there is none. StoreError if it does not answer."""
-    there = tuple(editions(files))
-    if not there:
+    if not (there := tuple(editions(files))):
         return None
     return Found(files, there, frozenset(f"{PAGES}/{name}" for name in files.names(PAGES)))
 
