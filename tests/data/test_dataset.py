@@ -11,6 +11,7 @@ from longhaul.core.errors import DataError
 from longhaul.core.files import sha256_of
 from longhaul.data.dataset import DocumentSpan, TokenStream, load_tokenizer, open_dataset
 from longhaul.data.shards import Shard, ShardWriter
+from longhaul.data.verification import Verification
 
 
 def stream(folder, lengths, most):
@@ -84,7 +85,8 @@ def test_identity_is_that_of_the_content_wherever_it_lies(tmp_path, prepared):
     manifest = json.loads((copy / "dataset.json").read_text())
     manifest["prepared"] = "another day"
     (copy / "dataset.json").write_text(json.dumps(manifest))
-    assert open_dataset(copy, verify=True).identity == prepared.identity
+    Verification(copy).compare_all()
+    assert open_dataset(copy).identity == prepared.identity
     manifest["sources"][0]["weight"] = 2.0
     (copy / "dataset.json").write_text(json.dumps(manifest))
     assert open_dataset(copy).identity != prepared.identity
@@ -119,8 +121,8 @@ def test_a_flipped_byte_is_found_by_verify(prepared):
     content[4100] ^= 1
     path.write_bytes(content)
     open_dataset(prepared.folder)
-    with pytest.raises(DataError, match="does not match its hash"):
-        open_dataset(prepared.folder, verify=True)
+    with pytest.raises(DataError, match="its bytes are not those that were prepared"):
+        Verification(prepared.folder).compare_all()
 
 
 def test_shards_of_another_tokenizer_are_refused(prepared):

@@ -14,9 +14,14 @@ from hypothesis import strategies as st
 from longhaul.core.errors import DataError, LonghaulError, RecipeError
 from longhaul.data import prepare as module
 from longhaul.data import shards
-from longhaul.data.dataset import open_dataset
 from longhaul.data.prepare import prepare
+from longhaul.data.shards import Shard
 from longhaul.data.tokenizing import END_OF_TEXT
+from longhaul.data.verification import Verification
+
+
+def documents_of(stream):
+    return [document for path in stream.paths for document in Shard(path).documents()]
 
 
 def lines(path, *texts):
@@ -60,7 +65,7 @@ def test_documents_end_with_end_of_text_and_come_back_whole(tmp_path, recipe_for
     found = {}
     end = dataset.tokenizer.end_of_text
     for stream in (source.train, source.held_out):
-        for name, tokens, num_bytes in stream.documents():
+        for name, tokens, num_bytes in documents_of(stream):
             assert tokens[-1] == end
             assert end not in tokens[:-1]
             found[name] = dataset.tokenizer.decode(tokens[:-1].tolist())
@@ -93,7 +98,7 @@ def test_duplicates_are_dropped_across_sources_and_said(tmp_path, recipe_for):
     said = []
     dataset = prepare(recipe_for([one, two], held_out={"by": "tail"}), tmp_path, said.append)
     assert [s.train.num_documents + s.held_out.num_documents for s in dataset.sources] == [4, 3]
-    names = [name for name, *_ in dataset.sources[1].train.documents()]
+    names = [name for name, *_ in documents_of(dataset.sources[1].train)]
     assert names[0] == "two.jsonl:2"
     assert "1 exact duplicates dropped" in said[0]
     kept = recipe_for([one, two], held_out={"by": "tail"}, drop_exact_duplicates=False)
@@ -159,7 +164,7 @@ def test_a_damaged_folder_is_said_and_prepared_again(tmp_path, recipe_for):
     second = prepare(recipe, tmp_path / "home", said.append)
     assert "is missing); preparing it again" in said[0]
     assert second.identity == first.identity
-    open_dataset(second.folder, verify=True)
+    Verification(second.folder).compare_all()
 
 
 def test_a_few_broken_lines_are_said_and_skipped(tmp_path, recipe_for):
@@ -251,7 +256,7 @@ def test_preparing_the_same_twice_at_once_ends_well_for_both(tmp_path, recipe_fo
     assert len(found) == 2
     assert found[0].identity == found[1].identity
     assert [path.name for path in (tmp_path / "home").iterdir()] == [found[0].folder.name]
-    open_dataset(found[0].folder, verify=True)
+    Verification(found[0].folder).compare_all()
 
 
 def test_what_dead_preparations_left_is_removed_and_living_ones_are_not(

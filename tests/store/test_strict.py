@@ -4,16 +4,17 @@ from pathlib import Path
 import pytest
 
 from longhaul.store import manifest
-from longhaul.store.manifest import RefusedCheckpoint, parse_json, read_json, whole
+from longhaul.store.manifest import RefusedCheckpoint, read_json, whole
 
 
 @pytest.mark.parametrize(
     "content",
     [b"", b"{", b'{"a":1,"a":2}', b"[NaN]", b"[Infinity]", b"\xff", b"[" * 100_000, b"1" * 5000],
 )
-def test_what_is_not_plain_json_is_refused(content: bytes) -> None:
+def test_what_is_not_plain_json_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "here").write_bytes(content)
     with pytest.raises(RefusedCheckpoint, match="here"):
-        parse_json(content, "here")
+        read_json(tmp_path / "here")
 
 
 def test_a_huge_file_is_refused_before_it_is_read(tmp_path: Path) -> None:

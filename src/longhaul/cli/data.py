@@ -57,16 +57,12 @@ def lint(
             for document in corpus.documents(breakage):
                 seen.see(document)
             breakage.judge()
-            for line in told(corpus.name, seen.result(), breakage.summary()):
+            for line in summary(corpus.name, seen.result(), breakage.summary()):
                 typer.echo(line)
 
 
 def _compare(recipe: Recipe, prepared_dir: Path) -> None:
-    """Compare what was prepared for a recipe with its checksums, if anything was.
-
-    Raises:
-        DataError: a file differs.
-    """
+    """Compare what was prepared for a recipe with its checksums, if anything was."""
     from longhaul.core.units import short_bytes
     from longhaul.data.dataset import MANIFEST
     from longhaul.data.prepare import prepared_folder
@@ -81,7 +77,7 @@ def _compare(recipe: Recipe, prepared_dir: Path) -> None:
     typer.echo(f"{folder}: {verification.num_files} files ({size}) match their checksums")
 
 
-def told(name: str, seen: SourceLint, skipped: str) -> Iterator[str]:
+def summary(name: str, seen: SourceLint, skipped: str) -> Iterator[str]:
     """What was seen in a source, for a person."""
     from longhaul.core.units import short_bytes
 

@@ -1,11 +1,9 @@
 """From draws to tensors: the global batch of any step, and the windows of an evaluation.
 
-The only file of this stage that imports torch.
-
 Shapes: B sequences of a batch, T tokens of a sequence.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass
@@ -68,10 +66,10 @@ class BatchReader:
         dataset: the prepared text.
         seed: the run's seed.
         block_length: longest sequence length of the run, in tokens.
-        cycle: draws after which every source has had exactly its share.
+        cycle: as of `Order`.
         stages: of the mixture (`data.stages`); before the first, the sources' own weights hold.
-        rank: of those that read different sequences; it reads its share of each batch alone.
-        size: how many ranks read different sequences.
+        rank: of the `size` ranks that read different sequences, each its share of a batch.
+        size: how many.
     """
 
     def __init__(
@@ -177,15 +175,11 @@ def share_of(count: int, rank: int, size: int) -> slice:
 
 
 def _stages(dataset: Dataset, stages: Sequence[MixtureStage]) -> list[Stage]:
-    first = Stage(0, tuple(source.weight for source in dataset.sources))
-    later = (
-        Stage(
-            stage.from_draw,
-            tuple(stage.weights.get(source.name, source.weight) for source in dataset.sources),
-        )
-        for stage in sorted(stages, key=lambda stage: stage.from_draw)
-    )
-    return [first, *later]
+    def weights(given: Mapping[str, float]) -> tuple[float, ...]:
+        return tuple(given.get(source.name, source.weight) for source in dataset.sources)
+
+    later = sorted(stages, key=lambda stage: stage.from_draw)
+    return [Stage(0, weights({})), *(Stage(s.from_draw, weights(s.weights)) for s in later)]
 
 
 def evaluation_batches(
@@ -233,14 +227,10 @@ def _window_begins(num_tokens: int, length: int, most_tokens: int | None) -> Int
 
 
 def real_tokens(tokens_BT: Tensor, targets_BT: Tensor) -> Tensor | None:
-    """The tokens with a real sequence in the place of each that is only padding.
+    """The tokens with a real sequence in the place of each that is only padding; None if all are.
 
-    Padding is computed, and adds nothing to the loss whatever its tokens are; but the same token
-    over and over is no text, and would show in the activations. A gauge that is a mean so counts
-    one sequence more than once.
-
-    Returns:
-        None if all sequences are padding.
+    Padding adds nothing to the loss, but the same token over and over is no text, and would show in
+    the activations. A gauge that is a mean so counts one sequence more than once.
     """
     real_B = (targets_BT != IGNORED).any(dim=1)
     numbers = real_B.nonzero()[:1]

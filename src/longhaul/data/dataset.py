@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,17 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from longhaul.core.errors import DataError
-from longhaul.core.files import sha256_of
 from longhaul.core.strict import parse_json, read_bytes, read_object
 from longhaul.core.units import Bytes, short_bytes, short_count
 from longhaul.data.shards import Shard
-from longhaul.data.tokenizing import (
-    ByteTokenizer,
-    CharacterTokenizer,
-    NumberTokenizer,
-    TokenArray,
-    Tokenizer,
-)
+from longhaul.data.tokenizing import TokenArray, Tokenizer, recognised
 
 DATASET_FORMAT = 1
 _MOST_TOKENIZER_BYTES: Bytes = 256 << 20
@@ -33,15 +26,10 @@ TOKENIZER_FILE = "tokenizer.json"
 
 @dataclass(frozen=True, slots=True)
 class DocumentSpan:
-    """Where a document lies in a stream.
-
-    Attributes:
-        name: where it came from, such as `peps.jsonl:17`.
-        begin: position of its first token in the stream.
-        end: position after its last token, end-of-text included.
-    """
+    """Where a document lies in a stream: begin ≤ position < end, end-of-text included."""
 
     name: str
+    """Where it came from, such as `peps.jsonl:17`."""
     begin: int
     end: int
 
@@ -49,11 +37,8 @@ class DocumentSpan:
 class TokenStream:
     """One split of one source: several shards, seen as one line of tokens.
 
-    Attributes:
-        num_tokens: tokens, end-of-text included.
-        num_documents: documents; one that a tail split cuts counts on both sides.
-        num_bytes: UTF-8 bytes of their text; 0 where that is not known.
-        paths: the shards' files, in order.
+    `num_tokens` counts end-of-text too, `num_documents` one that a tail split cuts on both sides;
+    `num_bytes` of UTF-8 text are 0 where that is not known; `paths` are the shards' files in order.
     """
 
     def __init__(self, shards: Sequence[Shard]) -> None:
@@ -66,17 +51,8 @@ class TokenStream:
         self._starts = np.cumsum([0, *(shard.num_tokens for shard in shards)])
 
     def gather(self, begins: npt.NDArray[np.int64], length: int) -> npt.NDArray[np.int64]:
-        """Windows of the stream, also across shard borders.
-
-        Args:
-            begins: (R,) position of each window's first token.
-            length: tokens in a window.
-
-        Returns:
-            (R, length) token numbers.
-
-        Raises:
-            IndexError: a window does not lie within the stream.
+        """(R, length) tokens of windows that begin at (R,) positions, also across shards.
+        IndexError if one does not lie within the stream.
         """
         if not len(begins):
             return np.empty((0, length), np.int64)
@@ -130,55 +106,38 @@ class TokenStream:
                 number += 1
         return spans
 
-    def documents(self) -> Iterator[tuple[str, TokenArray, int]]:
-        """Name, tokens and UTF-8 bytes of every document, in order."""
-        for shard in self._shards:
-            yield from shard.documents()
-
 
 @dataclass(frozen=True, slots=True)
 class SourceTokens:
-    """One source's two splits.
-
-    Attributes:
-        name: of the source.
-        weight: share of training tokens relative to the other sources.
-        split: how validation text was chosen, `document` or `tail`.
-        train: what is trained on.
-        held_out: what validation reads.
-    """
+    """One source's two splits."""
 
     name: str
     weight: float
+    """Share of training tokens relative to the other sources."""
     split: str
+    """How validation text was chosen: `document`, `file` or `tail`."""
     train: TokenStream
     held_out: TokenStream
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A prepared folder.
-
-    Attributes:
-        folder: where it lies.
-        identity: hash over tokens, tokenizer, names and weights; neither place nor time count.
-        vocab_size: of the tokenizer.
-        sources: in the order of the recipe.
-        prepared: day and time (UTC) it was made.
-        uses_end_of_text: documents of text end with the tokenizer's end-of-text token; tokens
-            made elsewhere are as they were.
-    """
+    """A prepared folder."""
 
     folder: Path
     identity: str
+    """Hash over tokens, tokenizer, names and weights; neither place nor time count."""
     vocab_size: int
     sources: tuple[SourceTokens, ...]
+    """In the order of the recipe."""
     prepared: str
+    """Day and time (UTC) it was made."""
     uses_end_of_text: bool
+    """Documents of text end with that token; tokens made elsewhere are as they were."""
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer; loaded when first asked for, because training itself needs none."""
+        """The tokenizer; loaded on first use, because training itself needs none."""
         return load_tokenizer(self.folder / TOKENIZER_FILE, self.uses_end_of_text)
 
     @property
@@ -229,21 +188,11 @@ def identity_of(manifest: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def open_dataset(folder: Path, verify: bool = False) -> Dataset:
-    """Open a prepared folder: the manifest and each shard's header are read, no token is.
-
-    Args:
-        folder: as `prepare` wrote it.
-        verify: read every file and compare it with its hash in the manifest.
-
-    Raises:
-        DataError: it is incomplete, damaged, or of a newer format.
+def open_dataset(folder: Path) -> Dataset:
+    """Open a prepared folder: the manifest and each shard's header are read, no token is. DataError
+    if it is incomplete, damaged, or of a newer format.
     """
     manifest = read_manifest(folder)
-    if verify:
-        for name, facts in listed_files(manifest).items():
-            if sha256_of(folder / name) != facts["sha256"]:
-                raise _damaged(folder, f"{name} does not match its hash")
     tokenizer = manifest["tokenizer"]
     sources = []
     for source in manifest["sources"]:
@@ -265,14 +214,8 @@ def open_dataset(folder: Path, verify: bool = False) -> Dataset:
 
 
 def load_tokenizer(path: Path, end_of_text: bool = True) -> Tokenizer:
-    """The tokenizer in a `tokenizer.json`, made here or by anybody else.
-
-    Args:
-        path: the file.
-        end_of_text: use its end-of-text token, if it has one.
-
-    Raises:
-        DataError: it is missing or no `tokenizer.json`.
+    """The tokenizer in a `tokenizer.json`, made here or by anybody else, with its end-of-text token
+    in use or not. DataError if it is none.
     """
     try:
         content = read_bytes(path, _MOST_TOKENIZER_BYTES)
@@ -284,19 +227,16 @@ def load_tokenizer(path: Path, end_of_text: bool = True) -> Tokenizer:
             f"{path}: not a tokenizer.json ({error})",
             "give the tokenizer.json of a Hugging Face tokenizer",
         ) from None
-    for kind in (NumberTokenizer, CharacterTokenizer, ByteTokenizer):
-        if (known := kind.recognise(vocabulary, end_of_text)) is not None:
-            return known
+    if (known := recognised(vocabulary, end_of_text)) is not None:
+        return known
     from longhaul.data.subwords import SubwordTokenizer
 
     return SubwordTokenizer(content, end_of_text, str(path))
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest, once every file it lists is there in its full size.
-
-    Raises:
-        DataError: it is missing, damaged, of another format, or lists what is not there.
+    """The manifest; DataError unless it is whole and every file that it lists is there in its full
+    size.
     """
     path = folder / MANIFEST
     if not path.exists():

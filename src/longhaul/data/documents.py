@@ -1,10 +1,15 @@
 """Documents: the unit in which text is read, found broken, deduplicated, held out and named."""
 
 import hashlib
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from longhaul.core.errors import DataError
 
+T = TypeVar("T")
+
+_MOST_AT_ONCE = 1024
 MAX_PIECE_BYTES = 16 << 20
 """A text file beyond this is cut into several documents, so that memory stays bounded."""
 MAX_LINE_BYTES = 64 << 20
@@ -13,16 +18,13 @@ MAX_LINE_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One text and where it came from.
-
-    Attributes:
-        text: never empty, and always encodable as UTF-8.
-        name: `peps.jsonl:17` (line), `part-0.parquet:17` (row), `os.py` (path relative to the
-            source), or `big.txt#2` (second piece of a file that was cut).
-    """
+    """One text and where it came from."""
 
     text: str
+    """Never empty, and always encodable as UTF-8."""
     name: str
+    """`peps.jsonl:17` (line), `part-0.parquet:17` (row), `os.py` (path relative to the source), or
+    `big.txt#2` (second piece of a file that was cut)."""
 
 
 def cut_text(text: str, max_characters: int) -> list[str]:
@@ -42,6 +44,20 @@ def cut_text(text: str, max_characters: int) -> list[str]:
     return pieces
 
 
+def batched(items: Iterable[T], size: Callable[[T], int], enough: int) -> Iterator[list[T]]:
+    """Lists of items, each of which ends once their sizes are `enough`, or at 1,024 items."""
+    batch: list[T] = []
+    held = 0
+    for item in items:
+        batch.append(item)
+        held += size(item)
+        if held >= enough or len(batch) >= _MOST_AT_ONCE:
+            yield batch
+            batch, held = [], 0
+    if batch:
+        yield batch
+
+
 _MAX_NAMED_FILES = 1000
 _EXAMPLES_PER_FILE = 5
 _SHOWN = 5
@@ -52,12 +68,8 @@ _HOPELESS = 1000
 class Breakage:
     """Counts the broken lines and files of one source.
 
-    Empty files and empty texts are counted apart: nothing is lost by leaving them out, and a
-    folder of code is full of empty `__init__.py` that must not stop anybody.
-
-    Args:
-        source: name of the source, for messages.
-        max_fraction: `data.max_broken_fraction`: broken ÷ (lines + rows + files seen).
+    Broken ÷ (lines + rows + files seen) may be `max_fraction`. Empty files and texts are counted
+    apart: nothing is lost by leaving them out, and a folder of code is full of empty `__init__.py`.
     """
 
     def __init__(self, source: str, max_fraction: float) -> None:
@@ -75,10 +87,8 @@ class Breakage:
         self.num_seen += 1
 
     def broken(self, file: str, reason: str, line: int | None = None) -> None:
-        """A file, or one of its lines or rows, is skipped.
-
-        Raises:
-            DataError: so much is broken already that reading on would change nothing.
+        """A file, or one of its lines or rows, is skipped. DataError if so much is broken already
+        that reading on would change nothing.
         """
         self.num_broken += 1
         if file in self._counts or len(self._counts) < _MAX_NAMED_FILES:
@@ -103,11 +113,7 @@ class Breakage:
         return self.num_broken / max(1, self.num_seen)
 
     def judge(self) -> None:
-        """Accept what was broken, or raise.
-
-        Raises:
-            DataError: more is broken than `max_fraction` allows.
-        """
+        """Raise DataError if more is broken than `max_fraction` allows."""
         if self.fraction <= self._max_fraction:
             return
         raise DataError(
@@ -120,10 +126,9 @@ class Breakage:
     def worst(self) -> list[str]:
         """Up to five examples: one from each of the files with most breakage, then further ones."""
         ranked = sorted(self._counts, key=lambda file: (-self._counts[file], file))[:_SHOWN]
-        rounds = range(_EXAMPLES_PER_FILE)
         picked = [
             (rank, turn)
-            for turn in rounds
+            for turn in range(_EXAMPLES_PER_FILE)
             for rank, file in enumerate(ranked)
             if turn < len(self._examples[file])
         ][:_SHOWN]

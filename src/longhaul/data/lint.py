@@ -1,11 +1,8 @@
-r"""What is suspicious in a text before a model learns it.
+r"""What is suspicious in a text before a model learns it: reported, and a person judges.
 
-OPT-175B's loss once fell too fast: a cleaning step had left stray backslashes in one source, and
-the model learned to predict them. Such text is no error, it can be read; so it is reported, with
-counts and examples, and a person judges. A document is counted where a sign is dense, not where it
-occurs: code has `\n` in its strings, and every text an `&amp;` now and then.
-
-Memory is bounded, whatever the size of the text.
+OPT-175B's loss once fell too fast: a cleaning step had left stray backslashes in one source. A
+document is counted where a sign is dense, not where it occurs: code has `\n` in its strings, and
+every text an `&amp;` now and then. Memory is bounded, whatever the size of the text.
 """
 
 import re
@@ -56,16 +53,12 @@ class SourceLint:
 class _Check:
     kind: str
     pattern: re.Pattern[str]
-    dense: Callable[[str, int, int], bool]
+    dense: Callable[[str, int, int], bool] = lambda text, count, covered: True
     """(text, occurrences, characters in them) → whether the document is affected."""
 
 
 def _per_thousand(text: str, count: int, covered: int) -> bool:
     return count >= 3 and count * 1000 >= len(text)
-
-
-def _any(text: str, count: int, covered: int) -> bool:
-    return True
 
 
 _CHECKS = (
@@ -86,18 +79,14 @@ _CHECKS = (
         re.compile(r"[ \t\u00a0]{40,}|(?:[ \t]*\r?\n){6,}"),
         lambda text, count, covered: covered * 20 >= len(text),
     ),
-    _Check("replacement characters", re.compile("\ufffd"), _any),
+    _Check("replacement characters", re.compile("\ufffd")),
     _Check(
         "text in a wrong encoding",
         re.compile("[\u00c2\u00c3][\u0080-\u00bf]|\u00e2\u20ac|\u00e2\u0080"),
         lambda text, count, covered: count >= 2,
     ),
-    _Check(
-        "control characters",
-        re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f-\x84\x86-\x9f\ufeff]"),
-        _any,
-    ),
-    _Check(f"lines beyond {_LONG_LINE:,} characters", re.compile(rf"[^\n]{{{_LONG_LINE},}}"), _any),
+    _Check("control characters", re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f-\x84\x86-\x9f\ufeff]")),
+    _Check(f"lines beyond {_LONG_LINE:,} characters", re.compile(rf"[^\n]{{{_LONG_LINE},}}")),
 )
 
 
@@ -188,16 +177,15 @@ class _Duplicates:
 
 
 class _Lines:
-    """Lines that stand in many documents; of more lines than there is room for, the rare ones are
-    forgotten, so that counts are at least what they say.
+    """Lines that stand in many documents; of too many lines the rare ones are forgotten, so that no
+    count is too high.
     """
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
 
     def see(self, text: str) -> None:
-        lines = {line.strip()[:200] for line in text.split("\n")}
-        for line in lines:
+        for line in {line.strip()[:200] for line in text.split("\n")}:
             if len(line) >= _SHORTEST_REPEATED_LINE:
                 self._counts[line] = self._counts.get(line, 0) + 1
         least = 1

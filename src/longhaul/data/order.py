@@ -1,4 +1,4 @@
-"""The order of draws: which tokens each step reads, as a pure function (DESIGN rule 5).
+"""The order of draws: which tokens each step reads, a pure function of (seed, draw, slot).
 
 A *draw* is a position in the order of data, counted in blocks of the run's longest sequence
 length. A step begins at a draw and takes as many blocks as its batch needs; a *slot* is one
@@ -8,6 +8,7 @@ and nothing is shuffled in memory: draw 10^12 costs what draw 0 costs.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,24 +109,16 @@ class Mixture:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Weights that hold from a draw on.
-
-    Attributes:
-        from_draw: the first draw of the stage.
-        weights: share of each source, in order; 0 leaves a source out.
-    """
+    """Weights that hold from a draw on."""
 
     from_draw: int
     weights: tuple[float, ...]
+    """Share of each source, in order; 0 leaves a source out."""
 
 
 class StagedMixture:
-    """Mixtures that follow each other; a source goes on where the stage before left it.
-
-    Args:
-        stages: in order of their first draw, which is 0 for the first one.
-        cycle: draws after which every source has had exactly its share, counted from the
-            beginning of each stage.
+    """Mixtures that follow each other from draw 0 on, each with cycles counted from its beginning;
+    a source goes on where the stage before left it.
     """
 
     def __init__(self, stages: Sequence[Stage], cycle: int) -> None:
@@ -133,11 +126,9 @@ class StagedMixture:
         if self._begins[0] != 0 or (np.diff(self._begins) <= 0).any():
             raise ValueError(f"stages begin at draws {self._begins.tolist()}, not 0 and rising")
         self._mixtures = [Mixture(stage.weights, cycle) for stage in stages]
-        lengths = np.diff(self._begins).tolist()
-        before = [np.zeros(len(stages[0].weights), dtype=np.int64)]
-        for mixture, length in zip(self._mixtures, lengths, strict=False):
-            before.append(before[-1] + mixture.taken(length))
-        self._before = before
+        self._before = [np.zeros(len(stages[0].weights), dtype=np.int64)]
+        for mixture, length in zip(self._mixtures, np.diff(self._begins).tolist(), strict=False):
+            self._before.append(self._before[-1] + mixture.taken(length))
 
     def locate(self, draws: Int64s) -> tuple[Int64s, Int64s]:
         """(source, how many draws that source had before in all) of each draw."""
@@ -166,10 +157,10 @@ class Order:
     """The order of data of one run.
 
     Args:
-        seed: the run's seed.
+        seed: the run's.
         names: of the sources; a source keeps its order when another one is added.
         block_counts: whole blocks in each source.
-        stages: share of draws of each source from which draw on; the first begins at 0.
+        stages: of the mixture; the first begins at draw 0.
         cycle: draws after which every source has had exactly its share.
     """
 
@@ -192,13 +183,13 @@ class Order:
         self._counts = np.asarray(block_counts, dtype=np.int64)
         self._mixture = StagedMixture(stages, cycle)
         self._cycle = cycle
-        self._permutations: dict[tuple[int, int], Permutation] = {}
-        self._chunks: dict[int, Blocks] = {}
+        # Worked out by chunks and kept: the dozens of small array operations of a permutation
+        # would cost a small model's step more than reading its tokens does.
+        self._chunk = lru_cache(maxsize=64)(self._located)
+        self._permutation = lru_cache(maxsize=64)(self._permuted)
 
     def blocks(self, draws: Int64s) -> Blocks:
         """Source, epoch and block of each draw (one dimension)."""
-        # Worked out by chunks and kept: the dozens of small array operations of a permutation
-        # would cost a small model's step more than reading its tokens does.
         chunk_of, place = np.divmod(draws, _CHUNK)
         if len(draws) and (chunk_of == chunk_of[0]).all():
             chunk = self._chunk(int(chunk_of[0]))
@@ -225,15 +216,8 @@ class Order:
         source, index = self._mixture.locate(lately)
         return float(((index + 1) / self._counts[source]).max())
 
-    def _chunk(self, number: int) -> Blocks:
-        if number not in self._chunks:
-            if len(self._chunks) > 64:
-                self._chunks.clear()
-            draws = np.arange(number * _CHUNK, (number + 1) * _CHUNK, dtype=np.int64)
-            self._chunks[number] = self._located(draws)
-        return self._chunks[number]
-
-    def _located(self, draws: Int64s) -> Blocks:
+    def _located(self, chunk: int) -> Blocks:
+        draws = np.arange(chunk * _CHUNK, (chunk + 1) * _CHUNK, dtype=np.int64)
         source, index = self._mixture.locate(draws)
         epoch, rank = np.divmod(index, self._counts[source])
         block = np.empty_like(rank)
@@ -242,25 +226,15 @@ class Order:
             block[here] = self._permutation(*pair)(rank[here])
         return Blocks(source, epoch, block)
 
-    def _permutation(self, source: int, epoch: int) -> Permutation:
-        key = (source, epoch)
-        if key not in self._permutations:
-            if len(self._permutations) > 64:
-                self._permutations.clear()
-            self._permutations[key] = Permutation(
-                int(self._counts[source]),
-                derive_key(self._seed, "order", self._names[source], epoch),
-            )
-        return self._permutations[key]
+    def _permuted(self, source: int, epoch: int) -> Permutation:
+        key = derive_key(self._seed, "order", self._names[source], epoch)
+        return Permutation(int(self._counts[source]), key)
 
 
 def take_draws(draw: int, count: int, skips: Sequence[tuple[int, int]]) -> tuple[Int64s, int]:
     """The next `count` draws from `draw` on that no skip covers, and the draw that follows.
 
-    Args:
-        draw: first candidate.
-        count: blocks the step needs.
-        skips: ranges (begin, end), sorted and apart, of draws that the ledger passes over.
+    Skips are ranges (begin, end), sorted and apart, of draws that the ledger passes over.
     """
     pieces: list[Int64s] = []
     for begin, end in skips:

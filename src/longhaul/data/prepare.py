@@ -36,11 +36,10 @@ from longhaul.data.dataset import (
     open_dataset,
 )
 from longhaul.data.documents import ExactDuplicates
-from longhaul.data.pretokenized import write_tokens
 from longhaul.data.shards import SHARD_VERSION
 from longhaul.data.sources import Corpus, file_stem, locate
 from longhaul.data.survey import SourceSurvey, Survey, take_survey
-from longhaul.data.tokenize import SourceShards, write_source
+from longhaul.data.tokenize import write_text, write_tokens
 from longhaul.data.tokenizer_files import (
     PICKLE_ADVICE,
     TokenizerFiles,
@@ -57,14 +56,12 @@ _ABANDONED_S = 24 * 3600.0
 def prepare(recipe: Recipe, home: Path, say: Say) -> Dataset:
     """Prepare the recipe's data in a folder below `home`, or reuse it if it is there.
 
-    Args:
-        recipe: its `data` and `tokenizer` sections, and for `synthetic` its seed, count.
-        home: holds prepared folders and `downloads`; made if absent.
-        say: is told each stage with its figures, a line at a time.
+    Its `data` and `tokenizer` sections count, and for `synthetic` its seed. `home` holds prepared
+    folders and `downloads`, and is made if absent.
 
     Raises:
         DataError: a source is missing, broken beyond the limit, or too small to split.
-        RecipeError: the tokenizer asked for cannot do what the recipe wants.
+        RecipeError: the tokenizer cannot do what the recipe wants.
         LonghaulError: the disk is full or refuses.
     """
     try:
@@ -76,8 +73,7 @@ def prepare(recipe: Recipe, home: Path, say: Say) -> Dataset:
 def _prepare(recipe: Recipe, home: Path, say: Say) -> Dataset:
     clock = RealClock()
     began = clock.monotonic()
-    downloads = home / "downloads"
-    corpora, given = _given(recipe, downloads, say)
+    corpora, given = _given(recipe, home / "downloads", say)
     _check_kinds(recipe.tokenizer, corpora)
     folder = home / _folder_name(recipe, corpora, given)
     if (found := _reusable(folder, say)) is not None:
@@ -97,11 +93,7 @@ def _prepare(recipe: Recipe, home: Path, say: Say) -> Dataset:
 
 
 def prepared_folder(recipe: Recipe, home: Path, say: Say) -> Path:
-    """Where `prepare` puts a recipe's data, whether it is there or not.
-
-    Raises:
-        DataError: a source is missing.
-    """
+    """Where `prepare` puts a recipe's data, there or not. DataError if a source is missing."""
     return home / _folder_name(recipe, *_given(recipe, home / "downloads", say))
 
 
@@ -109,22 +101,26 @@ def _given(
     recipe: Recipe, downloads: Path, say: Say
 ) -> tuple[tuple[Corpus, ...], TokenizerFiles | None]:
     corpora = tuple(locate(s, recipe.seed, downloads, say) for s in recipe.data.sources)
-    return corpora, _given_tokenizer(recipe.tokenizer, downloads, say)
+    settings = recipe.tokenizer
+    if settings.kind != "file" or settings.path is None:
+        return corpora, None
+    return corpora, find_tokenizer(settings.path, downloads, say)
 
 
 def _folder_name(
     recipe: Recipe, corpora: tuple[Corpus, ...], tokenizer: TokenizerFiles | None
 ) -> str:
-    return f"{file_stem(corpora[0].name)}-{_key(recipe, corpora, tokenizer)}"
-
-
-def _given_tokenizer(
-    settings: TokenizerSection, downloads: Path, say: Say
-) -> TokenizerFiles | None:
-    """The local files of kind `file`."""
-    if settings.kind != "file" or settings.path is None:
-        return None
-    return find_tokenizer(settings.path, downloads, say)
+    """Ends in twelve digits that stand for everything that decides the prepared bytes."""
+    decisive = {
+        "formats": [DATASET_FORMAT, SHARD_VERSION],
+        # Stages decide what is read when, and nothing that is prepared.
+        "data": recipe.data.model_dump(mode="json", exclude={"stages"}),
+        "tokenizer": recipe.tokenizer.model_dump(mode="json"),
+        "tokenizer_file": [sha256_of(p) for p in tokenizer.paths] if tokenizer else None,
+        "corpora": [corpus.identity for corpus in corpora],
+    }
+    digest = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
+    return f"{file_stem(corpora[0].name)}-{digest[:12]}"
 
 
 def _check_kinds(settings: TokenizerSection, corpora: tuple[Corpus, ...]) -> None:
@@ -146,19 +142,6 @@ def _check_kinds(settings: TokenizerSection, corpora: tuple[Corpus, ...]) -> Non
                 f"tokenizer.kind: numbers makes no tokens of text, but {corpus.name} is text",
                 "set tokenizer.kind to bpe, bytes, characters or file",
             )
-
-
-def _key(recipe: Recipe, corpora: tuple[Corpus, ...], tokenizer: TokenizerFiles | None) -> str:
-    """Twelve hexadecimal digits that stand for everything that decides the prepared bytes."""
-    decisive = {
-        "formats": [DATASET_FORMAT, SHARD_VERSION],
-        # Stages decide what is read when, and nothing that is prepared.
-        "data": recipe.data.model_dump(mode="json", exclude={"stages"}),
-        "tokenizer": recipe.tokenizer.model_dump(mode="json"),
-        "tokenizer_file": [sha256_of(p) for p in tokenizer.paths] if tokenizer else None,
-        "corpora": [corpus.identity for corpus in corpora],
-    }
-    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _reusable(folder: Path, say: Say) -> Dataset | None:
@@ -195,12 +178,12 @@ def _fill(
     surveyed = iter(survey.sources)
     made: list[tuple[SourceSurvey, SourceTokens]] = []
     for number, corpus in enumerate(corpora):
-        shards = SourceShards(folder, number, corpus.name, tokenizer)
+        stem = folder / f"{number:02d}-{file_stem(corpus.name)}"
         if corpus.token_files:
-            made.append(write_tokens(corpus, recipe.data, tokenizer, shards, say))
+            made.append(write_tokens(stem, corpus, recipe.data, tokenizer, say))
             continue
         found = next(surveyed)
-        source = write_source(corpus, found, recipe.data, duplicates, tokenizer, shards, say)
+        source = write_text(stem, corpus, found, duplicates, recipe.data, tokenizer, say)
         made.append((found, source))
     write_json(folder / MANIFEST, _manifest(folder, recipe, tokenizer, made))
 
@@ -226,12 +209,12 @@ def _make_tokenizer(
 
     clock = RealClock()
     began = clock.monotonic()
-    asked = settings.vocab_size or _DEFAULT_VOCAB
-    trained = train_bpe(survey.sample.texts(), asked, settings.end_of_text)
-    fewer = f" (asked for {asked:,}; there is no more to merge)"
+    wanted = settings.vocab_size or _DEFAULT_VOCAB
+    trained = train_bpe(survey.sample.texts(), wanted, settings.end_of_text)
+    fewer = f" (asked for {wanted:,}; there is no more to merge)"
     say(
         f"tokenizer: bpe of {trained.vocab_size:,} tokens"
-        f"{fewer if trained.vocab_size < asked else ''}, trained on "
+        f"{fewer if trained.vocab_size < wanted else ''}, trained on "
         f"{short_bytes(survey.sample.num_bytes)} in {short_seconds(clock.monotonic() - began)}"
     )
     return trained
@@ -311,10 +294,8 @@ def _commit(temporary: Path, folder: Path) -> None:
 
 
 def _remove_abandoned(home: Path) -> None:
-    """Remove what killed preparations left behind.
-
-    Their process is dead or, when it ran on another machine, nothing in their folder has
-    changed for a day.
+    """Remove what preparations left whose process is dead or, on another machine, has changed
+    nothing for a day.
     """
     here = platform.node()
     for folder in home.glob(f"{_UNFINISHED}-*"):

@@ -5,7 +5,8 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
 
@@ -18,11 +19,10 @@ COMPRESSED_SUFFIXES = (".gz", ".zst")
 
 
 def open_stream(path: Path) -> BinaryIO:
-    """The bytes of a file, decompressed.
+    """The bytes of a file, decompressed as its first bytes say: some servers unpack a `.gz` on the
+    way, and some files are named wrongly.
 
-    The first bytes decide, not the name: some servers unpack a `.gz` on the way, and some files
-    are named wrongly. Reading a truncated gzip or zstd file raises EOFError or OSError; damage
-    raises OSError or zlib.error.
+    Reading a truncated gzip or zstd file raises EOFError or OSError; damage OSError or zlib.error.
     """
     raw = path.open("rb", buffering=_BUFFER_BYTES)
     magic = raw.read(4)
@@ -115,16 +115,10 @@ def suffix_advice(name: str) -> str:
 
 
 def read_file(path: Path, name: str, text_field: str, breakage: Breakage) -> Iterator[Document]:
-    """The documents of one file.
+    """The documents of one file, called `name` in them and in messages.
 
-    Args:
-        path: the file.
-        name: its name in documents and messages.
-        text_field: the field or column that holds the text of JSON lines and Parquet.
-        breakage: is told of everything seen and everything skipped.
-
-    Raises:
-        DataError: by `breakage`, when too much is broken.
+    JSON lines and Parquet have the text in the field or column `text_field`; `breakage` counts
+    everything seen and everything skipped, and refuses too much of it.
     """
     breakage.saw()
     kind = format_of(name)
@@ -152,10 +146,8 @@ def _text(stream: BinaryIO, name: str, breakage: Breakage) -> Iterator[Document]
     while True:
         content = carried + stream.read(MAX_PIECE_BYTES - len(carried))
         at_end = len(content) < MAX_PIECE_BYTES
-        carried = b""
-        if not at_end:
-            end = _piece_end(content)
-            content, carried = content[:end], content[end:]
+        end = len(content) if at_end else _piece_end(content)
+        content, carried = content[:end], content[end:]
         if number == 0:
             content = content.removeprefix(b"\xef\xbb\xbf")
             _refuse_utf16(content)
@@ -183,30 +175,36 @@ def _piece_end(content: bytes) -> int:
     return end
 
 
+def _row(
+    name: str, number: int, value: Callable[[], Any], breakage: Breakage
+) -> Iterator[Document]:
+    """The document of a line or a row, if it is one."""
+    breakage.saw()
+    try:
+        text = _checked(value())
+    except (_Broken, UnicodeDecodeError) as problem:
+        breakage.broken(name, str(problem), number)
+        return
+    if not text or text.isspace():
+        breakage.empty(f"{name}:{number}")
+        return
+    yield Document(text, f"{name}:{number}")
+
+
 def _json_lines(
     stream: BinaryIO, name: str, text_field: str, breakage: Breakage
 ) -> Iterator[Document]:
     for number, line in enumerate(bounded_lines(stream), 1):
-        if line is not None and line.isspace():
-            continue
-        breakage.saw()
-        try:
-            if line is None:
-                raise _Broken(f"longer than {MAX_LINE_BYTES >> 20} MiB")
-            if number == 1:
-                line = line.removeprefix(b"\xef\xbb\xbf")
-                _refuse_utf16(line)
-            text = _checked(_field_of(line, text_field))
-        except _Broken as problem:
-            breakage.broken(name, str(problem), number)
-            continue
-        if not text or text.isspace():
-            breakage.empty(f"{name}:{number}")
-            continue
-        yield Document(text, f"{name}:{number}")
+        if line is None or not line.isspace():
+            yield from _row(name, number, partial(_field_of, line, number, text_field), breakage)
 
 
-def _field_of(line: bytes, text_field: str) -> Any:
+def _field_of(line: bytes | None, number: int, text_field: str) -> Any:
+    if line is None:
+        raise _Broken(f"longer than {MAX_LINE_BYTES >> 20} MiB")
+    if number == 1:
+        line = line.removeprefix(b"\xef\xbb\xbf")
+        _refuse_utf16(line)
     try:
         value = json.loads(_decoded(line))
     except RecursionError:
@@ -237,16 +235,7 @@ def _parquet_rows(path: Path, name: str, text_field: str, breakage: Breakage) ->
             for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=[text_field]):
                 for scalar in batch.column(0):
                     number += 1
-                    breakage.saw()
-                    try:
-                        text = _checked(scalar.as_py())
-                    except (_Broken, UnicodeDecodeError) as problem:
-                        breakage.broken(name, str(problem), number)
-                        continue
-                    if not text or text.isspace():
-                        breakage.empty(f"{name}:{number}")
-                        continue
-                    yield Document(text, f"{name}:{number}")
+                    yield from _row(name, number, scalar.as_py, breakage)
     except (pyarrow.ArrowException, OSError) as error:
         first_line = str(error).partition("\n")[0]
         raise _Broken(f"cannot be read as Parquet ({first_line})") from None

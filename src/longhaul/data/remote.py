@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Literal
 from urllib.parse import unquote, urlsplit
@@ -18,7 +19,7 @@ from longhaul.core.addresses import scrubbed, unsealed, without_secrets
 from longhaul.core.errors import DataError, LonghaulError, RecipeError
 from longhaul.core.files import write_atomically, write_json
 from longhaul.core.output import Say
-from longhaul.core.units import short_bytes
+from longhaul.core.units import Bytes, short_bytes
 from longhaul.data.readers import (
     KNOWN_FORMATS,
     TOKEN_SUFFIXES,
@@ -26,7 +27,7 @@ from longhaul.data.readers import (
     suffix_advice,
     taken_from_folder,
 )
-from longhaul.store.store_files import install_command
+from longhaul.store.store_files import file_system, protocols
 
 Wanted = Literal["text", "tokens", "any"]
 
@@ -39,36 +40,25 @@ _GLOB = frozenset("*?[")
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file that is here now.
-
-    Attributes:
-        path: where it lies.
-        name: its path relative to the address, or its own name.
-        size: bytes.
-        sha256: hash of its bytes, taken while they came in.
-        version: the server's ETag or modification time, where it gave one.
-    """
+    """A file that is here now."""
 
     path: Path
     name: str
-    size: int
+    """Its path relative to the address, or its own name."""
+    size: Bytes
     sha256: str
+    """Of its bytes, taken while they came in."""
     version: str = ""
+    """The server's ETag or modification time, where it gave one."""
 
 
 def fetch(
     url: str, downloads: Path, say: Say, sha256: str = "", wanted: Wanted = "text"
 ) -> list[RemoteFile]:
-    """The files behind an address, from the cache where they are there already.
+    """The files behind an address: one, or for `hf://`, `s3://` and such also a folder or a glob.
 
-    A cached copy is used without asking the server: delete its folder to fetch it anew.
-
-    Args:
-        url: a file, or for `hf://`, `s3://` and the like also a folder or a glob.
-        downloads: the cache.
-        say: is told what is fetched or reused.
-        sha256: the expected hash of a single file; empty does not check.
-        wanted: refuse, and leave out of folders, what is no text, or no tokens.
+    A copy in `downloads` is used whatever the server has: delete its folder to fetch it anew. What
+    is not `wanted` is refused, and left out of folders; `sha256` is that of a single file.
 
     Raises:
         DataError: unreachable, absent, truncated, of another hash, or of no known format.
@@ -109,10 +99,7 @@ def is_here(url: str, downloads: Path) -> bool:
 
 def listed(url: str, wanted: Wanted = "text") -> list[str]:
     """Names of the files behind an address, without fetching any; of a single file over http, its
-    name once the server has told its size.
-
-    Raises:
-        DataError: as `fetch`.
+    name once the server has sent its size. DataError as from `fetch`.
     """
     url = unsealed(url)
     shown = without_secrets(url)
@@ -123,11 +110,9 @@ def listed(url: str, wanted: Wanted = "text") -> list[str]:
 
 
 def _folder_of(url: str) -> str:
-    """The name of an address's folder in the cache.
-
-    A query may say which file is meant as well as who may have it: addresses that differ in it are
-    two. Its values are hashed so slowly that nobody finds them by trying; a password is left out.
-    """
+    # A query may say which file is meant as well as who may have it: addresses that differ in it
+    # are two. Its values are hashed so slowly that nobody finds them by trying; a password is left
+    # out.
     shown = without_secrets(url)
     query = unquote(url).partition("?")[2] if "?" not in shown else ""
     if not query:
@@ -138,22 +123,12 @@ def _folder_of(url: str) -> str:
 
 def _list(url: str, shown: str, wanted: Wanted) -> tuple[Any, dict[str, str]]:
     """The file system, and relative name → path in it for every file of the address."""
-    import fsspec
-
     scheme = url.partition("://")[0]
-    try:
-        system, root = fsspec.core.url_to_fs(url, **_options(scheme))
-    except ImportError as error:
-        way = install_command(scheme, error)
-        raise DataError(f"{shown}: {scheme}:// needs a package that is not here", way) from None
-    except ValueError as error:
-        raise DataError(
-            f"{shown}: {scrubbed(str(error))}", "use https://, hf://, s3://, gs:// or az://"
-        ) from None
+    way = "use https://, hf://, s3://, gs:// or az://"
+    system, root = file_system(url, DataError, shown, way, **_options(scheme))
     if scheme in ("http", "https"):
         name = unquote(PurePosixPath(urlsplit(url).path).name)
-        if not _readable(name, wanted):
-            raise DataError(f"{shown}: no reader for this kind of file", suffix_advice(name))
+        _refuse_unreadable(name, shown, wanted)
         return system, {name: root}
     if _GLOB & set(root):
         found = system.glob(root)
@@ -162,13 +137,13 @@ def _list(url: str, shown: str, wanted: Wanted) -> tuple[Any, dict[str, str]]:
         found, base = system.find(root), root
     else:
         found, base = [root], root.rpartition("/")[0]
-        if not _readable(root, wanted):
-            if not system.exists(root):
-                raise FileNotFoundError(root)
-            raise DataError(f"{shown}: no reader for this kind of file", suffix_advice(root))
+        if not _readable(root, wanted) and not system.exists(root):
+            raise FileNotFoundError(root)
+        _refuse_unreadable(root, shown, wanted)
     names = {path.removeprefix(base).lstrip("/"): path for path in sorted(found)}
     if len(found) > 1 or found != [root]:
-        names = {name: path for name, path in names.items() if _taken(name, wanted)}
+        taken = taken_from_folder if wanted == "text" else partial(_readable, wanted=wanted)
+        names = {name: path for name, path in names.items() if taken(name)}
     if not names:
         raise DataError(f"{shown}: no file there that can be read", KNOWN_FORMATS)
     for name in names:
@@ -183,8 +158,9 @@ def _readable(name: str, wanted: Wanted) -> bool:
     return wanted == "any" or name.lower().endswith(TOKEN_SUFFIXES)
 
 
-def _taken(name: str, wanted: Wanted) -> bool:
-    return taken_from_folder(name) if wanted == "text" else _readable(name, wanted)
+def _refuse_unreadable(name: str, shown: str, wanted: Wanted) -> None:
+    if not _readable(name, wanted):
+        raise DataError(f"{shown}: no reader for this kind of file", suffix_advice(name))
 
 
 def _options(scheme: str) -> dict[str, Any]:
@@ -203,8 +179,7 @@ def _download(
     with _explained(shown):
         facts = system.info(remote_path)
         # Block size 0 streams over http and hf; object stores read ahead by themselves.
-        streams = system.protocol if isinstance(system.protocol, tuple) else (system.protocol,)
-        extra = {"block_size": 0} if {"http", "hf"} & set(streams) else {}
+        extra = {"block_size": 0} if {"http", "hf"} & protocols(system) else {}
         stream = system.open(remote_path, "rb", **extra)
     digest = hashlib.sha256()
     size = 0
@@ -275,11 +250,9 @@ def _truncated(shown: str, detail: str) -> DataError:
 
 @contextmanager
 def _explained(shown: str) -> Iterator[None]:
-    """Turn what a remote file system raises into an error that names the address.
-
-    Every fsspec back-end brings its own family of exceptions (aiohttp, botocore, httpx), hence
-    the wide net; errors of the local disk are raised outside of this.
-    """
+    """Turn what a remote file system raises into an error that names the address."""
+    # Every fsspec back-end brings its own family of exceptions (aiohttp, botocore, httpx), hence
+    # the wide net; errors of the local disk are raised outside of this.
     try:
         yield
     except LonghaulError:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from longhaul.core.errors import DataError
-from longhaul.data.subwords import added_token, tokenizer_json
+from longhaul.data.tokenizing import added_token, tokenizer_json
 
 Value: TypeAlias = int | memoryview
 
@@ -178,6 +178,15 @@ class _Model:
     escape_whitespaces: bool = True
 
 
+_SPECS = {  # TrainerSpec and NormalizerSpec
+    2: {3: "model_type", 24: "space_as_suffix", 35: "byte_fallback"},
+    3: {
+        2: "charsmap", 3: "add_dummy_prefix", 4: "remove_extra_whitespaces",
+        5: "escape_whitespaces",
+    },
+}  # fmt: skip
+
+
 def from_sentencepiece(content: bytes, name: str) -> bytes:
     """The `tokenizer.json` of a SentencePiece `.model`.
 
@@ -203,24 +212,13 @@ def _parsed(content: memoryview) -> _Model:
     for number, value in fields(content):
         if number == 1:
             model.pieces.append(_piece(as_bytes(value)))
-        elif number == 2:  # TrainerSpec
+        elif number in _SPECS:
             for key, setting in fields(as_bytes(value)):
-                if key == 3:
-                    model.model_type = as_int(setting)
-                elif key == 24:
-                    model.space_as_suffix = bool(as_int(setting))
-                elif key == 35:
-                    model.byte_fallback = bool(as_int(setting))
-        elif number == 3:  # NormalizerSpec
-            for key, setting in fields(as_bytes(value)):
-                if key == 2:
+                name = _SPECS[number].get(key)
+                if name == "charsmap":
                     model.charsmap = bytes(as_bytes(setting))
-                elif key == 3:
-                    model.add_dummy_prefix = bool(as_int(setting))
-                elif key == 4:
-                    model.remove_extra_whitespaces = bool(as_int(setting))
-                elif key == 5:
-                    model.escape_whitespaces = bool(as_int(setting))
+                elif name is not None:
+                    setattr(model, name, type(getattr(model, name))(as_int(setting)))
     return model
 
 

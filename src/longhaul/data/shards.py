@@ -52,14 +52,8 @@ def dtype_for(vocab_size: int) -> np.dtype[Any]:
 
 
 class ShardWriter:
-    """Writes documents to `STEM-00000.shard`, `STEM-00001.shard`, … in one folder.
-
-    Args:
-        folder: where the shards go.
-        stem: how their names begin.
-        vocab_size: decides between uint16 and uint32.
-        tokenizer_sha256: which tokenizer made the tokens.
-        max_tokens: a shard is closed by the first document that reaches this.
+    """Writes documents to `STEM-00000.shard`, `STEM-00001.shard`, … in one folder; the first
+    document that reaches `max_tokens` closes a shard.
     """
 
     def __init__(
@@ -87,11 +81,8 @@ class ShardWriter:
         self._names = bytearray()
 
     def add(self, name: str, tokens: TokenArray, num_bytes: int) -> None:
-        """Append one document; one without tokens is left out.
-
-        Raises:
-            ValueError: a token number is not below the vocabulary size.
-            OSError: a full shard could not be written.
+        """Append one document; one without tokens is left out. ValueError if a token number is not
+        below the vocabulary size.
         """
         if not len(tokens):
             return
@@ -149,16 +140,8 @@ class ShardWriter:
 
 
 class Shard:
-    """One shard, mapped into memory; opening reads its header only.
-
-    Attributes:
-        tokens: (num_tokens,) uint16 or uint32, read-only.
-        document_ends: (num_documents,) token position after each document.
-        document_bytes: (num_documents,) UTF-8 bytes of each document's text.
-        num_bytes: their sum.
-
-    Raises:
-        DataError: the file is no shard, torn, of a newer version, or its header is damaged.
+    """One shard, mapped into memory; opening reads its header only. Its arrays are read-only and of
+    the layout's shapes. DataError if it is no shard, torn, damaged, or of a newer version.
     """
 
     def __init__(self, path: Path) -> None:
@@ -204,11 +187,7 @@ class Shard:
             begin = end
 
     def verify(self) -> None:
-        """Read everything and compare it with the checksum in the header.
-
-        Raises:
-            DataError: a byte has changed.
-        """
+        """Read everything and compare it with the header's checksum; DataError if it differs."""
         digest = hashlib.sha256()
         view = memoryview(self._mapped)
         for begin in range(_HEADER_BYTES, len(view), _CHUNK_BYTES):

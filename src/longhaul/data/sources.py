@@ -12,7 +12,7 @@ import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from longhaul.config.data import SourceSection
 from longhaul.config.recipe import source_name
@@ -48,21 +48,6 @@ def package_folders() -> list[Path]:
     """Where installed packages live."""
     paths = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     return [Path(path) for path in sorted(paths)]
-
-
-def files_below(folder: Path) -> Iterator[os.DirEntry[str]]:
-    """Source and documentation below a folder, sorted, packages installed into it left out."""
-    try:
-        with os.scandir(folder) as found:
-            entries = sorted(found, key=lambda entry: entry.name)
-    except OSError:
-        return
-    for entry in entries:
-        if entry.is_dir(follow_symlinks=False):
-            if entry.name not in _NOT_STDLIB and not entry.name.startswith("."):
-                yield from files_below(Path(entry.path))
-        elif entry.name.endswith(_STDLIB_SUFFIXES) and entry.is_file():
-            yield entry
 
 
 def synthetic_documents(seed: int) -> Iterator[Document]:
@@ -113,21 +98,18 @@ def _synthetic_text(seed: int, number: int) -> str:
 
 @dataclass(frozen=True)
 class Corpus:
-    """One source, found but not read.
-
-    Attributes:
-        name: its name in logs, losses and file names.
-        weight: share of the training tokens, relative to the others.
-        identity: what it consists of, as JSON: equal identities read as equal documents.
-        documents: reads it from the beginning; broken lines and files go to the `Breakage`.
-        token_files: what it consists of, if it is tokens already; then it has no documents here.
-    """
+    """One source, found but not read."""
 
     name: str
+    """In logs, losses and file names."""
     weight: float
+    """Share of the training tokens, relative to the others."""
     identity: Any
+    """What it consists of, as JSON: equal identities read as equal documents."""
     documents: Callable[[Breakage], Iterator[Document]]
+    """Reads it from the beginning; broken lines and files go to the `Breakage`."""
     token_files: tuple[TokenPath, ...] = ()
+    """What it consists of, if it is tokens already; then it has no documents here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,34 +118,31 @@ class _File:
     name: str
 
 
-def locate(source: SourceSection, seed: int, downloads: Path, say: Say) -> Corpus:
-    """Find what a source stands for; remote files are fetched into `downloads`.
+_Found = tuple[Sequence[_File], Any]
+"""Files in order, and their identity."""
 
-    Raises:
-        DataError: it does not exist, holds nothing that can be read, or cannot be fetched.
+
+def locate(source: SourceSection, seed: int, downloads: Path, say: Say) -> Corpus:
+    """Find what a source stands for; remote files are fetched into `downloads`. DataError if it
+    does not exist, holds nothing that can be read, or cannot be fetched.
     """
     name = source_name(source.name, source.path)
     files, identity = _files_of(source, seed, downloads, say)
 
     def documents(breakage: Breakage) -> Iterator[Document]:
+        if source.path == "synthetic":
+            yield from synthetic_documents(seed)
+        if source.path in BUILTIN_SOURCES:
+            # Python's tests hold files that are broken on purpose; they are no fault of the user's.
+            breakage = Breakage(name, max_fraction=1.0)
         for file in files:
             yield from read_file(file.path, file.name, source.text_field, breakage)
 
-    def builtin_documents(_: Breakage) -> Iterator[Document]:
-        if source.path == "synthetic":
-            return synthetic_documents(seed)
-        # Python's tests hold files that are broken on purpose; they are no fault of the user's.
-        return documents(Breakage(name, max_fraction=1.0))
-
-    builtin = source.path in BUILTIN_SOURCES
-    if _is_tokens(source):
-        return Corpus(name, source.weight, identity, documents, _token_paths(source, files))
-    return Corpus(name, source.weight, identity, builtin_documents if builtin else documents)
+    token_files = _token_paths(source, files) if _is_tokens(source) else ()
+    return Corpus(name, source.weight, identity, documents, token_files)
 
 
-def _files_of(
-    source: SourceSection, seed: int, downloads: Path, say: Say
-) -> tuple[Sequence[_File], Any]:
+def _files_of(source: SourceSection, seed: int, downloads: Path, say: Say) -> _Found:
     path = source.path
     if path == "synthetic":
         return [], {"synthetic": 1, "seed": seed}
@@ -172,84 +151,77 @@ def _files_of(
     if path == "python-packages":
         return _package_files()
     if "://" in path and not path.startswith("file://"):
-        from longhaul.data.remote import Wanted, fetch
+        from longhaul.data.remote import fetch
 
-        wanted: Wanted = "tokens" if _is_tokens(source) else "text"
+        wanted: Literal["tokens", "text"] = "tokens" if _is_tokens(source) else "text"
         fetched = fetch(path, downloads, say, source.sha256, wanted)
         files = [_File(item.path, item.name) for item in fetched]
         return files, [[item.name, item.sha256] for item in fetched]
-    local = Path(path.removeprefix("file://")).expanduser()
-    return (_local_tokens if _is_tokens(source) else _local_files)(local, path)
+    found = _local(Path(path.removeprefix("file://")).expanduser(), path, _is_tokens(source))
+    identity = [[file.name, status.st_size, status.st_mtime_ns] for file, status in found]
+    return [file for file, _ in found], identity
 
 
-def _stdlib_files() -> tuple[Sequence[_File], Any]:
-    folder = stdlib_folder()
-    files, sizes = [], []
-    for entry in files_below(folder):
-        relative = os.path.relpath(entry.path, folder)
-        files.append(_File(Path(entry.path), relative))
-        sizes.append([relative, entry.stat().st_size])
-    if not files:
+def _python_text(folder: Path) -> list[tuple[_File, os.stat_result]]:
+    """Source and documentation below a folder of Python's."""
+    return list(_walk(folder, lambda name: name.endswith(_STDLIB_SUFFIXES), builtin=True))
+
+
+def _stdlib_files() -> _Found:
+    found = _python_text(stdlib_folder())
+    if not found:
         raise DataError(
-            f"python-stdlib: no source files below {folder}",
+            f"python-stdlib: no source files below {stdlib_folder()}",
             "this Python was installed without them; give data.sources another path",
         )
     # Sizes, not times: the same Python installed twice is the same text.
-    return files, {"python": platform.python_version(), "files": sizes}
+    sizes = [[file.name, status.st_size] for file, status in found]
+    return [file for file, _ in found], {"python": platform.python_version(), "files": sizes}
 
 
-def _package_files() -> tuple[Sequence[_File], Any]:
-    files, installed = [], []
-    for folder in package_folders():
-        if not folder.is_dir():
-            continue
-        installed += sorted(p.name for p in folder.glob("*.dist-info"))
-        files += [
-            _File(Path(entry.path), os.path.relpath(entry.path, folder))
-            for entry in files_below(folder)
-        ]
+def _package_files() -> _Found:
+    folders = package_folders()
+    files = [file for folder in folders for file, _ in _python_text(folder)]
     if not files:
         raise DataError("python-packages: no packages are installed", "give another data source")
     # The names of the .dist-info folders carry every package's version.
+    installed = [name for f in folders for name in sorted(p.name for p in f.glob("*.dist-info"))]
     return files, {"python": platform.python_version(), "packages": installed}
 
 
-def _local_files(path: Path, given: str) -> tuple[Sequence[_File], Any]:
+def _local(path: Path, given: str, tokens: bool) -> list[tuple[_File, os.stat_result]]:
+    """The files of a local path, `given` like this in the recipe."""
     if path.is_dir():
-        found = sorted(_walk(path, "", taken_from_folder), key=lambda item: item[0].name)
+        taken = _is_token_file if tokens else taken_from_folder
+        walked = _walk(path, lambda name: not name.startswith(".") and taken(name))
+        found = sorted(walked, key=lambda item: item[0].name)
+        if not found and tokens:
+            raise DataError(f"{given}: no .bin in this folder", "give the folder that holds them")
         if not found:
             raise DataError(f"{given}: {_why_nothing(path)}", KNOWN_FORMATS)
-        return [file for file, _ in found], [identity for _, identity in found]
+        return found
+    # Megatron-LM is given the two files' common prefix; either of them means both here.
+    if tokens and (path.suffix == ".idx" or (not path.exists() and Path(f"{path}.bin").is_file())):
+        path = Path(f"{str(path).removesuffix('.idx')}.bin")
     if not path.exists():
         raise DataError(f"{given}: no such file or folder", _nearest(path))
     if not path.is_file():
         raise DataError(f"{given}: neither a regular file nor a folder", KNOWN_FORMATS)
-    if format_of(path.name) is None:
+    if not tokens and format_of(path.name) is None:
         raise DataError(f"{given}: no reader for this kind of file", suffix_advice(path.name))
-    return [_File(path, path.name)], [_stamp(path.name, path.stat())]
+    index = path.with_suffix(".idx")
+    both = [path, index] if tokens and index.is_file() else [path]
+    return [(_File(each, each.name), each.stat()) for each in both]
+
+
+def _is_token_file(name: str) -> bool:
+    return name.lower().endswith(TOKEN_SUFFIXES)
 
 
 def _is_tokens(source: SourceSection) -> bool:
     """Whether a source is tokens already: by its format, or by the name of a single file."""
-    plain = without_secrets(source.path)
-    named = plain.lower().endswith(TOKEN_SUFFIXES) and not Path(source.path).is_dir()
+    named = _is_token_file(without_secrets(source.path)) and not Path(source.path).is_dir()
     return source.format != "auto" or named
-
-
-def _local_tokens(path: Path, given: str) -> tuple[Sequence[_File], Any]:
-    if path.is_dir():
-        walked = _walk(path, "", lambda name: name.lower().endswith(TOKEN_SUFFIXES))
-        found = sorted(walked, key=lambda item: item[0].name)
-        if not found:
-            raise DataError(f"{given}: no .bin in this folder", "give the folder that holds them")
-        return [file for file, _ in found], [identity for _, identity in found]
-    # Megatron-LM is given the two files' common prefix; either of them means both here.
-    if path.suffix == ".idx" or (not path.exists() and Path(f"{path}.bin").is_file()):
-        path = Path(f"{str(path).removesuffix('.idx')}.bin")
-    if not path.is_file():
-        raise DataError(f"{path}: no such file", _nearest(path))
-    both = [each for each in (path, path.with_suffix(".idx")) if each.is_file()]
-    return [_File(p, p.name) for p in both], [_stamp(p.name, p.stat()) for p in both]
 
 
 def _token_paths(source: SourceSection, files: Sequence[_File]) -> tuple[TokenPath, ...]:
@@ -261,20 +233,28 @@ def _token_paths(source: SourceSection, files: Sequence[_File]) -> tuple[TokenPa
     )
 
 
-def _walk(folder: Path, prefix: str, taken: Callable[[str], bool]) -> Iterator[tuple[_File, Any]]:
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            name = f"{prefix}{entry.name}"
-            if entry.name.startswith("."):
-                continue
-            if entry.is_dir(follow_symlinks=False):
-                yield from _walk(Path(entry.path), f"{name}/", taken)
-            elif taken(entry.name) and entry.is_file():
-                yield _File(Path(entry.path), name), _stamp(name, entry.stat())
+def _walk(
+    folder: Path, taken: Callable[[str], bool], *, builtin: bool = False, prefix: str = ""
+) -> Iterator[tuple[_File, os.stat_result]]:
+    """Files below a folder, hidden folders left out, folder by folder in the order of names.
 
-
-def _stamp(name: str, status: os.stat_result) -> list[str | int]:
-    return [name, status.st_size, status.st_mtime_ns]
+    Of Python's own folders those of caches and of packages installed into it are left out too, and
+    those that cannot be read.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            found = sorted(entries, key=lambda entry: entry.name)
+    except OSError:
+        if builtin:
+            return
+        raise
+    for entry in found:
+        name = f"{prefix}{entry.name}"
+        if entry.is_dir(follow_symlinks=False):
+            if not (entry.name.startswith(".") or (builtin and entry.name in _NOT_STDLIB)):
+                yield from _walk(Path(entry.path), taken, builtin=builtin, prefix=f"{name}/")
+        elif taken(entry.name) and entry.is_file():
+            yield _File(Path(entry.path), name), entry.stat()
 
 
 def _why_nothing(folder: Path) -> str:

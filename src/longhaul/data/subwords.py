@@ -6,8 +6,7 @@ The only file that imports the library. GPT-2's pair of files (`vocab.bpe` and `
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -15,37 +14,31 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trainers
 
 from longhaul.core.errors import DataError
-from longhaul.data.documents import cut_text
-from longhaul.data.tokenizing import END_OF_TEXT, TokenArray, Tokenizer
+from longhaul.data.documents import batched, cut_text
+from longhaul.data.tokenizing import (
+    END_OF_TEXT,
+    TokenArray,
+    Tokenizer,
+    added_token,
+    bpe_model,
+    byte_level,
+    tokenizer_json,
+)
 
 _WAY = "give both files of one vocabulary, as they were published"
 
 
 def from_gpt2(encoder: bytes, merges: bytes, name: str) -> bytes:
-    """The `tokenizer.json` of a vocabulary and its merges.
-
-    Args:
-        encoder: JSON object, token → number.
-        merges: a line for each merge, the first one first; a line `#version` may come before.
-        name: of the merges' file, for messages.
-
-    Raises:
-        DataError: they are no such pair, or not of each other.
+    """The `tokenizer.json` of a vocabulary, JSON of token → number, and its merges, a line each
+    after perhaps a line `#version`. DataError if they are no such pair, or not of each other.
     """
     vocabulary = _vocabulary(encoder, name)
     pairs = _merges(merges, vocabulary, name)
     added = []
     if (number := vocabulary.get(END_OF_TEXT)) is not None:
         added = [added_token(number, END_OF_TEXT, special=True)]
-    byte_level = {
-        "type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True,
-    }  # fmt: skip
-    model = {
-        "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
-        "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
-        "ignore_merges": False, "vocab": vocabulary, "merges": pairs,
-    }  # fmt: skip
-    return tokenizer_json(None, byte_level, byte_level, model, added)
+    splitter = byte_level(use_regex=True)
+    return tokenizer_json(None, splitter, splitter, bpe_model(vocabulary, pairs), added)
 
 
 def _vocabulary(encoder: bytes, name: str) -> dict[str, int]:
@@ -57,10 +50,8 @@ def _vocabulary(encoder: bytes, name: str) -> dict[str, int]:
         raise DataError(f"{name}: its vocabulary is no JSON object of tokens", _WAY)
     for token, number in vocabulary.items():
         if type(number) is not int or not 0 <= number < len(vocabulary):
-            raise DataError(
-                f"{name}: its vocabulary has {token!r} as number {number!r} of {len(vocabulary):,}",
-                _WAY,
-            )
+            what = f"{token!r} as number {number!r} of {len(vocabulary):,}"
+            raise DataError(f"{name}: its vocabulary has {what}", _WAY)
     if len(set(vocabulary.values())) != len(vocabulary):
         raise DataError(f"{name}: its vocabulary has a number twice", _WAY)
     return vocabulary
@@ -86,30 +77,6 @@ def _merges(merges: bytes, vocabulary: dict[str, int], name: str) -> list[list[s
     return pairs
 
 
-def added_token(number: int, content: str, special: bool) -> dict[str, Any]:
-    """An entry of `added_tokens`."""
-    return {
-        "id": number, "content": content, "single_word": False, "lstrip": False,
-        "rstrip": False, "normalized": False, "special": special,
-    }  # fmt: skip
-
-
-def tokenizer_json(
-    normalizer: dict[str, Any] | None,
-    splitter: dict[str, Any] | None,
-    decoder: dict[str, Any],
-    model: dict[str, Any],
-    added: list[dict[str, Any]],
-) -> bytes:
-    """The whole file; the same parts always give the same bytes."""
-    whole = {
-        "version": "1.0", "truncation": None, "padding": None, "added_tokens": added,
-        "normalizer": normalizer, "pre_tokenizer": splitter, "post_processor": None,
-        "decoder": decoder, "model": model,
-    }  # fmt: skip
-    return (json.dumps(whole, ensure_ascii=False, indent=1) + "\n").encode()
-
-
 _SPACE = "\u2581"
 _BYTE_PIECE = re.compile(r"<0x[0-9A-F]{2}>")
 _ENDS_OF_TEXT = (END_OF_TEXT, "</s>", "<eos>", "<|end_of_text|>")
@@ -129,13 +96,9 @@ _BATCH_CHARACTERS = 4 << 20
 
 
 class SubwordTokenizer(Tokenizer):
-    """A tokenizer of the `tokenizers` library.
+    """A tokenizer of the `tokenizers` library, from a `tokenizer.json` of this name.
 
-    Args:
-        content: the `tokenizer.json`.
-        end_of_text: use the end-of-text token: `<|endoftext|>`, `</s>`, `<eos>` or
-            `<|end_of_text|>`, the first that exists.
-        name: where the content came from, for messages.
+    End-of-text, if wanted, is the first of the four usual tokens that exists.
 
     Raises:
         DataError: the library cannot read the content.
@@ -161,11 +124,15 @@ class SubwordTokenizer(Tokenizer):
         self._inner.encode_special_tokens = True
         self.vocab_size = max(self._inner.get_vocab(with_added_tokens=True).values()) + 1
 
+    def encode(self, text: str) -> TokenArray:
+        """Token numbers of one text (see `Tokenizer`)."""
+        return self.encode_batch([text])[0]
+
     def encode_batch(self, texts: Sequence[str]) -> list[TokenArray]:
         """Token numbers of each text (see `Tokenizer`), on all cores."""
         pieces = [(n, p) for n, text in enumerate(texts) for p in cut_text(text, _PIECE_CHARACTERS)]
         encoded: list[list[TokenArray]] = [[] for _ in texts]
-        for batch in _batches(pieces):
+        for batch in batched(pieces, lambda piece: len(piece[1]), _BATCH_CHARACTERS):
             found = self._inner.encode_batch_fast([p for _, p in batch], add_special_tokens=False)
             for (number, _), encoding in zip(batch, found, strict=True):
                 encoded[number].append(np.array(encoding.ids, np.uint32))
@@ -221,16 +188,3 @@ def train_bpe(texts: Iterable[str], vocab_size: int, end_of_text: bool) -> Subwo
     )
     inner.train_from_iterator(texts, trainer)
     return SubwordTokenizer((inner.to_str(pretty=True) + "\n").encode(), end_of_text, "bpe")
-
-
-def _batches(pieces: Iterable[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
-    batch: list[tuple[int, str]] = []
-    size = 0
-    for piece in pieces:
-        if batch and size + len(piece[1]) > _BATCH_CHARACTERS:
-            yield batch
-            batch, size = [], 0
-        batch.append(piece)
-        size += len(piece[1])
-    if batch:
-        yield batch

@@ -91,7 +91,7 @@ class TextSample:
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._num_bytes = 0
+        self.num_bytes = 0
         self._count = 0
         self._kept: list[tuple[int, int, int, str]] = []  # largest hash first
         self._least_dropped = 1 << 128
@@ -105,16 +105,11 @@ class TextSample:
                 continue  # taking what still fits would depend on the order of the texts
             self._count += 1
             heapq.heappush(self._kept, (-rank, self._count, len(content), piece))
-            self._num_bytes += len(content)
-            while self._num_bytes > self._max_bytes and len(self._kept) > 1:
+            self.num_bytes += len(content)
+            while self.num_bytes > self._max_bytes and len(self._kept) > 1:
                 dropped, _, size, _ = heapq.heappop(self._kept)
-                self._num_bytes -= size
+                self.num_bytes -= size
                 self._least_dropped = -dropped
-
-    @property
-    def num_bytes(self) -> int:
-        """UTF-8 bytes of the sample."""
-        return self._num_bytes
 
     def texts(self) -> list[str]:
         """The pieces kept, in the order they were shown."""
@@ -146,11 +141,7 @@ def kept_documents(
 def take_survey(
     corpora: tuple[Corpus, ...], data: DataSection, tokenizer: TokenizerSection, say: Say
 ) -> Survey:
-    """Read every source once.
-
-    Raises:
-        DataError: too much of a source is broken, or nothing of it is readable.
-    """
+    """Read every source once. DataError if too much of one is broken, or nothing is readable."""
     duplicates = ExactDuplicates() if data.drop_exact_duplicates else None
     characters: set[str] = set()
     sample = TextSample(int(tokenizer.training_mb * 1e6))
@@ -175,25 +166,18 @@ def take_survey(
             num_documents, num_bytes, num_held_out, num_dropped, breakage.summary()
         )
         if not num_documents:
-            raise _nothing(corpus.name, survey)
-        say(_line(corpus.name, survey, data.drop_exact_duplicates, progress.elapsed))
+            reason = survey.skipped or "no document in it"
+            if num_dropped:
+                reason = f"all {num_dropped:,} documents also occur in the sources before it"
+            raise DataError(
+                f"{corpus.name}: nothing to train on ({reason})", "give it text, or leave it out"
+            )
+        parts = [
+            f"data: {corpus.name}: {num_documents:,} documents, {short_bytes(num_bytes)} read in "
+            f"{short_seconds(progress.elapsed)}"
+        ]
+        if duplicates:
+            parts.append(f"{num_dropped:,} exact duplicates dropped")
+        say("; ".join([*parts, survey.skipped or "nothing broken"]))
         surveys.append(survey)
     return Survey(tuple(surveys), frozenset(characters), sample)
-
-
-def _line(name: str, survey: SourceSurvey, dedup: bool, seconds: Seconds) -> str:
-    parts = [
-        f"data: {name}: {survey.num_documents:,} documents, {short_bytes(survey.num_bytes)} "
-        f"read in {short_seconds(seconds)}"
-    ]
-    if dedup:
-        parts.append(f"{survey.num_duplicates:,} exact duplicates dropped")
-    return "; ".join([*parts, survey.skipped or "nothing broken"])
-
-
-def _nothing(name: str, survey: SourceSurvey) -> DataError:
-    if survey.num_duplicates:
-        reason = f"all {survey.num_duplicates:,} documents also occur in the sources before it"
-    else:
-        reason = survey.skipped or "no document in it"
-    return DataError(f"{name}: nothing to train on ({reason})", "give it text, or leave it out")

@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from longhaul.core.errors import DataError
+from longhaul.core.units import Bytes
 from longhaul.data.tokenizing import TokenArray
 
 INDEX_MAGIC = b"MMIDIDX\0\0"
@@ -37,27 +38,17 @@ _BOTH_AGAIN = "copy the .bin and the .idx again, both from the same run of prepr
 
 @dataclass(frozen=True, slots=True)
 class MegatronIndex:
-    """An index that fits its `.bin`.
-
-    Attributes:
-        path: the `.idx`.
-        dtype: of a token.
-        num_sequences: S.
-        num_documents: D - 1; empty ones included.
-    """
+    """An index that fits its `.bin`."""
 
     path: Path
     dtype: np.dtype[Any]
+    """Of a token."""
     num_sequences: int
     num_documents: int
+    """D - 1; empty ones included."""
 
     def document_ends(self) -> Iterator[int]:
-        """Position after each document's last token, in order.
-
-        Raises:
-            DataError: the file has become shorter.
-            OSError: it cannot be read.
-        """
+        """Position after each document's last token, in order."""
         with self.path.open("rb") as lengths, self.path.open("rb") as documents:
             lengths.seek(_INDEX_HEADER.size)
             documents.seek(_documents_at(self.num_sequences))
@@ -71,31 +62,20 @@ class MegatronIndex:
 
 
 def read_index(path: Path, bin_size: int) -> MegatronIndex:
-    """Read an index and hold every figure in it against the two files' sizes.
-
-    Args:
-        path: the `.idx`.
-        bin_size: bytes of its `.bin`.
-
-    Raises:
-        DataError: it is no index, truncated, or describes another `.bin`.
-        OSError: it cannot be read.
-    """
+    """Read an `.idx` and hold every figure in it against its size and that of the `.bin`."""
     with path.open("rb") as file:
         head = file.read(_INDEX_HEADER.size)
         size = file.seek(0, 2)
         if not head.startswith(INDEX_MAGIC):
-            raise DataError(
-                f"{path}: not Megatron-LM's index (it begins with {head[:9]!r})", _BOTH_AGAIN
-            )
+            raise _bad(path, f"not Megatron-LM's index (it begins with {head[:9]!r})")
         if len(head) < _INDEX_HEADER.size:
-            raise DataError(f"{path}: truncated at {size:,} bytes, inside its header", _BOTH_AGAIN)
+            raise _bad(path, f"truncated at {size:,} bytes, inside its header")
         _, version, code, num_sequences, num_boundaries = _INDEX_HEADER.unpack(head)
         if version != 1:
-            raise DataError(f"{path}: index version {version:,}; longhaul reads 1", _BOTH_AGAIN)
+            raise _bad(path, f"index version {version:,}; longhaul reads 1")
         if code not in _DTYPES:
             what = f"of {_FLOATS[code]}" if code in _FLOATS else f"of the unknown type {code}"
-            raise DataError(f"{path}: tokens {what}", "token numbers are integers, codes 1-5 or 8")
+            raise _bad(path, f"tokens {what}", "token numbers are integers, codes 1-5 or 8")
         _check_size(path, size, num_sequences, num_boundaries)
         dtype = np.dtype(_DTYPES[code])
         file.seek(_INDEX_HEADER.size)
@@ -112,14 +92,13 @@ def _documents_at(num_sequences: int) -> int:
 def _check_size(path: Path, size: int, num_sequences: int, num_boundaries: int) -> None:
     expected = _documents_at(num_sequences) + 8 * num_boundaries
     if size == expected + num_sequences and num_sequences:
-        raise DataError(
-            f"{path}: an index of several modes (images beside text)", "give a corpus of text alone"
-        )
+        way = "give a corpus of text alone"
+        raise _bad(path, "an index of several modes (images beside text)", way)
     if size != expected or not num_boundaries:
-        raise DataError(
-            f"{path}: its header counts {num_sequences:,} sequences and {num_boundaries:,} "
-            f"document borders, which take {expected:,} bytes, but it is {size:,} long",
-            _BOTH_AGAIN,
+        raise _bad(
+            path,
+            f"its header counts {num_sequences:,} sequences and {num_boundaries:,} document "
+            f"borders, which take {expected:,} bytes, but it is {size:,} long",
         )
 
 
@@ -133,28 +112,26 @@ def _check_sequences(path: Path, file: BinaryIO, count: int, itemsize: int, bin_
         ):
             if int(lengths.min()) < 0:
                 at = int(np.argmax(lengths < 0))
-                raise DataError(
-                    f"{path}: sequence {number + at:,} has {lengths[at]:,} tokens", _BOTH_AGAIN
-                )
+                raise _bad(path, f"sequence {number + at:,} has {lengths[at]:,} tokens")
             ends = position + np.cumsum(lengths, dtype=np.int64) * itemsize
             wrong = pointers != np.concatenate([[position], ends[:-1]])
             if wrong.any():
                 at = int(np.argmax(wrong))
-                raise DataError(
-                    f"{path}: sequence {number + at:,} is said to begin at byte {pointers[at]:,} "
-                    f"of the .bin; the ones before it end at "
-                    f"{ends[at - 1] if at else position:,} (a gap, or an overlap)",
-                    _BOTH_AGAIN,
+                raise _bad(
+                    path,
+                    f"sequence {number + at:,} is said to begin at byte {pointers[at]:,} of the "
+                    f".bin; the ones before it end at {ends[at - 1] if at else position:,} (a gap, "
+                    "or an overlap)",
                 )
             position, number = int(ends[-1]), number + len(lengths)
             if position > bin_size:
                 break
     if position != bin_size:
         more = "at least " if number < count else ""
-        raise DataError(
-            f"{path}: its sequences are {more}{position:,} bytes long, but the .bin has "
-            f"{bin_size:,}; truncated, or of another index",
-            _BOTH_AGAIN,
+        raise _bad(
+            path,
+            f"its sequences are {more}{position:,} bytes long, but the .bin has {bin_size:,}; "
+            "truncated, or of another index",
         )
 
 
@@ -166,31 +143,32 @@ def _check_documents(path: Path, file: BinaryIO, num_sequences: int, count: int)
         wrong[0] |= number == 0 and boundaries[0] != 0
         if wrong.any():
             at = int(np.argmax(wrong))
-            raise DataError(
-                f"{path}: document {number + at:,} begins at sequence {boundaries[at]:,} of "
+            raise _bad(
+                path,
+                f"document {number + at:,} begins at sequence {boundaries[at]:,} of "
                 f"{num_sequences:,}; the one before it at {before[at]:,}",
-                _BOTH_AGAIN,
             )
         last, number = int(boundaries[-1]), number + len(boundaries)
     if last != num_sequences:
-        raise DataError(
-            f"{path}: its documents end at sequence {last:,} of {num_sequences:,}", _BOTH_AGAIN
-        )
+        raise _bad(path, f"its documents end at sequence {last:,} of {num_sequences:,}")
+
+
+def _bad(path: Path, problem: str, way: str = _BOTH_AGAIN) -> DataError:
+    return DataError(f"{path}: {problem}", way)
 
 
 def _chunks(path: Path, file: BinaryIO, count: int, dtype: str) -> Iterator[npt.NDArray[Any]]:
     """`count` integers from where the file stands, at most 65,536 at once."""
-    itemsize = np.dtype(dtype).itemsize
-    while count > 0:
-        taken = min(count, _AT_ONCE)
-        content = file.read(taken * itemsize)
-        if len(content) != taken * itemsize:
-            raise DataError(
-                f"{path}: it became shorter while it was read",
-                "start again once nothing writes to it",
-            )
-        yield np.frombuffer(content, dtype)
-        count -= taken
+    for begin in range(0, count, _AT_ONCE):
+        yield _read(path, file, min(count - begin, _AT_ONCE), np.dtype(dtype))
+
+
+def _read(path: Path, file: BinaryIO, count: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    content = file.read(count * dtype.itemsize)
+    if len(content) != count * dtype.itemsize:
+        way = "start again once nothing writes to it"
+        raise _bad(path, "it became shorter while it was read", way)
+    return np.frombuffer(content, dtype)
 
 
 MAX_PIECE_TOKENS = 1 << 20
@@ -211,79 +189,52 @@ _DECLARE = (
 
 @dataclass(frozen=True, slots=True)
 class TokenPath:
-    """A file of tokens, found but not opened.
-
-    Attributes:
-        path: the `.bin`.
-        name: its name within the source.
-        kind: `auto`, `nanogpt`, `llm.c` or `megatron`.
-        index: Megatron's `.idx`, where there is one.
-    """
+    """A file of tokens, found but not opened."""
 
     path: Path
+    """Of the `.bin`."""
     name: str
+    """Within the source."""
     kind: str
+    """`auto`, `nanogpt`, `llm.c` or `megatron`."""
     index: Path | None
+    """Megatron's `.idx`, where there is one."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenFile:
-    """A file of tokens whose header was checked.
-
-    Attributes:
-        path: the file.
-        name: its name within the source.
-        dtype: of a token.
-        begin: bytes before the first token.
-        num_tokens: all of them are in the file.
-        index: where Megatron's documents end; None where the format does not say.
-    """
+    """A file of tokens whose header was checked: all of its tokens are there."""
 
     path: Path
     name: str
     dtype: np.dtype[Any]
-    begin: int
+    begin: Bytes
+    """Of the first token."""
     num_tokens: int
     index: MegatronIndex | None = None
+    """Where Megatron's documents end; other formats do not have it."""
 
     def pieces(self) -> Iterator[tuple[int, TokenArray]]:
-        """Position and tokens of one piece after the other, each as long as may be held at once.
-
-        Where the format knows documents, a piece never holds parts of two.
-
-        Raises:
-            DataError: the file has become shorter, or cannot be read.
+        """Position and tokens of one piece after the other, each as long as may be held at once;
+        where the format knows documents, a piece never holds parts of two. DataError if the file
+        cannot be read.
         """
         try:
             with self.path.open("rb") as file:
                 file.seek(self.begin)
                 begin = 0
-                for end in self._ends():
+                for end in self.index.document_ends() if self.index else (self.num_tokens,):
                     while begin < end:
                         count = min(end - begin, MAX_PIECE_TOKENS)
-                        yield begin, self._read(file, count)
+                        yield begin, _read(self.path, file, count, self.dtype)
                         begin += count
         except OSError as error:
             raise _unreadable(self.path, error) from None
 
-    def _ends(self) -> Iterator[int]:
-        return iter([self.num_tokens]) if self.index is None else self.index.document_ends()
-
-    def _read(self, file: BinaryIO, count: int) -> TokenArray:
-        content = file.read(count * self.dtype.itemsize)
-        if len(content) != count * self.dtype.itemsize:
-            raise DataError(
-                f"{self.path}: it became shorter while it was read",
-                "start again once nothing writes to it",
-            )
-        return np.frombuffer(content, self.dtype)
-
 
 def open_token_file(found: TokenPath) -> TokenFile:
-    """Read and check a file's header.
-
-    Raises:
-        DataError: not of this format, truncated, or its header cannot be true.
+    """Read and check a file's header; DataError if it is not of its format, truncated, or cannot be
+    true.
     """
     path = found.path
     try:
@@ -300,59 +251,48 @@ def open_token_file(found: TokenPath) -> TokenFile:
     if magic in _LLM_C:
         return _llm_c(found, magic, head, size)
     if magic == _EVALUATION_MAGIC:
-        raise DataError(
-            f"{path}: llm.c's file of multiple-choice questions (magic {magic}), not a corpus",
-            "give the .bin of a corpus",
-        )
-    begins = f"it begins with {head[:8]!r}"
-    if found.kind == "auto":
-        raise DataError(f"{path}: tokens of an unknown format ({begins})", _DECLARE)
-    raise DataError(f"{path}: not llm.c's format ({begins})", _DECLARE)
+        problem = f"llm.c's file of multiple-choice questions (magic {magic}), not a corpus"
+        raise _bad(path, problem, "give the .bin of a corpus")
+    problem = "tokens of an unknown format" if found.kind == "auto" else "not llm.c's format"
+    raise _bad(path, f"{problem} (it begins with {head[:8]!r})", _DECLARE)
 
 
 def _nanogpt(found: TokenPath, magic: int, size: int) -> TokenFile:
     if magic in _LLM_C or magic == _EVALUATION_MAGIC:
         # As tokens the first would be 55,448 or more, which no vocabulary of nanoGPT's has.
-        raise DataError(
-            f"{found.path}: said to be nanoGPT's, but it begins with llm.c's magic {magic}",
-            'set format = "llm.c" for this source',
-        )
+        problem = f"said to be nanoGPT's, but it begins with llm.c's magic {magic}"
+        raise _bad(found.path, problem, 'set format = "llm.c" for this source')
     if size == 0:
-        raise DataError(f"{found.path}: empty", _AGAIN)
+        raise _bad(found.path, "empty", _AGAIN)
     if size % 2:
-        raise DataError(
-            f"{found.path}: {size:,} bytes, which is no whole number of uint16 tokens; truncated?",
-            _AGAIN,
-        )
+        problem = f"{size:,} bytes, which is no whole number of uint16 tokens; truncated?"
+        raise _bad(found.path, problem, _AGAIN)
     return TokenFile(found.path, found.name, np.dtype("<u2"), 0, size // 2)
 
 
 def _llm_c(found: TokenPath, magic: int, head: bytes, size: int) -> TokenFile:
     if len(head) < _HEADER.size:
-        raise DataError(f"{found.path}: truncated at {size:,} bytes, inside its header", _AGAIN)
+        raise _bad(found.path, f"truncated at {size:,} bytes, inside its header", _AGAIN)
     _, version, num_tokens, *_ = _HEADER.unpack(head)
     expected_version, dtype = _LLM_C[magic]
     if version != expected_version:
-        raise DataError(
-            f"{found.path}: llm.c version {version}; with magic {magic} it is {expected_version}",
-            "make the file with llm.c's or modded-nanogpt's own script",
-        )
+        problem = f"llm.c version {version}; with magic {magic} it is {expected_version}"
+        way = "make the file with llm.c's or modded-nanogpt's own script"
+        raise _bad(found.path, problem, way)
     held = size - _HEADER.size
     if num_tokens < 0 or num_tokens * dtype.itemsize != held:
-        raise DataError(
-            f"{found.path}: its header counts {num_tokens:,} tokens of {dtype.itemsize} bytes, but "
-            f"{held:,} bytes follow it; truncated or damaged",
-            _AGAIN,
+        problem = (
+            f"its header counts {num_tokens:,} tokens of {dtype.itemsize} bytes, but {held:,} "
+            "bytes follow it; truncated or damaged"
         )
+        raise _bad(found.path, problem, _AGAIN)
     return TokenFile(found.path, found.name, dtype, _HEADER.size, num_tokens)
 
 
 def _megatron(found: TokenPath, size: int) -> TokenFile:
     if found.index is None:
-        raise DataError(
-            f"{found.path}: its index is missing (Megatron-LM's .bin needs the .idx beside it)",
-            f"put {found.path.stem}.idx into the same folder",
-        )
+        problem = "its index is missing (Megatron-LM's .bin needs the .idx beside it)"
+        raise _bad(found.path, problem, f"put {found.path.stem}.idx into the same folder")
     index = read_index(found.index, size)
     num_tokens = size // index.dtype.itemsize
     return TokenFile(found.path, found.name, index.dtype, 0, num_tokens, index)

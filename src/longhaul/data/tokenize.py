@@ -1,19 +1,34 @@
-"""The second pass over a corpus: text to tokens to shards, split into train and held-out."""
+"""The second pass over a corpus: its tokens, made here or elsewhere, into shards by split.
 
+Tokens made elsewhere are checked against the tokenizer and copied. Documents are those of a
+Megatron index; elsewhere each end-of-text token ends one. Where a script writes it before each
+document instead (llm.c), the one at the very beginning goes with the first.
+"""
+
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from longhaul.config.data import DataSection
 from longhaul.core.errors import DataError
 from longhaul.core.output import Say
-from longhaul.core.units import short_count, short_seconds
+from longhaul.core.units import short_bytes, short_count, short_seconds
 from longhaul.data.dataset import SourceTokens, TokenStream
-from longhaul.data.documents import Breakage, ExactDuplicates, is_held_out
+from longhaul.data.documents import (
+    Breakage,
+    ExactDuplicates,
+    batched,
+    is_held_out,
+    text_digest,
+)
 from longhaul.data.shards import Shard, ShardWriter, dtype_for
-from longhaul.data.sources import Corpus, file_stem
+from longhaul.data.sources import Corpus
 from longhaul.data.survey import KeptDocument, Progress, SourceSurvey, kept_documents
+from longhaul.data.token_files import MAX_PIECE_TOKENS, TokenFile, open_token_file
 from longhaul.data.tokenizing import TokenArray, Tokenizer
 
 _DECODED_AT_ONCE = 1 << 16
@@ -62,104 +77,100 @@ def text_bytes(tokenizer: Tokenizer, tokens: TokenArray) -> int:
 
 
 _BATCH_BYTES = 4 << 20
-_BATCH_DOCUMENTS = 1024
+
+Placed: TypeAlias = tuple[str, TokenArray, int, bool]
+"""A document's name, tokens and UTF-8 bytes, and whether it is held out where documents are."""
 
 
-class SourceShards:
-    """Writes the shards of one source.
-
-    Args:
-        folder: where they go.
-        number: place of the source in the recipe; keeps file names apart.
-        name: of the source.
-        tokenizer: makes the tokens.
-    """
-
-    def __init__(self, folder: Path, number: int, name: str, tokenizer: Tokenizer) -> None:
-        self._folder = folder
-        self._stem = f"{number:02d}-{file_stem(name)}"
-        self._tokenizer = tokenizer
-
-    def writer(self, side: str) -> ShardWriter:
-        """A writer for `train`, `held-out`, or `whole` before a tail split."""
-        tokenizer = self._tokenizer
-        stem = f"{self._stem}-{side}"
-        return ShardWriter(self._folder, stem, tokenizer.vocab_size, tokenizer.sha256)
-
-    def closed(
-        self,
-        corpus: Corpus,
-        survey: SourceSurvey,
-        data: DataSection,
-        split: str,
-        train: ShardWriter,
-        held_out: ShardWriter,
-        whole: ShardWriter | None,
-    ) -> SourceTokens:
-        """The source, once everything is written; `whole` is divided between the two sides first.
-
-        Raises:
-            DataError: one side of the split is empty, or too small to be of use.
-            OSError: a shard could not be written.
-        """
-        if whole:
-            split_tail(whole.close(), data.held_out.fraction, self._tokenizer, train, held_out)
-        streams = [TokenStream([Shard(p) for p in out.close()]) for out in (train, held_out)]
-        source = SourceTokens(corpus.name, corpus.weight, split, streams[0], streams[1])
-        _check_sides(source, survey, data)
-        return source
-
-
-def write_source(
+def write_shards(
+    stem: Path,
     corpus: Corpus,
     survey: SourceSurvey,
+    split: str,
+    documents: Iterable[Placed],
     data: DataSection,
-    duplicates: ExactDuplicates | None,
     tokenizer: Tokenizer,
-    shards: SourceShards,
-    say: Say,
 ) -> SourceTokens:
-    """Tokenize one source, split it, and write its shards.
-
-    Args:
-        corpus: the source; read once.
-        survey: what the first pass found in it.
-        data: the recipe's section.
-        duplicates: of this pass, shared by all sources; None keeps duplicates.
-        tokenizer: makes the tokens.
-        shards: where they go.
-        say: is told the figures.
+    """Write one source's documents into shards whose paths begin with `stem`, and split them.
 
     Raises:
         DataError: it changed since the survey, or one side of the split is empty.
         OSError: a shard could not be written.
     """
-    progress = Progress(say, f"data: tokenizing {corpus.name}")
-    split = survey.split(data.held_out)
-    train, held_out = shards.writer("train"), shards.writer("held-out")
-    whole = shards.writer("whole") if split == "tail" else None
-    # Everything broken was judged by the survey; here it is only passed over again.
-    documents = kept_documents(corpus, Breakage(corpus.name, 1.0), duplicates)
+
+    def writer(side: str) -> ShardWriter:
+        name = f"{stem.name}-{side}"
+        return ShardWriter(stem.parent, name, tokenizer.vocab_size, tokenizer.sha256)
+
+    train, held_out = writer("train"), writer("held-out")
+    whole = writer("whole") if split == "tail" else None
     num_documents = num_bytes = 0
-    for kept, tokens in _tokenized(documents, tokenizer):
-        out = held_out if is_held_out(kept.digest, data.held_out.fraction) else train
-        (whole or out).add(kept.document.name, tokens, kept.num_bytes)
+    for name, tokens, size, apart in documents:
+        (whole or (held_out if apart else train)).add(name, tokens, size)
         num_documents += 1
-        num_bytes += kept.num_bytes
-        progress.at(num_documents, num_bytes)
+        num_bytes += size
     if (num_documents, num_bytes) != (survey.num_documents, survey.num_bytes):
         raise DataError(
-            f"{corpus.name}: it changed while it was prepared ({survey.num_bytes:,} bytes of text "
-            f"at first, {num_bytes:,} later)",
+            f"{corpus.name}: it changed while it was prepared ({survey.num_documents:,} documents "
+            f"and {survey.num_bytes:,} bytes of text at first, {num_documents:,} and "
+            f"{num_bytes:,} later)",
             "start again once nothing writes to it",
         )
-    source = shards.closed(corpus, survey, data, split, train, held_out, whole)
-    num_tokens = source.train.num_tokens + source.held_out.num_tokens
-    say(
-        f"data: {corpus.name}: {short_count(num_tokens)} tokens "
-        f"({num_bytes / num_tokens:.2f} bytes a token) in {short_seconds(progress.elapsed)}; "
-        f"{short_count(source.held_out.num_tokens)} of them held out by {split}"
+    if whole:
+        split_tail(whole.close(), data.held_out.fraction, tokenizer, train, held_out)
+    streams = [TokenStream([Shard(path) for path in out.close()]) for out in (train, held_out)]
+    source = SourceTokens(corpus.name, corpus.weight, split, streams[0], streams[1])
+    way = "give it more text, or another data.held_out.fraction"
+    if split == "document":
+        way = 'set data.held_out.by = "tail", raise data.held_out.fraction, or give more text'
+    for stream, side in ((source.train, "to train on"), (source.held_out, "held out")):
+        if not stream.num_tokens:
+            raise DataError(
+                f"{source.name}: {survey.num_documents:,} documents split by {split} at "
+                f"data.held_out.fraction {data.held_out.fraction:g} leave nothing {side}",
+                way,
+            )
+    return source
+
+
+def written(source: SourceTokens, how: str, progress: Progress) -> str:
+    """What `write_shards` did, for a person."""
+    held_out = source.held_out.num_tokens
+    return (
+        f"data: {source.name}: {short_count(source.train.num_tokens + held_out)} tokens {how} in "
+        f"{short_seconds(progress.elapsed)}; {short_count(held_out)} of them held out by "
+        f"{source.split}"
     )
+
+
+def write_text(
+    stem: Path,
+    corpus: Corpus,
+    survey: SourceSurvey,
+    duplicates: ExactDuplicates | None,
+    data: DataSection,
+    tokenizer: Tokenizer,
+    say: Say,
+) -> SourceTokens:
+    """Tokenize one source of text into shards; all sources share `duplicates`. DataError as from
+    `write_shards`.
+    """
+    progress = Progress(say, f"data: tokenizing {corpus.name}")
+    # Everything broken was judged by the survey; here it is only passed over again.
+    kept = kept_documents(corpus, Breakage(corpus.name, 1.0), duplicates)
+
+    def documents() -> Iterator[Placed]:
+        num_bytes = 0
+        for number, (each, tokens) in enumerate(_tokenized(kept, tokenizer), 1):
+            held_out = is_held_out(each.digest, data.held_out.fraction)
+            yield each.document.name, tokens, each.num_bytes, held_out
+            num_bytes += each.num_bytes
+            progress.at(number, num_bytes)
+
+    split = survey.split(data.held_out)
+    source = write_shards(stem, corpus, survey, split, documents(), data, tokenizer)
+    num_tokens = source.train.num_tokens + source.held_out.num_tokens
+    say(written(source, f"({survey.num_bytes / num_tokens:.2f} bytes a token)", progress))
     return source
 
 
@@ -170,36 +181,123 @@ def _tokenized(
     ends = [] if tokenizer.end_of_text is None else [tokenizer.end_of_text]
     # Bytes come as uint8, which their end-of-text (256) would not fit into.
     end = np.array(ends, dtype_for(tokenizer.vocab_size))
-    for batch in _batches(documents):
+    # Enough text at once to keep every core of a tokenizer busy, and no more.
+    for batch in batched(documents, lambda kept: kept.num_bytes, _BATCH_BYTES):
         encoded = tokenizer.encode_batch([kept.document.text for kept in batch])
         for kept, tokens in zip(batch, encoded, strict=True):
             yield kept, np.concatenate([tokens, end])
 
 
-def _batches(documents: Iterable[KeptDocument]) -> Iterator[list[KeptDocument]]:
-    """Enough text at once to keep every core of a tokenizer busy, and no more."""
-    batch: list[KeptDocument] = []
-    size = 0
-    for kept in documents:
-        batch.append(kept)
-        size += kept.num_bytes
-        if size >= _BATCH_BYTES or len(batch) >= _BATCH_DOCUMENTS:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+_VALIDATION = re.compile(r"(^|[^a-z])(val|valid|validation)([^a-z]|$)")
 
 
-def _check_sides(source: SourceTokens, survey: SourceSurvey, data: DataSection) -> None:
-    """Raise DataError if nothing is left on one side of the split."""
-    for stream, side in ((source.train, "to train on"), (source.held_out, "held out")):
-        if stream.num_tokens:
-            continue
-        way = "give it more text, or another data.held_out.fraction"
-        if source.split == "document":
-            way = 'set data.held_out.by = "tail", raise data.held_out.fraction, or give more text'
-        raise DataError(
-            f"{source.name}: {survey.num_documents:,} documents split by {source.split} at "
-            f"data.held_out.fraction {data.held_out.fraction:g} leave nothing {side}",
-            way,
-        )
+def write_tokens(
+    stem: Path, corpus: Corpus, data: DataSection, tokenizer: Tokenizer, say: Say
+) -> tuple[SourceSurvey, SourceTokens]:
+    """Copy one source of tokens into shards; the files are read twice, the first time to check.
+    DataError if they are not what they should be, or as from `write_shards`.
+    """
+    progress = Progress(say, f"data: copying {corpus.name}")
+    table = tokenizer.token_bytes()
+    survey, given = _survey(corpus, data, tokenizer, table, progress)
+    split = "file" if given and data.held_out.by == "auto" else survey.split(data.held_out)
+
+    def documents() -> Iterator[Placed]:
+        for name, tokens, is_given in _token_documents(corpus, tokenizer):
+            held_out = is_given if split == "file" else _by_content(tokens, data.held_out.fraction)
+            yield name, tokens, _text_size(table, tokens), held_out
+
+    source = write_shards(stem, corpus, survey, split, documents(), data, tokenizer)
+    size = f"{short_bytes(survey.num_bytes)} of text" if survey.num_bytes else "text not known"
+    how = f"copied as they are ({survey.num_documents:,} documents, {size})"
+    say(written(source, how, progress))
+    return survey, source
+
+
+def _survey(
+    corpus: Corpus,
+    data: DataSection,
+    tokenizer: Tokenizer,
+    table: npt.NDArray[np.int64] | None,
+    progress: Progress,
+) -> tuple[SourceSurvey, bool]:
+    """What is there, and whether files for validation are among others."""
+    num_documents = num_bytes = num_held_out = num_given = num_tokens = 0
+    for _, tokens, is_given in _token_documents(corpus, tokenizer):
+        num_documents += 1
+        num_tokens += len(tokens)
+        num_bytes += _text_size(table, tokens)
+        num_held_out += _by_content(tokens, data.held_out.fraction)
+        num_given += is_given
+        progress.at(num_documents, num_tokens * 2)
+    if not num_tokens:
+        raise DataError(f"{corpus.name}: no token in it", "give it tokens, or leave it out")
+    survey = SourceSurvey(num_documents, num_bytes, num_held_out, 0, "")
+    return survey, 0 < num_given < num_documents
+
+
+def _by_content(tokens: TokenArray, fraction: float) -> bool:
+    # By 32-bit numbers, so that a file's type of tokens does not count.
+    return is_held_out(text_digest(tokens.astype("<u4").tobytes()), fraction)
+
+
+def _text_size(table: npt.NDArray[np.int64] | None, tokens: TokenArray) -> int:
+    return 0 if table is None else int(table[tokens].sum())
+
+
+def _token_documents(
+    corpus: Corpus, tokenizer: Tokenizer
+) -> Iterator[tuple[str, TokenArray, bool]]:
+    """Name and tokens of the documents, or pieces of them, of every file, in order, and whether the
+    file is for validation; at most some 2 million tokens are held at once.
+    """
+    for found in corpus.token_files:
+        file = open_token_file(found)
+        is_given = _VALIDATION.search(found.name.lower()) is not None
+        cut = _by_index if file.index is not None else _by_end_of_text
+        for name, tokens in cut(file, tokenizer):
+            yield name, tokens, is_given
+
+
+def _by_index(file: TokenFile, tokenizer: Tokenizer) -> Iterator[tuple[str, TokenArray]]:
+    """Each piece is a document, or the next part of one: pieces never hold parts of two."""
+    for number, (position, tokens) in enumerate(file.pieces(), 1):
+        _check(file, position, tokens, tokenizer)
+        yield f"{file.name}:{number}", tokens
+
+
+def _by_end_of_text(file: TokenFile, tokenizer: Tokenizer) -> Iterator[tuple[str, TokenArray]]:
+    end_of_text = tokenizer.end_of_text
+    carried: list[TokenArray] = []
+    number = 1
+    for position, tokens in file.pieces():
+        _check(file, position, tokens, tokenizer)
+        begin = 0
+        ends = [] if end_of_text is None else (np.flatnonzero(tokens == end_of_text) + 1).tolist()
+        for end in ends:
+            document = np.concatenate([*carried, tokens[begin:end]])
+            begin = end
+            if len(document) == 1:
+                # Nothing but the sign before the first document; it goes with that one.
+                carried = [document]
+                continue
+            yield f"{file.name}:{number}", document
+            carried, number = [], number + 1
+        carried.append(tokens[begin:])
+        if sum(map(len, carried)) >= MAX_PIECE_TOKENS:
+            yield f"{file.name}:{number}", np.concatenate(carried)
+            carried, number = [], number + 1
+    if sum(map(len, carried)):
+        yield f"{file.name}:{number}", np.concatenate(carried)
+
+
+def _check(file: TokenFile, position: int, tokens: TokenArray, tokenizer: Tokenizer) -> None:
+    largest = tokenizer.vocab_size
+    if int(tokens.max()) < largest and int(tokens.min()) >= 0:
+        return
+    at = int(np.argmax((tokens >= largest) | (tokens < 0)))
+    raise DataError(
+        f"{file.path}: token {tokens[at]:,} at position {position + at:,} is beyond the "
+        f"tokenizer's vocabulary of {largest:,}",
+        "give the tokenizer that made these tokens, or check data.sources.format",
+    )

@@ -23,15 +23,12 @@ PICKLE_ADVICE = (
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFiles:
-    """A tokenizer's file, or GPT-2's two.
-
-    Attributes:
-        vocabulary: `tokenizer.json`, a `.model`, or GPT-2's `encoder.json`.
-        merges: GPT-2's `vocab.bpe`.
-    """
+    """A tokenizer's file, or GPT-2's two."""
 
     vocabulary: Path
+    """`tokenizer.json`, a `.model`, or GPT-2's `encoder.json`."""
     merges: Path | None = None
+    """GPT-2's `vocab.bpe`."""
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -72,7 +69,7 @@ def load_given(files: TokenizerFiles, end_of_text: bool) -> Tokenizer:
     """The tokenizer in these files.
 
     Raises:
-        DataError: they are not what their names say.
+        DataError: they are not what their names promise.
         RecipeError: end-of-text is wanted and it has none.
     """
     path = files.vocabulary
@@ -115,17 +112,16 @@ def _fetched(address: str, downloads: Path, say: Say) -> Path:
 
 def _partner(name: str) -> str | None:
     """The other file of GPT-2's pair."""
-    for pair in _PAIRS:
-        for own, other in (pair, pair[::-1]):
-            if name.endswith(own):
-                return name.removesuffix(own) + other
+    for merges, vocabulary in _PAIRS:
+        if name.endswith(merges):
+            return name.removesuffix(merges) + vocabulary
+        if name.endswith(vocabulary):
+            return name.removesuffix(vocabulary) + merges
     return None
 
 
 def _sorted(first: Path, second: Path | None = None) -> TokenizerFiles:
-    if second is None:
-        return TokenizerFiles(first)
-    if first.name.endswith(".json"):
+    if second is None or first.name.endswith(".json"):
         return TokenizerFiles(first, second)
     return TokenizerFiles(second, first)
 

@@ -9,7 +9,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -26,24 +26,22 @@ text: no tokenizer here ever parses a special token out of a document (or a prom
 
 
 class Tokenizer(ABC):
-    """What every tokenizer can do.
-
-    Attributes:
-        vocab_size: one more than the largest token number.
-        end_of_text: the token that ends a document; None if the vocabulary has none, or if it
-            is not to be used.
-    """
+    """What every tokenizer can do."""
 
     vocab_size: int
+    """One more than the largest token number."""
     end_of_text: int | None
+    """The token that ends a document; None if there is none, or it is not to be used."""
 
     @abstractmethod
-    def encode_batch(self, texts: Sequence[str]) -> list[TokenArray]:
-        """Token numbers of each text, without end-of-text.
-
-        Raises:
-            UsageError: a text holds something the vocabulary cannot express.
+    def encode(self, text: str) -> TokenArray:
+        """Token numbers of one text, without end-of-text. UsageError if it holds something that the
+        vocabulary cannot express.
         """
+
+    def encode_batch(self, texts: Sequence[str]) -> list[TokenArray]:
+        """Token numbers of each text, as by `encode`."""
+        return [self.encode(text) for text in texts]
 
     @abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
@@ -60,10 +58,6 @@ class Tokenizer(ABC):
     def content(self) -> bytes:
         """The `tokenizer.json`; the same vocabulary always gives the same bytes."""
 
-    def encode(self, text: str) -> TokenArray:
-        """Token numbers of one text, without end-of-text."""
-        return self.encode_batch([text])[0]
-
     @property
     def sha256(self) -> str:
         """Hash of `content()`: the tokenizer's identity, kept in every shard made with it."""
@@ -77,15 +71,11 @@ class Tokenizer(ABC):
 _CODE_POINTS = 0x110000
 _PIECE_CHARACTERS = 1 << 20
 _UNKNOWN = "\ufffd"
-_T = TypeVar("_T", bound=Tokenizer)
 
 
 class CharacterTokenizer(Tokenizer):
-    """One token for each character that occurs in a corpus, in order of code points.
-
-    Args:
-        characters: the vocabulary; order and repetition do not matter.
-        end_of_text: add an end-of-text token, as the last one.
+    """One token for each character that occurs in a corpus, in order of code points, whatever their
+    own; the end-of-text token, if wanted, is the last one.
     """
 
     def __init__(self, characters: Iterable[str], end_of_text: bool) -> None:
@@ -97,24 +87,12 @@ class CharacterTokenizer(Tokenizer):
         self._table: npt.NDArray[np.int32] = np.full(_CODE_POINTS, -1, np.int32)
         self._table[codes] = np.arange(count, dtype=np.int32)
 
-    @classmethod
-    def recognise(cls, vocabulary: dict[str, Any], end_of_text: bool) -> Self | None:
-        """The tokenizer of a parsed `tokenizer.json`, if it is one of this kind."""
-        known = vocabulary["model"].get("vocab")
-        if not isinstance(known, dict):
-            return None
-        characters = [token for token in known if token != END_OF_TEXT]
-        if any(len(token) != 1 for token in characters):
-            return None
-        return _if_equal(cls(characters, END_OF_TEXT in known), vocabulary, end_of_text)
-
-    def encode_batch(self, texts: Sequence[str]) -> list[TokenArray]:
-        """Token numbers of each text (see `Tokenizer`)."""
-        return [self._encode(text) for text in texts]
-
-    def _encode(self, text: str) -> TokenArray:
+    def encode(self, text: str) -> TokenArray:
+        """Token numbers of one text (see `Tokenizer`)."""
         # In pieces, because UTF-32 takes four times the memory of most texts.
-        ids = np.concatenate([self._look_up(p) for p in cut_text(text, _PIECE_CHARACTERS)])
+        pieces = cut_text(text, _PIECE_CHARACTERS)
+        codes = (np.frombuffer(p.encode("utf-32-le", "surrogatepass"), np.uint32) for p in pieces)
+        ids = np.concatenate([self._table[piece] for piece in codes])
         if len(ids) and ids.min() < 0:
             unknown = text[int(np.argmax(ids < 0))]
             raise UsageError(
@@ -123,10 +101,6 @@ class CharacterTokenizer(Tokenizer):
                 "leave it out, or use tokenizer.kind bytes or bpe, which know every text",
             )
         return ids
-
-    def _look_up(self, text: str) -> npt.NDArray[np.int32]:
-        codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
-        return self._table[codes]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of token numbers (see `Tokenizer`); numbers without a character are U+FFFD."""
@@ -141,29 +115,19 @@ class CharacterTokenizer(Tokenizer):
     def content(self) -> bytes:
         """The `tokenizer.json`."""
         end = self.vocab_size > len(self.characters)
-        return _tokenizer_json(self.characters, end, None, {"type": "Fuse"})
+        return _table_json(self.characters, end, None, {"type": "Fuse"})
 
 
 class ByteTokenizer(Tokenizer):
-    """One token for each of the 256 bytes of UTF-8; token number = byte.
-
-    Args:
-        end_of_text: add an end-of-text token, number 256.
-    """
+    """One token for each of the 256 bytes of UTF-8; token number = byte, 256 = end-of-text."""
 
     def __init__(self, end_of_text: bool) -> None:
         self.end_of_text = 256 if end_of_text else None
         self.vocab_size = 256 + end_of_text
 
-    @classmethod
-    def recognise(cls, vocabulary: dict[str, Any], end_of_text: bool) -> Self | None:
-        """The tokenizer of a parsed `tokenizer.json`, if it is one of this kind."""
-        with_end = bool(vocabulary.get("added_tokens"))
-        return _if_equal(cls(with_end), vocabulary, end_of_text)
-
-    def encode_batch(self, texts: Sequence[str]) -> list[TokenArray]:
-        """Token numbers of each text (see `Tokenizer`)."""
-        return [np.frombuffer(text.encode("utf-8", "surrogateescape"), np.uint8) for text in texts]
+    def encode(self, text: str) -> TokenArray:
+        """Token numbers of one text (see `Tokenizer`)."""
+        return np.frombuffer(text.encode("utf-8", "surrogateescape"), np.uint8)
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of token numbers (see `Tokenizer`)."""
@@ -177,11 +141,8 @@ class ByteTokenizer(Tokenizer):
 
     def content(self) -> bytes:
         """The `tokenizer.json`."""
-        splitter = {
-            "type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True,
-            "use_regex": False,
-        }  # fmt: skip
-        return _tokenizer_json(_byte_symbols(), self.vocab_size > 256, splitter, splitter)
+        splitter = byte_level(use_regex=False)
+        return _table_json(_byte_symbols(), self.vocab_size > 256, splitter, splitter)
 
 
 def _byte_symbols() -> str:
@@ -193,65 +154,68 @@ def _byte_symbols() -> str:
     )
 
 
-def _tokenizer_json(
-    symbols: str, end_of_text: bool, splitter: dict[str, Any] | None, decoder: dict[str, Any]
-) -> bytes:
-    vocabulary = {symbol: number for number, symbol in enumerate(symbols)}
-    added = []
-    if end_of_text:
-        vocabulary[END_OF_TEXT] = len(symbols)
-        added = [{
-            "id": len(symbols), "content": END_OF_TEXT, "single_word": False, "lstrip": False,
-            "rstrip": False, "normalized": False, "special": True,
-        }]  # fmt: skip
-    model: dict[str, Any] = {
+def added_token(number: int, content: str, special: bool) -> dict[str, Any]:
+    """An entry of `added_tokens`."""
+    return {
+        "id": number, "content": content, "single_word": False, "lstrip": False,
+        "rstrip": False, "normalized": False, "special": special,
+    }  # fmt: skip
+
+
+def byte_level(use_regex: bool) -> dict[str, Any]:
+    """A splitter, and the decoder, of byte-level vocabularies (GPT-2)."""
+    return {
+        "type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True,
+        "use_regex": use_regex,
+    }  # fmt: skip
+
+
+def bpe_model(vocabulary: dict[str, int], merges: list[list[str]]) -> dict[str, Any]:
+    """A model of merges in their order."""
+    return {
         "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
         "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
-        "ignore_merges": False, "vocab": vocabulary, "merges": [],
+        "ignore_merges": False, "vocab": vocabulary, "merges": merges,
     }  # fmt: skip
+
+
+def tokenizer_json(
+    normalizer: dict[str, Any] | None,
+    splitter: dict[str, Any] | None,
+    decoder: dict[str, Any] | None,
+    model: dict[str, Any],
+    added: list[dict[str, Any]],
+) -> bytes:
+    """The whole file; the same parts always give the same bytes."""
     whole = {
         "version": "1.0", "truncation": None, "padding": None, "added_tokens": added,
-        "normalizer": None, "pre_tokenizer": splitter, "post_processor": None,
+        "normalizer": normalizer, "pre_tokenizer": splitter, "post_processor": None,
         "decoder": decoder, "model": model,
     }  # fmt: skip
     return (json.dumps(whole, ensure_ascii=False, indent=1) + "\n").encode()
 
 
-def _if_equal(made: _T, vocabulary: dict[str, Any], end_of_text: bool) -> _T | None:
-    """`made`, if it writes exactly the file that was read: anything else is not of its kind."""
-    if json.loads(made.content()) != vocabulary:
-        return None
-    if not end_of_text:
-        made.end_of_text = None
-    return made
+def _table_json(
+    symbols: str, end_of_text: bool, splitter: dict[str, Any] | None, decoder: dict[str, Any]
+) -> bytes:
+    """The file of a vocabulary of single characters, which nothing is merged of."""
+    vocabulary = {symbol: number for number, symbol in enumerate(symbols)}
+    added = []
+    if end_of_text:
+        vocabulary[END_OF_TEXT] = len(symbols)
+        added = [added_token(len(symbols), END_OF_TEXT, special=True)]
+    return tokenizer_json(None, splitter, decoder, bpe_model(vocabulary, []), added)
 
 
 class NumberTokenizer(Tokenizer):
-    """Token number = the number.
-
-    Args:
-        vocab_size: how many numbers there are.
-        end_of_text: the last one ends a document, as in GPT-2's vocabulary.
-    """
+    """Token number = the number; the last one may end a document, as in GPT-2's vocabulary."""
 
     def __init__(self, vocab_size: int, end_of_text: bool) -> None:
         self.vocab_size = vocab_size
         self.end_of_text = vocab_size - 1 if end_of_text else None
 
-    @classmethod
-    def recognise(cls, vocabulary: dict[str, Any], end_of_text: bool) -> Self | None:
-        """The tokenizer of a parsed `tokenizer.json`, if it is one of this kind."""
-        model = vocabulary["model"]
-        if not isinstance(model, dict) or model.get("type") != "WordLevel":
-            return None
-        made = cls(len(model.get("vocab", {})), end_of_text)
-        return made if json.loads(made.content()) == vocabulary else None
-
-    def encode_batch(self, texts: Sequence[str]) -> list[TokenArray]:
-        """Token numbers of each text (see `Tokenizer`)."""
-        return [self._encode(text) for text in texts]
-
-    def _encode(self, text: str) -> TokenArray:
+    def encode(self, text: str) -> TokenArray:
+        """Token numbers of one text (see `Tokenizer`)."""
         for word in text.split():
             if not (word.isascii() and word.isdecimal() and int(word[:20]) < self.vocab_size):
                 raise UsageError(
@@ -268,13 +232,25 @@ class NumberTokenizer(Tokenizer):
 
     def content(self) -> bytes:
         """The `tokenizer.json`."""
-        whole: dict[str, Any] = {
-            "version": "1.0", "truncation": None, "padding": None, "added_tokens": [],
-            "normalizer": None, "pre_tokenizer": {"type": "WhitespaceSplit"},
-            "post_processor": None, "decoder": None,
-            "model": {
-                "type": "WordLevel", "vocab": {str(i): i for i in range(self.vocab_size)},
-                "unk_token": "0",
-            },
-        }  # fmt: skip
-        return (json.dumps(whole, indent=1) + "\n").encode()
+        numbers = {str(number): number for number in range(self.vocab_size)}
+        model = {"type": "WordLevel", "vocab": numbers, "unk_token": "0"}
+        return tokenizer_json(None, {"type": "WhitespaceSplit"}, None, model, [])
+
+
+def recognised(vocabulary: dict[str, Any], end_of_text: bool) -> Tokenizer | None:
+    """The tokenizer of this file that writes exactly this `tokenizer.json`; None if none does."""
+    model = vocabulary["model"]
+    known = model.get("vocab") if isinstance(model, dict) else None
+    if not isinstance(known, dict):
+        return None
+    made: list[Tokenizer] = []
+    if model.get("type") == "WordLevel":
+        made = [NumberTokenizer(len(known), end_of_text)]
+    elif all(len(token) == 1 or token == END_OF_TEXT for token in known):
+        characters, has_end = known.keys() - {END_OF_TEXT}, END_OF_TEXT in known
+        made = [CharacterTokenizer(characters, has_end), ByteTokenizer(has_end)]
+    for tokenizer in made:
+        if json.loads(tokenizer.content()) == vocabulary:
+            tokenizer.end_of_text = tokenizer.end_of_text if end_of_text else None
+            return tokenizer
+    return None

@@ -7,10 +7,9 @@ of change and its inode, so that a restart does not read it again.
 
 import hashlib
 import json
-import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from pathlib import Path
 from longhaul.core.clocks import Clock, RealClock
 from longhaul.core.errors import DataError, UsageError
 from longhaul.core.files import write_json
+from longhaul.core.output import Say
 from longhaul.core.strict import read_object
 from longhaul.core.units import Bytes, Seconds, short_bytes
 from longhaul.data.dataset import Dataset, listed_files, open_dataset, read_manifest
@@ -47,11 +47,8 @@ class _Compared:
 class Verification:
     """The comparison of one prepared folder with its manifest.
 
-    Args:
-        folder: as `prepare` wrote it.
-        memories: files that remember what was compared; the first that can be written is.
-        at_once: bytes that `begin` compares before it returns.
-        clock: for how long the thread rests.
+    Of `memories`, files that remember what was compared, the first that can be written is; `begin`
+    compares `at_once` before it returns.
 
     Raises:
         DataError: there is no manifest, or it lists what is not there.
@@ -86,11 +83,9 @@ class Verification:
         """Of the files that were not compared yet."""
         return sum(file.size_bytes for file in self.left)
 
-    def begin(self, say: Callable[[str], None]) -> None:
-        """Compare what takes no time now, and the rest beside whatever follows.
-
-        Raises:
-            DataError: one of the first files differs.
+    def begin(self, say: Say) -> None:
+        """Compare what takes no time now, and the rest beside whatever follows. DataError if one of
+        the first files differs.
         """
         done: Bytes = 0
         while self.left and done + self.left[0].size_bytes <= self._at_once:
@@ -105,28 +100,19 @@ class Verification:
             self._thread.start()
 
     def raise_if_wrong(self) -> None:
-        """Never waits.
-
-        Raises:
-            DataError: a file that was compared since `begin` differs.
-        """
+        """Raise the DataError of a file that differs, if one was found since `begin`."""
         if self._wrong is not None:
             raise self._wrong
 
     def compare_all(self, memories: Sequence[Path] = ()) -> None:
-        """Compare every file that is left, now.
-
-        Args:
-            memories: what was compared is remembered there too.
-
-        Raises:
-            DataError: one of them differs, or cannot be read.
+        """Compare every file that is left now, and remember it in `memories` too. DataError if one
+        differs, or cannot be read.
         """
         self._memories += tuple(memories)
         while self.left:
             self._next()
         if self.unread:
-            raise DataError(f"{self.unread[0]}", "mend the medium, or prepare the data again")
+            raise DataError(self.unread[0], "mend the medium, or prepare the data again")
 
     def close(self) -> None:
         """End the thread; what is left is compared after the next start."""
@@ -156,12 +142,13 @@ class Verification:
             self.unread.append(f"{path}: cannot be read ({error.strerror})")
             self.left.pop(0)
             return
-        if sha256 is None:  # told to stop
+        if sha256 is None:  # it is to stop
             return
         if sha256 != file.sha256:
+            written = time.strftime("%Y-%m-%d %H:%M", time.localtime(file.mtime_ns / 1e9))
             raise DataError(
                 f"{path}: its bytes are not those that were prepared (SHA-256 {sha256[:12]}…, the "
-                f"manifest says {file.sha256[:12]}…; last written {_date(file.mtime_ns)})",
+                f"manifest says {file.sha256[:12]}…; last written {written})",
                 f"delete {self._folder} and start again, which prepares it anew from its sources; "
                 "`longhaul rollback RUN --to STEP` goes back behind steps made on other bytes",
             )
@@ -184,17 +171,8 @@ class Verification:
 
 
 @contextmanager
-def verifying(folder: Path, run: Path, say: Callable[[str], None]) -> Iterator[Verification]:
-    """Compare a prepared folder from now on, until the body ends.
-
-    Args:
-        folder: as `prepare` wrote it.
-        run: the folder of the run that reads it.
-        say: is told what is not compared at once, and what has not been when the body ends.
-
-    Raises:
-        DataError: one of the first files differs.
-    """
+def verifying(folder: Path, run: Path, say: Say) -> Iterator[Verification]:
+    """Compare the prepared folder of a run beside the body, until it ends."""
     verification = Verification(folder, (folder / MEMORY, run / MEMORY))
     try:
         verification.begin(say)
@@ -206,10 +184,6 @@ def verifying(folder: Path, run: Path, say: Callable[[str], None]) -> Iterator[V
             f"data: {left} of {verification.num_files} files were not compared with their "
             "checksums yet; the next start goes on with them"
         )
-
-
-def _date(mtime_ns: int) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(mtime_ns / 1e9))
 
 
 def _found(path: Path, name: str, sha256: str) -> _Compared | None:
@@ -232,47 +206,40 @@ def _remember(memories: Iterable[Path], file: _Compared) -> None:
     line = json.dumps(asdict(file)).encode() + b"\n"
     for memory in memories:
         with suppress(OSError):  # it is compared again then
-            descriptor = os.open(memory, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-            try:
-                os.write(descriptor, line)
-            finally:
-                os.close(descriptor)
+            with memory.open("ab", buffering=0) as opened:
+                opened.write(line)
             return
 
 
-def text_for_training(folder: RunFolder, asked: RunSpec, say: Callable[[str], None]) -> Dataset:
-    """The run's pinned text, or text prepared now and pinned.
-
-    Raises:
-        DataError: the text cannot be prepared, or is no longer what the run was trained on.
+def text_for_training(folder: RunFolder, spec: RunSpec, say: Say) -> Dataset:
+    """The run's pinned text, or text prepared now and pinned. DataError if it cannot be prepared,
+    or is no longer what the run was trained on.
     """
     pinned = _pinned(folder)
-    if pinned is not None:
-        where, identity = pinned
-        try:
-            dataset = open_dataset(where)
-        except (DataError, OSError):
-            dataset = prepare(asked.settings(), Path(asked.prepared), say)
-        else:
-            say(f"data: reusing {_listed(dataset.summary())}")
-        if dataset.identity != identity:
-            raise DataError(
-                f"run {folder.name} was trained on prepared text {identity[:12]}, which is gone "
-                f"from {where}; its sources now give {dataset.identity[:12]}",
-                "put the prepared text or the sources back, or start another run with --new",
-            )
+    if pinned is None:
+        dataset = prepare(spec.settings(), Path(spec.prepared), say)
+        text = {"folder": str(dataset.folder.resolve()), "identity": dataset.identity}
+        write_json(_path(folder), text)
         return dataset
-    dataset = prepare(asked.settings(), Path(asked.prepared), say)
-    text = {"folder": str(dataset.folder.resolve()), "identity": dataset.identity}
-    write_json(_path(folder), text)
+    where, identity = pinned
+    try:
+        dataset = open_dataset(where)
+    except (DataError, OSError):
+        dataset = prepare(spec.settings(), Path(spec.prepared), say)
+    else:
+        say(f"data: reusing {_listed(dataset.summary())}")
+    if dataset.identity != identity:
+        raise DataError(
+            f"run {folder.name} was trained on prepared text {identity[:12]}, which is gone "
+            f"from {where}; its sources now give {dataset.identity[:12]}",
+            "put the prepared text or the sources back, or start another run with --new",
+        )
     return dataset
 
 
 def text_of(folder: RunFolder) -> Dataset:
-    """The text a run was trained on, for reading only.
-
-    Raises:
-        UsageError: the run has none yet, or it is gone.
+    """The text a run was trained on, for reading only. UsageError if there is none yet, or it is
+    gone.
     """
     pinned = _pinned(folder)
     if pinned is None:
@@ -298,6 +265,7 @@ def _listed(summary: str) -> str:
 
 
 def _pinned(folder: RunFolder) -> tuple[Path, str] | None:
+    """Where the text lies that the run was first trained on, and its identity."""
     try:
         body = read_object(_path(folder))
         return Path(body["folder"]), str(body["identity"])

@@ -1,9 +1,9 @@
 """Bytes that a forward pass leaves for its backward pass, and that an evaluation holds at its peak.
 
 The lists follow `model/block.py`, `model/attention.py`, `model/layers.py` and `model/head.py` as
-they run uncompiled, which gauge steps and evaluations do; compiled steps keep less.
-Letters: N tokens of a micro-batch, D width, F inner width, J·K width of all keys, V rows of the
-vocabulary.
+they run uncompiled, which gauge steps and evaluations do; compiled steps keep less. `tokens` are
+those of a pass on one rank, `length` those of a sequence; `on_cpu` means the CPU's kernels, a GPU's
+otherwise.
 """
 
 from dataclasses import dataclass
@@ -68,14 +68,7 @@ class OfLayer:
 
 
 def of_layer(recipe: Recipe, tokens: int, length: int, on_cpu: bool) -> OfLayer:
-    """Bytes that one layer keeps.
-
-    Args:
-        recipe: its model and its precision.
-        tokens: N, of a micro-batch on one rank.
-        length: of a sequence, in tokens.
-        on_cpu: the CPU's kernels; a GPU's otherwise.
-    """
+    """Bytes that one layer keeps."""
     model, formats = recipe.model, Formats.of(recipe)
     attention, attention_products = _attention(model, formats, length, on_cpu)
     mlp, mlp_products = _mlp(model, formats)
@@ -103,22 +96,14 @@ def around_layers(recipe: Recipe, tokens: int) -> Bytes:
 
 
 def of_logits(recipe: Recipe, tokens: int, rows: int, on_cpu: bool) -> Bytes:
-    """Bytes that logits, loss and their gradients take at once, at the worst moment.
-
-    Args:
-        recipe: its model and its precision.
-        tokens: N.
-        rows: V.
-        on_cpu: as in `of_layer`.
-    """
+    """Bytes that logits over `rows` tokens, loss and their gradients take at the worst moment."""
     model, product = recipe.model, Formats.of(recipe).product
-    if product == FLOAT32 or model.logit_softcap:
-        capped = FLOAT32 if model.logit_softcap else 0  # the hyperbolic tangent
-        z_loss = FLOAT32 if model.z_loss else 0
-        return tokens * rows * (_UNFUSED * FLOAT32 + capped + z_loss)
-    if on_cpu and not model.z_loss:  # by rows: see `model/head.py`
+    if product != FLOAT32 and on_cpu and not (model.logit_softcap or model.z_loss):
+        # By rows: see `model/head.py`.
         return tokens * rows * 2 * product + min(4 * tokens * rows * FLOAT32, WIDENED)
-    return tokens * rows * (_UNFUSED * FLOAT32 + (FLOAT32 if model.z_loss else 0))
+    # The hyperbolic tangent of the cap, and the z-loss, take a tensor each.
+    tensors = _UNFUSED + bool(model.logit_softcap) + bool(model.z_loss)
+    return tokens * rows * tensors * FLOAT32
 
 
 def computed_in(formats: Formats, length: int, on_cpu: bool) -> Bytes:
@@ -187,14 +172,7 @@ their products with the cosines, and the sum."""
 
 
 def in_layers(recipe: Recipe, tokens: int, length: int, on_cpu: bool) -> Bytes:
-    """Bytes that layers and what they share take at once, at the worst moment.
-
-    Args:
-        recipe: its model and its precision.
-        tokens: N, of a pass on one rank.
-        length: of a sequence, in tokens.
-        on_cpu: the CPU's kernels; a GPU's otherwise.
-    """
+    """Bytes that layers and what they share take at once in an evaluation, at the worst moment."""
     model, formats = recipe.model, Formats.of(recipe)
     stream, keys = formats.stream * model.width, model.key_heads * model.head_width
     shared = stream * (1 + 2 * model.input_mix)
@@ -209,28 +187,19 @@ def in_layers(recipe: Recipe, tokens: int, length: int, on_cpu: bool) -> Bytes:
 
 
 def of_a_chunk(recipe: Recipe, tokens: int, rows: int, padded_vocab: int, on_cpu: bool) -> Bytes:
-    """Bytes that a chunk of the logits takes with its loss, and what the head reads for all.
-
-    Args:
-        recipe: its model and its precision.
-        tokens: N.
-        rows: V of one rank.
-        padded_vocab: V of all; it decides on the length of a chunk.
-        on_cpu: as in `in_layers`.
+    """Bytes that a chunk of an evaluation's logits over `rows` tokens takes with its loss,
+    and what the head reads for all; `padded_vocab` of all ranks decides on the length of a chunk.
     """
     model, formats = recipe.model, Formats.of(recipe)
     reads = (formats.stream + formats.product * formats.narrows) * model.width
     chunk = min(tokens, max(1, LOGITS_AT_ONCE // padded_vocab)) * rows
     logits = chunk * formats.product
-    if model.logit_softcap:  # what goes into the cap and what comes out of it
-        logits += chunk * 2 * FLOAT32
-    elif formats.product == FLOAT32:
-        logits += chunk * FLOAT32
-    elif on_cpu:
-        logits += min(chunk * 2 * FLOAT32, WIDENED // 2)
-    else:
-        logits += chunk * 2 * FLOAT32
-    return tokens * reads + logits
+    widened = chunk * 2 * FLOAT32  # with a cap: what goes into it and what comes out of it
+    if formats.product == FLOAT32 and not model.logit_softcap:
+        widened = chunk * FLOAT32
+    elif on_cpu and not model.logit_softcap:
+        widened = min(widened, WIDENED // 2)
+    return tokens * reads + logits + widened
 
 
 def _attention_evaluated(model: ModelSection, formats: Formats, length: int, on_cpu: bool) -> Bytes:

@@ -30,6 +30,15 @@ _STACK = 1 << 24
 _MUON_BORROWS = 6
 """Tensors of a stack's size: gradient, step, and those of the iteration."""
 _MOMENTS = {"adamw": 2, "lamb": 2, "sgdw": 1}
+_MORE_RANKS = "parallel.tensor: more ranks compute each layer and the vocabulary"
+_WAYS = {
+    "activations": _MORE_RANKS, "activations of an evaluation": _MORE_RANKS,
+    "logits": _MORE_RANKS, "logits of an evaluation": _MORE_RANKS,
+    "gathered layers":
+        "parallel.tensor cuts each layer before it is gathered; parallel.prefetch = 0 helps",
+    "weights in bf16": 'precision.compute = "bf16_weights" needs no second copy of them',
+}  # fmt: skip
+"""What makes a class of tensors smaller where nothing else does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +80,7 @@ def checkpoint_bytes(recipe: Recipe, vocab_size: int) -> Bytes:
 def estimate_memory(
     recipe: Recipe, vocab_size: int, layout: Layout, on_cpu: bool = False
 ) -> MemoryEstimate:
-    """Memory of the rank that takes most.
-
-    Args:
-        recipe: at true size.
-        vocab_size: tokens of its tokenizer.
-        layout: of the run.
-        on_cpu: kernels of the CPU, which keep other things than a GPU's.
-    """
+    """Memory of the rank that takes most; kernels of the CPU keep other things than a GPU's."""
     size, formats = model_size(recipe.model, vocab_size), Formats.of(recipe)
     held = _share_of_weights(size, layout)
     parameters = size.total * held
@@ -142,21 +144,15 @@ def way_to_cut(estimate: MemoryEstimate, recipe: Recipe) -> str:
     recomputation = recipe.machine.activation_checkpointing
     if largest.endswith("of an evaluation") and estimate.evaluated_sequences > 1:
         return f"evaluation.sequences below {estimate.evaluated_sequences}"
-    if largest in ("activations", "logits"):
-        if micro > 1:
-            return f"batch.micro_sequences below {micro} (the global batch stays)"
-        if largest == "activations" and recomputation != "full":
-            return 'machine.activation_checkpointing = "full"'
-        return "parallel.tensor: more ranks compute each layer and the vocabulary"
-    if largest.endswith("of an evaluation"):
-        return "parallel.tensor: more ranks compute each layer and the vocabulary"
-    if largest == "gathered layers":
-        return "parallel.tensor cuts each layer before it is gathered; parallel.prefetch = 0 helps"
-    if largest == "weights in bf16":
-        return 'precision.compute = "bf16_weights" needs no second copy of them'
+    if largest in ("activations", "logits") and micro > 1:
+        return f"batch.micro_sequences below {micro} (the global batch stays)"
+    if largest == "activations" and recomputation != "full":
+        return 'machine.activation_checkpointing = "full"'
     if largest == "optimizer state" and not recipe.optim.offload:
         return "parallel.shard: more ranks share it; or optim.offload = true, on the host"
-    return "parallel.shard: more ranks share weights, gradients and optimizer state"
+    return _WAYS.get(
+        largest, "parallel.shard: more ranks share weights, gradients and optimizer state"
+    )
 
 
 def _share_of_weights(size: ModelSize, layout: Layout) -> float:
@@ -172,9 +168,9 @@ def _micro_batch(recipe: Recipe, layout: Layout) -> tuple[int, int, bool]:
     shapes = []
     for stage in recipe.batch_stages():
         own = math.ceil(stage.sequences / layout.data_size)
-        asked = recipe.batch.micro_sequences
+        wanted = recipe.batch.micro_sequences
         # `auto` takes what fits; one sequence is the least that must.
-        micro = min(own, 1 if asked == "auto" else asked or own)
+        micro = min(own, 1 if wanted == "auto" else wanted or own)
         shapes.append((micro * stage.sequence_length, micro, stage.sequence_length, own > micro))
     _, micro, length, several = max(shapes)
     return micro, length, several
@@ -237,13 +233,7 @@ def _matrices(size: ModelSize) -> int:
 
 
 def _borrowed(recipe: Recipe, size: ModelSize, own: int) -> Bytes:
-    """What the update's own tensors take.
-
-    Args:
-        recipe: its optimizer and precision.
-        size: of the model.
-        own: parameters of this rank.
-    """
+    """What the update's own tensors take on a rank with so many parameters of its own."""
     portion = min(own, _PORTION) * 2 * FLOAT32
     lent = portion if recipe.optim.offload else 0  # moments, on their way
     halves = portion if recipe.precision.half_weights else 0

@@ -15,7 +15,7 @@ from longhaul.core.errors import NotOwner
 from longhaul.core.files import fsync_folder
 from longhaul.core.units import Bytes, Seconds
 from longhaul.logbook.ledger import CheckpointHealth, Health
-from longhaul.store.manifest import MANIFEST_NAME, RefusedCheckpoint, read_manifest
+from longhaul.store.manifest import MANIFEST_NAME, Manifest, RefusedCheckpoint, read_manifest
 
 _COMMITTED = re.compile(r"step-(0|[1-9][0-9]*)")
 _UNFINISHED = re.compile(r"\.(step-[0-9]+)\.attempt-([0-9]+)\.(partial|replaced)")
@@ -39,15 +39,10 @@ def step_of(path: Path) -> int | None:
 
 
 def commit(partial: Path, final: Path, still_owner: Callable[[], bool]) -> None:
-    """Turn a partial folder that has its manifest into the checkpoint `final`.
+    """Turn a partial folder, fsynced with its manifest, into the checkpoint `final` beside it.
 
     If `final` exists it stays whole until the new one is ready to take its name; should this
     process die between the two renames, `sweep` moves the old one back.
-
-    Args:
-        partial: as named by `partial_path`, its manifest written, everything fsynced.
-        final: as named by `checkpoint_path`, in the same folder.
-        still_owner: the fence: asked right before anything visible changes.
 
     Raises:
         NotOwner: the lease went to another attempt; `partial` is left to the caller.
@@ -72,11 +67,7 @@ def commit(partial: Path, final: Path, still_owner: Callable[[], bool]) -> None:
 
 
 def remove(path: Path) -> None:
-    """Delete a checkpoint; one rename takes it out of the catalogue before any file goes.
-
-    Raises:
-        OSError: the medium refused; what is left is no longer a checkpoint, or still a whole one.
-    """
+    """Delete a checkpoint; one rename takes it out of the catalogue before any file goes."""
     removed = path.with_name(f".{path.name}.removed")
     if removed.exists():
         shutil.rmtree(removed)
@@ -90,10 +81,7 @@ def sweep(folder: Path, current_attempt: int) -> list[str]:
 
     Partial folders of earlier attempts go. An old checkpoint that was moved aside goes if its
     replacement arrived, and is moved back if it did not. Names of `current_attempt` and later
-    ones are left alone: somebody is at work there.
-
-    Raises:
-        OSError: the medium refused.
+    ones stay: somebody is at work there.
     """
     done: list[str] = []
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
@@ -124,7 +112,15 @@ class Checkpoint:
     size_bytes: Bytes
     damage: str = ""
     """Why the manifest is not trusted; then the fields above are empty. Loading it is refused
-    with the same words, so it stays listed: what is passed over must be said."""
+    with the same words, so it stays listed: what is passed over must be reported."""
+
+    @classmethod
+    def of(cls, manifest: Manifest, sha256: str, path: Path) -> "Checkpoint":
+        """The checkpoint in `path`, whose manifest has this hash."""
+        return cls(
+            step=manifest.step, path=path, manifest_sha256=sha256, time=manifest.time,
+            size_bytes=manifest.size_bytes,
+        )  # fmt: skip
 
 
 def catalogue(folder: Path) -> list[Checkpoint]:
@@ -156,12 +152,8 @@ def newest_usable(
 ) -> Iterator[Checkpoint]:
     """Checkpoints to try after a crash, best first: the newest that is not poisoned, and so on.
 
-    One that was committed but not yet verified is as good as a verified one here, because
-    loading reads and compares every byte.
-
-    Args:
-        checkpoints: in any order.
-        health: step → health word (`logbook.ledger`); a step that is absent counts as committed.
+    One that was committed but not yet verified, as a step without a health counts, is as good as a
+    verified one here, because loading reads and compares every byte.
     """
     for checkpoint in sorted(checkpoints, key=lambda item: item.step, reverse=True):
         if health.get(checkpoint.step) != "poisoned":
@@ -177,13 +169,7 @@ def _entry(step: int, path: Path) -> Checkpoint:
         return Checkpoint(
             step=step, path=path, manifest_sha256="", time=0.0, size_bytes=0, damage=str(refusal)
         )
-    return Checkpoint(
-        step=step,
-        path=path,
-        manifest_sha256=sha256,
-        time=manifest.time,
-        size_bytes=manifest.size_bytes,
-    )
+    return Checkpoint.of(manifest, sha256, path)
 
 
 _UNRECORDED = CheckpointHealth("committed", "")
@@ -192,13 +178,9 @@ _UNRECORDED = CheckpointHealth("committed", "")
 def health_of(checkpoint: Checkpoint, recorded: Mapping[int, CheckpointHealth]) -> Health:
     """The health of one checkpoint, wherever it lies.
 
-    A record counts only for the very checkpoint it was made for: one that a later attempt wrote
-    anew at the same step starts over as committed, and so does one whose record was lost. One that
-    was poisoned stays so, whatever was saved at its step since.
-
-    Args:
-        checkpoint: of a catalogue.
-        recorded: by step, as folded from the ledger.
+    A record of the ledger counts only for the very checkpoint it was made for: one that a later
+    attempt wrote anew at the same step starts over as committed, and so does one whose record was
+    lost. One that was poisoned stays so, whatever was saved at its step since.
     """
     known = recorded.get(checkpoint.step, _UNRECORDED)
     word = known.of(checkpoint.manifest_sha256)
@@ -219,35 +201,23 @@ ASIDE = "not-of-this-run"
 def unknown(
     there: Sequence[Checkpoint], manifests: Collection[str], begun: bool, created: Seconds | None
 ) -> list[Checkpoint]:
-    """Checkpoints of which the journal knows nothing.
+    """Checkpoints of which the journal knows nothing: the ledger names none of their `manifests`.
 
-    A process that dies between a commit and the next record leaves a checkpoint that no record
-    names. It is the run's all the same if it was written since the run was created.
-
-    Args:
-        there: the catalogue.
-        manifests: hashes that the ledger names.
-        begun: the journal has records of an earlier attempt.
-        created: Unix time at which the run was created; None if that is not known.
+    A process that dies between a commit and the next record leaves one that no record names. It is
+    the run's all the same if the journal has begun, and it was written since the run was created,
+    at a Unix time that may not be known.
     """
 
-    def is_known(checkpoint: Checkpoint) -> bool:
-        if checkpoint.manifest_sha256 in manifests:
-            return True
-        if not begun:
-            return False
-        # A damaged one tells no time; it is refused with its reason when its turn comes.
+    def is_later(checkpoint: Checkpoint) -> bool:
+        # A damaged one has no time; it is refused with its reason when its turn comes.
         return bool(checkpoint.damage) or created is None or checkpoint.time >= created
 
-    return [checkpoint for checkpoint in there if not is_known(checkpoint)]
+    unnamed = [checkpoint for checkpoint in there if checkpoint.manifest_sha256 not in manifests]
+    return [checkpoint for checkpoint in unnamed if not (begun and is_later(checkpoint))]
 
 
 def set_aside(checkpoints: Sequence[Checkpoint]) -> Path:
-    """Move checkpoints of one folder out of its catalogue; where they are now.
-
-    Raises:
-        OSError: the medium refused.
-    """
+    """Move checkpoints of one folder out of its catalogue; where they are now."""
     folder = checkpoints[0].path.parent
     aside = folder / ASIDE
     aside.mkdir(exist_ok=True)

@@ -1,7 +1,7 @@
-"""What is brought back from another tier: a checkpoint, and the log of a run that is not here.
+"""What is fetched from another tier: a checkpoint, and the log of a run that is not here.
 
 While it comes a checkpoint is `.step-120.1a2b3c4d5e6f.download`, named by its manifest's hash, so
-that an attempt that is cut off is gone on with by the next one, whoever makes it.
+that the next attempt, whoever makes it, goes on where one was cut off.
 """
 
 import shutil
@@ -48,13 +48,8 @@ class Lacking:
 
 
 def find_run_log(files: StoreFiles) -> Found | None:
-    """The run log of a run in one store; None if there is none.
-
-    Raises:
-        StoreError: the store does not say.
-    """
-    there = tuple(editions(files))
-    if not there:
+    """The run log in one store; None if there is none. StoreError if it does not answer."""
+    if not (there := tuple(editions(files))):
         return None
     return Found(files, there, frozenset(f"{PAGES}/{name}" for name in files.names(PAGES)))
 
@@ -65,32 +60,29 @@ def best_first(found: Sequence[Found]) -> list[Found]:
     return sorted(same, key=lambda run_log: run_log.newest.edition, reverse=True)
 
 
-def bring_run_log(time_buckets: Sequence[Found], into: Path, say: Say) -> list[Lacking]:
+def bring_run_log(run_logs: Sequence[Found], into: Path, say: Say) -> list[Lacking]:
     """Fetch the pages of the newest edition; what could not be had.
 
-    Args:
-        time_buckets: as by `best_first`; where one store fails, the next one's page is taken.
-        into: a folder, made if need be.
-        say: is told what is tried again.
+    Run logs are as by `best_first`: where one store fails, the next one's page is taken.
 
     Raises:
         StoreError: a store that may have a page does not answer, and no other one gave it.
         OSError: the local medium refused.
     """
     lacking = []
-    for page in time_buckets[0].newest.pages:
+    for page in run_logs[0].newest.pages:
         target = into / page.name
         target.parent.mkdir(parents=True, exist_ok=True)
-        if not _from_any(time_buckets, page, target, say):
+        if not _from_any(run_logs, page, target, say):
             target.unlink(missing_ok=True)
-            lacking.append(Lacking(page.name, _an_older_one(time_buckets, page, target, say)))
+            lacking.append(Lacking(page.name, _an_older_one(run_logs, page, target, say)))
     return lacking
 
 
-def _from_any(time_buckets: Sequence[Found], page: FileEntry, target: Path, say: Say) -> bool:
+def _from_any(run_logs: Sequence[Found], page: FileEntry, target: Path, say: Say) -> bool:
     """Whether this very page could be had from one of the stores."""
     place, silent = place_of(page), None
-    for run_log in time_buckets:
+    for run_log in run_logs:
         if place not in run_log.places:
             continue
         try:
@@ -112,9 +104,9 @@ def _is_damaged(run_log: Found, page: FileEntry) -> bool:
         return False
 
 
-def _an_older_one(time_buckets: Sequence[Found], page: FileEntry, target: Path, say: Say) -> str:
+def _an_older_one(run_logs: Sequence[Found], page: FileEntry, target: Path, say: Say) -> str:
     """Take a page as an older edition has it; what was taken, in words."""
-    for run_log in time_buckets:
+    for run_log in run_logs:
         for index in run_log.editions:
             older = next((other for other in index.pages if other.name == page.name), page)
             if older != page and _from_any([run_log], older, target, say):
@@ -141,11 +133,8 @@ def newest_of_all(
 ) -> Iterator[Copy]:
     """Copies to try after a crash, best first: by step, those here before those elsewhere.
 
-    Args:
-        local: of the run's own folder.
-        remote: per tier what it holds; the first tier's copy is tried first.
-        recorded: healths from the ledger. Tiers may hold different checkpoints of one step, so
-            each is judged by its own manifest.
+    Of the tiers the first one's copy is tried first. They may hold different checkpoints of one
+    step, so each is judged by its own manifest.
     """
     copies = [Copy(checkpoint, None) for checkpoint in local]
     for tier, there in remote:
@@ -162,17 +151,9 @@ def bring_here(
     folder: Path,
     attempt: int,
     still_owner: Callable[[], bool],
-    say: Callable[[str], None],
+    say: Say,
 ) -> Path:
-    """Fetch a checkpoint into `folder`, verified and committed; its path.
-
-    Args:
-        checkpoint: as the tier lists it.
-        tier: where it lies.
-        folder: the run's `checkpoints/`.
-        attempt: of the lease.
-        still_owner: the fence.
-        say: is told what is tried again.
+    """Fetch a checkpoint that `tier` lists into the run's `checkpoints/`, verified and committed.
 
     Raises:
         StoreError: the store refused, hung, or gives other bytes; what has come so far stays.

@@ -9,16 +9,19 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from longhaul.core import strict
 from longhaul.core.errors import LonghaulError
 from longhaul.core.faults import Point, point
 from longhaul.core.files import moved, naming, sha256_of, write_bytes
 from longhaul.core.units import Bytes, Seconds
+
+T = TypeVar("T")
 
 FACTS_NAME = "state.json"
 """Of the file that holds everything but tensors."""
@@ -30,14 +33,11 @@ class RefusedCheckpoint(LonghaulError):
     """A checkpoint that is damaged or not to be trusted; an older one may do."""
 
 
-def read_bytes(path: Path) -> bytes:
-    """The bytes of a file that describes a checkpoint.
-
-    Raises:
-        RefusedCheckpoint: it is absent, too large, or not a plain file.
-    """
+@contextmanager
+def refusing(path: Path) -> Iterator[None]:
+    """Raise `RefusedCheckpoint` where a file that describes a checkpoint cannot be read."""
     try:
-        return strict.read_bytes(path, MOST_JSON_BYTES)
+        yield
     except strict.DamagedFile as damage:
         raise RefusedCheckpoint(damage.message) from None
     except OSError as error:
@@ -45,28 +45,13 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_json(path: Path) -> Any:
-    """The JSON value in `path`, strictly (`core.strict.parse_json`).
-
-    Raises:
-        RefusedCheckpoint: it is absent, too large, or no such JSON.
-    """
-    return parse_json(read_bytes(path), str(path))
-
-
-def parse_json(content: bytes, name: str) -> Any:
-    """The JSON value in `content`; `name` is what an error calls it.
-
-    Raises:
-        RefusedCheckpoint: it is no such JSON.
-    """
-    try:
-        return strict.parse_json(content, name)
-    except strict.DamagedFile as damage:
-        raise RefusedCheckpoint(damage.message) from None
+    """The JSON value in `path`, strictly (`core.strict`), or RefusedCheckpoint."""
+    with refusing(path):
+        return strict.read_json(path, MOST_JSON_BYTES)
 
 
 def table(value: Any, keys: set[str], what: str) -> dict[str, Any]:
-    """`value` as an object with exactly these keys."""
+    """`value` as an object with exactly these keys; else this and the next four refuse `what`."""
     if not isinstance(value, dict) or value.keys() != keys:
         found = sorted(value) if isinstance(value, dict) else type(value).__name__
         raise RefusedCheckpoint(f"{what}: expected the keys {sorted(keys)}, found {found}")
@@ -160,55 +145,36 @@ def write_listed_file(path: Path, pieces: Iterable[bytes | memoryview]) -> FileE
 
 
 def write_listed_json(path: Path, value: Any) -> FileEntry:
-    """Write `value` as JSON to a new file and fsync it; its entry for the manifest.
-
-    Raises:
-        OSError: the medium refused.
-        ValueError: a number in `value` is not finite.
-    """
+    """As `write_listed_file`; ValueError if a number in `value` is not finite."""
     content = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     return write_listed_file(path, [content.encode()])
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> str:
-    """Write `folder/manifest.json` atomically; the SHA-256 of its bytes.
-
-    Raises:
-        OSError: the medium refused.
-    """
+    """Write `folder/manifest.json` atomically; the SHA-256 of its bytes."""
     content = _render(manifest)
     write_bytes(folder / MANIFEST_NAME, content)
     return hashlib.sha256(content).hexdigest()
 
 
 def read_manifest(folder: Path) -> tuple[Manifest, str]:
-    """The manifest in `folder`, and the SHA-256 of its bytes.
-
-    Raises:
-        RefusedCheckpoint: it is absent, damaged in any byte, or of a newer format.
-    """
+    """The manifest in `folder`, and the SHA-256 of its bytes; refused as by `parse_manifest`."""
     path = folder / MANIFEST_NAME
-    content = read_bytes(path)
+    with refusing(path):
+        content = strict.read_bytes(path, MOST_JSON_BYTES)
     return parse_manifest(content, str(path)), hashlib.sha256(content).hexdigest()
 
 
 def parse_manifest(content: bytes, name: str) -> Manifest:
-    """The manifest with these bytes; `name` is what an error calls it.
+    """The manifest with these bytes; refused if it is damaged in any byte, or of a newer format."""
 
-    Raises:
-        RefusedCheckpoint: it is damaged in any byte, or of a newer format.
-    """
-    value = parse_json(content, name)
-    version = value.get("format_version") if isinstance(value, dict) else None
-    if version != FORMAT_VERSION:
-        raise RefusedCheckpoint(
-            f"{name}: format version {version!r}; this longhaul reads {FORMAT_VERSION}"
-        )
-    manifest = _parse(value, name)
-    # A manifest has one rendering only: whatever else parses to the same value was altered.
-    if content != _render(manifest):
-        raise RefusedCheckpoint(f"{name}: does not match its own hash; it was altered or damaged")
-    return manifest
+    def build(body: dict[str, Any]) -> Manifest:
+        if type(body["time"]) is not float:
+            raise RefusedCheckpoint(f"{name}: time {body['time']!r} is not a number of seconds")
+        files = parse_files(body["files"], f"{name}: files", _is_plain)
+        return Manifest(step=whole(body["step"], f"{name}: step"), time=body["time"], files=files)
+
+    return parse_sealed(content, name, {"step", "time", "files"}, build, _render)
 
 
 def verify(
@@ -219,7 +185,7 @@ def verify(
     Args:
         folder: the checkpoint.
         past_page_cache: read from the medium where the system allows it.
-        share: (rank, size) where several processes share the reading out.
+        share: (rank, size) where several processes divide the files.
 
     Raises:
         RefusedCheckpoint: names the first file that is absent, unlisted, or differs.
@@ -237,7 +203,7 @@ def verify(
 
 
 def _verify_file(path: Path, expected: FileEntry, past_page_cache: bool) -> None:
-    try:
+    with refusing(path):
         found = path.lstat()
         if not stat.S_ISREG(found.st_mode):
             raise RefusedCheckpoint(f"{path}: not a regular file")
@@ -246,8 +212,6 @@ def _verify_file(path: Path, expected: FileEntry, past_page_cache: bool) -> None
                 f"{path}: {found.st_size} bytes long, the manifest says {expected.size_bytes}"
             )
         sha256 = sha256_of(path, past_page_cache)
-    except OSError as error:
-        raise RefusedCheckpoint(f"{path}: cannot be read ({error.strerror})") from error
     if sha256 != expected.sha256:
         raise RefusedCheckpoint(
             f"{path}: SHA-256 {sha256[:12]}…, the manifest says {expected.sha256[:12]}…"
@@ -255,48 +219,58 @@ def _verify_file(path: Path, expected: FileEntry, past_page_cache: bool) -> None
 
 
 def _render(manifest: Manifest) -> bytes:
-    body: dict[str, Any] = {
-        "format_version": FORMAT_VERSION,
-        "step": manifest.step,
-        "time": manifest.time,
-        "files": [
-            {"name": file.name, "size_bytes": file.size_bytes, "sha256": file.sha256}
-            for file in manifest.files
-        ],
-    }
-    body["sha256"] = hashlib.sha256(json.dumps(body).encode()).hexdigest()
-    return (json.dumps(body, indent=2) + "\n").encode()
-
-
-def _parse(value: dict[str, Any], name: str) -> Manifest:
-    body = table(value, {"format_version", "step", "time", "files", "sha256"}, name)
-    if type(body["time"]) is not float:
-        raise RefusedCheckpoint(f"{name}: time {body['time']!r} is not a number of seconds")
-    files = tuple(parse_file(item, f"{name}: files") for item in items(body["files"], name))
-    if len({file.name for file in files}) != len(files):
-        raise RefusedCheckpoint(f"{name}: names a file twice")
-    return Manifest(step=whole(body["step"], f"{name}: step"), time=body["time"], files=files)
-
-
-def parse_file(value: Any, what: str, is_name: Callable[[str], bool] | None = None) -> FileEntry:
-    """A file's entry, from a manifest that nobody vouches for.
-
-    Args:
-        value: parsed from JSON.
-        what: names it in an error.
-        is_name: whether a file may be called so; by default in a checkpoint.
-
-    Raises:
-        RefusedCheckpoint: it is none, or its name would lead elsewhere.
-    """
-    body = table(value, {"name", "size_bytes", "sha256"}, what)
-    file_name, sha256 = text(body["name"], what), text(body["sha256"], what)
-    if not (is_name or _is_plain)(file_name):
-        raise RefusedCheckpoint(f"{what}: {file_name[:120]!r} is not a plain file name")
-    if not _SHA256.fullmatch(sha256):
-        raise RefusedCheckpoint(f"{what}: {sha256[:80]!r} is not a SHA-256")
-    return FileEntry(file_name, whole(body["size_bytes"], what), sha256)
+    files = [asdict(file) for file in manifest.files]
+    return render_sealed({"step": manifest.step, "time": manifest.time, "files": files}, indent=2)
 
 
 def _is_plain(name: str) -> bool:
     return _PLAIN_NAME.fullmatch(name) is not None and name != MANIFEST_NAME
+
+
+def render_sealed(body: dict[str, Any], indent: int) -> bytes:
+    """The bytes of a list of files: JSON with the format's version and its own hash in it."""
+    sealed: dict[str, Any] = {"format_version": FORMAT_VERSION, **body}
+    sealed["sha256"] = hashlib.sha256(json.dumps(sealed).encode()).hexdigest()
+    return (json.dumps(sealed, indent=indent) + "\n").encode()
+
+
+def parse_sealed(
+    content: bytes,
+    name: str,
+    keys: set[str],
+    build: Callable[[dict[str, Any]], T],
+    render: Callable[[T], bytes],
+) -> T:
+    """What `build` makes of JSON with these keys; refused if it is of a newer format, or if
+    `render` does not give the same bytes again.
+    """
+    with refusing(Path(name)):
+        value = strict.parse_json(content, name)
+    version = value.get("format_version") if isinstance(value, dict) else None
+    if version != FORMAT_VERSION:
+        raise RefusedCheckpoint(
+            f"{name}: format version {version!r}; this longhaul reads {FORMAT_VERSION}"
+        )
+    built = build(table(value, {"format_version", "sha256", *keys}, name))
+    # There is one rendering only: whatever else parses to the same value was altered.
+    if content != render(built):
+        raise RefusedCheckpoint(f"{name}: does not match its own hash; it was altered or damaged")
+    return built
+
+
+def parse_files(value: Any, what: str, is_name: Callable[[str], bool]) -> tuple[FileEntry, ...]:
+    """The entries of a list that nobody vouches for; refused if one is none, its name would lead
+    elsewhere, or is there twice.
+    """
+    files = []
+    for item in items(value, what):
+        body = table(item, {"name", "size_bytes", "sha256"}, what)
+        name, sha256 = text(body["name"], what), text(body["sha256"], what)
+        if not is_name(name):
+            raise RefusedCheckpoint(f"{what}: {name[:120]!r} is not a plain file name")
+        if not _SHA256.fullmatch(sha256):
+            raise RefusedCheckpoint(f"{what}: {sha256[:80]!r} is not a SHA-256")
+        files.append(FileEntry(name, whole(body["size_bytes"], what), sha256))
+    if len({file.name for file in files}) != len(files):
+        raise RefusedCheckpoint(f"{what}: names a file twice")
+    return tuple(files)

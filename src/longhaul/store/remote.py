@@ -10,16 +10,14 @@ REMOTE/book/                        what is no checkpoint (`remote_log.py`)
 
 import hashlib
 import re
-import threading
-from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from longhaul.core.errors import NotOwner
 from longhaul.core.events import EventKind
 from longhaul.core.files import write_bytes
+from longhaul.core.output import Say
 from longhaul.core.units import Bytes, Seconds
 from longhaul.store.catalogue import Checkpoint
 from longhaul.store.manifest import (
@@ -34,61 +32,21 @@ from longhaul.store.store_files import StoreFiles
 from longhaul.store.transfers import StoreError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class TierChange:
     """Something that happened between this run and a tier since the last poll."""
 
     kind: EventKind
-    """`store-away`: told once, when the first attempt fails; it is tried again and again.
+    """`store-away`: once, when the first attempt fails; it is tried again and again.
     `store-taken`: the place is another run's, or a later attempt's; nothing more is sent there.
     `upload-dropped`: a checkpoint that will not be sent, and why."""
     tier: str
     step: int
-    manifest_sha256: str = ""
-    size_bytes: Bytes = 0
+    manifest_sha256: str
+    size_bytes: Bytes
     """Sent now; files that were there already are not counted."""
-    seconds: Seconds = 0.0
-    message: str = ""
-
-
-class TierChanges:
-    """The changes of one tier.
-
-    Args:
-        tier: its name.
-    """
-
-    def __init__(self, tier: str) -> None:
-        self._tier = tier
-        self._changes: deque[TierChange] = deque()
-
-    def poll(self) -> Iterator[TierChange]:
-        """What happened since the last call, in order; never waits."""
-        with suppress(IndexError):
-            while True:
-                yield self._changes.popleft()
-
-    def emit(
-        self,
-        kind: EventKind,
-        checkpoint: Checkpoint | None,
-        message: str = "",
-        *,
-        size_bytes: Bytes = 0,
-        seconds: Seconds = 0.0,
-    ) -> None:
-        """Keep one more; `TierChange` says what its parts are."""
-        self._changes.append(
-            TierChange(
-                kind=kind,
-                tier=self._tier,
-                step=0 if checkpoint is None else checkpoint.step,
-                manifest_sha256="" if checkpoint is None else checkpoint.manifest_sha256,
-                size_bytes=size_bytes,
-                seconds=seconds,
-                message=message,
-            )
-        )
+    seconds: Seconds
+    message: str
 
 
 _PLACE = re.compile(r"step-(0|[1-9][0-9]*)-([0-9a-f]{12})")
@@ -107,6 +65,9 @@ class Sent:
 class RemoteTier:
     """The checkpoints of one run in one store.
 
+    Every method raises `StoreError` if the store refuses, hangs or gives other bytes; call it
+    again later.
+
     Args:
         files: those below the run's own address, with its name in it.
     """
@@ -118,24 +79,15 @@ class RemoteTier:
         """Files of unfinished uploads that have been read back: each is read back once."""
 
     def checkpoints(self) -> list[Checkpoint]:
-        """The committed checkpoints there, lowest step first; paths are relative to the tier.
-
-        Raises:
-            StoreError: the store does not say.
-        """
+        """The committed checkpoints there, lowest step first; paths are relative to the tier."""
         found = [entry for place in self._places() if (entry := self._entry(place))]
         return sorted(found, key=lambda entry: (entry.step, entry.time))
 
     def send(self, folder: Path, still_owner: Callable[[], bool]) -> Sent:
-        """Bring the checkpoint in `folder` there; what is there already is not sent again.
-
-        Args:
-            folder: committed.
-            still_owner: the fence, asked right before the manifest is sent.
+        """Bring the committed checkpoint in `folder` there; what is there is not sent again.
 
         Raises:
-            StoreError: the store refused, hung, or gives back other bytes; call it again later.
-            NotOwner: the lease went to another attempt.
+            NotOwner: the fence, right before the manifest is sent: another attempt has the lease.
             RefusedCheckpoint: the checkpoint in `folder` is damaged, or gone.
             TransferStopped: the run ends.
         """
@@ -157,17 +109,9 @@ class RemoteTier:
         total = sum(file.size_bytes for file in missing) + size_bytes
         return Sent(total, len(missing) + 1, len(manifest.files) - len(missing))
 
-    def fetch(self, checkpoint: Checkpoint, into: Path, say: Callable[[str], None]) -> Manifest:
-        """Bring a checkpoint here, going on where an earlier attempt was cut off.
-
-        Args:
-            checkpoint: as listed by `checkpoints`.
-            into: a folder, made if need be; its manifest comes last.
-            say: is told what is tried again.
-
-        Raises:
-            StoreError: the store refused, hung, or gives other bytes than its manifest says.
-            OSError: the local medium refused.
+    def fetch(self, checkpoint: Checkpoint, into: Path, say: Say) -> Manifest:
+        """Bring a listed checkpoint into a folder, its manifest last, going on where an earlier
+        attempt was cut off. OSError if the local medium refuses.
         """
         manifest, content = self._manifest(checkpoint)
         into.mkdir(parents=True, exist_ok=True)
@@ -178,15 +122,8 @@ class RemoteTier:
         return manifest
 
     def read(self, checkpoint: Checkpoint, name: str) -> bytes:
-        """The bytes of a small file of a checkpoint, compared with its manifest.
-
-        Args:
-            checkpoint: as listed by `checkpoints`.
-            name: of the file.
-
-        Raises:
-            StoreError: the store refused or hung.
-            RefusedCheckpoint: it gives other bytes than the manifest says.
+        """The bytes of a small file of a listed checkpoint; refused if they are not what its
+        manifest lists.
         """
         manifest, _ = self._manifest(checkpoint)
         listed = {file.name: file.sha256 for file in manifest.files}
@@ -198,30 +135,19 @@ class RemoteTier:
         return content
 
     def remove(self, checkpoint: Checkpoint) -> None:
-        """Delete a checkpoint there, its manifest first: what is left is none any more.
-
-        Raises:
-            StoreError: the store refused or hung.
-        """
+        """Delete a checkpoint there, its manifest first: what is left is none any more."""
         self._remove(str(checkpoint.path))
 
     def remove_unfinished(self, latest_step: int, wanted: set[str]) -> list[str]:
-        """Delete what cut-off uploads left; their names.
-
-        Args:
-            latest_step: only uploads of this step or before are given up.
-            wanted: hashes of the manifests that are still to be sent.
-
-        Raises:
-            StoreError: the store refused or hung.
+        """Delete what cut-off uploads of this step or before left, except of the manifests with
+        these hashes, which are still to be sent; their names.
         """
         gone = []
         beginnings = {sha256[:12] for sha256 in wanted}
         for place in self._places():
-            match = _PLACE.fullmatch(place)
-            if match is None or int(match[1]) > latest_step or match[2] in beginnings:
-                continue
-            if self._entry(place) is None:
+            _, step, beginning = place.split("-")
+            given_up = int(step) <= latest_step and beginning not in beginnings
+            if given_up and self._entry(place) is None:
                 self._remove(place)
                 gone.append(place)
         return gone
@@ -245,15 +171,8 @@ class RemoteTier:
         except RefusedCheckpoint:
             return None
         sha256 = hashlib.sha256(content).hexdigest()
-        if place != _place(manifest.step, sha256):
-            return None
-        return Checkpoint(
-            step=manifest.step,
-            path=Path(place),
-            manifest_sha256=sha256,
-            time=manifest.time,
-            size_bytes=manifest.size_bytes,
-        )
+        is_here = place == _place(manifest.step, sha256)
+        return Checkpoint.of(manifest, sha256, Path(place)) if is_here else None
 
     def _is_there(self, place: str, file: FileEntry) -> bool:
         path = f"{place}/{file.name}"
@@ -268,72 +187,3 @@ class RemoteTier:
 
 def _place(step: int, manifest_sha256: str) -> str:
     return f"step-{step}-{manifest_sha256[:12]}"
-
-
-DrawOf = Callable[[RemoteTier, Checkpoint], int | None]
-
-
-class Inventory:
-    """The checkpoints of one tier.
-
-    Args:
-        tier: that is asked.
-        draw_of: where in the data a checkpoint of the tier goes on, asked of the tier.
-    """
-
-    def __init__(self, tier: RemoteTier, draw_of: DrawOf) -> None:
-        self._tier = tier
-        self._draw_of = draw_of
-        self._draws: dict[str, int | None] = {}
-        self._there: tuple[Checkpoint, ...] | None = None
-        self._lock = threading.Lock()
-
-    @property
-    def asked(self) -> bool:
-        """Whether the tier has said what it holds."""
-        return self._there is not None
-
-    @property
-    def checkpoints(self) -> tuple[Checkpoint, ...]:
-        """What is known to be there; nothing before it was asked."""
-        return self._there or ()
-
-    @property
-    def manifests(self) -> frozenset[str]:
-        """Hashes of the manifests that are known to be there."""
-        return frozenset(checkpoint.manifest_sha256 for checkpoint in self.checkpoints)
-
-    @property
-    def states(self) -> list[tuple[Checkpoint, int]]:
-        """Checkpoints that are known to be there, and where in the data they go on."""
-        draws = [(there, self._draws.get(there.manifest_sha256)) for there in self.checkpoints]
-        return [(checkpoint, draw) for checkpoint, draw in draws if draw is not None]
-
-    def learn(self) -> None:
-        """Ask the tier; may take long.
-
-        Raises:
-            StoreError: it does not say.
-        """
-        there = tuple(self._tier.checkpoints())
-        with self._lock:
-            self._there = there
-
-    def learn_draws(self) -> None:
-        """Where checkpoints there go on in the data; what the store does not say is asked later."""
-        with suppress(StoreError):
-            for checkpoint in self.checkpoints:
-                listed = len(checkpoint.path.parts) == 1  # what was just sent has its path here
-                if listed and checkpoint.manifest_sha256 not in self._draws:
-                    draw = self._draw_of(self._tier, checkpoint)
-                    self._draws[checkpoint.manifest_sha256] = draw
-
-    def add(self, checkpoint: Checkpoint) -> None:
-        """It was sent there."""
-        with self._lock:
-            self._there = (*self.checkpoints, checkpoint)
-
-    def discard(self, checkpoint: Checkpoint) -> None:
-        """It was removed there."""
-        with self._lock:
-            self._there = tuple(item for item in self.checkpoints if item != checkpoint)

@@ -1,25 +1,21 @@
-"""A run's log brought to a store beside training, so that it outlives the machine it is kept on.
-
-It is what a run cannot be told from its checkpoints: `run.json`, the recipe, what was asked, its
-segments, its journal with the ledger in it. Whoever sends a checkpoint sends it first:
+"""The remote run log: what checkpoints do not hold of a run, in a store, each file once.
 
 ```
 REMOTE/book/000003-000007-9f3a61c2.json          an index: attempt, edition, who writes it
 REMOTE/book/pages/journal-000003.pilot.jsonl-1a2b3c4d5e6f    a page, named by its hash
 ```
 
-Nothing is ever overwritten. The index is sent last and names every page with its hash, so that
-the log is whole or is not there; the newest one that can be read counts, and an attempt's number
-comes first in its name, so that whoever was taken over can not write a newer one.
+Like a checkpoint's manifest the index is sent last and names every page with its hash. Nothing is
+overwritten; the newest index that can be read counts, and an attempt's number comes first in its
+name, so that an attempt that was taken over cannot write a newer one.
 """
 
 import hashlib
-import json
 import platform
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +27,9 @@ from longhaul.logbook.reading import JournalFile, journal_files
 from longhaul.store.manifest import (
     FileEntry,
     RefusedCheckpoint,
-    items,
-    parse_file,
-    parse_json,
-    table,
+    parse_files,
+    parse_sealed,
+    render_sealed,
     text,
     whole,
 )
@@ -43,7 +38,6 @@ from longhaul.store.transfers import StoreError
 
 FOLDER = "book"
 PAGES = f"{FOLDER}/pages"
-FORMAT_VERSION = 1
 PLAIN_PAGES = ("run.json", "recipe.toml", "asked.json", "nodes.jsonl")
 SEGMENT_PAGES = ("settings.json", "source.diff")
 _LATEST: Seconds = 1e11
@@ -62,8 +56,8 @@ class Edition:
     number: int
     """Counts the editions of an attempt."""
     writer: str
-    """Eight hexadecimal digits that a process draws for itself: two that come by the same attempt
-    number, on machines that do not see each other, are told apart by it."""
+    """Eight hexadecimal digits by which two are distinguished that come by the same attempt number,
+    on machines that do not see each other."""
 
     @property
     def path(self) -> str:
@@ -79,15 +73,14 @@ class Edition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Index:
-    """One edition of a book."""
+    """One edition of a run log."""
 
     edition: Edition
     created: Seconds
-    """Unix time at which the run was made: it tells two runs of one name apart."""
+    """Unix time at which the run was made: it distinguishes two runs of one name."""
     host: str
     """Where it was written from, for people."""
     time: Seconds
-    """When."""
     pages: tuple[FileEntry, ...]
     """Named by their paths in the run's folder."""
 
@@ -112,7 +105,7 @@ def is_page(name: str) -> bool:
     return name in PLAIN_PAGES or (match is not None and match[1] in SEGMENT_PAGES)
 
 
-def grows(name: str) -> bool:
+def _grows(name: str) -> bool:
     """Whether a page is only ever added to, line by line."""
     return name.endswith(".jsonl")
 
@@ -124,62 +117,35 @@ def place_of(page: FileEntry) -> str:
 
 def render_index(index: Index) -> bytes:
     """The bytes of an index."""
-    body: dict[str, Any] = {
-        "format_version": FORMAT_VERSION,
-        "attempt": index.edition.attempt,
-        "edition": index.edition.number,
-        "writer": index.edition.writer,
-        "created": index.created,
-        "host": index.host,
-        "time": index.time,
-        "pages": [
-            {"name": page.name, "size_bytes": page.size_bytes, "sha256": page.sha256}
-            for page in index.pages
-        ],
-    }
-    body["sha256"] = hashlib.sha256(json.dumps(body).encode()).hexdigest()
-    return (json.dumps(body, indent=1) + "\n").encode()
+    edition = index.edition
+    body = {
+        "attempt": edition.attempt, "edition": edition.number, "writer": edition.writer,
+        "created": index.created, "host": index.host, "time": index.time,
+        "pages": [asdict(page) for page in index.pages],
+    }  # fmt: skip
+    return render_sealed(body, indent=1)
 
 
 def parse_index(content: bytes, edition: Edition, name: str) -> Index:
-    """The index with these bytes.
-
-    Args:
-        content: as the store gives it.
-        edition: what it is called there.
-        name: what an error calls it.
-
-    Raises:
-        RefusedCheckpoint: it is damaged in any byte, is of a newer format, is that of another
-            edition, or names what is no page of a book.
+    """The index with these bytes, called `edition` in its store and `name` in an error; refused if
+    it is damaged in any byte, of a newer format, that of another edition, or names what is no page.
     """
-    value = parse_json(content, name)
-    version = value.get("format_version") if isinstance(value, dict) else None
-    if version != FORMAT_VERSION:
-        raise RefusedCheckpoint(
-            f"{name}: format version {version!r}; this longhaul reads {FORMAT_VERSION}"
-        )
-    keys = {"format_version", "attempt", "edition", "writer", "created", "host", "time", "pages"}
-    body = table(value, {*keys, "sha256"}, name)
-    times = (body["created"], body["time"])
-    if any(type(time) is not float or not 0 <= time < _LATEST for time in times):
-        raise RefusedCheckpoint(f"{name}: {times} are no numbers of seconds")
-    called = Edition(whole(body["attempt"], name), whole(body["edition"], name), edition.writer)
-    if called != edition or body["writer"] != edition.writer:
-        raise RefusedCheckpoint(f"{name}: it is the index of another edition")
-    pages = tuple(
-        parse_file(item, f"{name}: pages", is_page) for item in items(body["pages"], name)
-    )
-    host = text(body["host"], name)
-    if not _HOST.fullmatch(host):  # it is shown to people, on a terminal
-        raise RefusedCheckpoint(f"{name}: {host[:80]!r} is no machine's name")
-    index = Index(edition=edition, created=times[0], host=host, time=times[1], pages=pages)
-    # An index has one rendering only: whatever else parses to the same value was altered.
-    if content != render_index(index):
-        raise RefusedCheckpoint(f"{name}: does not match its own hash; it was altered or damaged")
-    if len({page.name for page in pages}) != len(pages):
-        raise RefusedCheckpoint(f"{name}: names a page twice")
-    return index
+
+    def build(body: dict[str, Any]) -> Index:
+        times = (body["created"], body["time"])
+        if any(type(time) is not float or not 0 <= time < _LATEST for time in times):
+            raise RefusedCheckpoint(f"{name}: {times} are no numbers of seconds")
+        called = Edition(whole(body["attempt"], name), whole(body["edition"], name), edition.writer)
+        if called != edition or body["writer"] != edition.writer:
+            raise RefusedCheckpoint(f"{name}: it is the index of another edition")
+        pages = parse_files(body["pages"], f"{name}: pages", is_page)
+        host = text(body["host"], name)
+        if not _HOST.fullmatch(host):  # it is shown to people, on a terminal
+            raise RefusedCheckpoint(f"{name}: {host[:80]!r} is no machine's name")
+        return Index(edition=edition, created=times[0], host=host, time=times[1], pages=pages)
+
+    keys = {"attempt", "edition", "writer", "created", "host", "time", "pages"}
+    return parse_sealed(content, name, keys, build, render_index)
 
 
 _KEPT = 2
@@ -196,14 +162,8 @@ class PlaceTaken(LonghaulError):
 
 
 class RunLogMirror:
-    """Sends the run log of one attempt.
-
-    Args:
-        folder: the run.
-        files: those below the run's own address, with its name in it.
-        attempt: of the lease; an edition of a lower one never counts against one of a higher one.
-        writer: eight hexadecimal digits, the same for all processes that serve this attempt.
-        clock: stamps editions.
+    """Sends the run log of one attempt to the files below the run's own address; its editions bear
+    the attempt's number, its `writer`, and the clock's time.
     """
 
     def __init__(
@@ -214,8 +174,9 @@ class RunLogMirror:
         self._attempt = attempt
         self._clock = clock
         self._writer = writer
-        self._known: list[Index] | None = None
-        """Editions there, oldest first, the newest two or three; None before they were read."""
+        self._claimed = False
+        self._known: list[Index] = []
+        """Editions there, oldest first, the newest two or three."""
         self._sent: set[str] = set()
         """Pages that this process has read back there, whether an edition has them or not."""
         self._hashed: dict[str, tuple[tuple[int, int], FileEntry]] = {}
@@ -223,20 +184,16 @@ class RunLogMirror:
     def send(self, still_owner: Callable[[], bool]) -> Bytes:
         """Bring there what the store's newest edition lacks, and seal it; the bytes sent.
 
-        Args:
-            still_owner: the fence, asked right before an edition is sealed.
-
         Raises:
             StoreError: the store refused or hung; call it again later.
             PlaceTaken: another run, or a later attempt at this one, has its run log there.
-            NotOwner: the lease went to another attempt.
-            TransferStopped: the run ends.
+            NotOwner: the fence, right before an edition is sealed: another attempt has the lease.
         """
         created = created_of(self._folder)
         if created is None:
             return 0  # no run yet
-        if self._known is None:
-            self._known = self._claim(created, still_owner)
+        if not self._claimed:
+            self._claim(created, still_owner)
         with self._files.throttle:
             there = self._there()
             for look in range(1, _LOOKS + 1):
@@ -248,27 +205,25 @@ class RunLogMirror:
                     self._hashed.clear()
                     if look == _LOOKS:
                         raise StoreError(changed.message) from changed
-            newest = self._known[-1] if self._known else None
-            if newest is None or newest.pages != pages:
+            if not self._known or self._known[-1].pages != pages:
                 self._seal(pages, created, still_owner)
                 self._tidy_up()
         return sent
 
-    def _claim(self, created: Seconds, still_owner: Callable[[], bool]) -> list[Index]:
+    def _claim(self, created: Seconds, still_owner: Callable[[], bool]) -> None:
         """See whose place it is, and make it this attempt's: what was there, under its number."""
-        known = list(reversed(list(editions(self._files))))
-        if known and known[-1].created != created:
-            other = known[-1]
+        self._known = list(editions(self._files))[::-1]
+        newest = self._known[-1] if self._known else None
+        if newest is not None and newest.created != created:
             raise PlaceTaken(
                 f"{self._files.name} is the place of another run of this name, written from "
-                f"{other.host}: nothing of this one is sent there",
+                f"{newest.host}: nothing of this one is sent there",
                 "give one of the two runs another name, or another checkpoint.remote",
             )
         self._refuse_if_taken(claiming=True)
-        if known and known[-1].edition.attempt < self._attempt:
-            self._known = known
-            self._seal(known[-1].pages, created, still_owner)
-        return known
+        if newest is not None and newest.edition.attempt < self._attempt:
+            self._seal(newest.pages, created, still_owner)
+        self._claimed = True
 
     def _refuse_if_taken(self, claiming: bool = False) -> None:
         for name in self._files.names(FOLDER):
@@ -287,10 +242,8 @@ class RunLogMirror:
         self, pages: tuple[FileEntry, ...], created: Seconds, still_owner: Callable[[], bool]
     ) -> None:
         """Write the index of an edition whose pages are all there."""
-        assert self._known is not None
-        own = [
-            known.edition.number for known in self._known if known.edition.attempt == self._attempt
-        ]
+        editions_known = [index.edition for index in self._known]
+        own = [known.number for known in editions_known if known.attempt == self._attempt]
         if not still_owner():
             raise NotOwner(f"no edition of the run log was sealed in {self._files.name}")
         self._refuse_if_taken()
@@ -306,7 +259,6 @@ class RunLogMirror:
 
     def _tidy_up(self) -> None:
         """Remove older editions, and the pages that they alone have; failing costs space only."""
-        assert self._known is not None
         gone, kept = self._known[:-_KEPT], self._known[-_KEPT:]
         wanted = {place_of(page) for index in kept for page in index.pages}
         with suppress(StoreError):
@@ -319,7 +271,6 @@ class RunLogMirror:
 
     def _there(self) -> set[str]:
         """Pages that are there whole: somebody has read them back, and nobody has removed them."""
-        assert self._known is not None
         compared = {place_of(page) for index in self._known for page in index.pages} | self._sent
         return compared & {f"{PAGES}/{name}" for name in self._files.names(PAGES)}
 
@@ -328,7 +279,7 @@ class RunLogMirror:
         if place in there:
             return 0
         source = self._folder.path / page.name
-        self._files.send(source, place, page, growing=grows(page.name))
+        self._files.send(source, place, page, growing=_grows(page.name))
         self._sent.add(place)
         there.add(place)
         return page.size_bytes
@@ -337,8 +288,7 @@ class RunLogMirror:
         """What the run's folder has now."""
         for path in _candidates(self._folder):
             with suppress(OSError, RefusedCheckpoint):
-                page = self._page(path)
-                if page is not None:
+                if (page := self._page(path)) is not None:
                     yield page
 
     def _page(self, path: Path) -> FileEntry | None:
@@ -348,7 +298,7 @@ class RunLogMirror:
         hashed = self._hashed.get(name)
         if hashed is not None and hashed[0] == state:
             return hashed[1]
-        size = _whole_lines(path, found.st_size) if grows(name) else found.st_size
+        size = _whole_lines(path, found.st_size) if _grows(name) else found.st_size
         if not is_page(name) or size == 0:
             return None
         digest = hashlib.sha256()
@@ -360,11 +310,7 @@ class RunLogMirror:
 
 
 def editions(files: StoreFiles) -> Iterator[Index]:
-    """The editions of a run log there that can be believed, newest first.
-
-    Raises:
-        StoreError: the store does not say.
-    """
+    """The readable editions of a run log there, newest first. StoreError if it does not answer."""
     found = (Edition.parse(name) for name in files.names(FOLDER))
     for edition in sorted((item for item in found if item is not None), reverse=True):
         content = files.read_small(edition.path)

@@ -32,13 +32,8 @@ class Differences:
 def differences(
     reference: RunFolder, other: RunFolder, *, kept_only: bool = False, settings: bool = True
 ) -> Differences:
-    """What differs between a run left alone and another one.
-
-    Args:
-        reference: left alone.
-        other: another one.
-        kept_only: leave out steps that were made again later.
-        settings: compare the settings in the last state too.
+    """What differs between a baseline run and another one: `kept_only` leaves out steps that were
+    made again later, `settings` compares those in the last state too.
     """
     expected, found = final_state(reference, settings), final_state(other, settings)
     names = expected.keys() | found.keys()
@@ -51,11 +46,8 @@ def differences(
 
 
 def final_state(folder: RunFolder, settings: bool = True) -> dict[str, str]:
-    """Every tensor of the last checkpoint by hash of its bytes, and its facts.
-
-    Args:
-        folder: of the run.
-        settings: those in force are among the facts.
+    """Every tensor of the last checkpoint by hash of its bytes, and its facts, with or without the
+    settings in force.
     """
     last = catalogue(folder.checkpoints)[-1]
     state: dict[str, str] = {"step": str(last.step)}

@@ -1,7 +1,5 @@
-"""How often to save: Young's and Daly's answer, from what saving costs and how often runs fail.
-
-A checkpoint costs what the training thread pays for it; a failure costs on average half an
-interval made again. The best interval lies where their sum is least.
+"""How often to save: where what saving costs the training thread, and the half interval that a
+failure on average makes again, add up to least.
 
 J. W. Young, A first order approximation to the optimum checkpoint interval, CACM 17(9), 1974.
 J. T. Daly, A higher order estimate of the optimum checkpoint interval for restart dumps, Future
@@ -57,12 +55,7 @@ class Interval:
 
 
 def daly_interval(cost_s: Seconds, between_failures_s: Seconds) -> Seconds:
-    """Seconds of training between two saves that lose the least time.
-
-    Args:
-        cost_s: what one save costs, above 0.
-        between_failures_s: mean time between failures, above 0.
-    """
+    """Seconds of training between two saves that lose the least time; both arguments above 0."""
     if cost_s >= 2 * between_failures_s:
         return between_failures_s
     ratio = cost_s / (2 * between_failures_s)
@@ -111,13 +104,8 @@ _NEWEST_STEPS = 100
 
 
 class SaveInterval:
-    """Chooses the interval of one attempt.
-
-    Args:
-        history: gives the events of the run before this attempt, in which failures are counted; it
-            is asked only if the interval is `auto`.
-        devices: that train.
-        clock: for how long this attempt has lasted.
+    """Chooses the interval of one attempt on so many devices; failures are counted in the `history`
+    of the run before it, which is read only if the interval is `auto`.
     """
 
     def __init__(self, history: Callable[[], Iterable[Record]], devices: int, clock: Clock) -> None:
@@ -138,7 +126,9 @@ class SaveInterval:
             seconds = record.seconds
             if "compile" not in seconds:
                 self._steps_s.append(seconds.get("training", 0.0) + seconds.get("redone", 0.0))
-        elif isinstance(record, Event) and _is_verified(record):
+        elif isinstance(record, Event) and record.kind == EventKind.CHECKPOINT:
+            if record.data.get("health") != "verified":
+                return
             self._stalls_s.append(float(record.data.get("stall_s", 0.0)))
             self._saves_s.append(float(record.data.get("seconds_since_save", 0.0)))
             self._news = True
@@ -172,12 +162,8 @@ class SaveInterval:
         return new
 
 
-def _is_verified(event: Event) -> bool:
-    return event.kind == EventKind.CHECKPOINT and event.data.get("health") == "verified"
-
-
 def _failures(history: Iterable[Record]) -> tuple[int, Seconds]:
-    """How many attempts failed, as their supervisor tells or because they ended without a word;
+    """How many attempts failed, by their supervisor's record or because they ended without one;
     and the time over all of them.
     """
     failures, uptime_s = 0, 0.0

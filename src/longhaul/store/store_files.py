@@ -12,8 +12,9 @@ from longhaul.core.addresses import scrubbed, unsealed, without_secrets
 from longhaul.core.clocks import Clock, RealClock
 from longhaul.core.errors import LonghaulError, RecipeError
 from longhaul.core.files import naming
+from longhaul.core.output import Say
 from longhaul.core.units import Bytes
-from longhaul.store.manifest import FileEntry, RefusedCheckpoint
+from longhaul.store.manifest import FileEntry, RefusedCheckpoint, refusing
 from longhaul.store.transfers import (
     Calls,
     Deadline,
@@ -23,67 +24,52 @@ from longhaul.store.transfers import (
     TransferStopped,
 )
 
-_EXTRAS = {"s3": "s3", "s3a": "s3", "hf": "hf"}
-_PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
+_INSTALL = {
+    **dict.fromkeys(("s3", "s3a"), "'longhaul[s3]'"), "hf": "'longhaul[hf]'",
+    **dict.fromkeys(("gs", "gcs"), "gcsfs"), **dict.fromkeys(("az", "abfs"), "adlfs"),
+}  # fmt: skip
+"""What pip installs for a scheme; for others fsspec's own error names the package."""
 _FOLDERLESS = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "memory", "hf"})
 """Stores of keys, in which a folder is a way of speaking. Making one there may even make a
 bucket, which is for a person to do."""
 
 
-def install_command(scheme: str, missing: object) -> str:
-    """How to install what fsspec needs for a scheme.
+def file_system(
+    address: str, error: type[LonghaulError], what: str, way: str, **options: Any
+) -> tuple[Any, str]:
+    """The file system of an address, sealed or not, by fsspec, and the path in it.
 
-    Args:
-        scheme: such as `s3`.
-        missing: what the import said, for schemes that are not known here.
-    """
-    if scheme in _EXTRAS:
-        return f"pip install 'longhaul[{_EXTRAS[scheme]}]'"
-    return f"pip install {_PACKAGES.get(scheme, missing)}"
-
-
-def locate(address: str) -> tuple[Any, str]:
-    """The file system of `address` and the path in it.
-
-    Listings are never cached: another process may write there too.
-
-    Raises:
-        RecipeError: no file system has this scheme, or its package is not installed.
+    If there is none, or its package is not installed, `error` names `what` and the `way` out.
     """
     import fsspec
 
-    scheme = address.partition("://")[0] if "://" in address else "file"
-    options: dict[str, Any] = {"use_listings_cache": False}
-    if scheme in ("file", "local"):
-        options["auto_mkdir"] = True
+    scheme = address.partition("://")[0]
     try:
         system, root = fsspec.core.url_to_fs(unsealed(address), **options)
-    except ImportError as error:
-        raise RecipeError(
-            f"checkpoint.remote: {scheme}:// needs a package that is not here",
-            install_command(scheme, error),
+    except ImportError as missing:
+        raise error(
+            f"{what}: {scheme}:// needs a package that is not here",
+            f"pip install {_INSTALL.get(scheme, missing)}",
         ) from None
-    except ValueError as error:
-        raise RecipeError(
-            f"checkpoint.remote: {without_secrets(address)}: {scrubbed(str(error))}",
-            "give a folder, or an address such as s3://bucket/folder",
-        ) from None
-    return system, str(root).rstrip("/")
+    except ValueError as problem:
+        raise error(f"{what}: {scrubbed(str(problem))}", way) from None
+    return system, str(root)
 
 
-def makes_folders(system: Any) -> bool:
-    """Whether folders must be made before files can lie in them."""
-    return not _FOLDERLESS & set(_protocols(system))
+def protocols(system: Any) -> set[str]:
+    """The schemes that a file system serves."""
+    return set(system.protocol if isinstance(system.protocol, tuple) else (system.protocol,))
 
 
-def is_local(system: Any) -> bool:
-    """Whether its files are those of this machine, so that they can be fsynced."""
-    return "file" in _protocols(system)
-
-
-def _protocols(system: Any) -> tuple[str, ...]:
-    protocol = system.protocol
-    return protocol if isinstance(protocol, tuple) else (protocol,)
+def _located(address: str) -> tuple[Any, str]:
+    # Listings are never cached: another process may write there too.
+    options: dict[str, Any] = {"use_listings_cache": False}
+    if "://" not in address or address.startswith(("file://", "local://")):
+        options["auto_mkdir"] = True
+    what = f"checkpoint.remote: {without_secrets(address)}"
+    way = "give a folder, or an address such as s3://bucket/folder"
+    system, root = file_system(address, RecipeError, what, way, **options)
+    return system, root.rstrip("/")
 
 
 T = TypeVar("T")
@@ -98,17 +84,17 @@ _GIVING_UP_S = 1.0
 
 
 class StoreFiles:
-    """The files below one address.
+    """The files below one address: a folder or an fsspec address.
+
+    Every method raises `StoreError` if the store refuses, hangs or gives other bytes; whatever
+    waits for a transfer raises `TransferStopped` if the run ends meanwhile.
 
     Args:
-        address: a folder or an fsspec address.
+        address: RecipeError if there is no file system for it.
         clock: for deadlines.
         patience: how long the store may take.
         throttle: the pace of transfers.
         system: fsspec's file system and the path in it; by default found from the address.
-
-    Raises:
-        RecipeError: there is no file system for the address.
     """
 
     def __init__(
@@ -124,49 +110,29 @@ class StoreFiles:
         self.patience = patience or Patience()
         self.throttle = throttle or Throttle()
         self._clock: Clock = clock or RealClock()
-        self._system, self._root = system or locate(address)
+        self._system, self._root = system or _located(address)
         self._calls = Calls()
 
     def names(self, folder: str = "") -> list[str]:
-        """Names of what lies directly below the address, or a folder below it; empty if nothing
-        does.
-
-        Raises:
-            StoreError: the store does not say.
-        """
+        """Names of what lies directly below the address, or a folder below it, sorted."""
         place = self._path(folder) if folder else self._root
-
-        def listed() -> list[str]:
-            return [str(path) for path in self._system.ls(place, detail=False)]
-
-        with self._explained("listing"):
-            try:
-                paths = self._answer("listing", listed)
-            except FileNotFoundError:
-                return []
-        return sorted(path.rstrip("/").rpartition("/")[2] for path in paths)
+        paths = self._answer("listing", lambda: self._system.ls(place, detail=False))
+        return sorted(str(path).rstrip("/").rpartition("/")[2] for path in paths or ())
 
     def read_small(self, path: str) -> bytes | None:
-        """The bytes of a file that fits memory; None if there is none.
-
-        Raises:
-            StoreError: it cannot be read.
-        """
-        with self._explained(path):
-            try:
-                return bytes(self._answer(path, lambda: self._system.cat_file(self._path(path))))
-            except FileNotFoundError:
-                return None
+        """The bytes of a file that fits memory; None if there is none."""
+        content = self._answer(path, lambda: self._system.cat_file(self._path(path)))
+        return None if content is None else bytes(content)
 
     def holds(self, path: str, file: FileEntry) -> bool:
-        """Whether a file is there with these very bytes; they are read back to know it.
-
-        Raises:
-            StoreError: the store does not say.
-        """
+        """Whether a file is there with these very bytes; they are read back to know it."""
         with self._explained(path):
             deadline = self._deadline(file.size_bytes, path)
-            if self._size(path, deadline) != file.size_bytes:
+            try:
+                found = deadline.call(lambda: self._system.info(self._path(path)))
+            except FileNotFoundError:
+                return False
+            if int(found["size"]) != file.size_bytes:
                 return False
             digest = hashlib.sha256()
             for piece in self._pieces_of(path, 0, file.size_bytes, deadline):
@@ -174,40 +140,24 @@ class StoreFiles:
             return digest.hexdigest() == file.sha256
 
     def send(self, source: Path, path: str, file: FileEntry, growing: bool = False) -> None:
-        """Bring a local file there and read it back.
-
-        Args:
-            source: the file.
-            path: where to.
-            file: what its bytes shall be.
-            growing: only the first `file.size_bytes` of it are meant; more may be added meanwhile.
+        """Bring a local file there and read it back; of one that is growing its first
+        `file.size_bytes`.
 
         Raises:
-            StoreError: the store refused, hung, or gives back other bytes.
             RefusedCheckpoint: the local file is gone, or is not what `file` says.
-            TransferStopped: the run ends.
         """
         pieces = local_pieces(source, file.size_bytes if growing else None)
         self._send(pieces, str(source), path, file)
 
     def send_bytes(self, content: bytes, path: str) -> None:
-        """Bring these bytes there and read them back.
-
-        Raises:
-            StoreError: the store refused, hung, or gives back other bytes.
-            TransferStopped: the run ends.
-        """
+        """Bring these bytes there and read them back."""
         name = path.rpartition("/")[2]
         file = FileEntry(name, len(content), hashlib.sha256(content).hexdigest())
         self._send(iter([content]), name, path, file)
 
-    def fetch(self, path: str, target: Path, file: FileEntry, say: Callable[[str], None]) -> None:
-        """Bring a file here, going on where an earlier attempt was cut off.
-
-        Raises:
-            StoreError: the store refused, hung, or gives other bytes, several times in a row.
-            OSError: the local medium refused.
-            TransferStopped: the run ends.
+    def fetch(self, path: str, target: Path, file: FileEntry, say: Say) -> None:
+        """Bring a file here, going on where an earlier attempt was cut off. OSError if the local
+        medium refuses.
         """
         for attempt in range(1, _ATTEMPTS + 1):
             try:
@@ -220,13 +170,8 @@ class StoreFiles:
                 self.throttle.wait(self.patience.pause_s(attempt))
 
     def remove(self, path: str) -> None:
-        """Delete a file or a folder; it may be gone already.
-
-        Raises:
-            StoreError: the store refused or hung.
-        """
-        with self._explained(path), suppress(FileNotFoundError):
-            self._answer(path, lambda: self._system.rm(self._path(path), recursive=True))
+        """Delete a file or a folder; it may be gone already."""
+        self._answer(path, lambda: self._system.rm(self._path(path), recursive=True))
 
     def _send(self, pieces: Iterator[bytes], source: str, path: str, file: FileEntry) -> None:
         with self._explained(path):
@@ -244,7 +189,7 @@ class StoreFiles:
                 self._timed(deadline, len(piece), partial(target.write, piece))
             if digest.hexdigest() != file.sha256:
                 raise RefusedCheckpoint(f"{source}: differs from its manifest; it was not sent")
-            deadline.call(lambda: _close(target, fsync=is_local(self._system)))
+            deadline.call(lambda: _close(target, fsync="file" in protocols(self._system)))
         except BaseException:
             with suppress(Exception):
                 self._calls.within(_GIVING_UP_S, path, lambda: _give_up(target))
@@ -287,14 +232,8 @@ class StoreFiles:
             with suppress(Exception):
                 self._calls.within(_GIVING_UP_S, path, stream.close)
 
-    def _size(self, path: str, deadline: Deadline) -> Bytes | None:
-        try:
-            return int(deadline.call(lambda: self._system.info(self._path(path)))["size"])
-        except FileNotFoundError:
-            return None
-
     def _open_to_write(self, path: str, size: Bytes) -> Any:
-        if makes_folders(self._system):
+        if not _FOLDERLESS & protocols(self._system):
             self._system.makedirs(self._path(path).rpartition("/")[0], exist_ok=True)
         part = max(_SMALLEST_PART_BYTES, size // _MOST_PARTS)
         return self._system.open(self._path(path), "wb", block_size=part)
@@ -312,8 +251,13 @@ class StoreFiles:
         self.throttle.rest(size, self._clock.monotonic() - began)
         return result
 
-    def _answer(self, path: str, call: Callable[[], T]) -> T:
-        return self._calls.within(self.patience.answer_s, f"{self.name}/{path}", call)
+    def _answer(self, path: str, call: Callable[[], T]) -> T | None:
+        """The result of a short call; None if there is no such file."""
+        with self._explained(path):
+            try:
+                return self._calls.within(self.patience.answer_s, f"{self.name}/{path}", call)
+            except FileNotFoundError:
+                return None
 
     def _deadline(self, size: Bytes, path: str) -> Deadline:
         most_s = self.patience.deadline_s(size)
@@ -324,33 +268,23 @@ class StoreFiles:
 
     @contextmanager
     def _explained(self, path: str) -> Iterator[None]:
-        """Turn what a store raises into an error that names the file.
-
-        Every fsspec back-end brings its own family of exceptions, hence the wide net.
-        """
+        """Turn what a store raises into an error that names the file."""
         try:
             yield
         except (LonghaulError, TransferStopped):
             raise
-        except Exception as error:
+        except Exception as error:  # every fsspec back-end brings its own family of exceptions
             first_line = scrubbed(str(error).partition("\n")[0])
             raise StoreError(f"{self.name}/{path}: {type(error).__name__}: {first_line}") from error
 
 
 def local_pieces(source: Path, most: Bytes | None = None) -> Iterator[bytes]:
-    """The bytes of a file, or the first `most` of them.
-
-    Raises:
-        RefusedCheckpoint: it cannot be read.
-    """
+    """The bytes of a file, or the first `most` of them. RefusedCheckpoint if it cannot be read."""
     left = most
-    try:
-        with source.open("rb") as file:
-            while piece := file.read(_PIECE_BYTES if left is None else min(_PIECE_BYTES, left)):
-                yield piece
-                left = None if left is None else left - len(piece)
-    except OSError as error:
-        raise RefusedCheckpoint(f"{source}: cannot be read ({error.strerror})") from error
+    with refusing(source), source.open("rb") as file:
+        while piece := file.read(_PIECE_BYTES if left is None else min(_PIECE_BYTES, left)):
+            yield piece
+            left = None if left is None else left - len(piece)
 
 
 def _hash_so_far(target: Path, most: Bytes) -> tuple[Any, Bytes]:

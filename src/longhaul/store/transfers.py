@@ -1,8 +1,7 @@
 """Limits on transfers: a deadline for each file, pauses between attempts, and a pace.
 
-A call into a file system that hangs cannot be interrupted. It is made on a thread of its own,
-which is left behind when its time is up: it holds a socket, not the run. All transfers of a run
-share one pace: as fast as they like, until the step grows slower for it.
+A call into a file system that hangs cannot be interrupted: it is made on a thread of its own, which
+is left behind when its time is up. All transfers of a run share one pace.
 """
 
 import random
@@ -47,10 +46,8 @@ class Patience:
         return self.answer_s + size_bytes / self.slowest_bytes_per_s
 
     def pause_s(self, failures: int, chance: Callable[[], float] = random.random) -> Seconds:
-        """Seconds to wait after so many failures in a row.
-
-        Spread over ± 25 %, so that a thousand runs do not come back to a store that has just
-        recovered all at once.
+        """Seconds to wait after so many failures in a row, spread over ± 25 %, so that a thousand
+        runs do not come back at once to a store that has just recovered.
         """
         # The exponent is bounded because a store may be away for a week.
         pause = self.first_pause_s * 2.0 ** min(max(failures - 1, 0), 32)
@@ -64,11 +61,8 @@ class Calls:
         self._stuck: list[threading.Thread] = []
 
     def within(self, most_s: Seconds, what: str, call: Callable[[], T]) -> T:
-        """The result of `call`, which is given `most_s` seconds.
-
-        Raises:
-            StoreError: it has not come back in time, or too many others have not.
-            Exception: whatever the call raises.
+        """The result of `call`, or what it raises, if it comes within `most_s` seconds; else, or if
+        too many earlier calls have no answer, StoreError.
         """
         self._stuck = [thread for thread in self._stuck if thread.is_alive()]
         if len(self._stuck) >= _MOST_STUCK:
@@ -95,13 +89,8 @@ class Calls:
 
 
 class Deadline:
-    """The seconds that one file may keep a store busy; pauses in between do not count.
-
-    Args:
-        calls: of the store.
-        most_s: seconds in all.
-        what: names the file in an error.
-        clock: for how long calls take.
+    """The seconds that one file, named `what`, may keep a store busy in all; pauses in between do
+    not count.
     """
 
     def __init__(self, calls: Calls, most_s: Seconds, what: str, clock: Clock) -> None:
@@ -112,12 +101,7 @@ class Deadline:
         self._clock = clock
 
     def call(self, call: Callable[[], T]) -> T:
-        """The result of `call`, if it comes while there is time left.
-
-        Raises:
-            StoreError: the time is up.
-            Exception: whatever the call raises.
-        """
+        """As `Calls.within` what is left of the time."""
         if self._left_s <= 0:
             raise StoreError(f"{self._what}: not done within {short_seconds(self._most_s)}")
         began = self._clock.monotonic()
@@ -157,12 +141,8 @@ class Pace:
         """Share of its time that a transfer may work (0 to 1)."""
 
     def observe(self, seconds_per_token: float, transferring: bool) -> None:
-        """Learn from a step.
-
-        Args:
-            seconds_per_token: its training time over its tokens, so that a batch that grows is
-                no slowness.
-            transferring: a transfer ran while it was made.
+        """Learn from a step: its training time over its tokens, so that a batch that grows is no
+        slowness, and whether a transfer ran meanwhile.
         """
         if not seconds_per_token > 0:
             return
@@ -175,8 +155,7 @@ class Pace:
         self._busy.append(seconds_per_token)
         if len(self._busy) < _BUSY_STEPS:
             return
-        slower = statistics.median(self._busy) > _TOLERATED * statistics.median(self._quiet)
-        if slower:
+        if statistics.median(self._busy) > _TOLERATED * statistics.median(self._quiet):
             self.share = max(_LEAST_SHARE, self.share / 2)
         else:
             self.share = min(1.0, self.share + _MOST_REGAINED)
@@ -195,10 +174,9 @@ class TransferStopped(Exception):
 
 
 class Throttle:
-    """Lets pieces through at the pace that the steps allow.
+    """Lets pieces through at the pace that the steps allow; a context around each transfer.
 
-    Args:
-        pace: the rule.
+    `rest` and `wait` raise `TransferStopped` once the run ends.
     """
 
     def __init__(self, pace: Pace | None = None) -> None:
@@ -209,11 +187,6 @@ class Throttle:
         self._passed_before = 0
         self._lock = threading.Lock()
 
-    @property
-    def share(self) -> float:
-        """Share of its time that a transfer may work now."""
-        return self._pace.share
-
     def observe(self, seconds_per_token: float) -> None:
         """Learn from a step that has been made. Called by the training thread; never waits."""
         # A short transfer may have begun and ended within the step: then a piece has passed.
@@ -222,31 +195,21 @@ class Throttle:
         self._pace.observe(seconds_per_token, transferring)
 
     def __enter__(self) -> "Throttle":
-        """A transfer begins."""
         with self._lock:
             self._under_way += 1
         return self
 
     def __exit__(self, *_: object) -> None:
-        """It ends, one way or the other."""
         with self._lock:
             self._under_way -= 1
 
     def rest(self, size_bytes: Bytes, took_s: Seconds) -> None:
-        """After a piece: wait as long as the pace asks for.
-
-        Raises:
-            TransferStopped: the run ends.
-        """
+        """After a piece: wait as long as the pace asks for."""
         self._passed += 1
         self.wait(self._pace.pause_s(size_bytes, took_s))
 
     def wait(self, seconds: Seconds) -> None:
-        """Wait, but not longer than the run goes on.
-
-        Raises:
-            TransferStopped: the run ends.
-        """
+        """Wait, but not longer than the run goes on."""
         if self._stopping.wait(seconds) if seconds > 0 else self._stopping.is_set():
             raise TransferStopped
 

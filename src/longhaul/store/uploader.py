@@ -1,10 +1,11 @@
 """Checkpoints brought to another tier beside training, in order, however long its store is away.
 
 The run's log goes before each of them, so that a checkpoint in the tier never lacks the decisions
-that it needs; and by itself where somebody has decided something.
+that it needs.
 """
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
@@ -12,31 +13,32 @@ from functools import partial
 from longhaul.core.clocks import Clock
 from longhaul.core.errors import NotOwner
 from longhaul.core.events import EventKind
-from longhaul.core.units import Seconds, short_seconds
+from longhaul.core.units import Bytes, Seconds, short_seconds
 from longhaul.logbook.ledger import CheckpointHealth, Health
 from longhaul.store.catalogue import Checkpoint, health_now, health_of
 from longhaul.store.manifest import RefusedCheckpoint
-from longhaul.store.remote import DrawOf, Inventory, RemoteTier, TierChange, TierChanges
+from longhaul.store.remote import RemoteTier, TierChange
 from longhaul.store.remote_log import PlaceTaken, RunLogMirror
 from longhaul.store.retention import superseded, to_remove
 from longhaul.store.transfers import StoreError, TransferStopped
 
+DrawOf = Callable[[RemoteTier, Checkpoint], int | None]
 _WENT_BACK = "the run went back behind it, or it did not read back"
 _END_S = 5.0
 """For a piece under way when the run ends; a hanging call is not waited for."""
 
 
 class Uploader:
-    """Sends checkpoints on a thread of its own, one at a time.
+    """Sends checkpoints to a tier on a thread of its own, one at a time.
 
     Args:
         tier: where to.
         still_owner: the fence.
         clock: for how long things take.
-        keep_last: newest checkpoints to keep there.
-        keep_every: also keep those at multiples of this many steps; 0 for none.
+        keep_last: retention there, as `keep_every` (`to_remove`).
+        keep_every: in steps.
         run_log: of the run, which goes there too; None: it does not.
-        draw_of: where in the data a checkpoint of the tier goes on, asked of the tier.
+        draw_of: where in the data a checkpoint of the tier goes on, read from the tier.
     """
 
     def __init__(
@@ -57,8 +59,12 @@ class Uploader:
         self._keep_every = keep_every
         self._run_log = run_log
         self._run_log_wanted = self._run_log_sent = 0
-        """Counts wishes for the run log to be sent, and how many of them are fulfilled."""
-        self._inventory = Inventory(tier, draw_of)
+        """Counts requests to send the run log, and how many of them are done."""
+        self._there: tuple[Checkpoint, ...] | None = None
+        """What is known to be there; None before the tier has said."""
+        self._draw_of = draw_of
+        self._draws: dict[str, int | None] = {}
+        """Manifest's hash → where in the data a checkpoint there goes on."""
         self._queue: list[Checkpoint] = []
         self._recorded: Mapping[int, CheckpointHealth] = {}
         self._offered: set[str] = set()
@@ -66,7 +72,7 @@ class Uploader:
         self._to_withdraw: frozenset[tuple[int, str]] = frozenset()
         """Step and manifest's hash of the poisoned ones that are gone from there, and of those
         that must go."""
-        self._changes = TierChanges(tier.name)
+        self._changes: deque[TierChange] = deque()
         self._failures = 0
         self._changed = threading.Condition()
         self._stopping = False
@@ -84,26 +90,29 @@ class Uploader:
     @property
     def known(self) -> tuple[Checkpoint, ...]:
         """What is known to be there."""
-        return self._inventory.checkpoints
+        return self._there or ()
 
     @property
     def held(self) -> frozenset[str]:
         """Hashes of the manifests that are known to be there."""
-        return self._inventory.manifests
+        return frozenset(checkpoint.manifest_sha256 for checkpoint in self.known)
 
     @property
     def held_states(self) -> list[tuple[Checkpoint, int]]:
         """Checkpoints that are known to be there, and where in the data they go on."""
-        return self._inventory.states
+        draws = [(there, self._draws.get(there.manifest_sha256)) for there in self.known]
+        return [(checkpoint, draw) for checkpoint, draw in draws if draw is not None]
 
     def learn(self) -> None:
-        """Ask the tier what it holds; may take long.
-
-        Raises:
-            StoreError: it does not say.
-        """
-        self._inventory.learn()
-        self._inventory.learn_draws()
+        """List what the tier holds; may take long. StoreError if it does not answer."""
+        there = tuple(self.tier.checkpoints())
+        with self._changed:
+            self._there = there
+        with suppress(StoreError):  # the next listing reads the draws that are lacking
+            for checkpoint in there:
+                if checkpoint.manifest_sha256 not in self._draws:
+                    draw = self._draw_of(self.tier, checkpoint)
+                    self._draws[checkpoint.manifest_sha256] = draw
 
     def offer_run_log(self) -> None:
         """Send what the run log has gained, beside training; returns at once."""
@@ -113,13 +122,10 @@ class Uploader:
                 self._begin()
 
     def offer(self, checkpoint: Checkpoint, recorded: Mapping[int, CheckpointHealth]) -> None:
-        """Send a verified checkpoint when its turn comes; returns at once.
+        """Send a verified checkpoint of the run's own folder when its turn comes; returns at once.
 
-        One that was offered before, that the tier holds, or that it would not keep, is not sent.
-
-        Args:
-            checkpoint: in the run's own folder.
-            recorded: healths by step, by which the tier's retention judges.
+        One that was offered before, that the tier holds, or that it would not keep by the healths
+        `recorded` by step, is not sent.
         """
         with self._changed:
             self._recorded = dict(recorded)
@@ -135,23 +141,21 @@ class Uploader:
     def withdraw(self, recorded: Mapping[int, CheckpointHealth]) -> None:
         """Send no poisoned checkpoint, and remove those that are there, before anything else is
         sent; returns at once. Whatever the tier holds is looked through once.
-
-        Args:
-            recorded: healths by step.
         """
         with self._changed:
             self._recorded = dict(recorded)
             for checkpoint in [item for item in self._queue if self._is_poisoned(item)]:
                 self._queue.remove(checkpoint)
-                self._changes.emit(EventKind.UPLOAD_DROPPED, checkpoint, _WENT_BACK)
+                self._emit(EventKind.UPLOAD_DROPPED, checkpoint, _WENT_BACK)
             poisoned = {(step, one) for step in recorded for one in recorded[step].poisoned}
             if poisoned - self._withdrawn and not self._ended:
                 self._to_withdraw = frozenset(poisoned)
                 self._begin()
 
     def poll(self) -> Iterator[TierChange]:
-        """What happened since the last call, in order; never waits."""
-        return self._changes.poll()
+        """What happened since the last call, in order."""
+        while self._changes:
+            yield self._changes.popleft()
 
     @property
     def settled(self) -> bool:
@@ -161,16 +165,11 @@ class Uploader:
     @property
     def all_sent(self) -> bool:
         """Whether the tier has every checkpoint offered, the run log, and nothing poisoned."""
-        return not self._queue and not self.run_log_due and not self.withdrawal_due
-
-    @property
-    def withdrawal_due(self) -> bool:
-        """Whether the tier may still hold what was poisoned."""
-        return not self._to_withdraw <= self._withdrawn
+        return not self._queue and not self.run_log_due and self._to_withdraw <= self._withdrawn
 
     @property
     def run_log_due(self) -> bool:
-        """Whether the tier lacks something of the book."""
+        """Whether the tier lacks something of the run log."""
         return self._run_log_sent < self._run_log_wanted
 
     def settle(self, most_s: Seconds) -> bool:
@@ -199,12 +198,16 @@ class Uploader:
 
     def _run(self) -> None:
         try:
-            while self._next():
+            while True:
+                with self._changed:
+                    self._changed.wait_for(lambda: not self.all_sent or self._stopping)
+                    if self._stopping:
+                        return
                 if not (self._send_run_log() and self._remove_poisoned()):
                     continue
                 with self._changed:
                     checkpoint = self._queue[0] if self._queue else None
-                if checkpoint is not None and self._send(checkpoint):
+                if checkpoint and self._done(partial(self._send, checkpoint), checkpoint):
                     with self._changed:
                         self._queue = [item for item in self._queue if item is not checkpoint]
                         self._changed.notify_all()
@@ -213,126 +216,99 @@ class Uploader:
         except PlaceTaken as taken:
             with self._changed:
                 self.taken, self._queue = True, []  # their folders need not stay for this tier
-            self._changes.emit(EventKind.STORE_TAKEN, None, f"{taken.message}; {taken.remedy}")
+            self._emit(EventKind.STORE_TAKEN, None, f"{taken.message}; {taken.remedy}")
         finally:
             with self._changed:
                 self._ended = True
                 self._changed.notify_all()
 
-    def _next(self) -> bool:
-        """Wait for something to do; False once there will be nothing more."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self.all_sent or self._stopping)
-            return not self._stopping
-
     def _send_run_log(self) -> bool:
         """Whether the tier has the run log as it was when this began."""
         wanted, run_log = self._run_log_wanted, self._run_log
-
-        def send(run_log: RunLogMirror) -> None:
-            run_log.send(self._still_owner)
-            if not self._inventory.asked:
-                self.learn()
-
         if run_log is None or self._run_log_sent == wanted:
             return True
-        if not self._done(partial(send, run_log)):
-            return False
-        with self._changed:
+
+        def send() -> None:
+            run_log.send(self._still_owner)
+            if self._there is None:
+                self.learn()
+            self._answered(None)
             self._run_log_sent = wanted
-            self._changed.notify_all()
-        return True
+
+        return self._done(send)
 
     def _remove_poisoned(self) -> bool:
         """Whether the tier holds nothing that was poisoned when this began."""
         wanted = self._to_withdraw
-
-        def remove() -> None:
-            self.learn()  # what was sent by this attempt is known by its path here
-            for checkpoint in filter(self._is_poisoned, self.known):
-                self._remove(checkpoint)
-
         if wanted <= self._withdrawn:
             return True
-        if not self._done(remove):
-            return False
-        with self._changed:
-            self._withdrawn = wanted
-            self._changed.notify_all()
-        return True
 
-    def _done(self, work: Callable[[], None]) -> bool:
+        def remove() -> None:
+            self.learn()
+            for checkpoint in filter(self._is_poisoned, self.known):
+                self._remove(checkpoint)
+            self._answered(None)
+            self._withdrawn = wanted
+
+        return self._done(remove)
+
+    def _done(self, work: Callable[[], None], checkpoint: Checkpoint | None = None) -> bool:
         """Whether the store took it; else some time has passed, and it is to be tried again."""
         try:
             work()
         except (TransferStopped, NotOwner, PlaceTaken):
             raise
         except Exception as error:  # noqa: BLE001 (nothing of a tier may stop training)
-            self._wait_after(error, None)
+            self._wait_after(error, checkpoint)
             return False
-        self._answered(None)
+        with self._changed:
+            self._changed.notify_all()
         return True
 
     def _remove(self, checkpoint: Checkpoint) -> None:
-        """Remove a checkpoint there, of those that the tier has listed.
-
-        Raises:
-            NotOwner: the lease went to another attempt.
-            StoreError: the store refused or hung.
-        """
+        """Remove a checkpoint there, of those that the tier has listed."""
         self._require_lease()
         self.tier.remove(checkpoint)
-        self._inventory.discard(checkpoint)
-        self._changes.emit(EventKind.REMOTE_REMOVED, checkpoint)
+        with self._changed:
+            self._there = tuple(item for item in self.known if item != checkpoint)
+        self._emit(EventKind.REMOTE_REMOVED, checkpoint)
 
     def _require_lease(self) -> None:
-        """What is there belongs to whoever owns the run now."""
         if not self._still_owner():
             raise NotOwner(f"nothing is removed in {self.tier.name}: another attempt owns the run")
 
     def _is_poisoned(self, checkpoint: Checkpoint) -> bool:
         return health_of(checkpoint, self._recorded) == "poisoned"
 
-    def _send(self, checkpoint: Checkpoint) -> bool:
-        """Whether this checkpoint is done with, sent or dropped."""
+    def _send(self, checkpoint: Checkpoint) -> None:
+        """Send this checkpoint, or drop it."""
         began = self._clock.monotonic()
+        if self._there is None:
+            self.learn()
+        if not self._wants(checkpoint):
+            return
         try:
-            if not self._inventory.asked:
-                self.learn()
-            if not self._wants(checkpoint):
-                return True
-            sent = self.tier.send(checkpoint.path, self._may_commit(checkpoint))
-            self._inventory.add(checkpoint)
-            self._answered(checkpoint)
-            took_s = self._clock.monotonic() - began
-            self._changes.emit(
-                EventKind.UPLOADED, checkpoint, size_bytes=sent.bytes_sent, seconds=took_s
-            )
-            self._tidy_up(checkpoint)
-            self._inventory.learn_draws()
+            sent = self.tier.send(checkpoint.path, partial(self._may_commit, checkpoint))
         except RefusedCheckpoint as refusal:
-            if not self._is_poisoned(checkpoint):  # else it was told, and may be gone by now
-                self._changes.emit(EventKind.UPLOAD_DROPPED, checkpoint, str(refusal))
-        except (TransferStopped, NotOwner):
-            raise
-        except Exception as error:  # noqa: BLE001 (nothing of a tier may stop training)
-            self._wait_after(error, checkpoint)
-            return False
-        return True
+            if not self._is_poisoned(checkpoint):  # else that was emitted, and it may be gone
+                self._emit(EventKind.UPLOAD_DROPPED, checkpoint, str(refusal))
+            return
+        with self._changed:
+            self._there = (*self.known, checkpoint)
+        self._answered(checkpoint)
+        took_s = self._clock.monotonic() - began
+        self._emit(EventKind.UPLOADED, checkpoint, size_bytes=sent.bytes_sent, seconds=took_s)
+        self._tidy_up(checkpoint)
 
-    def _may_commit(self, checkpoint: Checkpoint) -> Callable[[], bool]:
+    def _may_commit(self, checkpoint: Checkpoint) -> bool:
         """The fence of one upload; what was poisoned while it was sent gets no manifest."""
-
-        def may_commit() -> bool:
-            if self._is_poisoned(checkpoint):
-                raise RefusedCheckpoint(_WENT_BACK)
-            return self._still_owner()
-
-        return may_commit
+        if self._is_poisoned(checkpoint):
+            raise RefusedCheckpoint(_WENT_BACK)
+        return self._still_owner()
 
     def _answered(self, checkpoint: Checkpoint | None) -> None:
         if self._failures:
-            self._changes.emit(EventKind.STORE_BACK, checkpoint)
+            self._emit(EventKind.STORE_BACK, checkpoint)
             self._failures = 0
 
     def _wait_after(self, error: Exception, checkpoint: Checkpoint | None) -> None:
@@ -341,7 +317,7 @@ class Uploader:
         if self._failures == 0:
             queued = next(iter(self._queue), checkpoint)
             what = "the run's log" if queued is None else f"step-{queued.step}"
-            self._changes.emit(
+            self._emit(
                 EventKind.STORE_AWAY,
                 queued,
                 f"{what} is not in {self.tier.name} yet: {reason}; it stays here "
@@ -362,7 +338,7 @@ class Uploader:
     def _tidy_up(self, newest: Checkpoint) -> None:
         """Remove there what is not to be kept; failing at it costs space only."""
         with suppress(StoreError):
-            self._inventory.learn()
+            self.learn()
             there = list(self.known)
             with self._changed:
                 wanted = {item.manifest_sha256 for item in self._queue}
@@ -388,4 +364,17 @@ class Uploader:
         for checkpoint in self._to_remove(self._queue[1:]):  # the first may be under way
             self._queue.remove(checkpoint)
             why = f"newer ones wait for {self.tier.name}, and it would not be kept there"
-            self._changes.emit(EventKind.UPLOAD_DROPPED, checkpoint, why)
+            self._emit(EventKind.UPLOAD_DROPPED, checkpoint, why)
+
+    def _emit(
+        self,
+        kind: EventKind,
+        checkpoint: Checkpoint | None,
+        message: str = "",
+        size_bytes: Bytes = 0,
+        seconds: Seconds = 0.0,
+    ) -> None:
+        """Keep a change for the next `poll`."""
+        step, manifest = (checkpoint.step, checkpoint.manifest_sha256) if checkpoint else (0, "")
+        change = TierChange(kind, self.tier.name, step, manifest, size_bytes, seconds, message)
+        self._changes.append(change)

@@ -8,6 +8,8 @@ from longhaul.core.errors import DataError, RecipeError
 from longhaul.data import token_files
 from longhaul.data.dataset import open_dataset
 from longhaul.data.prepare import prepare
+from longhaul.data.shards import Shard
+from longhaul.data.verification import Verification
 
 NUMBERS = {"vocab_size": 100}
 END = 99
@@ -21,8 +23,12 @@ def raw(*tokens: int) -> bytes:
     return np.array(tokens, "<u2").tobytes()
 
 
+def documents_of(stream):
+    return [document for path in stream.paths for document in Shard(path).documents()]
+
+
 def stream(tokens_of) -> list[int]:
-    return [token for _, part, _ in tokens_of.documents() for token in part.tolist()]
+    return [token for _, part, _ in documents_of(tokens_of) for token in part.tolist()]
 
 
 def llm_c(tokens, magic=20240520, version=1, dtype="<u2") -> bytes:
@@ -61,9 +67,9 @@ def test_tokens_are_copied_one_for_one_and_documents_end_where_they_say(tmp_path
     (source,) = dataset.sources
     assert stream(source.train) + stream(source.held_out) == tokens
     assert source.split == "tail"
-    documents = [part.tolist() for _, part, _ in source.train.documents()]
+    documents = [part.tolist() for _, part, _ in documents_of(source.train)]
     assert documents == [[END, 1, 2, END], [3, END], [4, 4]]
-    assert [name for name, *_ in source.train.documents()] == ["a.bin:1", "a.bin:2", "a.bin:3"]
+    assert [name for name, *_ in documents_of(source.train)] == ["a.bin:1", "a.bin:2", "a.bin:3"]
     assert any("10 tokens copied as they are (3 documents, text not known)" in x for x in lines)
     assert "bytes of text not known" in dataset.summary()
 
@@ -86,7 +92,8 @@ def test_the_same_tokens_in_any_format_are_the_same_data(tmp_path, prepared):
         dataset = prepared(folder, source={"format": kind, "name": "x"}, held_out={"fraction": 0.1})
         assert dataset.sources[0].split == "document"
         assert dataset.num_tokens == len(flat)
-        assert open_dataset(dataset.folder, verify=True).identity == dataset.identity
+        Verification(dataset.folder).compare_all()
+        assert open_dataset(dataset.folder).identity == dataset.identity
         identities.add(dataset.identity)
     assert len(identities) == 1
 
@@ -147,7 +154,7 @@ def test_pieces_do_not_change_what_is_a_document(tmp_path, prepared, monkeypatch
         dataset = prepared(
             tmp_path / "a.bin", source={"name": f"s{size}"}, held_out={"fraction": 0.05}
         )
-        documents = [part.tolist() for _, part, _ in dataset.sources[0].train.documents()]
+        documents = [part.tolist() for _, part, _ in documents_of(dataset.sources[0].train)]
         assert documents == [[1, 2, 3, 4, 5, END], [6, END], [END, 7]]
 
 
