@@ -8,7 +8,7 @@ because importing their module costs what one process need not pay.
 
 import difflib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast, runtime_checkable
 
@@ -37,9 +37,14 @@ def pieces_here(tensor: Tensor, pieces: Pieces | None) -> tuple[Piece, ...]:
 
 def piece_of(local: Tensor, piece: Piece) -> Tensor:
     """A view of the piece in its holder's own tensor."""
-    for axis, (begin, length) in enumerate(zip(piece.local, piece.size, strict=True)):
-        local = local.narrow(axis, begin, length)
-    return local
+    return narrowed(local, piece.local, piece.size)
+
+
+def narrowed(tensor: Tensor, begin: Sequence[int], sizes: Sequence[int]) -> Tensor:
+    """A view of a rectangle of a tensor."""
+    for axis, (first, length) in enumerate(zip(begin, sizes, strict=True)):
+        tensor = tensor.narrow(axis, first, length)
+    return tensor
 
 
 def whole_shape(local: Tensor, pieces: Pieces | None) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from longhaul.checkpoint.capture import (
     descriptions,
     hand_back,
 )
-from longhaul.checkpoint.tensor_file import METADATA_NAME
+from longhaul.checkpoint.layout import METADATA_NAME, from_json, plan_load
 from longhaul.checkpoint.write import FACTS_NAME, FACTS_VERSION, read_back
 from longhaul.core.errors import LonghaulError
 from longhaul.parallel.control import Control
@@ -104,23 +104,20 @@ def _plan(
     prefix: str,
 ) -> tuple[Loaded, Callable[[], None]]:
     """What the checkpoint says, and the call that fills the tensors of `state`."""
-    # It imports DCP, which takes long, and a run that starts from nothing does not need it.
-    from longhaul.checkpoint import layout, storage
-
     sizes = {file.name: file.size_bytes for file in manifest.files}
     loaded = read_facts(path)
     if loaded.step != manifest.step:
         raise RefusedCheckpoint(
             f"{path}: the manifest is that of step {manifest.step}, the state of {loaded.step}"
         )
-    metadata = layout.from_json(read_json(path / METADATA_NAME), sizes)
+    stored = from_json(read_json(path / METADATA_NAME), sizes)
     saved = {
-        name: describe(*kind)
-        for name, kind in layout.described(metadata).items()
+        name: describe(tensor.dtype, tensor.size)
+        for name, tensor in stored.items()
         if name.startswith(prefix)
     }
     check_same(saved, live)
-    return loaded, storage.plan_load(path, metadata, state.tensors, state.pieces)
+    return loaded, plan_load(path, stored, state.tensors, state.pieces)
 
 
 def read_facts(path: Path) -> Loaded:

@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from torch import Tensor
+import torch.distributed as dist
+from torch import Tensor, nn
 
 from longhaul.checkpoint.capture import whole_bytes
-from longhaul.checkpoint.tensor_file import is_unsharded, save_unsharded
+from longhaul.checkpoint.layout import METADATA_NAME, Chunk, StoredTensor, to_json
+from longhaul.checkpoint.tensor_file import DTYPES, SUFFIX, write_tensor_file
 from longhaul.core.clocks import Clock
 from longhaul.core.errors import NotOwner
 from longhaul.core.faults import Point, point
@@ -31,6 +33,7 @@ from longhaul.store.manifest import (
     RefusedCheckpoint,
     verify,
     write_listed_file,
+    write_listed_json,
     write_manifest,
 )
 
@@ -38,6 +41,7 @@ Stage = Literal["written", "committed", "verified"]
 FACTS_NAME = "state.json"
 FACTS_VERSION = 1
 
+_FILE = f"__0_0{SUFFIX}"
 _DESCRIPTION_BYTES_PER_TENSOR: Bytes = 1024
 """Generous room for a tensor's entry in the header and in metadata.json."""
 
@@ -158,6 +162,30 @@ def _save(
     from longhaul.checkpoint.storage import save_tensors
 
     return save_tensors(folder, tensors, pieces, control)
+
+
+def is_unsharded(tensors: Mapping[str, Tensor]) -> bool:
+    """One process holds all of every tensor, in dtypes that a checkpoint takes."""
+    return not (dist.is_available() and dist.is_initialized()) and all(
+        type(tensor) in (Tensor, nn.Parameter) and tensor.dtype in DTYPES
+        for tensor in tensors.values()
+    )
+
+
+def save_unsharded(folder: Path, tensors: Mapping[str, Tensor]) -> tuple[FileEntry, ...]:
+    """Write whole tensors into `folder`, all files on the medium; what was written.
+
+    Raises:
+        OSError: the medium refused.
+    """
+    whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    files = [write_tensor_file(folder / _FILE, whole)] if whole else []
+    stored = {}
+    for name, tensor in whole.items():
+        shape = tuple(tensor.shape)
+        chunk = Chunk((0,) * tensor.dim(), shape, _FILE, name)
+        stored[name] = StoredTensor(tensor.dtype, shape, (chunk,))
+    return (*files, write_listed_json(folder / METADATA_NAME, to_json(stored)))
 
 
 def _require_room(folder: Path, needed: Bytes) -> None:
