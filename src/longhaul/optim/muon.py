@@ -139,12 +139,10 @@ class MuonRule(Rule):
     back; here equal shapes are stacked into fewer, bigger calls.
     """
 
-    def __init__(
-        self, group: Group, sharding: Sharding | None = None, offloaded: bool = False
-    ) -> None:
-        super().__init__(group, sharding, offloaded)
+    def __init__(self, group: Group, settings: OptimSection, sharding: Sharding | None) -> None:
+        super().__init__(group, settings, sharding)
         self._step = torch.zeros((), device=self.device)
-        self._stacks = list(_stacks(group, sharding, offloaded))
+        self._stacks = list(_stacks(group, sharding, self.offloaded))
 
     def wanted(self, settings: OptimSection, lr: float) -> dict[str, float]:
         """Rate, decay and `optim.muon`; switches as 1 or 0."""

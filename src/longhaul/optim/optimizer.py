@@ -1,5 +1,4 @@
-"""What the trainer and checkpoints may ask of an optimizer, and one made of one update rule per
-role.
+"""The optimizer, made of an update rule for each role of weights.
 
 Torch's `Optimizer` class is left out on purpose: it imports the compiler at its first use, more
 than a second of every start, and its wrappers cost half a millisecond a step.
@@ -7,7 +6,7 @@ than a second of every start, and its wrappers cost half a millisecond a step.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,65 +23,6 @@ LiveSettings = dict[str, float | str]
 rule itself `optimizer.name`."""
 
 
-class Optimizer(Protocol):
-    """An update rule that owns its state.
-
-    A step is: gradients computed, `gate = optimizer.judge(loss)`, `optimizer.step(gate)`,
-    `optimizer.clear_gradients()`.
-    """
-
-    name: str
-    """Value of `optim.name`."""
-    groups: tuple[Group, ...]
-
-    def judge(self, loss: Tensor, scale: Tensor | None = None) -> Gate:
-        """Measure all gradients; see `gate.judge`."""
-        ...
-
-    def step(self, gate: Gate) -> None:
-        """Update the weights in place, or leave everything byte-identical if the gate is masked."""
-        ...
-
-    def clear_gradients(self) -> None:
-        """Forget the gradients of the step just made."""
-        ...
-
-    def set_learning_rate(self, lr: float) -> None:
-        """The rate of the next step; each role takes its factor of it."""
-        ...
-
-    def apply_settings(self, settings: OptimSection) -> None:
-        """Take changed settings (rate, betas, eps, decay, clip) and keep all state."""
-        ...
-
-    def reset(self) -> None:
-        """Throw all state away: the next step is made as the very first one is."""
-        ...
-
-    def live_settings(self) -> LiveSettings:
-        """Settings read back from where the update rule itself reads them (DESIGN rule 1)."""
-        ...
-
-    def expected_settings(self, settings: OptimSection, lr: float) -> LiveSettings:
-        """What `live_settings` must say under `settings` at learning rate `lr`."""
-        ...
-
-    def tensors(self) -> dict[str, Tensor]:
-        """All state by name, `<weight>.<what>`, there before the first step.
-
-        A checkpoint is restored by copying into these in place.
-        """
-        ...
-
-    def facts(self) -> Mapping[str, Any]:
-        """Which update rule the tensors belong to."""
-        ...
-
-    def return_step(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Go on from restored state; the live tensors were filled in place."""
-        ...
-
-
 # Devices whose fused kernels obey `found_inf` and `grad_scale`: one pass over the memory clips,
 # updates and masks, about four times as fast on a CPU as a loop over tensors after a clipping
 # pass. On other devices that loop runs inside the gate's guard.
@@ -95,16 +35,15 @@ class Rule(ABC):
     Args:
         group: the weights. State for them is allocated before the first step, so that a
             checkpoint can be copied in and memory is known before the first batch.
+        settings: in force at first.
         sharding: they are parts of whole weights.
-        offloaded: its state lives on the host.
     """
 
-    def __init__(
-        self, group: Group, sharding: Sharding | None = None, offloaded: bool = False
-    ) -> None:
+    def __init__(self, group: Group, settings: OptimSection, sharding: Sharding | None) -> None:
         self.group = group
         self.sharding = sharding
-        self.offloaded = offloaded
+        self.offloaded = settings.offload
+        """Its state lives on the host."""
         self.device = group.parameters[0].device
         self.fused = self.device.type in FUSED_DEVICES
         self.numbers: dict[str, float] = {}
@@ -150,9 +89,29 @@ class PortionsRule(Rule):
         Copies are let go of before it returns: the next portion makes its own.
         """
 
+    def update_by_torch(
+        self,
+        call: Callable[..., object],
+        gradients: list[Tensor],
+        changed: list[Tensor],
+        gate: Gate,
+    ) -> None:
+        """Let torch's function update weights and state, the tensors that it has `changed`."""
+        if self.fused:
+            # The kernel divides by one and returns early on the other; its step counters are
+            # raised before and lowered again after it, exactly, in float32.
+            call(fused=True, grad_scale=gate.divisor, found_inf=gate.found_inf)
+            return
+        divide(gradients, gate.divisor)
+        with gate.guard(changed):
+            call(fused=False, grad_scale=None, found_inf=None)
 
-class RuledOptimizer:
-    """An `Optimizer` with a rule for each role.
+
+class Optimizer:
+    """Owns the state of a model's update, with a rule for each role of weights.
+
+    A step is: gradients computed, `gate = optimizer.judge(loss)`, `optimizer.step(gate)`,
+    `optimizer.clear_gradients()`.
 
     Args:
         name: value of `optim.name`.

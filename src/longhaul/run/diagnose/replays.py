@@ -14,7 +14,7 @@ from longhaul.diagnose.signs import Figures, Series
 from longhaul.model.compiling import refuse_without_compiler
 from longhaul.model.initialise import build, to_half
 from longhaul.optim.gate import LossScale
-from longhaul.optim.optimizer import FUSED_DEVICES, RuledOptimizer
+from longhaul.optim.optimizer import FUSED_DEVICES
 from longhaul.optim.update_rules import build_optimizer
 from longhaul.parallel.device import settle_torch
 from longhaul.run.diagnose.bundle import Bundle, StepInput, copied
@@ -153,9 +153,8 @@ class Replayer:
 
     def _fuse(self, *, fused: bool) -> None:
         """Let update rules use kernels that fuse, where their device has them, or not."""
-        if isinstance(self.step.optimizer, RuledOptimizer):
-            for rule in self.step.optimizer.rules:
-                rule.fused = fused and rule.device.type in FUSED_DEVICES
+        for rule in self.step.optimizer.rules:
+            rule.fused = fused and rule.device.type in FUSED_DEVICES
 
     def _remade(self, given: StepInput) -> Figures:
         self.prepare(given)
