@@ -10,7 +10,7 @@ from longhaul.core.errors import NeedsPerson
 from longhaul.core.records import Decision, Event, StepRecord
 from longhaul.logbook.ledger import LedgerState, fold, fold_all
 from longhaul.train import renew
-from longhaul.train.renew import parts_for
+from longhaul.train.effective import parts_for
 from longhaul.train.state import Rewarm, training_state
 from longhaul.train.trainer import Trainer
 

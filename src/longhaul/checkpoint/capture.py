@@ -18,6 +18,7 @@ from torch import Tensor
 from longhaul.core.errors import LonghaulError
 from longhaul.core.pieces import Piece, Pieces
 from longhaul.core.units import Bytes
+from longhaul.model.device import queues
 
 
 def local_of(tensor: Tensor) -> Tensor:
@@ -138,6 +139,28 @@ def hand_back(parts: Mapping[str, Stateful], state: TrainingState) -> None:
             if name.startswith(prefix)
         }
         owner.return_step(share, state.facts[part])
+
+
+def put_back(
+    parts: Mapping[str, Stateful], kept: Mapping[str, Tensor], facts: Mapping[str, Any]
+) -> None:
+    """Fill the live tensors of `parts` in place, and hand the facts back.
+
+    Args:
+        parts: that take the state.
+        kept: this rank's part of each tensor.
+        facts: of the same state.
+
+    Raises:
+        StateMismatch: the parts have other tensors; nothing was touched.
+    """
+    live = capture(parts)
+    local = {name: local_of(tensor) for name, tensor in live.tensors.items()}
+    check_same(descriptions(kept), descriptions(local))
+    with torch.no_grad():
+        for name, tensor in local.items():
+            tensor.copy_(kept[name], non_blocking=queues(tensor.device))
+    hand_back(parts, TrainingState(live.tensors, facts))
 
 
 def check_same(saved: Mapping[str, str], live: Mapping[str, str]) -> None:

@@ -15,16 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from longhaul.checkpoint.capture import (
-    PartsFor,
-    TrainingState,
-    capture,
-    check_same,
-    describe,
-    descriptions,
-    local_of,
-)
-from longhaul.checkpoint.capture import hand_back as hand_back_to
+from longhaul.checkpoint.capture import PartsFor, TrainingState, local_of, put_back
 from longhaul.checkpoint.host_buffers import (
     Place,
     SharedBuffer,
@@ -190,16 +181,8 @@ class SnapshotRing:
                 "go back to a checkpoint, and have this machine's memory tested",
             )
         facts = json.loads(held.facts)
-        parts = parts_for(facts)
-        live = capture(parts)
-        local = {name: local_of(tensor) for name, tensor in live.tensors.items()}
-        saved = {name: describe(place.dtype, place.shape) for name, place in held.places.items()}
-        check_same(saved, descriptions(local))
-        with torch.no_grad():
-            for name, tensor in local.items():
-                view = held.places[name].view(held.buffer)
-                tensor.copy_(view, non_blocking=queues(tensor.device))
-        hand_back_to(parts, TrainingState(live.tensors, facts))
+        kept = {name: place.view(held.buffer) for name, place in held.places.items()}
+        put_back(parts_for(facts), kept, facts)
 
     def drop(self, unwanted: Callable[[Snapshot], bool]) -> None:
         """Forget snapshots, such as those of a stretch that was gone back behind."""

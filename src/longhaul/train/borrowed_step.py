@@ -4,21 +4,14 @@ from dataclasses import dataclass
 
 import torch
 
-from longhaul.checkpoint.capture import (
-    TrainingState,
-    capture,
-    check_same,
-    descriptions,
-    hand_back,
-    local_of,
-)
+from longhaul.checkpoint.capture import TrainingState, capture, local_of, put_back
 from longhaul.core.clocks import Bucket
 from longhaul.core.machine import available_memory
 from longhaul.core.units import short_bytes
 from longhaul.data.batches import BatchReader
-from longhaul.model.device import generator_state, put_back_generator
+from longhaul.model.device import generator_states, put_back_generators
+from longhaul.train.effective import parts_for
 from longhaul.train.parts import Parts
-from longhaul.train.renew import parts_for
 from longhaul.train.state import training_state
 from longhaul.train.step import TrainingStep
 
@@ -34,8 +27,8 @@ class BorrowedStep:
     dataset: str
     """Identity of the text that they read."""
     state: TrainingState
-    device_generator: torch.Tensor | None
-    """State of the device's own generator, where it has one."""
+    generators: list[torch.Tensor]
+    """States of the host's, and of the device's own."""
     bucket: Bucket
     """That time was booked to."""
 
@@ -58,28 +51,19 @@ def borrow_step(parts: Parts, copies: int) -> BorrowedStep:
         raise MemoryError(f"the host has no {short_bytes(wanted)} for copies of the state")
     bucket = parts.time_buckets.switch("detection")
     on_host = {name: tensor.cpu().clone() for name, tensor in local.items()}
-    generator = None
-    if step.device.type != "cpu":
-        generator = generator_state(step.device)
     kept, dataset = TrainingState(on_host, state.facts), parts.dataset.identity
-    return BorrowedStep(step, parts.batches, dataset, kept, generator, bucket)
+    generators = generator_states(step.device)
+    return BorrowedStep(step, parts.batches, dataset, kept, generators, bucket)
 
 
 def return_step(borrowed_step: BorrowedStep, parts: Parts) -> None:
     """Put every bit of the training state back."""
     progress = parts.progress
     settings, reached = progress.settings, progress.settings_of_checkpoint
-    owners = parts_for(borrowed_step.step, progress, borrowed_step.state.facts)
-    live = capture(owners)
-    local = {name: local_of(tensor) for name, tensor in live.tensors.items()}
-    check_same(descriptions(borrowed_step.state.tensors), descriptions(local))
-    with torch.no_grad():
-        for name, tensor in local.items():
-            tensor.copy_(borrowed_step.state.tensors[name])
-    hand_back(owners, TrainingState(live.tensors, borrowed_step.state.facts))
+    state = borrowed_step.state
+    put_back(parts_for(borrowed_step.step, progress, state.facts), state.tensors, state.facts)
     progress.settings, progress.settings_of_checkpoint = settings, reached
     borrowed_step.step.optimizer.clear_gradients()
     borrowed_step.step.model_gauges.discard()
-    if borrowed_step.device_generator is not None:
-        put_back_generator(borrowed_step.device_generator, borrowed_step.step.device)
+    put_back_generators(borrowed_step.generators, borrowed_step.step.device)
     parts.time_buckets.switch(borrowed_step.bucket)

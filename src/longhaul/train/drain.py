@@ -5,15 +5,18 @@ have arrived; and how long the device worked on each step. Never knows: what the
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 
+from longhaul.core.clocks import STEP_BUCKETS
+from longhaul.core.records import StepRecord
 from longhaul.core.units import Seconds
 from longhaul.model.device import Mark, queues
+from longhaul.train.step import TrainingStep
 
 Tag = TypeVar("Tag")
 
@@ -23,22 +26,6 @@ _MOST_AHEAD_S: Seconds = 10.0
 """Of long steps, and until one is measured, fewer: one more keeps the device busy. Faults would
 stay hidden for minutes, and NCCL counts a collective's timeout from where the host queued it."""
 _MILLISECOND = 1e-3
-
-
-class Event(Protocol):
-    """A point in the device's work, as `model.device.Mark` marks it."""
-
-    def record(self) -> object:
-        """Mark the end of what is queued."""
-
-    def query(self) -> bool:
-        """Whether the device has come so far."""
-
-    def synchronize(self) -> None:
-        """Wait until it has."""
-
-    def elapsed_time(self, end: Any) -> float:
-        """Milliseconds of the device between this and a later event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +43,8 @@ class Arrived(Generic[Tag]):
 class _UnderWay(Generic[Tag]):
     tag: Tag
     figures: torch.Tensor
-    began: Event | None
-    arrived: Event | None
+    began: Mark | None
+    arrived: Mark | None
 
     def seconds(self) -> Seconds:
         """That the device worked on it, once it has arrived; 0 where that is not known."""
@@ -75,9 +62,9 @@ class Pace:
         event: as of `Drain`.
     """
 
-    def __init__(self, device: torch.device, event: Callable[[], Event] | None = None) -> None:
+    def __init__(self, device: torch.device, event: Callable[[], Mark] | None = None) -> None:
         self._event = event or _events_of(device)
-        self._before: Event | None = None
+        self._before: Mark | None = None
 
     def queued(self) -> None:
         """A piece is queued; wait for the one before it."""
@@ -96,13 +83,13 @@ class Drain(Generic[Tag]):
         event: makes events of a device that the host runs ahead of; CUDA's own by default.
     """
 
-    def __init__(self, device: torch.device, event: Callable[[], Event] | None = None) -> None:
+    def __init__(self, device: torch.device, event: Callable[[], Mark] | None = None) -> None:
         self._queues = queues(device)
         self._event = event or _events_of(device)
         self._queue: deque[_UnderWay[Tag]] = deque()
         self._seen: deque[_UnderWay[Tag]] = deque()
         """Complete, and not taken yet: whoever takes one may want to take all, to go back."""
-        self._began: Event | None = None
+        self._began: Mark | None = None
         self._took: Seconds = 0.0
 
     def __len__(self) -> int:
@@ -164,7 +151,7 @@ class Drain(Generic[Tag]):
             return 1
         return max(1, min(_MOST_UNDER_WAY, int(_MOST_AHEAD_S / self._took)))
 
-    def _mark(self) -> Event | None:
+    def _mark(self) -> Mark | None:
         if self._event is None:
             return None
         event = self._event()
@@ -172,6 +159,62 @@ class Drain(Generic[Tag]):
         return event
 
 
-def _events_of(device: torch.device) -> Callable[[], Event] | None:
+def _events_of(device: torch.device) -> Callable[[], Mark] | None:
     """None: the host does the work itself."""
     return partial(Mark, device, timing=True) if queues(device) else None
+
+
+def complete(
+    arrived: Arrived[StepRecord],
+    step: TrainingStep,
+    now: Seconds,
+    reached: int,
+    seconds: Mapping[str, Seconds],
+) -> StepRecord:
+    """A record with what the device said of its step.
+
+    Args:
+        arrived: the record as it was begun, and the figures.
+        step: that made it.
+        now: Unix time.
+        reached: updates that the host has queued by now.
+        seconds: bucket → its share of the time since the record before it.
+    """
+    record, figures = arrived.tag, arrived.figures
+    loss, gradient_norm, masked, *scale = figures[: step.num_figures]
+    readings = step.readings(figures)
+    return replace(
+        record,
+        time=now,
+        lag_steps=reached - record.step,
+        loss=loss,
+        gradient_norm=gradient_norm,
+        masked=bool(masked),
+        loss_scale=scale[0] if scale else None,
+        loss_scale_at_floor=bool(scale and scale[1]),
+        gauges=readings.gauges,
+        totals=readings.totals,
+        source_losses=readings.source_losses,
+        seconds=seconds,
+    )
+
+
+def dealt_out(seconds: Mapping[str, Seconds], shares: Sequence[float]) -> list[dict[str, Seconds]]:
+    """Seconds that were booked until several steps were seen complete, step by step.
+
+    The sums per bucket stay what they were (DESIGN rule 11). What the steps themselves took
+    (`STEP_BUCKETS`) is shared; the rest, such as an evaluation, came before the first of them.
+
+    Args:
+        seconds: bucket → seconds of all of them.
+        shares: of the steps; they add up to 1.
+    """
+    dealt: list[dict[str, Seconds]] = [{} for _ in shares]
+    for bucket, whole in seconds.items():
+        own = shares if bucket in STEP_BUCKETS else (1.0,)
+        left = whole
+        for of_step, share in zip(dealt[: len(own) - 1], own[:-1], strict=True):
+            of_step[bucket] = round(whole * share, 6)
+            left -= of_step[bucket]
+        dealt[len(own) - 1][bucket] = round(left, 6)
+    return dealt

@@ -17,15 +17,13 @@ from longhaul.config.train import PrecisionSection
 from longhaul.core.faults import Point, point
 from longhaul.core.schedules import derive_key
 from longhaul.data.batches import Batch, real_tokens
-from longhaul.model.compiling import compiled_by_shape
-from longhaul.model.device import to_device
+from longhaul.model.compiling import Forms, compiled_by_shape
+from longhaul.model.device import generator_states, key_generators, put_back_generators, to_device
 from longhaul.model.gpt import GPT
 from longhaul.monitor.gauges import ModelGauges, Readings
 from longhaul.monitor.weights import tensors_norm
 from longhaul.optim.gate import LossScale
 from longhaul.optim.optimizer import LiveSettings, Optimizer
-from longhaul.train.forms import Forms
-from longhaul.train.generators import generator_states, key_generators, put_back
 from longhaul.train.precision import autocast
 from longhaul.train.pulse import Pulse
 
@@ -273,7 +271,7 @@ class TrainingStep:
             self.optimizer.clear_gradients()
             self.model_gauges.discard()
             self.model.train(was_training)
-            put_back(generators, self.device)
+            put_back_generators(generators, self.device)
 
     @contextmanager
     def plainly(self) -> Iterator[None]:

@@ -23,13 +23,18 @@ from longhaul.parallel.world import Ranks
 from longhaul.store.save_interval import UNMEASURED_STEPS
 from longhaul.train import orders
 from longhaul.train.borrowed_step import BorrowedStep, borrow_step, return_step
-from longhaul.train.completed import complete, dealt_out
 from longhaul.train.coordinator import Coordinator
-from longhaul.train.drain import Drain
-from longhaul.train.effective import EffectiveSettings, warming_up
+from longhaul.train.drain import Drain, complete, dealt_out
+from longhaul.train.effective import (
+    EffectiveSettings,
+    Told,
+    next_rate,
+    parts_for,
+    put_in_force,
+    warming_up,
+)
 from longhaul.train.evaluation import Evaluator
 from longhaul.train.parts import Identity, Parts
-from longhaul.train.renew import Told, next_rate, parts_for, put_in_force
 from longhaul.train.state import Position, training_state
 from longhaul.train.step import TrainingStep
 

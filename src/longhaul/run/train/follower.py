@@ -37,9 +37,9 @@ from longhaul.run.train.shared_memory_snapshot import restore_shared_as_ordered
 from longhaul.supervise.ranks.progress import ProgressFile, progress_path
 from longhaul.train import orders
 from longhaul.train.coordinator import Coordinator, Ended, Follower, StopRequests
+from longhaul.train.effective import parts_for
 from longhaul.train.parts import Identity, Parts
 from longhaul.train.rank_comparison import SilentCorruption
-from longhaul.train.renew import parts_for
 from longhaul.train.trainer import Trainer
 
 AnyOrder = (

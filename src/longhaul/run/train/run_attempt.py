@@ -42,10 +42,10 @@ from longhaul.run.train.run_history import RunHistory, is_fork
 from longhaul.run.train.shared_memory_snapshot import Origin, newest_saved, restore_survivor
 from longhaul.store.save_interval import SaveInterval
 from longhaul.train.coordinator import Coordinator, RankZero
+from longhaul.train.effective import parts_for
 from longhaul.train.orders import Accuse, End
 from longhaul.train.parts import Identity, Parts
 from longhaul.train.rank_comparison import SilentCorruption
-from longhaul.train.renew import parts_for
 from longhaul.train.state import Progress
 from longhaul.train.trainer import Trainer
 
