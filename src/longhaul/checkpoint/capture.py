@@ -1,9 +1,8 @@
 """Training state as one flat value: named tensors and JSON facts, handed back to the parts that own
 them; and a rank's own part of a tensor that is cut over ranks.
 
-Sharded tensors are PyTorch's DTensors or plain ones; which rectangles of the whole they are is told
-beside them (`core.pieces`). DTensors are known here by the method that gives their local part,
-because importing their module costs what one process need not pay.
+Cut tensors are DTensors or plain ones, with their rectangles beside them (`core.pieces`). DTensors
+are known by `to_local`, because importing their module costs what one process need not pay.
 """
 
 import difflib
@@ -96,7 +95,7 @@ PartsFor = Callable[[Mapping[str, Any]], Mapping[str, Stateful]]
 
 @dataclass(frozen=True, slots=True)
 class TrainingState:
-    """All of a run's training state (DESIGN rule 1)."""
+    """All that a checkpoint holds and a rollback undoes."""
 
     tensors: Mapping[str, Tensor]
     """`part.name` → tensor; strided, of any device and a dtype in `tensor_file.DTYPES`."""
@@ -144,12 +143,8 @@ def hand_back(parts: Mapping[str, Stateful], state: TrainingState) -> None:
 def put_back(
     parts: Mapping[str, Stateful], kept: Mapping[str, Tensor], facts: Mapping[str, Any]
 ) -> None:
-    """Fill the live tensors of `parts` in place, and hand the facts back.
-
-    Args:
-        parts: that take the state.
-        kept: this rank's part of each tensor.
-        facts: of the same state.
+    """Fill the live tensors of `parts` in place from `kept`, this rank's part of each; hand facts
+    back.
 
     Raises:
         StateMismatch: the parts have other tensors; nothing was touched.
@@ -164,11 +159,8 @@ def put_back(
 
 
 def check_same(saved: Mapping[str, str], live: Mapping[str, str]) -> None:
-    """Compare what a checkpoint holds with the tensors it shall fill.
-
-    Args:
-        saved: name → `describe`d dtype and whole shape.
-        live: the same of the tensors.
+    """Compare the `descriptions` of what a checkpoint holds with those of the tensors it shall
+    fill.
 
     Raises:
         StateMismatch: lists missing and unexpected names, with the nearest ones, and tensors of

@@ -1,6 +1,5 @@
 """Host buffers that hold copies of training state: staging, while it is written, and the buffers of
-snapshots in memory that the supervisor owns, sealed once complete and found again by the next
-process.
+snapshots in memory that the supervisor owns and that the next process finds again.
 """
 
 import math
@@ -99,7 +98,6 @@ class SharedBuffer:
     buffer: Tensor
     stamp: Callable[[], dict[str, Any]]
     free: list[Slot]
-    """Takes the slot when it is released."""
     registered: torch.device | None = None
     """Page-locked for copies of this GPU."""
 
@@ -232,10 +230,8 @@ _COPIERS = min(4, os.cpu_count() or 1)
 
 
 class Staging:
-    """One set of host buffers; filling it again overwrites the copy before.
-
-    They are allocated once and used for every save, so that memory stays flat and, on a GPU,
-    page-locked memory is not asked for again and again.
+    """One set of host buffers, allocated once: memory stays flat, and page-locked memory is not
+    asked for again and again. Filling it overwrites the copy before.
     """
 
     def __init__(self) -> None:
@@ -274,10 +270,9 @@ class Staging:
     def copy(self) -> None:
         """Copy what lies on the host.
 
-        Slices are dealt out to threads of our own. A copy of torch's is dealt out over its threads
-        tensor by tensor, and where other processes hold the cores each of those waits for the
-        slowest: beside such processes on two cores 1.6 GB in 420 tensors took 2.5 to 3.1 s so, and
-        0.57 s without.
+        Slices are dealt out to threads of our own. Torch deals a copy out tensor by tensor, and
+        beside processes that hold the cores each waits for the slowest thread: 1.6 GB in 420
+        tensors took 2.5 to 3.1 s on two such cores, and 0.57 s this way.
         """
         self._copy([(_bytes(buffer), _bytes(tensor)) for buffer, tensor in self._on_host])
         self._on_host = []
@@ -302,7 +297,6 @@ class Staging:
         return buffer
 
     def _copy(self, pairs: Sequence[tuple[_Bytes, _Bytes]]) -> None:
-        """Copy each second of a pair into its first."""
         slices = [
             (target[begin : begin + _SLICE_BYTES], source[begin : begin + _SLICE_BYTES])
             for target, source in pairs

@@ -30,15 +30,13 @@ class Loaded:
 
     step: int
     attempt: int
-    """The attempt that wrote it."""
     facts: Mapping[str, Any]
 
 
 def restore(path: Path, parts: Mapping[str, Stateful], control: Control | None = None) -> Loaded:
     """Load the checkpoint at `path` into `parts`, which must be all the parts it holds.
 
-    Several ranks call it together, each with its own shards of the tensors, in whatever way those
-    are cut now.
+    Several ranks call it together, each with its own shards, in whatever way those are cut now.
 
     Raises:
         RefusedCheckpoint, StateMismatch: as `load`.

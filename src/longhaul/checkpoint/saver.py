@@ -1,8 +1,7 @@
-"""Saving beside training: the training thread hands the state over, the rest is done meanwhile.
+"""Saving beside training: the training thread hands the state over, a thread copies and writes it.
 
-Training may not change the state before it is copied. It does so once a step, at its end, so the
-copy too is made beside the passes of the next step: a thread reads what nobody writes, and only an
-update that comes before its end waits (`settle`).
+Training changes the state once a step, at its end, so the copy is made beside the passes of the
+next step; only an update that comes before the copy's end waits (`settle`).
 """
 
 import errno
@@ -37,19 +36,18 @@ class CheckpointChange:
     """Something that happened to a checkpoint since the last poll."""
 
     kind: Kind
-    """The first three are healths. `damaged`: committed, but the medium gives back other bytes;
-    to be recorded as poisoned. `failed`: not saved, training may go on. `fenced`: not saved,
-    because another attempt owns the run; this one must end."""
+    """The first three are healths. `damaged`: committed, but the medium gives back other bytes; to
+    be recorded as poisoned. `failed`: not saved, training may go on. `fenced`: not saved, because
+    another attempt owns the run; this one must end."""
     step: int
     manifest_sha256: str = ""
-    """Once there is a manifest."""
     size_bytes: Bytes = 0
     seconds: Seconds = 0.0
     """Since `save` was called."""
     stall_s: Seconds = 0.0
-    """What this save has kept the training thread for, waiting for an earlier one left out."""
+    """What this save kept the training thread for, without waiting for an earlier one."""
     message: str = ""
-    """What went wrong, for a person; empty when nothing did."""
+    """What went wrong, for a person."""
     full: bool = False
     """It failed because the disk is full, and nothing could make room."""
 
@@ -76,12 +74,11 @@ class Saver:
         attempt: of the lease; it names partial folders.
         still_owner: the fence, asked on the saver's thread right before a commit.
         clock: for how long things take and when they were done.
-        control: of the savers of all ranks, used by their threads alone; rank 0 tells what became
-            of a save.
-        make_room: asked on the saver's thread of rank 0 when the disk is full: whether older
-            checkpoints have made so many bytes of room. Then the save is tried once more.
-        settled: whoever changes the state calls `settle` before. Else it is copied before `save`
-            returns.
+        control: of the savers of all ranks, used by their threads alone; rank 0 reports.
+        make_room: asked on rank 0's saver thread when the disk is full: whether older checkpoints
+            have made so many bytes of room. Then the save is tried once more.
+        settled: whoever changes the state calls `settle` before. Else `save` returns after the
+            copy.
     """
 
     def __init__(
@@ -123,11 +120,6 @@ class Saver:
         """Copy `state` and start to write it; seconds waited for the save before this one.
 
         Training may go on, and change its tensors after `settle`.
-
-        Args:
-            step: updates made.
-            state: live.
-            alive: as `wait`.
 
         Raises:
             ValueError, TypeError: a fact is no JSON value, or a number that is not finite.
@@ -181,9 +173,8 @@ class Saver:
         """Wait for the save in progress, read-back included; the seconds it took.
 
         Args:
-            alive: called now and then while bytes of this rank are written or read back. A save
-                that hangs gives no such sign, nor does one that waits for the other ranks: they
-                give theirs.
+            alive: called now and then while bytes of this rank are written or read back; a save
+                that hangs or waits for other ranks gives no such sign.
         """
         began = self._clock.monotonic()
         if self._thread is not None:
@@ -247,8 +238,6 @@ class Saver:
             report("failed", self._failure(step, f"{type(error).__name__}: {error}"))
 
     def _stages(self, step: int, facts: bytes) -> Iterator[tuple[Stage, Manifest, str]]:
-        """Write the checkpoint, a second time if the disk was full and room could be made."""
-
         def stages() -> Iterator[tuple[Stage, Manifest, str]]:
             return write_checkpoint(
                 self._folder,

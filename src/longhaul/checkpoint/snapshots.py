@@ -1,9 +1,8 @@
 """Snapshots of training state in the host's memory, to go back to without a disk.
 
-A snapshot is one flat buffer that holds all tensors, and the facts as JSON: the same capture as a
-checkpoint's, no pickle. Buffers are allocated once and used again; when the next one would not
-fit the budget, the oldest snapshot gives up its own. Where a supervisor has shared memory, they lie
-there (`host_buffers.py`), and outlive this process.
+A snapshot is one flat buffer that holds all tensors, and the facts as JSON. Buffers are used
+again; when the next one would not fit the budget, the oldest snapshot gives up its own. Where a
+supervisor has shared memory, they lie there (`host_buffers.py`), and outlive this process.
 """
 
 import json
@@ -58,13 +57,11 @@ class _Held:
     facts: str
     copied: Mark | None
     shared: SharedBuffer | None = None
-    """Where the buffer lies, if this process shares it."""
     checksum: int | None = None
     """Of the buffer; None until all copies have arrived."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def settle(self) -> None:
-        """Wait for the copies, and from then on know the bytes."""
         with self.lock:
             if self.checksum is not None:
                 return
@@ -76,7 +73,6 @@ class _Held:
                 self.shared.seal(self.checksum, at, self.places, self.facts)
 
     def release(self) -> None:
-        """Give its memory back."""
         with self.lock:
             if self.shared is not None:
                 self.shared.release()
@@ -88,8 +84,8 @@ class SnapshotRing:
     Args:
         budget: bytes that all snapshots together may take.
         most: snapshots to keep at most.
-        control: of all ranks, each of which keeps its own shards: a snapshot is taken and handed
-            back by all of them or by none.
+        control: of all ranks, each of which keeps its own shards: all of them take a snapshot and
+            hand it back, or none does.
         shared: memory that outlives this process; None: its own.
     """
 
@@ -117,8 +113,9 @@ class SnapshotRing:
         On a GPU the copies are only queued, ahead of all later work on the current stream.
 
         Returns:
-            False if fewer than two snapshots of this size fit, or the host refuses the memory;
-            then none is held.
+            False if fewer than two snapshots of this size fit, or the host refuses the memory; then
+                none
+            is held.
 
         Raises:
             ValueError, TypeError: a fact is no JSON value, or a number that is not finite.
@@ -199,9 +196,8 @@ class SnapshotRing:
         return [] if self._shared is None else self._shared.survivors()
 
     def adopt(self, wanted: Sequence[SnapshotInSharedMemory]) -> None:
-        """Hold these as if this process had taken them, and give back the memory of the others.
-
-        Their bytes are compared with their checksums when they are handed back.
+        """Hold these as if this process had taken them, and give back the memory of the others;
+        their bytes are compared with their checksums when they are handed back.
         """
         self._held = []
         if self._shared is not None:

@@ -102,10 +102,8 @@ def _checked(name: str, tensor: Any) -> Tensor:
 
 
 class CheckpointWriter(StorageWriter):
-    """Writes a rank's chunks to `__RANK_0.safetensors`; the coordinator adds `metadata.json`.
-
-    Args:
-        folder: exists on every rank.
+    """Writes a rank's chunks to `__RANK_0.safetensors` of a folder that exists on every rank; the
+    coordinator adds `metadata.json`.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -27,18 +27,15 @@ DTYPES: dict[torch.dtype, str] = {
 """The dtypes a checkpoint may hold, by the names of the safetensors format."""
 
 _SLICE_BYTES = 4 << 20
-"""Hashed and written at once while the bytes are in the processor's cache; the interpreter is
-free for training during both."""
+"""Hashed and written at once, while the bytes are in the processor's cache."""
 
 
 def write_tensor_file(path: Path, tensors: Mapping[str, Tensor]) -> FileEntry:
-    """Write contiguous CPU tensors to a new file `path` and fsync it.
+    """Write contiguous CPU tensors to a new file `path` and fsync it; an `OSError` if the medium
+    refused.
 
     Format: https://huggingface.co/docs/safetensors: the length of the header (8 bytes, little
     endian), the header in JSON, the tensors one after the other.
-
-    Raises:
-        OSError: the medium refused, in whatever it had written so far.
     """
     # Wide elements first: then every tensor begins at a multiple of its own element size, which
     # readers that map the file into memory rely on.

@@ -1,9 +1,8 @@
 """Addresses that carry a secret: a password before the host, a signature behind the question mark.
 
 An address is *sealed* as soon as a recipe or an option names it: `https://***@host/a.txt?sig=***`.
-Only the sealed form is kept, shown, compared and hashed; the whole one stays in this process and in
-the environment of those it starts, and is asked for where bytes are fetched. A value written as
-`${NAME}` is no secret: it is taken from the environment there.
+Only that form is kept, shown, compared and hashed; the whole one stays in this process and in the
+environment of those it starts. A value written as `${NAME}` is no secret: the environment has it.
 """
 
 import json
@@ -17,10 +16,10 @@ from urllib.parse import unquote_plus
 from longhaul.core.errors import UsageError
 
 KEPT_IN = "LONGHAUL_ADDRESSES"
-"""The variable by which started processes know the whole addresses: sealed → whole, as JSON."""
+"""Environment variable by which started processes know the whole addresses: sealed → whole, as
+JSON."""
 SENT = "LONGHAUL_ADDRESSES_SENT"
-"""The variable that says that whoever started a process has given it `KEPT_IN`, which a node's
-command may not have passed on."""
+"""Says that whoever started a process gave it `KEPT_IN`, which a node's command may not pass on."""
 _START = r"[A-Za-z][A-Za-z0-9+.-]*://"
 # Of chained addresses (`zip://*.csv::https://host/a.zip`) each is one of its own.
 _IN_TEXT = re.compile(rf"({_START})((?:(?!::{_START})[^\s\"'<>`|])*)")
@@ -98,7 +97,6 @@ class _Parts:
 
 
 _whole: dict[str, str] = {}
-"""Sealed address → whole one."""
 
 
 def without_secrets(address: str) -> str:
@@ -107,9 +105,8 @@ def without_secrets(address: str) -> str:
 
 
 def scrubbed(text: str) -> str:
-    """A message without the secrets of addresses in it, nor those of known ones elsewhere in it.
-
-    What a library raises may repeat an address, or a password that it took out of one.
+    """A message without the secrets of addresses in it, nor those of known ones elsewhere in it: a
+    library may repeat a password that it took out of an address.
     """
     text = _IN_TEXT.sub(lambda found: _Parts.of(*found.groups()).shown(found[1]), text)
     for secret in _known_secrets():

@@ -30,7 +30,7 @@ class LonghaulError(Exception):
 
     exit_code = ExitCode.NEEDS_PERSON
     title = "longhaul"
-    """What stands before the message where a process ends of it; signatures of failures know it."""
+    """Stands before the message where a process ends of it; signatures of failures know it."""
 
     def __init__(self, message: str, remedy: str = "") -> None:
         super().__init__(message)

@@ -1,7 +1,5 @@
-"""Writing files so that nothing is ever half there.
-
-Who moves bytes says how many (`moved`), without knowing whether anybody counts. Who waits looks at
-the count: as long as it rises, what is waited for is slow and does not hang.
+"""Writing files so that nothing is ever half there; and counting bytes, so that who waits for them
+sees whether a transfer is slow or hangs.
 """
 
 import hashlib
@@ -37,7 +35,7 @@ _OPEN: ContextVar[Meter | None] = ContextVar("meter", default=None)
 
 
 def moved(size: Bytes) -> None:
-    """Say that so many bytes have been written, or read."""
+    """Say that so many bytes have been written, or read; counted if anybody counts."""
     meter = _OPEN.get()
     if meter is not None:
         meter.total += size
@@ -109,8 +107,7 @@ def write_json(path: Path, value: Any) -> None:
 def create_exclusively(path: Path, content: bytes) -> bool:
     """Create `path` with `content` unless it exists; False if somebody else was first.
 
-    Works on NFS and Lustre as well, where file locks may not. The content appears together
-    with the name: it is written under another name first and linked.
+    Works on NFS and Lustre too, where locks may not: written under another name and linked.
     """
     temporary = _temporary_beside(path)
     try:
@@ -134,8 +131,8 @@ def sha256_of(path: Path, past_page_cache: bool = False) -> str:
 
     Args:
         path: the file.
-        past_page_cache: ask the kernel to drop its cached pages first, so that the bytes come
-            from the medium where the system allows it (it is a request, not a guarantee).
+        past_page_cache: ask the kernel to drop its cached pages first, so that the bytes come from
+            the medium where the system allows it (a request, not a guarantee).
     """
     digest = hashlib.sha256()
     with naming(path), path.open("rb") as file:

@@ -1,7 +1,7 @@
 """What machine and software a segment ran on, so that a silent change is seen; the host's memory.
 
-OPT-175B's activation norms shifted because one JIT flag changed with a dependency; whatever
-can change numbers without changing the recipe belongs in the fingerprint.
+OPT-175B's activation norms shifted because one JIT flag changed with a dependency; whatever can
+change numbers without changing the recipe belongs in the fingerprint.
 """
 
 import hashlib
@@ -168,10 +168,7 @@ def available_in_groups(
 
 
 def _groups(root: Path, membership: Path) -> Iterator[tuple[Path, tuple[str, str, str]]]:
-    """The group of this process and those around it; a limit of any of them binds.
-
-    Inside a container the path told may not exist: then its mount's root is the group itself.
-    """
+    """The group of this process and those around it; a limit of any of them binds."""
     try:
         lines = membership.read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,8 +1,8 @@
 """What a person who watches a run is shown: text, written without ever waiting for its reader.
 
-A paused terminal (Ctrl-S, a tmux pane in copy mode) or a full pipe blocks whoever writes to it;
-a trainer that waits there is taken for a hang. A thread writes instead, and what nobody reads for
-long is dropped and counted.
+A paused terminal (Ctrl-S, a tmux pane in copy mode) or a full pipe blocks whoever writes to it, and
+a trainer that waits is taken for a hang. So a thread writes, and drops and counts what nobody
+reads.
 """
 
 from __future__ import annotations
@@ -121,9 +121,8 @@ def output(descriptor: int) -> Output:
 
 
 def write_to(stream: TextIO, text: str) -> None:
-    """Write to standard output or error without waiting for its reader.
-
-    A stream without a descriptor, such as a test's, is written to directly.
+    """Write to standard output or error without waiting for its reader; to a stream without a
+    descriptor, such as a test's, directly.
     """
     try:
         descriptor = stream.fileno()

@@ -75,12 +75,8 @@ def cut_evenly(length: int, ways: int) -> tuple[tuple[int, int], ...]:
 
 
 def cut_parts(parts: Sequence[int], ways: int, axis: int = 0) -> Cut:
-    """Every fused map is cut into equal stretches; each rank holds one of each map.
-
-    Args:
-        parts: lengths of the maps along `axis`.
-        ways: ranks of the tensor dimension.
-        axis: that is cut.
+    """Every fused map, of these lengths along `axis`, is cut into equal stretches for `ways` ranks;
+    each rank holds one of each map.
     """
     spans: list[list[tuple[int, int]]] = [[] for _ in range(ways)]
     begin = 0

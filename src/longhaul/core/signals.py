@@ -1,4 +1,4 @@
-"""Signals, turned into a wish that is granted at a step boundary."""
+"""Signals, turned into a stop request that is granted at a step boundary."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ class StopRequest:
 
     Args:
         say: takes a sentence, within a signal handler.
-        orphaned: whether this process's supervisor has died, which is told by a signal too.
+        orphaned: whether this process's supervisor has died, which a signal reports too.
     """
 
     def __init__(
@@ -68,7 +68,6 @@ def ignore_notices() -> None:
 
 def leave_on_interrupt() -> None:
     """From now on SIGINT ends this process at once: it has begun nothing that must be put in order.
-
     Where SIGINT is ignored, as in the background of a shell, it stays so.
     """
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
@@ -76,8 +75,8 @@ def leave_on_interrupt() -> None:
 
 
 def leave_in_order_on_interrupt() -> None:
-    """From now on the first SIGINT unwinds this process, which gives its lease back; the second
-    one, which may come amidst that, ends it at once. Neither shows where it was.
+    """From now on the first SIGINT unwinds this process, which gives its lease back; the second one
+    ends it at once. Neither shows where it was.
     """
 
     def interrupt(number: int, frame: FrameType | None) -> None:

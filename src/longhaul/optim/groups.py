@@ -20,8 +20,7 @@ class Group:
     names: tuple[str, ...]
     parameters: tuple[nn.Parameter, ...]
     parts: tuple[tuple[int, ...], ...]
-    """Rows of each of the maps that are fused in a weight, such as queries, keys and values; one
-    entry for a weight that is a single map."""
+    """Rows of each map that is fused in a weight, such as queries, keys and values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +64,8 @@ def learning_rate(role: Role, settings: OptimSection, lr: float) -> float:
 
 
 def weight_decay(role: Role, settings: OptimSection) -> float:
-    """Decay of one role: matrices and the head always, tables if asked, vectors never.
-
-    A vector is a bias or a norm's scale; decay would pull the scale towards 0, not towards doing
-    nothing.
+    """Decay of one role: matrices and the head always, tables if asked, vectors never: it would
+    pull a norm's scale towards 0, not towards doing nothing.
     """
     if role == "vector" or (role in ("embedding", "position") and not settings.decay_embeddings):
         return 0.0
@@ -83,7 +80,7 @@ def describe(
     Args:
         groups: of this process.
         settings: in force.
-        whole: the groups are parts of a model that many processes train; its rows are told.
+        whole: the groups are parts of a model that many processes train; its rows are given.
     """
     if whole is None:
         sizes = {

@@ -32,9 +32,11 @@ FUSED_DEVICES = ("cpu", "cuda", "xpu")
 class Rule(ABC):
     """How the weights of one role are updated.
 
+    State is allocated before the first step, so that a checkpoint can be copied in and memory is
+    known.
+
     Args:
-        group: the weights. State for them is allocated before the first step, so that a
-            checkpoint can be copied in and memory is known before the first batch.
+        group: the weights.
         settings: in force at first.
         sharding: they are parts of whole weights.
     """
@@ -59,9 +61,8 @@ class Rule(ABC):
 
     @abstractmethod
     def update(self, gate: Gate) -> None:
-        """One update of weights and state, or no byte of them if the gate is masked.
-
-        A weight without a gradient is left alone.
+        """One update of weights and state, or no byte of them if the gate is masked. A weight
+        without a gradient is left alone.
         """
 
     @abstractmethod
@@ -84,9 +85,8 @@ class PortionsRule(Rule):
 
     @abstractmethod
     def update_portion(self, given: list[int], gate: Gate) -> None:
-        """Update the weights at these positions, all of which have a gradient.
-
-        Copies are let go of before it returns: the next portion makes its own.
+        """Update the weights at these positions, all of which have a gradient. Copies are let go of
+        before it returns: the next portion makes its own.
         """
 
     def update_by_torch(
@@ -191,9 +191,8 @@ class Optimizer:
         return expected
 
     def tensors(self) -> dict[str, Tensor]:
-        """State of all rules by name, `<weight>.<what>`, or `<role>.<what>` if it is the role's.
-
-        Of an offloaded one the host waits until it is all back.
+        """State of all rules by name, `<weight>.<what>`, or `<role>.<what>` if it is the role's. Of
+        an offloaded one the host waits until it is all back.
         """
         for rule in self.rules:
             if rule.offloaded:
@@ -235,9 +234,8 @@ def shrink_by(gate: Gate, share: float) -> Tensor:
 def hush(tensors: list[Tensor], gate: Gate) -> None:
     """Fill what is about to be added with -0 if masked.
 
-    Adding -0 (or a product of it with a positive number) changes no byte of any number, which
-    adding +0 does: it turns -0 into +0. Together with factors that are exactly 1 this holds an
-    update back without a copy, in a quarter of the time of `Gate.guard` on a CPU.
+    Adding -0 changes no byte of any number; +0 would turn -0 into +0. With factors that are exactly
+    1 this holds an update back without a copy, in a quarter of the time of `Gate.guard` on a CPU.
     """
     for tensor in tensors:
         tensor.masked_fill_(gate.masked, -0.0)

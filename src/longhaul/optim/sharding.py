@@ -39,11 +39,9 @@ def cut_alike(weight: Tensor, own: Tensor) -> Tensor:
 class Sharding:
     """The ranks that train one model, and what each of them holds.
 
-    A rank's weights are parts of one stage of a pipeline's. Its holders (shard × tensor ranks)
-    have one copy of that stage among them; its replicas (replicate ranks) hold the same parts.
-
-    Most rules need no more than the part: they work element by element. What needs the whole asks
-    here: the gradient's norm, LAMB's norms, Muon's matrices.
+    A rank's weights are parts of one stage of a pipeline's. Its holders (shard × tensor ranks) have
+    one copy of that stage among them; its replicas (replicate ranks) hold the same parts. What
+    needs the whole asks here: the gradient's norm, LAMB's norms, Muon's matrices.
     """
 
     pieces: Mapping[str, Pieces]
@@ -67,7 +65,8 @@ class Sharding:
         return dist.get_world_size(self.holders) * dist.get_world_size(self.replicas)
 
     def add_up(self, norms: Sequence[Tensor], names: Sequence[str], loss: Tensor) -> Tensor:
-        """Squared norm of a tensor of which every rank has a part, and the sum of losses.
+        """Squared norm of a tensor of which every rank has a part, and the sum of losses: float32
+        [2].
 
         One all-reduce over all ranks; each element counts once, however many ranks hold it.
 
@@ -75,19 +74,13 @@ class Sharding:
             norms: of this rank's parts, float32 scalars.
             names: of the weights that they belong to.
             loss: this rank's share; scalar.
-
-        Returns:
-            float32 [2]: square of the norm, loss.
         """
         square = self.own_share(norms, names).square()
         return self.sum(torch.stack((square, loss.float() / self.loss_copies)))
 
     def own_share(self, norms: Sequence[Tensor], names: Sequence[str]) -> Tensor:
-        """A norm of which the squares of all ranks add up to that of the whole.
-
-        Args:
-            norms: of this rank's parts, float32 scalars.
-            names: of the weights that they belong to.
+        """A norm of which the squares of all ranks add up to that of the whole; arguments as
+        `add_up`.
         """
         shares = [1.0 / math.sqrt(self.pieces[name].copies) for name in names]
         norm: Tensor = torch.linalg.vector_norm(
@@ -112,14 +105,11 @@ class Sharding:
         return tensor.masked_fill_(self.sum(broken.float()) > 0, torch.nan)
 
     def whole_norms(self, kinds: Sequence[Sequence[Tensor]], names: Sequence[str]) -> Tensor:
-        """Norms of whole weights from those of this rank's parts.
+        """Norms of whole weights from those of this rank's parts, [kinds, W].
 
         Args:
             kinds: several kinds of norm, each a float32 scalar of every weight.
             names: of the weights W.
-
-        Returns:
-            [kinds, W].
         """
         shares = [1.0 / math.sqrt(_times_held(self.pieces[name])) for name in names]
         norms_KW = torch.stack([torch.stack(torch._foreach_mul(list(k), shares)) for k in kinds])
@@ -227,12 +217,10 @@ class Dealing:
 
 
 def _there(piece: Piece) -> tuple[slice, ...]:
-    """Index of a piece in a stack of whole matrices."""
     return _index(piece.offset, piece.size)
 
 
 def _here(piece: Piece) -> tuple[slice, ...]:
-    """Index of a piece in a stack of its holder's parts."""
     return _index(piece.local, piece.size)
 
 

@@ -1,5 +1,5 @@
-"""Update rules that work weight by weight: AdamW, LAMB and SGDW, around torch's functions;
-and the optimizer that the settings ask for.
+"""Update rules that work weight by weight: AdamW, LAMB and SGDW, around torch's functions; and the
+optimizer that the settings ask for.
 """
 
 from collections.abc import Callable, Iterator
@@ -96,9 +96,9 @@ class AdamRule(MomentsRule):
 class LambRule(MomentsRule):
     """LAMB (arXiv 1904.00962, algorithm 2), with φ the identity and each weight a layer.
 
-    Adam's direction plus decay · weight is stretched to the weight's own norm. A weight or a
-    direction of norm 0 is not stretched. Decay therefore sets a direction, not a length: a fresh
-    weight with a zero gradient shrinks by exactly lr, whatever its decay.
+    Adam's direction plus decay · weight is stretched to the weight's own norm, unless either is 0.
+    So decay sets a direction, not a length: a fresh weight with a zero gradient shrinks by exactly
+    lr.
     """
 
     own_arithmetic = True
@@ -155,10 +155,9 @@ class LambRule(MomentsRule):
 class SgdwRule(PortionsRule):
     """SGD with momentum and decoupled decay (arXiv 1711.05101, algorithm 1).
 
-    Two conventions differ from the paper's: the rate multiplies the momentum when it is used, as
-    in `torch.optim.SGD`, so that a lowered rate holds at once; and decay is lr · decay, as in
-    every optimizer here, where the paper's is the schedule's share times decay. OPT-175B's SGD
-    put the decay into the gradient; here it never enters the momentum.
+    Unlike the paper's, the rate multiplies the momentum when it is used, as in `torch.optim.SGD`,
+    so that a lowered rate holds at once; and decay is lr · decay, as in every optimizer here.
+    OPT-175B's SGD put the decay into the gradient; here it never enters the momentum.
     """
 
     def __init__(self, group: Group, settings: OptimSection, sharding: Sharding | None) -> None:

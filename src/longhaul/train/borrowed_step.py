@@ -1,4 +1,6 @@
-"""The live step on loan: other steps are made with it, and training goes on as if none had been."""
+"""A borrowed step: other steps are made with the live one, and training goes on as if none had
+been.
+"""
 
 from dataclasses import dataclass
 
@@ -18,8 +20,8 @@ from longhaul.train.step import TrainingStep
 
 @dataclass(frozen=True)
 class BorrowedStep:
-    """A step that is lent, and a copy of its state on the host. The position is not lent:
-    who borrows the step counts with a `Progress` of his own.
+    """A step that is lent, and a copy of its state on the host; its borrower counts with its own
+    `Progress`.
     """
 
     step: TrainingStep
@@ -30,14 +32,13 @@ class BorrowedStep:
     generators: list[torch.Tensor]
     """States of the host's, and of the device's own."""
     bucket: Bucket
-    """That time was booked to."""
 
 
 def borrow_step(parts: Parts, copies: int) -> BorrowedStep:
-    """Copy the state; nothing is changed but what time is booked to.
+    """Copy the state of a trainer at a step boundary; nothing changes but what time is booked to.
 
     Args:
-        parts: of a trainer at a step boundary.
+        parts: of the trainer.
         copies: of the state that will lie on the host at once, this one among them.
 
     Raises:

@@ -1,7 +1,5 @@
-"""Figures on their way from the device to the host, without waiting for the device.
-
-Enters: a tensor of figures per step, and a tag. Leaves: (tag, floats), in order, once they
-have arrived; and how long the device worked on each step. Never knows: what the figures mean.
+"""Figures on their way from the device to the host, without waiting for the device; and the records
+of steps that are complete, with their share of the time.
 """
 
 from collections import deque
@@ -35,8 +33,8 @@ class Arrived(Generic[Tag]):
     tag: Tag
     figures: list[float]
     shares: tuple[float, ...]
-    """At the first of the steps that were seen complete together: what each of them took of the
-    time of all, by the device's own time where it tells, else alike. Empty at the others."""
+    """At the first of the steps that were seen complete together: each one's share of the time of
+    all, by the device's own time if known, else alike. Empty at the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +52,8 @@ class _UnderWay(Generic[Tag]):
 
 
 class Pace:
-    """Keeps the host within two pieces of work of its device: a sign of life that it gives before
-    each of them then tells of the device, and the device is kept busy all the same.
+    """Keeps the host within two pieces of work of its device, so that a sign of life before each of
+    them tells of the device, which is kept busy all the same.
 
     Args:
         device: that works.
@@ -101,7 +99,8 @@ class Drain(Generic[Tag]):
 
         Args:
             compiles: the host compiles first. What the device still works on is waited for, or its
-                time would pass for compiling; then the device waits, so the step's is not known.
+                time would pass for compiling; then the device waits, so the step's time is not
+                known.
         """
         if compiles and self._queue and (last := self._queue[-1].arrived) is not None:
             last.synchronize()
@@ -119,7 +118,7 @@ class Drain(Generic[Tag]):
         """What has arrived, oldest first.
 
         Args:
-            wait: for everything that is under way, such as before a save or at the end.
+            wait: for everything that is under way, such as before a save.
         """
         while self._seen or self._queue:
             shares: tuple[float, ...] = ()
@@ -171,7 +170,7 @@ def complete(
     reached: int,
     seconds: Mapping[str, Seconds],
 ) -> StepRecord:
-    """A record with what the device said of its step.
+    """A record with the figures of its step.
 
     Args:
         arrived: the record as it was begun, and the figures.
@@ -200,14 +199,11 @@ def complete(
 
 
 def dealt_out(seconds: Mapping[str, Seconds], shares: Sequence[float]) -> list[dict[str, Seconds]]:
-    """Seconds that were booked until several steps were seen complete, step by step.
+    """Seconds that were booked until several steps were seen complete, step by step; sums per
+    bucket stay.
 
-    The sums per bucket stay what they were (DESIGN rule 11). What the steps themselves took
-    (`STEP_BUCKETS`) is shared; the rest, such as an evaluation, came before the first of them.
-
-    Args:
-        seconds: bucket → seconds of all of them.
-        shares: of the steps; they add up to 1.
+    What the steps themselves took (`STEP_BUCKETS`) is shared by `shares`, which add up to 1; the
+    rest, such as an evaluation, came before the first of them.
     """
     dealt: list[dict[str, Seconds]] = [{} for _ in shares]
     for bucket, whole in seconds.items():

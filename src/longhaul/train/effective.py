@@ -1,7 +1,5 @@
-"""Effective settings: the recipe with the ledger on top, at any step (DESIGN rule 1).
-
-Enters: a recipe and the ledger's state. Leaves: the settings in force, and the refusal to go on
-when the live optimizer holds others. Never knows: who decided what, or when.
+"""Effective settings: the recipe with the ledger on top, at any step; put in force in the live step
+and read back from it, with a swapped optimizer or a reset of state where they ask for one.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -75,11 +73,11 @@ Told = tuple[str, dict[str, object]]
 def put_in_force(
     settings: Recipe, resets: Iterable[Reset], step: TrainingStep, progress: Progress
 ) -> Iterator[Told]:
-    """Put effective settings into the live step, and read them back (DESIGN rule 1).
+    """Put effective settings into the live step, and read them back.
 
     Args:
         settings: of the next step.
-        resets: that the ledger holds; those of them that were not done yet are.
+        resets: that the ledger holds; those not done yet are.
         step: live.
         progress: its position; from now on under these settings.
 
@@ -126,7 +124,7 @@ def parts_for(
     """The parts to restore a state with these facts into.
 
     The update rule must be the one whose state it is, even if the settings in force name another:
-    the trainer swaps them when it begins, and says so.
+    the trainer swaps them when it begins.
     """
     step.before_change()
     of_optimizer = facts.get("optim")
@@ -137,8 +135,8 @@ def parts_for(
 
 
 def do_reset(step: TrainingStep, progress: Progress, reset: Reset) -> Told:
-    """Throw away what `reset` names. A training state remembers it, so that one that is restored
-    from before does it again, and one from after does not (DESIGN rule 1).
+    """Reset what is named. A training state remembers it, so that one that is restored from before
+    does it again, and one from after does not.
     """
     step.before_change()
     if "optimizer" in reset.what:

@@ -1,8 +1,4 @@
-"""Whether a layout trains as one process does: the same few steps, compared.
-
-Enters: a small recipe, a world or none. Leaves: losses, gradient norms and the first step's whole
-gradients, and how far two such traces are apart. Never knows: how processes are started.
-"""
+"""Whether a layout trains as one process does: the same few steps, compared."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping

@@ -1,11 +1,8 @@
 """Validation loss, in total and per source.
 
-Enters: a model and held-out streams. Leaves: nats per token and bits per byte.
-Never knows: when it is called, or what the figures lead to.
-
-Definitions: loss is the sum of token losses over the number of target tokens, in nats, over all
-sources; bits per byte is that sum in bits over the UTF-8 bytes of the text. Where only part of a
-split is read, its bytes are taken as the split's bytes per token times the tokens read.
+The loss is the sum of token losses over the number of target tokens, in nats, over all sources;
+bits per byte is that sum in bits over the UTF-8 bytes of the text. Where only part of a split is
+read, its bytes are the split's bytes per token times the tokens read.
 """
 
 from collections.abc import Callable
@@ -95,8 +92,8 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate every source's held-out stream.
 
-    Where memory runs out, the same windows are read again half as many at once, and so are all
-    that follow; the sums are over the same tokens.
+    Where memory runs out, the same windows are read again half as many at once, and so are all that
+    follow; the sums are over the same tokens.
 
     Args:
         model: put into evaluation mode, and back.
@@ -110,8 +107,8 @@ def evaluate(
         alive: called before every batch.
 
     Raises:
-        TooMuchEvaluated: memory ran out with a single sequence, or in a pass that other ranks
-            stand in the middle of.
+        TooMuchEvaluated: memory ran out with a single sequence, or in a pass that other ranks stand
+            in the middle of.
     """
     was_training = model.training
     model.eval()
@@ -130,11 +127,7 @@ def evaluate(
 
 
 class Evaluator:
-    """Evaluates the model in training, with as many sequences at once as fit.
-
-    Args:
-        parts: what the trainer works with.
-    """
+    """Evaluates the model in training, with as many sequences at once as fit."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -142,15 +135,7 @@ class Evaluator:
         """Sequences that memory was enough for, once it was not for more."""
 
     def figures(self, settings: Recipe, most_tokens: int | None) -> dict[str, object]:
-        """An evaluation as the journal keeps it; a collective of all ranks.
-
-        Args:
-            settings: in force.
-            most_tokens: per source; None reads the whole split.
-
-        Raises:
-            TooMuchEvaluated: see `evaluate`.
-        """
+        """An evaluation as the journal keeps it; a collective of all ranks. See `evaluate`."""
         parts, position = self._parts, self._parts.progress.position
         step, ranks = parts.step, parts.ranks
         share = 1 if ranks is None else ranks.world.data_size
@@ -202,7 +187,6 @@ class _Passes:
         self._sums_on = torch.device("cpu") if device.type == "mps" else device
 
     def split_loss(self, stream: TokenStream, most_tokens: int | None) -> SplitLoss:
-        """The loss over one stream; a collective of all ranks."""
         ranks, total, tokens = self._ranks, self._nothing(), 0
         place = (0, 1) if ranks is None else (ranks.world.data_rank, ranks.world.data_size)
         for tokens_BT, targets_BT, num_targets in evaluation_batches(

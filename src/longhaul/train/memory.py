@@ -1,8 +1,5 @@
-"""Memory that computing takes, measured on the device at hand.
-
-Enters: a training step that has its weights and optimizer state, and the recipe. Leaves: the
-micro-batch found for `batch.micro_sequences = "auto"`; the training state keeps every byte.
-Never knows: runs, or where the choice is kept.
+"""Memory that computing takes, measured on the device at hand, for `batch.micro_sequences =
+"auto"`.
 """
 
 import weakref
@@ -40,10 +37,9 @@ def fitting_micro_sequences(
 ) -> Found:
     """The largest micro-batch that this device computes within its memory.
 
-    Measured by real forward and backward passes at the longest sequence length of the run,
-    uncompiled, as gauge steps are, and by the pass that an evaluation makes beside them. A device
-    whose memory is not told apart from the host's counts as the host. Several ranks measure
-    together, and the one that has the least room decides.
+    Measured by real passes at the longest sequence length of the run, uncompiled, as gauge steps
+    are, and by the pass of an evaluation. Several ranks measure together, and the one with the
+    least room decides. The training state keeps every byte.
 
     Args:
         step: of this rank.
@@ -53,8 +49,8 @@ def fitting_micro_sequences(
 
     Raises:
         NeedsPerson: not even one sequence fits.
-        TooMuchMeasured: this rank ran out of memory, of several. The others stand in the middle of
-            the same pass and wait for it, so all must begin again, with `below`.
+        TooMuchMeasured: this rank ran out of memory, of several, which wait for it in the same
+            pass; all must begin again, with `below`.
     """
     length, context = recipe.block_length(), recipe.model.context
     on_gpu = step.device.type == "cuda"
@@ -130,10 +126,8 @@ def _peak_on_host(body: Callable[[], object], device: torch.device) -> Bytes:
 
 
 class LiveBytes(TorchDispatchMode):
-    """Follows every tensor that operations of this thread allocate, until it is freed.
-
-    The process's resident memory would tell less: it holds what the allocator has kept from
-    before. What a kernel allocates and frees within itself is not seen.
+    """Follows every tensor that operations of this thread allocate, until it is freed. Resident
+    memory also holds what the allocator kept from before. What kernels allocate within is not seen.
     """
 
     def __init__(self) -> None:

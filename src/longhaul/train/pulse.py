@@ -1,20 +1,13 @@
-"""How long a rank computes by itself, however long it waits for the others (incident M5).
+"""How long a rank computes by itself, however long it waits for the others: the wall time of a pass
+says nothing of a rank, as all wait for each other within it.
 
-After a step all ranks have taken equally long, and within it too they wait: for weights that are
-gathered, for the sums of a tensor-parallel layer, for the stage before. So the wall time of a pass
-says nothing of a rank.
+On the CPU a rank that waits sleeps, in every collective of every layout: its own time is the
+processor time of the thread that makes the step. A slower or throttled chip takes more of it; a
+stranger that keeps the rank from its core does not, or a shared machine would accuse all the time.
 
-On the CPU a rank that waits for another sleeps, in every collective of every layout: its own time
-is the processor time of the thread that makes the step. A slower chip, a throttled one, slower
-memory take more of it. A stranger that keeps the rank from its core does not: on a shared machine
-that would accuse somebody all the time.
-
-On CUDA the forward passes of layers are timed, between events that lie behind the gathering of a
-layer's weights and before anything that follows it; they are read when they have long passed.
-Tensor-parallel layers wait for each other inside, so there the ranks of one layer look alike.
-
-Enters: a step's passes, its number. Leaves: seconds of several steps at once.
-Never knows: other ranks, or who is slow.
+On CUDA the forward passes of layers are timed, between events behind the gathering of a layer's
+weights and before anything that follows it; they are read when they have long passed.
+Tensor-parallel layers wait for each other inside, so the ranks of one layer look alike.
 """
 
 import math
@@ -31,9 +24,9 @@ from longhaul.model.device import Mark, queues
 
 _MILLISECOND = 1e-3
 EVERY_STEPS = 8
-"""The figures of so many steps are told at once: eight numbers."""
+"""The figures of so many steps are sent at once: eight numbers."""
 _LATE_STEPS = 24
-"""On a device they are told so much later: the host runs 17 steps ahead of it at most."""
+"""On a device they are sent so much later: the host runs 17 steps ahead of it at most."""
 
 
 class Pulse:
@@ -73,7 +66,8 @@ class Pulse:
 
         Returns:
             At every eighth step float64 [8]: seconds of the steps `told_at(step)`, NaN where they
-            are not known; else nothing.
+                are not
+            known; else nothing.
         """
         self._times[step] = self._took if self._events is None else self._events
         self._events = None

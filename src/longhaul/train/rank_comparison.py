@@ -1,11 +1,9 @@
 """What ranks are compared in: their pace, their weights, what they compute.
 
-All ranks look at the same steps, without a word. What they tell each other is few numbers, over
-the CPU: each rank's own seconds of eight steps at once, to rank 0 alone; and every so many steps
-hashes of the weights they hold alike, and what they compute from one micro-batch that all data
-ranks are given. The latter is a pass without an update: all ranks would have to wait for two of
-them anyway, and so none is left out. Training state, random generators and losses stay what they
-would be without.
+All ranks look at the same steps. Over the CPU go few numbers: each rank's own seconds of eight
+steps, to rank 0 alone; and every so many steps hashes of the weights they hold alike, and what they
+compute from one micro-batch that all data ranks are given, in a pass without an update. Training
+state, generators and losses stay what they would be without.
 """
 
 import os
@@ -31,7 +29,7 @@ NODE = "LONGHAUL_NODE"
 """Environment variable of a worker: the name of its node."""
 TOLERANCE = 1e-3
 """Relative difference that is none where ranks need not compute the same bits: on devices whose
-kernels add up in the order of the moment, and between processors of two kinds."""
+kernels add up in any order, and between processors of two kinds."""
 
 
 class SilentCorruption(LonghaulError):
@@ -53,11 +51,7 @@ class Compared:
 
 
 class RankComparison:
-    """One rank's side of the comparisons, which all ranks make at the same time.
-
-    Args:
-        parts: of this rank.
-    """
+    """One rank's side of the comparisons, which all ranks make at the same time."""
 
     def __init__(self, parts: Parts) -> None:
         assert parts.ranks is not None
@@ -109,7 +103,7 @@ class RankComparison:
         return tuple(what for what, n in every.items() if n > 0 and (is_new or is_due(n)))
 
     def exchange_paces(self, step: int) -> None:
-        """Tell rank 0 the seconds of the last steps, if they are told at this one."""
+        """Send rank 0 the seconds of the last steps, if this one is such a step."""
         own = self._pulse.reach(step)
         if own is None:
             return
@@ -117,13 +111,8 @@ class RankComparison:
             self._paces += zip(self._pulse.told_at(step), zip(*rows, strict=True), strict=True)
 
     def compare(self, what: Compares, settings: Recipe, step: int, request: BatchRequest) -> bool:
-        """Compare with all ranks; whether there was anybody to compare with.
-
-        Args:
-            what: to compare.
-            settings: effective ones of the next step.
-            step: updates made.
-            request: of the next step's batch.
+        """Compare with all ranks, before the step that `request` is of; False if there is nobody
+        else.
         """
         if what == "weights":
             given = self._control.gather(self._weights())

@@ -1,8 +1,5 @@
-"""Training state: exactly what a checkpoint holds and a rollback undoes (DESIGN rule 1).
-
-Enters: the live model, optimizer, generators and position. Leaves: the parts of a checkpoint,
-each of which gives its state and takes it back. Never knows: files; nor the ledger, which never
-rolls back.
+"""Training state: exactly what a checkpoint holds and a rollback undoes, in parts that give their
+state and take it back. The ledger, which never rolls back, is no part of it.
 """
 
 from collections.abc import Mapping
@@ -123,9 +120,8 @@ class ModelState:
 
 
 class Generators:
-    """Torch's generator on the CPU. Each micro-batch re-keys the generators of all devices, so
-    those of others need not be kept, and a run may go on on another device; this one is kept all
-    the same, because whatever draws between two micro-batches must continue exactly.
+    """Torch's generator on the CPU, as what draws between two micro-batches must continue exactly.
+    Each micro-batch re-keys those of all devices, so a run may go on on another device.
     """
 
     def tensors(self) -> Mapping[str, torch.Tensor]:

@@ -1,8 +1,5 @@
 """One optimizer step: forward, backward, gate, update. Every other line of longhaul serves this.
 
-Enters: a global batch on the host and the numbers in force. Leaves: updated weights, and the
-step's figures as one tensor on the device. Never knows: records, intervals, files, decisions.
-
 Shapes: B sequences of a micro-batch, T tokens of a sequence.
 """
 
@@ -50,8 +47,8 @@ class TrainingStep:
         loss_scale: for fp16 weights; None otherwise.
         compiled: run the model through torch.compile.
         sources: names of the sources of text, by number, whose losses are told apart.
-        parallel: with many processes, how `model` is dealt out over them. Each is given its share
-            of the batch, and all have the same figures.
+        parallel: how `model` is dealt out over many processes; each is given its share of the
+            batch, and all have the same figures.
     """
 
     def __init__(
@@ -82,8 +79,6 @@ class TrainingStep:
         self.before_change: Callable[[], None] = lambda: None
         """Called before weights or the optimizer's state change: a save may still read them."""
         self.alive: Callable[[], None] = lambda: None
-        """Called before every micro-batch, every pass of a pipeline and every part of the update: a
-        sign of life. The host may be far ahead of its device there."""
         self.pulse: Pulse | None = None
         """Times this rank's own computing, among many."""
 
@@ -95,7 +90,7 @@ class TrainingStep:
         read_gauges: bool,
         window: int | None = None,
     ) -> torch.Tensor:
-        """Make one update, or hold it back if loss or gradient is not finite (DESIGN rule 4).
+        """Make one update, or hold it back if loss or gradient is not finite.
 
         Args:
             batch: the global batch, or this rank's share of it.
@@ -106,8 +101,10 @@ class TrainingStep:
 
         Returns:
             float32 on the device: loss in nats per target token, gradient norm, 1 if masked; the
-            figures of the loss scale, if there is one; then, if asked for, every gauge (see
-            `readings`). Nothing is waited for.
+                figures of
+            the loss scale, if there is one; then, if asked for, every gauge (see `readings`).
+                Nothing is
+            waited for.
         """
         batch = point(Point.BATCH, batch, step=self, learning_rate=learning_rate)
         if not self.model.training:  # walking through all modules costs 0.1 ms
@@ -227,11 +224,8 @@ class TrainingStep:
         key_generators(key, self.device)
 
     def rehearse(self, sequences: int, length: int) -> None:
-        """Compute two micro-batches of a step whose update is never made, to see what it takes.
-
-        Two, because from the second on every gradient is there already while it is added to.
-        Weights, optimizer, gauges, generators and the compiled model stay as they were: a run
-        that began with a rehearsal has the bits of one that did not.
+        """Compute two micro-batches of a step whose update is never made, to see what it takes:
+        from the second on every gradient is there while it is added to. Nothing is left behind.
         """
         tokens_BT = torch.arange(sequences * length).view(sequences, length)
         tokens_BT %= self.model.vocab_size
@@ -301,7 +295,7 @@ class TrainingStep:
             self.loss_scale.apply_settings(settings.loss_scale)
 
     def live_settings(self) -> LiveSettings:
-        """Settings read back from where the next step reads them (DESIGN rule 1)."""
+        """Settings read back from where the next step reads them."""
         scale = self.loss_scale.live_settings() if self.loss_scale is not None else {}
         return self.optimizer.live_settings() | scale
 

@@ -1,5 +1,5 @@
-"""The trainer: a generator of completed steps, which obeys decisions at step boundaries (DESIGN
-rule 3). How many processes train together, and what they tell each other, its coordinator knows.
+"""The trainer: a generator of completed steps, which obeys decisions at step boundaries. How many
+processes train together, and what passes between them, its coordinator knows.
 """
 
 from collections import deque
@@ -40,7 +40,7 @@ from longhaul.train.step import TrainingStep
 
 
 class Trainer:
-    """Makes steps until the run is done or told to stop.
+    """Makes steps until the run is done or a stop is ordered.
 
     Args:
         recipe: as given; the ledger is put on top of it.
@@ -155,10 +155,7 @@ class Trainer:
         yield from self._completed(wait=True)
 
     def apply(self, decision: Decision, segment: str | None = None) -> None:
-        """Obey a decision that the ledger already holds, from the next step on.
-
-        This and what follows is done on all ranks. `enter` is not: rank 0 alone writes segments.
-        """
+        """Obey a decision that the ledger already holds, from the next step on; on all ranks."""
         self.coordinator.order(orders.Apply(decision, segment))
         self.ledger = fold(self.ledger, decision)
         self._effective = EffectiveSettings(self._recipe, self.ledger)
