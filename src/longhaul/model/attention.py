@@ -25,16 +25,13 @@ _SHORT_ON_CPU = 256
 # Both as in modded-nanogpt: the layer's own share, then that of what is mixed in.
 _VALUE_SHARES = (0.5, 0.5)
 SAMPLED_ROWS = 32
-"""Positions of each sequence whose attention logits are measured, evenly spread, the last one
-among them; all of a sequence that is no longer. All of a long one would cost another pass."""
+"""Positions of each sequence whose attention logits are measured, evenly spread, the last among
+them."""
 
 
 class Attention(nn.Module):
-    """Multi-head scaled dot-product attention (arXiv 1706.03762, section 3.2).
-
-    Args:
-        settings: shape and switches.
-        layer: 0 for the first block.
+    """Multi-head scaled dot-product attention (arXiv 1706.03762, section 3.2); `layer` 0 is the
+    first.
     """
 
     LOGIT_GAUGE = Gauge(
@@ -146,9 +143,8 @@ class Attention(nn.Module):
         tap.write(self.layer, self.LOGIT_GAUGE.name, logits_BHRS.amax() * scale)
 
     def _mixed(self, value_BTJK: Tensor, carry: Carry, extra_value_BTD: Tensor | None) -> Tensor:
-        """Values with shares of the first layer's and of a token table's.
-
-        Mixed before they are cached, so that a cached position needs neither again.
+        """Values with shares of the first layer's and of a token table's; mixed before they are
+        cached, so that a cached position needs neither again.
         """
         if self.value_residual and self.layer == 0:
             carry.first_value_BTJK = value_BTJK
@@ -193,10 +189,7 @@ _compiled_flex_attention: Callable[..., Tensor] | None = None
 
 
 def _flex_attention() -> Callable[..., Tensor]:
-    """FlexAttention as a fused kernel; uncompiled it would write all scores out.
-
-    Made at its first use: it loads torch's compiler, which few runs need.
-    """
+    """FlexAttention as a fused kernel, made at its first use: it loads torch's compiler."""
     from torch.nn.attention.flex_attention import flex_attention
 
     global _compiled_flex_attention

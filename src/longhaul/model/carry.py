@@ -15,7 +15,7 @@ from longhaul.model.tap import Tap
 
 
 class KeyValueCache:
-    """Room for a whole context, filled from the front.
+    """Keys and values of a whole context, filled from the front.
 
     A forward pass that is given new positions calls `see` once and `extend` once a layer; then
     `length` has grown by the new positions.
@@ -47,10 +47,9 @@ class KeyValueCache:
         return min(self._filled)
 
     def see(self, tokens_BT: Tensor) -> Tensor:
-        """Remember the tokens of the pass that begins, and give all so far, these included.
-
-        Documents and pairs of tokens are told from them. Calling it again in the same pass
-        changes nothing.
+        """Remember the tokens of the pass that begins, and give all so far, these included, from
+        which documents and pairs of tokens follow. Calling it again in the same pass changes
+        nothing.
         """
         end = self.length + tokens_BT.size(1)
         self._tokens_BS[:, self.length : end] = tokens_BT
@@ -74,14 +73,14 @@ class KeyValueCache:
 class Carry:
     """One forward pass.
 
-    Not a dataclass: layers that share one must see what another has left in it, and FSDP hands
-    each layer a copy of any dataclass that it is called with.
+    Not a dataclass: layers that share one must see what another has left in it, and FSDP hands each
+    layer a copy of any dataclass that it is called with.
 
     Args:
         sight: what each position may attend to, by layer.
         rotation: angles of the positions, if they are rotary.
         tap: where gauges are written while it is open.
-        cache: keys and values of positions computed before, when text is written token by token.
+        cache: keys and values of positions computed before.
         input_BTD: the embedded input, for `model.input_mix`.
         clamp: largest magnitude of the residual stream; 0 for any.
         first_value_BTJK: the first layer's values, for `model.value_residual`; that layer sets it.

@@ -1,7 +1,5 @@
-"""torch.compile as longhaul uses it, and whether this machine can generate the code it asks for.
-
-Triton builds a small C module for each kernel's launcher, and inductor C++ for a CPU: without a
-compiler a run would end in its first step, or, with FlexAttention, in its first evaluation.
+"""torch.compile as longhaul uses it, what it compiles when, and whether this machine can generate
+the code: without a C or C++ compiler a run would end in its first step, or in its first evaluation.
 """
 
 import importlib.util
@@ -86,10 +84,9 @@ def compiled_by_shape(
 ) -> Callable[..., Any]:
     """`function` through torch.compile, anew for every shape and every number it is given.
 
-    Left alone, torch would compile the second shape for all shapes to come: a resumed run that
-    begins at that shape would have other bits than one that came to it. It would also give up
-    after 8 forms, and go on uncompiled with no more than a warning: FlexAttention then writes all
-    scores out.
+    By default torch would compile the second shape for all shapes to come: a resumed run that
+    begins at that shape would have other bits than one that came to it. And after 8 forms it would
+    go on uncompiled with no more than a warning: FlexAttention then writes all scores out.
 
     Args:
         function: a model, or a part of one.
@@ -108,7 +105,8 @@ def compiled_by_shape(
 
 
 class Forms:
-    """The forms that were seen in one process.
+    """The forms of passes that were compiled in one process, each at its first: it takes a minute,
+    and is no training.
 
     Args:
         settings: of the model.
@@ -122,8 +120,8 @@ class Forms:
 
     def is_new(self, sequences: int, length: int, window: int | None, read_gauges: bool) -> bool:
         """Whether something must be compiled for a micro-batch of training: the model, or the
-        kernel of attention. Passes that read gauges run uncompiled, but a compiled run has warmed
-        nothing up for the first of them.
+        kernel of attention. Passes that read gauges run uncompiled, but the first of them finds
+        nothing warm.
         """
         form = self._form(sequences, length, window, read_gauges)
         return form is not None and form not in self._seen

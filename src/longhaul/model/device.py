@@ -1,10 +1,9 @@
 """A device as a thread of the host sees it: which one it means, how far that is, what it draws.
 
-CUDA keeps for every thread of the host the device that it means, and a new thread means device 0.
-What a thread does without naming a device is done there: it seeds another replica's generator,
-waits for another one's work, or takes half a gigabyte of another one's card for a context. So a
-process claims its device once, before anything is computed; whatever records, waits or draws says
-on which device; and a helper thread works within `on`.
+CUDA keeps for every thread the device that it means, device 0 at first. What a thread does without
+naming a device is done there: it seeds another replica's generator, or takes half a gigabyte of
+another one's card for a context. So a process claims its device before anything is computed;
+whatever records, waits or draws says on which device; and a helper thread works within `on`.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -13,7 +12,7 @@ from typing import Any
 import torch
 
 _ONE_QUEUE = ("cpu", "meta", "mps")
-"""Kinds that compute while the host waits, or that torch gives one queue and no events of ours."""
+"""Kinds that compute while the host waits, or that have one queue and no events of ours."""
 
 
 def queues(device: torch.device) -> bool:
@@ -91,10 +90,8 @@ def wait_for(device: torch.device) -> None:
 
 
 def key_generators(key: int, device: torch.device) -> None:
-    """Seed the host's generator and the device's, as `torch.manual_seed` would.
-
-    That function also leaves word for accelerators that are not there, with a stack trace each
-    time: 0.1 ms, at every micro-batch.
+    """Seed the host's generator and the device's, as `torch.manual_seed` would. That function also
+    leaves word for absent accelerators, with a stack trace: 0.1 ms, at every micro-batch.
     """
     torch.default_generator.manual_seed(key)
     if device.type != "cpu":

@@ -21,9 +21,8 @@ from longhaul.model.weights import Linear, Table
 
 
 class GPT(nn.Module):
-    """A decoder-only transformer. Weights are allocated, not filled: see `initialise.build`.
-
-    A switch that is off leaves no weight and no operation behind.
+    """A decoder-only transformer. Weights are allocated, not filled: see `initialise.build`. A
+    switch that is off leaves no weight and no operation behind.
 
     Args:
         settings: shape and switches.
@@ -175,9 +174,9 @@ class GPT(nn.Module):
     def _summed_loss(self, x_BTD: Tensor, targets_BT: Tensor, tap: Tap | None) -> Tensor:
         """The summed loss of what the head reads.
 
-        Without a backward pass, logits are let go of chunk by chunk: whole they would take 33 GB
-        at 32 sequences of 2,048 tokens and GPT-2's vocabulary. The chunks depend on shapes alone,
-        so that tensor ranks, whose losses are collectives, make the same.
+        Without a backward pass, logits are let go of chunk by chunk: whole they would take 33 GB at
+        32 sequences of 2,048 tokens and GPT-2's vocabulary. Chunks depend on shapes alone, as
+        tensor ranks, whose losses are collectives, must make the same.
         """
         z_loss = self.settings.z_loss if self.training else 0.0
         rows = max(1, LOGITS_AT_ONCE // self.settings.padded_vocab(self.vocab_size))

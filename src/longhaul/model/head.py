@@ -70,9 +70,7 @@ class SummedLoss(nn.Module):
 
 
 def _losses(logits_NV: Tensor, targets_N: Tensor) -> Tensor:
-    """Cross-entropy of each target, float32 whatever the logits are: a sum over thousands of
-    tokens in bfloat16 has two digits, under autocast too.
-    """
+    """Cross-entropy of each target, in float32: a sum in bfloat16 has two digits."""
     narrow_on_cpu = logits_NV.is_cpu and logits_NV.dtype != torch.float32
     if narrow_on_cpu and not torch.compiler.is_compiling() and len(logits_NV) > _rows(logits_NV):
         losses_N: Tensor = _LossesByRows.apply(logits_NV, targets_N)  # type: ignore[no-untyped-call]
@@ -89,10 +87,7 @@ def _rows(logits_NV: Tensor) -> int:
 
 class _LossesByRows(torch.autograd.Function):
     """Widens a few rows of half-precision logits at a time, and again for the gradient, with the
-    same bits as all at once.
-
-    All at once takes five tensors of their size in float32, each of which a CPU fetches from the
-    operating system anew in every step: a tenth of a step at a vocabulary of 4,096.
+    same bits as all at once, which takes a CPU a tenth of a step at a vocabulary of 4,096.
     """
 
     @staticmethod

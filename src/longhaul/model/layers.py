@@ -1,7 +1,5 @@
-"""The layers around attention: norms, the position-wise MLP, learned sums of earlier states.
-
-What torch's backward passes take through memory too often on a CPU has an operation of its own
-here; elsewhere torch's operations are used, which are fused there.
+"""The layers around attention: norms, the position-wise MLP, learned sums of earlier states. What
+torch takes through memory too often on a CPU has an operation of its own here.
 
 Shape suffixes: B batch, T time, D width, F inner width.
 """
@@ -77,15 +75,11 @@ class _SquaredRelu(torch.autograd.Function):
 class LayerNorm(nn.Module):
     """Zero mean, unit variance, learned scale and optional bias (arXiv 1607.06450).
 
-    Args:
-        width: D.
-        eps: added to the variance.
-        scale: learn a scale; without it there is no bias either.
-        bias: learn a shift.
+    Without `scale` there is no bias either; `eps` is added to the variance.
     """
 
     widens = False
-    """Compute in float32 whatever comes in; see `precision.to_half`."""
+    """Compute in float32 whatever comes in; see `initialise.to_half`."""
 
     def __init__(self, width: int, eps: float, scale: bool, bias: bool) -> None:
         super().__init__()
@@ -101,16 +95,12 @@ class LayerNorm(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """Unit root mean square and a learned scale; no mean, no bias (arXiv 1910.07467).
-
-    Args:
-        width: D.
-        eps: added to the mean square.
-        scale: learn a scale.
+    """Unit root mean square and a learned scale; no mean, no bias (arXiv 1910.07467). `eps` is
+    added to the mean square.
     """
 
     widens = False
-    """Compute in float32 whatever comes in; see `precision.to_half`."""
+    """As `LayerNorm.widens`."""
 
     def __init__(self, width: int, eps: float, scale: bool) -> None:
         super().__init__()
@@ -185,9 +175,8 @@ class MLP(nn.Module):
 
 
 class InputMix(Scalars):
-    """A block's reading: a share of the stream and one of the embedded input (modded-nanogpt).
-
-    It begins as the stream alone.
+    """A block's reading: a share of the stream and one of the embedded input (modded-nanogpt),
+    which begins at 0.
     """
 
     def __init__(self) -> None:
@@ -202,9 +191,9 @@ class Skips(Scalars):
     """Connections from the first half's blocks to the second's, last to first (modded-nanogpt,
     2024-11-10, after arXiv 1505.04597).
 
-    Of L layers, the last ⌊L/2⌋ get the outputs of the first ⌊L/2⌋, each times a learned factor
-    that begins at 1; a middle layer gets none. Without a middle layer, the first of the second
-    half reads the output of the block before it twice, as in the source.
+    Of L layers, the last ⌊L/2⌋ get the outputs of the first ⌊L/2⌋, each times a learned factor that
+    begins at 1. Without a middle layer, the first of the second half reads the output of the block
+    before it twice, as in the source.
     """
 
     def __init__(self, layers: int) -> None:

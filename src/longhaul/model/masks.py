@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
 Rule = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""(sequence, head, asking position, asked position) → may attend; positions count from the
-sequence's start. Works on single numbers, as FlexAttention calls it, and on tensors."""
+"""(sequence, head, asking position, asked position) → may attend; of numbers or tensors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +119,10 @@ def _squares(
     length: int, window: int | None, document_BS: Tensor | None, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """The squares of which some pairs of positions may attend, and those of which all may, each
-    [B, 1, Q, Q]; Q squares a side.
+    [B, 1, Q, Q].
 
-    Told from the pair of a square that is nearest and the one that is farthest, as documents never
-    come back: torch's `create_block_mask` writes all pairs out, 5 bytes for each.
+    Known from a square's nearest and farthest pair, as documents never come back: torch's
+    `create_block_mask` writes all pairs out, 5 bytes for each.
     """
     first_Q = torch.arange(0, length, _BLOCK, device=device)
     last_Q = (first_Q + (_BLOCK - 1)).clamp(max=length - 1)
@@ -177,8 +176,7 @@ def make_sight(
         tokens_BS: all tokens so far, those held in a cache included.
         window: instead of `model.window`, in the layers that have one (window warm-up).
         past: how many of the tokens are held in a cache; the others are new.
-        end_of_text: the token that ends a document, and belongs to it; needed if
-            `model.document_mask`.
+        end_of_text: the token that ends a document, and belongs to it.
     """
     own = [settings.window_of(layer) for layer in range(settings.layers)]
     windows = [None if every is None else window or every for every in own]

@@ -1,8 +1,7 @@
-"""The tap: how statistics leave the model (DESIGN rule 13).
+"""The tap: how statistics leave the model.
 
-Hooks break compilation, so the model writes its declared gauges itself, into buffers on the
-device that are allocated once. A closed tap takes nothing: evaluation, and recomputation of a
-checkpointed block in the backward pass, find it closed and count nothing twice.
+Hooks break compilation, so the model writes its declared gauges itself, into buffers on the device.
+A closed tap takes nothing: evaluation, and recomputation in the backward pass, count nothing twice.
 
 Shape suffixes: L layers, G gauges of a layer, M gauges of the model, B sequences, T tokens.
 """
@@ -27,8 +26,8 @@ class Gauge:
     unit: str
     reduction: Literal["max", "min", "mean", "rms", "norm"]
     """How readings of several micro-batches, and of several ranks, become one: the largest, the
-    smallest, the mean, the root of the mean square, or the root of the sum of squares (of shards
-    of a tensor). A NaN reading survives each of them."""
+    smallest, the mean, the root of the mean square, or of the sum of squares (of shards of a
+    tensor). A NaN reading survives each of them."""
     per: Literal["layer", "model", "role", "source"] = "layer"
     """What has a reading of its own: each block, the whole model, each role of weights, or each
     source of text."""
@@ -100,9 +99,8 @@ class Tap:
             self._losses.append(torch.stack((losses_BT.sum(dim=1), counted_BT.sum(dim=1))))
 
     def drain(self, combine: Combine | None = None) -> Tensor:
-        """The readings since the last call, on the device; the tap starts afresh.
-
-        Layer by layer its gauges, then those of the model. Without meaning if it was never opened.
+        """The readings since the last call, on the device; the tap starts afresh. Layer by layer
+        its gauges, then those of the model. Without meaning if it was never opened.
 
         Args:
             combine: takes what was folded of each reading, its gauge, and how often the tap was

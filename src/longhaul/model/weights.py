@@ -32,7 +32,7 @@ class Linear(nn.Linear):
     """
 
     narrows = False
-    """Takes float32 into its half-precision product; see `precision.to_half`."""
+    """Takes float32 into its half-precision product; see `initialise.to_half`."""
 
     def __init__(
         self,
@@ -80,11 +80,7 @@ class Table(nn.Embedding):
 
 
 class Scalars(nn.Module):
-    """Learned numbers with a start of their own, such as shares of a mixture.
-
-    Args:
-        start: the value that each begins with.
-    """
+    """Learned numbers, such as shares of a mixture, with the values that they begin with."""
 
     def __init__(self, start: Sequence[float]) -> None:
         super().__init__()

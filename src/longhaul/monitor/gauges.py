@@ -1,7 +1,6 @@
-"""All gauges of a step, in one tensor that is copied to the host with its other figures.
+"""All gauges of a step, in one tensor that is copied to the host with its other figures. Reading
+changes no bit of what is read, and draws from no generator.
 
-Reading changes no bit of what is read, and draws from no generator. The gauges of a layer are
-declared and measured in `model/block.py` (`GAUGES`, `_measure`).
 Shapes: B sequences of the global batch, N sources.
 """
 
@@ -37,8 +36,8 @@ def noise_scale(
 ) -> Tensor:
     """tr(Σ) / |G|² from two gradients, `ABSENT` if the noise hides the one or the other.
 
-    Both are estimated without bias (appendix A.1), and are differences of noisy numbers:
-    |G|² comes out negative about as often as not when the batch is far below the noise scale.
+    Both are estimated without bias (appendix A.1): |G|² comes out negative about as often as not
+    when the batch is far below the noise scale.
 
     Args:
         small_norm: of the mean gradient over `small_tokens` targets.
@@ -81,20 +80,15 @@ class Readings:
 class ModelGauges:
     """Reads every gauge of a step.
 
-    Those steps that are asked for go in this order:
-
-        with gauges.tap.open_for_forward(): …   each micro-batch
-        gauges.see_first(norm, tokens)          if there are several
-        with gauges.watch(optimizer, …): optimizer.step(gate)
-        tensor = gauges.drain(source_B)
+    In order: `tap.open_for_forward()` around each micro-batch, `see_first` if there are several,
+    `watch` around the update, `drain`.
 
     Args:
         model: on its device.
         groups: its weights by role.
         device: where it computes.
         sources: names of the sources of text, by number.
-        sharding: with many processes, what this one has of the weights; readings are reduced over
-            all of them.
+        sharding: what this process has of the weights; readings are reduced over all.
     """
 
     def __init__(
@@ -114,11 +108,8 @@ class ModelGauges:
         self._noise_scale = self._absent
 
     def see_first(self, norm: Tensor, tokens: int) -> None:
-        """Take the norm of the gradient of the first of several micro-batches.
-
-        Args:
-            norm: on the device, of the loss as it is scaled.
-            tokens: targets in that micro-batch, on all ranks.
+        """Take the norm of the gradient of the first of several micro-batches, of the loss as it is
+        scaled; it had so many targets on all ranks.
         """
         self._first = norm, tokens
 

@@ -17,11 +17,9 @@ _WINDOW_STEPS = 20
 class Throughput:
     """Tokens per second over the last 20 steps: enough to be calm, few enough to show a change.
 
-    Definition: target tokens of the global batches of these steps, over the wall seconds in which
-    rank 0 saw them become complete, one after the other (`STEP_BUCKETS`). What is booked as
-    evaluation, saving or a start does not count, nor do steps that compiled: neither their tokens
-    nor their time. Steps that were seen complete together share their seconds by what the device
-    took for each (`train/completed.py`), so that none stands in the window without its time.
+    Target tokens of the global batches of these steps, over the wall seconds in which rank 0 saw
+    them become complete (`STEP_BUCKETS`). What is booked as evaluation, saving or a start does not
+    count, nor do steps that compiled: neither their tokens nor their time.
     """
 
     def __init__(self) -> None:
@@ -63,7 +61,7 @@ def peak_flops(device_name: str, compute: str, tf32: bool = False) -> float | No
 
 
 def mfu(tokens_per_second: float, flops_per_token: float, peak: float | None) -> float | None:
-    """Model FLOPs utilisation, 0 to 1 (PaLM, arXiv 2204.02311, appendix B; DESIGN rule 16).
+    """Model FLOPs utilisation, 0 to 1 (PaLM, arXiv 2204.02311, appendix B).
 
     Args:
         tokens_per_second: of all devices together.
@@ -71,7 +69,7 @@ def mfu(tokens_per_second: float, flops_per_token: float, peak: float | None) ->
         peak: FLOP/s of all devices together; None gives None.
 
     Raises:
-        LonghaulError: more than the peak, which a wrong peak or a wrong clock must be to blame for.
+        LonghaulError: more than the peak: a wrong peak or a wrong clock.
     """
     if peak is None:
         return None

@@ -1,8 +1,6 @@
-"""Gauges of weights, gradients and updates, for each role of weights.
-
-What must be compared element by element is compared in a sample, so that memory stays flat: all
-elements of a weight of fewer than 131,072, else every so-manyth, 65,536 or somewhat fewer. The
-norms are of all elements.
+"""Gauges of weights, gradients and updates, for each role of weights. Norms are of all elements;
+what is compared element by element is compared in a sample: all of a weight of fewer than 131,072
+elements, else every so-manyth, 65,536 or somewhat fewer.
 
 Shape suffixes: W weights of a role, S their sampled elements, R roles, G gauges.
 """
@@ -170,8 +168,8 @@ class _Sample:
         return value_W.repeat_interleave(self._counts_W, output_size=self._size)
 
     def mean(self, value_S: Tensor) -> Tensor:
-        """Estimate of the mean over all elements of the role; exact if all are taken. Of sharded
-        weights, this rank's share of it.
+        """Estimate of the mean over all elements of the role; of sharded weights, this rank's share
+        of it.
         """
         return (value_S * self.spread(self._shares_W)).sum()
 
@@ -240,9 +238,7 @@ def _over_second_moment(
 
 @torch.no_grad()
 def _added_up(shares: Mapping[Role, Shares], sharding: Sharding) -> tuple[list[Shares], Tensor]:
-    """The whole roles' figures from all ranks' shares, by one all-reduce; and of each role, how
-    many ranks have second moments.
-    """
+    """The roles' figures from all ranks' shares, and how many ranks have second moments of each."""
     zero = next(iter(shares.values()))[0].new_zeros(())
     flat = []
     for role in sharding.roles:
@@ -292,8 +288,8 @@ def tensors_norm(
 
 
 def _stride(tensor: Tensor) -> int:
-    """Elements from one that is taken to the next; it shares no factor with the length of a row,
-    so that no column is left out.
+    """Elements from one that is taken to the next; prime to a row's length, so that no column is
+    left out.
     """
     stride = max(1, tensor.numel() // _SAMPLE)
     while math.gcd(stride, tensor.size(-1)) > 1:
