@@ -166,9 +166,8 @@ def check_same(saved: Mapping[str, str], live: Mapping[str, str]) -> None:
         StateMismatch: lists missing and unexpected names, with the nearest ones, and tensors of
             another dtype or shape.
     """
-    problems = []
-    if names := _name_differences(saved, live):
-        problems.append(names)
+    names = _name_differences(saved, live)
+    problems = [names] if names else []
     problems += [
         f"{name} is {saved[name]} in the checkpoint and {live[name]} here"
         for name in sorted(saved.keys() & live.keys())
@@ -198,19 +197,15 @@ def describe(dtype: torch.dtype, shape: Iterable[int]) -> str:
 
 
 def _name_differences(saved: Mapping[str, Any], live: Mapping[str, Any]) -> str:
-    missing = sorted(live.keys() - saved.keys())
     unexpected = sorted(saved.keys() - live.keys())
-    said = []
-    if missing:
-        said.append("it lacks " + _shortened([_nearest(name, unexpected) for name in missing]))
+    missing = []
+    for name in sorted(live.keys() - saved.keys()):
+        near = difflib.get_close_matches(name, unexpected, n=1)
+        missing.append(f"{name} (nearest: {near[0]})" if near else name)
+    said = ["it lacks " + _shortened(missing)] if missing else []
     if unexpected:
         said.append("nothing here takes " + _shortened(unexpected))
     return "; ".join(said)
-
-
-def _nearest(name: str, candidates: list[str]) -> str:
-    near = difflib.get_close_matches(name, candidates, n=1)
-    return f"{name} (nearest: {near[0]})" if near else name
 
 
 def _shortened(words: list[str], separator: str = ", ") -> str:

@@ -163,11 +163,7 @@ class Saver:
 
     def poll(self) -> list[CheckpointChange]:
         """What happened since the last call, in order; never waits."""
-        drained = []
-        with suppress(IndexError):
-            while True:
-                drained.append(self._changes.popleft())
-        return drained
+        return [self._changes.popleft() for _ in range(len(self._changes))]
 
     def wait(self, alive: Callable[[], object] = lambda: None) -> Seconds:
         """Wait for the save in progress, read-back included; the seconds it took.
@@ -266,13 +262,10 @@ class Saver:
         return self._make_room(max(1, needed - shutil.disk_usage(self._folder).free))
 
     def _failure(self, step: int, reason: str) -> str:
-        newest = None
+        remains = "no earlier one exists"
         with suppress(OSError):
-            newest = next(
-                (entry.step for entry in reversed(catalogue(self._folder)) if not entry.damage),
-                None,
-            )
-        remains = "no earlier one exists" if newest is None else f"step-{newest} is intact"
+            if intact := [entry.step for entry in catalogue(self._folder) if not entry.damage]:
+                remains = f"step-{intact[-1]} is intact"
         return (
             f"checkpoint step-{step} was not saved: {reason}; {remains}; the next save tries again"
         )

@@ -167,7 +167,9 @@ class SnapshotRing:
             DamagedSnapshot: its bytes have changed; nothing was touched, and it is dropped.
             StateMismatch: it holds other tensors than the parts; nothing was touched.
         """
-        held = self._of(step)
+        held = next((held for held in self._held if held.snapshot.step == step), None)
+        if held is None:
+            raise KeyError(f"there is no snapshot of step {step}")
         held.settle()
         sound = _checksum(held.buffer) == held.checksum
         if not self._agreed(sound):
@@ -206,12 +208,6 @@ class SnapshotRing:
                 self._held.append(
                     _Held(found, buffer, places, facts, None, shared, shared_snapshot.checksum)
                 )
-
-    def _of(self, step: int) -> _Held:
-        for held in self._held:
-            if held.snapshot.step == step:
-                return held
-        raise KeyError(f"there is no snapshot of step {step}")
 
     def _agreed(self, fine: bool) -> bool:
         return fine if self._control is None else self._control.agree(fine)

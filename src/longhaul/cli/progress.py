@@ -9,7 +9,7 @@ from typing import Any, TextIO, cast
 
 from longhaul.cli.common import console
 from longhaul.core.events import EventKind
-from longhaul.core.output import Stream, keep_dropped_in, print_out
+from longhaul.core.output import Stream, View, keep_dropped_in, print_out
 from longhaul.core.records import Event, StepRecord
 from longhaul.core.units import loss_in_words, short_count, short_seconds
 from longhaul.logbook.description import halved_in_words
@@ -21,8 +21,8 @@ _SPARED = ("grad", "lr", "tokens/s", "loss")
 """Which figures of the live line are left out first where a terminal is too narrow for all."""
 
 
-class TerminalView:
-    """Prints what a run says; implements `core.output.View`.
+class TerminalView(View):
+    """Prints what a run says.
 
     Args:
         log: takes the same as plain lines.

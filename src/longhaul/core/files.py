@@ -65,37 +65,35 @@ def fsync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _temporary_beside(path: Path) -> Path:
+@contextmanager
+def _temporary_beside(path: Path, write: Callable[[BinaryIO], object]) -> Iterator[Path]:
+    """A file beside `path` with what `write` writes, on the medium; gone after the body."""
     # Threads share a process number, and so do containers on one file system.
-    return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-
-
-def write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:
-    """Let `write` fill a temporary file beside `path`, fsync it, and rename it into place.
-
-    Raises:
-        OSError: the medium refused; `path` is as it was and the temporary file is gone.
-    """
-    temporary = _temporary_beside(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         with naming(path), temporary.open("wb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
+        yield temporary
+    finally:
         temporary.unlink(missing_ok=True)
-        raise
+
+
+def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Let `write` fill a temporary file beside `path`, fsync it, and rename it into place.
+
+    Raises:
+        OSError: the medium refused; `path` is as it was and the temporary file is gone.
+    """
+    with _temporary_beside(path, write) as temporary:
+        temporary.replace(path)
     fsync_folder(path.parent)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write `content` to `path` atomically."""
-
-    def write(file: BinaryIO) -> None:
-        file.write(content)
-
-    write_atomically(path, write)
+    write_atomically(path, lambda file: file.write(content))
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -109,19 +107,13 @@ def create_exclusively(path: Path, content: bytes) -> bool:
 
     Works on NFS and Lustre too, where locks may not: written under another name and linked.
     """
-    temporary = _temporary_beside(path)
-    try:
-        with naming(path), temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(temporary, path)
-    except FileExistsError:
-        # NFS may make the link and lose its answer; then both names are the same file.
-        if temporary.stat().st_nlink != 2:
-            return False
-    finally:
-        temporary.unlink(missing_ok=True)
+    with _temporary_beside(path, lambda file: file.write(content)) as temporary:
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            # NFS may make the link and lose its answer; then both names are the same file.
+            if temporary.stat().st_nlink != 2:
+                return False
     fsync_folder(path.parent)
     return True
 

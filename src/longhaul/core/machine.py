@@ -33,7 +33,7 @@ def software() -> dict[str, Any]:
         "longhaul": longhaul.__version__,
         "python": platform.python_version(),
         "packages": dict(installed_packages()),
-        "git": git_state(Path(longhaul.__file__).parent),
+        "git": _git_state(),
     }
 
 
@@ -46,39 +46,34 @@ def installed_packages() -> Mapping[str, str]:
     return MappingProxyType(dict(sorted(versions.items())))
 
 
-def git_state(folder: Path) -> dict[str, str | None]:
-    """Commit of the source tree, and a hash of what differs from it; None outside a checkout."""
+_SOURCE = Path(longhaul.__file__).parent
 
-    def git(*arguments: str) -> bytes | None:
-        try:
-            ended = subprocess.run(
-                ["git", "-C", str(folder), *arguments],
-                capture_output=True, timeout=10, check=False,
-            )  # fmt: skip
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        return ended.stdout if ended.returncode == 0 else None
 
-    # An installed package may lie inside somebody else's checkout: only tracked source counts.
-    if not git("ls-files", "--error-unmatch", str(folder / "__init__.py")):
-        return {"commit": None, "dirty": None}
-    commit = git("rev-parse", "HEAD")
-    difference = git("diff", "HEAD", "--", str(folder))
-    dirty = hashlib.sha256(difference).hexdigest()[:12] if difference else None
-    return {"commit": commit.decode().strip() if commit else None, "dirty": dirty}
+def _git(*arguments: str) -> bytes | None:
+    """What git says of longhaul's own source; None if it does not."""
+    try:
+        ended = subprocess.run(
+            ["git", "-C", str(_SOURCE), *arguments], capture_output=True, timeout=10, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return ended.stdout if ended.returncode == 0 else None
 
 
 def git_difference() -> str:
     """What differs from the commit in longhaul's own source; empty when clean."""
-    folder = Path(longhaul.__file__).parent
-    try:
-        ended = subprocess.run(
-            ["git", "-C", str(folder), "diff", "HEAD", "--", str(folder)],
-            capture_output=True, timeout=10, check=False,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return ended.stdout.decode(errors="replace") if ended.returncode == 0 else ""
+    return (_git("diff", "HEAD", "--", str(_SOURCE)) or b"").decode(errors="replace")
+
+
+def _git_state() -> dict[str, str | None]:
+    """Commit of the source tree, and a hash of what differs from it; None outside a checkout."""
+    # An installed package may lie inside somebody else's checkout: only tracked source counts.
+    if not _git("ls-files", "--error-unmatch", str(_SOURCE / "__init__.py")):
+        return {"commit": None, "dirty": None}
+    commit = _git("rev-parse", "HEAD")
+    difference = _git("diff", "HEAD", "--", str(_SOURCE))
+    dirty = hashlib.sha256(difference).hexdigest()[:12] if difference else None
+    return {"commit": commit.decode().strip() if commit else None, "dirty": dirty}
 
 
 def machine() -> dict[str, Any]:

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from longhaul.core.units import Seconds
 
@@ -164,8 +164,8 @@ Say = Callable[[str], None]
 """Where a part that knows no `View` tells a person one sentence."""
 
 
-class View(Protocol):
-    """Where a run tells what it does."""
+class View:
+    """Where a run reports what it does; this one reports nothing."""
 
     def say(self, text: str) -> None:
         """One sentence."""
@@ -183,7 +183,7 @@ class View(Protocol):
         """Training is over; close what is live."""
 
 
-class SilentView:
+class SilentView(View):
     """A view for tests and tools: keeps what was said."""
 
     def __init__(self) -> None:
@@ -196,15 +196,6 @@ class SilentView:
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Keep its title and rows."""
         self.said.append("\n".join([title, *(" ".join(row) for row in rows)]))
-
-    def begin(self, step: int, total_steps: int | None) -> None:
-        """Nothing to open."""
-
-    def show(self, record: StepRecord | Event) -> None:
-        """Records are in the journal already."""
-
-    def end(self) -> None:
-        """Nothing to close."""
 
 
 def time_rows(seconds: Mapping[str, float]) -> list[tuple[str, str, str]]:

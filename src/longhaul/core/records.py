@@ -214,16 +214,16 @@ def _whole(value: Any) -> int:
     return value
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r:.40} is no text")
-    return value
+def _only(kind: type, what: str) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        if not isinstance(value, kind):
+            raise TypeError(f"{value!r:.40} is {what}")
+        return value
+
+    return read
 
 
-def _switch(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"{value!r:.40} is neither true nor false")
-    return value
+_text = _only(str, "no text")
 
 
 def _moment(value: Any) -> Seconds:
@@ -257,12 +257,6 @@ def _states(value: Any) -> tuple[tuple[int, int, str], ...]:
     return tuple((_whole(step), _whole(draw), _text(where)) for step, draw, where in value)
 
 
-def _table(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise TypeError(f"{value!r:.40} is no table")
-    return value
-
-
 _READERS: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(
         ("attempt", "step", "draw", "next_draw", "lag_steps", "sequences", "sequence_length",
@@ -270,10 +264,10 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("segment", "kind", "subject", "sentence", "who", "reason"), _text),
     **dict.fromkeys(
         ("masked", "loss_scale_at_floor", "warmup", "evaluation_due", "save_due", "redone"),
-        _switch),
+        _only(bool, "neither true nor false")),
     **dict.fromkeys(("loss", "gradient_norm", "learning_rate", "loss_scale"), float),
     **dict.fromkeys(("totals", "source_losses", "evidence"), _numbers),
     "time": _moment, "severity": _severity, "seconds": _spent, "gauges": _gauges,
-    "states": _states, "data": _table,
+    "states": _states, "data": _only(dict, "no table"),
 }  # fmt: skip
 _OPTIONAL = frozenset({"loss_scale", "attention_window", "states"})

@@ -148,11 +148,8 @@ class LossScale:
         """Nothing is left to do: the live tensors were filled."""
 
 
+_NUMBERS = ("growth_interval", "growth_factor", "backoff_factor", "floor", "ceiling")
+
+
 def _numbers(settings: LossScaleSection) -> dict[str, float]:
-    return {
-        "growth_interval": float(settings.growth_interval),
-        "growth_factor": settings.growth_factor,
-        "backoff_factor": settings.backoff_factor,
-        "floor": settings.floor,
-        "ceiling": settings.ceiling,
-    }
+    return {name: float(getattr(settings, name)) for name in _NUMBERS}

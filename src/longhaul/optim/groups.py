@@ -82,15 +82,10 @@ def describe(
         settings: in force.
         whole: the groups are parts of a model that many processes train; its rows are given.
     """
-    if whole is None:
-        sizes = {
-            group.role: (len(group.parameters), sum(p.numel() for p in group.parameters))
-            for group in groups
-        }
-    else:
-        sizes = {
-            role: (whole.weights[role], whole.roles[role]) for role in ROLES if role in whole.roles
-        }
+    sizes = {g.role: (len(g.parameters), sum(p.numel() for p in g.parameters)) for g in groups}
+    if whole is not None:
+        there = [role for role in ROLES if role in whole.roles]
+        sizes = {role: (whole.weights[role], whole.roles[role]) for role in there}
     return [
         GroupRow(
             role=role,

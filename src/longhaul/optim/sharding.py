@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from longhaul.core.pieces import Piece, Pieces
+from longhaul.core.pieces import Pieces
 from longhaul.model.weights import Role
 
 
@@ -159,7 +159,7 @@ class Dealing:
         whole_MRC = self._gathered(parts_Nrc, dealt)
         made_MRC = function(whole_MRC) if len(whole_MRC) else whole_MRC
         back_Nrc = self._scattered(made_MRC, parts_Nrc, dealt)
-        return back_Nrc if self._replicas == 1 else self._told(back_Nrc)
+        return back_Nrc if self._replicas == 1 else self._shared(back_Nrc)
 
     def _gathered(self, parts_Nrc: Tensor, dealt: list[list[int]]) -> Tensor:
         mine = self._pieces.holder
@@ -174,7 +174,9 @@ class Dealing:
         for holder, (segment, shape) in enumerate(zip(segments, self._shapes, strict=True)):
             part_Mrc = segment.view(count, *shape)
             for piece in self._pieces.by_holder[holder]:
-                whole_MRC[_there(piece)] = part_Mrc[_here(piece)]
+                whole_MRC[_stacked(piece.offset, piece.size)] = part_Mrc[
+                    _stacked(piece.local, piece.size)
+                ]
         return whole_MRC
 
     def _scattered(self, made_MRC: Tensor, parts_Nrc: Tensor, dealt: list[list[int]]) -> Tensor:
@@ -183,7 +185,9 @@ class Dealing:
         for holder, shape in enumerate(self._shapes):
             part_Mrc = made_MRC.new_empty(count, *shape)
             for piece in self._pieces.by_holder[holder]:
-                part_Mrc[_here(piece)] = made_MRC[_there(piece)]
+                part_Mrc[_stacked(piece.local, piece.size)] = made_MRC[
+                    _stacked(piece.offset, piece.size)
+                ]
             segments.append(part_Mrc.flatten())
         own = parts_Nrc[0].numel()
         sizes = [len(segment) for segment in segments]
@@ -195,7 +199,7 @@ class Dealing:
         back_Nrc[order] = received.view(len(order), *parts_Nrc.shape[1:])
         return back_Nrc
 
-    def _told(self, back_Nrc: Tensor) -> Tensor:
+    def _shared(self, back_Nrc: Tensor) -> Tensor:
         """Every replica's matrices, from the replica that was dealt them."""
         rows = [[n for numbers in dealt for n in numbers] for dealt in self._numbers]
         most = max(len(row) for row in rows)
@@ -216,14 +220,7 @@ class Dealing:
         return received
 
 
-def _there(piece: Piece) -> tuple[slice, ...]:
-    return _index(piece.offset, piece.size)
-
-
-def _here(piece: Piece) -> tuple[slice, ...]:
-    return _index(piece.local, piece.size)
-
-
-def _index(begin: tuple[int, ...], size: tuple[int, ...]) -> tuple[slice, ...]:
+def _stacked(begin: tuple[int, ...], size: tuple[int, ...]) -> tuple[slice, ...]:
+    """Index of a rectangle in each matrix of a stack."""
     spans = (slice(b, b + s) for b, s in zip(begin, size, strict=True))
     return (slice(None), *spans)

@@ -54,7 +54,6 @@ def fitting_micro_sequences(
     """
     length, context = recipe.block_length(), recipe.model.context
     on_gpu = step.device.type == "cuda"
-    peak = _peak_on_gpu if on_gpu else _peak_on_host
 
     def measure(sequences: int) -> Bytes | None:
         if sequences >= below:
@@ -62,8 +61,8 @@ def fitting_micro_sequences(
         evaluated = recipe.evaluated_within(sequences * length)
         try:
             taken = max(
-                peak(lambda: step.rehearse(sequences, length), step.device),
-                peak(lambda: step.rehearse_evaluation(evaluated, context), step.device),
+                peak_of(lambda: step.rehearse(sequences, length), step.device),
+                peak_of(lambda: step.rehearse_evaluation(evaluated, context), step.device),
             )
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
@@ -76,7 +75,7 @@ def fitting_micro_sequences(
 
     if on_gpu:
         measure(1)  # libraries take their workspaces at the first pass, and keep them
-    budget = _budget_on_gpu(step.device) if on_gpu else _budget_on_host()
+    budget = _budget(step.device)
     share = 1 if ranks is None else ranks.world.data_size
     sizes = [-(-stage.sequences // share) for stage in recipe.batch_stages()]
     if ranks is not None:
@@ -90,7 +89,11 @@ def fitting_micro_sequences(
             torch.cuda.empty_cache()
 
 
-def _budget_on_gpu(device: torch.device) -> Budget:
+def _budget(device: torch.device) -> Budget:
+    if device.type != "cuda":
+        free = available_memory()
+        said = f"a quarter of the {short_bytes(free)} available on the host"
+        return Budget(int(_SHARE_OF_HOST * free), said, tried_out=False)
     free, _ = torch.cuda.mem_get_info(device)
     # What the allocator holds without using it is free to us.
     free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -98,31 +101,18 @@ def _budget_on_gpu(device: torch.device) -> Budget:
     return Budget(int(_SHARE_OF_GPU * free), said, tried_out=True)
 
 
-def _budget_on_host() -> Budget:
-    free = available_memory()
-    said = f"a quarter of the {short_bytes(free)} available on the host"
-    return Budget(int(_SHARE_OF_HOST * free), said, tried_out=False)
-
-
 def peak_of(body: Callable[[], object], device: torch.device) -> Bytes:
     """Most bytes that the body holds at once, beyond those that were held before it."""
-    return (_peak_on_gpu if device.type == "cuda" else _peak_on_host)(body, device)
-
-
-def _peak_on_gpu(body: Callable[[], object], device: torch.device) -> Bytes:
+    if device.type != "cuda":
+        with LiveBytes() as live:
+            body()
+        return live.peak
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
     body()
     torch.cuda.synchronize(device)
     return torch.cuda.max_memory_allocated(device) - before
-
-
-def _peak_on_host(body: Callable[[], object], device: torch.device) -> Bytes:
-    live = LiveBytes()
-    with live:
-        body()
-    return live.peak
 
 
 class LiveBytes(TorchDispatchMode):

@@ -63,7 +63,11 @@ class RankComparison:
         layers = [module for module in parts.step.model.modules() if isinstance(module, Block)]
         self._pulse = parts.step.pulse = Pulse(device, layers)
         kind = (machine()["cpu"], torch.__version__, torch.get_num_threads())
-        node, alike = os.environ.get(NODE) or platform.node(), _held_alike(parts, rank)
+        # It imports FSDP, which takes a second, and one process imports this file too.
+        from longhaul.train.witness import held_alike
+
+        assert parts.step.parallel is not None
+        node, alike = os.environ.get(NODE) or platform.node(), held_alike(parts.step.parallel, rank)
         given = self._control.gather((node, kind, alike))
         self.nodes: tuple[str, ...] = tuple(node for node, _, _ in given)
         """Where each rank runs."""
@@ -114,23 +118,21 @@ class RankComparison:
         """Compare with all ranks, before the step that `request` is of; False if there is nobody
         else.
         """
-        if what == "weights":
-            given = self._control.gather(self._weights())
-        else:
-            given = self._control.gather(self._slot(settings, step, request))
-        if not any(given):
-            return False
-        exact = what == "weights" or self._exact
-        compared = Compared(step, what, tuple(given), tolerance=0.0 if exact else TOLERANCE)
-        self._compared.append(compared)
-        return True
-
-    def _weights(self) -> Mapping[str, str | tuple[float, ...]]:
         from longhaul.train.witness import weight_hashes
 
         parallel = self._parts.step.parallel
         assert parallel is not None
-        return dict(weight_hashes(parallel, self.world.rank))
+        own: Mapping[str, str | tuple[float, ...]]
+        if what == "weights":
+            own = weight_hashes(parallel, self.world.rank)
+        else:
+            own = self._slot(settings, step, request)
+        given = self._control.gather(own)
+        if not any(given):
+            return False
+        tolerance = 0.0 if what == "weights" or self._exact else TOLERANCE
+        self._compared.append(Compared(step, what, tuple(given), tolerance))
+        return True
 
     def _slot(
         self, settings: Recipe, step: int, request: BatchRequest
@@ -157,11 +159,3 @@ class RankComparison:
             num_targets=targets_BT.numel(),
             source_B=None,
         )
-
-
-def _held_alike(parts: Parts, rank: int) -> float:
-    # It imports FSDP, which takes a second, and one process imports this file too.
-    from longhaul.train.witness import held_alike
-
-    assert parts.step.parallel is not None
-    return held_alike(parts.step.parallel, rank)

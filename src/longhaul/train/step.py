@@ -149,12 +149,6 @@ class TrainingStep:
             return self._through_stages(
                 self.parallel, self.parallel.staged, batch, micro_sequences, read_gauges, window
             )
-        return self._accumulated(batch, micro_sequences, read_gauges, window)
-
-    def _accumulated(
-        self, batch: Batch, micro_sequences: int, read_gauges: bool, window: int | None
-    ) -> torch.Tensor:
-        """Add up the gradients of all micro-batches; the loss, on the device."""
         loss = torch.zeros((), device=self.device)
         micro_batches = zip(
             batch.tokens_BT.split(micro_sequences),
@@ -172,7 +166,7 @@ class TrainingStep:
             self._backward(micro_loss)
             loss += micro_loss.detach()
             if read_gauges and number == 0 and len(targets_BT) < len(batch.targets_BT):
-                self._see_first(batch, len(targets_BT), self._first_norm())
+                self._see_first(batch, len(targets_BT), self._norm_so_far())
         return loss
 
     def _through_stages(
@@ -227,8 +221,7 @@ class TrainingStep:
         """Compute two micro-batches of a step whose update is never made, to see what it takes:
         from the second on every gradient is there while it is added to. Nothing is left behind.
         """
-        tokens_BT = torch.arange(sequences * length).view(sequences, length)
-        tokens_BT %= self.model.vocab_size
+        tokens_BT = self._any_tokens(sequences, length)
         with self.aside():
             for _ in range(2):
                 self.alive()
@@ -236,14 +229,16 @@ class TrainingStep:
                 loss = self._loss(tokens_BT, tokens_BT, read_gauges=True, window=None)
                 self._backward(loss / tokens_BT.numel())
 
+    def _any_tokens(self, sequences: int, length: int) -> torch.Tensor:
+        return torch.arange(sequences * length).view(sequences, length) % self.model.vocab_size
+
     def rehearse_evaluation(self, sequences: int, length: int) -> None:
         """Compute one pass of an evaluation, to see what it takes; nothing is left behind."""
-        tokens_BT = torch.arange(sequences * length).view(sequences, length)
-        tokens_BT %= self.model.vocab_size
+        tokens_BT = to_device(self._any_tokens(sequences, length), self.device)
         # Not in inference mode, where operations allocate out of sight of what follows tensors.
         with self.aside(), torch.no_grad(), autocast(self.device, self._precision):
             self.model.eval()
-            self.model(to_device(tokens_BT, self.device), to_device(tokens_BT, self.device))
+            self.model(tokens_BT, tokens_BT)
         if self.parallel is not None:
             self.parallel.rest()
 
@@ -322,7 +317,7 @@ class TrainingStep:
             sequences = self.parallel.rows_in_first(batch.num_targets // length, sequences)
         self.model_gauges.see_first(norm, sequences * length)
 
-    def _first_norm(self) -> torch.Tensor:
+    def _norm_so_far(self) -> torch.Tensor:
         """Norm of the gradients that are there."""
         if self.parallel is not None:
             first = self.parallel.first_gradient()
