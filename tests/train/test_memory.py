@@ -70,9 +70,7 @@ def test_less_memory_gives_smaller_micro_batches_and_too_little_is_refused(
 ) -> None:
     trainer = make_trainer()
     step, recipe = trainer.training_step, trainer.settings
-    needed = {
-        n: memory.peak_of(lambda n=n: step.rehearse(n, 32), step.device) for n in (1, 3)
-    }  # type: ignore[misc]
+    needed = {n: memory.peak_of(lambda n=n: step.rehearse(n, 32), step.device) for n in (1, 3)}  # type: ignore[misc]
     for available, expected in ((1 << 40, 8), (4 * needed[3], 2), (4 * needed[1], 1)):
         monkeypatch.setattr(memory, "available_memory", lambda free=available: free)
         assert fitting_micro_sequences(step, recipe).sequences == expected

@@ -107,7 +107,7 @@ def test_state_of_before_resets_were_known_still_loads(make_trainer: MakeTrainer
     progress = trainer._parts.progress
     facts = dict(progress.facts())
     del facts["resets_done"], facts["rewarm"]
-    progress.return_step({}, facts)
+    progress.take_back({}, facts)
     assert (progress.resets_done, progress.rewarm.factor(0)) == (0, 1.0)
 
 

@@ -69,15 +69,15 @@ class Stateful(Protocol):
 
     def tensors(self) -> Mapping[str, Tensor]:
         """Its tensors by name. Loading fills these very tensors in place, bit by bit."""
-        ...
+        return {}
 
     def facts(self) -> Mapping[str, Any]:
         """The rest of its state as JSON values, finite numbers only."""
-        ...
+        return {}
 
-    def return_step(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    def take_back(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Go on from this state. `tensors` are those that `tensors()` gave, now filled."""
-        ...
+        return
 
 
 @runtime_checkable
@@ -137,7 +137,7 @@ def hand_back(parts: Mapping[str, Stateful], state: TrainingState) -> None:
             for name, tensor in state.tensors.items()
             if name.startswith(prefix)
         }
-        owner.return_step(share, state.facts[part])
+        owner.take_back(share, state.facts[part])
 
 
 def put_back(

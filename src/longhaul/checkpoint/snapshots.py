@@ -20,6 +20,7 @@ from longhaul.checkpoint.host_buffers import (
     SharedBuffer,
     SharedBuffers,
     SnapshotInSharedMemory,
+    from_rows,
     lay_out,
     taken_bytes,
 )
@@ -78,29 +79,20 @@ class _Held:
                 self.shared.release()
 
 
+@dataclass(eq=False)
 class SnapshotRing:
-    """The newest snapshots that fit a budget.
+    """The newest snapshots that fit a budget."""
 
-    Args:
-        budget: bytes that all snapshots together may take.
-        most: snapshots to keep at most.
-        control: of all ranks, each of which keeps its own shards: all of them take a snapshot and
-            hand it back, or none does.
-        shared: memory that outlives this process; None: its own.
-    """
-
-    def __init__(
-        self,
-        budget: Bytes,
-        most: int = _MOST,
-        control: Control | None = None,
-        shared: SharedBuffers | None = None,
-    ) -> None:
-        self._budget = budget
-        self._most = most
-        self._control = control
-        self._shared = shared
-        self._held: list[_Held] = []
+    budget: Bytes
+    """That all snapshots together may take."""
+    most: int = _MOST
+    """Snapshots to keep at most."""
+    control: Control | None = None
+    """Of all ranks, each of which keeps its own shards: all of them take a snapshot and hand it
+    back, or none does."""
+    shared: SharedBuffers | None = None
+    """Memory that outlives this process; None: its own."""
+    _held: list[_Held] = field(default_factory=list, init=False)
 
     @property
     def held_bytes(self) -> Bytes:
@@ -126,7 +118,7 @@ class SnapshotRing:
         devices = (tensor.device for tensor in tensors.values() if queues(tensor.device))
         device = next(devices, None)
         pinned = device is not None
-        fit = min(self._budget // max(1, taken_bytes(size, pinned)), self._most)
+        fit = min(self.budget // max(1, taken_bytes(size, pinned)), self.most)
         if not self._agreed(fit >= _FEWEST):
             self.clear()
             return False
@@ -137,7 +129,7 @@ class SnapshotRing:
             buffer, shared = self._buffer(size, pinned)
         if not self._agreed(buffer is not None) or buffer is None:
             # The host has less than it seemed to have. Training goes on; checkpoints must do.
-            self._budget = 0
+            self.budget = 0
             self.clear()
             return False
         for name, tensor in tensors.items():
@@ -195,38 +187,39 @@ class SnapshotRing:
 
     def survivors(self) -> list[SnapshotInSharedMemory]:
         """What an earlier process of this rank has left, by rising step; before `adopt`."""
-        return [] if self._shared is None else self._shared.survivors()
+        return [] if self.shared is None else self.shared.survivors()
 
     def adopt(self, wanted: Sequence[SnapshotInSharedMemory]) -> None:
         """Hold these as if this process had taken them, and give back the memory of the others;
         their bytes are compared with their checksums when they are handed back.
         """
         self._held = []
-        if self._shared is not None:
-            for shared_snapshot, buffer, shared, places, facts in self._shared.adopt(wanted):
-                found = Snapshot(shared_snapshot.step, shared_snapshot.draw)
+        if self.shared is not None:
+            for found, shared, label in self.shared.adopt(wanted):
+                snapshot, places = Snapshot(found.step, found.draw), from_rows(label["places"])
+                checksum = found.checksum
                 self._held.append(
-                    _Held(found, buffer, places, facts, None, shared, shared_snapshot.checksum)
+                    _Held(snapshot, shared.buffer, places, label["facts"], None, shared, checksum)
                 )
 
     def _agreed(self, fine: bool) -> bool:
-        return fine if self._control is None else self._control.agree(fine)
+        return fine if self.control is None else self.control.agree(fine)
 
     def _buffer(self, size: Bytes, pinned: bool) -> tuple[Tensor, SharedBuffer | None]:
         """A buffer of the oldest snapshot if there must be no more of them, or else a new one."""
         while self._held:
             taken = sum(taken_bytes(held.buffer.nbytes, pinned) for held in self._held)
-            fits = taken + taken_bytes(size, pinned) <= self._budget
-            if self._agreed(len(self._held) < self._most and fits):
+            fits = taken + taken_bytes(size, pinned) <= self.budget
+            if self._agreed(len(self._held) < self.most and fits):
                 break
             oldest = self._held.pop(0)
             if oldest.buffer.nbytes == size and oldest.buffer.is_pinned() == pinned:
                 if oldest.shared is not None:
-                    oldest.shared.break_seal()
+                    oldest.shared.slot.break_seal()
                 return oldest.buffer, oldest.shared
             oldest.release()
-        if self._shared is not None and (new := self._shared.new(size, pinned)) is not None:
-            return new
+        if self.shared is not None and (new := self.shared.new(size, pinned)) is not None:
+            return new.buffer, new
         return torch.zeros(size, dtype=torch.uint8, pin_memory=pinned), None
 
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import sysconfig
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -104,19 +105,17 @@ def compiled_by_shape(
     return compiled
 
 
+@dataclass(eq=False)
 class Forms:
     """The forms of passes that were compiled in one process, each at its first: it takes a minute,
     and is no training.
-
-    Args:
-        settings: of the model.
-        device: where it computes.
-        compiled: the model runs through torch.compile.
     """
 
-    def __init__(self, settings: ModelSection, device: torch.device, compiled: bool) -> None:
-        self._settings, self._device, self._compiled = settings, device, compiled
-        self._seen: set[tuple[object, ...]] = set()
+    settings: ModelSection
+    device: torch.device
+    compiled: bool
+    """The model runs through torch.compile."""
+    _seen: set[tuple[object, ...]] = field(default_factory=set, init=False)
 
     def is_new(self, sequences: int, length: int, window: int | None, read_gauges: bool) -> bool:
         """Whether something must be compiled for a micro-batch of training: the model, or the
@@ -136,14 +135,14 @@ class Forms:
         """Sequences of `length` are evaluated; whether something must be compiled for that."""
         is_new = ("evaluation",) not in self._seen
         self._seen.add(("evaluation",))
-        return is_new and flex_attends(self._settings, length, self._device)
+        return is_new and flex_attends(self.settings, length, self.device)
 
     def _form(
         self, sequences: int, length: int, window: int | None, read_gauges: bool
     ) -> tuple[object, ...] | None:
         """None: nothing is compiled for it."""
-        if flex_attends(self._settings, length, self._device):
+        if flex_attends(self.settings, length, self.device):
             return sequences, length, window, read_gauges
-        if not self._compiled:
+        if not self.compiled:
             return None
         return ("gauges",) if read_gauges else (sequences, length, window)

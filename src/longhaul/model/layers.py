@@ -75,17 +75,17 @@ class _SquaredRelu(torch.autograd.Function):
 class LayerNorm(nn.Module):
     """Zero mean, unit variance, learned scale and optional bias (arXiv 1607.06450).
 
-    Without `scale` there is no bias either; `eps` is added to the variance.
+    Without a scale there is no bias either; `eps` is added to the variance.
     """
 
     widens = False
     """Compute in float32 whatever comes in; see `initialise.to_half`."""
 
-    def __init__(self, width: int, eps: float, scale: bool, bias: bool) -> None:
+    def __init__(self, settings: ModelSection, width: int) -> None:
         super().__init__()
-        self.shape, self.eps = (width,), eps
+        self.shape, self.eps, scale = (width,), settings.norm_eps, settings.norm_scale
         self.weight = nn.Parameter(torch.empty(width)) if scale else None
-        self.bias = nn.Parameter(torch.empty(width)) if scale and bias else None
+        self.bias = nn.Parameter(torch.empty(width)) if scale and settings.bias else None
 
     def forward(self, x_D: Tensor) -> Tensor:
         """Normalise [..., D]."""
@@ -95,17 +95,15 @@ class LayerNorm(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """Unit root mean square and a learned scale; no mean, no bias (arXiv 1910.07467). `eps` is
-    added to the mean square.
-    """
+    """Unit root mean square and a learned scale; no mean, no bias (arXiv 1910.07467)."""
 
     widens = False
     """As `LayerNorm.widens`."""
 
-    def __init__(self, width: int, eps: float, scale: bool) -> None:
+    def __init__(self, settings: ModelSection, width: int) -> None:
         super().__init__()
-        self.eps = eps
-        self.weight = nn.Parameter(torch.empty(width)) if scale else None
+        self.eps = settings.norm_eps
+        self.weight = nn.Parameter(torch.empty(width)) if settings.norm_scale else None
 
     def forward(self, x_D: Tensor) -> Tensor:
         """Normalise [..., D]."""
@@ -115,10 +113,8 @@ class RMSNorm(nn.Module):
 
 
 NORMS: dict[str, Callable[[ModelSection, int], nn.Module]] = {
-    "layernorm": lambda settings, width: LayerNorm(
-        width, settings.norm_eps, settings.norm_scale, settings.bias
-    ),
-    "rmsnorm": lambda settings, width: RMSNorm(width, settings.norm_eps, settings.norm_scale),
+    "layernorm": LayerNorm,
+    "rmsnorm": RMSNorm,
 }
 """Value of `model.norm` → how one is made, given the width it normalises over."""
 

@@ -144,7 +144,7 @@ class LossScale:
         """None: the state is tensors."""
         return {}
 
-    def return_step(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    def take_back(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Nothing is left to do: the live tensors were filled."""
 
 

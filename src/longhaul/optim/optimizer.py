@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from longhaul.config.optim import OptimSection
 from longhaul.core.errors import NeedsPerson
+from longhaul.core.pieces import Pieces
 from longhaul.optim.gate import Gate, judge
 from longhaul.optim.groups import Group, learning_rate, make_groups, weight_decay
 from longhaul.optim.sharding import Sharding, own_part
@@ -199,11 +200,15 @@ class Optimizer:
                 wait_for_borrowed(rule.device)
         return {name: state for rule in self.rules for name, state in rule.tensors().items()}
 
+    def pieces(self) -> Mapping[str, Pieces]:
+        """Which pieces of each tensor of state lie here, where they are cut."""
+        return {} if self.sharding is None else self.sharding.pieces_of(self.tensors())
+
     def facts(self) -> Mapping[str, Any]:
         """Which update rule the tensors belong to."""
         return {"name": self.name}
 
-    def return_step(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    def take_back(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Go on from restored state; the live tensors were filled in place.
 
         Raises:

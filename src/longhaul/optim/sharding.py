@@ -64,6 +64,19 @@ class Sharding:
         """Ranks among which work on one weight can be dealt out."""
         return dist.get_world_size(self.holders) * dist.get_world_size(self.replicas)
 
+    def pieces_of(self, tensors: Mapping[str, Tensor]) -> dict[str, Pieces]:
+        """Pieces of tensors named after a weight, or `<weight>.<what>`, that are cut as it is:
+        they have the shape of its own part, which a counter of updates has not.
+        """
+        found = {}
+        for name, tensor in tensors.items():
+            weight = name if name in self.pieces else name.rpartition(".")[0]
+            held = self.pieces.get(weight)
+            own = tuple(own_part(tensor).shape)
+            if held is not None and own == held.local_shape(held.holder):
+                found[name] = held
+        return found
+
     def add_up(self, norms: Sequence[Tensor], names: Sequence[str], loss: Tensor) -> Tensor:
         """Squared norm of a tensor of which every rank has a part, and the sum of losses: float32
         [2].

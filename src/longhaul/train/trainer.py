@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import partial
 
 from longhaul.checkpoint.capture import PartsFor, capture
-from longhaul.checkpoint.snapshots import SnapshotRing
 from longhaul.config.data import BatchStage
 from longhaul.config.recipe import Recipe
 from longhaul.core.events import EventKind
@@ -19,7 +18,6 @@ from longhaul.core.units import Seconds
 from longhaul.data.batches import BatchRequest
 from longhaul.logbook.ledger import LedgerState, fold
 from longhaul.optim.optimizer import LiveSettings
-from longhaul.parallel.world import Ranks
 from longhaul.store.save_interval import UNMEASURED_STEPS
 from longhaul.train import orders
 from longhaul.train.borrowed_step import BorrowedStep, borrow_step, return_step
@@ -36,7 +34,6 @@ from longhaul.train.effective import (
 from longhaul.train.evaluation import Evaluator
 from longhaul.train.parts import Identity, Parts
 from longhaul.train.state import Position, training_state
-from longhaul.train.step import TrainingStep
 
 
 class Trainer:
@@ -64,6 +61,9 @@ class Trainer:
         self._recipe = recipe
         self._effective = EffectiveSettings(recipe, ledger)
         self._parts = parts
+        self.training_step = parts.step
+        self.ranks = parts.ranks
+        self.snapshots = parts.snapshots
         self._evaluator = Evaluator(parts)
         self._drain: Drain[StepRecord] = Drain(parts.step.device)
         self._seconds: deque[dict[str, Seconds]] = deque()  # of steps seen complete, not yet taken
@@ -78,21 +78,6 @@ class Trainer:
     def position(self) -> Position:
         """Where the run stands."""
         return self._parts.progress.position
-
-    @property
-    def training_step(self) -> TrainingStep:
-        """The step, with its model."""
-        return self._parts.step
-
-    @property
-    def ranks(self) -> Ranks | None:
-        """All that train together; None: one process."""
-        return self._parts.ranks
-
-    @property
-    def snapshots(self) -> SnapshotRing:
-        """Training states in memory that can be gone back to."""
-        return self._parts.snapshots
 
     @property
     def settings(self) -> Recipe:
