@@ -228,7 +228,7 @@ def test_flex_attention_is_asked_for_the_same_sums(monkeypatch, mask):
 def test_flex_attention_on_a_gpu_equals_the_reference(length, mask):
     settings = shape(heads=2, context=300, **mask)
     sight = make_sight(settings, some_tokens(length).cuda(), end_of_text=END)
-    assert sight.of(1).blocks is not None
+    assert sight[1].blocks is not None
     assert_equal_to_reference(settings, length, device="cuda")
 
 

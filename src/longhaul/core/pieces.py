@@ -5,7 +5,6 @@ maps that are fused in it (queries, keys, values); then what is left, along its 
 shard dimension.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -19,11 +18,6 @@ class Piece:
     local: tuple[int, ...]
     """In the holder's own."""
     size: tuple[int, ...]
-
-    @property
-    def numel(self) -> int:
-        """Elements."""
-        return math.prod(self.size)
 
 
 @dataclass(frozen=True, slots=True)

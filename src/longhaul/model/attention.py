@@ -111,7 +111,7 @@ class Attention(nn.Module):
         value_BJTK = value_BTJK.transpose(1, 2)
         if carry.cache is not None:
             key_BJTK, value_BJTK = carry.cache.extend(self.layer, key_BJTK, value_BJTK)
-        view = carry.sight.of(self.layer)
+        view = carry.sight[self.layer]
         if carry.tap is not None and carry.tap.is_open:
             self._measure(carry.tap, query_BHTK, key_BJTK, view)
         gathered_BHTK = self._gather(query_BHTK, key_BJTK, value_BJTK, view)

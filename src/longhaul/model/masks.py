@@ -50,7 +50,18 @@ _BLOCK = 128  # Side of the squares that FlexAttention computes or skips.
 CAUSAL, EVERYTHING = View(is_causal=True), View()
 
 
-class Sight:
+Sight = tuple[View, ...]
+"""The views of one forward pass, by layer."""
+
+
+def views_of(
+    length: int,
+    past: int,
+    device: torch.device,
+    windows: Sequence[int | None],
+    document_BS: Tensor | None = None,
+    sparse: bool = False,
+) -> Sight:
     """The views of one forward pass.
 
     Args:
@@ -62,57 +73,41 @@ class Sight:
         sparse: make FlexAttention's block masks, not boolean ones.
     """
 
-    def __init__(
-        self,
-        length: int,
-        past: int,
-        device: torch.device,
-        windows: Sequence[int | None],
-        document_BS: Tensor | None = None,
-        sparse: bool = False,
-    ) -> None:
-        self._length = length
-        self._history = past
-        self._device = device
-        self._document_BS = document_BS
-        self._sparse = sparse
-        # All at once: a layer that is computed again must leave nothing behind, or torch.compile
-        # gives its checkpointing up.
-        own = [None if window is None or window >= past + length else window for window in windows]
-        views = {window: self._view(window) for window in dict.fromkeys(own)}
-        self._views = [views[window] for window in own]
-
-    def of(self, layer: int) -> View:
-        """What the queries of `layer` see."""
-        return self._views[layer]
-
-    def _view(self, window: int | None) -> View:
-        if window is None and self._document_BS is None:
-            if self._history == 0:
+    def view(window: int | None) -> View:
+        if window is None and document_BS is None:
+            if past == 0:
                 return CAUSAL
-            if self._length == 1:
+            if length == 1:
                 return EVERYTHING
-        if self._sparse:
-            return View(blocks=self._blocks(window))
-        rule = may_attend(window, self._document_BS)
-        end = self._history + self._length
-        asking_T1 = torch.arange(self._history, end, device=self._device)[:, None]
-        asked_S = torch.arange(end, device=self._device)
-        sequences = 1 if self._document_BS is None else self._document_BS.size(0)
-        sequence = torch.arange(sequences, device=self._device)[:, None, None, None]
+        if sparse:
+            return View(blocks=_blocks(length, window, document_BS, device))
+        asking_T1 = torch.arange(past, past + length, device=device)[:, None]
+        asked_S = torch.arange(past + length, device=device)
+        sequences = 1 if document_BS is None else document_BS.size(0)
+        sequence = torch.arange(sequences, device=device)[:, None, None, None]
+        rule = may_attend(window, document_BS)
         return View(mask=rule(sequence, sequence, asking_T1, asked_S))
 
-    def _blocks(self, window: int | None) -> "BlockMask":
-        from torch.nn.attention.flex_attention import BlockMask
+    # All at once: a layer that is computed again must leave nothing behind, or torch.compile gives
+    # its checkpointing up.
+    own = [None if window is None or window >= past + length else window for window in windows]
+    views = {window: view(window) for window in dict.fromkeys(own)}
+    return tuple(views[window] for window in own)
 
-        some, whole = _squares(self._length, window, self._document_BS, self._device)
-        return BlockMask.from_kv_blocks(
-            *_ordered(some),
-            *_ordered(whole),
-            BLOCK_SIZE=_BLOCK,
-            mask_mod=may_attend(window, self._document_BS),
-            seq_lengths=(self._length, self._length),
-        )
+
+def _blocks(
+    length: int, window: int | None, document_BS: Tensor | None, device: torch.device
+) -> "BlockMask":
+    from torch.nn.attention.flex_attention import BlockMask
+
+    some, whole = _squares(length, window, document_BS, device)
+    return BlockMask.from_kv_blocks(
+        *_ordered(some),
+        *_ordered(whole),
+        BLOCK_SIZE=_BLOCK,
+        mask_mod=may_attend(window, document_BS),
+        seq_lengths=(length, length),
+    )
 
 
 def _squares(
@@ -185,14 +180,10 @@ def make_sight(
         assert end_of_text is not None
         ends_BS = torch.eq(tokens_BS, end_of_text).long()
         document_BS = ends_BS.cumsum(dim=1) - ends_BS
-    return Sight(
-        tokens_BS.size(1) - past,
-        past,
-        tokens_BS.device,
-        windows,
-        document_BS,
-        sparse=_sparse(settings, tokens_BS, past),
-    )
+    length, device = tokens_BS.size(1) - past, tokens_BS.device
+    # With a cache it would be compiled anew for each of its lengths.
+    sparse = past == 0 and flex_attends(settings, length, device)
+    return views_of(length, past, device, windows, document_BS, sparse)
 
 
 def attention_dropout(settings: ModelSection) -> float:
@@ -209,8 +200,3 @@ def flex_attends(settings: ModelSection, length: int, device: torch.device) -> b
     masks = settings.document_mask or settings.window is not None
     serves = device.type == "cuda" and not attention_dropout(settings)
     return masks and serves and length > _BLOCK
-
-
-def _sparse(settings: ModelSection, tokens_BS: Tensor, past: int) -> bool:
-    """With a cache it would be compiled anew for each of its lengths."""
-    return past == 0 and flex_attends(settings, tokens_BS.size(1), tokens_BS.device)

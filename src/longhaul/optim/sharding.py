@@ -133,7 +133,7 @@ class Sharding:
 
 def _times_held(pieces: Pieces) -> int:
     """How many of the holders have each element."""
-    elements = sum(piece.numel for held in pieces.by_holder for piece in held)
+    elements = sum(math.prod(piece.size) for held in pieces.by_holder for piece in held)
     return elements // math.prod(pieces.shape)
 
 

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Generic, TypeVar
 
 import torch
 
@@ -15,8 +14,6 @@ from longhaul.core.records import StepRecord
 from longhaul.core.units import Seconds
 from longhaul.model.device import Mark, queues
 from longhaul.train.step import TrainingStep
-
-Tag = TypeVar("Tag")
 
 _MOST_UNDER_WAY = 16
 """Steps the host may run ahead. More would hide a fault for longer than it saves time."""
@@ -27,10 +24,10 @@ _MILLISECOND = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
-class Arrived(Generic[Tag]):
+class Arrived:
     """A step that is complete."""
 
-    tag: Tag
+    tag: StepRecord
     figures: list[float]
     shares: tuple[float, ...]
     """At the first of the steps that were seen complete together: each one's share of the time of
@@ -38,8 +35,8 @@ class Arrived(Generic[Tag]):
 
 
 @dataclass(frozen=True, slots=True)
-class _UnderWay(Generic[Tag]):
-    tag: Tag
+class _UnderWay:
+    tag: StepRecord
     figures: torch.Tensor
     began: Mark | None
     arrived: Mark | None
@@ -73,7 +70,7 @@ class Pace:
             before.synchronize()
 
 
-class Drain(Generic[Tag]):
+class Drain:
     """A queue of figures; one copy a step, none of them blocking on CUDA.
 
     Args:
@@ -84,8 +81,8 @@ class Drain(Generic[Tag]):
     def __init__(self, device: torch.device, event: Callable[[], Mark] | None = None) -> None:
         self._queues = queues(device)
         self._event = event or _events_of(device)
-        self._queue: deque[_UnderWay[Tag]] = deque()
-        self._seen: deque[_UnderWay[Tag]] = deque()
+        self._queue: deque[_UnderWay] = deque()
+        self._seen: deque[_UnderWay] = deque()
         """Complete, and not taken yet: whoever takes one may want to take all, to go back."""
         self._began: Mark | None = None
         self._took: Seconds = 0.0
@@ -106,7 +103,7 @@ class Drain(Generic[Tag]):
             last.synchronize()
         self._began = None if compiles else self._mark()
 
-    def push(self, tag: Tag, figures: torch.Tensor) -> None:
+    def push(self, tag: StepRecord, figures: torch.Tensor) -> None:
         """Send one step's figures (one dimension, float32) on their way."""
         if self._queues:
             host = torch.empty(figures.shape, dtype=figures.dtype, pin_memory=True)
@@ -114,7 +111,7 @@ class Drain(Generic[Tag]):
             figures = host
         self._queue.append(_UnderWay(tag, figures, self._began, self._mark()))
 
-    def ready(self, wait: bool = False) -> Iterator[Arrived[Tag]]:
+    def ready(self, wait: bool = False) -> Iterator[Arrived]:
         """What has arrived, oldest first.
 
         Args:
@@ -164,7 +161,7 @@ def _events_of(device: torch.device) -> Callable[[], Mark] | None:
 
 
 def complete(
-    arrived: Arrived[StepRecord],
+    arrived: Arrived,
     step: TrainingStep,
     now: Seconds,
     reached: int,

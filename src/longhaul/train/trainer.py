@@ -65,7 +65,7 @@ class Trainer:
         self.ranks = parts.ranks
         self.snapshots = parts.snapshots
         self._evaluator = Evaluator(parts)
-        self._drain: Drain[StepRecord] = Drain(parts.step.device)
+        self._drain = Drain(parts.step.device)
         self._seconds: deque[dict[str, Seconds]] = deque()  # of steps seen complete, not yet taken
         parts.step.alive = parts.time_buckets.alive
         self._told: deque[Told] = deque()
