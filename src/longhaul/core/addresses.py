@@ -8,7 +8,7 @@ environment of those it starts. A value written as `${NAME}` is no secret: the e
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote_plus
@@ -152,7 +152,12 @@ def unsealed(text: str, *, references: bool = True) -> str:
             whole = _known()[form].replace("\\", r"\\")
             text = re.sub(rf"{re.escape(form)}(?![\w.?&=-])", whole, text)
     if references and "://" in text:
-        text = _REFERENCE.sub(_of_environment(text), text)
+        if unset := [name for name in _REFERENCE.findall(text) if name not in os.environ]:
+            raise UsageError(
+                f"{scrubbed(text)}: the environment has no variable {unset[0]}",
+                f"set {unset[0]} where the run is started",
+            )
+        text = _REFERENCE.sub(lambda found: os.environ[found[1]], text)
     if _SEAL.search(text):
         if is_cut_off():
             raise UsageError(
@@ -213,15 +218,3 @@ def _known_secrets() -> set[str]:
                 form for s in _Parts.of(start, rest).secrets() for form in (s, unquote_plus(s))
             }
     return {s for s in found if len(s) >= _SHORTEST_SECRET and not _HARMLESS.fullmatch(s)}
-
-
-def _of_environment(text: str) -> Callable[["re.Match[str]"], str]:
-    def value(found: "re.Match[str]") -> str:
-        if found[1] not in os.environ:
-            raise UsageError(
-                f"{scrubbed(text)}: the environment has no variable {found[1]}",
-                f"set {found[1]} where the run is started",
-            )
-        return os.environ[found[1]]
-
-    return value

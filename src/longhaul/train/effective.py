@@ -66,13 +66,13 @@ def refuse_if_different(live: Mapping[str, Any], effective: Mapping[str, Any], s
         )
 
 
-Told = tuple[str, dict[str, object]]
+Occurrence = tuple[str, dict[str, object]]
 """Kind and data of an event."""
 
 
 def put_in_force(
     settings: Recipe, resets: Iterable[Reset], step: TrainingStep, progress: Progress
-) -> Iterator[Told]:
+) -> Iterator[Occurrence]:
     """Put effective settings into the live step, and read them back.
 
     Args:
@@ -106,7 +106,7 @@ def next_rate(settings: Recipe, progress: Progress) -> float:
     return learning_rate(settings, step) * progress.rewarm.factor(step)
 
 
-def fit_optimizer(step: TrainingStep, settings: OptimSection) -> Told | None:
+def fit_optimizer(step: TrainingStep, settings: OptimSection) -> Occurrence | None:
     """Put the update rule that `settings` name in the place of another one, with fresh state."""
     old = step.optimizer.name
     if old == settings.name:
@@ -134,7 +134,7 @@ def parts_for(
     return training_state(step, progress)
 
 
-def do_reset(step: TrainingStep, progress: Progress, reset: Reset) -> Told:
+def do_reset(step: TrainingStep, progress: Progress, reset: Reset) -> Occurrence:
     """Reset what is named. A training state remembers it, so that one that is restored from before
     does it again, and one from after does not.
     """

@@ -104,7 +104,7 @@ def _budget(device: torch.device) -> Budget:
 def peak_of(body: Callable[[], object], device: torch.device) -> Bytes:
     """Most bytes that the body holds at once, beyond those that were held before it."""
     if device.type != "cuda":
-        live = LiveBytes()
+        live: LiveBytes = LiveBytes()
         with live:
             body()
         return live.peak

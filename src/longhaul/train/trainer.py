@@ -25,7 +25,7 @@ from longhaul.train.coordinator import Coordinator
 from longhaul.train.drain import Drain, complete, dealt_out
 from longhaul.train.effective import (
     EffectiveSettings,
-    Told,
+    Occurrence,
     next_rate,
     parts_for,
     put_in_force,
@@ -68,7 +68,7 @@ class Trainer:
         self._drain = Drain(parts.step.device)
         self._seconds: deque[dict[str, Seconds]] = deque()  # of steps seen complete, not yet taken
         parts.step.alive = parts.time_buckets.alive
-        self._told: deque[Told] = deque()
+        self._to_report: deque[Occurrence] = deque()
         self._stopping = False
         self._went_back = False
         self._save_every = UNMEASURED_STEPS
@@ -101,7 +101,6 @@ class Trainer:
         self.coordinator.begin()
         self.snapshot()
         while not (self.finished or self._stopping):
-            yield from self._scheduled_overrides()
             yield from self._news()
             self._step()
             settings = self.settings
@@ -109,7 +108,7 @@ class Trainer:
                 comparison.exchange_paces(self.position.step)
             # What is due is done after all records are taken: they may be a reason to go back.
             due = any(map(self._due, self._pauses())) or self.finished
-            yield from self.coordinator.boundary(self._completed(wait=due))
+            yield from self.coordinator.boundary(self.completed(wait=due))
             if comparison is not None:  # before a save, which would keep what is wrong
                 for what in comparison.due(self.settings.monitor, self._due):
                     yield from self.compare(what)
@@ -134,10 +133,6 @@ class Trainer:
         settings, comparison = self.settings, self.coordinator.comparison
         compared = () if comparison is None else comparison.intervals(settings.monitor)
         return settings.evaluation.interval_steps, self.save_interval, *compared
-
-    def completed(self) -> Iterator[StepRecord]:
-        """Wait for the steps that the device still works on; their records."""
-        yield from self._completed(wait=True)
 
     def apply(self, decision: Decision, segment: str | None = None) -> None:
         """Obey a decision that the ledger already holds, from the next step on; on all ranks."""
@@ -236,16 +231,16 @@ class Trainer:
     def evaluate(self, most_tokens: int | None) -> Iterator[StepRecord | Event]:
         """Measure validation loss; None reads the whole split."""
         self.coordinator.order_unless_due(orders.Evaluate(most_tokens))
-        yield from self._completed(wait=True)
+        yield from self.completed()
         yield self._event(EventKind.EVALUATION_STARTED)
         with self._parts.time_buckets.track("evaluation"):
-            told = self._evaluator.figures(self.settings, most_tokens)
-        yield from self.coordinator.boundary([self._event(EventKind.EVALUATION, **told)])
+            figures = self._evaluator.figures(self.settings, most_tokens)
+        yield from self.coordinator.boundary([self._event(EventKind.EVALUATION, **figures)])
 
     def save(self) -> Iterator[StepRecord | Event]:
         """Hand the training state to the saver, which writes it while training goes on."""
         self.coordinator.order_unless_due(orders.Save())
-        yield from self._completed(wait=True)
+        yield from self.completed()
         yield self._event(EventKind.SAVE_STARTED)
         parts = self._parts
         with parts.time_buckets.track("checkpoint_stall"):
@@ -329,7 +324,8 @@ class Trainer:
         )
         self._drain.push(record, figures)
 
-    def _completed(self, wait: bool = False) -> Iterator[StepRecord]:
+    def completed(self, wait: bool = True) -> Iterator[StepRecord]:
+        """Records of the steps that the device has made; waits for all that are under way."""
         for arrived in self._drain.ready(wait):
             if arrived.shares:
                 self._seconds.extend(dealt_out(self._parts.time_buckets.drain(), arrived.shares))
@@ -367,19 +363,18 @@ class Trainer:
         """Settings read back from where the update rule itself reads them."""
         return self._parts.step.live_settings()
 
-    def _scheduled_overrides(self) -> Iterator[Event]:
-        """An override that the ledger holds for this step comes into force."""
+    def _news(self) -> Iterator[Event]:
+        """What an override from this step on, and obeying the ledger, did to the training state."""
         if self.settings is not self._obeyed:
             self._obey()
             yield self._event(EventKind.OVERRIDE_BEGINS)
-
-    def _news(self) -> Iterator[Event]:
-        """What obeying the ledger did to the training state."""
-        while self._told:
-            kind, data = self._told.popleft()
+        while self._to_report:
+            kind, data = self._to_report.popleft()
             yield self._event(kind, **data)
 
     def _obey(self) -> None:
         """Put the settings in force into the live optimizer, and read them back."""
         self._obeyed, parts = self.settings, self._parts
-        self._told += put_in_force(self._obeyed, self.ledger.resets, parts.step, parts.progress)
+        self._to_report += put_in_force(
+            self._obeyed, self.ledger.resets, parts.step, parts.progress
+        )
