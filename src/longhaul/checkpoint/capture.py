@@ -122,10 +122,8 @@ def capture(parts: Mapping[str, Stateful]) -> TrainingState:
 
 
 def hand_back(parts: Mapping[str, Stateful], state: TrainingState) -> None:
-    """Let every part take its share of `state` back.
-
-    Raises:
-        StateMismatch: `state` has no facts for one of the parts; then none has taken anything.
+    """Let every part take its share of `state` back; a `StateMismatch`, before any has taken
+    anything, if `state` has other parts.
     """
     differing = _name_differences(state.facts, parts)
     if differing:
@@ -143,11 +141,8 @@ def hand_back(parts: Mapping[str, Stateful], state: TrainingState) -> None:
 def put_back(
     parts: Mapping[str, Stateful], kept: Mapping[str, Tensor], facts: Mapping[str, Any]
 ) -> None:
-    """Fill the live tensors of `parts` in place from `kept`, this rank's part of each; hand facts
-    back.
-
-    Raises:
-        StateMismatch: the parts have other tensors; nothing was touched.
+    """Fill the live tensors of `parts` from `kept`, this rank's parts, in place; hand the facts
+    back. After a `StateMismatch` nothing was touched.
     """
     live = capture(parts)
     local = {name: local_of(tensor) for name, tensor in live.tensors.items()}
@@ -159,12 +154,8 @@ def put_back(
 
 
 def check_same(saved: Mapping[str, str], live: Mapping[str, str]) -> None:
-    """Compare the `descriptions` of what a checkpoint holds with those of the tensors it shall
-    fill.
-
-    Raises:
-        StateMismatch: lists missing and unexpected names, with the nearest ones, and tensors of
-            another dtype or shape.
+    """Compare the `descriptions` of a checkpoint with those of the tensors it shall fill; a
+    `StateMismatch` lists names that differ, with the nearest ones, and other dtypes and shapes.
     """
     names = _name_differences(saved, live)
     problems = [names] if names else []

@@ -141,10 +141,8 @@ class SharedBuffers:
         return sum(slot.held_bytes for slot in self.slots)
 
     def new(self, size: Bytes, pinned: bool) -> SharedBuffer | None:
-        """A buffer that is not sealed; None if no slot is left, or it cannot be page-locked.
-
-        Raises:
-            OSError: the system refuses so much memory.
+        """A buffer that is not sealed; None if no slot is left, or it cannot be page-locked; an
+        `OSError` if the system refuses so much memory.
         """
         if not self.free or size == 0:
             return None
@@ -186,8 +184,8 @@ class SharedBuffers:
             if sealed is not None and sealed.label["layout"] == self.layout:
                 # As torch sums: a signed word.
                 checksum = sealed.checksum - _WORD * (sealed.checksum >= _WORD // 2)
-                at = (sealed.label[name] for name in ("step", "draw", "attempt", "time"))
-                found[SnapshotInSharedMemory(*at, checksum)] = slot, sealed
+                at = {name: sealed.label[name] for name in ("step", "draw", "attempt", "time")}
+                found[SnapshotInSharedMemory(**at, checksum=checksum)] = slot, sealed
         return found
 
     def _mapped(self, slot: Slot, size: Bytes, pinned: bool) -> SharedBuffer:
@@ -223,9 +221,8 @@ class Staging:
         return sum(buffer.nbytes for buffer in self._buffers.values())
 
     def begin(self, tensors: Mapping[str, Tensor]) -> None:
-        """Make room for `tensors` and queue the copies of a GPU.
-
-        What lies on the host must not change until `copy` is through, which another thread may do.
+        """Make room for `tensors` and queue the copies of a GPU. What lies on the host must not
+        change until `copy` is through, which another thread may do.
         """
         local = {name: local_of(tensor) for name, tensor in tensors.items()}
         self._buffers = {name: self._buffer(name, tensor) for name, tensor in local.items()}

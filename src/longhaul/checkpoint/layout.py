@@ -181,12 +181,8 @@ def plan_load(
     tensors: Mapping[str, Tensor],
     pieces: Mapping[str, Pieces] | None = None,
 ) -> Callable[[], None]:
-    """Find out what is to be read from where; the call that fills `tensors` in place.
-
-    Every rank reads what it needs, and has nothing to tell the others.
-
-    Raises:
-        RefusedCheckpoint: files and metadata contradict each other; no tensor was touched.
+    """What this rank needs from where; the call that fills `tensors` in place. After a
+    `RefusedCheckpoint`, as files and metadata contradict each other, no tensor was touched.
     """
     by_file: dict[str, list[_Read]] = {}
     for name, tensor in tensors.items():

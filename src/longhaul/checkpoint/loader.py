@@ -1,5 +1,4 @@
 """A checkpoint back into training state: everything is checked before the first bit is taken.
-
 Loading runs no code from the checkpoint: tensors and JSON only.
 """
 
@@ -34,12 +33,8 @@ class Loaded:
 
 
 def restore(path: Path, parts: Mapping[str, Stateful], control: Control | None = None) -> Loaded:
-    """Load the checkpoint at `path` into `parts`, which must be all the parts it holds.
-
-    Several ranks call it together, each with its own shards, in whatever way those are cut now.
-
-    Raises:
-        RefusedCheckpoint, StateMismatch: as `load`.
+    """Load the checkpoint at `path` into `parts`, which must be all the parts it holds; errors as
+    `load`. Ranks call it together, each with its own shards, however those are cut now.
     """
     state = capture(parts)
     loaded = load(path, state, control=control)
@@ -48,10 +43,8 @@ def restore(path: Path, parts: Mapping[str, Stateful], control: Control | None =
 
 
 def load_part(path: Path, part: str, owner: Stateful) -> Loaded:
-    """Load one part of the checkpoint at `path`, such as the model alone, into its owner.
-
-    Raises:
-        RefusedCheckpoint, StateMismatch: as `load`; all files are compared all the same.
+    """Load one part of the checkpoint at `path`, such as the model, into its owner; errors as
+    `load`.
     """
     state = capture({part: owner})
     loaded = load(path, state, prefix=f"{part}.")
@@ -119,10 +112,8 @@ def _plan(
 
 
 def read_facts(path: Path) -> Loaded:
-    """The facts of the checkpoint at `path`, without its tensors and without comparing hashes.
-
-    Raises:
-        RefusedCheckpoint: `state.json` is absent or not one of ours.
+    """The facts of the checkpoint at `path`, without comparing hashes; a `RefusedCheckpoint` if
+    `state.json` is absent or not one of ours.
     """
     what = str(path / FACTS_NAME)
     body = read_json(path / FACTS_NAME)

@@ -21,10 +21,8 @@ class StoreNeeded(LonghaulError):
 def places_of(
     recipe: Recipe, name: str, clock: Clock | None = None, throttle: Throttle | None = None
 ) -> list[StoreFiles]:
-    """Where a recipe has the run of this name lie elsewhere, in its order.
-
-    Raises:
-        RecipeError: an address cannot be understood, or its package is not installed.
+    """Where a recipe has the run of this name lie elsewhere, in its order; a `RecipeError` if an
+    address cannot be understood, or its package is not installed.
     """
     return [
         StoreFiles(f"{address.rstrip('/')}/{name}", clock=clock, throttle=throttle)
@@ -33,10 +31,8 @@ def places_of(
 
 
 def draw_of(tier: RemoteTier, checkpoint: Checkpoint) -> int | None:
-    """Where a checkpoint goes on in the data; None if it does not say.
-
-    Raises:
-        StoreError: the store does not answer.
+    """Where a checkpoint goes on in the data; None if it does not say. A `StoreError` if the store
+    does not answer.
     """
     from longhaul.checkpoint.write import FACTS_NAME  # imports torch
 

@@ -105,12 +105,8 @@ class Saver:
     def save(
         self, step: int, state: TrainingState, alive: Callable[[], object] = lambda: None
     ) -> Seconds:
-        """Copy `state` and start to write it; seconds waited for the save before this one.
-
-        Training may go on, and change its tensors after `settle`.
-
-        Raises:
-            ValueError, TypeError: a fact is no JSON value, or a number that is not finite.
+        """Copy `state` and start to write it; seconds waited for the save before this one. Training
+        may go on, and change its tensors after `settle`. Errors as `render_facts`.
         """
         began = self.clock.monotonic()
         facts = render_facts(step, self.attempt, state.facts)
@@ -136,11 +132,7 @@ class Saver:
         return self._not_copied is not None or not self._copied.is_set()
 
     def settle(self) -> None:
-        """Wait until the state may change.
-
-        Raises:
-            BaseException: whatever kept the copy from being made, once.
-        """
+        """Wait until the state may change; raises whatever kept the copy from being made, once."""
         if self.copying:
             began = self.clock.monotonic()
             self._copied.wait()
@@ -154,11 +146,8 @@ class Saver:
         return [self._changes.popleft() for _ in range(len(self._changes))]
 
     def wait(self, alive: Callable[[], object] = lambda: None) -> Seconds:
-        """Wait for the save in progress, read-back included; the seconds it took.
-
-        Args:
-            alive: called now and then while bytes of this rank are written or read back; a save
-                that hangs or waits for other ranks gives no such sign.
+        """Wait for the save in progress, read-back included; the seconds it took. `alive` is called
+        now and then while bytes of this rank move, but not while it hangs or waits for other ranks.
         """
         began = self.clock.monotonic()
         if self._thread is not None:

@@ -35,9 +35,8 @@ _PAGE: Bytes = 4096
 
 
 class SharedMemory:
-    """The supervisor's side: slots for the ranks of a run, kept while workers come and go.
-
-    A slot takes no memory until it is filled. Systems without such files have no slots.
+    """The supervisor's side: slots for the ranks of a run, kept while workers come and go. A slot
+    takes no memory until it is filled. Systems without such files have none.
     """
 
     def __init__(self) -> None:
@@ -103,10 +102,8 @@ class Slot:
         return os.fstat(self._descriptor).st_size
 
     def data(self, size: Bytes) -> memoryview:
-        """Its data, `size` bytes of it, to read and to write; the seal stays as it is.
-
-        Raises:
-            OSError: the system refuses so much.
+        """Its first `size` bytes to read and write, seal as it is; an `OSError` if that is too
+        much.
         """
         if self.held_bytes < _PAGE + size:
             os.ftruncate(self._descriptor, _PAGE + size)

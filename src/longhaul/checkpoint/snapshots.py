@@ -100,17 +100,13 @@ class SnapshotRing:
         return sum(held.buffer.nbytes for held in self._held)
 
     def take(self, step: int, draw: int, state: TrainingState) -> bool:
-        """Copy `state`, in place of the oldest snapshot if the budget asks for it.
-
-        On a GPU the copies are only queued, ahead of all later work on the current stream.
+        """Copy `state`, in place of the oldest snapshot if the budget asks for it; on a GPU the
+        copies are only queued, ahead of all later work on the current stream. Errors as
+        `render_facts`.
 
         Returns:
-            False if fewer than two snapshots of this size fit, or the host refuses the memory; then
-                none
-            is held.
-
-        Raises:
-            ValueError, TypeError: a fact is no JSON value, or a number that is not finite.
+            False if fewer than two snapshots of this size fit, or the host refuses the memory: none
+                is held.
         """
         facts = json.dumps(state.facts, allow_nan=False)
         tensors = {name: local_of(tensor) for name, tensor in state.tensors.items()}
@@ -190,9 +186,7 @@ class SnapshotRing:
         return [] if self.shared is None else self.shared.survivors()
 
     def adopt(self, wanted: Sequence[SnapshotInSharedMemory]) -> None:
-        """Hold these as if this process had taken them, and give back the memory of the others;
-        their bytes are compared with their checksums when they are handed back.
-        """
+        """Hold these as if this process had taken them, and give back the memory of the others."""
         self._held = []
         if self.shared is not None:
             for found, shared, label in self.shared.adopt(wanted):

@@ -48,13 +48,9 @@ class NotATensor(LonghaulError):
 
 
 class PiecesSavePlanner(DefaultSavePlanner):
-    """Plans to write every piece that lies here; those that lie elsewhere too are dealt out.
-
-    Stock planners ask DTensors how they are cut; weights that the tensor dimension cuts are none,
-    so here the answer comes from `core.pieces`.
-
-    Args:
-        pieces: by name of a tensor; what is not named lies here whole.
+    """Plans to write every piece that lies here; those that lie elsewhere too are dealt out. Stock
+    planners ask DTensors how they are cut; weights that the tensor dimension cuts are none, so here
+    the answer comes from `pieces`. What is not named there lies here whole.
     """
 
     def __init__(self, pieces: Mapping[str, Pieces]) -> None:
@@ -64,10 +60,8 @@ class PiecesSavePlanner(DefaultSavePlanner):
         self._views: dict[MetadataIndex, Tensor] = {}
 
     def create_local_plan(self) -> SavePlan:
-        """Every piece that lies here.
-
-        Raises:
-            NotATensor: an entry is no tensor, or of a dtype that has no name in the format.
+        """Every piece that lies here; a `NotATensor` if an entry is none, or of a dtype without a
+        name.
         """
         items = []
         for name, tensor in self.state_dict.items():
@@ -185,9 +179,8 @@ def save_tensors(
     pieces: Mapping[str, Pieces] | None = None,
     control: Control | None = None,
 ) -> tuple[FileEntry, ...]:
-    """Write `tensors` into `folder`, all files on the medium; on rank 0, what was written.
-
-    Several ranks save together, each its own pieces.
+    """Write `tensors` into `folder`, each rank its pieces, all files on the medium; on rank 0, what
+    was written.
 
     Raises:
         OSError: the medium refused, on whichever rank.

@@ -1,9 +1,7 @@
 """Writing one file of tensors in the safetensors format; reading it is that library's.
 
-The writing is a plain stream of our own, because a checkpoint needs three things of it that the
-library does not give: a full disk must be an `OSError` with its number, the file must be on the
-medium before its name counts, and its hash must be that of the bytes in memory, not of what a bad
-disk gives back.
+The library's own writing makes a full disk a text-only error, does not fsync, and its hash would be
+that of what a bad disk gives back, not of the bytes in memory.
 """
 
 import json
@@ -31,10 +29,9 @@ _SLICE_BYTES = 4 << 20
 
 
 def write_tensor_file(path: Path, tensors: Mapping[str, Tensor]) -> FileEntry:
-    """Write contiguous CPU tensors to a new file `path` and fsync it; an `OSError` if the medium
-    refused.
+    """Write contiguous CPU tensors to a new file `path` and fsync it.
 
-    Format: https://huggingface.co/docs/safetensors: the length of the header (8 bytes, little
+    Format (https://huggingface.co/docs/safetensors): the length of the header (8 bytes, little
     endian), the header in JSON, the tensors one after the other.
     """
     # Wide elements first: then every tensor begins at a multiple of its own element size, which

@@ -45,10 +45,8 @@ _DESCRIPTION_BYTES_PER_TENSOR: Bytes = 1024
 
 
 def render_facts(step: int, attempt: int, facts: Mapping[str, Any]) -> bytes:
-    """The content of `state.json`.
-
-    Raises:
-        ValueError, TypeError: a fact is no JSON value, or a number that is not finite.
+    """The content of `state.json`; a ValueError or TypeError if a fact is no JSON value, or not
+    finite.
     """
     body = {
         "format_version": FACTS_VERSION,
@@ -129,10 +127,8 @@ def write_checkpoint(
 
 
 def read_back(path: Path, control: Control | None, past_page_cache: bool = False) -> Manifest:
-    """Compare every byte of a checkpoint with its manifest, each rank its share of the files.
-
-    Raises:
-        RefusedCheckpoint: on all ranks, whichever of them found the first file that differs.
+    """Compare every byte of a checkpoint with its manifest, each rank its share of the files; a
+    `RefusedCheckpoint` on all ranks if any finds a file that differs.
     """
     if control is None:
         return verify(path, past_page_cache)

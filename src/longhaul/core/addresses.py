@@ -16,8 +16,7 @@ from urllib.parse import unquote_plus
 from longhaul.core.errors import UsageError
 
 KEPT_IN = "LONGHAUL_ADDRESSES"
-"""Environment variable by which started processes know the whole addresses: sealed → whole, as
-JSON."""
+"""By it started processes know the whole addresses: sealed → whole, as JSON."""
 SENT = "LONGHAUL_ADDRESSES_SENT"
 """Says that whoever started a process gave it `KEPT_IN`, which a node's command may not pass on."""
 _START = r"[A-Za-z][A-Za-z0-9+.-]*://"
@@ -105,8 +104,8 @@ def without_secrets(address: str) -> str:
 
 
 def scrubbed(text: str) -> str:
-    """A message without the secrets of addresses in it, nor those of known ones elsewhere in it: a
-    library may repeat a password that it took out of an address.
+    """A message without secrets of addresses, also where a library repeats one outside of its
+    address.
     """
     text = _IN_TEXT.sub(lambda found: _Parts.of(*found.groups()).shown(found[1]), text)
     for secret in _known_secrets():
@@ -138,14 +137,9 @@ def holds_a_secret(text: str) -> bool:
 
 
 def unsealed(text: str, *, references: bool = True) -> str:
-    """The whole address, or a text in which some stand, for who fetches or runs it.
-
-    Args:
-        text: as `sealed` gave it.
-        references: put the environment's values in place of `${NAME}`; a shell does so itself.
-
-    Raises:
-        UsageError: a secret of it is not known here.
+    """The whole address, or a text with some, for who fetches or runs it; a `UsageError` if a
+    secret of it is not known here. With `references`, values of the environment stand for
+    `${NAME}`.
     """
     for form in sorted(_known(), key=len, reverse=True):
         if form in text:

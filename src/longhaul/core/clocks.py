@@ -59,10 +59,7 @@ class FakeClock:
 
 
 def process_start() -> Seconds:
-    """When this process was started, in seconds since 1970, by the clock that records are timed by.
-
-    psutil adds ticks since boot to a time of boot in whole seconds: up to a second too early.
-    """
+    """When this process started, in seconds since 1970, by the clock that records are timed by."""
     created: Seconds = psutil.Process().create_time()
     if not hasattr(time, "CLOCK_BOOTTIME"):
         return created
@@ -195,11 +192,8 @@ def start_bucket(records: Iterable[Record]) -> Bucket:
 
 
 def wall_seconds(records: Iterable[Record]) -> Seconds:
-    """Time from the start of the run's first process to its last record.
-
-    A record's seconds end at its time, so the earliest of time − seconds is that start.
-    `time_spent` adds up to this, as the time between attempts is booked (as idle) by the attempt
-    that follows.
+    """Time from the start of the run's first process, which is the earliest of a record's time
+    minus its seconds, to its last record; what `time_spent` adds up to.
     """
     begin, end = float("inf"), float("-inf")
     for record in records:
@@ -209,10 +203,7 @@ def wall_seconds(records: Iterable[Record]) -> Seconds:
 
 
 def tokens_per_second(record: StepRecord) -> float:
-    """Target tokens of the global batch over the seconds of `STEP_BUCKETS`; NaN if none passed.
-
-    Steps seen complete together share their wall seconds by what the device took for each.
-    """
+    """Target tokens of the global batch over the seconds of `STEP_BUCKETS`; NaN if none passed."""
     seconds = sum(record.seconds.get(bucket, 0.0) for bucket in STEP_BUCKETS)
     return record.tokens / seconds if seconds > 0 else float("nan")
 

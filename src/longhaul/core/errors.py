@@ -21,11 +21,8 @@ class ExitCode(IntEnum):
 
 
 class LonghaulError(Exception):
-    """The thing, its value, and the way out, in one message.
-
-    Args:
-        message: what is wrong, naming the thing and its value.
-        remedy: what to do about it, as an instruction; shown on a line of its own.
+    """The thing and its value in a message; and a remedy, an instruction shown on a line of its
+    own.
     """
 
     exit_code = ExitCode.NEEDS_PERSON

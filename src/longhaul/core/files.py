@@ -81,10 +81,8 @@ def _temporary_beside(path: Path, write: Callable[[BinaryIO], object]) -> Iterat
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Let `write` fill a temporary file beside `path`, fsync it, and rename it into place.
-
-    Raises:
-        OSError: the medium refused; `path` is as it was and the temporary file is gone.
+    """Let `write` fill a temporary file beside `path`, fsync it, and rename it into place. If the
+    medium refuses, `path` is as it was.
     """
     with _temporary_beside(path, write) as temporary:
         temporary.replace(path)
@@ -103,9 +101,8 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def create_exclusively(path: Path, content: bytes) -> bool:
-    """Create `path` with `content` unless it exists; False if somebody else was first.
-
-    Works on NFS and Lustre too, where locks may not: written under another name and linked.
+    """Create `path` with `content` unless it exists; False if somebody else was first. Works on NFS
+    and Lustre too, where locks may not: written under another name and linked.
     """
     with _temporary_beside(path, lambda file: file.write(content)) as temporary:
         try:
@@ -119,12 +116,8 @@ def create_exclusively(path: Path, content: bytes) -> bool:
 
 
 def sha256_of(path: Path, past_page_cache: bool = False) -> str:
-    """SHA-256 of a file's bytes, in hexadecimal.
-
-    Args:
-        path: the file.
-        past_page_cache: ask the kernel to drop its cached pages first, so that the bytes come from
-            the medium where the system allows it (a request, not a guarantee).
+    """SHA-256 of a file's bytes, in hexadecimal; past the page cache, the bytes come from the
+    medium where the system allows it.
     """
     digest = hashlib.sha256()
     with naming(path), path.open("rb") as file:

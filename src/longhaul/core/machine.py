@@ -99,10 +99,8 @@ def environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def fingerprint(torch_facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything outside the recipe that can change the numbers of a run.
-
-    Args:
-        torch_facts: global flags, thread counts and devices, read by a stage that may import torch.
+    """Everything outside the recipe that can change a run's numbers, with torch's flags and
+    devices.
     """
     return {
         "software": software(),

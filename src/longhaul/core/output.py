@@ -1,8 +1,5 @@
-"""What a person who watches a run is shown: text, written without ever waiting for its reader.
-
-A paused terminal (Ctrl-S, a tmux pane in copy mode) or a full pipe blocks whoever writes to it, and
-a trainer that waits is taken for a hang. So a thread writes, and drops and counts what nobody
-reads.
+"""What a person who watches a run is shown. A paused terminal or a full pipe blocks whoever writes
+to it, and a trainer that waits is taken for a hang; so a thread writes, drops and counts.
 """
 
 from __future__ import annotations
@@ -34,11 +31,8 @@ def visible(text: str) -> str:
 
 
 class Output:
-    """One file descriptor. `write` may be called by signal handlers and by any thread.
-
-    Args:
-        descriptor: stays open as long as the process lives.
-        kept_in: where a reader finds what was dropped; empty if nowhere.
+    """One file descriptor, whose `write` signal handlers and any thread may call. Who does not read
+    finds what was dropped in `kept_in`.
     """
 
     def __init__(self, descriptor: int, kept_in: str = "") -> None:
@@ -89,11 +83,7 @@ class Output:
 
 
 class Stream:
-    """A text stream over an `Output`, for libraries that want one.
-
-    Args:
-        shown: the stream whose terminal it shares.
-    """
+    """A text stream over the `Output` of a shown stream, for libraries that want one."""
 
     def __init__(self, shown: TextIO) -> None:
         self._shown = shown
@@ -121,8 +111,8 @@ def output(descriptor: int) -> Output:
 
 
 def write_to(stream: TextIO, text: str) -> None:
-    """Write to standard output or error without waiting for its reader; to a stream without a
-    descriptor, such as a test's, directly.
+    """Write to standard output or error without waiting; to a stream without a descriptor,
+    directly.
     """
     try:
         descriptor = stream.fileno()

@@ -69,8 +69,8 @@ def cut_evenly(length: int, ways: int) -> tuple[tuple[int, int], ...]:
 
 
 def cut_parts(parts: Sequence[int], ways: int, axis: int = 0) -> Cut:
-    """Every fused map, of these lengths along `axis`, is cut into equal stretches for `ways` ranks;
-    each rank holds one of each map.
+    """Every map of these lengths along `axis` is cut evenly; each of `ways` ranks holds a part of
+    each.
     """
     spans: list[list[tuple[int, int]]] = [[] for _ in range(ways)]
     begin = 0

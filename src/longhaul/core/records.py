@@ -179,11 +179,8 @@ def to_line(record: Record) -> str:
 
 
 def from_line(line: str | bytes) -> Record:
-    """The record in one JSON line.
-
-    Raises:
-        RecordError: the line is not JSON, names a record or lacks a field this version knows, or a
-            field's value is not of its type and in its range.
+    """The record in one JSON line; a `RecordError` if it is not JSON, names no record, lacks a
+    field, or has one not of its type and range.
     """
     try:
         # The many numbers of a step are all looked at below.

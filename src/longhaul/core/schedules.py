@@ -53,11 +53,7 @@ S = TypeVar("S", bound=Staged)
 
 
 def stage_at(stages: Sequence[S], step: int) -> S:
-    """The last stage whose `from_step` is not beyond `step`.
-
-    Raises:
-        ValueError: no stage holds at `step`.
-    """
+    """The last stage whose `from_step` is not beyond `step`; a `ValueError` if none holds."""
     current = [stage for stage in stages if stage.from_step <= step]
     if not current:
         raise ValueError(f"no stage holds at step {step}")

@@ -19,11 +19,8 @@ NOTICES = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class StopRequest:
-    """What signals have asked for so far.
-
-    Args:
-        say: takes a sentence, within a signal handler.
-        orphaned: whether this process's supervisor has died, which a signal reports too.
+    """What signals have asked for so far; `say` takes a sentence within a signal handler,
+    `orphaned` tells whether the supervisor has died, which a signal reports too.
     """
 
     def __init__(
@@ -67,8 +64,8 @@ def ignore_notices() -> None:
 
 
 def leave_on_interrupt() -> None:
-    """From now on SIGINT ends this process at once: it has begun nothing that must be put in order.
-    Where SIGINT is ignored, as in the background of a shell, it stays so.
+    """From now on SIGINT, unless ignored as in the background of a shell, ends this process at
+    once.
     """
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, _leave_interrupted)

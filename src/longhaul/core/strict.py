@@ -1,6 +1,5 @@
-"""Reading files that nobody vouches for: a run's folder may come from anywhere.
-
-Whatever lies there is read through here, with limits on size and depth, and nothing in it is run.
+"""Reading files that nobody vouches for: a run's folder may come from anywhere. There are limits on
+size and depth, and nothing in them is run.
 """
 
 import errno
@@ -37,9 +36,8 @@ _LONG_KEY = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{_MOST_DEPTH}}}
 
 
 class DamagedFile(UsageError, ValueError):
-    """A file that cannot be what it should be: damaged, or made to do harm.
-
-    A `ValueError` too: who passes over a file that is no JSON passes over this one.
+    """A file that cannot be what it should be: damaged, or made to do harm. A `ValueError` too: who
+    passes over a file that is no JSON passes over this one.
     """
 
 
@@ -89,12 +87,8 @@ def read_object(path: Path, most: Bytes = MOST_BYTES) -> dict[str, Any]:
 
 
 def parse_json(content: bytes | str, name: str, *, check_numbers: bool = True) -> Any:
-    """The JSON value in `content`; `name` is what an error calls it.
-
-    Args:
-        content: the text.
-        name: of it.
-        check_numbers: refuse numbers beyond 64 bits; who checks them anyway need not pay twice.
+    """The JSON value in `content`; `name` is what an error calls it. Who checks numbers anyway need
+    not pay for it twice.
 
     Raises:
         DamagedFile: it is no JSON, is nested deeply, or holds NaN, an infinity, a number beyond 64
@@ -185,10 +179,7 @@ def is_deep(value: Any) -> bool:
 
 def lines_of(path: Path, most: Bytes = MOST_BYTES) -> Iterator[bytes]:
     """The lines of a plain file with their ends; of one that is too long its first bytes only.
-
-    Raises:
-        DamagedFile: it is not a plain file, or larger than a journal's can be.
-        OSError: it is absent, or cannot be read.
+    Errors as `open_regular`.
     """
     with open_regular(path, MOST_JOURNAL_BYTES) as file:
         while line := file.readline(most):
@@ -218,11 +209,8 @@ def lines_backwards(path: Path, most: Bytes = MOST_BYTES) -> Iterator[bytes]:
 
 
 def entries_of(folder: Path) -> list[str]:
-    """The names in a folder; none if there is no such folder.
-
-    Raises:
-        DamagedFile: they are more than a run can have.
-        OSError: it cannot be listed.
+    """The names in a folder, none if it does not exist; a `DamagedFile` if more than a run can
+    have.
     """
     names: list[str] = []
     try:

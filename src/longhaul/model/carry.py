@@ -1,5 +1,4 @@
-"""What a forward pass carries from block to block beside the residual stream, and the keys and
-values of positions already read, kept while text is written.
+"""What a forward pass carries from block to block beside the residual stream.
 
 Shape suffixes: B batch, T (new) positions, S positions so far (S = past + T), D width, J heads of
 keys and values, K head width.
@@ -15,16 +14,8 @@ from longhaul.model.tap import Tap
 
 
 class KeyValueCache:
-    """Keys and values of a whole context, filled from the front.
-
-    A forward pass that is given new positions calls `see` once and `extend` once a layer; then
-    `length` has grown by the new positions.
-
-    Args:
-        settings: shape of the model.
-        batch: sequences written side by side.
-        device: where the model computes.
-        dtype: of the model's weights.
+    """Keys and values of a whole context, filled from the front, of sequences written side by side.
+    A forward pass that is given new positions calls `see` once and `extend` once a layer.
     """
 
     def __init__(
@@ -47,9 +38,8 @@ class KeyValueCache:
         return min(self._filled)
 
     def see(self, tokens_BT: Tensor) -> Tensor:
-        """Remember the tokens of the pass that begins, and give all so far, these included, from
-        which documents and pairs of tokens follow. Calling it again in the same pass changes
-        nothing.
+        """Remember the tokens of the pass that begins, and give all so far, these included; once or
+        again.
         """
         end = self.length + tokens_BT.size(1)
         self._tokens_BS[:, self.length : end] = tokens_BT

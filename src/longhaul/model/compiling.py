@@ -20,15 +20,8 @@ from longhaul.model.masks import flex_attends
 
 
 def refuse_without_compiler(recipe: Recipe, device: torch.device, trains: bool = True) -> None:
-    """Refuse a recipe whose code cannot be generated here.
-
-    Args:
-        recipe: says whether its model is compiled, and how it attends.
-        device: where it computes.
-        trains: steps are made, which alone `machine.compile` is about.
-
-    Raises:
-        RecipeError: something is missing; all of it is named, with what to install or to set.
+    """Refuse, by a `RecipeError` that names all that is missing, a recipe whose code cannot be
+    generated here. Only where it `trains` is `machine.compile` about it.
     """
     compiles = recipe.machine.compile and trains
     masked = [name for name in ("window", "document_mask") if getattr(recipe.model, name)]
@@ -89,11 +82,9 @@ def compiled_by_shape(
     begins at that shape would have other bits than one that came to it. And after 8 forms it would
     go on uncompiled with no more than a warning: FlexAttention then writes all scores out.
 
-    Args:
-        function: a model, or a part of one.
-        kept_by_checkpointing: let selective activation checkpointing see the generated code as one
-            operation, whose results it may keep (`parallel/recompute.py`). Torch before 2.13
-            confuses the results of several; there they are computed again.
+    Selective activation checkpointing may keep the results of code that is `kept_by_checkpointing`,
+    as one operation (`parallel/recompute.py`); not before torch 2.13, which confuses those of
+    several.
     """
     limits = torch._dynamo.config
     limits.recompile_limit = limits.accumulated_recompile_limit
@@ -107,9 +98,7 @@ def compiled_by_shape(
 
 @dataclass(eq=False)
 class Forms:
-    """The forms of passes that were compiled in one process, each at its first: it takes a minute,
-    and is no training.
-    """
+    """The forms of passes that a process has compiled, each at its first, which takes a minute."""
 
     settings: ModelSection
     device: torch.device
@@ -119,8 +108,8 @@ class Forms:
 
     def is_new(self, sequences: int, length: int, window: int | None, read_gauges: bool) -> bool:
         """Whether something must be compiled for a micro-batch of training: the model, or the
-        kernel of attention. Passes that read gauges run uncompiled, but the first of them finds
-        nothing warm.
+        kernel of attention. Passes that read gauges run uncompiled, but the first finds nothing
+        warm.
         """
         form = self._form(sequences, length, window, read_gauges)
         return form is not None and form not in self._seen

@@ -16,8 +16,8 @@ _ONE_QUEUE = ("cpu", "meta", "mps")
 
 
 def queues(device: torch.device) -> bool:
-    """Whether the host queues work there and goes on: it has streams, events, and copies that do
-    not wait if the host's side is page-locked.
+    """Whether the host queues work there and goes on: it has streams, events, and asynchronous
+    copies.
     """
     return device.type not in _ONE_QUEUE
 
@@ -48,12 +48,7 @@ def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 class Mark:
-    """A point in a device's current stream: reached once everything queued before it is done.
-
-    Args:
-        device: that has a queue.
-        timing: for `elapsed_time`.
-    """
+    """A point in a device's current stream: reached once everything queued before it is done."""
 
     def __init__(self, device: torch.device, timing: bool = False) -> None:
         self._device = device

@@ -32,9 +32,7 @@ class BigramTable(Table):
         self.vocab_size = vocab_size
 
     def forward(self, tokens_BT: Tensor, before_B1: Tensor | None = None) -> Tensor:
-        """Rows [B, T, width]; `before_B1` is the token before the first of each sequence, if there
-        is one.
-        """
+        """Rows [B, T, width]; `before_B1` is the token before the first of each sequence."""
         rows_BTD: Tensor = super().forward(self.row_of(tokens_BT, before_B1))
         return rows_BTD
 
@@ -87,9 +85,7 @@ class LearnedPositions(Table):
         super().__init__(settings.context, settings.width, role="position")
 
     def forward(self, x_BTD: Tensor, past: int = 0) -> Tensor:
-        """Add the vectors of positions past … past+T-1, by a slice: its gradient is one sum over
-        the batch.
-        """
+        """Add the vectors of positions past … past+T-1, by a slice: its gradient is one sum."""
         return x_BTD + self.weight[past : past + x_BTD.size(1)]
 
 

@@ -22,13 +22,9 @@ from longhaul.model.weights import Linear, Table
 
 class GPT(nn.Module):
     """A decoder-only transformer. Weights are allocated, not filled: see `initialise.build`. A
-    switch that is off leaves no weight and no operation behind.
-
-    Args:
-        settings: shape and switches.
-        vocab_size: tokens of the tokenizer; rows added by `model.vocab_multiple` are never
-            predicted and get no gradient.
-        end_of_text: the token that ends a document, for `model.document_mask`.
+    switch that is off leaves no weight and no operation behind. Rows that `model.vocab_multiple`
+    adds are never predicted; `end_of_text` is the token that ends a document, for
+    `model.document_mask`.
     """
 
     gauges = (*Block.GAUGES, *OUTPUT_GAUGES)

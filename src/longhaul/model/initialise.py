@@ -26,9 +26,7 @@ def build(
     device: torch.device | str = "cpu",
     end_of_text: int | None = None,
 ) -> GPT:
-    """A model on `device`, filled from the run's `seed`, float32; arguments and errors as
-    `allocate`.
-    """
+    """A model on `device`, filled from the run's `seed`, float32; as `allocate`."""
     model = allocate(settings, vocab_size, device, end_of_text)
     initialise(model, settings, seed)
     return model
@@ -40,16 +38,8 @@ def allocate(
     device: torch.device | str,
     end_of_text: int | None = None,
 ) -> GPT:
-    """A model on `device` (which may be `meta`) that is not filled.
-
-    Args:
-        settings: shape and switches.
-        vocab_size: tokens of the tokenizer.
-        device: where it will compute.
-        end_of_text: the token that ends a document, for `model.document_mask`.
-
-    Raises:
-        UsageError: documents are to be told apart, and the tokenizer has no end-of-text token.
+    """A model on `device` (which may be `meta`) that is not filled; a `UsageError` if documents are
+    to be told apart, and the tokenizer has no end-of-text token.
     """
     if settings.document_mask and end_of_text is None:
         raise UsageError(
@@ -74,9 +64,7 @@ def initialise(model: GPT, settings: ModelSection, seed: int) -> None:
 def fill_weight(
     weight: Tensor, name: str, owner: nn.Module, settings: ModelSection, seed: int
 ) -> None:
-    """Fill one whole weight in place: the one that `owner` has under this name, or one of its
-    shape.
-    """
+    """Fill in place the whole weight that `owner` has under this name, or one of its shape."""
     match owner:
         case Scalars():
             weight.copy_(torch.tensor(owner.start))
@@ -115,14 +103,9 @@ def fill_buffers(model: GPT, first_token: int = 0) -> None:
 
 
 def to_half(model: GPT, dtype: torch.dtype, islands: bool) -> None:
-    """Turn `model`'s weights, float32, into `dtype`, in place.
-
-    Args:
-        model: filled.
-        dtype: bfloat16 or float16.
-        islands: keep the residual stream, the norms and learned mixtures in float32, as YaLM-100B
-            did against divergence (its article: about 2 % of the time). Softmax and loss are summed
-            in float32 either way.
+    """Turn the filled, float32 weights of `model` into `dtype`, in place. Softmax and loss are
+    summed in float32 either way; `islands` keep the residual stream, the norms and learned mixtures
+    in it, as YaLM-100B did against divergence (its article: about 2 % of the time).
     """
     for module in model.modules():
         if islands and isinstance(module, LayerNorm | RMSNorm):

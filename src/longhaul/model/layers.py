@@ -73,10 +73,7 @@ class _SquaredRelu(torch.autograd.Function):
 
 
 class LayerNorm(nn.Module):
-    """Zero mean, unit variance, learned scale and optional bias (arXiv 1607.06450).
-
-    Without a scale there is no bias either; `eps` is added to the variance.
-    """
+    """Zero mean, unit variance, learned scale and optional bias (arXiv 1607.06450)."""
 
     widens = False
     """Compute in float32 whatever comes in; see `initialise.to_half`."""
@@ -171,8 +168,8 @@ class MLP(nn.Module):
 
 
 class InputMix(Scalars):
-    """A block's reading: a share of the stream and one of the embedded input (modded-nanogpt),
-    which begins at 0.
+    """A block's reading: a share of the stream and, at first 0, of the embedded input
+    (modded-nanogpt).
     """
 
     def __init__(self) -> None:
@@ -197,12 +194,8 @@ class Skips(Scalars):
         self._second_start = layers - layers // 2
 
     def forward(self, layer: int, x_BTD: Tensor, kept: list[Tensor]) -> Tensor:
-        """What block `layer` reads.
-
-        Args:
-            layer: 0 for the first block; blocks come in order.
-            x_BTD: the output of the block before.
-            kept: outputs that wait for their block; empty at first, changed here.
+        """What block `layer` reads, after `x_BTD`; outputs that wait for their block are `kept`,
+        here.
         """
         if 1 <= layer <= len(self.start):
             kept.append(x_BTD)

@@ -193,9 +193,8 @@ def attention_dropout(settings: ModelSection) -> float:
 
 
 def flex_attends(settings: ModelSection, length: int, device: torch.device) -> bool:
-    """Whether FlexAttention serves sequences of so many tokens, and has squares to skip.
-
-    It has no backward pass on a CPU (torch 2.13) and no dropout anywhere.
+    """Whether FlexAttention serves sequences of so many tokens, and has squares to skip: not on a
+    CPU, where it has no backward pass (torch 2.13), and not with dropout.
     """
     masks = settings.document_mask or settings.window is not None
     serves = device.type == "cuda" and not attention_dropout(settings)

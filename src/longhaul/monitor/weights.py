@@ -54,11 +54,8 @@ _SECOND_MOMENT_RATIO = 3  # its place among the gauges of a role
 
 
 class WeightGauges:
-    """Reads the roles' gauges around an update.
-
-    Args:
-        groups: the model's weights by role.
-        sharding: they are parts of whole ones; readings are of those, the same on all ranks.
+    """Reads the roles' gauges around an update; of sharded weights those of the whole, alike on all
+    ranks.
     """
 
     def __init__(self, groups: Sequence[Group], sharding: Sharding | None = None) -> None:
@@ -85,13 +82,7 @@ class WeightGauges:
 
     @contextmanager
     def watch(self, optimizer: Optimizer, gate: Gate, scale: Tensor | None) -> Iterator[None]:
-        """Read before and after the update that is made in the body.
-
-        Args:
-            optimizer: of those groups, with its gradients, judged.
-            gate: the verdict.
-            scale: what the loss was multiplied by, if anything.
-        """
+        """Read before and after the update that is made in the body, of judged gradients."""
         roles = list(zip(optimizer.groups, self._samples, strict=True))
         before = [_look(group, sample, gate, self._sharding) for group, sample in roles]
         yield
@@ -127,12 +118,8 @@ class WeightGauges:
 
 
 class _Sample:
-    """Which elements of a role's weights are compared: the same in every step.
-
-    Args:
-        weights: of the role.
-        copies: of sharded weights, how many ranks hold each.
-        elements: of sharded weights, those of the whole role.
+    """Which elements of a role's weights are compared: the same in every step. Of sharded weights,
+    so many ranks hold `copies` of each, and the whole role has so many `elements`.
     """
 
     def __init__(
@@ -273,12 +260,8 @@ def _readings(shares: Shares, scale: Tensor | None) -> Tensor:
 def tensors_norm(
     tensors: Sequence[Tensor], names: Sequence[str] = (), sharding: Sharding | None = None
 ) -> Tensor:
-    """Root of the summed squares over all of them, in float32 whatever they are.
-
-    Args:
-        tensors: to measure.
-        names: with `sharding`, of the weights that they belong to.
-        sharding: they are this rank's parts: the squares of all ranks add up.
+    """Root of the summed squares over all of them, in float32; of sharded weights, this rank's
+    share.
     """
     norms = torch._foreach_norm(list(tensors), 2, torch.float32)
     if sharding is not None:
@@ -288,10 +271,8 @@ def tensors_norm(
 
 
 def _stride(tensor: Tensor) -> int:
-    """Elements from one that is taken to the next; prime to a row's length, so that no column is
-    left out.
-    """
     stride = max(1, tensor.numel() // _SAMPLE)
+    # It shares no factor with the length of a row, so that no column is left out.
     while math.gcd(stride, tensor.size(-1)) > 1:
         stride += 1
     return stride

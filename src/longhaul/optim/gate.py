@@ -32,8 +32,8 @@ class Gate:
 
     @contextmanager
     def guard(self, tensors: Sequence[Tensor]) -> Iterator[None]:
-        """Put `tensors` back to their bytes of before the body if the update is masked: right for
-        every in-place update, at the price of a copy.
+        """Put `tensors` back to their bytes of before the body if the update is masked, from a
+        copy.
         """
         before = [tensor.clone() for tensor in tensors]
         yield
@@ -84,11 +84,8 @@ def judge(
 
 
 class LossScale:
-    """Owner of the scale: training state, as a rollback must undo it too.
-
-    Mixed Precision Training (arXiv 1710.03740, section 3.2), `torch.amp.GradScaler`'s arithmetic
-    with a floor and a ceiling. A step scales the loss before `backward`, has the gate judge the
-    gradients with `scale`, and calls `update` after the optimizer.
+    """Owner of the scale: training state, as a rollback must undo it too. Mixed Precision Training
+    (arXiv 1710.03740, section 3.2), `torch.amp.GradScaler`'s arithmetic with a floor and a ceiling.
     """
 
     def __init__(self, settings: LossScaleSection, device: torch.device) -> None:
@@ -105,9 +102,7 @@ class LossScale:
     @torch.no_grad()
     def update(self, gate: Gate) -> Tensor:
         """Take the verdict of a step made at this scale: less after an overflow, more after long.
-
-        Returns:
-            bool on the device: this step overflowed although the scale is at its floor already.
+        True, on the device, if this step overflowed although the scale is at its floor already.
         """
         overflow, numbers = gate.masked, self._numbers
         at_floor = overflow & (self.scale <= numbers["floor"])

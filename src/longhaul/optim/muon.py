@@ -89,8 +89,8 @@ def _rounds(x: Tensor, rounds: Sequence[_Round]) -> Tensor:
 
 
 def _rounds_on_gram(x: Tensor, rounds: Sequence[_Round]) -> Tensor:
-    """The same rounds on the small x·xᵀ alone; x is multiplied once, by all of them together (Gram
-    Newton-Schulz, dao-lab.ai/blog/2026/gram-newton-schulz).
+    """The same rounds on the small x·xᵀ alone (Gram Newton-Schulz, dao-lab.ai/blog/2026), then once
+    on x.
     """
     gram = torch.bmm(x, x.mT)
     together = None
@@ -161,9 +161,7 @@ class MuonRule(Rule):
         }
 
     def update(self, gate: Gate) -> None:
-        """See `Rule.update`; but a matrix without a gradient counts as one with a zero gradient.
-        Held back without a copy of anything: see `hush`.
-        """
+        """See `Rule.update`; but a matrix without a gradient counts as one with a zero gradient."""
         momentum = self._momentum()
         shrinking = shrink_by(gate, self.numbers["lr"] * self.numbers["weight_decay"])
         for stack in self._stacks:

@@ -31,15 +31,8 @@ FUSED_DEVICES = ("cpu", "cuda", "xpu")
 
 
 class Rule(ABC):
-    """How the weights of one role are updated.
-
-    State is allocated before the first step, so that a checkpoint can be copied in and memory is
-    known.
-
-    Args:
-        group: the weights.
-        settings: in force at first.
-        sharding: they are parts of whole weights.
+    """How the weights of one role are updated. State is allocated before the first step, so that a
+    checkpoint can be copied in and memory is known.
     """
 
     def __init__(self, group: Group, settings: OptimSection, sharding: Sharding | None) -> None:
@@ -62,8 +55,8 @@ class Rule(ABC):
 
     @abstractmethod
     def update(self, gate: Gate) -> None:
-        """One update of weights and state, or no byte of them if the gate is masked. A weight
-        without a gradient is left alone.
+        """One update of weights and state, or no byte of them if masked. A weight without a
+        gradient stays.
         """
 
     @abstractmethod
@@ -109,17 +102,9 @@ class PortionsRule(Rule):
 
 
 class Optimizer:
-    """Owns the state of a model's update, with a rule for each role of weights.
-
-    A step is: gradients computed, `gate = optimizer.judge(loss)`, `optimizer.step(gate)`,
-    `optimizer.clear_gradients()`.
-
-    Args:
-        name: value of `optim.name`.
-        model: whose trainable weights are updated.
-        settings: in force at first.
-        rule_for: makes the rule of a group.
-        sharding: the model's weights are parts of whole ones.
+    """Owns the state of a model's update, with a rule for each role of weights; `name` is the value
+    of `optim.name`. A step is: gradients computed, `gate = optimizer.judge(loss)`,
+    `optimizer.step(gate)`, `optimizer.clear_gradients()`.
     """
 
     def __init__(
@@ -209,10 +194,8 @@ class Optimizer:
         return {"name": self.name}
 
     def take_back(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Go on from restored state; the live tensors were filled in place.
-
-        Raises:
-            NeedsPerson: the state is another update rule's.
+        """Go on from restored state, in the live tensors; a `NeedsPerson` if it is another update
+        rule's.
         """
         if facts["name"] != self.name:
             raise NeedsPerson(

@@ -65,8 +65,8 @@ class Sharding:
         return dist.get_world_size(self.holders) * dist.get_world_size(self.replicas)
 
     def pieces_of(self, tensors: Mapping[str, Tensor]) -> dict[str, Pieces]:
-        """Pieces of tensors named after a weight, or `<weight>.<what>`, that are cut as it is:
-        they have the shape of its own part, which a counter of updates has not.
+        """Pieces of tensors named after a weight, or `<weight>.<what>`, that are cut as it is: they
+        have the shape of its own part, which a counter of updates has not.
         """
         found = {}
         for name, tensor in tensors.items():
@@ -78,10 +78,8 @@ class Sharding:
         return found
 
     def add_up(self, norms: Sequence[Tensor], names: Sequence[str], loss: Tensor) -> Tensor:
-        """Squared norm of a tensor of which every rank has a part, and the sum of losses: float32
-        [2].
-
-        One all-reduce over all ranks; each element counts once, however many ranks hold it.
+        """Squared norm of a tensor and the sum of losses, float32 [2], by one all-reduce over all
+        ranks; each element counts once.
 
         Args:
             norms: of this rank's parts, float32 scalars.
@@ -92,9 +90,7 @@ class Sharding:
         return self.sum(torch.stack((square, loss.float() / self.loss_copies)))
 
     def own_share(self, norms: Sequence[Tensor], names: Sequence[str]) -> Tensor:
-        """A norm of which the squares of all ranks add up to that of the whole; arguments as
-        `add_up`.
-        """
+        """A norm of which the squares of all ranks add up to that of the whole; see `add_up`."""
         shares = [1.0 / math.sqrt(self.pieces[name].copies) for name in names]
         norm: Tensor = torch.linalg.vector_norm(
             torch.stack(torch._foreach_mul(list(norms), shares))
@@ -118,11 +114,8 @@ class Sharding:
         return tensor.masked_fill_(self.sum(broken.float()) > 0, torch.nan)
 
     def whole_norms(self, kinds: Sequence[Sequence[Tensor]], names: Sequence[str]) -> Tensor:
-        """Norms of whole weights from those of this rank's parts, [kinds, W].
-
-        Args:
-            kinds: several kinds of norm, each a float32 scalar of every weight.
-            names: of the weights W.
+        """Norms [kinds, W] of whole weights from those of this rank's parts, float32 scalars by
+        kind.
         """
         shares = [1.0 / math.sqrt(_times_held(self.pieces[name])) for name in names]
         norms_KW = torch.stack([torch.stack(torch._foreach_mul(list(k), shares)) for k in kinds])
@@ -142,13 +135,8 @@ Whole = Callable[[Tensor], Tensor]
 
 
 class Dealing:
-    """A stack of matrices of one shape, cut alike, dealt out to the ranks that hold them.
-
-    Args:
-        sharding: the ranks.
-        pieces: of each of the matrices.
-        count: matrices of the stack.
-        first: rank, counted over replicas and holders, that gets the first one; others follow.
+    """A stack of `count` matrices of one shape, cut alike, dealt out to the ranks that hold them:
+    the `first` rank, counted over replicas and holders, gets the first one, others follow.
     """
 
     def __init__(self, sharding: Sharding, pieces: Pieces, count: int, first: int) -> None:

@@ -73,10 +73,7 @@ class MomentsRule(PortionsRule):
 
 
 class AdamRule(MomentsRule):
-    """Adam with decoupled weight decay (arXiv 1711.05101, algorithm 2).
-
-    Torch's function does the arithmetic, in float32 whatever the weights are.
-    """
+    """Adam with decoupled weight decay (arXiv 1711.05101, algorithm 2), by torch, in float32."""
 
     def update_portion(self, given: list[int], gate: Gate) -> None:
         """See `PortionsRule.update_portion`."""

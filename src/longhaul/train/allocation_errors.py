@@ -43,12 +43,7 @@ class TooMuchMeasured(MemoryError):
 
 
 class TooMuchEvaluated(MemoryError):
-    """Memory ran out in an evaluation, in a pass that cannot be made again with fewer sequences.
-
-    Args:
-        sequences: computed at once.
-        said: the allocator's words.
-    """
+    """Memory ran out in an evaluation, in a pass that cannot be made again with fewer sequences."""
 
     def __init__(self, sequences: int, said: str) -> None:
         super().__init__(said)

@@ -1,6 +1,4 @@
-"""A borrowed step: other steps are made with the live one, and training goes on as if none had
-been.
-"""
+"""A borrowed step: others are made with the live one, and training goes on as if none had been."""
 
 from dataclasses import dataclass
 
@@ -20,9 +18,7 @@ from longhaul.train.step import TrainingStep
 
 @dataclass(frozen=True)
 class BorrowedStep:
-    """A step that is lent, and a copy of its state on the host; its borrower counts with its own
-    `Progress`.
-    """
+    """A step that is lent, and a copy of its state; its borrower counts with its own `Progress`."""
 
     step: TrainingStep
     batches: BatchReader
@@ -35,14 +31,8 @@ class BorrowedStep:
 
 
 def borrow_step(parts: Parts, copies: int) -> BorrowedStep:
-    """Copy the state of a trainer at a step boundary; nothing changes but what time is booked to.
-
-    Args:
-        parts: of the trainer.
-        copies: of the state that will lie on the host at once, this one among them.
-
-    Raises:
-        MemoryError: the host has no room for so many.
+    """Copy the state of a trainer at a step boundary; nothing changes but what time is booked to. A
+    `MemoryError` if the host has no room for so many `copies` of it, this one among them.
     """
     step = parts.step
     state = capture(training_state(step, parts.progress))

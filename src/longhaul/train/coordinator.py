@@ -71,11 +71,7 @@ class Coordinator:
         """All have made their last step."""
 
     def order(self, order: Order) -> None:
-        """Let the others do what this process is about to do.
-
-        Raises:
-            ValueError: they are under way.
-        """
+        """Let the others do what this process will do; a ValueError if they are under way."""
 
     def order_unless_due(self, order: Order) -> None:
         """The same of what all ranks do by themselves where it is due, without listening."""
@@ -89,10 +85,8 @@ class Coordinator:
         """A decision or a rollback has changed the training state."""
 
     def copies_on_host(self, copies: int) -> int:
-        """So many copies of the training state of each process, on this process's host.
-
-        Raises:
-            OneProcessOnly: the state cannot be lent.
+        """So many copies of each process's training state, on this host; `OneProcessOnly` if none
+        can be lent.
         """
         return copies
 
@@ -190,11 +184,7 @@ class Follower(_AmongRanks):
         yield from ()
 
     def end(self) -> None:
-        """What rank 0 does after its last step, until it ends.
-
-        Raises:
-            Ended: it has.
-        """
+        """What rank 0 does after its last step, until it has `Ended`."""
         self._listen()
         raise ValueError("rank 0 went on after its last step")
 

@@ -51,10 +51,6 @@ class _UnderWay:
 class Pace:
     """Keeps the host within two pieces of work of its device, so that a sign of life before each of
     them tells of the device, which is kept busy all the same.
-
-    Args:
-        device: that works.
-        event: as of `Drain`.
     """
 
     def __init__(self, device: torch.device, event: Callable[[], Mark] | None = None) -> None:
@@ -71,11 +67,8 @@ class Pace:
 
 
 class Drain:
-    """A queue of figures; one copy a step, none of them blocking on CUDA.
-
-    Args:
-        device: that the figures lie on.
-        event: makes events of a device that the host runs ahead of; CUDA's own by default.
+    """A queue of figures; one copy a step, none of them blocking on CUDA. `event` makes events of a
+    device that the host runs ahead of; CUDA's own by default.
     """
 
     def __init__(self, device: torch.device, event: Callable[[], Mark] | None = None) -> None:
@@ -92,12 +85,9 @@ class Drain:
         return len(self._queue) + len(self._seen)
 
     def begin(self, compiles: bool = False) -> None:
-        """What is queued from now on belongs to the next step.
-
-        Args:
-            compiles: the host compiles first. What the device still works on is waited for, or its
-                time would pass for compiling; then the device waits, so the step's time is not
-                known.
+        """What is queued from now on belongs to the next step. If the host `compiles` first, it
+        waits for the device, whose work would pass for compiling; then the step's own time is not
+        known.
         """
         if compiles and self._queue and (last := self._queue[-1].arrived) is not None:
             last.synchronize()
@@ -112,11 +102,7 @@ class Drain:
         self._queue.append(_UnderWay(tag, figures, self._began, self._mark()))
 
     def ready(self, wait: bool = False) -> Iterator[Arrived]:
-        """What has arrived, oldest first.
-
-        Args:
-            wait: for everything that is under way, such as before a save.
-        """
+        """What has arrived, oldest first; or all that is under way, such as before a save."""
         while self._seen or self._queue:
             shares: tuple[float, ...] = ()
             if not self._seen:
@@ -167,14 +153,8 @@ def complete(
     reached: int,
     seconds: Mapping[str, Seconds],
 ) -> StepRecord:
-    """A record with the figures of its step.
-
-    Args:
-        arrived: the record as it was begun, and the figures.
-        step: that made it.
-        now: Unix time.
-        reached: updates that the host has queued by now.
-        seconds: bucket → its share of the time since the record before it.
+    """A record with the figures of its step, made at Unix time `now`, when the host had queued the
+    update `reached`; `seconds` are its share, by bucket, since the record before it.
     """
     record, figures = arrived.tag, arrived.figures
     loss, gradient_norm, masked, *scale = figures[: step.num_figures]
@@ -196,11 +176,9 @@ def complete(
 
 
 def dealt_out(seconds: Mapping[str, Seconds], shares: Sequence[float]) -> list[dict[str, Seconds]]:
-    """Seconds that were booked until several steps were seen complete, step by step; sums per
-    bucket stay.
-
-    What the steps themselves took (`STEP_BUCKETS`) is shared by `shares`, which add up to 1; the
-    rest, such as an evaluation, came before the first of them.
+    """Seconds that were booked until several steps were seen complete, step by step; sums stay.
+    What steps take (`STEP_BUCKETS`) is shared by `shares`, which add up to 1; the rest came before
+    the first.
     """
     dealt: list[dict[str, Seconds]] = [{} for _ in shares]
     for bucket, whole in seconds.items():

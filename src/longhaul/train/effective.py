@@ -45,12 +45,8 @@ def warming_up(settings: Recipe, step: int) -> bool:
 
 
 def refuse_if_different(live: Mapping[str, Any], effective: Mapping[str, Any], step: int) -> None:
-    """Stop before a step is made with settings nobody asked for.
-
+    """Stop before a step is made with settings nobody asked for, which a `NeedsPerson` lists.
     OPT-175B lost runs 12.35 to 12.40 because restored state silently brought old betas back.
-
-    Raises:
-        NeedsPerson: with every setting that differs, live and effective.
     """
     wrong = [
         f"{name}: live {live.get(name)!r}, asked for {wanted!r}"
@@ -73,7 +69,8 @@ Occurrence = tuple[str, dict[str, object]]
 def put_in_force(
     settings: Recipe, resets: Iterable[Reset], step: TrainingStep, progress: Progress
 ) -> Iterator[Occurrence]:
-    """Put effective settings into the live step, and read them back.
+    """Put effective settings into the live step, and read them back; a `NeedsPerson` if it has
+    others.
 
     Args:
         settings: of the next step.
@@ -83,9 +80,6 @@ def put_in_force(
 
     Yields:
         What was swapped or reset, for the journal.
-
-    Raises:
-        NeedsPerson: the optimizer holds other settings.
     """
     progress.settings = settings
     if swapped := fit_optimizer(step, settings.optim):
@@ -121,10 +115,8 @@ def fit_optimizer(step: TrainingStep, settings: OptimSection) -> Occurrence | No
 def parts_for(
     step: TrainingStep, progress: Progress, facts: Mapping[str, Any]
 ) -> dict[str, Stateful]:
-    """The parts to restore a state with these facts into.
-
-    The update rule must be the one whose state it is, even if the settings in force name another:
-    the trainer swaps them when it begins.
+    """The parts to restore a state with these facts into, with the update rule whose state it is,
+    even if the settings in force name another: the trainer swaps them when it begins.
     """
     step.before_change()
     of_optimizer = facts.get("optim")

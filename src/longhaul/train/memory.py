@@ -1,6 +1,4 @@
-"""Memory that computing takes, measured on the device at hand, for `batch.micro_sequences =
-"auto"`.
-"""
+"""Memory that computing takes, measured on the device at hand."""
 
 import weakref
 from collections.abc import Callable, Mapping
@@ -37,15 +35,9 @@ def fitting_micro_sequences(
 ) -> Found:
     """The largest micro-batch that this device computes within its memory.
 
-    Measured by real passes at the longest sequence length of the run, uncompiled, as gauge steps
-    are, and by the pass of an evaluation. Several ranks measure together, and the one with the
-    least room decides. The training state keeps every byte.
-
-    Args:
-        step: of this rank.
-        recipe: of the run.
-        ranks: all that measure together; None: one process.
-        below: so many sequences are known to be too many, and are not tried again.
+    Measured by real passes at the run's longest sequences, uncompiled, as gauge steps are, and by
+    the pass of an evaluation. Of several `ranks` the one with the least room decides. As many
+    sequences as `below` are known to be too many. The training state keeps every byte.
 
     Raises:
         NeedsPerson: not even one sequence fits.

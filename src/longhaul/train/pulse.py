@@ -30,12 +30,7 @@ _LATE_STEPS = 24
 
 
 class Pulse:
-    """The clock of one rank.
-
-    Args:
-        device: that computes.
-        layers: of this rank's part of the model; looked at on CUDA alone.
-    """
+    """The clock of one rank; layers of its part of the model are looked at on CUDA alone."""
 
     def __init__(self, device: torch.device, layers: Sequence[nn.Module]) -> None:
         self._device, self._queues = device, queues(device)
@@ -62,12 +57,8 @@ class Pulse:
             self._took = time.thread_time() - before
 
     def reach(self, step: int) -> Tensor | None:
-        """Keep what the step took that has just been made.
-
-        Returns:
-            At every eighth step float64 [8]: seconds of the steps `told_at(step)`, NaN where they
-                are not
-            known; else nothing.
+        """Keep what the step took that has just been made; at every eighth step float64 [8]:
+        seconds of the steps `told_at(step)`, NaN where they are not known.
         """
         self._times[step] = self._took if self._events is None else self._events
         self._events = None

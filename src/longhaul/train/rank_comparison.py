@@ -96,12 +96,7 @@ class RankComparison:
         return (monitor.hash_every, monitor.witness_every, *first)
 
     def due(self, monitor: MonitorSection, is_due: Callable[[int], bool]) -> tuple[Compares, ...]:
-        """What to compare at this boundary; at the first one of an attempt, all that is watched.
-
-        Args:
-            monitor: effective settings.
-            is_due: whether something that is done every so many steps is due.
-        """
+        """What to compare at this boundary; at the first one of an attempt, all that is watched."""
         is_new, self._is_new = self._is_new, False
         every: dict[Compares, int] = {"weights": monitor.hash_every, "slot": monitor.witness_every}
         return tuple(what for what, n in every.items() if n > 0 and (is_new or is_due(n)))
@@ -115,9 +110,7 @@ class RankComparison:
             self._paces += zip(self._pulse.told_at(step), zip(*rows, strict=True), strict=True)
 
     def compare(self, what: Compares, settings: Recipe, step: int, request: BatchRequest) -> bool:
-        """Compare with all ranks, before the step that `request` is of; False if there is nobody
-        else.
-        """
+        """Compare with all ranks, before the step that `request` is of; False if there are none."""
         from longhaul.train.witness import weight_hashes
 
         parallel = self._parts.step.parallel

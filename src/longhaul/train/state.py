@@ -47,11 +47,8 @@ class Rewarm:
 
 
 class Progress(Stateful):
-    """Owns the position, and remembers what it was reached with.
-
-    Args:
-        settings: effective ones; kept in each checkpoint so that a restart shows what differs.
-        dataset: identity of the prepared text, without which a draw means nothing.
+    """Owns the position, and remembers what it was reached with: effective settings, so that a
+    restart shows what differs, and the identity of the text, without which a draw means nothing.
     """
 
     def __init__(self, settings: Recipe, dataset: str) -> None:
@@ -75,11 +72,7 @@ class Progress(Stateful):
         }
 
     def take_back(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint's position.
-
-        Raises:
-            NeedsPerson: the checkpoint was trained on other text.
-        """
+        """Go on from a checkpoint's position; a `NeedsPerson` if it was trained on other text."""
         if facts["dataset"] != self._dataset:
             raise NeedsPerson(
                 f"the checkpoint was trained on prepared text {facts['dataset'][:12]}, but the "

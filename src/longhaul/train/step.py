@@ -90,7 +90,8 @@ class TrainingStep:
         read_gauges: bool,
         window: int | None = None,
     ) -> torch.Tensor:
-        """Make one update, or hold it back if loss or gradient is not finite.
+        """Make one update, or hold it back if loss or gradient is not finite. Nothing is waited
+        for.
 
         Args:
             batch: the global batch, or this rank's share of it.
@@ -100,11 +101,9 @@ class TrainingStep:
             window: positions that windowed layers attend to, while it is not `model.window`.
 
         Returns:
-            float32 on the device: loss in nats per target token, gradient norm, 1 if masked; the
-                figures of
-            the loss scale, if there is one; then, if asked for, every gauge (see `readings`).
-                Nothing is
-            waited for.
+            float32 on the device: loss in nats per target token, gradient norm, 1 if masked;
+                figures of the
+            loss scale, if there is one; then, if asked for, every gauge (see `readings`).
         """
         batch = point(Point.BATCH, batch, step=self, learning_rate=learning_rate)
         if not self.model.training:  # walking through all modules costs 0.1 ms
@@ -218,8 +217,8 @@ class TrainingStep:
         key_generators(key, self.device)
 
     def rehearse(self, sequences: int, length: int) -> None:
-        """Compute two micro-batches of a step whose update is never made, to see what it takes:
-        from the second on every gradient is there while it is added to. Nothing is left behind.
+        """Compute two micro-batches of a step that is never made, to see what it takes: from the
+        second on every gradient is there while it is added to. Nothing is left behind.
         """
         tokens_BT = self._any_tokens(sequences, length)
         with self.aside():
@@ -244,10 +243,8 @@ class TrainingStep:
 
     @contextmanager
     def aside(self, draws_as: tuple[int, ...] | None = None) -> Iterator[None]:
-        """Passes in the body lead to no update, and leave nothing behind.
-
-        Args:
-            draws_as: ranks of one value drop out the same; by default each its own.
+        """Passes in the body lead to no update, and leave nothing behind. Ranks of one value of
+        `draws_as` drop out the same; by default each its own.
         """
         generators, own = generator_states(self.device), self._own
         was_training = self.model.training

@@ -159,15 +159,12 @@ class Trainer:
     ) -> None:
         """Go back to an earlier training state, at a step boundary; the ledger is not touched.
 
-        Records of steps already made come first (`completed`); the decision that asked for this is
-        applied afterwards, so that it governs the state that was gone back to.
+        Records of steps already made come first (`completed`), else a ValueError; the decision that
+        asked for this is applied afterwards, so that it governs the state that was gone back to.
 
         Args:
             restore: fills the parts that suit a state's facts, such as `snapshots.hand_back`.
             order: by which the other ranks do the same.
-
-        Raises:
-            ValueError: there are records that nobody has taken yet.
         """
         if self._drain:
             raise ValueError("steps are under way; take their records from completed() first")
@@ -184,10 +181,8 @@ class Trainer:
         self.coordinator.state_changed()
 
     def roll_back_in_memory(self, step: int) -> None:
-        """Go back to the snapshot of `step`, as `roll_back`.
-
-        Raises:
-            DamagedSnapshot: its bytes have changed; nothing was touched.
+        """Go back to the snapshot of `step`, as `roll_back`; after a `DamagedSnapshot` nothing was
+        touched.
         """
         self.roll_back(
             partial(self._parts.snapshots.hand_back, step), orders.RollBackInMemory(step)
@@ -196,12 +191,9 @@ class Trainer:
     def borrow_step(self, copies: int) -> BorrowedStep:
         """The live step, to make other steps with; nothing else is done before `return_step`.
 
-        Args:
-            copies: of the training state that will lie on the host at once.
-
         Raises:
             ValueError: there are records that nobody has taken yet.
-            MemoryError: the host has no room for so many copies.
+            MemoryError: the host has no room for so many copies of the training state at once.
             OneProcessOnly: this run has replicas.
         """
         copies = self.coordinator.copies_on_host(copies)

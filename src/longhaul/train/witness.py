@@ -42,9 +42,7 @@ def hash_of(tensor: Tensor) -> Tensor:
 
 
 def weight_hashes(parallel: Parallel, rank: int) -> dict[str, str]:
-    """Hashes of this rank's weights: name of a group of several ranks → hash of those they hold
-    alike.
-    """
+    """Hashes of this rank's weights: name of a group of ranks → hash of those they hold alike."""
     sums: dict[str, Tensor] = {}
     layout = parallel.world.layout
     for name, parameter in sorted(parallel.parameters.items()):
@@ -79,9 +77,8 @@ def computed(
         exact: ranks compute the same bits, so that a hash will do.
 
     Returns:
-        The loss, and a hash of the gradients in two numbers; or, if not exact, the loss and the
-            norm of
-        every gradient.
+        The loss, and a hash of the gradients in two numbers; if not exact, the norm of every
+            gradient.
     """
     parallel = step.parallel
     assert parallel is not None
