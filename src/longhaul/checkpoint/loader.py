@@ -43,9 +43,7 @@ def restore(path: Path, parts: Mapping[str, Stateful], control: Control | None =
 
 
 def load_part(path: Path, part: str, owner: Stateful) -> Loaded:
-    """Load one part of the checkpoint at `path`, such as the model, into its owner; errors as
-    `load`.
-    """
+    """Load one part of the checkpoint at `path`, such as the model; errors as `load`."""
     state = capture({part: owner})
     loaded = load(path, state, prefix=f"{part}.")
     facts = {name: fact for name, fact in loaded.facts.items() if name == part}

@@ -102,9 +102,7 @@ class Slot:
         return os.fstat(self._descriptor).st_size
 
     def data(self, size: Bytes) -> memoryview:
-        """Its first `size` bytes to read and write, seal as it is; an `OSError` if that is too
-        much.
-        """
+        """Its first `size` bytes, to read and write; an `OSError` if that is too much."""
         if self.held_bytes < _PAGE + size:
             os.ftruncate(self._descriptor, _PAGE + size)
         return memoryview(mmap.mmap(self._descriptor, _PAGE + size))[_PAGE:]

@@ -105,8 +105,7 @@ class SnapshotRing:
         `render_facts`.
 
         Returns:
-            False if fewer than two snapshots of this size fit, or the host refuses the memory: none
-                is held.
+            False, with none held: fewer than two of this size fit, or the host refuses the memory.
         """
         facts = json.dumps(state.facts, allow_nan=False)
         tensors = {name: local_of(tensor) for name, tensor in state.tensors.items()}

@@ -60,9 +60,7 @@ class PiecesSavePlanner(DefaultSavePlanner):
         self._views: dict[MetadataIndex, Tensor] = {}
 
     def create_local_plan(self) -> SavePlan:
-        """Every piece that lies here; a `NotATensor` if an entry is none, or of a dtype without a
-        name.
-        """
+        """Every piece that lies here; a `NotATensor` if an entry is none of a known dtype."""
         items = []
         for name, tensor in self.state_dict.items():
             local = _checked(name, tensor)

@@ -45,9 +45,7 @@ _DESCRIPTION_BYTES_PER_TENSOR: Bytes = 1024
 
 
 def render_facts(step: int, attempt: int, facts: Mapping[str, Any]) -> bytes:
-    """The content of `state.json`; a ValueError or TypeError if a fact is no JSON value, or not
-    finite.
-    """
+    """The content of `state.json`; a ValueError or TypeError if a fact is no finite JSON value."""
     body = {
         "format_version": FACTS_VERSION,
         "step": step,

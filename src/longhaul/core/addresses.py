@@ -104,9 +104,7 @@ def without_secrets(address: str) -> str:
 
 
 def scrubbed(text: str) -> str:
-    """A message without secrets of addresses, also where a library repeats one outside of its
-    address.
-    """
+    """A message without the secrets of addresses, wherever they stand in it."""
     text = _IN_TEXT.sub(lambda found: _Parts.of(*found.groups()).shown(found[1]), text)
     for secret in _known_secrets():
         if secret in text:
@@ -138,8 +136,7 @@ def holds_a_secret(text: str) -> bool:
 
 def unsealed(text: str, *, references: bool = True) -> str:
     """The whole address, or a text with some, for who fetches or runs it; a `UsageError` if a
-    secret of it is not known here. With `references`, values of the environment stand for
-    `${NAME}`.
+    secret is not known here. With `references`, the environment's values stand for `${NAME}`.
     """
     for form in sorted(_known(), key=len, reverse=True):
         if form in text:

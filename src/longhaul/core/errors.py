@@ -21,7 +21,7 @@ class ExitCode(IntEnum):
 
 
 class LonghaulError(Exception):
-    """The thing and its value in a message; and a remedy, an instruction shown on a line of its
+    """What is wrong, naming the thing and its value; and a remedy: what to do, on a line of its
     own.
     """
 

@@ -99,9 +99,7 @@ def environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def fingerprint(torch_facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything outside the recipe that can change a run's numbers, with torch's flags and
-    devices.
-    """
+    """Everything outside the recipe that can change a run's numbers; torch's facts are given."""
     return {
         "software": software(),
         "machine": machine(),

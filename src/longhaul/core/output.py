@@ -40,7 +40,7 @@ class Output:
         self._descriptor = descriptor
         self._pieces: queue.SimpleQueue[bytes | threading.Event] = queue.SimpleQueue()
         self._dropped_lines = 0
-        """Counts up; `_pump` alone remembers how many it has told."""
+        """Counts up; `_pump` alone remembers how many it has reported."""
         threading.Thread(target=self._pump, name=f"output {descriptor}", daemon=True).start()
 
     def write(self, text: str | bytes) -> None:
@@ -58,17 +58,17 @@ class Output:
         return written.wait(within_s)
 
     def _pump(self) -> None:
-        told = 0
+        seen = 0
         while True:
             piece = self._pieces.get()
             if isinstance(piece, bytes):
                 self._send(piece)
-            if (dropped := self._dropped_lines) > told and self._pieces.empty():
+            if (dropped := self._dropped_lines) > seen and self._pieces.empty():
                 where = f"; {self.kept_in} has them" if self.kept_in else ""
                 self._send(
-                    f"({dropped - told:,} lines were not shown while nobody read{where})\n".encode()
+                    f"({dropped - seen:,} lines were not shown while nobody read{where})\n".encode()
                 )
-                told = dropped
+                seen = dropped
             if isinstance(piece, threading.Event):
                 piece.set()
 
@@ -111,9 +111,7 @@ def output(descriptor: int) -> Output:
 
 
 def write_to(stream: TextIO, text: str) -> None:
-    """Write to standard output or error without waiting; to a stream without a descriptor,
-    directly.
-    """
+    """Write to a standard stream without waiting; to one without a descriptor, directly."""
     try:
         descriptor = stream.fileno()
     except (OSError, ValueError, AttributeError):

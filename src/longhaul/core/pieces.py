@@ -69,9 +69,7 @@ def cut_evenly(length: int, ways: int) -> tuple[tuple[int, int], ...]:
 
 
 def cut_parts(parts: Sequence[int], ways: int, axis: int = 0) -> Cut:
-    """Every map of these lengths along `axis` is cut evenly; each of `ways` ranks holds a part of
-    each.
-    """
+    """Maps of these lengths along `axis`, each cut evenly: a rank holds one stretch of each."""
     spans: list[list[tuple[int, int]]] = [[] for _ in range(ways)]
     begin = 0
     for part in parts:

@@ -64,9 +64,7 @@ def ignore_notices() -> None:
 
 
 def leave_on_interrupt() -> None:
-    """From now on SIGINT, unless ignored as in the background of a shell, ends this process at
-    once.
-    """
+    """From now on SIGINT ends this process at once, unless it is ignored (in the background)."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, _leave_interrupted)
 

@@ -209,9 +209,7 @@ def lines_backwards(path: Path, most: Bytes = MOST_BYTES) -> Iterator[bytes]:
 
 
 def entries_of(folder: Path) -> list[str]:
-    """The names in a folder, none if it does not exist; a `DamagedFile` if more than a run can
-    have.
-    """
+    """The names in a folder, if there is one; a `DamagedFile` if more than a run can have."""
     names: list[str] = []
     try:
         with os.scandir(folder) as entries:

@@ -38,9 +38,7 @@ class KeyValueCache:
         return min(self._filled)
 
     def see(self, tokens_BT: Tensor) -> Tensor:
-        """Remember the tokens of the pass that begins, and give all so far, these included; once or
-        again.
-        """
+        """Remember the tokens of the pass that begins, once or again; all so far, with these."""
         end = self.length + tokens_BT.size(1)
         self._tokens_BS[:, self.length : end] = tokens_BT
         return self._tokens_BS[:, :end]

@@ -107,9 +107,8 @@ class Forms:
     _seen: set[tuple[object, ...]] = field(default_factory=set, init=False)
 
     def is_new(self, sequences: int, length: int, window: int | None, read_gauges: bool) -> bool:
-        """Whether something must be compiled for a micro-batch of training: the model, or the
-        kernel of attention. Passes that read gauges run uncompiled, but the first finds nothing
-        warm.
+        """Whether a micro-batch of training compiles something: the model, or attention's kernel.
+        Passes that read gauges run uncompiled, but the first finds nothing warm.
         """
         form = self._form(sequences, length, window, read_gauges)
         return form is not None and form not in self._seen

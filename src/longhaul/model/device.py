@@ -16,9 +16,7 @@ _ONE_QUEUE = ("cpu", "meta", "mps")
 
 
 def queues(device: torch.device) -> bool:
-    """Whether the host queues work there and goes on: it has streams, events, and asynchronous
-    copies.
-    """
+    """Whether the host queues work there and goes on: with streams, events, asynchronous copies."""
     return device.type not in _ONE_QUEUE
 
 

@@ -194,9 +194,7 @@ class Skips(Scalars):
         self._second_start = layers - layers // 2
 
     def forward(self, layer: int, x_BTD: Tensor, kept: list[Tensor]) -> Tensor:
-        """What block `layer` reads, after `x_BTD`; outputs that wait for their block are `kept`,
-        here.
-        """
+        """What block `layer` reads, after `x_BTD`; `kept` are outputs that wait for their block."""
         if 1 <= layer <= len(self.start):
             kept.append(x_BTD)
         if layer < self._second_start:

@@ -109,9 +109,7 @@ class Tap:
         return torch.cat((readings_LG.flatten(), readings_M))
 
     def drain_losses(self) -> Tensor:
-        """[2, B]: sum of token losses in nats, and number of targets, of every sequence since the
-        last call.
-        """
+        """[2, B]: summed losses in nats, and targets, of every sequence since the last call."""
         if not self._losses:
             return torch.zeros(2, 0, device=self._buffer_M.device)
         losses_2B = torch.cat(self._losses, dim=1)

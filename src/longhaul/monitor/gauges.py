@@ -110,9 +110,7 @@ class ModelGauges:
     def watch(
         self, optimizer: Optimizer, gate: Gate, scale: Tensor | None, tokens: int
     ) -> Iterator[None]:
-        """Read gradients, judged, of a whole batch of so many targets, and the update made in the
-        body.
-        """
+        """Read judged gradients of a batch of so many targets, and the update made in the body."""
         with self._weights.watch(optimizer, gate, scale):
             yield
         self._noise_scale = self._absent
@@ -124,9 +122,7 @@ class ModelGauges:
             self._noise_scale = noise_scale(norm, first_tokens, gate.gradient_norm, tokens)
 
     def drain(self, source_B: Tensor | None) -> Tensor:
-        """All readings of the step, float32 on the device, where the source of each sequence is
-        known too.
-        """
+        """All readings of the step, float32 on the device."""
         readings = torch.cat(
             (
                 self.tap.drain(None if self._sharding is None else self._combined),

@@ -54,9 +54,7 @@ _SECOND_MOMENT_RATIO = 3  # its place among the gauges of a role
 
 
 class WeightGauges:
-    """Reads the roles' gauges around an update; of sharded weights those of the whole, alike on all
-    ranks.
-    """
+    """Reads the roles' gauges around an update; of sharded weights, those of the whole."""
 
     def __init__(self, groups: Sequence[Group], sharding: Sharding | None = None) -> None:
         self._sharding = sharding
@@ -155,9 +153,7 @@ class _Sample:
         return value_W.repeat_interleave(self._counts_W, output_size=self._size)
 
     def mean(self, value_S: Tensor) -> Tensor:
-        """Estimate of the mean over all elements of the role; of sharded weights, this rank's share
-        of it.
-        """
+        """Estimate of the mean over the role's elements; of sharded weights, this rank's share."""
         return (value_S * self.spread(self._shares_W)).sum()
 
 
@@ -260,9 +256,7 @@ def _readings(shares: Shares, scale: Tensor | None) -> Tensor:
 def tensors_norm(
     tensors: Sequence[Tensor], names: Sequence[str] = (), sharding: Sharding | None = None
 ) -> Tensor:
-    """Root of the summed squares over all of them, in float32; of sharded weights, this rank's
-    share.
-    """
+    """Root of the summed squares over all, in float32; of sharded weights, this rank's share."""
     norms = torch._foreach_norm(list(tensors), 2, torch.float32)
     if sharding is not None:
         return sharding.own_share(norms, names)

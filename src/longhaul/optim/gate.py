@@ -32,9 +32,7 @@ class Gate:
 
     @contextmanager
     def guard(self, tensors: Sequence[Tensor]) -> Iterator[None]:
-        """Put `tensors` back to their bytes of before the body if the update is masked, from a
-        copy.
-        """
+        """Put `tensors` back to their bytes of before the body if the update is masked."""
         before = [tensor.clone() for tensor in tensors]
         yield
         for tensor, kept in zip(tensors, before, strict=True):

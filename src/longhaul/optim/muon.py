@@ -89,9 +89,7 @@ def _rounds(x: Tensor, rounds: Sequence[_Round]) -> Tensor:
 
 
 def _rounds_on_gram(x: Tensor, rounds: Sequence[_Round]) -> Tensor:
-    """The same rounds on the small x·xᵀ alone (Gram Newton-Schulz, dao-lab.ai/blog/2026), then once
-    on x.
-    """
+    """The same on the small x·xᵀ (Gram Newton-Schulz, dao-lab.ai/blog/2026), then once on x."""
     gram = torch.bmm(x, x.mT)
     together = None
     for number, (a, b, c) in enumerate(rounds, start=1):

@@ -194,9 +194,7 @@ class Optimizer:
         return {"name": self.name}
 
     def take_back(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Go on from restored state, in the live tensors; a `NeedsPerson` if it is another update
-        rule's.
-        """
+        """Go on from restored state; a `NeedsPerson` if it is another update rule's."""
         if facts["name"] != self.name:
             raise NeedsPerson(
                 f"the checkpoint holds the state of optimizer {facts['name']}, not of {self.name}",

@@ -114,9 +114,7 @@ class Sharding:
         return tensor.masked_fill_(self.sum(broken.float()) > 0, torch.nan)
 
     def whole_norms(self, kinds: Sequence[Sequence[Tensor]], names: Sequence[str]) -> Tensor:
-        """Norms [kinds, W] of whole weights from those of this rank's parts, float32 scalars by
-        kind.
-        """
+        """Norms [kinds, W] of whole weights, from those of this rank's parts by kind."""
         shares = [1.0 / math.sqrt(_times_held(self.pieces[name])) for name in names]
         norms_KW = torch.stack([torch.stack(torch._foreach_mul(list(k), shares)) for k in kinds])
         squares_KW = norms_KW.square_()

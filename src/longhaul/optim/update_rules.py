@@ -93,9 +93,8 @@ class AdamRule(MomentsRule):
 class LambRule(MomentsRule):
     """LAMB (arXiv 1904.00962, algorithm 2), with φ the identity and each weight a layer.
 
-    Adam's direction plus decay · weight is stretched to the weight's own norm, unless either is 0.
-    So decay sets a direction, not a length: a fresh weight with a zero gradient shrinks by exactly
-    lr.
+    Adam's direction plus decay · weight is stretched to the weight's own norm, unless either is 0:
+    decay sets a direction, not a length. A fresh weight with a zero gradient shrinks by lr.
     """
 
     own_arithmetic = True

@@ -86,8 +86,8 @@ class Drain:
 
     def begin(self, compiles: bool = False) -> None:
         """What is queued from now on belongs to the next step. If the host `compiles` first, it
-        waits for the device, whose work would pass for compiling; then the step's own time is not
-        known.
+        waits for the device, whose work would pass for compiling; the step's own time is then
+        unknown.
         """
         if compiles and self._queue and (last := self._queue[-1].arrived) is not None:
             last.synchronize()
@@ -176,9 +176,8 @@ def complete(
 
 
 def dealt_out(seconds: Mapping[str, Seconds], shares: Sequence[float]) -> list[dict[str, Seconds]]:
-    """Seconds that were booked until several steps were seen complete, step by step; sums stay.
-    What steps take (`STEP_BUCKETS`) is shared by `shares`, which add up to 1; the rest came before
-    the first.
+    """Seconds that were booked until several steps were seen complete, step by step. What steps
+    take (`STEP_BUCKETS`) is shared by `shares`, which add up to 1; the rest came before the first.
     """
     dealt: list[dict[str, Seconds]] = [{} for _ in shares]
     for bucket, whole in seconds.items():

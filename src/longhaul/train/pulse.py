@@ -58,20 +58,20 @@ class Pulse:
 
     def reach(self, step: int) -> Tensor | None:
         """Keep what the step took that has just been made; at every eighth step float64 [8]:
-        seconds of the steps `told_at(step)`, NaN where they are not known.
+        seconds of the steps `sent_at(step)`, NaN where they are not known.
         """
         self._times[step] = self._took if self._events is None else self._events
         self._events = None
         if step % EVERY_STEPS:
             return None
-        told = self.told_at(step)
-        seconds = [_seconds(self._times.get(earlier, math.nan)) for earlier in told]
+        sent = self.sent_at(step)
+        seconds = [_seconds(self._times.get(earlier, math.nan)) for earlier in sent]
         # Steps that a rollback has left behind are made again, and must not be kept for ever.
-        self._times = {n: kept for n, kept in self._times.items() if told[-1] < n <= step}
+        self._times = {n: kept for n, kept in self._times.items() if sent[-1] < n <= step}
         return torch.tensor(seconds, dtype=torch.float64)
 
-    def told_at(self, step: int) -> range:
-        """The steps whose seconds are told at `step`."""
+    def sent_at(self, step: int) -> range:
+        """The steps whose seconds are sent at `step`."""
         last = step - self._late
         return range(last - EVERY_STEPS + 1, last + 1)
 

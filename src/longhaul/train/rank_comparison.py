@@ -107,7 +107,7 @@ class RankComparison:
         if own is None:
             return
         if rows := self._control.rows(own):
-            self._paces += zip(self._pulse.told_at(step), zip(*rows, strict=True), strict=True)
+            self._paces += zip(self._pulse.sent_at(step), zip(*rows, strict=True), strict=True)
 
     def compare(self, what: Compares, settings: Recipe, step: int, request: BatchRequest) -> bool:
         """Compare with all ranks, before the step that `request` is of; False if there are none."""

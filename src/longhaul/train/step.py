@@ -101,9 +101,9 @@ class TrainingStep:
             window: positions that windowed layers attend to, while it is not `model.window`.
 
         Returns:
-            float32 on the device: loss in nats per target token, gradient norm, 1 if masked;
-                figures of the
-            loss scale, if there is one; then, if asked for, every gauge (see `readings`).
+            float32 on the device: loss in nats per target token, gradient norm, 1 if masked; the
+                loss
+            scale's figures, if there is one; then, if asked for, every gauge (see `readings`).
         """
         batch = point(Point.BATCH, batch, step=self, learning_rate=learning_rate)
         if not self.model.training:  # walking through all modules costs 0.1 ms
@@ -157,7 +157,7 @@ class TrainingStep:
         for number, (tokens_BT, targets_BT) in enumerate(micro_batches):
             self.alive()
             self._key_generators(batch, number)
-            # The sum over the global number of targets, never a mean of means (DESIGN rule 6).
+            # The sum over the global number of targets, never a mean of means.
             micro_loss = self._loss(tokens_BT, targets_BT, read_gauges, window) / batch.num_targets
             if self.parallel is not None:
                 done = (number + 1) * micro_sequences

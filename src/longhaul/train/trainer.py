@@ -181,9 +181,7 @@ class Trainer:
         self.coordinator.state_changed()
 
     def roll_back_in_memory(self, step: int) -> None:
-        """Go back to the snapshot of `step`, as `roll_back`; after a `DamagedSnapshot` nothing was
-        touched.
-        """
+        """Go back to the snapshot of `step`; a `DamagedSnapshot` leaves everything as it was."""
         self.roll_back(
             partial(self._parts.snapshots.hand_back, step), orders.RollBackInMemory(step)
         )

@@ -77,8 +77,7 @@ def computed(
         exact: ranks compute the same bits, so that a hash will do.
 
     Returns:
-        The loss, and a hash of the gradients in two numbers; if not exact, the norm of every
-            gradient.
+        The loss, and a hash of the gradients in two numbers; if not exact, all their norms.
     """
     parallel = step.parallel
     assert parallel is not None
