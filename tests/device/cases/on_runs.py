@@ -39,7 +39,7 @@ TINY = (
     "monitor.gauge_interval_steps=3", "optim.schedule.warmup_steps=3",
 )  # fmt: skip
 EVALUATION = "train.evaluation:_Passes.split_loss"
-LOAN = ("train.borrowed_step:borrow_step", "train.borrowed_step:return_step")
+LOAN = ("train.borrowed_step:borrow_step", "checkpoint.capture:put_back")
 REPLAY = ("run.diagnose.replays:Replayer.make", "run.diagnose.replays:Replayer.replay")
 
 
