@@ -29,8 +29,8 @@ from longhaul.logbook.run_history import read_run_history
 from longhaul.logbook.run_log import RunLog
 from longhaul.logbook.run_spec import ask, read_run_spec, write_run_spec
 from longhaul.model import attention
-from longhaul.model import gpt as gpt_file
 from longhaul.model.attention import Attention
+from longhaul.model.head import SummedLoss
 from longhaul.optim import update_rules as adamw_file
 from longhaul.parallel.device import settle_torch, torch_facts
 from longhaul.run.diagnose.bundle import load_bundle
@@ -162,9 +162,9 @@ def living_in(world: World) -> Iterator[None]:
             forward = _forward_of_half(Attention.forward)
             stack.enter_context(patch.object(Attention, "forward", forward))
         if world.software == "smoothing":
-            right = gpt_file.summed_loss
-            wrong = lambda logits, *rest: right(0.8 * logits, *rest)  # noqa: E731
-            stack.enter_context(patch.object(gpt_file, "summed_loss", wrong))
+            right = SummedLoss.forward
+            wrong = lambda loss, logits, *rest: right(loss, 0.8 * logits, *rest)  # noqa: E731
+            stack.enter_context(patch.object(SummedLoss, "forward", wrong))
         elif world.software == "update":
             update = adamw_file.adamw
             larger = lambda *a, **k: update(*a, **{**k, "lr": 8 * k["lr"]})  # noqa: E731

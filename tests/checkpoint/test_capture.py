@@ -26,7 +26,7 @@ class Part:
     def facts(self) -> Mapping[str, Any]:
         return {"count": self.count}
 
-    def return_step(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    def take_back(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         self.held, self.count = dict(tensors), facts["count"]
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from longhaul.checkpoint.layout import StoredChunk, from_json, to_json
+from longhaul.checkpoint.layout import Chunk, from_json, to_json
 from longhaul.store.manifest import RefusedCheckpoint
 
 FILES = {"__0_0.safetensors": 64, "__1_0.safetensors": 64, "state.json": 1 << 40}
@@ -23,9 +23,9 @@ SOUND = {
 
 
 def test_metadata_survives_the_way_through_json() -> None:
-    metadata = from_json(json.loads(json.dumps(SOUND)), FILES)
-    assert to_json(metadata, metadata.storage_data) == SOUND
-    assert StoredChunk("__1_0.safetensors", "w@4,0") in metadata.storage_data.values()
+    stored = from_json(json.loads(json.dumps(SOUND)), FILES)
+    assert json.loads(json.dumps(to_json(stored))) == SOUND
+    assert Chunk((4, 0), (2, 3), "__1_0.safetensors", "w@4,0") in stored["w"].chunks
 
 
 def changed(change: Callable[[dict[str, Any], list[Any]], object]) -> dict[str, Any]:

@@ -51,7 +51,7 @@ class Part:
     def facts(self) -> Mapping[str, Any]:
         return {"draw": self.draw}
 
-    def return_step(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    def take_back(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         self.draw = facts["draw"]
 
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from longhaul.checkpoint.layout import METADATA_NAME, PiecesSavePlanner, from_json
-from longhaul.checkpoint.storage import CheckpointWriter, plan_load
+from longhaul.checkpoint.layout import METADATA_NAME, from_json, plan_load
+from longhaul.checkpoint.storage import CheckpointWriter, PiecesSavePlanner
 from longhaul.core.pieces import Pieces, cut_parts, pieces_of
 
 

@@ -28,7 +28,7 @@ class Owner:
     def facts(self):
         return {"number": self.number}
 
-    def return_step(self, tensors, facts):
+    def take_back(self, tensors, facts):
         self.number = facts["number"]
 
 
@@ -142,9 +142,9 @@ def test_what_is_dropped_is_gone_for_the_next_process_too(
 def test_what_nobody_adopts_gives_its_memory_back(memory: SharedMemory) -> None:
     take(ring(memory), 1)
     later = ring(memory, attempt=2)
-    assert later._shared.held_bytes > 4 * SIZE
+    assert later.shared.held_bytes > 4 * SIZE
     later.adopt(())
-    assert later._shared.held_bytes == 0
+    assert later.shared.held_bytes == 0
     assert later.survivors() == []
 
 
@@ -152,10 +152,10 @@ def test_memory_is_used_again_and_never_more_than_the_slots(memory: SharedMemory
     held = ring(memory, most=3)
     for step in range(1, 4):
         take(held, step)
-    taken = held._shared.held_bytes
+    taken = held.shared.held_bytes
     for step in range(4, 12):
         take(held, step)
-        assert abs(held._shared.held_bytes - taken) < 100
+        assert abs(held.shared.held_bytes - taken) < 100
     assert [one.step for one in ring(memory).survivors()] == [9, 10, 11]
 
 

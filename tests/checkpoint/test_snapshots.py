@@ -17,7 +17,7 @@ class Owner:
     def facts(self):
         return {"number": self.number}
 
-    def return_step(self, tensors, facts):
+    def take_back(self, tensors, facts):
         self.number = facts["number"]
 
 

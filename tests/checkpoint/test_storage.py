@@ -12,30 +12,23 @@ from torch.distributed.checkpoint.default_planner import (
 )
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
-    Metadata,
     MetadataIndex,
     TensorProperties,
 )
 from torch.distributed.checkpoint.planner import (
-    LoadPlan,
     SavePlan,
     TensorWriteData,
     WriteItem,
     WriteItemType,
 )
-from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
-from longhaul.checkpoint.layout import METADATA_NAME, NotATensor, from_json
-from longhaul.checkpoint.storage import (
-    CheckpointReader,
-    CheckpointWriter,
-    plan_load,
-    save_tensors,
-)
+from longhaul.checkpoint.layout import METADATA_NAME, StoredTensor, from_json, plan_load
+from longhaul.checkpoint.storage import CheckpointWriter, NotATensor, save_tensors
+from longhaul.core.pieces import Piece, Pieces
 from longhaul.store.manifest import RefusedCheckpoint
 
 
-def metadata_of(folder: Path) -> Metadata:
+def metadata_of(folder: Path) -> dict[str, StoredTensor]:
     sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
     return from_json(json.loads((folder / METADATA_NAME).read_text()), sizes)
 
@@ -131,27 +124,12 @@ def test_another_number_of_ranks_reads_the_chunks_it_needs(tmp_path: Path) -> No
     plan_load(tmp_path, metadata_of(tmp_path), fresh)()
     assert torch.equal(fresh["w"], whole)
 
-    class Rows:
-        """The load planner of a rank that holds rows 2 to 7."""
-
-        rows = torch.zeros(5, 3)
-
-        def resolve_tensor(self, item) -> Tensor:
-            return self.rows.narrow(0, item.dest_offsets[0], item.lengths[0])
-
-        def commit_tensor(self, item, tensor: Tensor) -> None:
-            pass
-
-    described = metadata_of(tmp_path)
-    local = ChunkStorageMetadata(torch.Size([2, 0]), torch.Size([5, 3]))
-    reader = CheckpointReader(tmp_path, described)
-    plan = LoadPlan(
-        create_read_items_for_chunk_list("w", described.state_dict_metadata["w"], [local])
-    )
-    reader.read_data(reader.prepare_local_plan(plan), Rows()).value()  # type: ignore[arg-type]
-    assert torch.equal(Rows.rows, whole[2:7])
+    # A rank that holds rows 2 to 7.
+    held = Piece((2, 0), (0, 0), (5, 3))
+    rows = {"w": torch.zeros(5, 3)}
+    plan_load(tmp_path, metadata_of(tmp_path), rows, {"w": Pieces((10, 3), ((held,),), 0)})()
+    assert torch.equal(rows["w"], whole[2:7])
 
 
-def test_dcp_never_takes_these_classes_for_a_path() -> None:
+def test_dcp_never_takes_this_class_for_a_path() -> None:
     assert not CheckpointWriter.validate_checkpoint_id("anywhere")
-    assert not CheckpointReader.validate_checkpoint_id("anywhere")

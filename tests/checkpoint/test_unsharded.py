@@ -3,7 +3,7 @@ from pathlib import Path
 import torch
 
 from longhaul.checkpoint.storage import save_tensors
-from longhaul.checkpoint.tensor_file import is_unsharded, save_unsharded
+from longhaul.checkpoint.write import is_unsharded, save_unsharded
 
 
 def state() -> dict[str, torch.Tensor]:

@@ -22,7 +22,7 @@ from longhaul.logbook.folder import RunFolder
 from longhaul.model.block import Block
 from longhaul.model.gpt import GPT
 from longhaul.optim.gate import Gate
-from longhaul.optim.optimizer import Rule, RuledOptimizer
+from longhaul.optim.optimizer import Rule
 from longhaul.run.drill.fault import FOREVER, Fault
 from longhaul.run.drill.laid import read_laid
 from longhaul.train.step import TrainingStep
@@ -117,7 +117,7 @@ class _Disturbed:
         for group in step.optimizer.groups:
             for parameter in group.parameters:
                 parameter.register_hook(partial(self._gradient, group.role))
-        if isinstance(step.optimizer, RuledOptimizer) and "frozen-position" in kinds:
+        if "frozen-position" in kinds:
             for rule in step.optimizer.rules:
                 if rule.group.role == "position":
                     self._hold(rule)

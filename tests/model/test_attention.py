@@ -214,7 +214,7 @@ FLEX_MASKS = [
 def test_flex_attention_is_asked_for_the_same_sums(monkeypatch, mask):
     """Its definition in plain torch operations, forward only: what a CPU can say of it."""
     settings = shape(context=140, **mask)
-    monkeypatch.setattr(masks, "_sparse", lambda *_: True)
+    monkeypatch.setattr(masks, "flex_attends", lambda *_: True)
     monkeypatch.setattr(attention_module, "_flex_attention", lambda: flex_attention)
     with torch.no_grad():
         (out, _), (exact, _) = both(settings, 140)
@@ -228,7 +228,7 @@ def test_flex_attention_is_asked_for_the_same_sums(monkeypatch, mask):
 def test_flex_attention_on_a_gpu_equals_the_reference(length, mask):
     settings = shape(heads=2, context=300, **mask)
     sight = make_sight(settings, some_tokens(length).cuda(), end_of_text=END)
-    assert sight.of(1).blocks is not None
+    assert sight[1].blocks is not None
     assert_equal_to_reference(settings, length, device="cuda")
 
 

@@ -54,7 +54,7 @@ def test_the_scale_goes_on_from_a_checkpoint():
     after(first, pattern)
     for name, tensor in second.tensors().items():
         tensor.copy_(first.tensors()[name])
-    second.return_step(second.tensors(), first.facts())
+    second.take_back(second.tensors(), first.facts())
     after(second, pattern)
     after(whole, pattern * 2)
     assert all(torch.equal(second.tensors()[name], t) for name, t in whole.tensors().items())

@@ -180,7 +180,7 @@ def test_state_copied_into_a_new_optimizer_goes_on_bit_by_bit(
 
     restored, _ = make(name, dtype, **changes)
     put_back(model, restored, saved)
-    restored.return_step(restored.tensors(), optimizer.facts())
+    restored.take_back(restored.tensors(), optimizer.facts())
     fill_gradients(model, seed=2)
     update(restored)
     assert differing(state(model, restored), expected) == []
@@ -189,7 +189,7 @@ def test_state_copied_into_a_new_optimizer_goes_on_bit_by_bit(
 def test_the_state_of_another_optimizer_is_refused(make):
     optimizer, _ = make("muon")
     with pytest.raises(NeedsPerson, match="optimizer adamw, not of muon"):
-        optimizer.return_step({}, {"name": "adamw"})
+        optimizer.take_back({}, {"name": "adamw"})
 
 
 @EVERY

@@ -114,7 +114,7 @@ def flex_on_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     monkeypatch.setattr(operation, "math_attention", counted)
     monkeypatch.setattr(compiling, "compiled_by_shape", plainly)
     monkeypatch.setattr(attention, "_compiled_flex_attention", None)
-    monkeypatch.setattr(masks, "_sparse", lambda *_: True)
+    monkeypatch.setattr(masks, "flex_attends", lambda *_: True)
     torch.compiler.reset()
     yield made
     torch.compiler.reset()

@@ -10,8 +10,7 @@ import longhaul.train.evaluation
 from longhaul.core.clocks import STEP_BUCKETS, FakeClock, tokens_per_second
 from longhaul.core.records import StepRecord
 from longhaul.monitor.throughput import Throughput
-from longhaul.train.completed import dealt_out
-from longhaul.train.drain import Drain, Pace
+from longhaul.train.drain import Drain, Pace, dealt_out
 from longhaul.train.evaluation import Evaluation
 from longhaul.train.step import TrainingStep
 from longhaul.train.trainer import Trainer

@@ -3,7 +3,7 @@ import torch
 from longhaul.config.load import load_recipe
 from longhaul.config.model import ModelSection
 from longhaul.core.clocks import FakeClock, TimeBuckets
-from longhaul.train.forms import Forms
+from longhaul.model.compiling import Forms
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 LENGTH = 1024

@@ -8,7 +8,7 @@ from longhaul.config.load import with_overrides
 from longhaul.core.records import StepRecord
 from longhaul.run.diagnose.bundle import copied
 from longhaul.train import borrowed_step as loan_file
-from longhaul.train.renew import fit_optimizer
+from longhaul.train.effective import fit_optimizer
 from longhaul.train.state import training_state
 from longhaul.train.trainer import Trainer
 

@@ -70,9 +70,7 @@ def test_less_memory_gives_smaller_micro_batches_and_too_little_is_refused(
 ) -> None:
     trainer = make_trainer()
     step, recipe = trainer.training_step, trainer.settings
-    needed = {
-        n: memory._peak_on_host(lambda n=n: step.rehearse(n, 32), step.device) for n in (1, 3)
-    }  # type: ignore[misc]
+    needed = {n: memory.peak_of(lambda n=n: step.rehearse(n, 32), step.device) for n in (1, 3)}  # type: ignore[misc]
     for available, expected in ((1 << 40, 8), (4 * needed[3], 2), (4 * needed[1], 1)):
         monkeypatch.setattr(memory, "available_memory", lambda free=available: free)
         assert fitting_micro_sequences(step, recipe).sequences == expected
@@ -98,7 +96,7 @@ def test_a_micro_batch_leaves_room_for_the_evaluation_beside_it(
 
 def test_memory_grows_in_a_straight_line_with_the_micro_batch(make_trainer: MakeTrainer) -> None:
     step = make_trainer().training_step
-    taken = [memory._peak_on_host(lambda n=n: step.rehearse(n, 32), step.device) for n in (1, 2, 8)]  # type: ignore[misc]
+    taken = [memory.peak_of(lambda n=n: step.rehearse(n, 32), step.device) for n in (1, 2, 8)]  # type: ignore[misc]
     assert taken[2] == pytest.approx(taken[0] + 7 * (taken[1] - taken[0]), rel=0.05)
 
 
@@ -110,7 +108,7 @@ def test_the_free_memory_of_a_gpu_counts_what_the_allocator_holds(
     }  # fmt: skip
     for name, value in figures.items():
         monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
-    budget = memory._budget_on_gpu(torch.device("cuda"))
+    budget = memory._budget(torch.device("cuda"))
     assert budget.limit == 1260
     assert budget.tried_out
 

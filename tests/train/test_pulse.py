@@ -26,7 +26,7 @@ def test_seconds_of_eight_steps_are_told_at_once_and_waiting_is_none_of_them() -
         told = own.reach(step)
         assert (told is None) == (step < EVERY_STEPS)
     assert told is not None
-    assert list(own.told_at(EVERY_STEPS)) == list(range(1, EVERY_STEPS + 1))
+    assert list(own.sent_at(EVERY_STEPS)) == list(range(1, EVERY_STEPS + 1))
     for step, seconds in enumerate(told.tolist(), start=1):
         assert 0.001 * step <= seconds < 0.001 * step + 0.015
 

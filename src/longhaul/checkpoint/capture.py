@@ -1,14 +1,13 @@
 """Training state as one flat value: named tensors and JSON facts, handed back to the parts that own
 them; and a rank's own part of a tensor that is cut over ranks.
 
-Sharded tensors are PyTorch's DTensors or plain ones; which rectangles of the whole they are is told
-beside them (`core.pieces`). DTensors are known here by the method that gives their local part,
-because importing their module costs what one process need not pay.
+Cut tensors are DTensors or plain ones, with their rectangles beside them (`core.pieces`). DTensors
+are known by `to_local`, because importing their module costs what one process need not pay.
 """
 
 import difflib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast, runtime_checkable
 
@@ -18,6 +17,7 @@ from torch import Tensor
 from longhaul.core.errors import LonghaulError
 from longhaul.core.pieces import Piece, Pieces
 from longhaul.core.units import Bytes
+from longhaul.model.device import queues
 
 
 def local_of(tensor: Tensor) -> Tensor:
@@ -37,9 +37,14 @@ def pieces_here(tensor: Tensor, pieces: Pieces | None) -> tuple[Piece, ...]:
 
 def piece_of(local: Tensor, piece: Piece) -> Tensor:
     """A view of the piece in its holder's own tensor."""
-    for axis, (begin, length) in enumerate(zip(piece.local, piece.size, strict=True)):
-        local = local.narrow(axis, begin, length)
-    return local
+    return narrowed(local, piece.local, piece.size)
+
+
+def narrowed(tensor: Tensor, begin: Sequence[int], sizes: Sequence[int]) -> Tensor:
+    """A view of a rectangle of a tensor."""
+    for axis, (first, length) in enumerate(zip(begin, sizes, strict=True)):
+        tensor = tensor.narrow(axis, first, length)
+    return tensor
 
 
 def whole_shape(local: Tensor, pieces: Pieces | None) -> tuple[int, ...]:
@@ -64,15 +69,15 @@ class Stateful(Protocol):
 
     def tensors(self) -> Mapping[str, Tensor]:
         """Its tensors by name. Loading fills these very tensors in place, bit by bit."""
-        ...
+        return {}
 
     def facts(self) -> Mapping[str, Any]:
         """The rest of its state as JSON values, finite numbers only."""
-        ...
+        return {}
 
-    def return_step(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    def take_back(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Go on from this state. `tensors` are those that `tensors()` gave, now filled."""
-        ...
+        return
 
 
 @runtime_checkable
@@ -90,7 +95,7 @@ PartsFor = Callable[[Mapping[str, Any]], Mapping[str, Stateful]]
 
 @dataclass(frozen=True, slots=True)
 class TrainingState:
-    """All of a run's training state (DESIGN rule 1)."""
+    """All that a checkpoint holds and a rollback undoes."""
 
     tensors: Mapping[str, Tensor]
     """`part.name` → tensor; strided, of any device and a dtype in `tensor_file.DTYPES`."""
@@ -117,10 +122,8 @@ def capture(parts: Mapping[str, Stateful]) -> TrainingState:
 
 
 def hand_back(parts: Mapping[str, Stateful], state: TrainingState) -> None:
-    """Let every part take its share of `state` back.
-
-    Raises:
-        StateMismatch: `state` has no facts for one of the parts; then none has taken anything.
+    """Let every part take its share of `state` back; a `StateMismatch`, before any has taken
+    anything, if `state` has other parts.
     """
     differing = _name_differences(state.facts, parts)
     if differing:
@@ -132,23 +135,30 @@ def hand_back(parts: Mapping[str, Stateful], state: TrainingState) -> None:
             for name, tensor in state.tensors.items()
             if name.startswith(prefix)
         }
-        owner.return_step(share, state.facts[part])
+        owner.take_back(share, state.facts[part])
+
+
+def put_back(
+    parts: Mapping[str, Stateful], kept: Mapping[str, Tensor], facts: Mapping[str, Any]
+) -> None:
+    """Fill the live tensors of `parts` from `kept`, this rank's parts, in place; hand the facts
+    back. After a `StateMismatch` nothing was touched.
+    """
+    live = capture(parts)
+    local = {name: local_of(tensor) for name, tensor in live.tensors.items()}
+    check_same(descriptions(kept), descriptions(local))
+    with torch.no_grad():
+        for name, tensor in local.items():
+            tensor.copy_(kept[name], non_blocking=queues(tensor.device))
+    hand_back(parts, TrainingState(live.tensors, facts))
 
 
 def check_same(saved: Mapping[str, str], live: Mapping[str, str]) -> None:
-    """Compare what a checkpoint holds with the tensors it shall fill.
-
-    Args:
-        saved: name → `describe`d dtype and whole shape.
-        live: the same of the tensors.
-
-    Raises:
-        StateMismatch: lists missing and unexpected names, with the nearest ones, and tensors of
-            another dtype or shape.
+    """Compare the `descriptions` of a checkpoint with those of the tensors it shall fill; a
+    `StateMismatch` lists names that differ, with the nearest ones, and other dtypes and shapes.
     """
-    problems = []
-    if names := _name_differences(saved, live):
-        problems.append(names)
+    names = _name_differences(saved, live)
+    problems = [names] if names else []
     problems += [
         f"{name} is {saved[name]} in the checkpoint and {live[name]} here"
         for name in sorted(saved.keys() & live.keys())
@@ -178,19 +188,15 @@ def describe(dtype: torch.dtype, shape: Iterable[int]) -> str:
 
 
 def _name_differences(saved: Mapping[str, Any], live: Mapping[str, Any]) -> str:
-    missing = sorted(live.keys() - saved.keys())
     unexpected = sorted(saved.keys() - live.keys())
-    said = []
-    if missing:
-        said.append("it lacks " + _shortened([_nearest(name, unexpected) for name in missing]))
+    missing = []
+    for name in sorted(live.keys() - saved.keys()):
+        near = difflib.get_close_matches(name, unexpected, n=1)
+        missing.append(f"{name} (nearest: {near[0]})" if near else name)
+    said = ["it lacks " + _shortened(missing)] if missing else []
     if unexpected:
         said.append("nothing here takes " + _shortened(unexpected))
     return "; ".join(said)
-
-
-def _nearest(name: str, candidates: list[str]) -> str:
-    near = difflib.get_close_matches(name, candidates, n=1)
-    return f"{name} (nearest: {near[0]})" if near else name
 
 
 def _shortened(words: list[str], separator: str = ", ") -> str:

@@ -1,6 +1,5 @@
 """Host buffers that hold copies of training state: staging, while it is written, and the buffers of
-snapshots in memory that the supervisor owns, sealed once complete and found again by the next
-process.
+snapshots in memory that the supervisor owns and that the next process finds again.
 """
 
 import math
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 
 from longhaul.checkpoint.capture import local_of
-from longhaul.checkpoint.shared_memory import Slot
+from longhaul.checkpoint.shared_memory import Sealed, Slot
 from longhaul.core.units import Bytes, Seconds
 from longhaul.model.device import Mark, on, queues
 
@@ -97,131 +96,105 @@ class SharedBuffer:
 
     slot: Slot
     buffer: Tensor
-    stamp: Callable[[], dict[str, Any]]
-    free: list[Slot]
-    """Takes the slot when it is released."""
-    registered: torch.device | None = None
-    """Page-locked for copies of this GPU."""
+    owner: "SharedBuffers"
+    pinned: bool
+    """Page-locked for copies of the owner's GPU."""
 
     def seal(
         self, checksum: int, at: Mapping[str, int], places: Mapping[str, Place], facts: str
     ) -> None:
         """All of the snapshot is there."""
-        label = {**self.stamp(), **at, "places": as_rows(places), "facts": facts}
+        owner = self.owner
+        stamp = {"attempt": owner.attempt, "time": owner.wall(), "layout": owner.layout}
+        label = {**stamp, **at, "places": as_rows(places), "facts": facts}
         self.slot.seal(self.buffer.nbytes, checksum % _WORD, label)
-
-    def break_seal(self) -> None:
-        """Something else will be copied into it."""
-        self.slot.break_seal()
 
     def release(self) -> None:
         """Give the memory back; the buffer is not touched any more."""
         self.slot.break_seal()
-        if self.registered is not None:
-            with on(self.registered):
+        if self.pinned:
+            with on(self.owner.device):
                 torch.cuda.cudart().cudaHostUnregister(self.buffer.data_ptr())
         self.slot.free()
-        self.free.append(self.slot)
+        self.owner.free.append(self.slot)
 
 
+@dataclass(eq=False)
 class SharedBuffers:
-    """What one rank has of the supervisor's memory.
+    """What one rank has of the supervisor's memory."""
 
-    Args:
-        slots: of this rank.
-        attempt: of this process.
-        layout: which rank of which layout this is; others' bytes are no use to it.
-        wall: Unix time.
-        device: that this rank trains on.
-    """
+    slots: Sequence[Slot]
+    attempt: int
+    """Of this process."""
+    layout: str
+    """Which rank of which layout this is; others' bytes are no use to it."""
+    wall: Callable[[], Seconds]
+    device: torch.device = _CPU
+    """That this rank trains on."""
 
-    def __init__(
-        self,
-        slots: Sequence[Slot],
-        attempt: int,
-        layout: str,
-        wall: Callable[[], Seconds],
-        device: torch.device = _CPU,
-    ) -> None:
-        self._all = tuple(slots)
-        self._free = list(slots)
-        self._attempt = attempt
-        self._layout = layout
-        self._wall = wall
-        self._device = device
+    def __post_init__(self) -> None:
+        self.free = list(self.slots)
 
     @property
     def held_bytes(self) -> Bytes:
         """Memory that all slots take, whoever has filled them."""
-        return sum(slot.held_bytes for slot in self._all)
+        return sum(slot.held_bytes for slot in self.slots)
 
-    def new(self, size: Bytes, pinned: bool) -> tuple[Tensor, SharedBuffer] | None:
-        """A buffer that is not sealed; None if no slot is left, or it cannot be page-locked.
-
-        Raises:
-            OSError: the system refuses so much memory.
+    def new(self, size: Bytes, pinned: bool) -> SharedBuffer | None:
+        """A buffer that is not sealed; None if no slot is left, or it cannot be page-locked; an
+        `OSError` if the system refuses so much memory.
         """
-        if not self._free or size == 0:
+        if not self.free or size == 0:
             return None
-        slot = self._free.pop()
+        slot = self.free.pop()
         slot.break_seal()
         try:
             shared = self._mapped(slot, size, pinned)
         except OSError:
-            self._free.append(slot)
+            self.free.append(slot)
             raise
-        if (shared.registered is not None) != pinned:
+        if shared.pinned != pinned:
             shared.release()
             return None
-        return shared.buffer, shared
+        return shared
 
     def survivors(self) -> list[SnapshotInSharedMemory]:
         """What was left under this layout, by rising step."""
-        found = [shared_snapshot for shared_snapshot, _, _ in self._sealed()]
-        return sorted(
-            found, key=lambda shared_snapshot: (shared_snapshot.step, shared_snapshot.attempt)
-        )
+        return sorted(self._sealed(), key=lambda snapshot: (snapshot.step, snapshot.attempt))
 
     def adopt(
         self, wanted: Sequence[SnapshotInSharedMemory]
-    ) -> Iterator[tuple[SnapshotInSharedMemory, Tensor, SharedBuffer, dict[str, Place], str]]:
-        """The buffers of `wanted`, by rising step; all others give their memory back."""
-        found = {shared_snapshot: (slot, label) for shared_snapshot, slot, label in self._sealed()}
-        kept = {id(found[shared_snapshot][0]) for shared_snapshot in wanted}
-        self._free[:] = [slot for slot in self._all if id(slot) not in kept]
-        for slot in self._free:
+    ) -> Iterator[tuple[SnapshotInSharedMemory, SharedBuffer, Mapping[str, Any]]]:
+        """The buffers and labels of `wanted`, by rising step; all others give their memory back."""
+        found = self._sealed()
+        kept = [found[snapshot][0] for snapshot in wanted]
+        self.free[:] = [slot for slot in self.slots if slot not in kept]
+        for slot in self.free:
             slot.break_seal()
             slot.free()
-        for shared_snapshot in sorted(wanted, key=lambda one: one.step):
-            slot, label = found[shared_snapshot]
-            shared = self._mapped(slot, label["size"], self._device.type == "cuda")
-            places = from_rows(label["places"])
-            yield shared_snapshot, shared.buffer, shared, places, label["facts"]
+        for snapshot in sorted(wanted, key=lambda one: one.step):
+            slot, sealed = found[snapshot]
+            shared = self._mapped(slot, sealed.size, self.device.type == "cuda")
+            yield snapshot, shared, sealed.label
 
-    def _sealed(self) -> Iterator[tuple[SnapshotInSharedMemory, Slot, Mapping[str, Any]]]:
-        for slot in self._all:
+    def _sealed(self) -> dict[SnapshotInSharedMemory, tuple[Slot, Sealed]]:
+        found = {}
+        for slot in self.slots:
             sealed = slot.sealed()
-            if sealed is None or sealed.label["layout"] != self._layout:
-                continue
-            told = sealed.label
-            # As torch sums: a signed word.
-            checksum = sealed.checksum - _WORD * (sealed.checksum >= _WORD // 2)
-            found = SnapshotInSharedMemory(
-                told["step"], told["draw"], told["attempt"], told["time"], checksum
-            )
-            yield found, slot, {**told, "size": sealed.size}
+            if sealed is not None and sealed.label["layout"] == self.layout:
+                # As torch sums: a signed word.
+                checksum = sealed.checksum - _WORD * (sealed.checksum >= _WORD // 2)
+                at = {name: sealed.label[name] for name in ("step", "draw", "attempt", "time")}
+                found[SnapshotInSharedMemory(**at, checksum=checksum)] = slot, sealed
+        return found
 
     def _mapped(self, slot: Slot, size: Bytes, pinned: bool) -> SharedBuffer:
         buffer = torch.frombuffer(slot.data(size), dtype=torch.uint8)
         if pinned:
-            with on(self._device):
+            with on(self.device):
                 failed = int(torch.cuda.cudart().cudaHostRegister(buffer.data_ptr(), size, 0))
             pinned = failed == 0
-        registered = self._device if pinned else None
-        return SharedBuffer(slot, buffer, self._stamp, self._free, registered)
-
-    def _stamp(self) -> dict[str, Any]:
-        return {"attempt": self._attempt, "time": self._wall(), "layout": self._layout}
+        return SharedBuffer(slot, buffer, self, pinned)
 
 
 _Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
@@ -232,10 +205,8 @@ _COPIERS = min(4, os.cpu_count() or 1)
 
 
 class Staging:
-    """One set of host buffers; filling it again overwrites the copy before.
-
-    They are allocated once and used for every save, so that memory stays flat and, on a GPU,
-    page-locked memory is not asked for again and again.
+    """One set of host buffers, allocated once: memory stays flat, and page-locked memory is not
+    asked for again and again. Filling it overwrites the copy before.
     """
 
     def __init__(self) -> None:
@@ -249,15 +220,9 @@ class Staging:
         """What the buffers take."""
         return sum(buffer.nbytes for buffer in self._buffers.values())
 
-    def fill(self, tensors: Mapping[str, Tensor]) -> None:
-        """Copy `tensors`; on a GPU the copies are only queued, ahead of all later work."""
-        self.begin(tensors)
-        self.copy()
-
     def begin(self, tensors: Mapping[str, Tensor]) -> None:
-        """Make room for `tensors` and queue the copies of a GPU.
-
-        What lies on the host must not change until `copy` is through, which another thread may do.
+        """Make room for `tensors` and queue the copies of a GPU. What lies on the host must not
+        change until `copy` is through, which another thread may do.
         """
         local = {name: local_of(tensor) for name, tensor in tensors.items()}
         self._buffers = {name: self._buffer(name, tensor) for name, tensor in local.items()}
@@ -274,10 +239,9 @@ class Staging:
     def copy(self) -> None:
         """Copy what lies on the host.
 
-        Slices are dealt out to threads of our own. A copy of torch's is dealt out over its threads
-        tensor by tensor, and where other processes hold the cores each of those waits for the
-        slowest: beside such processes on two cores 1.6 GB in 420 tensors took 2.5 to 3.1 s so, and
-        0.57 s without.
+        Slices are dealt out to threads of our own. Torch deals a copy out tensor by tensor, and
+        beside processes that hold the cores each waits for the slowest thread: 1.6 GB in 420
+        tensors took 2.5 to 3.1 s on two such cores, and 0.57 s this way.
         """
         self._copy([(_bytes(buffer), _bytes(tensor)) for buffer, tensor in self._on_host])
         self._on_host = []
@@ -302,7 +266,6 @@ class Staging:
         return buffer
 
     def _copy(self, pairs: Sequence[tuple[_Bytes, _Bytes]]) -> None:
-        """Copy each second of a pair into its first."""
         slices = [
             (target[begin : begin + _SLICE_BYTES], source[begin : begin + _SLICE_BYTES])
             for target, source in pairs

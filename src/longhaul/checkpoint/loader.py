@@ -1,5 +1,4 @@
 """A checkpoint back into training state: everything is checked before the first bit is taken.
-
 Loading runs no code from the checkpoint: tensors and JSON only.
 """
 
@@ -17,7 +16,7 @@ from longhaul.checkpoint.capture import (
     descriptions,
     hand_back,
 )
-from longhaul.checkpoint.tensor_file import METADATA_NAME
+from longhaul.checkpoint.layout import METADATA_NAME, from_json, plan_load
 from longhaul.checkpoint.write import FACTS_VERSION, read_back
 from longhaul.core.errors import LonghaulError
 from longhaul.parallel.control import Control
@@ -30,18 +29,12 @@ class Loaded:
 
     step: int
     attempt: int
-    """The attempt that wrote it."""
     facts: Mapping[str, Any]
 
 
 def restore(path: Path, parts: Mapping[str, Stateful], control: Control | None = None) -> Loaded:
-    """Load the checkpoint at `path` into `parts`, which must be all the parts it holds.
-
-    Several ranks call it together, each with its own shards of the tensors, in whatever way those
-    are cut now.
-
-    Raises:
-        RefusedCheckpoint, StateMismatch: as `load`.
+    """Load the checkpoint at `path` into `parts`, which must be all the parts it holds; errors as
+    `load`. Ranks call it together, each with its own shards, however those are cut now.
     """
     state = capture(parts)
     loaded = load(path, state, control=control)
@@ -50,11 +43,7 @@ def restore(path: Path, parts: Mapping[str, Stateful], control: Control | None =
 
 
 def load_part(path: Path, part: str, owner: Stateful) -> Loaded:
-    """Load one part of the checkpoint at `path`, such as the model alone, into its owner.
-
-    Raises:
-        RefusedCheckpoint, StateMismatch: as `load`; all files are compared all the same.
-    """
+    """Load one part of the checkpoint at `path`, such as the model; errors as `load`."""
     state = capture({part: owner})
     loaded = load(path, state, prefix=f"{part}.")
     facts = {name: fact for name, fact in loaded.facts.items() if name == part}
@@ -104,30 +93,25 @@ def _plan(
     prefix: str,
 ) -> tuple[Loaded, Callable[[], None]]:
     """What the checkpoint says, and the call that fills the tensors of `state`."""
-    # It imports DCP, which takes long, and a run that starts from nothing does not need it.
-    from longhaul.checkpoint import layout, storage
-
     sizes = {file.name: file.size_bytes for file in manifest.files}
     loaded = read_facts(path)
     if loaded.step != manifest.step:
         raise RefusedCheckpoint(
             f"{path}: the manifest is that of step {manifest.step}, the state of {loaded.step}"
         )
-    metadata = layout.from_json(read_json(path / METADATA_NAME), sizes)
+    stored = from_json(read_json(path / METADATA_NAME), sizes)
     saved = {
-        name: describe(*kind)
-        for name, kind in layout.described(metadata).items()
+        name: describe(tensor.dtype, tensor.size)
+        for name, tensor in stored.items()
         if name.startswith(prefix)
     }
     check_same(saved, live)
-    return loaded, storage.plan_load(path, metadata, state.tensors, state.pieces)
+    return loaded, plan_load(path, stored, state.tensors, state.pieces)
 
 
 def read_facts(path: Path) -> Loaded:
-    """The facts of the checkpoint at `path`, without its tensors and without comparing hashes.
-
-    Raises:
-        RefusedCheckpoint: `state.json` is absent or not one of ours.
+    """The facts of the checkpoint at `path`, without comparing hashes; a `RefusedCheckpoint` if
+    `state.json` is absent or not one of ours.
     """
     what = str(path / FACTS_NAME)
     body = read_json(path / FACTS_NAME)

@@ -1,8 +1,7 @@
-"""Saving beside training: the training thread hands the state over, the rest is done meanwhile.
+"""Saving beside training: the training thread hands the state over, a thread copies and writes it.
 
-Training may not change the state before it is copied. It does so once a step, at its end, so the
-copy too is made beside the passes of the next step: a thread reads what nobody writes, and only an
-update that comes before its end waits (`settle`).
+Training changes the state once a step, at its end, so the copy is made beside the passes of the
+next step; only an update that comes before the copy's end waits (`settle`).
 """
 
 import errno
@@ -11,7 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -37,19 +36,18 @@ class CheckpointChange:
     """Something that happened to a checkpoint since the last poll."""
 
     kind: Kind
-    """The first three are healths. `damaged`: committed, but the medium gives back other bytes;
-    to be recorded as poisoned. `failed`: not saved, training may go on. `fenced`: not saved,
-    because another attempt owns the run; this one must end."""
+    """The first three are healths. `damaged`: committed, but the medium gives back other bytes; to
+    be recorded as poisoned. `failed`: not saved, training may go on. `fenced`: not saved, because
+    another attempt owns the run; this one must end."""
     step: int
     manifest_sha256: str = ""
-    """Once there is a manifest."""
     size_bytes: Bytes = 0
     seconds: Seconds = 0.0
     """Since `save` was called."""
     stall_s: Seconds = 0.0
-    """What this save has kept the training thread for, waiting for an earlier one left out."""
+    """What this save kept the training thread for, without waiting for an earlier one."""
     message: str = ""
-    """What went wrong, for a person; empty when nothing did."""
+    """What went wrong, for a person."""
     full: bool = False
     """It failed because the disk is full, and nothing could make room."""
 
@@ -68,40 +66,27 @@ class CheckpointChange:
 _LOOK_EVERY_S: Seconds = 1.0
 
 
+@dataclass(eq=False)
 class Saver:
-    """Writes checkpoints on a thread of its own, one at a time.
+    """Writes checkpoints on a thread of its own, one at a time."""
 
-    Args:
-        folder: the run's `checkpoints/`; made when it is first needed.
-        attempt: of the lease; it names partial folders.
-        still_owner: the fence, asked on the saver's thread right before a commit.
-        clock: for how long things take and when they were done.
-        control: of the savers of all ranks, used by their threads alone; rank 0 tells what became
-            of a save.
-        make_room: asked on the saver's thread of rank 0 when the disk is full: whether older
-            checkpoints have made so many bytes of room. Then the save is tried once more.
-        settled: whoever changes the state calls `settle` before. Else it is copied before `save`
-            returns.
-    """
+    folder: Path
+    """The run's `checkpoints/`; made when it is first needed."""
+    _: KW_ONLY
+    attempt: int
+    """Of the lease; it names partial folders."""
+    still_owner: Callable[[], bool]
+    """The fence, asked on the saver's thread right before a commit."""
+    clock: Clock
+    control: Control | None = None
+    """Of the savers of all ranks, used by their threads alone; rank 0 reports."""
+    make_room: Callable[[Bytes], bool] = lambda needed: False
+    """Asked on rank 0's saver thread when the disk is full: whether older checkpoints have made so
+    many bytes of room. Then the save is tried once more."""
+    settled: bool = False
+    """Whoever changes the state calls `settle` before. Else `save` returns after the copy."""
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        attempt: int,
-        still_owner: Callable[[], bool],
-        clock: Clock,
-        control: Control | None = None,
-        make_room: Callable[[Bytes], bool] = lambda needed: False,
-        settled: bool = False,
-    ) -> None:
-        self._folder = folder
-        self._attempt = attempt
-        self._still_owner = still_owner
-        self._clock = clock
-        self._control = control
-        self._make_room = make_room
-        self._settled = settled
+    def __post_init__(self) -> None:
         self._staging = Staging()
         self._copied = threading.Event()
         self._copied.set()
@@ -120,20 +105,11 @@ class Saver:
     def save(
         self, step: int, state: TrainingState, alive: Callable[[], object] = lambda: None
     ) -> Seconds:
-        """Copy `state` and start to write it; seconds waited for the save before this one.
-
-        Training may go on, and change its tensors after `settle`.
-
-        Args:
-            step: updates made.
-            state: live.
-            alive: as `wait`.
-
-        Raises:
-            ValueError, TypeError: a fact is no JSON value, or a number that is not finite.
+        """Copy `state` and start to write it; seconds waited for the save before this one. Training
+        may go on, and change its tensors after `settle`. Errors as `render_facts`.
         """
-        began = self._clock.monotonic()
-        facts = render_facts(step, self._attempt, state.facts)
+        began = self.clock.monotonic()
+        facts = render_facts(step, self.attempt, state.facts)
         waited = self.wait(alive)
         self._staging.begin(state.tensors)
         self._pieces = state.pieces
@@ -145,8 +121,8 @@ class Saver:
             daemon=True,
         )  # fmt: skip
         self._thread.start()
-        self._stall_s = self._clock.monotonic() - began - waited
-        if not self._settled:
+        self._stall_s = self.clock.monotonic() - began - waited
+        if not self.settled:
             self.settle()
         return waited
 
@@ -156,36 +132,24 @@ class Saver:
         return self._not_copied is not None or not self._copied.is_set()
 
     def settle(self) -> None:
-        """Wait until the state may change.
-
-        Raises:
-            BaseException: whatever kept the copy from being made, once.
-        """
+        """Wait until the state may change; raises whatever kept the copy from being made, once."""
         if self.copying:
-            began = self._clock.monotonic()
+            began = self.clock.monotonic()
             self._copied.wait()
-            self._stall_s += self._clock.monotonic() - began
+            self._stall_s += self.clock.monotonic() - began
         error, self._not_copied = self._not_copied, None
         if error is not None:
             raise error
 
     def poll(self) -> list[CheckpointChange]:
         """What happened since the last call, in order; never waits."""
-        drained = []
-        with suppress(IndexError):
-            while True:
-                drained.append(self._changes.popleft())
-        return drained
+        return [self._changes.popleft() for _ in range(len(self._changes))]
 
     def wait(self, alive: Callable[[], object] = lambda: None) -> Seconds:
-        """Wait for the save in progress, read-back included; the seconds it took.
-
-        Args:
-            alive: called now and then while bytes of this rank are written or read back. A save
-                that hangs gives no such sign, nor does one that waits for the other ranks: they
-                give theirs.
+        """Wait for the save in progress, read-back included; the seconds it took. `alive` is called
+        now and then while bytes of this rank move, but not while it hangs or waits for other ranks.
         """
-        began = self._clock.monotonic()
+        began = self.clock.monotonic()
         if self._thread is not None:
             self.settle()
             seen = self._meter.total
@@ -195,7 +159,7 @@ class Saver:
                     seen = self._meter.total
                     alive()
             self._thread = None
-        return self._clock.monotonic() - began
+        return self.clock.monotonic() - began
 
     def close(self, alive: Callable[[], object] = lambda: None) -> None:
         """Wait for the save in progress, as `wait`, and give the buffers back."""
@@ -217,7 +181,7 @@ class Saver:
         sha256, size_bytes = "", 0
 
         def report(kind: Kind, message: str = "", full: bool = False) -> None:
-            if self._control is not None and self._control.rank != 0:
+            if self.control is not None and self.control.rank != 0:
                 return
             self._changes.append(
                 CheckpointChange(
@@ -225,7 +189,7 @@ class Saver:
                     step=step,
                     manifest_sha256=sha256,
                     size_bytes=size_bytes,
-                    seconds=self._clock.monotonic() - began,
+                    seconds=self.clock.monotonic() - began,
                     stall_s=self._stall_s,
                     message=message,
                     full=full,
@@ -247,19 +211,17 @@ class Saver:
             report("failed", self._failure(step, f"{type(error).__name__}: {error}"))
 
     def _stages(self, step: int, facts: bytes) -> Iterator[tuple[Stage, Manifest, str]]:
-        """Write the checkpoint, a second time if the disk was full and room could be made."""
-
         def stages() -> Iterator[tuple[Stage, Manifest, str]]:
             return write_checkpoint(
-                self._folder,
+                self.folder,
                 step=step,
-                attempt=self._attempt,
+                attempt=self.attempt,
                 tensors=self._staging.filled(),
                 pieces=self._pieces,
                 facts=facts,
-                still_owner=self._still_owner,
-                clock=self._clock,
-                control=self._control,
+                still_owner=self.still_owner,
+                clock=self.clock,
+                control=self.control,
             )
 
         try:
@@ -267,23 +229,20 @@ class Saver:
         except OSError as error:
             # All ranks have the same error, so all of them come here, or none.
             if error.errno not in DISK_FULL or not first_does(
-                self._control, partial(self._room, facts)
+                self.control, partial(self._room, facts)
             ):
                 raise
             yield from stages()
 
     def _room(self, facts: bytes) -> bool:
         needed = needed_bytes(self._staging.filled(), facts, self._pieces) + RESERVE_BYTES
-        return self._make_room(max(1, needed - shutil.disk_usage(self._folder).free))
+        return self.make_room(max(1, needed - shutil.disk_usage(self.folder).free))
 
     def _failure(self, step: int, reason: str) -> str:
-        newest = None
+        remains = "no earlier one exists"
         with suppress(OSError):
-            newest = next(
-                (entry.step for entry in reversed(catalogue(self._folder)) if not entry.damage),
-                None,
-            )
-        remains = "no earlier one exists" if newest is None else f"step-{newest} is intact"
+            if intact := [entry.step for entry in catalogue(self.folder) if not entry.damage]:
+                remains = f"step-{intact[-1]} is intact"
         return (
             f"checkpoint step-{step} was not saved: {reason}; {remains}; the next save tries again"
         )
@@ -291,12 +250,12 @@ class Saver:
     def _reason(self, error: OSError, facts: bytes) -> str:
         if error.errno not in DISK_FULL:
             code = errno.errorcode.get(error.errno or 0, "no errno")
-            return f"{error.strerror or error} ({code}, {error.filename or self._folder})"
+            return f"{error.strerror or error} ({code}, {error.filename or self.folder})"
         needed = short_bytes(needed_bytes(self._staging.filled(), facts, self._pieces))
         free = "?"
         with suppress(OSError):
-            free = short_bytes(shutil.disk_usage(self._folder).free)
+            free = short_bytes(shutil.disk_usage(self.folder).free)
         return (
-            f"no space left on {self._folder} (needs {needed} beside {short_bytes(RESERVE_BYTES)} "
+            f"no space left on {self.folder} (needs {needed} beside {short_bytes(RESERVE_BYTES)} "
             f"that stay free for the journal; {free} free)"
         )

@@ -1,14 +1,13 @@
 """Memory that outlives a worker: the supervisor makes it, the ranks it forks keep snapshots there.
 
-Each slot is a nameless file in memory (`memfd_create`), handed on by the fork. Nothing of it has
-a path, so whoever dies of whatever, the kernel takes it back with the last process that holds it.
+Each slot is a nameless file in memory (`memfd_create`), handed on by the fork; the kernel takes it
+back with the last process that holds it.
 
     0       header: magic, size of the data, its checksum, length of the label, CRCs
     4096    data, mapped by the rank
     …       label: JSON; behind the data
 
-The header is written last and wiped first, so that a snapshot whose process died in the middle of
-it has none, and is never chosen.
+The header is written last and wiped first, so that half a snapshot is never chosen.
 """
 
 import json
@@ -36,10 +35,8 @@ _PAGE: Bytes = 4096
 
 
 class SharedMemory:
-    """The supervisor's side: slots for the ranks of a run, kept while workers come and go.
-
-    A slot takes no memory until a rank puts something in. Where the system has no such files, the
-    ranks keep their snapshots to themselves.
+    """The supervisor's side: slots for the ranks of a run, kept while workers come and go. A slot
+    takes no memory until it is filled. Systems without such files have none.
     """
 
     def __init__(self) -> None:
@@ -90,16 +87,11 @@ class Sealed:
 
     size: Bytes
     checksum: int
-    """Of the data, as whoever put it there has computed it."""
     label: Mapping[str, Any]
 
 
 class Slot:
-    """A rank's side of one slot.
-
-    Args:
-        descriptor: of the file.
-    """
+    """A rank's side of one slot, by its file descriptor."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -110,11 +102,7 @@ class Slot:
         return os.fstat(self._descriptor).st_size
 
     def data(self, size: Bytes) -> memoryview:
-        """Its data, `size` bytes of it, to read and to write; the seal stays as it is.
-
-        Raises:
-            OSError: the system refuses so much.
-        """
+        """Its first `size` bytes, to read and write; an `OSError` if that is too much."""
         if self.held_bytes < _PAGE + size:
             os.ftruncate(self._descriptor, _PAGE + size)
         return memoryview(mmap.mmap(self._descriptor, _PAGE + size))[_PAGE:]

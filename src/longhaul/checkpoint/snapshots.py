@@ -1,9 +1,8 @@
 """Snapshots of training state in the host's memory, to go back to without a disk.
 
-A snapshot is one flat buffer that holds all tensors, and the facts as JSON: the same capture as a
-checkpoint's, no pickle. Buffers are allocated once and used again; when the next one would not
-fit the budget, the oldest snapshot gives up its own. Where a supervisor has shared memory, they lie
-there (`host_buffers.py`), and outlive this process.
+A snapshot is one flat buffer that holds all tensors, and the facts as JSON. Buffers are used
+again; when the next one would not fit the budget, the oldest snapshot gives up its own. Where a
+supervisor has shared memory, they lie there (`host_buffers.py`), and outlive this process.
 """
 
 import json
@@ -15,21 +14,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from longhaul.checkpoint.capture import (
-    PartsFor,
-    TrainingState,
-    capture,
-    check_same,
-    describe,
-    descriptions,
-    local_of,
-)
-from longhaul.checkpoint.capture import hand_back as hand_back_to
+from longhaul.checkpoint.capture import PartsFor, TrainingState, local_of, put_back
 from longhaul.checkpoint.host_buffers import (
     Place,
     SharedBuffer,
     SharedBuffers,
     SnapshotInSharedMemory,
+    from_rows,
     lay_out,
     taken_bytes,
 )
@@ -67,13 +58,11 @@ class _Held:
     facts: str
     copied: Mark | None
     shared: SharedBuffer | None = None
-    """Where the buffer lies, if this process shares it."""
     checksum: int | None = None
     """Of the buffer; None until all copies have arrived."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def settle(self) -> None:
-        """Wait for the copies, and from then on know the bytes."""
         with self.lock:
             if self.checksum is not None:
                 return
@@ -85,35 +74,25 @@ class _Held:
                 self.shared.seal(self.checksum, at, self.places, self.facts)
 
     def release(self) -> None:
-        """Give its memory back."""
         with self.lock:
             if self.shared is not None:
                 self.shared.release()
 
 
+@dataclass(eq=False)
 class SnapshotRing:
-    """The newest snapshots that fit a budget.
+    """The newest snapshots that fit a budget."""
 
-    Args:
-        budget: bytes that all snapshots together may take.
-        most: snapshots to keep at most.
-        control: of all ranks, each of which keeps its own shards: a snapshot is taken and handed
-            back by all of them or by none.
-        shared: memory that outlives this process; None: its own.
-    """
-
-    def __init__(
-        self,
-        budget: Bytes,
-        most: int = _MOST,
-        control: Control | None = None,
-        shared: SharedBuffers | None = None,
-    ) -> None:
-        self._budget = budget
-        self._most = most
-        self._control = control
-        self._shared = shared
-        self._held: list[_Held] = []
+    budget: Bytes
+    """That all snapshots together may take."""
+    most: int = _MOST
+    """Snapshots to keep at most."""
+    control: Control | None = None
+    """Of all ranks, each of which keeps its own shards: all of them take a snapshot and hand it
+    back, or none does."""
+    shared: SharedBuffers | None = None
+    """Memory that outlives this process; None: its own."""
+    _held: list[_Held] = field(default_factory=list, init=False)
 
     @property
     def held_bytes(self) -> Bytes:
@@ -121,16 +100,12 @@ class SnapshotRing:
         return sum(held.buffer.nbytes for held in self._held)
 
     def take(self, step: int, draw: int, state: TrainingState) -> bool:
-        """Copy `state`, in place of the oldest snapshot if the budget asks for it.
-
-        On a GPU the copies are only queued, ahead of all later work on the current stream.
+        """Copy `state`, in place of the oldest snapshot if the budget asks for it; on a GPU the
+        copies are only queued, ahead of all later work on the current stream. Errors as
+        `render_facts`.
 
         Returns:
-            False if fewer than two snapshots of this size fit, or the host refuses the memory;
-            then none is held.
-
-        Raises:
-            ValueError, TypeError: a fact is no JSON value, or a number that is not finite.
+            False, with none held: fewer than two of this size fit, or the host refuses the memory.
         """
         facts = json.dumps(state.facts, allow_nan=False)
         tensors = {name: local_of(tensor) for name, tensor in state.tensors.items()}
@@ -138,7 +113,7 @@ class SnapshotRing:
         devices = (tensor.device for tensor in tensors.values() if queues(tensor.device))
         device = next(devices, None)
         pinned = device is not None
-        fit = min(self._budget // max(1, taken_bytes(size, pinned)), self._most)
+        fit = min(self.budget // max(1, taken_bytes(size, pinned)), self.most)
         if not self._agreed(fit >= _FEWEST):
             self.clear()
             return False
@@ -149,7 +124,7 @@ class SnapshotRing:
             buffer, shared = self._buffer(size, pinned)
         if not self._agreed(buffer is not None) or buffer is None:
             # The host has less than it seemed to have. Training goes on; checkpoints must do.
-            self._budget = 0
+            self.budget = 0
             self.clear()
             return False
         for name, tensor in tensors.items():
@@ -179,7 +154,9 @@ class SnapshotRing:
             DamagedSnapshot: its bytes have changed; nothing was touched, and it is dropped.
             StateMismatch: it holds other tensors than the parts; nothing was touched.
         """
-        held = self._of(step)
+        held = next((held for held in self._held if held.snapshot.step == step), None)
+        if held is None:
+            raise KeyError(f"there is no snapshot of step {step}")
         held.settle()
         sound = _checksum(held.buffer) == held.checksum
         if not self._agreed(sound):
@@ -190,16 +167,8 @@ class SnapshotRing:
                 "go back to a checkpoint, and have this machine's memory tested",
             )
         facts = json.loads(held.facts)
-        parts = parts_for(facts)
-        live = capture(parts)
-        local = {name: local_of(tensor) for name, tensor in live.tensors.items()}
-        saved = {name: describe(place.dtype, place.shape) for name, place in held.places.items()}
-        check_same(saved, descriptions(local))
-        with torch.no_grad():
-            for name, tensor in local.items():
-                view = held.places[name].view(held.buffer)
-                tensor.copy_(view, non_blocking=queues(tensor.device))
-        hand_back_to(parts, TrainingState(live.tensors, facts))
+        kept = {name: place.view(held.buffer) for name, place in held.places.items()}
+        put_back(parts_for(facts), kept, facts)
 
     def drop(self, unwanted: Callable[[Snapshot], bool]) -> None:
         """Forget snapshots, such as those of a stretch that was gone back behind."""
@@ -213,45 +182,37 @@ class SnapshotRing:
 
     def survivors(self) -> list[SnapshotInSharedMemory]:
         """What an earlier process of this rank has left, by rising step; before `adopt`."""
-        return [] if self._shared is None else self._shared.survivors()
+        return [] if self.shared is None else self.shared.survivors()
 
     def adopt(self, wanted: Sequence[SnapshotInSharedMemory]) -> None:
-        """Hold these as if this process had taken them, and give back the memory of the others.
-
-        Their bytes are compared with their checksums when they are handed back.
-        """
+        """Hold these as if this process had taken them, and give back the memory of the others."""
         self._held = []
-        if self._shared is not None:
-            for shared_snapshot, buffer, shared, places, facts in self._shared.adopt(wanted):
-                found = Snapshot(shared_snapshot.step, shared_snapshot.draw)
+        if self.shared is not None:
+            for found, shared, label in self.shared.adopt(wanted):
+                snapshot, places = Snapshot(found.step, found.draw), from_rows(label["places"])
+                checksum = found.checksum
                 self._held.append(
-                    _Held(found, buffer, places, facts, None, shared, shared_snapshot.checksum)
+                    _Held(snapshot, shared.buffer, places, label["facts"], None, shared, checksum)
                 )
 
-    def _of(self, step: int) -> _Held:
-        for held in self._held:
-            if held.snapshot.step == step:
-                return held
-        raise KeyError(f"there is no snapshot of step {step}")
-
     def _agreed(self, fine: bool) -> bool:
-        return fine if self._control is None else self._control.agree(fine)
+        return fine if self.control is None else self.control.agree(fine)
 
     def _buffer(self, size: Bytes, pinned: bool) -> tuple[Tensor, SharedBuffer | None]:
         """A buffer of the oldest snapshot if there must be no more of them, or else a new one."""
         while self._held:
             taken = sum(taken_bytes(held.buffer.nbytes, pinned) for held in self._held)
-            fits = taken + taken_bytes(size, pinned) <= self._budget
-            if self._agreed(len(self._held) < self._most and fits):
+            fits = taken + taken_bytes(size, pinned) <= self.budget
+            if self._agreed(len(self._held) < self.most and fits):
                 break
             oldest = self._held.pop(0)
             if oldest.buffer.nbytes == size and oldest.buffer.is_pinned() == pinned:
                 if oldest.shared is not None:
-                    oldest.shared.break_seal()
+                    oldest.shared.slot.break_seal()
                 return oldest.buffer, oldest.shared
             oldest.release()
-        if self._shared is not None and (new := self._shared.new(size, pinned)) is not None:
-            return new
+        if self.shared is not None and (new := self.shared.new(size, pinned)) is not None:
+            return new.buffer, new
         return torch.zeros(size, dtype=torch.uint8, pin_memory=pinned), None
 
 

@@ -1,10 +1,7 @@
-"""One file of tensors in the safetensors format, and the checkpoint of one process with whole
-tensors, which is one such file: written without DCP, whose import takes half a second.
+"""Writing one file of tensors in the safetensors format; reading it is that library's.
 
-Reading is the safetensors library's. Writing is a plain stream of our own, because a checkpoint
-needs three things of it that the library does not give: a full disk must be an `OSError` with its
-number, the file must be on the medium before its name counts, and its hash must be that of the
-bytes in memory, not of what a bad disk gives back.
+The library's own writing makes a full disk a text-only error, does not fsync, and its hash would be
+that of what a bad disk gives back, not of the bytes in memory.
 """
 
 import json
@@ -12,10 +9,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
-from longhaul.store.manifest import FileEntry, write_listed_file, write_listed_json
+from longhaul.store.manifest import FileEntry, write_listed_file
 
 SUFFIX = ".safetensors"
 
@@ -29,18 +25,14 @@ DTYPES: dict[torch.dtype, str] = {
 """The dtypes a checkpoint may hold, by the names of the safetensors format."""
 
 _SLICE_BYTES = 4 << 20
-"""Hashed and written at once while the bytes are in the processor's cache; the interpreter is
-free for training during both."""
+"""Hashed and written at once, while the bytes are in the processor's cache."""
 
 
 def write_tensor_file(path: Path, tensors: Mapping[str, Tensor]) -> FileEntry:
     """Write contiguous CPU tensors to a new file `path` and fsync it.
 
-    Format: https://huggingface.co/docs/safetensors: the length of the header (8 bytes, little
+    Format (https://huggingface.co/docs/safetensors): the length of the header (8 bytes, little
     endian), the header in JSON, the tensors one after the other.
-
-    Raises:
-        OSError: the medium refused, in whatever it had written so far.
     """
     # Wide elements first: then every tensor begins at a multiple of its own element size, which
     # readers that map the file into memory rely on.
@@ -69,43 +61,3 @@ def _pieces(names: list[str], tensors: Mapping[str, Tensor]) -> Iterator[bytes |
         flat = tensors[name].detach().reshape(-1).view(torch.uint8).numpy()
         for begin in range(0, flat.size, _SLICE_BYTES):
             yield flat[begin : begin + _SLICE_BYTES].data
-
-
-FORMAT_VERSION = 1
-METADATA_NAME = "metadata.json"
-_FILE = f"__0_0{SUFFIX}"
-
-
-def is_unsharded(tensors: Mapping[str, Tensor]) -> bool:
-    """One process holds all of every tensor, in dtypes that a checkpoint takes."""
-    return not (dist.is_available() and dist.is_initialized()) and all(
-        type(tensor) in (Tensor, nn.Parameter) and tensor.dtype in DTYPES
-        for tensor in tensors.values()
-    )
-
-
-def save_unsharded(folder: Path, tensors: Mapping[str, Tensor]) -> tuple[FileEntry, ...]:
-    """Write `tensors` into `folder`, all files on the medium; what was written.
-
-    Raises:
-        OSError: the medium refused.
-    """
-    whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    files = [write_tensor_file(folder / _FILE, whole)] if whole else []
-    described = {
-        name: {
-            "dtype": DTYPES[tensor.dtype],
-            "size": list(tensor.shape),
-            "chunks": [
-                {
-                    "offsets": [0] * tensor.dim(),
-                    "sizes": list(tensor.shape),
-                    "file": _FILE,
-                    "key": name,
-                }
-            ],
-        }
-        for name, tensor in whole.items()
-    }
-    body = {"format_version": FORMAT_VERSION, "tensors": described}
-    return (*files, write_listed_json(folder / METADATA_NAME, body))

@@ -9,7 +9,7 @@ from typing import Any, TextIO, cast
 
 from longhaul.cli.common import console
 from longhaul.core.events import EventKind
-from longhaul.core.output import Stream, keep_dropped_in, print_out
+from longhaul.core.output import Stream, View, keep_dropped_in, print_out
 from longhaul.core.records import Event, StepRecord
 from longhaul.core.units import short_count, short_seconds
 from longhaul.logbook.description import event_line
@@ -21,8 +21,8 @@ _SPARED = ("grad", "lr", "tokens/s", "loss")
 """Which figures of the live line are left out first where a terminal is too narrow for all."""
 
 
-class TerminalView:
-    """Prints what a run reports, to `log` too as plain lines; implements `core.output.View`."""
+class TerminalView(View):
+    """Prints what a run reports, to `log` too as plain lines."""
 
     def __init__(self, log: Path | None = None) -> None:
         self._console = console(cast(TextIO, Stream(sys.stdout)), soft_wrap=True)

@@ -1,15 +1,14 @@
 """Addresses that carry a secret: a password before the host, a signature behind the question mark.
 
 An address is *sealed* as soon as a recipe or an option names it: `https://***@host/a.txt?sig=***`.
-Only the sealed form is kept, shown, compared and hashed; the whole one stays in this process and in
-the environment of those it starts, and is asked for where bytes are fetched. A value written as
-`${NAME}` is no secret: it is taken from the environment there.
+Only that form is kept, shown, compared and hashed; the whole one stays in this process and in the
+environment of those it starts. A value written as `${NAME}` is no secret: the environment has it.
 """
 
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote_plus
@@ -17,10 +16,9 @@ from urllib.parse import unquote_plus
 from longhaul.core.errors import UsageError
 
 KEPT_IN = "LONGHAUL_ADDRESSES"
-"""The variable by which started processes know the whole addresses: sealed → whole, as JSON."""
+"""By it started processes know the whole addresses: sealed → whole, as JSON."""
 SENT = "LONGHAUL_ADDRESSES_SENT"
-"""The variable that says that whoever started a process has given it `KEPT_IN`, which a node's
-command may not have passed on."""
+"""Says that whoever started a process gave it `KEPT_IN`, which a node's command may not pass on."""
 _START = r"[A-Za-z][A-Za-z0-9+.-]*://"
 # Of chained addresses (`zip://*.csv::https://host/a.zip`) each is one of its own.
 _IN_TEXT = re.compile(rf"({_START})((?:(?!::{_START})[^\s\"'<>`|])*)")
@@ -98,7 +96,6 @@ class _Parts:
 
 
 _whole: dict[str, str] = {}
-"""Sealed address → whole one."""
 
 
 def without_secrets(address: str) -> str:
@@ -107,10 +104,7 @@ def without_secrets(address: str) -> str:
 
 
 def scrubbed(text: str) -> str:
-    """A message without the secrets of addresses in it, nor those of known ones elsewhere in it.
-
-    What a library raises may repeat an address, or a password that it took out of one.
-    """
+    """A message without the secrets of addresses, wherever they stand in it."""
     text = _IN_TEXT.sub(lambda found: _Parts.of(*found.groups()).shown(found[1]), text)
     for secret in _known_secrets():
         if secret in text:
@@ -141,21 +135,20 @@ def holds_a_secret(text: str) -> bool:
 
 
 def unsealed(text: str, *, references: bool = True) -> str:
-    """The whole address, or a text in which some stand, for who fetches or runs it.
-
-    Args:
-        text: as `sealed` gave it.
-        references: put the environment's values in place of `${NAME}`; a shell does so itself.
-
-    Raises:
-        UsageError: a secret of it is not known here.
+    """The whole address, or a text with some, for who fetches or runs it; a `UsageError` if a
+    secret is not known here. With `references`, the environment's values stand for `${NAME}`.
     """
     for form in sorted(_known(), key=len, reverse=True):
         if form in text:
             whole = _known()[form].replace("\\", r"\\")
             text = re.sub(rf"{re.escape(form)}(?![\w.?&=-])", whole, text)
     if references and "://" in text:
-        text = _REFERENCE.sub(_of_environment(text), text)
+        if unset := [name for name in _REFERENCE.findall(text) if name not in os.environ]:
+            raise UsageError(
+                f"{scrubbed(text)}: the environment has no variable {unset[0]}",
+                f"set {unset[0]} where the run is started",
+            )
+        text = _REFERENCE.sub(lambda found: os.environ[found[1]], text)
     if _SEAL.search(text):
         if is_cut_off():
             raise UsageError(
@@ -216,15 +209,3 @@ def _known_secrets() -> set[str]:
                 form for s in _Parts.of(start, rest).secrets() for form in (s, unquote_plus(s))
             }
     return {s for s in found if len(s) >= _SHORTEST_SECRET and not _HARMLESS.fullmatch(s)}
-
-
-def _of_environment(text: str) -> Callable[["re.Match[str]"], str]:
-    def value(found: "re.Match[str]") -> str:
-        if found[1] not in os.environ:
-            raise UsageError(
-                f"{scrubbed(text)}: the environment has no variable {found[1]}",
-                f"set {found[1]} where the run is started",
-            )
-        return os.environ[found[1]]
-
-    return value

@@ -1,5 +1,5 @@
 """Time as a thing passed in, so that an hour passes in a microsecond of test, and its accounting:
-every second of a run belongs to exactly one bucket (DESIGN rule 11).
+every second of a run belongs to exactly one bucket.
 """
 
 import time
@@ -16,7 +16,7 @@ from longhaul.core.units import Seconds
 
 
 class Clock(Protocol):
-    """What every stage that measures or judges time takes as an argument."""
+    """What measures or judges time takes one of these as an argument."""
 
     def wall(self) -> Seconds:
         """Seconds since 1970, comparable between machines and restarts."""
@@ -59,11 +59,7 @@ class FakeClock:
 
 
 def process_start() -> Seconds:
-    """When this process was started, in seconds since 1970, by the clock that records are timed by.
-
-    Linux tells the start in ticks since boot. psutil adds them to a time of boot that is a whole
-    number of seconds, so that a process would seem up to a second older than it is.
-    """
+    """When this process started, in seconds since 1970, by the clock that records are timed by."""
     created: Seconds = psutil.Process().create_time()
     if not hasattr(time, "CLOCK_BOOTTIME"):
         return created
@@ -92,11 +88,10 @@ class TimeBuckets:
 
     Args:
         clock: monotonic time is taken from it.
-        bucket: the bucket open at the start.
-        already: seconds to book to that bucket at once, such as the time a process
-            spent importing before these books were opened.
-        watcher: told each bucket that is opened in place of another one, and the open one again
-            where that takes long.
+        bucket: open at the start.
+        already: seconds to book to it at once, such as those spent importing before.
+        watcher: told each bucket that is opened in place of another, and the open one again where
+            that takes long.
     """
 
     def __init__(
@@ -181,12 +176,8 @@ def time_spent(records: Iterable[Record]) -> dict[str, Seconds]:
 
 
 def start_bucket(records: Iterable[Record]) -> Bucket:
-    """What the next start is booked to: `restart` after a failure, else `start-up`.
-
-    An attempt has failed that ended with a cause, or left no word of its end.
-
-    Args:
-        records: events of the attempts before it, in order.
+    """What the next start is booked to: `restart` after an attempt, in `records`, that ended with a
+    cause or left no word of its end; else `start-up`.
     """
     bucket: Bucket = "start-up"
     for record in records:
@@ -201,11 +192,8 @@ def start_bucket(records: Iterable[Record]) -> Bucket:
 
 
 def wall_seconds(records: Iterable[Record]) -> Seconds:
-    """Time from the start of the run's first process to its last record.
-
-    A record's seconds end at its time, so the earliest of time − seconds is that start. What is
-    summed by `time_spent` adds up to this, because the time between attempts is booked (as idle)
-    by the attempt that follows.
+    """Time from the start of the run's first process, which is the earliest of a record's time
+    minus its seconds, to its last record; what `time_spent` adds up to.
     """
     begin, end = float("inf"), float("-inf")
     for record in records:
@@ -215,11 +203,7 @@ def wall_seconds(records: Iterable[Record]) -> Seconds:
 
 
 def tokens_per_second(record: StepRecord) -> float:
-    """Target tokens of the global batch over the seconds of `STEP_BUCKETS`; NaN if none passed.
-
-    These are wall seconds since the step before was seen complete. Steps seen complete together
-    (DESIGN rule 3) share them by what the device took for each (`train/completed.py`).
-    """
+    """Target tokens of the global batch over the seconds of `STEP_BUCKETS`; NaN if none passed."""
     seconds = sum(record.seconds.get(bucket, 0.0) for bucket in STEP_BUCKETS)
     return record.tokens / seconds if seconds > 0 else float("nan")
 

@@ -21,16 +21,13 @@ class ExitCode(IntEnum):
 
 
 class LonghaulError(Exception):
-    """The thing, its value, and the way out, in one message.
-
-    Args:
-        message: what is wrong, naming the thing and its value.
-        remedy: what to do about it, as an instruction; shown on a line of its own.
+    """What is wrong, naming the thing and its value; and a remedy: what to do, on a line of its
+    own.
     """
 
     exit_code = ExitCode.NEEDS_PERSON
     title = "longhaul"
-    """What stands before the message where a process ends of it; signatures of failures know it."""
+    """Stands before the message where a process ends of it; signatures of failures know it."""
 
     def __init__(self, message: str, remedy: str = "") -> None:
         super().__init__(message)

@@ -1,6 +1,5 @@
-"""The kinds of events that a run's journal may hold, and what the data of each carries.
-
-On disk a kind is its word, and a word that another version wrote is read as it stands.
+"""The kinds of events that a journal may hold, and what the data of each carries. On disk a kind is
+its word, and a word that another version wrote is read as it stands.
 """
 
 from enum import StrEnum

@@ -1,7 +1,7 @@
 """Injection points: places where a drill or a test may interfere with a run.
 
-Nothing acts at a point unless a handler was registered for it in this process; an empty point costs
-one lookup in a dictionary. Only `python -m longhaul.cli.disturbed` and tests register handlers.
+Nothing acts at a point unless a handler was registered in this process; an empty one costs a
+look-up. Only `python -m longhaul.cli.disturbed` and tests register handlers.
 """
 
 from collections.abc import Callable
@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 
 ValueT = TypeVar("ValueT")
 Handler = Callable[..., Any]
-"""Given the point's value and its context by name. It may raise, wait, or return another value;
-None leaves the value as it is."""
+"""Given the point's value, and its context by name. It may raise, wait, or return another value."""
 
 
 class Point(StrEnum):
@@ -34,8 +33,7 @@ class Point(StrEnum):
     UPDATED = "updated"
     """An optimizer step was made. Value: the `TrainingStep`."""
     OPTIMIZER_SETTINGS = "optimizer-settings"
-    """Changed settings are about to reach the optimizer. Value: section `optim`. Context:
-    `step`."""
+    """Settings are about to reach the optimizer. Value: section `optim`. Context: `step`."""
     WRITE_FILE = "write-file"
     """A file of a checkpoint is about to be written. Value: its path."""
     FILES_WRITTEN = "files-written"
@@ -47,10 +45,10 @@ class Point(StrEnum):
     """The detectors have seen a record. Value: what they found."""
     KERNEL_LOG = "kernel-log"
     """The supervisor reads a kernel's messages. Value: the lines. Context: `since`, on the
-    monotonic clock, and `node`, its name; empty where a run has no nodes."""
+    monotonic clock, and `node`, empty where a run has no nodes."""
     NODE_ANSWER = "node-answer"
     """A node was asked whether it is there. Value: its answer, None if it is this machine. Context:
-    `node`, its name."""
+    `node`."""
 
 
 HANDLERS: dict[Point, list[Handler]] = {}
@@ -58,11 +56,7 @@ HANDLERS: dict[Point, list[Handler]] = {}
 
 
 def point(at: Point, value: ValueT, **context: Any) -> ValueT:
-    """The value, as the point's handlers leave it; unchanged where there are none.
-
-    Raises:
-        Exception: whatever a handler raises.
-    """
+    """The value, as the point's handlers leave it; raises whatever they raise."""
     for handler in HANDLERS.get(at, ()):
         changed = handler(value, **context)
         value = value if changed is None else changed

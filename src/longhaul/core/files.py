@@ -1,7 +1,5 @@
-"""Writing files so that nothing is ever half there.
-
-Who moves bytes says how many (`moved`), without knowing whether anybody counts. Who waits looks at
-the count: as long as it rises, what is waited for is slow and does not hang.
+"""Writing files so that nothing is ever half there; and counting bytes, so that who waits for them
+sees whether a transfer is slow or hangs.
 """
 
 import hashlib
@@ -37,7 +35,7 @@ _OPEN: ContextVar[Meter | None] = ContextVar("meter", default=None)
 
 
 def moved(size: Bytes) -> None:
-    """Say that so many bytes have been written, or read."""
+    """Say that so many bytes have been written, or read; counted if anybody counts."""
     meter = _OPEN.get()
     if meter is not None:
         meter.total += size
@@ -67,37 +65,33 @@ def fsync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _temporary_beside(path: Path) -> Path:
+@contextmanager
+def _temporary_beside(path: Path, write: Callable[[BinaryIO], object]) -> Iterator[Path]:
+    """A file beside `path` with what `write` writes, on the medium; gone after the body."""
     # Threads share a process number, and so do containers on one file system.
-    return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-
-
-def write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:
-    """Let `write` fill a temporary file beside `path`, fsync it, and rename it into place.
-
-    Raises:
-        OSError: the medium refused; `path` is as it was and the temporary file is gone.
-    """
-    temporary = _temporary_beside(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         with naming(path), temporary.open("wb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
+        yield temporary
+    finally:
         temporary.unlink(missing_ok=True)
-        raise
+
+
+def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Let `write` fill a temporary file beside `path`, fsync it, and rename it into place. If the
+    medium refuses, `path` is as it was.
+    """
+    with _temporary_beside(path, write) as temporary:
+        temporary.replace(path)
     fsync_folder(path.parent)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write `content` to `path` atomically."""
-
-    def write(file: BinaryIO) -> None:
-        file.write(content)
-
-    write_atomically(path, write)
+    write_atomically(path, lambda file: file.write(content))
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -107,35 +101,23 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def create_exclusively(path: Path, content: bytes) -> bool:
-    """Create `path` with `content` unless it exists; False if somebody else was first.
-
-    Works on NFS and Lustre as well, where file locks may not. The content appears together
-    with the name: it is written under another name first and linked.
+    """Create `path` with `content` unless it exists; False if somebody else was first. Works on NFS
+    and Lustre too, where locks may not: written under another name and linked.
     """
-    temporary = _temporary_beside(path)
-    try:
-        with naming(path), temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(temporary, path)
-    except FileExistsError:
-        # NFS may make the link and lose its answer; then both names are the same file.
-        if temporary.stat().st_nlink != 2:
-            return False
-    finally:
-        temporary.unlink(missing_ok=True)
+    with _temporary_beside(path, lambda file: file.write(content)) as temporary:
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            # NFS may make the link and lose its answer; then both names are the same file.
+            if temporary.stat().st_nlink != 2:
+                return False
     fsync_folder(path.parent)
     return True
 
 
 def sha256_of(path: Path, past_page_cache: bool = False) -> str:
-    """SHA-256 of a file's bytes, in hexadecimal.
-
-    Args:
-        path: the file.
-        past_page_cache: ask the kernel to drop its cached pages first, so that the bytes come
-            from the medium where the system allows it (it is a request, not a guarantee).
+    """SHA-256 of a file's bytes, in hexadecimal; past the page cache, the bytes come from the
+    medium where the system allows it.
     """
     digest = hashlib.sha256()
     with naming(path), path.open("rb") as file:

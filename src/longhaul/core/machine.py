@@ -1,7 +1,7 @@
 """What machine and software a segment ran on, so that a silent change is seen; the host's memory.
 
-OPT-175B's activation norms shifted because one JIT flag changed with a dependency; whatever
-can change numbers without changing the recipe belongs in the fingerprint.
+OPT-175B's activation norms shifted because one JIT flag changed with a dependency; whatever can
+change numbers without changing the recipe belongs in the fingerprint.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ def software() -> dict[str, Any]:
         "longhaul": longhaul.__version__,
         "python": platform.python_version(),
         "packages": dict(installed_packages()),
-        "git": git_state(Path(longhaul.__file__).parent),
+        "git": _git_state(),
     }
 
 
@@ -46,39 +46,34 @@ def installed_packages() -> Mapping[str, str]:
     return MappingProxyType(dict(sorted(versions.items())))
 
 
-def git_state(folder: Path) -> dict[str, str | None]:
-    """Commit of the source tree, and a hash of what differs from it; None outside a checkout."""
+_SOURCE = Path(longhaul.__file__).parent
 
-    def git(*arguments: str) -> bytes | None:
-        try:
-            ended = subprocess.run(
-                ["git", "-C", str(folder), *arguments],
-                capture_output=True, timeout=10, check=False,
-            )  # fmt: skip
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        return ended.stdout if ended.returncode == 0 else None
 
-    # An installed package may lie inside somebody else's checkout: only tracked source counts.
-    if not git("ls-files", "--error-unmatch", str(folder / "__init__.py")):
-        return {"commit": None, "dirty": None}
-    commit = git("rev-parse", "HEAD")
-    difference = git("diff", "HEAD", "--", str(folder))
-    dirty = hashlib.sha256(difference).hexdigest()[:12] if difference else None
-    return {"commit": commit.decode().strip() if commit else None, "dirty": dirty}
+def _git(*arguments: str) -> bytes | None:
+    """What git says of longhaul's own source; None if it does not."""
+    try:
+        ended = subprocess.run(
+            ["git", "-C", str(_SOURCE), *arguments], capture_output=True, timeout=10, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return ended.stdout if ended.returncode == 0 else None
 
 
 def git_difference() -> str:
     """What differs from the commit in longhaul's own source; empty when clean."""
-    folder = Path(longhaul.__file__).parent
-    try:
-        ended = subprocess.run(
-            ["git", "-C", str(folder), "diff", "HEAD", "--", str(folder)],
-            capture_output=True, timeout=10, check=False,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return ended.stdout.decode(errors="replace") if ended.returncode == 0 else ""
+    return (_git("diff", "HEAD", "--", str(_SOURCE)) or b"").decode(errors="replace")
+
+
+def _git_state() -> dict[str, str | None]:
+    """Commit of the source tree, and a hash of what differs from it; None outside a checkout."""
+    # An installed package may lie inside somebody else's checkout: only tracked source counts.
+    if not _git("ls-files", "--error-unmatch", str(_SOURCE / "__init__.py")):
+        return {"commit": None, "dirty": None}
+    commit = _git("rev-parse", "HEAD")
+    difference = _git("diff", "HEAD", "--", str(_SOURCE))
+    dirty = hashlib.sha256(difference).hexdigest()[:12] if difference else None
+    return {"commit": commit.decode().strip() if commit else None, "dirty": dirty}
 
 
 def machine() -> dict[str, Any]:
@@ -104,11 +99,7 @@ def environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def fingerprint(torch_facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything outside the recipe that can change the numbers of a run.
-
-    Args:
-        torch_facts: global flags, thread counts and devices, read by a stage that may import torch.
-    """
+    """Everything outside the recipe that can change a run's numbers; torch's facts are given."""
     return {
         "software": software(),
         "machine": machine(),
@@ -168,10 +159,7 @@ def available_in_groups(
 
 
 def _groups(root: Path, membership: Path) -> Iterator[tuple[Path, tuple[str, str, str]]]:
-    """The group of this process and those around it; a limit of any of them binds.
-
-    Inside a container the path told may not exist: then its mount's root is the group itself.
-    """
+    """The group of this process and those around it; a limit of any of them binds."""
     try:
         lines = membership.read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,8 +1,5 @@
-"""What a person who watches a run is shown: text, written without ever waiting for its reader.
-
-A paused terminal (Ctrl-S, a tmux pane in copy mode) or a full pipe blocks whoever writes to it;
-a trainer that waits there is taken for a hang. A thread writes instead, and what nobody reads for
-long is dropped and counted.
+"""What a person who watches a run is shown. A paused terminal or a full pipe blocks whoever writes
+to it, and a trainer that waits is taken for a hang; so a thread writes, drops and counts.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from longhaul.core.units import Seconds
 
@@ -34,11 +31,8 @@ def visible(text: str) -> str:
 
 
 class Output:
-    """One file descriptor. `write` may be called by signal handlers and by any thread.
-
-    Args:
-        descriptor: stays open as long as the process lives.
-        kept_in: where a reader finds what was dropped; empty if nowhere.
+    """One file descriptor, whose `write` signal handlers and any thread may call. Who does not read
+    finds what was dropped in `kept_in`.
     """
 
     def __init__(self, descriptor: int, kept_in: str = "") -> None:
@@ -46,7 +40,7 @@ class Output:
         self._descriptor = descriptor
         self._pieces: queue.SimpleQueue[bytes | threading.Event] = queue.SimpleQueue()
         self._dropped_lines = 0
-        """Counts up; `_pump` alone remembers how many it has told."""
+        """Counts up; `_pump` alone remembers how many it has reported."""
         threading.Thread(target=self._pump, name=f"output {descriptor}", daemon=True).start()
 
     def write(self, text: str | bytes) -> None:
@@ -64,17 +58,17 @@ class Output:
         return written.wait(within_s)
 
     def _pump(self) -> None:
-        told = 0
+        seen = 0
         while True:
             piece = self._pieces.get()
             if isinstance(piece, bytes):
                 self._send(piece)
-            if (dropped := self._dropped_lines) > told and self._pieces.empty():
+            if (dropped := self._dropped_lines) > seen and self._pieces.empty():
                 where = f"; {self.kept_in} has them" if self.kept_in else ""
                 self._send(
-                    f"({dropped - told:,} lines were not shown while nobody read{where})\n".encode()
+                    f"({dropped - seen:,} lines were not shown while nobody read{where})\n".encode()
                 )
-                told = dropped
+                seen = dropped
             if isinstance(piece, threading.Event):
                 piece.set()
 
@@ -89,11 +83,7 @@ class Output:
 
 
 class Stream:
-    """A text stream over an `Output`, for libraries that want one.
-
-    Args:
-        shown: the stream whose terminal it shares.
-    """
+    """A text stream over the `Output` of a shown stream, for libraries that want one."""
 
     def __init__(self, shown: TextIO) -> None:
         self._shown = shown
@@ -121,10 +111,7 @@ def output(descriptor: int) -> Output:
 
 
 def write_to(stream: TextIO, text: str) -> None:
-    """Write to standard output or error without waiting for its reader.
-
-    A stream without a descriptor, such as a test's, is written to directly.
-    """
+    """Write to a standard stream without waiting; to one without a descriptor, directly."""
     try:
         descriptor = stream.fileno()
     except (OSError, ValueError, AttributeError):
@@ -165,8 +152,8 @@ Say = Callable[[str], None]
 """Where a part that knows no `View` tells a person one sentence."""
 
 
-class View(Protocol):
-    """Where a run tells what it does."""
+class View:
+    """Where a run reports what it does; this one reports nothing."""
 
     def say(self, text: str) -> None:
         """One sentence."""
@@ -184,7 +171,7 @@ class View(Protocol):
         """Training is over; close what is live."""
 
 
-class SilentView:
+class SilentView(View):
     """A view for tests and tools: keeps what was said."""
 
     def __init__(self) -> None:
@@ -197,15 +184,6 @@ class SilentView:
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Keep its title and rows."""
         self.said.append("\n".join([title, *(" ".join(row) for row in rows)]))
-
-    def begin(self, step: int, total_steps: int | None) -> None:
-        """Nothing to open."""
-
-    def show(self, record: StepRecord | Event) -> None:
-        """Records are in the journal already."""
-
-    def end(self) -> None:
-        """Nothing to close."""
 
 
 def time_rows(seconds: Mapping[str, float]) -> list[tuple[str, str, str]]:

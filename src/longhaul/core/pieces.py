@@ -5,7 +5,6 @@ maps that are fused in it (queries, keys, values); then what is left, along its 
 shard dimension.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -19,11 +18,6 @@ class Piece:
     local: tuple[int, ...]
     """In the holder's own."""
     size: tuple[int, ...]
-
-    @property
-    def numel(self) -> int:
-        """Elements."""
-        return math.prod(self.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +69,7 @@ def cut_evenly(length: int, ways: int) -> tuple[tuple[int, int], ...]:
 
 
 def cut_parts(parts: Sequence[int], ways: int, axis: int = 0) -> Cut:
-    """Every fused map is cut into equal stretches; each rank holds one of each map.
-
-    Args:
-        parts: lengths of the maps along `axis`.
-        ways: ranks of the tensor dimension.
-        axis: that is cut.
-    """
+    """Maps of these lengths along `axis`, each cut evenly: a rank holds one stretch of each."""
     spans: list[list[tuple[int, int]]] = [[] for _ in range(ways)]
     begin = 0
     for part in parts:

@@ -27,7 +27,7 @@ class StepRecord:
     time: Seconds
     """Unix time at which the step was known to be complete."""
     lag_steps: int = 0
-    """Boundary at which the record was seen, minus the step's own boundary (DESIGN rule 3)."""
+    """Boundary at which the record was seen, minus the step's own boundary."""
     loss: Nats
     """Mean over all target tokens of the global batch."""
     gradient_norm: float
@@ -56,14 +56,13 @@ class StepRecord:
     gauges: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """Per gauge one value a layer; empty between gauge steps."""
     totals: Mapping[str, float] = field(default_factory=dict)
-    """Gauges of the model as a whole, and of one role of weights as `gauge.role`; empty between
-    gauge steps."""
+    """Gauges of the whole model, and of one role of weights as `gauge.role`; empty between gauge
+    steps."""
     source_losses: Mapping[str, Nats] = field(default_factory=dict)
     """Mean loss of each source's tokens in this batch; empty between gauge steps."""
     states: tuple[tuple[int, int, str], ...] | None = None
     """Training states that the run could have gone back to at this boundary: step, draw to go on
-    from, and `memory`, `disk` or `remote`; by rising step. None if they are those of the record
-    before."""
+    from, and `memory`, `disk` or `remote`; by rising step. None: those of the record before."""
 
     @property
     def tokens(self) -> int:
@@ -72,8 +71,8 @@ class StepRecord:
 
 
 Severity = Literal["notice", "warning", "alarm"]
-"""`notice` is told and never acted on; `warning` says that something grows that will do harm;
-`alarm` says that the run is being harmed now."""
+"""`notice` is reported and never acted on; `warning`: something grows that will do harm; `alarm`:
+the run is being harmed now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,10 +101,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that happened to the run other than a step.
-
-    `kind` is an `EventKind`, which says what `data` carries, or a word of another version.
-    """
+    """Something that happened to the run other than a step; `EventKind`: what `data` carries."""
 
     KIND: ClassVar[str] = "event"
 
@@ -199,11 +195,8 @@ def to_line(record: Record) -> str:
 
 
 def from_line(line: str | bytes) -> Record:
-    """The record in one JSON line.
-
-    Raises:
-        RecordError: the line is not JSON, names a record or lacks a field this version knows, or
-            a field's value is not of its type and in its range.
+    """The record in one JSON line; a `RecordError` if it is not JSON, names no record, lacks a
+    field, or has one not of its type and range.
     """
     try:
         # The many numbers of a step are all looked at below.
@@ -224,7 +217,6 @@ _MOST_WHOLE = 1 << 63
 
 
 def _value(name: str, value: Any) -> Any:
-    """A field's value, of its type."""
     read = _READERS.get(name)
     return value if read is None or (value is None and name in _OPTIONAL) else read(value)
 
@@ -235,16 +227,16 @@ def _whole(value: Any) -> int:
     return value
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r:.40} is no text")
-    return value
+def _only(kind: type, what: str) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        if not isinstance(value, kind):
+            raise TypeError(f"{value!r:.40} is {what}")
+        return value
+
+    return read
 
 
-def _switch(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"{value!r:.40} is neither true nor false")
-    return value
+_text = _only(str, "no text")
 
 
 def _moment(value: Any) -> Seconds:
@@ -278,12 +270,6 @@ def _states(value: Any) -> tuple[tuple[int, int, str], ...]:
     return tuple((_whole(step), _whole(draw), _text(where)) for step, draw, where in value)
 
 
-def _table(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise TypeError(f"{value!r:.40} is no table")
-    return value
-
-
 _READERS: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(
         ("attempt", "step", "draw", "next_draw", "lag_steps", "sequences", "sequence_length",
@@ -291,10 +277,10 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("segment", "kind", "subject", "sentence", "who", "reason"), _text),
     **dict.fromkeys(
         ("masked", "loss_scale_at_floor", "warmup", "evaluation_due", "save_due", "redone"),
-        _switch),
+        _only(bool, "neither true nor false")),
     **dict.fromkeys(("loss", "gradient_norm", "learning_rate", "loss_scale"), float),
     **dict.fromkeys(("totals", "source_losses", "evidence"), _numbers),
     "time": _moment, "severity": _severity, "seconds": _spent, "gauges": _gauges,
-    "states": _states, "data": _table,
+    "states": _states, "data": _only(dict, "no table"),
 }  # fmt: skip
 _OPTIONAL = frozenset({"loss_scale", "attention_window", "states"})

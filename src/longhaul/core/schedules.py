@@ -20,10 +20,10 @@ def learning_rate_factor(
     """Factor on the peak learning rate for the update that turns `step` into `step + 1`.
 
     Linear warm-up over `warmup_steps`: factors 1/(warmup+1), 2/(warmup+1), …, then by shape:
-    constant; cosine (SGDR, arXiv 1608.03983, one half period) and linear, from 1 at the end of
-    the warm-up to `final_fraction` at `decay_steps`; wsd (warm-up–stable–decay, arXiv 2404.06395),
-    flat until the last `cooldown_steps` before `decay_steps`, then linear to `final_fraction`.
-    Past `decay_steps` the factor stays at `final_fraction`.
+    constant; cosine (SGDR, arXiv 1608.03983, one half period) and linear, from 1 at the end of the
+    warm-up to `final_fraction` at `decay_steps`; wsd (warm-up–stable–decay, arXiv 2404.06395), flat
+    until the last `cooldown_steps` before `decay_steps`, then linear. Past `decay_steps` it stays
+    at `final_fraction`.
     """
     if step < warmup_steps:
         return (step + 1) / (warmup_steps + 1)
@@ -53,11 +53,7 @@ S = TypeVar("S", bound=Staged)
 
 
 def stage_at(stages: Sequence[S], step: int) -> S:
-    """The last stage whose `from_step` is not beyond `step`.
-
-    Raises:
-        ValueError: no stage holds at `step`.
-    """
+    """The last stage whose `from_step` is not beyond `step`; a `ValueError` if none holds."""
     current = [stage for stage in stages if stage.from_step <= step]
     if not current:
         raise ValueError(f"no stage holds at step {step}")
@@ -65,10 +61,7 @@ def stage_at(stages: Sequence[S], step: int) -> S:
 
 
 def derive_key(seed: int, *path: int | str) -> int:
-    """A key for one purpose, independent of every other purpose's key.
-
-    The same (seed, path) gives the same key on any machine and Python version.
-    """
+    """A key for one purpose, independent of all others; the same on any machine."""
     text = "\x1f".join([str(seed), *map(str, path)])
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1

@@ -1,4 +1,4 @@
-"""Signals, turned into a wish that is granted at a step boundary."""
+"""Signals, turned into a stop request that is granted at a step boundary."""
 
 import os
 import signal
@@ -19,11 +19,8 @@ NOTICES = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class StopRequest:
-    """What signals have asked for so far.
-
-    Args:
-        say: takes a sentence, within a signal handler.
-        orphaned: whether this process's supervisor has died, which is told by a signal too.
+    """What signals have asked for so far; `say` takes a sentence within a signal handler,
+    `orphaned` tells whether the supervisor has died, which a signal reports too.
     """
 
     def __init__(
@@ -67,17 +64,14 @@ def ignore_notices() -> None:
 
 
 def leave_on_interrupt() -> None:
-    """From now on SIGINT ends this process at once: it has begun nothing that must be put in order.
-
-    Where SIGINT is ignored, as in the background of a shell, it stays so.
-    """
+    """From now on SIGINT ends this process at once, unless it is ignored (in the background)."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, _leave_interrupted)
 
 
 def leave_in_order_on_interrupt() -> None:
-    """From now on the first SIGINT unwinds this process, which gives its lease back; the second
-    one, which may come amidst that, ends it at once. Neither shows where it was.
+    """From now on the first SIGINT unwinds this process, which gives its lease back; the second one
+    ends it at once. Neither shows where it was.
     """
 
     def interrupt(number: int, frame: FrameType | None) -> None:

@@ -1,7 +1,5 @@
-"""Reading files that nobody vouches for: a run's folder may come from anywhere.
-
-Whatever lies there is read through here, with limits on size and depth, and nothing in it is run.
-A pipe or a device in a file's place is refused before it is opened for good, as it would never end.
+"""Reading files that nobody vouches for: a run's folder may come from anywhere. There are limits on
+size and depth, and nothing in them is run.
 """
 
 import errno
@@ -18,7 +16,7 @@ from longhaul.core.errors import UsageError
 from longhaul.core.units import Bytes, short_bytes
 
 MOST_BYTES: Bytes = 4 << 20
-"""Of a JSON or TOML file in a run's folder, and of a line of a journal. A run of 10,000 nodes opens
+"""Of a JSON or TOML file in a run's folder, and of a journal's line; a run of 10,000 nodes opens
 its segments with 300 kB."""
 MOST_JOURNAL_BYTES: Bytes = 1 << 32
 """Of a file of lines; a journal begins another one after 64 MB."""
@@ -38,9 +36,8 @@ _LONG_KEY = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{_MOST_DEPTH}}}
 
 
 class DamagedFile(UsageError, ValueError):
-    """A file that cannot be what it should be: damaged, or made to do harm.
-
-    A `ValueError` as well: who passes over a file that is no JSON passes over this one.
+    """A file that cannot be what it should be: damaged, or made to do harm. A `ValueError` too: who
+    passes over a file that is no JSON passes over this one.
     """
 
 
@@ -70,34 +67,19 @@ def open_regular(path: Path, most: Bytes | None = None) -> BinaryIO:
 
 
 def read_bytes(path: Path, most: Bytes = MOST_BYTES) -> bytes:
-    """The bytes of a plain file that is no larger than it can be.
-
-    Raises:
-        DamagedFile: it is larger, or not a plain file.
-        OSError: it is absent, or cannot be read.
-    """
+    """The bytes of a plain file; errors as `open_regular`."""
     with open_regular(path, most) as file:
         # Asked for more than there is, Python sets all of it aside first.
         return file.read(min(most, os.fstat(file.fileno()).st_size + 1))
 
 
 def read_json(path: Path, most: Bytes = MOST_BYTES) -> Any:
-    """The JSON value in a file.
-
-    Raises:
-        DamagedFile: it is no such JSON (`parse_json`), too large, or not a plain file.
-        OSError: it is absent, or cannot be read.
-    """
+    """The JSON value in a file; errors as `open_regular` and `parse_json`."""
     return parse_json(read_bytes(path, most), str(path))
 
 
 def read_object(path: Path, most: Bytes = MOST_BYTES) -> dict[str, Any]:
-    """The JSON object in a file.
-
-    Raises:
-        DamagedFile: as `read_json`, or the value is no object.
-        OSError: it is absent, or cannot be read.
-    """
+    """The JSON object in a file; errors as `read_json`."""
     value = read_json(path, most)
     if not isinstance(value, dict):
         raise DamagedFile(f"{path}: {type(value).__name__} where an object should be", _REMEDY)
@@ -105,12 +87,8 @@ def read_object(path: Path, most: Bytes = MOST_BYTES) -> dict[str, Any]:
 
 
 def parse_json(content: bytes | str, name: str, *, check_numbers: bool = True) -> Any:
-    """The JSON value in `content`; `name` is what an error calls it.
-
-    Args:
-        content: the text.
-        name: of it.
-        check_numbers: refuse numbers beyond 64 bits; who checks them anyway need not pay twice.
+    """The JSON value in `content`; `name` is what an error calls it. Who checks numbers anyway need
+    not pay for it twice.
 
     Raises:
         DamagedFile: it is no JSON, is nested deeply, or holds NaN, an infinity, a number beyond 64
@@ -132,12 +110,7 @@ def parse_json(content: bytes | str, name: str, *, check_numbers: bool = True) -
 
 
 def read_toml(path: Path, most: Bytes = MOST_BYTES) -> tuple[str, dict[str, Any]]:
-    """The text of a TOML file, and its tables.
-
-    Raises:
-        DamagedFile: it is no such TOML (`parse_toml`), too large, or not a plain file.
-        OSError: it is absent, or cannot be read.
-    """
+    """The text of a TOML file, and its tables; errors as `open_regular` and `parse_toml`."""
     try:
         text = read_bytes(path, most).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -148,9 +121,10 @@ def read_toml(path: Path, most: Bytes = MOST_BYTES) -> tuple[str, dict[str, Any]
 def parse_toml(text: str, name: str) -> dict[str, Any]:
     """The tables in a TOML text; `name` is what an error calls it.
 
+    Infinities and NaN belong to TOML: who checks its values says which setting is wrong.
+
     Raises:
         DamagedFile: it is no TOML, is nested deeply, or holds a whole number beyond 64 bits.
-            Infinities and NaN belong to TOML: who checks its values says which setting is wrong.
     """
     # Looked at before it is parsed: tomllib takes the square of a dotted key's length.
     if _is_deep_toml(text):
@@ -205,10 +179,7 @@ def is_deep(value: Any) -> bool:
 
 def lines_of(path: Path, most: Bytes = MOST_BYTES) -> Iterator[bytes]:
     """The lines of a plain file with their ends; of one that is too long its first bytes only.
-
-    Raises:
-        DamagedFile: it is not a plain file, or larger than a journal's can be.
-        OSError: it is absent, or cannot be read.
+    Errors as `open_regular`.
     """
     with open_regular(path, MOST_JOURNAL_BYTES) as file:
         while line := file.readline(most):
@@ -238,12 +209,7 @@ def lines_backwards(path: Path, most: Bytes = MOST_BYTES) -> Iterator[bytes]:
 
 
 def entries_of(folder: Path) -> list[str]:
-    """The names in a folder; none if there is no such folder.
-
-    Raises:
-        DamagedFile: they are more than a run can have.
-        OSError: it cannot be listed.
-    """
+    """The names in a folder, if there is one; a `DamagedFile` if more than a run can have."""
     names: list[str] = []
     try:
         with os.scandir(folder) as entries:

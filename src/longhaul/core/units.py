@@ -27,9 +27,8 @@ def loss_in_words(loss: Nats, bits: float | None) -> str:
 
 def short_count(value: float) -> str:
     """1234567 → '1.23M'."""
-    for limit, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e4, "k")):
-        if abs(value) >= limit:
-            scale = {"T": 1e12, "B": 1e9, "M": 1e6, "k": 1e3}[suffix]
+    for scale, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= max(scale, 1e4):
             return f"{value / scale:.3g}{suffix}"
     return f"{value:,.0f}"
 

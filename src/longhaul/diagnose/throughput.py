@@ -2,7 +2,7 @@
 
 Only the buckets of training itself count, without waiting for data. Steps at which an evaluation or
 a save is due, those right after them, those that compile, and the first of an attempt are left out;
-steps that were seen complete together have each their share of the time (`train/completed.py`).
+steps that were seen complete together have each their share of the time (`train/drain.py`).
 """
 
 from longhaul.config.diagnose import ThroughputLimits

@@ -25,17 +25,11 @@ _SHORT_ON_CPU = 256
 # Both as in modded-nanogpt: the layer's own share, then that of what is mixed in.
 _VALUE_SHARES = (0.5, 0.5)
 SAMPLED_ROWS = 32
-"""Positions of each sequence whose attention logits are measured, evenly spread, the last one
-among them; all of a sequence that is no longer. All of a long one would cost another pass."""
+"""Positions of each sequence whose attention logits are measured, evenly spread."""
 
 
 class Attention(nn.Module):
-    """Multi-head scaled dot-product attention (arXiv 1706.03762, section 3.2).
-
-    Args:
-        settings: shape and switches.
-        layer: 0 for the first block.
-    """
+    """Multi-head scaled dot-product attention (arXiv 1706.03762, section 3.2)."""
 
     LOGIT_GAUGE = Gauge(
         "attention_logit_max",
@@ -76,12 +70,8 @@ class Attention(nn.Module):
         )
 
     def forward(self, x_BTD: Tensor, carry: Carry, extra_value_BTD: Tensor | None = None) -> Tensor:
-        """Attend from every position to itself and those before it, as far as it may see.
-
-        Args:
-            x_BTD: the normalised stream.
-            carry: of this forward pass; layer 0 leaves its values there.
-            extra_value_BTD: values from a token table [B, T, J·K], in layers that have one.
+        """Attend from every position of the normalised stream to itself and those before it, as far
+        as it may see; layers that have one are given values from a token table [B, T, J·K].
         """
         mixed_BTD = self.qkv(x_BTD)
         if mixed_BTD.is_cpu and mixed_BTD.dtype != torch.float32 and x_BTD.size(1) <= _SHORT_ON_CPU:
@@ -114,7 +104,7 @@ class Attention(nn.Module):
         value_BJTK = value_BTJK.transpose(1, 2)
         if carry.cache is not None:
             key_BJTK, value_BJTK = carry.cache.extend(self.layer, key_BJTK, value_BJTK)
-        view = carry.sight.of(self.layer)
+        view = carry.sight[self.layer]
         if carry.tap is not None and carry.tap.is_open:
             self._measure(carry.tap, query_BHTK, key_BJTK, view)
         gathered_BHTK = self._gather(query_BHTK, key_BJTK, value_BJTK, view)
@@ -146,10 +136,7 @@ class Attention(nn.Module):
         tap.write(self.layer, self.LOGIT_GAUGE.name, logits_BHRS.amax() * scale)
 
     def _mixed(self, value_BTJK: Tensor, carry: Carry, extra_value_BTD: Tensor | None) -> Tensor:
-        """Values with shares of the first layer's and of a token table's.
-
-        Mixed before they are cached, so that a cached position needs neither again.
-        """
+        """Values with shares of the first layer's and of a token table's, as they are cached."""
         if self.value_residual and self.layer == 0:
             carry.first_value_BTJK = value_BTJK
         if self.value_mix is not None:
@@ -193,10 +180,7 @@ _compiled_flex_attention: Callable[..., Tensor] | None = None
 
 
 def _flex_attention() -> Callable[..., Tensor]:
-    """FlexAttention as a fused kernel; uncompiled it would write all scores out.
-
-    Made at its first use: it loads torch's compiler, which few runs need.
-    """
+    """FlexAttention as a fused kernel, made at its first use: it loads torch's compiler."""
     from torch.nn.attention.flex_attention import flex_attention
 
     global _compiled_flex_attention

@@ -45,8 +45,7 @@ class Block(nn.Module):
         Gauge("mlp_out_rms", "activation", "rms", meaning="root mean square of it"),
         Attention.LOGIT_GAUGE,
     )
-    """Statistics over all elements of a micro-batch. OPT and PaLM saw these move before the loss
-    did."""
+    """Over all elements of a micro-batch. OPT and PaLM saw these move before the loss did."""
 
     def __init__(self, settings: ModelSection, layer: int) -> None:
         super().__init__()
@@ -61,12 +60,8 @@ class Block(nn.Module):
         self.mlp = MLP(settings)
 
     def forward(self, x_BTD: Tensor, carry: Carry, extra_value_BTD: Tensor | None = None) -> Tensor:
-        """Transform the residual stream; write gauges if the tap is open.
-
-        Args:
-            x_BTD: the stream.
-            carry: of this forward pass.
-            extra_value_BTD: rows of a value table [B, T, J·K], in layers that have one.
+        """Transform the residual stream, with rows of a value table [B, T, J·K] in layers that have
+        one; write gauges if the tap is open.
         """
         if self.input_mix is not None:
             assert carry.input_BTD is not None

@@ -1,5 +1,4 @@
-"""What a forward pass carries from block to block beside the residual stream, and the keys and
-values of positions already read, kept while text is written.
+"""What a forward pass carries from block to block beside the residual stream.
 
 Shape suffixes: B batch, T (new) positions, S positions so far (S = past + T), D width, J heads of
 keys and values, K head width.
@@ -15,16 +14,8 @@ from longhaul.model.tap import Tap
 
 
 class KeyValueCache:
-    """Room for a whole context, filled from the front.
-
-    A forward pass that is given new positions calls `see` once and `extend` once a layer; then
-    `length` has grown by the new positions.
-
-    Args:
-        settings: shape of the model.
-        batch: sequences written side by side.
-        device: where the model computes.
-        dtype: of the model's weights.
+    """Keys and values of a whole context, filled from the front, of sequences written side by side.
+    A forward pass that is given new positions calls `see` once and `extend` once a layer.
     """
 
     def __init__(
@@ -47,11 +38,7 @@ class KeyValueCache:
         return min(self._filled)
 
     def see(self, tokens_BT: Tensor) -> Tensor:
-        """Remember the tokens of the pass that begins, and give all so far, these included.
-
-        Documents and pairs of tokens are told from them. Calling it again in the same pass
-        changes nothing.
-        """
+        """Remember the tokens of the pass that begins, once or again; all so far, with these."""
         end = self.length + tokens_BT.size(1)
         self._tokens_BS[:, self.length : end] = tokens_BT
         return self._tokens_BS[:, :end]
@@ -74,14 +61,14 @@ class KeyValueCache:
 class Carry:
     """One forward pass.
 
-    Not a dataclass: layers that share one must see what another has left in it, and FSDP hands
-    each layer a copy of any dataclass that it is called with.
+    Not a dataclass: layers that share one must see what another has left in it, and FSDP hands each
+    layer a copy of any dataclass that it is called with.
 
     Args:
         sight: what each position may attend to, by layer.
         rotation: angles of the positions, if they are rotary.
         tap: where gauges are written while it is open.
-        cache: keys and values of positions computed before, when text is written token by token.
+        cache: keys and values of positions computed before.
         input_BTD: the embedded input, for `model.input_mix`.
         clamp: largest magnitude of the residual stream; 0 for any.
         first_value_BTJK: the first layer's values, for `model.value_residual`; that layer sets it.

@@ -1,7 +1,5 @@
-"""torch.compile as longhaul uses it, and whether this machine can generate the code it asks for.
-
-Triton builds a small C module for each kernel's launcher, and inductor C++ for a CPU: without a
-compiler a run would end in its first step, or, with FlexAttention, in its first evaluation.
+"""torch.compile as longhaul uses it, what it compiles when, and whether this machine can generate
+the code: without a C or C++ compiler a run would end in its first step, or in its first evaluation.
 """
 
 import importlib.util
@@ -9,26 +7,21 @@ import os
 import shutil
 import sysconfig
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from longhaul.config.model import ModelSection
 from longhaul.config.recipe import Recipe
 from longhaul.core.errors import RecipeError
 from longhaul.model.masks import flex_attends
 
 
 def refuse_without_compiler(recipe: Recipe, device: torch.device, trains: bool = True) -> None:
-    """Refuse a recipe whose code cannot be generated here.
-
-    Args:
-        recipe: says whether its model is compiled, and how it attends.
-        device: where it computes.
-        trains: steps are made, which alone `machine.compile` is about.
-
-    Raises:
-        RecipeError: something is missing; all of it is named, with what to install or to set.
+    """Refuse, by a `RecipeError` that names all that is missing, a recipe whose code cannot be
+    generated here. Only where it `trains` is `machine.compile` about it.
     """
     compiles = recipe.machine.compile and trains
     masked = [name for name in ("window", "document_mask") if getattr(recipe.model, name)]
@@ -85,16 +78,13 @@ def compiled_by_shape(
 ) -> Callable[..., Any]:
     """`function` through torch.compile, anew for every shape and every number it is given.
 
-    Left alone, torch would compile the second shape for all shapes to come: a resumed run that
-    begins at that shape would have other bits than one that came to it. It would also give up
-    after 8 forms, and go on uncompiled with no more than a warning: FlexAttention then writes all
-    scores out.
+    By default torch would compile the second shape for all shapes to come: a resumed run that
+    begins at that shape would have other bits than one that came to it. And after 8 forms it would
+    go on uncompiled with no more than a warning: FlexAttention then writes all scores out.
 
-    Args:
-        function: a model, or a part of one.
-        kept_by_checkpointing: let selective activation checkpointing see the generated code as one
-            operation, whose results it may keep (`parallel/recompute.py`). Torch before 2.13
-            confuses the results of several; there they are computed again.
+    Selective activation checkpointing may keep the results of code that is `kept_by_checkpointing`,
+    as one operation (`parallel/recompute.py`); not before torch 2.13, which confuses those of
+    several.
     """
     limits = torch._dynamo.config
     limits.recompile_limit = limits.accumulated_recompile_limit
@@ -104,3 +94,43 @@ def compiled_by_shape(
         options["wrap_inductor_compiled_regions"] = True
     compiled: Callable[..., Any] = torch.compile(function, dynamic=False, options=options or None)
     return compiled
+
+
+@dataclass(eq=False)
+class Forms:
+    """The forms of passes that a process has compiled, each at its first, which takes a minute."""
+
+    settings: ModelSection
+    device: torch.device
+    compiled: bool
+    """The model runs through torch.compile."""
+    _seen: set[tuple[object, ...]] = field(default_factory=set, init=False)
+
+    def is_new(self, sequences: int, length: int, window: int | None, read_gauges: bool) -> bool:
+        """Whether a micro-batch of training compiles something: the model, or attention's kernel.
+        Passes that read gauges run uncompiled, but the first finds nothing warm.
+        """
+        form = self._form(sequences, length, window, read_gauges)
+        return form is not None and form not in self._seen
+
+    def see(self, sequences: int, length: int, window: int | None, read_gauges: bool) -> None:
+        """A micro-batch is computed."""
+        form = self._form(sequences, length, window, read_gauges)
+        if form is not None:
+            self._seen.add(form)
+
+    def see_evaluation(self, length: int) -> bool:
+        """Sequences of `length` are evaluated; whether something must be compiled for that."""
+        is_new = ("evaluation",) not in self._seen
+        self._seen.add(("evaluation",))
+        return is_new and flex_attends(self.settings, length, self.device)
+
+    def _form(
+        self, sequences: int, length: int, window: int | None, read_gauges: bool
+    ) -> tuple[object, ...] | None:
+        """None: nothing is compiled for it."""
+        if flex_attends(self.settings, length, self.device):
+            return sequences, length, window, read_gauges
+        if not self.compiled:
+            return None
+        return ("gauges",) if read_gauges else (sequences, length, window)

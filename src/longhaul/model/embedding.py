@@ -22,9 +22,9 @@ _NO_TOKEN = -1
 class BigramTable(Table):
     """Rows looked up by a token and the one before it (modded-nanogpt, there by an xor).
 
-    Where every pair has room there is a row for each; otherwise pairs share rows by a hash. The
-    first token of a sequence has a row for standing alone. The table starts at zero, as its
-    source has it: pairs that share a row do not disturb each other before they have learned.
+    Every pair has a row where there are enough; otherwise pairs share rows by a hash. The first
+    token of a sequence has a row for standing alone. The table starts at zero, as its source has
+    it: pairs that share a row do not disturb each other before they have learned.
     """
 
     def __init__(self, rows: int, width: int, vocab_size: int) -> None:
@@ -32,12 +32,7 @@ class BigramTable(Table):
         self.vocab_size = vocab_size
 
     def forward(self, tokens_BT: Tensor, before_B1: Tensor | None = None) -> Tensor:
-        """Rows [B, T, width].
-
-        Args:
-            tokens_BT: int64 token numbers.
-            before_B1: the token before the first of each sequence, if there is one.
-        """
+        """Rows [B, T, width]; `before_B1` is the token before the first of each sequence."""
         rows_BTD: Tensor = super().forward(self.row_of(tokens_BT, before_B1))
         return rows_BTD
 
@@ -90,10 +85,7 @@ class LearnedPositions(Table):
         super().__init__(settings.context, settings.width, role="position")
 
     def forward(self, x_BTD: Tensor, past: int = 0) -> Tensor:
-        """Add the vectors of positions past … past+T-1.
-
-        A slice, not a look-up: its gradient is one sum over the batch.
-        """
+        """Add the vectors of positions past … past+T-1, by a slice: its gradient is one sum."""
         return x_BTD + self.weight[past : past + x_BTD.size(1)]
 
 
@@ -101,8 +93,7 @@ class RotaryPositions(nn.Module):
     """Rotates pairs of query and key channels by an angle that grows with position.
 
     RoFormer (arXiv 2104.09864, section 3.2.2), channel i paired with i + K/2 as Llama and
-    transformers do. Angles are float32 whatever the precision of the rest: at position
-    2,000 bfloat16 cannot tell neighbours apart.
+    transformers do. Angles are float32: at position 2,000 bfloat16 cannot tell neighbours apart.
     """
 
     def __init__(self, settings: ModelSection) -> None:
@@ -141,10 +132,8 @@ class RotaryPositions(nn.Module):
 
 @torch.no_grad()
 def fill_sinusoidal(weight: Tensor, std: float) -> None:
-    """Fill a position table with the sinusoids of arXiv 1706.03762, section 3.5, with root mean
-    square `std`.
-
-    Channels 2i and 2i+1 hold sine and cosine of one angle; their mean square is 1/2.
+    """Fill a position table with the sinusoids of arXiv 1706.03762, section 3.5: channels 2i and
+    2i+1 hold sine and cosine of one angle. `std` becomes their root mean square.
     """
     context, width = weight.shape
     angles = _angles(context, _frequencies(width, _SINUSOID_BASE))

@@ -21,15 +21,10 @@ from longhaul.model.weights import Linear, Table
 
 
 class GPT(nn.Module):
-    """A decoder-only transformer. Weights are allocated, not filled: see `initialise.build`.
-
-    A switch that is off leaves no weight and no operation behind.
-
-    Args:
-        settings: shape and switches.
-        vocab_size: tokens of the tokenizer; rows added by `model.vocab_multiple` are never
-            predicted and get no gradient.
-        end_of_text: the token that ends a document, for `model.document_mask`.
+    """A decoder-only transformer. Weights are allocated, not filled: see `initialise.build`. A
+    switch that is off leaves no weight and no operation behind. Rows that `model.vocab_multiple`
+    adds are never predicted; `end_of_text` is the token that ends a document, for
+    `model.document_mask`.
     """
 
     gauges = (*Block.GAUGES, *OUTPUT_GAUGES)
@@ -46,35 +41,23 @@ class GPT(nn.Module):
         """In force; a live run may change it between two steps."""
         self.vocab_size = vocab_size
         self.end_of_text = end_of_text
-        if settings.embedding_dropout is None:
-            self.embedding_dropout = settings.dropout
-        else:
-            self.embedding_dropout = settings.embedding_dropout
+        own = settings.embedding_dropout
+        self.embedding_dropout = settings.dropout if own is None else own
         rows = settings.padded_vocab(vocab_size)
-        self._make_embedding(settings, rows)
-        self.blocks = nn.ModuleList(Block(settings, layer) for layer in range(settings.layers))
-        self.skips = Skips(settings.layers) if settings.unet_skips else None
-        # Post-norm blocks end with a norm of their own.
-        self.final_norm = make_norm(settings) if settings.norm_placement == "pre" else None
-        self._make_head(settings, rows)
-        self.loss = SummedLoss()
-
-    def _make_embedding(self, settings: ModelSection, rows: int) -> None:
         narrow, width = settings.table_width, settings.width
         self.tokens = Table(rows, narrow, role="embedding")
         self.bigrams = (
-            BigramTable(settings.bigram_rows, narrow, self.vocab_size)
-            if settings.bigram_rows
-            else None
+            BigramTable(settings.bigram_rows, narrow, vocab_size) if settings.bigram_rows else None
         )
         self.project_in = Linear(narrow, width, bias=False) if narrow != width else None
         self.positions = LearnedPositions(settings) if settings.positions == "learned" else None
         self.rotary = RotaryPositions(settings) if settings.positions == "rotary" else None
         self.embedding_norm = make_norm(settings) if settings.embedding_norm else None
         self.value_tables = ValueTables(settings, rows) if settings.value_embeddings else None
-
-    def _make_head(self, settings: ModelSection, rows: int) -> None:
-        narrow, width = settings.table_width, settings.width
+        self.blocks = nn.ModuleList(Block(settings, layer) for layer in range(settings.layers))
+        self.skips = Skips(settings.layers) if settings.unet_skips else None
+        # Post-norm blocks end with a norm of their own.
+        self.final_norm = make_norm(settings) if settings.norm_placement == "pre" else None
         self.project_out = Linear(width, narrow, bias=False) if narrow != width else None
         self.head = (
             None
@@ -82,8 +65,9 @@ class GPT(nn.Module):
             else Linear(narrow, rows, bias=False, role="head", zero=settings.zero_head)
         )
         self.padding_V: Tensor | None
-        padding_V = torch.empty(rows) if rows != self.vocab_size else None
+        padding_V = torch.empty(rows) if rows != vocab_size else None
         self.register_buffer("padding_V", padding_V, persistent=False)
+        self.loss = SummedLoss()
 
     def new_cache(self, batch: int) -> KeyValueCache:
         """An empty cache for `batch` sequences, where the model's weights are."""
@@ -175,9 +159,9 @@ class GPT(nn.Module):
     def _summed_loss(self, x_BTD: Tensor, targets_BT: Tensor, tap: Tap | None) -> Tensor:
         """The summed loss of what the head reads.
 
-        Without a backward pass, logits are let go of chunk by chunk: whole they would take 33 GB
-        at 32 sequences of 2,048 tokens and GPT-2's vocabulary. The chunks depend on shapes alone,
-        so that tensor ranks, whose losses are collectives, make the same.
+        Without a backward pass, logits are let go of chunk by chunk: whole they would take 33 GB at
+        32 sequences of 2,048 tokens and GPT-2's vocabulary. Chunks depend on shapes alone, as
+        tensor ranks, whose losses are collectives, must make the same.
         """
         z_loss = self.settings.z_loss if self.training else 0.0
         rows = max(1, LOGITS_AT_ONCE // self.settings.padded_vocab(self.vocab_size))

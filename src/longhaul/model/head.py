@@ -32,47 +32,38 @@ def softcapped(logits_BTV: Tensor, cap: float) -> Tensor:
     return cap * torch.tanh(logits_BTV.float() / cap)
 
 
-def summed_loss(
-    logits_BTV: Tensor, targets_BT: Tensor, z_loss: float = 0.0, tap: Tap | None = None
-) -> Tensor:
-    """Sum of token losses in nats, over targets other than `IGNORED_TARGET`.
-
-    Args:
-        logits_BTV: padding of the vocabulary at -inf.
-        targets_BT: the token that follows each.
-        z_loss: weight of log² of the softmax's normaliser, added per target (PaLM, arXiv
-            2204.02311, section 5).
-        tap: the outputs' gauges and the loss of each sequence, without z-loss, are written to it
-            while it is open.
-    """
-    logits_NV, targets_N = logits_BTV.flatten(0, 1), targets_BT.flatten()
-    if z_loss:  # so that both parts of the gradient are added before they are rounded
-        logits_NV = logits_NV.float()
-    losses_N = _losses(logits_NV, targets_N)
-    if tap is not None and tap.is_open:
-        _measure(tap, logits_BTV, targets_BT, losses_N)
-    loss = losses_N.sum()
-    if z_loss:
-        log_normaliser_N = torch.logsumexp(logits_NV, dim=-1)
-        counted_N = targets_N != IGNORED_TARGET
-        loss = loss + z_loss * (log_normaliser_N.square() * counted_N).sum()
-    return loss
-
-
 class SummedLoss(nn.Module):
-    """`summed_loss` as a part of the model that may be exchanged."""
+    """The loss, as a part of the model that may be exchanged."""
 
     def forward(
         self, logits_BTV: Tensor, targets_BT: Tensor, z_loss: float = 0.0, tap: Tap | None = None
     ) -> Tensor:
-        """See `summed_loss`."""
-        return summed_loss(logits_BTV, targets_BT, z_loss, tap)
+        """Sum of token losses in nats, over targets other than `IGNORED_TARGET`.
+
+        Args:
+            logits_BTV: padding of the vocabulary at -inf.
+            targets_BT: the token that follows each.
+            z_loss: weight of log² of the softmax's normaliser, added per target (PaLM, arXiv
+                2204.02311, section 5).
+            tap: the outputs' gauges and the loss of each sequence, without z-loss, are written to
+                it while it is open.
+        """
+        logits_NV, targets_N = logits_BTV.flatten(0, 1), targets_BT.flatten()
+        if z_loss:  # so that both parts of the gradient are added before they are rounded
+            logits_NV = logits_NV.float()
+        losses_N = _losses(logits_NV, targets_N)
+        if tap is not None and tap.is_open:
+            _measure(tap, logits_BTV, targets_BT, losses_N)
+        loss = losses_N.sum()
+        if z_loss:
+            log_normaliser_N = torch.logsumexp(logits_NV, dim=-1)
+            counted_N = targets_N != IGNORED_TARGET
+            loss = loss + z_loss * (log_normaliser_N.square() * counted_N).sum()
+        return loss
 
 
 def _losses(logits_NV: Tensor, targets_N: Tensor) -> Tensor:
-    """Cross-entropy of each target, float32 whatever the logits are: a sum over thousands of
-    tokens in bfloat16 has two digits, under autocast too.
-    """
+    """Cross-entropy of each target, in float32: a sum in bfloat16 has two digits."""
     narrow_on_cpu = logits_NV.is_cpu and logits_NV.dtype != torch.float32
     if narrow_on_cpu and not torch.compiler.is_compiling() and len(logits_NV) > _rows(logits_NV):
         losses_N: Tensor = _LossesByRows.apply(logits_NV, targets_N)  # type: ignore[no-untyped-call]
@@ -89,10 +80,7 @@ def _rows(logits_NV: Tensor) -> int:
 
 class _LossesByRows(torch.autograd.Function):
     """Widens a few rows of half-precision logits at a time, and again for the gradient, with the
-    same bits as all at once.
-
-    All at once takes five tensors of their size in float32, each of which a CPU fetches from the
-    operating system anew in every step: a tenth of a step at a vocabulary of 4,096.
+    same bits as all at once, which takes a CPU a tenth of a step at a vocabulary of 4,096.
     """
 
     @staticmethod

@@ -2,9 +2,9 @@
 
 GPT-2's rule: normal with one standard deviation, output projections into the residual stream
 divided by √(2·layers), biases 0, norms' scales 1 ("Language Models are Unsupervised Multitask
-Learners", section 2.3, and its code). Every weight has a generator of its own, keyed by its name,
-so that a switch that adds weights leaves the start of all others as it was, and any device or
-shard begins with the same numbers.
+Learners", section 2.3, and its code). Every weight has a generator keyed by its name, so that a
+switch that adds weights leaves all others as they were, and any device or shard begins with the
+same numbers.
 """
 
 import torch
@@ -26,18 +26,7 @@ def build(
     device: torch.device | str = "cpu",
     end_of_text: int | None = None,
 ) -> GPT:
-    """A model on `device`, filled from `seed`, float32.
-
-    Args:
-        settings: shape and switches.
-        vocab_size: tokens of the tokenizer.
-        seed: the run's.
-        device: where it will compute.
-        end_of_text: the token that ends a document, for `model.document_mask`.
-
-    Raises:
-        UsageError: documents are to be told apart, and the tokenizer has no end-of-text token.
-    """
+    """A model on `device`, filled from the run's `seed`, float32; as `allocate`."""
     model = allocate(settings, vocab_size, device, end_of_text)
     initialise(model, settings, seed)
     return model
@@ -49,7 +38,9 @@ def allocate(
     device: torch.device | str,
     end_of_text: int | None = None,
 ) -> GPT:
-    """A model on `device` (which may be `meta`) that is not filled; see `build`."""
+    """A model on `device` (which may be `meta`) that is not filled; a `UsageError` if documents are
+    to be told apart, and the tokenizer has no end-of-text token.
+    """
     if settings.document_mask and end_of_text is None:
         raise UsageError(
             "model.document_mask tells documents apart by the end-of-text token, and this "
@@ -73,15 +64,7 @@ def initialise(model: GPT, settings: ModelSection, seed: int) -> None:
 def fill_weight(
     weight: Tensor, name: str, owner: nn.Module, settings: ModelSection, seed: int
 ) -> None:
-    """Fill one whole weight in place.
-
-    Args:
-        weight: to fill; the owner's, or one of its shape.
-        name: in the model.
-        owner: the module that has it.
-        settings: of the model.
-        seed: the run's.
-    """
+    """Fill in place the whole weight that `owner` has under this name, or one of its shape."""
     match owner:
         case Scalars():
             weight.copy_(torch.tensor(owner.start))
@@ -110,12 +93,7 @@ def _fill_normal(parameter: Tensor, std: float, key: int) -> None:
 
 @torch.no_grad()
 def fill_buffers(model: GPT, first_token: int = 0) -> None:
-    """Fill constant buffers in place.
-
-    Args:
-        model: whole, or a part of one.
-        first_token: of the part of the vocabulary that it has.
-    """
+    """Fill constant buffers in place; its part of the vocabulary begins at `first_token`."""
     for module in model.modules():
         if isinstance(module, RotaryPositions):
             module.fill()
@@ -125,14 +103,9 @@ def fill_buffers(model: GPT, first_token: int = 0) -> None:
 
 
 def to_half(model: GPT, dtype: torch.dtype, islands: bool) -> None:
-    """Turn `model`'s weights into `dtype`, in place.
-
-    Args:
-        model: filled, float32.
-        dtype: bfloat16 or float16.
-        islands: keep the residual stream, the norms and learned mixtures in float32, as
-            YaLM-100B did against divergence (its article: about 2 % of the time). Softmax and
-            loss are summed in float32 either way: the attention kernels and the head do so.
+    """Turn the filled, float32 weights of `model` into `dtype`, in place. Softmax and loss are
+    summed in float32 either way; `islands` keep the residual stream, the norms and learned mixtures
+    in it, as YaLM-100B did against divergence (its article: about 2 % of the time).
     """
     for module in model.modules():
         if islands and isinstance(module, LayerNorm | RMSNorm):

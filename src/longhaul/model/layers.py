@@ -1,7 +1,5 @@
-"""The layers around attention: norms, the position-wise MLP, learned sums of earlier states.
-
-What torch's backward passes take through memory too often on a CPU has an operation of its own
-here; elsewhere torch's operations are used, which are fused there.
+"""The layers around attention: norms, the position-wise MLP, learned sums of earlier states. What
+torch takes through memory too often on a CPU has an operation of its own here.
 
 Shape suffixes: B batch, T time, D width, F inner width.
 """
@@ -75,23 +73,16 @@ class _SquaredRelu(torch.autograd.Function):
 
 
 class LayerNorm(nn.Module):
-    """Zero mean, unit variance, learned scale and optional bias (arXiv 1607.06450).
-
-    Args:
-        width: D.
-        eps: added to the variance.
-        scale: learn a scale; without it there is no bias either.
-        bias: learn a shift.
-    """
+    """Zero mean, unit variance, learned scale and optional bias (arXiv 1607.06450)."""
 
     widens = False
-    """Compute in float32 whatever comes in; see `precision.to_half`."""
+    """Compute in float32 whatever comes in; see `initialise.to_half`."""
 
-    def __init__(self, width: int, eps: float, scale: bool, bias: bool) -> None:
+    def __init__(self, settings: ModelSection, width: int) -> None:
         super().__init__()
-        self.shape, self.eps = (width,), eps
+        self.shape, self.eps, scale = (width,), settings.norm_eps, settings.norm_scale
         self.weight = nn.Parameter(torch.empty(width)) if scale else None
-        self.bias = nn.Parameter(torch.empty(width)) if scale and bias else None
+        self.bias = nn.Parameter(torch.empty(width)) if scale and settings.bias else None
 
     def forward(self, x_D: Tensor) -> Tensor:
         """Normalise [..., D]."""
@@ -101,21 +92,15 @@ class LayerNorm(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """Unit root mean square and a learned scale; no mean, no bias (arXiv 1910.07467).
-
-    Args:
-        width: D.
-        eps: added to the mean square.
-        scale: learn a scale.
-    """
+    """Unit root mean square and a learned scale; no mean, no bias (arXiv 1910.07467)."""
 
     widens = False
-    """Compute in float32 whatever comes in; see `precision.to_half`."""
+    """As `LayerNorm.widens`."""
 
-    def __init__(self, width: int, eps: float, scale: bool) -> None:
+    def __init__(self, settings: ModelSection, width: int) -> None:
         super().__init__()
-        self.eps = eps
-        self.weight = nn.Parameter(torch.empty(width)) if scale else None
+        self.eps = settings.norm_eps
+        self.weight = nn.Parameter(torch.empty(width)) if settings.norm_scale else None
 
     def forward(self, x_D: Tensor) -> Tensor:
         """Normalise [..., D]."""
@@ -125,10 +110,8 @@ class RMSNorm(nn.Module):
 
 
 NORMS: dict[str, Callable[[ModelSection, int], nn.Module]] = {
-    "layernorm": lambda settings, width: LayerNorm(
-        width, settings.norm_eps, settings.norm_scale, settings.bias
-    ),
-    "rmsnorm": lambda settings, width: RMSNorm(width, settings.norm_eps, settings.norm_scale),
+    "layernorm": LayerNorm,
+    "rmsnorm": RMSNorm,
 }
 """Value of `model.norm` → how one is made, given the width it normalises over."""
 
@@ -185,9 +168,8 @@ class MLP(nn.Module):
 
 
 class InputMix(Scalars):
-    """A block's reading: a share of the stream and one of the embedded input (modded-nanogpt).
-
-    It begins as the stream alone.
+    """A block's reading: a share of the stream and, at first 0, of the embedded input
+    (modded-nanogpt).
     """
 
     def __init__(self) -> None:
@@ -202,9 +184,9 @@ class Skips(Scalars):
     """Connections from the first half's blocks to the second's, last to first (modded-nanogpt,
     2024-11-10, after arXiv 1505.04597).
 
-    Of L layers, the last ⌊L/2⌋ get the outputs of the first ⌊L/2⌋, each times a learned factor
-    that begins at 1; a middle layer gets none. Without a middle layer, the first of the second
-    half reads the output of the block before it twice, as in the source.
+    Of L layers, the last ⌊L/2⌋ get the outputs of the first ⌊L/2⌋, each times a learned factor that
+    begins at 1. Without a middle layer, the first of the second half reads the output of the block
+    before it twice, as in the source.
     """
 
     def __init__(self, layers: int) -> None:
@@ -212,13 +194,7 @@ class Skips(Scalars):
         self._second_start = layers - layers // 2
 
     def forward(self, layer: int, x_BTD: Tensor, kept: list[Tensor]) -> Tensor:
-        """What block `layer` reads.
-
-        Args:
-            layer: 0 for the first block; blocks come in order.
-            x_BTD: the output of the block before.
-            kept: outputs that wait for their block; empty at first, changed here.
-        """
+        """What block `layer` reads, after `x_BTD`; `kept` are outputs that wait for their block."""
         if 1 <= layer <= len(self.start):
             kept.append(x_BTD)
         if layer < self._second_start:

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
 Rule = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""(sequence, head, asking position, asked position) → may attend; positions count from the
-sequence's start. Works on single numbers, as FlexAttention calls it, and on tensors."""
+"""(sequence, head, asking position, asked position) → may attend; of numbers or tensors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,18 @@ _BLOCK = 128  # Side of the squares that FlexAttention computes or skips.
 CAUSAL, EVERYTHING = View(is_causal=True), View()
 
 
-class Sight:
+Sight = tuple[View, ...]
+"""The views of one forward pass, by layer."""
+
+
+def views_of(
+    length: int,
+    past: int,
+    device: torch.device,
+    windows: Sequence[int | None],
+    document_BS: Tensor | None = None,
+    sparse: bool = False,
+) -> Sight:
     """The views of one forward pass.
 
     Args:
@@ -63,67 +73,51 @@ class Sight:
         sparse: make FlexAttention's block masks, not boolean ones.
     """
 
-    def __init__(
-        self,
-        length: int,
-        past: int,
-        device: torch.device,
-        windows: Sequence[int | None],
-        document_BS: Tensor | None = None,
-        sparse: bool = False,
-    ) -> None:
-        self._length = length
-        self._history = past
-        self._device = device
-        self._document_BS = document_BS
-        self._sparse = sparse
-        # All at once: a layer that is computed again must leave nothing behind, or torch.compile
-        # gives its checkpointing up.
-        own = [None if window is None or window >= past + length else window for window in windows]
-        views = {window: self._view(window) for window in dict.fromkeys(own)}
-        self._views = [views[window] for window in own]
-
-    def of(self, layer: int) -> View:
-        """What the queries of `layer` see."""
-        return self._views[layer]
-
-    def _view(self, window: int | None) -> View:
-        if window is None and self._document_BS is None:
-            if self._history == 0:
+    def view(window: int | None) -> View:
+        if window is None and document_BS is None:
+            if past == 0:
                 return CAUSAL
-            if self._length == 1:
+            if length == 1:
                 return EVERYTHING
-        if self._sparse:
-            return View(blocks=self._blocks(window))
-        rule = may_attend(window, self._document_BS)
-        end = self._history + self._length
-        asking_T1 = torch.arange(self._history, end, device=self._device)[:, None]
-        asked_S = torch.arange(end, device=self._device)
-        sequences = 1 if self._document_BS is None else self._document_BS.size(0)
-        sequence = torch.arange(sequences, device=self._device)[:, None, None, None]
+        if sparse:
+            return View(blocks=_blocks(length, window, document_BS, device))
+        asking_T1 = torch.arange(past, past + length, device=device)[:, None]
+        asked_S = torch.arange(past + length, device=device)
+        sequences = 1 if document_BS is None else document_BS.size(0)
+        sequence = torch.arange(sequences, device=device)[:, None, None, None]
+        rule = may_attend(window, document_BS)
         return View(mask=rule(sequence, sequence, asking_T1, asked_S))
 
-    def _blocks(self, window: int | None) -> "BlockMask":
-        from torch.nn.attention.flex_attention import BlockMask
+    # All at once: a layer that is computed again must leave nothing behind, or torch.compile gives
+    # its checkpointing up.
+    own = [None if window is None or window >= past + length else window for window in windows]
+    views = {window: view(window) for window in dict.fromkeys(own)}
+    return tuple(views[window] for window in own)
 
-        some, whole = _squares(self._length, window, self._document_BS, self._device)
-        return BlockMask.from_kv_blocks(
-            *_ordered(some),
-            *_ordered(whole),
-            BLOCK_SIZE=_BLOCK,
-            mask_mod=may_attend(window, self._document_BS),
-            seq_lengths=(self._length, self._length),
-        )
+
+def _blocks(
+    length: int, window: int | None, document_BS: Tensor | None, device: torch.device
+) -> "BlockMask":
+    from torch.nn.attention.flex_attention import BlockMask
+
+    some, whole = _squares(length, window, document_BS, device)
+    return BlockMask.from_kv_blocks(
+        *_ordered(some),
+        *_ordered(whole),
+        BLOCK_SIZE=_BLOCK,
+        mask_mod=may_attend(window, document_BS),
+        seq_lengths=(length, length),
+    )
 
 
 def _squares(
     length: int, window: int | None, document_BS: Tensor | None, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """The squares of which some pairs of positions may attend, and those of which all may, each
-    [B, 1, Q, Q]; Q squares a side.
+    [B, 1, Q, Q].
 
-    Told from the pair of a square that is nearest and the one that is farthest, as documents never
-    come back: torch's `create_block_mask` writes all pairs out, 5 bytes for each.
+    Known from a square's nearest and farthest pair, as documents never come back: torch's
+    `create_block_mask` writes all pairs out, 5 bytes for each.
     """
     first_Q = torch.arange(0, length, _BLOCK, device=device)
     last_Q = (first_Q + (_BLOCK - 1)).clamp(max=length - 1)
@@ -177,8 +171,7 @@ def make_sight(
         tokens_BS: all tokens so far, those held in a cache included.
         window: instead of `model.window`, in the layers that have one (window warm-up).
         past: how many of the tokens are held in a cache; the others are new.
-        end_of_text: the token that ends a document, and belongs to it; needed if
-            `model.document_mask`.
+        end_of_text: the token that ends a document, and belongs to it.
     """
     own = [settings.window_of(layer) for layer in range(settings.layers)]
     windows = [None if every is None else window or every for every in own]
@@ -187,14 +180,10 @@ def make_sight(
         assert end_of_text is not None
         ends_BS = torch.eq(tokens_BS, end_of_text).long()
         document_BS = ends_BS.cumsum(dim=1) - ends_BS
-    return Sight(
-        tokens_BS.size(1) - past,
-        past,
-        tokens_BS.device,
-        windows,
-        document_BS,
-        sparse=_sparse(settings, tokens_BS, past),
-    )
+    length, device = tokens_BS.size(1) - past, tokens_BS.device
+    # With a cache it would be compiled anew for each of its lengths.
+    sparse = past == 0 and flex_attends(settings, length, device)
+    return views_of(length, past, device, windows, document_BS, sparse)
 
 
 def attention_dropout(settings: ModelSection) -> float:
@@ -204,15 +193,9 @@ def attention_dropout(settings: ModelSection) -> float:
 
 
 def flex_attends(settings: ModelSection, length: int, device: torch.device) -> bool:
-    """Whether FlexAttention serves sequences of so many tokens, and has squares to skip.
-
-    It has no backward pass on a CPU (torch 2.13) and no dropout anywhere.
+    """Whether FlexAttention serves sequences of so many tokens, and has squares to skip: not on a
+    CPU, where it has no backward pass (torch 2.13), and not with dropout.
     """
     masks = settings.document_mask or settings.window is not None
     serves = device.type == "cuda" and not attention_dropout(settings)
     return masks and serves and length > _BLOCK
-
-
-def _sparse(settings: ModelSection, tokens_BS: Tensor, past: int) -> bool:
-    """With a cache it would be compiled anew for each of its lengths."""
-    return past == 0 and flex_attends(settings, tokens_BS.size(1), tokens_BS.device)

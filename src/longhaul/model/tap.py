@@ -1,8 +1,7 @@
-"""The tap: how statistics leave the model (DESIGN rule 13).
+"""The tap: how statistics leave the model.
 
-Hooks break compilation, so the model writes its declared gauges itself, into buffers on the
-device that are allocated once. A closed tap takes nothing: evaluation, and recomputation of a
-checkpointed block in the backward pass, find it closed and count nothing twice.
+Hooks break compilation, so the model writes its declared gauges itself, into buffers on the device.
+A closed tap takes nothing: evaluation, and recomputation in the backward pass, count nothing twice.
 
 Shape suffixes: L layers, G gauges of a layer, M gauges of the model, B sequences, T tokens.
 """
@@ -27,11 +26,10 @@ class Gauge:
     unit: str
     reduction: Literal["max", "min", "mean", "rms", "norm"]
     """How readings of several micro-batches, and of several ranks, become one: the largest, the
-    smallest, the mean, the root of the mean square, or the root of the sum of squares (of shards
-    of a tensor). A NaN reading survives each of them."""
+    smallest, the mean, the root of the mean square, or of the sum of squares (of shards of a
+    tensor). A NaN reading survives each of them."""
     per: Literal["layer", "model", "role", "source"] = "layer"
-    """What has a reading of its own: each block, the whole model, each role of weights, or each
-    source of text."""
+    """What has a reading of its own."""
     meaning: str = ""
 
 
@@ -39,12 +37,8 @@ Combine = Callable[[Tensor, Sequence[Gauge], int], tuple[Tensor, Tensor]]
 
 
 class Tap:
-    """Buffers of readings, and whether they are being filled.
-
-    Args:
-        gauges: what the model declares (`GPT.gauges`), of layers and of the model as a whole.
-        layers: number of blocks that write.
-        device: where the model computes.
+    """Buffers of readings of gauges that the model declares (`GPT.gauges`), for so many layers; and
+    whether they are being filled.
     """
 
     def __init__(
@@ -90,23 +84,16 @@ class Tap:
             _fold(self._buffer_M[place], self.totals[place], value)
 
     def keep_losses(self, losses_BT: Tensor, counted_BT: Tensor) -> None:
-        """Keep the loss of each sequence; nothing if the tap is closed.
-
-        Args:
-            losses_BT: of each target, 0 where there is none.
-            counted_BT: true where there is a target.
+        """Keep the loss of each sequence; nothing if the tap is closed. `losses_BT` are 0 and
+        `counted_BT` false where there is no target.
         """
         if self.is_open:
             self._losses.append(torch.stack((losses_BT.sum(dim=1), counted_BT.sum(dim=1))))
 
     def drain(self, combine: Combine | None = None) -> Tensor:
-        """The readings since the last call, on the device; the tap starts afresh.
-
-        Layer by layer its gauges, then those of the model. Without meaning if it was never opened.
-
-        Args:
-            combine: takes what was folded of each reading, its gauge, and how often the tap was
-                opened, and gives them for several taps together.
+        """The readings since the last call, on the device, layer by layer, then those of the model;
+        the tap starts afresh. `combine` takes what was folded of each reading, its gauge, and how
+        often the tap was opened, and gives them for several taps together.
         """
         folded_LG, folded_M = self._buffer_LG.clone(), self._buffer_M.clone()
         openings: float | Tensor = max(self._openings, 1)
@@ -122,9 +109,7 @@ class Tap:
         return torch.cat((readings_LG.flatten(), readings_M))
 
     def drain_losses(self) -> Tensor:
-        """[2, B]: sum of token losses in nats, and number of targets, of every sequence that was
-        seen since the last call, on the device.
-        """
+        """[2, B]: summed losses in nats, and targets, of every sequence since the last call."""
         if not self._losses:
             return torch.zeros(2, 0, device=self._buffer_M.device)
         losses_2B = torch.cat(self._losses, dim=1)
@@ -134,9 +119,7 @@ class Tap:
     def by_name(
         self, readings: Sequence[float]
     ) -> tuple[dict[str, tuple[float, ...]], dict[str, float]]:
-        """Drained readings on the host, as a record carries them: by gauge a value per layer, and
-        by gauge the model's value.
-        """
+        """Drained readings on the host, by gauge: a value per layer, and the model's value."""
         columns, end = len(self.gauges), self._buffer_LG.numel()
         layers = {
             gauge.name: tuple(readings[column:end:columns])

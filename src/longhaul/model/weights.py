@@ -25,14 +25,13 @@ class Linear(nn.Linear):
         out: width of the output.
         bias: add a learned vector.
         role: `matrix`, or `head` for the output matrix.
-        writes_residual: its output is added to the residual stream, so that initialisation
-            shrinks it with depth (GPT-2, section 2.3).
+        writes_residual: so that initialisation shrinks it with depth (GPT-2, section 2.3).
         zero: it starts at zero instead.
         parts: rows of each map, where several are fused into one product; Muon takes them apart.
     """
 
     narrows = False
-    """Takes float32 into its half-precision product; see `precision.to_half`."""
+    """Takes float32 into its half-precision product; see `initialise.to_half`."""
 
     def __init__(
         self,
@@ -61,14 +60,7 @@ class Linear(nn.Linear):
 
 
 class Table(nn.Embedding):
-    """A look-up table [rows, width], unfilled.
-
-    Args:
-        rows: one past the largest number looked up.
-        width: of a row.
-        role: `embedding` or `position`.
-        zero: it starts at zero.
-    """
+    """A look-up table [rows, width], unfilled; it may start at zero."""
 
     def __init__(self, rows: int, width: int, role: Role, zero: bool = False) -> None:
         super().__init__(rows, width)
@@ -80,11 +72,7 @@ class Table(nn.Embedding):
 
 
 class Scalars(nn.Module):
-    """Learned numbers with a start of their own, such as shares of a mixture.
-
-    Args:
-        start: the value that each begins with.
-    """
+    """Learned numbers, such as shares of a mixture, with the values that they begin with."""
 
     def __init__(self, start: Sequence[float]) -> None:
         super().__init__()

@@ -1,7 +1,6 @@
-"""All gauges of a step, in one tensor that is copied to the host with its other figures.
+"""All gauges of a step, in one tensor that is copied to the host with its other figures. Reading
+changes no bit of what is read, and draws from no generator.
 
-Reading changes no bit of what is read, and draws from no generator. The gauges of a layer are
-declared and measured in `model/block.py` (`GAUGES`, `_measure`).
 Shapes: B sequences of the global batch, N sources.
 """
 
@@ -35,16 +34,11 @@ NOISE_SCALE = Gauge(
 def noise_scale(
     small_norm: Tensor, small_tokens: int, large_norm: Tensor, large_tokens: int
 ) -> Tensor:
-    """tr(Σ) / |G|² from two gradients, `ABSENT` if the noise hides the one or the other.
+    """tr(Σ) / |G|² from the norms of two mean gradients, over `small_tokens` among `large_tokens`
+    targets; `ABSENT` if the noise hides the one or the other.
 
-    Both are estimated without bias (appendix A.1), and are differences of noisy numbers:
-    |G|² comes out negative about as often as not when the batch is far below the noise scale.
-
-    Args:
-        small_norm: of the mean gradient over `small_tokens` targets.
-        small_tokens: fewer than `large_tokens`.
-        large_norm: of the mean gradient over `large_tokens` targets.
-        large_tokens: the small batch among them.
+    Both are estimated without bias (arXiv 1812.06162, appendix A.1): |G|² comes out negative about
+    as often as not when the batch is far below the noise scale.
     """
     small, large = small_norm.square(), large_norm.square()
     signal = (large_tokens * large - small_tokens * small) / (large_tokens - small_tokens)
@@ -79,22 +73,15 @@ class Readings:
 
 
 class ModelGauges:
-    """Reads every gauge of a step.
-
-    Those steps that are asked for go in this order:
-
-        with gauges.tap.open_for_forward(): …   each micro-batch
-        gauges.see_first(norm, tokens)          if there are several
-        with gauges.watch(optimizer, …): optimizer.step(gate)
-        tensor = gauges.drain(source_B)
+    """Reads every gauge of a step. In order: `tap.open_for_forward()` around each micro-batch,
+    `see_first` if there are several, `watch` around the update, `drain`.
 
     Args:
         model: on its device.
         groups: its weights by role.
         device: where it computes.
         sources: names of the sources of text, by number.
-        sharding: with many processes, what this one has of the weights; readings are reduced over
-            all of them.
+        sharding: what this process has of the weights; readings are reduced over all.
     """
 
     def __init__(
@@ -114,11 +101,8 @@ class ModelGauges:
         self._noise_scale = self._absent
 
     def see_first(self, norm: Tensor, tokens: int) -> None:
-        """Take the norm of the gradient of the first of several micro-batches.
-
-        Args:
-            norm: on the device, of the loss as it is scaled.
-            tokens: targets in that micro-batch, on all ranks.
+        """Take the norm of the scaled gradient of the first of several micro-batches, of so many
+        targets on all ranks.
         """
         self._first = norm, tokens
 
@@ -126,14 +110,7 @@ class ModelGauges:
     def watch(
         self, optimizer: Optimizer, gate: Gate, scale: Tensor | None, tokens: int
     ) -> Iterator[None]:
-        """Read gradients, and the update that is made in the body.
-
-        Args:
-            optimizer: with the gradients of the whole batch, judged.
-            gate: the verdict.
-            scale: what the loss was multiplied by, if anything.
-            tokens: targets of the whole batch.
-        """
+        """Read judged gradients of a batch of so many targets, and the update made in the body."""
         with self._weights.watch(optimizer, gate, scale):
             yield
         self._noise_scale = self._absent
@@ -145,11 +122,7 @@ class ModelGauges:
             self._noise_scale = noise_scale(norm, first_tokens, gate.gradient_norm, tokens)
 
     def drain(self, source_B: Tensor | None) -> Tensor:
-        """All readings of the step, float32 on the device.
-
-        Args:
-            source_B: source of each sequence, on the device; None if that is not known.
-        """
+        """All readings of the step, float32 on the device."""
         readings = torch.cat(
             (
                 self.tap.drain(None if self._sharding is None else self._combined),

@@ -17,11 +17,9 @@ _WINDOW_STEPS = 20
 class Throughput:
     """Tokens per second over the last 20 steps: enough to be calm, few enough to show a change.
 
-    Definition: target tokens of the global batches of these steps, over the wall seconds in which
-    rank 0 saw them become complete, one after the other (`STEP_BUCKETS`). What is booked as
-    evaluation, saving or a start does not count, nor do steps that compiled: neither their tokens
-    nor their time. Steps that were seen complete together share their seconds by what the device
-    took for each (`train/completed.py`), so that none stands in the window without its time.
+    Target tokens of the global batches of these steps, over the wall seconds in which rank 0 saw
+    them become complete (`STEP_BUCKETS`). What is booked as evaluation, saving or a start does not
+    count, nor do steps that compiled: neither their tokens nor their time.
     """
 
     def __init__(self) -> None:
@@ -47,12 +45,8 @@ class Throughput:
 
 
 def peak_flops(device_name: str, compute: str, tf32: bool = False) -> float | None:
-    """FLOP/s that a device can do at best; None if it is not known, as of any CPU.
-
-    Args:
-        device_name: as its driver tells it, such as `NVIDIA H100 80GB HBM3`.
-        compute: value of `precision.compute`.
-        tf32: products of float32 numbers may be made in TensorFloat-32, at half the rate of bf16.
+    """FLOP/s that a device of this driver's name can do at best; None if it is not known, as of any
+    CPU. float32 products in TensorFloat-32 have half the rate of bf16.
     """
     for known, (float32, half) in PEAK_TFLOPS.items():
         if known in device_name:
@@ -63,15 +57,9 @@ def peak_flops(device_name: str, compute: str, tf32: bool = False) -> float | No
 
 
 def mfu(tokens_per_second: float, flops_per_token: float, peak: float | None) -> float | None:
-    """Model FLOPs utilisation, 0 to 1 (PaLM, arXiv 2204.02311, appendix B; DESIGN rule 16).
-
-    Args:
-        tokens_per_second: of all devices together.
-        flops_per_token: `ModelSize.flops_per_token` at the span attended to.
-        peak: FLOP/s of all devices together; None gives None.
-
-    Raises:
-        LonghaulError: more than the peak, which a wrong peak or a wrong clock must be to blame for.
+    """Model FLOPs utilisation, 0 to 1 (PaLM, arXiv 2204.02311, appendix B), of all devices
+    together; None without a known peak in FLOP/s. A `LonghaulError` beyond the peak: that or the
+    clock is wrong.
     """
     if peak is None:
         return None

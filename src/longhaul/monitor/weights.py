@@ -1,8 +1,6 @@
-"""Gauges of weights, gradients and updates, for each role of weights.
-
-What must be compared element by element is compared in a sample, so that memory stays flat: all
-elements of a weight of fewer than 131,072, else every so-manyth, 65,536 or somewhat fewer. The
-norms are of all elements.
+"""Gauges of weights, gradients and updates, for each role of weights. Norms are of all elements;
+what is compared element by element is compared in a sample: all of a weight of fewer than 131,072
+elements, else every so-manyth, 65,536 or somewhat fewer.
 
 Shape suffixes: W weights of a role, S their sampled elements, R roles, G gauges.
 """
@@ -56,12 +54,7 @@ _SECOND_MOMENT_RATIO = 3  # its place among the gauges of a role
 
 
 class WeightGauges:
-    """Reads the roles' gauges around an update.
-
-    Args:
-        groups: the model's weights by role.
-        sharding: they are parts of whole ones; readings are of those, the same on all ranks.
-    """
+    """Reads the roles' gauges around an update; of sharded weights, those of the whole."""
 
     def __init__(self, groups: Sequence[Group], sharding: Sharding | None = None) -> None:
         self._sharding = sharding
@@ -87,13 +80,7 @@ class WeightGauges:
 
     @contextmanager
     def watch(self, optimizer: Optimizer, gate: Gate, scale: Tensor | None) -> Iterator[None]:
-        """Read before and after the update that is made in the body.
-
-        Args:
-            optimizer: of those groups, with its gradients, judged.
-            gate: the verdict.
-            scale: what the loss was multiplied by, if anything.
-        """
+        """Read before and after the update that is made in the body, of judged gradients."""
         roles = list(zip(optimizer.groups, self._samples, strict=True))
         before = [_look(group, sample, gate, self._sharding) for group, sample in roles]
         yield
@@ -129,12 +116,8 @@ class WeightGauges:
 
 
 class _Sample:
-    """Which elements of a role's weights are compared: the same in every step.
-
-    Args:
-        weights: of the role.
-        copies: of sharded weights, how many ranks hold each.
-        elements: of sharded weights, those of the whole role.
+    """Which elements of a role's weights are compared: the same in every step. Of sharded weights,
+    so many ranks hold `copies` of each, and the whole role has so many `elements`.
     """
 
     def __init__(
@@ -170,9 +153,7 @@ class _Sample:
         return value_W.repeat_interleave(self._counts_W, output_size=self._size)
 
     def mean(self, value_S: Tensor) -> Tensor:
-        """Estimate of the mean over all elements of the role; exact if all are taken. Of sharded
-        weights, this rank's share of it.
-        """
+        """Estimate of the mean over the role's elements; of sharded weights, this rank's share."""
         return (value_S * self.spread(self._shares_W)).sum()
 
 
@@ -240,9 +221,7 @@ def _over_second_moment(
 
 @torch.no_grad()
 def _added_up(shares: Mapping[Role, Shares], sharding: Sharding) -> tuple[list[Shares], Tensor]:
-    """The whole roles' figures from all ranks' shares, by one all-reduce; and of each role, how
-    many ranks have second moments.
-    """
+    """The roles' figures from all ranks' shares, and how many ranks have second moments of each."""
     zero = next(iter(shares.values()))[0].new_zeros(())
     flat = []
     for role in sharding.roles:
@@ -277,13 +256,7 @@ def _readings(shares: Shares, scale: Tensor | None) -> Tensor:
 def tensors_norm(
     tensors: Sequence[Tensor], names: Sequence[str] = (), sharding: Sharding | None = None
 ) -> Tensor:
-    """Root of the summed squares over all of them, in float32 whatever they are.
-
-    Args:
-        tensors: to measure.
-        names: with `sharding`, of the weights that they belong to.
-        sharding: they are this rank's parts: the squares of all ranks add up.
-    """
+    """Root of the summed squares over all, in float32; of sharded weights, this rank's share."""
     norms = torch._foreach_norm(list(tensors), 2, torch.float32)
     if sharding is not None:
         return sharding.own_share(norms, names)
@@ -292,10 +265,8 @@ def tensors_norm(
 
 
 def _stride(tensor: Tensor) -> int:
-    """Elements from one that is taken to the next; it shares no factor with the length of a row,
-    so that no column is left out.
-    """
     stride = max(1, tensor.numel() // _SAMPLE)
+    # It shares no factor with the length of a row, so that no column is left out.
     while math.gcd(stride, tensor.size(-1)) > 1:
         stride += 1
     return stride

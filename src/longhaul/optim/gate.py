@@ -1,5 +1,5 @@
-"""The update gate: no NaN or infinity ever reaches a weight (DESIGN rule 4), and the dynamic loss
-scale that keeps gradients of fp16 weights within fp16's range.
+"""The update gate: no NaN or infinity ever reaches a weight; and the dynamic loss scale that keeps
+gradients of fp16 weights within fp16's range.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,25 +19,20 @@ class Gate:
     """The verdict on one update: scalar tensors on the device."""
 
     gradient_norm: Tensor
-    """Root of the summed squares over all parameters, of the loss's own gradient (unscaled),
-    before clipping; float32."""
+    """Root of the summed squares over all parameters, unscaled, before clipping; float32."""
     masked: Tensor
     """Bool: loss or gradient norm is not finite, and nothing may change."""
     found_inf: Tensor
     """`masked` as float32, 1 or 0: what torch's fused kernels read."""
     divisor: Tensor | None
-    """Float32: what every gradient is divided by, so that a loss scale is undone and the norm is
-    at most the clip; None when there is neither."""
+    """Float32: what every gradient is divided by, so that a loss scale is undone and the norm is at
+    most the clip; None when there is neither."""
     loss: Tensor
     """Of the global batch."""
 
     @contextmanager
     def guard(self, tensors: Sequence[Tensor]) -> Iterator[None]:
-        """Put `tensors` back to their bytes of before the body if the update is masked.
-
-        Right for every in-place update, at the price of a copy of the tensors; an optimizer
-        whose kernel can hold itself back (`found_inf`) does not need it.
-        """
+        """Put `tensors` back to their bytes of before the body if the update is masked."""
         before = [tensor.clone() for tensor in tensors]
         yield
         for tensor, kept in zip(tensors, before, strict=True):
@@ -56,17 +51,17 @@ def judge(
 ) -> Gate:
     """Measure the gradient and decide whether it may be applied, without waiting for the device.
 
+    A norm whose square overflows float32 (beyond 1.8e19, scale included) counts as infinite.
+
     Args:
         gradients: of all parameters, on one device, of any floating dtype; unchanged.
         loss: scalar, unscaled; a NaN here masks the update although all gradients may be finite.
         clip: largest norm; 0 does not clip. The divisor is the inverse of
             `torch.nn.utils.clip_grad_norm_`'s factor min(1, clip / (norm + 1e-6)).
         scale: what the loss was multiplied by before the backward pass; a float32 scalar.
-        sharding: the gradients are this rank's parts, and the loss its share. The verdict is
-            the same on all ranks.
+        sharding: the gradients are this rank's parts, and the loss its share; all ranks have the
+            same verdict.
         names: with `sharding`, of the weights that the gradients belong to.
-
-    A norm whose square overflows float32 (beyond 1.8e19, scale included) counts as infinite.
     """
     # Summed in float32 whatever the gradients are: the norm of fp16 numbers overflows fp16.
     norms = torch._foreach_norm(list(gradients), 2, torch.float32)
@@ -87,19 +82,8 @@ def judge(
 
 
 class LossScale:
-    """Owner of the scale: training state, as a rollback must undo it too.
-
-    Mixed Precision Training (arXiv 1710.03740, section 3.2), `torch.amp.GradScaler`'s arithmetic
-    with a floor and a ceiling. A step is:
-
-        loss_scale.scale_loss(micro_loss).backward()
-        gate = optimizer.judge(loss, loss_scale.scale)
-        optimizer.step(gate)
-        at_floor = loss_scale.update(gate)
-
-    Args:
-        settings: `optim.loss_scale`.
-        device: of the gradients.
+    """Owner of the scale: training state, as a rollback must undo it too. Mixed Precision Training
+    (arXiv 1710.03740, section 3.2), `torch.amp.GradScaler`'s arithmetic with a floor and a ceiling.
     """
 
     def __init__(self, settings: LossScaleSection, device: torch.device) -> None:
@@ -116,10 +100,7 @@ class LossScale:
     @torch.no_grad()
     def update(self, gate: Gate) -> Tensor:
         """Take the verdict of a step made at this scale: less after an overflow, more after long.
-
-        Returns:
-            bool on the device: this step overflowed although the scale is at its floor already,
-            so that nothing is left to back off to.
+        True, on the device, if this step overflowed although the scale is at its floor already.
         """
         overflow, numbers = gate.masked, self._numbers
         at_floor = overflow & (self.scale <= numbers["floor"])
@@ -156,15 +137,12 @@ class LossScale:
         """None: the state is tensors."""
         return {}
 
-    def return_step(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    def take_back(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Nothing is left to do: the live tensors were filled."""
 
 
+_NUMBERS = ("growth_interval", "growth_factor", "backoff_factor", "floor", "ceiling")
+
+
 def _numbers(settings: LossScaleSection) -> dict[str, float]:
-    return {
-        "growth_interval": float(settings.growth_interval),
-        "growth_factor": settings.growth_factor,
-        "backoff_factor": settings.backoff_factor,
-        "floor": settings.floor,
-        "ceiling": settings.ceiling,
-    }
+    return {name: float(getattr(settings, name)) for name in _NUMBERS}

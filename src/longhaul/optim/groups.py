@@ -20,8 +20,7 @@ class Group:
     names: tuple[str, ...]
     parameters: tuple[nn.Parameter, ...]
     parts: tuple[tuple[int, ...], ...]
-    """Rows of each of the maps that are fused in a weight, such as queries, keys and values; one
-    entry for a weight that is a single map."""
+    """Rows of each map that is fused in a weight, such as queries, keys and values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +35,8 @@ class GroupRow:
 
 
 def make_groups(model: nn.Module, pieces: Mapping[str, Pieces] | None = None) -> tuple[Group, ...]:
-    """The model's trainable weights by role; roles that do not occur are left out.
-
-    Args:
-        model: whole, or this process's part of one.
-        pieces: with a part, the whole weights by name.
+    """The trainable weights by role, of a model or of a part of one, whose whole weights are
+    `pieces`; roles that do not occur are left out.
     """
     trainable = [item for item in roles(model) if item[1].requires_grad]
     owners = dict(model.named_modules())
@@ -65,11 +61,7 @@ def learning_rate(role: Role, settings: OptimSection, lr: float) -> float:
 
 
 def weight_decay(role: Role, settings: OptimSection) -> float:
-    """Decay of one role: matrices and the head always, tables if asked, vectors never.
-
-    A vector is a bias or a norm's scale; decay would pull the scale towards 0, not towards doing
-    nothing.
-    """
+    """Decay of one role: matrices and the head always, tables if asked, norms and biases never."""
     if role == "vector" or (role in ("embedding", "position") and not settings.decay_embeddings):
         return 0.0
     return settings.weight_decay
@@ -78,22 +70,11 @@ def weight_decay(role: Role, settings: OptimSection) -> float:
 def describe(
     groups: Sequence[Group], settings: OptimSection, whole: Sharding | None = None
 ) -> list[GroupRow]:
-    """A row per role, with the peak learning rate.
-
-    Args:
-        groups: of this process.
-        settings: in force.
-        whole: the groups are parts of a model that many processes train; its rows are told.
-    """
-    if whole is None:
-        sizes = {
-            group.role: (len(group.parameters), sum(p.numel() for p in group.parameters))
-            for group in groups
-        }
-    else:
-        sizes = {
-            role: (whole.weights[role], whole.roles[role]) for role in ROLES if role in whole.roles
-        }
+    """A row per role, with the peak learning rate; of the `whole` model that these are parts of."""
+    sizes = {g.role: (len(g.parameters), sum(p.numel() for p in g.parameters)) for g in groups}
+    if whole is not None:
+        there = [role for role in ROLES if role in whole.roles]
+        sizes = {role: (whole.weights[role], whole.roles[role]) for role in there}
     return [
         GroupRow(
             role=role,

@@ -89,9 +89,7 @@ def _rounds(x: Tensor, rounds: Sequence[_Round]) -> Tensor:
 
 
 def _rounds_on_gram(x: Tensor, rounds: Sequence[_Round]) -> Tensor:
-    """The same rounds on the small x·xᵀ alone; x is multiplied once, by all of them together
-    (Gram Newton-Schulz, dao-lab.ai/blog/2026/gram-newton-schulz).
-    """
+    """The same on the small x·xᵀ (Gram Newton-Schulz, dao-lab.ai/blog/2026), then once on x."""
     gram = torch.bmm(x, x.mT)
     together = None
     for number, (a, b, c) in enumerate(rounds, start=1):
@@ -139,12 +137,10 @@ class MuonRule(Rule):
     back; here equal shapes are stacked into fewer, bigger calls.
     """
 
-    def __init__(
-        self, group: Group, sharding: Sharding | None = None, offloaded: bool = False
-    ) -> None:
-        super().__init__(group, sharding, offloaded)
+    def __init__(self, group: Group, settings: OptimSection, sharding: Sharding | None) -> None:
+        super().__init__(group, settings, sharding)
         self._step = torch.zeros((), device=self.device)
-        self._stacks = list(_stacks(group, sharding, offloaded))
+        self._stacks = list(_stacks(group, sharding, self.offloaded))
 
     def wanted(self, settings: OptimSection, lr: float) -> dict[str, float]:
         """Rate, decay and `optim.muon`; switches as 1 or 0."""
@@ -163,10 +159,7 @@ class MuonRule(Rule):
         }
 
     def update(self, gate: Gate) -> None:
-        """See `Rule.update`; but a matrix without a gradient counts as one with a zero gradient.
-
-        Held back without a copy of anything: see `hush`.
-        """
+        """See `Rule.update`; but a matrix without a gradient counts as one with a zero gradient."""
         momentum = self._momentum()
         shrinking = shrink_by(gate, self.numbers["lr"] * self.numbers["weight_decay"])
         for stack in self._stacks:

@@ -1,5 +1,4 @@
-"""What the trainer and checkpoints may ask of an optimizer, and one made of one update rule per
-role.
+"""The optimizer, made of an update rule for each role of weights.
 
 Torch's `Optimizer` class is left out on purpose: it imports the compiler at its first use, more
 than a second of every start, and its wrappers cost half a millisecond a step.
@@ -7,13 +6,14 @@ than a second of every start, and its wrappers cost half a millisecond a step.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from longhaul.config.optim import OptimSection
 from longhaul.core.errors import NeedsPerson
+from longhaul.core.pieces import Pieces
 from longhaul.optim.gate import Gate, judge
 from longhaul.optim.groups import Group, learning_rate, make_groups, weight_decay
 from longhaul.optim.sharding import Sharding, own_part
@@ -24,65 +24,6 @@ LiveSettings = dict[str, float | str]
 rule itself `optimizer.name`."""
 
 
-class Optimizer(Protocol):
-    """An update rule that owns its state.
-
-    A step is: gradients computed, `gate = optimizer.judge(loss)`, `optimizer.step(gate)`,
-    `optimizer.clear_gradients()`.
-    """
-
-    name: str
-    """Value of `optim.name`."""
-    groups: tuple[Group, ...]
-
-    def judge(self, loss: Tensor, scale: Tensor | None = None) -> Gate:
-        """Measure all gradients; see `gate.judge`."""
-        ...
-
-    def step(self, gate: Gate) -> None:
-        """Update the weights in place, or leave everything byte-identical if the gate is masked."""
-        ...
-
-    def clear_gradients(self) -> None:
-        """Forget the gradients of the step just made."""
-        ...
-
-    def set_learning_rate(self, lr: float) -> None:
-        """The rate of the next step; each role takes its factor of it."""
-        ...
-
-    def apply_settings(self, settings: OptimSection) -> None:
-        """Take changed settings (rate, betas, eps, decay, clip) and keep all state."""
-        ...
-
-    def reset(self) -> None:
-        """Throw all state away: the next step is made as the very first one is."""
-        ...
-
-    def live_settings(self) -> LiveSettings:
-        """Settings read back from where the update rule itself reads them (DESIGN rule 1)."""
-        ...
-
-    def expected_settings(self, settings: OptimSection, lr: float) -> LiveSettings:
-        """What `live_settings` must say under `settings` at learning rate `lr`."""
-        ...
-
-    def tensors(self) -> dict[str, Tensor]:
-        """All state by name, `<weight>.<what>`, there before the first step.
-
-        A checkpoint is restored by copying into these in place.
-        """
-        ...
-
-    def facts(self) -> Mapping[str, Any]:
-        """Which update rule the tensors belong to."""
-        ...
-
-    def return_step(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Go on from restored state; the live tensors were filled in place."""
-        ...
-
-
 # Devices whose fused kernels obey `found_inf` and `grad_scale`: one pass over the memory clips,
 # updates and masks, about four times as fast on a CPU as a loop over tensors after a clipping
 # pass. On other devices that loop runs inside the gate's guard.
@@ -90,21 +31,15 @@ FUSED_DEVICES = ("cpu", "cuda", "xpu")
 
 
 class Rule(ABC):
-    """How the weights of one role are updated.
-
-    Args:
-        group: the weights. State for them is allocated before the first step, so that a
-            checkpoint can be copied in and memory is known before the first batch.
-        sharding: they are parts of whole weights.
-        offloaded: its state lives on the host.
+    """How the weights of one role are updated. State is allocated before the first step, so that a
+    checkpoint can be copied in and memory is known.
     """
 
-    def __init__(
-        self, group: Group, sharding: Sharding | None = None, offloaded: bool = False
-    ) -> None:
+    def __init__(self, group: Group, settings: OptimSection, sharding: Sharding | None) -> None:
         self.group = group
         self.sharding = sharding
-        self.offloaded = offloaded
+        self.offloaded = settings.offload
+        """Its state lives on the host."""
         self.device = group.parameters[0].device
         self.fused = self.device.type in FUSED_DEVICES
         self.numbers: dict[str, float] = {}
@@ -120,9 +55,8 @@ class Rule(ABC):
 
     @abstractmethod
     def update(self, gate: Gate) -> None:
-        """One update of weights and state, or no byte of them if the gate is masked.
-
-        A weight without a gradient is left alone.
+        """One update of weights and state, or no byte of them if masked. A weight without a
+        gradient stays.
         """
 
     @abstractmethod
@@ -145,21 +79,32 @@ class PortionsRule(Rule):
 
     @abstractmethod
     def update_portion(self, given: list[int], gate: Gate) -> None:
-        """Update the weights at these positions, all of which have a gradient.
-
-        Copies are let go of before it returns: the next portion makes its own.
+        """Update the weights at these positions, all of which have a gradient. Copies are let go of
+        before it returns: the next portion makes its own.
         """
 
+    def update_by_torch(
+        self,
+        call: Callable[..., object],
+        gradients: list[Tensor],
+        changed: list[Tensor],
+        gate: Gate,
+    ) -> None:
+        """Let torch's function update weights and state, the tensors that it has `changed`."""
+        if self.fused:
+            # The kernel divides by one and returns early on the other; its step counters are
+            # raised before and lowered again after it, exactly, in float32.
+            call(fused=True, grad_scale=gate.divisor, found_inf=gate.found_inf)
+            return
+        divide(gradients, gate.divisor)
+        with gate.guard(changed):
+            call(fused=False, grad_scale=None, found_inf=None)
 
-class RuledOptimizer:
-    """An `Optimizer` with a rule for each role.
 
-    Args:
-        name: value of `optim.name`.
-        model: whose trainable weights are updated.
-        settings: in force at first.
-        rule_for: makes the rule of a group.
-        sharding: the model's weights are parts of whole ones.
+class Optimizer:
+    """Owns the state of a model's update, with a rule for each role of weights; `name` is the value
+    of `optim.name`. A step is: gradients computed, `gate = optimizer.judge(loss)`,
+    `optimizer.step(gate)`, `optimizer.clear_gradients()`.
     """
 
     def __init__(
@@ -232,25 +177,24 @@ class RuledOptimizer:
         return expected
 
     def tensors(self) -> dict[str, Tensor]:
-        """State of all rules by name, `<weight>.<what>`, or `<role>.<what>` if it is the role's.
-
-        Of an offloaded one the host waits until it is all back.
+        """State of all rules by name, `<weight>.<what>`, or `<role>.<what>` if it is the role's. Of
+        an offloaded one the host waits until it is all back.
         """
         for rule in self.rules:
             if rule.offloaded:
                 wait_for_borrowed(rule.device)
         return {name: state for rule in self.rules for name, state in rule.tensors().items()}
 
+    def pieces(self) -> Mapping[str, Pieces]:
+        """Which pieces of each tensor of state lie here, where they are cut."""
+        return {} if self.sharding is None else self.sharding.pieces_of(self.tensors())
+
     def facts(self) -> Mapping[str, Any]:
         """Which update rule the tensors belong to."""
         return {"name": self.name}
 
-    def return_step(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Go on from restored state; the live tensors were filled in place.
-
-        Raises:
-            NeedsPerson: the state is another update rule's.
-        """
+    def take_back(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Go on from restored state; a `NeedsPerson` if it is another update rule's."""
         if facts["name"] != self.name:
             raise NeedsPerson(
                 f"the checkpoint holds the state of optimizer {facts['name']}, not of {self.name}",
@@ -276,9 +220,8 @@ def shrink_by(gate: Gate, share: float) -> Tensor:
 def hush(tensors: list[Tensor], gate: Gate) -> None:
     """Fill what is about to be added with -0 if masked.
 
-    Adding -0 (or a product of it with a positive number) changes no byte of any number, which
-    adding +0 does: it turns -0 into +0. Together with factors that are exactly 1 this holds an
-    update back without a copy, in a quarter of the time of `Gate.guard` on a CPU.
+    Adding -0 changes no byte of any number; +0 would turn -0 into +0. With factors that are exactly
+    1 this holds an update back without a copy, in a quarter of the time of `Gate.guard` on a CPU.
     """
     for tensor in tensors:
         tensor.masked_fill_(gate.masked, -0.0)

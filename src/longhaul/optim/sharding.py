@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from longhaul.core.pieces import Piece, Pieces
+from longhaul.core.pieces import Pieces
 from longhaul.model.weights import Role
 
 
@@ -39,11 +39,9 @@ def cut_alike(weight: Tensor, own: Tensor) -> Tensor:
 class Sharding:
     """The ranks that train one model, and what each of them holds.
 
-    A rank's weights are parts of one stage of a pipeline's. Its holders (shard × tensor ranks)
-    have one copy of that stage among them; its replicas (replicate ranks) hold the same parts.
-
-    Most rules need no more than the part: they work element by element. What needs the whole asks
-    here: the gradient's norm, LAMB's norms, Muon's matrices.
+    A rank's weights are parts of one stage of a pipeline's. Its holders (shard × tensor ranks) have
+    one copy of that stage among them; its replicas (replicate ranks) hold the same parts. What
+    needs the whole asks here: the gradient's norm, LAMB's norms, Muon's matrices.
     """
 
     pieces: Mapping[str, Pieces]
@@ -66,29 +64,33 @@ class Sharding:
         """Ranks among which work on one weight can be dealt out."""
         return dist.get_world_size(self.holders) * dist.get_world_size(self.replicas)
 
-    def add_up(self, norms: Sequence[Tensor], names: Sequence[str], loss: Tensor) -> Tensor:
-        """Squared norm of a tensor of which every rank has a part, and the sum of losses.
+    def pieces_of(self, tensors: Mapping[str, Tensor]) -> dict[str, Pieces]:
+        """Pieces of tensors named after a weight, or `<weight>.<what>`, that are cut as it is: they
+        have the shape of its own part, which a counter of updates has not.
+        """
+        found = {}
+        for name, tensor in tensors.items():
+            weight = name if name in self.pieces else name.rpartition(".")[0]
+            held = self.pieces.get(weight)
+            own = tuple(own_part(tensor).shape)
+            if held is not None and own == held.local_shape(held.holder):
+                found[name] = held
+        return found
 
-        One all-reduce over all ranks; each element counts once, however many ranks hold it.
+    def add_up(self, norms: Sequence[Tensor], names: Sequence[str], loss: Tensor) -> Tensor:
+        """Squared norm of a tensor and the sum of losses, float32 [2], by one all-reduce over all
+        ranks; each element counts once.
 
         Args:
             norms: of this rank's parts, float32 scalars.
             names: of the weights that they belong to.
             loss: this rank's share; scalar.
-
-        Returns:
-            float32 [2]: square of the norm, loss.
         """
         square = self.own_share(norms, names).square()
         return self.sum(torch.stack((square, loss.float() / self.loss_copies)))
 
     def own_share(self, norms: Sequence[Tensor], names: Sequence[str]) -> Tensor:
-        """A norm of which the squares of all ranks add up to that of the whole.
-
-        Args:
-            norms: of this rank's parts, float32 scalars.
-            names: of the weights that they belong to.
-        """
+        """A norm of which the squares of all ranks add up to that of the whole; see `add_up`."""
         shares = [1.0 / math.sqrt(self.pieces[name].copies) for name in names]
         norm: Tensor = torch.linalg.vector_norm(
             torch.stack(torch._foreach_mul(list(norms), shares))
@@ -112,15 +114,7 @@ class Sharding:
         return tensor.masked_fill_(self.sum(broken.float()) > 0, torch.nan)
 
     def whole_norms(self, kinds: Sequence[Sequence[Tensor]], names: Sequence[str]) -> Tensor:
-        """Norms of whole weights from those of this rank's parts.
-
-        Args:
-            kinds: several kinds of norm, each a float32 scalar of every weight.
-            names: of the weights W.
-
-        Returns:
-            [kinds, W].
-        """
+        """Norms [kinds, W] of whole weights, from those of this rank's parts by kind."""
         shares = [1.0 / math.sqrt(_times_held(self.pieces[name])) for name in names]
         norms_KW = torch.stack([torch.stack(torch._foreach_mul(list(k), shares)) for k in kinds])
         squares_KW = norms_KW.square_()
@@ -130,7 +124,7 @@ class Sharding:
 
 def _times_held(pieces: Pieces) -> int:
     """How many of the holders have each element."""
-    elements = sum(piece.numel for held in pieces.by_holder for piece in held)
+    elements = sum(math.prod(piece.size) for held in pieces.by_holder for piece in held)
     return elements // math.prod(pieces.shape)
 
 
@@ -139,13 +133,8 @@ Whole = Callable[[Tensor], Tensor]
 
 
 class Dealing:
-    """A stack of matrices of one shape, cut alike, dealt out to the ranks that hold them.
-
-    Args:
-        sharding: the ranks.
-        pieces: of each of the matrices.
-        count: matrices of the stack.
-        first: rank, counted over replicas and holders, that gets the first one; others follow.
+    """A stack of `count` matrices of one shape, cut alike, dealt out to the ranks that hold them:
+    the `first` rank, counted over replicas and holders, gets the first one, others follow.
     """
 
     def __init__(self, sharding: Sharding, pieces: Pieces, count: int, first: int) -> None:
@@ -169,7 +158,7 @@ class Dealing:
         whole_MRC = self._gathered(parts_Nrc, dealt)
         made_MRC = function(whole_MRC) if len(whole_MRC) else whole_MRC
         back_Nrc = self._scattered(made_MRC, parts_Nrc, dealt)
-        return back_Nrc if self._replicas == 1 else self._told(back_Nrc)
+        return back_Nrc if self._replicas == 1 else self._shared(back_Nrc)
 
     def _gathered(self, parts_Nrc: Tensor, dealt: list[list[int]]) -> Tensor:
         mine = self._pieces.holder
@@ -184,7 +173,9 @@ class Dealing:
         for holder, (segment, shape) in enumerate(zip(segments, self._shapes, strict=True)):
             part_Mrc = segment.view(count, *shape)
             for piece in self._pieces.by_holder[holder]:
-                whole_MRC[_there(piece)] = part_Mrc[_here(piece)]
+                whole_MRC[_stacked(piece.offset, piece.size)] = part_Mrc[
+                    _stacked(piece.local, piece.size)
+                ]
         return whole_MRC
 
     def _scattered(self, made_MRC: Tensor, parts_Nrc: Tensor, dealt: list[list[int]]) -> Tensor:
@@ -193,7 +184,9 @@ class Dealing:
         for holder, shape in enumerate(self._shapes):
             part_Mrc = made_MRC.new_empty(count, *shape)
             for piece in self._pieces.by_holder[holder]:
-                part_Mrc[_here(piece)] = made_MRC[_there(piece)]
+                part_Mrc[_stacked(piece.local, piece.size)] = made_MRC[
+                    _stacked(piece.offset, piece.size)
+                ]
             segments.append(part_Mrc.flatten())
         own = parts_Nrc[0].numel()
         sizes = [len(segment) for segment in segments]
@@ -205,7 +198,7 @@ class Dealing:
         back_Nrc[order] = received.view(len(order), *parts_Nrc.shape[1:])
         return back_Nrc
 
-    def _told(self, back_Nrc: Tensor) -> Tensor:
+    def _shared(self, back_Nrc: Tensor) -> Tensor:
         """Every replica's matrices, from the replica that was dealt them."""
         rows = [[n for numbers in dealt for n in numbers] for dealt in self._numbers]
         most = max(len(row) for row in rows)
@@ -226,16 +219,7 @@ class Dealing:
         return received
 
 
-def _there(piece: Piece) -> tuple[slice, ...]:
-    """Index of a piece in a stack of whole matrices."""
-    return _index(piece.offset, piece.size)
-
-
-def _here(piece: Piece) -> tuple[slice, ...]:
-    """Index of a piece in a stack of its holder's parts."""
-    return _index(piece.local, piece.size)
-
-
-def _index(begin: tuple[int, ...], size: tuple[int, ...]) -> tuple[slice, ...]:
+def _stacked(begin: tuple[int, ...], size: tuple[int, ...]) -> tuple[slice, ...]:
+    """Index of a rectangle in each matrix of a stack."""
     spans = (slice(b, b + s) for b, s in zip(begin, size, strict=True))
     return (slice(None), *spans)

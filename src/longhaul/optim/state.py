@@ -21,19 +21,12 @@ def host_zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -
 def lent(
     tensors: Sequence[Tensor], device: torch.device, offloaded: bool
 ) -> Iterator[list[Tensor]]:
-    """State to update in place: the tensors themselves, or copies that are copied back after.
+    """State to update in place: the tensors, or copies on the device that are copied back after,
+    queued on its current stream, if they are offloaded to the host.
 
-    The copies are queued on the device's current stream; a CPU is given copies too.
-
-    ZeRO-Offload (arXiv 2101.06840) computes the update on the host, too; here it is the state that
-    travels, portion by portion, because every rule then stays what it is: Muon's products run where
-    they are fast, the gate's verdict stays on the device, and nobody waits for either. FSDP2's
-    `CPUOffloadPolicy` moves weights and gradients as well, and would gather them over the host.
-
-    Args:
-        tensors: of a portion of the weights.
-        device: on which they are updated.
-        offloaded: they live on the host.
+    ZeRO-Offload (arXiv 2101.06840) computes the update on the host, too; here the state travels,
+    portion by portion: every rule stays what it is, Muon's products run where they are fast, and
+    the gate's verdict stays on the device.
     """
     if not offloaded:
         yield list(tensors)
@@ -58,9 +51,7 @@ _MOST_AT_ONCE = 1 << 25
 
 
 def state_like(weight: nn.Parameter, on_host: bool = False) -> Tensor:
-    """Zeros for the state of a weight: of the shape of this process's part of it, in float32 if it
-    is a half.
-    """
+    """Zeros for the state of a weight, shaped as this process's part; float32 for a half."""
     dtype = torch.float32 if weight.dtype in _HALVES else weight.dtype
     own = own_part(weight)
     if on_host:
@@ -69,23 +60,18 @@ def state_like(weight: nn.Parameter, on_host: bool = False) -> Tensor:
 
 
 def gradients_of(weights: Sequence[nn.Parameter]) -> list[Tensor]:
-    """Own parts of their gradients: halves as new float32 tensors, others the very
-    tensors.
-    """
+    """Own parts of their gradients: halves as new float32 tensors, others the very tensors."""
     gradients = (own_part(weight.grad) for weight in weights if weight.grad is not None)
     return [g.float() if g.dtype in _HALVES else g for g in gradients]
 
 
 @contextmanager
 def in_float32(weights: Sequence[nn.Parameter]) -> Iterator[list[Tensor]]:
-    """Own parts of weights, to update in place: halves as float32 copies, which are
-    rounded back after.
+    """Own parts of weights, to update in place: halves as float32 copies, which are rounded back
+    after.
 
-    A copy that was not changed rounds back to the same bytes.
-
-    As metaseq's memory-efficient fp16 (OPT-175B): optimizer state is float32, and there is no
-    float32 copy of the weights beside it. An update below half a unit in a weight's last place is
-    therefore lost; OPT-175B trained so.
+    One that did not change rounds back to the same bytes. As in metaseq's memory-efficient fp16, an
+    update below half a unit in a weight's last place is lost.
     """
     parts = [own_part(weight) for weight in weights]
     given = [part.float() if part.dtype in _HALVES else part for part in parts]
@@ -97,12 +83,7 @@ def in_float32(weights: Sequence[nn.Parameter]) -> Iterator[list[Tensor]]:
 
 
 def portions(weights: Sequence[nn.Parameter], copies: bool = False) -> list[range]:
-    """Positions of the weights to update together: all at once where nothing is copied.
-
-    Args:
-        weights: of one group.
-        copies: the update copies float32 weights or their state, too.
-    """
+    """Positions of the weights to update together: all at once where nothing is copied."""
     if not copies and not any(weight.dtype in _HALVES for weight in weights):
         return [range(len(weights))]
     portions, first, elements = [], 0, 0

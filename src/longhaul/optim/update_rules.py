@@ -1,9 +1,10 @@
-"""Update rules that work weight by weight: AdamW, LAMB and SGDW, around torch's functions;
-and the optimizer that the settings ask for.
+"""Update rules that work weight by weight: AdamW, LAMB and SGDW, around torch's functions; and the
+optimizer that the settings ask for.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -15,11 +16,9 @@ from longhaul.optim.gate import Gate
 from longhaul.optim.groups import Group
 from longhaul.optim.muon import MuonRule
 from longhaul.optim.optimizer import (
-    FUSED_DEVICES,
     Optimizer,
     PortionsRule,
     Rule,
-    RuledOptimizer,
     divide,
     hush,
     shrink_by,
@@ -31,29 +30,20 @@ _STATE = ("step", "exp_avg", "exp_avg_sq")
 
 
 class MomentsRule(PortionsRule):
-    """A rule that owns first and second moments.
+    """A rule that owns first and second moments."""
 
-    Args:
-        group: the weights.
-        steps_on: where the counters of updates live.
-        copies: an update copies float32 weights too, so they are taken in portions.
-        sharding: the weights are parts of whole ones.
-        offloaded: the moments live on the host.
-    """
+    own_arithmetic = False
+    """Not torch's function: counters lie beside the weights, and float32 weights are copied."""
 
-    def __init__(
-        self,
-        group: Group,
-        steps_on: torch.device,
-        copies: bool = False,
-        sharding: Sharding | None = None,
-        offloaded: bool = False,
-    ) -> None:
-        super().__init__(group, sharding, offloaded)
+    def __init__(self, group: Group, settings: OptimSection, sharding: Sharding | None) -> None:
+        super().__init__(group, settings, sharding)
+        # Torch's fused kernel wants its counters beside the weights, its loop on the host.
+        beside = self.fused or self.own_arithmetic
+        steps_on = self.device if beside else torch.device("cpu")
         self.steps = [torch.zeros((), device=steps_on) for _ in group.parameters]
-        self.exp_avgs = [state_like(parameter, offloaded) for parameter in group.parameters]
-        self.exp_avg_sqs = [state_like(parameter, offloaded) for parameter in group.parameters]
-        self.portions = portions(group.parameters, copies or offloaded)
+        self.exp_avgs = [state_like(parameter, self.offloaded) for parameter in group.parameters]
+        self.exp_avg_sqs = [state_like(parameter, self.offloaded) for parameter in group.parameters]
+        self.portions = portions(group.parameters, self.own_arithmetic or self.offloaded)
 
     def wanted(self, settings: OptimSection, lr: float) -> dict[str, float]:
         """Rate, betas, eps, decay."""
@@ -83,74 +73,31 @@ class MomentsRule(PortionsRule):
 
 
 class AdamRule(MomentsRule):
-    """Adam with decoupled weight decay (arXiv 1711.05101, algorithm 2).
-
-    Torch's function does the arithmetic, in float32 whatever the weights are.
-    """
-
-    def __init__(self, group: Group, offloaded: bool = False) -> None:
-        device = group.parameters[0].device
-        # Torch's fused kernel wants its counters beside the weights, its loop on the host.
-        steps_on = device if device.type in FUSED_DEVICES else torch.device("cpu")
-        super().__init__(group, steps_on, offloaded=offloaded)
+    """Adam with decoupled weight decay (arXiv 1711.05101, algorithm 2), by torch, in float32."""
 
     def update_portion(self, given: list[int], gate: Gate) -> None:
         """See `PortionsRule.update_portion`."""
         parameters = [self.group.parameters[n] for n in given]
-        with in_float32(parameters) as weights, self.state_of(given) as state:
+        with in_float32(parameters) as weights, self.state_of(given) as (steps, first, second):
             gradients = gradients_of(parameters)
-            if self.fused:
-                # The kernel divides by one and returns early on the other; its step counters are
-                # raised before and lowered again after it, exactly, in float32.
-                self._call(weights, gradients, state, gate.divisor, gate.found_inf)
-                return
-            divide(gradients, gate.divisor)
-            with gate.guard([*weights, *(tensor for tensors in state for tensor in tensors)]):
-                self._call(weights, gradients, state, None, None)
-
-    def _call(
-        self,
-        weights: list[Tensor],
-        gradients: list[Tensor],
-        state: tuple[list[Tensor], list[Tensor], list[Tensor]],
-        divisor: Tensor | None,
-        found_inf: Tensor | None,
-    ) -> None:
-        steps, exp_avgs, exp_avg_sqs = state
-        adamw(
-            weights,
-            gradients,
-            exp_avgs,
-            exp_avg_sqs,
-            [],
-            steps,
-            foreach=False,
-            fused=self.fused,
-            grad_scale=divisor,
-            found_inf=found_inf,
-            amsgrad=False,
-            maximize=False,
-            beta1=self.numbers["beta1"],
-            beta2=self.numbers["beta2"],
-            lr=self.numbers["lr"],
-            weight_decay=self.numbers["weight_decay"],
-            eps=self.numbers["eps"],
-        )
+            call = partial(
+                adamw, weights, gradients, first, second, [], steps,
+                foreach=False, amsgrad=False, maximize=False,
+                beta1=self.numbers["beta1"], beta2=self.numbers["beta2"],
+                eps=self.numbers["eps"], lr=self.numbers["lr"],
+                weight_decay=self.numbers["weight_decay"],
+            )  # fmt: skip
+            self.update_by_torch(call, gradients, [*weights, *steps, *first, *second], gate)
 
 
 class LambRule(MomentsRule):
     """LAMB (arXiv 1904.00962, algorithm 2), with φ the identity and each weight a layer.
 
-    Adam's direction plus decay · weight is stretched to the weight's own norm. A weight or a
-    direction of norm 0 is not stretched. Decay therefore sets a direction, not a length: a fresh
-    weight with a zero gradient shrinks by exactly lr, whatever its decay.
+    Adam's direction plus decay · weight is stretched to the weight's own norm, unless either is 0:
+    decay sets a direction, not a length. A fresh weight with a zero gradient shrinks by lr.
     """
 
-    def __init__(
-        self, group: Group, sharding: Sharding | None = None, offloaded: bool = False
-    ) -> None:
-        device = group.parameters[0].device
-        super().__init__(group, device, copies=True, sharding=sharding, offloaded=offloaded)
+    own_arithmetic = True
 
     def update_portion(self, given: list[int], gate: Gate) -> None:
         """See `PortionsRule.update_portion`."""
@@ -204,21 +151,16 @@ class LambRule(MomentsRule):
 class SgdwRule(PortionsRule):
     """SGD with momentum and decoupled decay (arXiv 1711.05101, algorithm 1).
 
-    Two conventions differ from the paper's: the rate multiplies the momentum when it is used, as
-    in `torch.optim.SGD`, so that a lowered rate holds at once; and decay is lr · decay, as in
-    every optimizer here, where the paper's is the schedule's share times decay. OPT-175B's SGD
-    put the decay into the gradient; here it never enters the momentum.
-
-    Args:
-        group: the weights.
-        momentum: 0 allocates no buffer at all.
-        offloaded: the buffers live on the host.
+    Unlike the paper's, the rate multiplies the momentum when it is used, as in `torch.optim.SGD`,
+    so that a lowered rate holds at once; and decay is lr · decay, as in every optimizer here.
+    OPT-175B's SGD put the decay into the gradient; here it never enters the momentum.
     """
 
-    def __init__(self, group: Group, momentum: float, offloaded: bool = False) -> None:
-        super().__init__(group, offloaded=offloaded)
-        self._buffers = [state_like(weight, offloaded) for weight in group.parameters if momentum]
-        self.portions = portions(group.parameters, offloaded)
+    def __init__(self, group: Group, settings: OptimSection, sharding: Sharding | None) -> None:
+        super().__init__(group, settings, sharding)
+        with_momentum = group.parameters if settings.sgdw.momentum else ()
+        self._buffers = [state_like(weight, self.offloaded) for weight in with_momentum]
+        self.portions = portions(group.parameters, self.offloaded)
 
     def wanted(self, settings: OptimSection, lr: float) -> dict[str, float]:
         """Rate, momentum, decay; nesterov as 1 or 0."""
@@ -236,37 +178,14 @@ class SgdwRule(PortionsRule):
             if self.numbers["weight_decay"]:
                 share = self.numbers["lr"] * self.numbers["weight_decay"]
                 torch._foreach_mul_(weights, shrink_by(gate, share))
-            if self.fused:
-                self._call(weights, gradients, buffers, gate.divisor, gate.found_inf)
-                return
-            divide(gradients, gate.divisor)
-            with gate.guard([*weights, *buffers]):
-                self._call(weights, gradients, buffers, None, None)
-
-    def _call(
-        self,
-        weights: list[Tensor],
-        gradients: list[Tensor],
-        buffers: Sequence[Tensor],
-        divisor: Tensor | None,
-        found_inf: Tensor | None,
-    ) -> None:
-        # Buffers start as zeros, from which the rule gives what torch's first step gives.
-        sgd(
-            weights,
-            gradients,
-            list(buffers) or [None] * len(weights),
-            foreach=False,
-            fused=self.fused,
-            grad_scale=divisor,
-            found_inf=found_inf,
-            weight_decay=0.0,
-            momentum=self.numbers["momentum"],
-            lr=self.numbers["lr"],
-            dampening=0.0,
-            nesterov=bool(self.numbers["nesterov"]),
-            maximize=False,
-        )
+            # Buffers start as zeros, from which the rule gives what torch's first step gives.
+            call = partial(
+                sgd, weights, gradients, list(buffers) or [None] * len(weights),
+                foreach=False, maximize=False, weight_decay=0.0, dampening=0.0,
+                momentum=self.numbers["momentum"], nesterov=bool(self.numbers["nesterov"]),
+                lr=self.numbers["lr"],
+            )  # fmt: skip
+            self.update_by_torch(call, gradients, [*weights, *buffers], gate)
 
     def tensors(self) -> dict[str, Tensor]:
         """Momentum by name, `<weight>.momentum`; empty without momentum."""
@@ -274,22 +193,16 @@ class SgdwRule(PortionsRule):
         return {f"{name}.momentum": cut_alike(weight, buffer) for name, weight, buffer in named}
 
 
-RuleFor = Callable[[Group, OptimSection, Sharding | None], Rule]
-
-
 def _muon(group: Group, settings: OptimSection, sharding: Sharding | None) -> Rule:
-    if group.role == "matrix":
-        return MuonRule(group, sharding, settings.offload)
-    return AdamRule(group, settings.offload)
+    rule = MuonRule if group.role == "matrix" else AdamRule
+    return rule(group, settings, sharding)
 
 
-OPTIMIZERS: dict[str, RuleFor] = {
-    "adamw": lambda group, settings, sharding: AdamRule(group, settings.offload),
+OPTIMIZERS: dict[str, Callable[[Group, OptimSection, Sharding | None], Rule]] = {
+    "adamw": AdamRule,
     "muon": _muon,
-    "lamb": lambda group, settings, sharding: LambRule(group, sharding, settings.offload),
-    "sgdw": lambda group, settings, sharding: SgdwRule(
-        group, settings.sgdw.momentum, settings.offload
-    ),
+    "lamb": LambRule,
+    "sgdw": SgdwRule,
 }
 """Value of `optim.name` → the update rule of a role's weights."""
 
@@ -297,11 +210,5 @@ OPTIMIZERS: dict[str, RuleFor] = {
 def build_optimizer(
     model: nn.Module, settings: OptimSection, sharding: Sharding | None = None
 ) -> Optimizer:
-    """The optimizer that the settings ask for, over all trainable weights of `model`.
-
-    Args:
-        model: whose weights are updated.
-        settings: of the optimizer.
-        sharding: its weights are parts of whole ones.
-    """
-    return RuledOptimizer(settings.name, model, settings, OPTIMIZERS[settings.name], sharding)
+    """The optimizer that the settings ask for, over all trainable weights of `model`."""
+    return Optimizer(settings.name, model, settings, OPTIMIZERS[settings.name], sharding)

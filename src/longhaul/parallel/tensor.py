@@ -160,7 +160,7 @@ class VocabularyLoss(SummedLoss):
     def forward(
         self, logits_BTV: Tensor, targets_BT: Tensor, z_loss: float = 0.0, tap: Tap | None = None
     ) -> Tensor:
-        """See `head.summed_loss`."""
+        """See `SummedLoss`."""
         logits_NV, targets_N = logits_BTV.float().flatten(0, 1), targets_BT.flatten()
         counted_N = targets_N != IGNORED_TARGET
         loss_N, log_normaliser_N = _Losses.apply(  # type: ignore[no-untyped-call]

@@ -1,8 +1,4 @@
-"""Which errors mean that memory ran out, and whose memory it was.
-
-Enters: an error. Leaves: the memory that was refused, in words; None if it speaks of something
-else. Never knows: what was being computed, or what follows.
-"""
+"""Which errors mean that memory ran out, and whose memory it was."""
 
 from types import TracebackType
 
@@ -37,9 +33,8 @@ _PINS = "pin_memory"
 
 
 class TooMuchMeasured(MemoryError):
-    """A rank ran out of memory while several measured together how much fits.
-
-    The others wait for it in collectives of the same pass, so none of them can go on.
+    """A rank ran out of memory while several measured together how much fits; the others wait for
+    it in collectives of the same pass, so none of them can go on.
     """
 
     def __init__(self, sequences: int) -> None:
@@ -48,12 +43,7 @@ class TooMuchMeasured(MemoryError):
 
 
 class TooMuchEvaluated(MemoryError):
-    """Memory ran out in an evaluation, in a pass that cannot be made again with fewer sequences.
-
-    Args:
-        sequences: computed at once.
-        said: the allocator's words.
-    """
+    """Memory ran out in an evaluation, in a pass that cannot be made again with fewer sequences."""
 
     def __init__(self, sequences: int, said: str) -> None:
         super().__init__(said)
@@ -82,9 +72,7 @@ def refused_memory(error: BaseException) -> str | None:
 
 
 def _pinned(trace: TracebackType | None) -> bool:
-    """Whether the innermost function of ours asks for page-locked memory: the driver has one word
-    for it and for its device's.
-    """
+    """Whether the innermost function of ours asks for page-locked memory."""
     if trace is None:
         return False
     while trace.tb_next is not None:

@@ -1,54 +1,38 @@
-"""The live step on loan: other steps are made with it, and training goes on as if none had been."""
+"""A borrowed step: others are made with the live one, and training goes on as if none had been."""
 
 from dataclasses import dataclass
 
 import torch
 
-from longhaul.checkpoint.capture import (
-    TrainingState,
-    capture,
-    check_same,
-    descriptions,
-    hand_back,
-    local_of,
-)
+from longhaul.checkpoint.capture import TrainingState, capture, local_of, put_back
 from longhaul.core.clocks import Bucket
 from longhaul.core.machine import available_memory
 from longhaul.core.units import short_bytes
 from longhaul.data.batches import BatchReader
-from longhaul.model.device import generator_state, put_back_generator
+from longhaul.model.device import generator_states, put_back_generators
+from longhaul.train.effective import parts_for
 from longhaul.train.parts import Parts
-from longhaul.train.renew import parts_for
 from longhaul.train.state import training_state
 from longhaul.train.step import TrainingStep
 
 
 @dataclass(frozen=True)
 class BorrowedStep:
-    """A step that is lent, and a copy of its state on the host. The position is not lent:
-    who borrows the step counts with a `Progress` of his own.
-    """
+    """A step that is lent, and a copy of its state; its borrower counts with its own `Progress`."""
 
     step: TrainingStep
     batches: BatchReader
     dataset: str
     """Identity of the text that they read."""
     state: TrainingState
-    device_generator: torch.Tensor | None
-    """State of the device's own generator, where it has one."""
+    generators: list[torch.Tensor]
+    """States of the host's, and of the device's own."""
     bucket: Bucket
-    """That time was booked to."""
 
 
 def borrow_step(parts: Parts, copies: int) -> BorrowedStep:
-    """Copy the state; nothing is changed but what time is booked to.
-
-    Args:
-        parts: of a trainer at a step boundary.
-        copies: of the state that will lie on the host at once, this one among them.
-
-    Raises:
-        MemoryError: the host has no room for so many.
+    """Copy the state of a trainer at a step boundary; nothing changes but what time is booked to. A
+    `MemoryError` if the host has no room for so many `copies` of it, this one among them.
     """
     step = parts.step
     state = capture(training_state(step, parts.progress))
@@ -58,28 +42,19 @@ def borrow_step(parts: Parts, copies: int) -> BorrowedStep:
         raise MemoryError(f"the host has no {short_bytes(wanted)} for copies of the state")
     bucket = parts.time_buckets.switch("detection")
     on_host = {name: tensor.cpu().clone() for name, tensor in local.items()}
-    generator = None
-    if step.device.type != "cpu":
-        generator = generator_state(step.device)
     kept, dataset = TrainingState(on_host, state.facts), parts.dataset.identity
-    return BorrowedStep(step, parts.batches, dataset, kept, generator, bucket)
+    generators = generator_states(step.device)
+    return BorrowedStep(step, parts.batches, dataset, kept, generators, bucket)
 
 
 def return_step(borrowed_step: BorrowedStep, parts: Parts) -> None:
     """Put every bit of the training state back."""
     progress = parts.progress
     settings, reached = progress.settings, progress.settings_of_checkpoint
-    owners = parts_for(borrowed_step.step, progress, borrowed_step.state.facts)
-    live = capture(owners)
-    local = {name: local_of(tensor) for name, tensor in live.tensors.items()}
-    check_same(descriptions(borrowed_step.state.tensors), descriptions(local))
-    with torch.no_grad():
-        for name, tensor in local.items():
-            tensor.copy_(borrowed_step.state.tensors[name])
-    hand_back(owners, TrainingState(live.tensors, borrowed_step.state.facts))
+    state = borrowed_step.state
+    put_back(parts_for(borrowed_step.step, progress, state.facts), state.tensors, state.facts)
     progress.settings, progress.settings_of_checkpoint = settings, reached
     borrowed_step.step.optimizer.clear_gradients()
     borrowed_step.step.model_gauges.discard()
-    if borrowed_step.device_generator is not None:
-        put_back_generator(borrowed_step.device_generator, borrowed_step.step.device)
+    put_back_generators(borrowed_step.generators, borrowed_step.step.device)
     parts.time_buckets.switch(borrowed_step.bucket)

@@ -1,11 +1,10 @@
 """Who trains together with a trainer, and what passes between them at step boundaries.
 
-What follows from settings and position alone (steps, evaluations, saves, snapshots that are due)
-all ranks do without a word. For the rest the others listen at every boundary: rank 0 gives its
-orders, each of which all ranks carry out, and then the word to go on. That word is reduced over
-all ranks, so that rank 0 also learns what signals asked of any of them. With nothing to be ordered
-it is the only collective of a boundary: eight bytes on the CPU, 0.3 ms for 2 ranks on 2 cores and
-1.1 ms for 4 (DESIGN rule 3). Replicas have coordinators of their own (`elastic.py`).
+What follows from settings and position alone all ranks do without a word. For the rest the others
+listen at every boundary: rank 0 gives its orders, and then the word to go on, which is reduced over
+all ranks, so that rank 0 also learns what signals asked of any of them. Without orders it is the
+only collective of a boundary: eight bytes on the CPU, 0.3 ms for 2 ranks on 2 cores and 1.1 ms for
+4. Replicas have coordinators of their own (`elastic.py`).
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -76,18 +75,14 @@ class Coordinator:
         """All begin to make steps."""
 
     def boundary(self, records: Iterable[StepRecord | Event]) -> Iterator[StepRecord | Event]:
-        """The records that this process is to be told, and then what others order."""
+        """The records that this process is given, and then what others order."""
         yield from records
 
     def end(self) -> None:
         """All have made their last step."""
 
     def order(self, order: Order) -> None:
-        """Let the others do what this process is about to do.
-
-        Raises:
-            ValueError: they are under way.
-        """
+        """Let the others do what this process will do; a ValueError if they are under way."""
 
     def order_unless_due(self, order: Order) -> None:
         """The same of what all ranks do by themselves where it is due, without listening."""
@@ -101,10 +96,8 @@ class Coordinator:
         """A decision or a rollback has changed the training state."""
 
     def copies_on_host(self, copies: int) -> int:
-        """So many copies of the training state of each process, on this process's host.
-
-        Raises:
-            OneProcessOnly: the state cannot be lent.
+        """So many copies of each process's training state, on this host; `OneProcessOnly` if none
+        can be lent.
         """
         return copies
 
@@ -129,13 +122,8 @@ class _AmongRanks(Coordinator):
 
 
 class RankZero(_AmongRanks):
-    """Of rank 0: what its trainer is told at a boundary, it orders of all ranks.
-
-    But `Trainer.enter` is rank 0's own affair: segments are written in its records alone.
-
-    Args:
-        parts: of this rank.
-        stop_requests: of signals.
+    """Of rank 0: what its trainer is asked at a boundary, it orders of all ranks; but
+    `Trainer.enter` is its own affair, as segments are written in its records alone.
     """
 
     def __init__(self, parts: Parts, stop_requests: StopRequests) -> None:
@@ -158,7 +146,7 @@ class RankZero(_AmongRanks):
         self._go_on()
 
     def end(self) -> None:
-        """The others listen until they are told how this one ends."""
+        """The others listen until they hear how this one ends."""
         self._listened_to += 1
 
     def order(self, order: Order) -> None:
@@ -180,7 +168,7 @@ class Follower(_AmongRanks):
         parts: of this rank.
         stop_requests: of signals.
         carry_out: does what an order says.
-        reached: told how many updates are complete.
+        reached: given how many updates are complete.
     """
 
     def __init__(
@@ -207,11 +195,7 @@ class Follower(_AmongRanks):
         yield from ()
 
     def end(self) -> None:
-        """What rank 0 does after its last step, until it ends.
-
-        Raises:
-            Ended: it has.
-        """
+        """What rank 0 does after its last step, until it has `Ended`."""
         self._listen()
         raise ValueError("rank 0 went on after its last step")
 

@@ -1,21 +1,19 @@
-"""Figures on their way from the device to the host, without waiting for the device.
-
-Enters: a tensor of figures per step, and a tag. Leaves: (tag, floats), in order, once they
-have arrived; and how long the device worked on each step. Never knows: what the figures mean.
+"""Figures on their way from the device to the host, without waiting for the device; and the records
+of steps that are complete, with their share of the time.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
+from longhaul.core.clocks import STEP_BUCKETS
+from longhaul.core.records import StepRecord
 from longhaul.core.units import Seconds
 from longhaul.model.device import Mark, queues
-
-Tag = TypeVar("Tag")
+from longhaul.train.step import TrainingStep
 
 _MOST_UNDER_WAY = 16
 """Steps the host may run ahead. More would hide a fault for longer than it saves time."""
@@ -25,39 +23,23 @@ stay hidden for minutes, and NCCL counts a collective's timeout from where the h
 _MILLISECOND = 1e-3
 
 
-class Event(Protocol):
-    """A point in the device's work, as `model.device.Mark` marks it."""
-
-    def record(self) -> object:
-        """Mark the end of what is queued."""
-
-    def query(self) -> bool:
-        """Whether the device has come so far."""
-
-    def synchronize(self) -> None:
-        """Wait until it has."""
-
-    def elapsed_time(self, end: Any) -> float:
-        """Milliseconds of the device between this and a later event."""
-
-
 @dataclass(frozen=True, slots=True)
-class Arrived(Generic[Tag]):
+class Arrived:
     """A step that is complete."""
 
-    tag: Tag
+    tag: StepRecord
     figures: list[float]
     shares: tuple[float, ...]
-    """At the first of the steps that were seen complete together: what each of them took of the
-    time of all, by the device's own time where it tells, else alike. Empty at the others."""
+    """At the first of the steps that were seen complete together: each one's share of the time of
+    all, by the device's own time if known, else alike. Empty at the others."""
 
 
 @dataclass(frozen=True, slots=True)
-class _UnderWay(Generic[Tag]):
-    tag: Tag
+class _UnderWay:
+    tag: StepRecord
     figures: torch.Tensor
-    began: Event | None
-    arrived: Event | None
+    began: Mark | None
+    arrived: Mark | None
 
     def seconds(self) -> Seconds:
         """That the device worked on it, once it has arrived; 0 where that is not known."""
@@ -67,17 +49,13 @@ class _UnderWay(Generic[Tag]):
 
 
 class Pace:
-    """Keeps the host within two pieces of work of its device: a sign of life that it gives before
-    each of them then tells of the device, and the device is kept busy all the same.
-
-    Args:
-        device: that works.
-        event: as of `Drain`.
+    """Keeps the host within two pieces of work of its device, so that a sign of life before each of
+    them tells of the device, which is kept busy all the same.
     """
 
-    def __init__(self, device: torch.device, event: Callable[[], Event] | None = None) -> None:
+    def __init__(self, device: torch.device, event: Callable[[], Mark] | None = None) -> None:
         self._event = event or _events_of(device)
-        self._before: Event | None = None
+        self._before: Mark | None = None
 
     def queued(self) -> None:
         """A piece is queued; wait for the one before it."""
@@ -88,21 +66,18 @@ class Pace:
             before.synchronize()
 
 
-class Drain(Generic[Tag]):
-    """A queue of figures; one copy a step, none of them blocking on CUDA.
-
-    Args:
-        device: that the figures lie on.
-        event: makes events of a device that the host runs ahead of; CUDA's own by default.
+class Drain:
+    """A queue of figures; one copy a step, none of them blocking on CUDA. `event` makes events of a
+    device that the host runs ahead of; CUDA's own by default.
     """
 
-    def __init__(self, device: torch.device, event: Callable[[], Event] | None = None) -> None:
+    def __init__(self, device: torch.device, event: Callable[[], Mark] | None = None) -> None:
         self._queues = queues(device)
         self._event = event or _events_of(device)
-        self._queue: deque[_UnderWay[Tag]] = deque()
-        self._seen: deque[_UnderWay[Tag]] = deque()
+        self._queue: deque[_UnderWay] = deque()
+        self._seen: deque[_UnderWay] = deque()
         """Complete, and not taken yet: whoever takes one may want to take all, to go back."""
-        self._began: Event | None = None
+        self._began: Mark | None = None
         self._took: Seconds = 0.0
 
     def __len__(self) -> int:
@@ -110,17 +85,15 @@ class Drain(Generic[Tag]):
         return len(self._queue) + len(self._seen)
 
     def begin(self, compiles: bool = False) -> None:
-        """What is queued from now on belongs to the next step.
-
-        Args:
-            compiles: the host compiles first. What the device still works on is waited for, or its
-                time would pass for compiling; then the device waits, so the step's is not known.
+        """What is queued from now on belongs to the next step. If the host `compiles` first, it
+        waits for the device, whose work would pass for compiling; the step's own time is then
+        unknown.
         """
         if compiles and self._queue and (last := self._queue[-1].arrived) is not None:
             last.synchronize()
         self._began = None if compiles else self._mark()
 
-    def push(self, tag: Tag, figures: torch.Tensor) -> None:
+    def push(self, tag: StepRecord, figures: torch.Tensor) -> None:
         """Send one step's figures (one dimension, float32) on their way."""
         if self._queues:
             host = torch.empty(figures.shape, dtype=figures.dtype, pin_memory=True)
@@ -128,12 +101,8 @@ class Drain(Generic[Tag]):
             figures = host
         self._queue.append(_UnderWay(tag, figures, self._began, self._mark()))
 
-    def ready(self, wait: bool = False) -> Iterator[Arrived[Tag]]:
-        """What has arrived, oldest first.
-
-        Args:
-            wait: for everything that is under way, such as before a save or at the end.
-        """
+    def ready(self, wait: bool = False) -> Iterator[Arrived]:
+        """What has arrived, oldest first; or all that is under way, such as before a save."""
         while self._seen or self._queue:
             shares: tuple[float, ...] = ()
             if not self._seen:
@@ -164,7 +133,7 @@ class Drain(Generic[Tag]):
             return 1
         return max(1, min(_MOST_UNDER_WAY, int(_MOST_AHEAD_S / self._took)))
 
-    def _mark(self) -> Event | None:
+    def _mark(self) -> Mark | None:
         if self._event is None:
             return None
         event = self._event()
@@ -172,6 +141,50 @@ class Drain(Generic[Tag]):
         return event
 
 
-def _events_of(device: torch.device) -> Callable[[], Event] | None:
+def _events_of(device: torch.device) -> Callable[[], Mark] | None:
     """None: the host does the work itself."""
     return partial(Mark, device, timing=True) if queues(device) else None
+
+
+def complete(
+    arrived: Arrived,
+    step: TrainingStep,
+    now: Seconds,
+    reached: int,
+    seconds: Mapping[str, Seconds],
+) -> StepRecord:
+    """A record with the figures of its step, made at Unix time `now`, when the host had queued the
+    update `reached`; `seconds` are its share, by bucket, since the record before it.
+    """
+    record, figures = arrived.tag, arrived.figures
+    loss, gradient_norm, masked, *scale = figures[: step.num_figures]
+    readings = step.readings(figures)
+    return replace(
+        record,
+        time=now,
+        lag_steps=reached - record.step,
+        loss=loss,
+        gradient_norm=gradient_norm,
+        masked=bool(masked),
+        loss_scale=scale[0] if scale else None,
+        loss_scale_at_floor=bool(scale and scale[1]),
+        gauges=readings.gauges,
+        totals=readings.totals,
+        source_losses=readings.source_losses,
+        seconds=seconds,
+    )
+
+
+def dealt_out(seconds: Mapping[str, Seconds], shares: Sequence[float]) -> list[dict[str, Seconds]]:
+    """Seconds that were booked until several steps were seen complete, step by step. What steps
+    take (`STEP_BUCKETS`) is shared by `shares`, which add up to 1; the rest came before the first.
+    """
+    dealt: list[dict[str, Seconds]] = [{} for _ in shares]
+    for bucket, whole in seconds.items():
+        own = shares if bucket in STEP_BUCKETS else (1.0,)
+        left = whole
+        for of_step, share in zip(dealt[: len(own) - 1], own[:-1], strict=True):
+            of_step[bucket] = round(whole * share, 6)
+            left -= of_step[bucket]
+        dealt[len(own) - 1][bucket] = round(left, 6)
+    return dealt

@@ -1,16 +1,21 @@
-"""Effective settings: the recipe with the ledger on top, at any step (DESIGN rule 1).
-
-Enters: a recipe and the ledger's state. Leaves: the settings in force, and the refusal to go on
-when the live optimizer holds others. Never knows: who decided what, or when.
+"""Effective settings: the recipe with the ledger on top, at any step; put in force in the live step
+and read back from it, with a swapped optimizer or a reset of state where they ask for one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
+from longhaul.checkpoint.capture import Stateful
 from longhaul.config.load import with_overrides
+from longhaul.config.optim import OptimSection
 from longhaul.config.recipe import Recipe
 from longhaul.core.errors import NeedsPerson
-from longhaul.logbook.ledger import LedgerState
+from longhaul.core.events import EventKind
+from longhaul.logbook.ledger import LedgerState, Reset
+from longhaul.optim.update_rules import OPTIMIZERS, build_optimizer
+from longhaul.train.state import Progress, Rewarm, training_state
+from longhaul.train.step import TrainingStep
 
 
 class EffectiveSettings:
@@ -40,12 +45,8 @@ def warming_up(settings: Recipe, step: int) -> bool:
 
 
 def refuse_if_different(live: Mapping[str, Any], effective: Mapping[str, Any], step: int) -> None:
-    """Stop before a step is made with settings nobody asked for.
-
+    """Stop before a step is made with settings nobody asked for, which a `NeedsPerson` lists.
     OPT-175B lost runs 12.35 to 12.40 because restored state silently brought old betas back.
-
-    Raises:
-        NeedsPerson: with every setting that differs, live and effective.
     """
     wrong = [
         f"{name}: live {live.get(name)!r}, asked for {wanted!r}"
@@ -59,3 +60,88 @@ def refuse_if_different(live: Mapping[str, Any], effective: Mapping[str, Any], s
             "no step was made; this is a defect of longhaul or of the optimizer: report it, "
             "and start again from the last checkpoint",
         )
+
+
+Occurrence = tuple[str, dict[str, object]]
+"""Kind and data of an event."""
+
+
+def put_in_force(
+    settings: Recipe, resets: Iterable[Reset], step: TrainingStep, progress: Progress
+) -> Iterator[Occurrence]:
+    """Put effective settings into the live step, and read them back; a `NeedsPerson` if it has
+    others.
+
+    Args:
+        settings: of the next step.
+        resets: that the ledger holds; those not done yet are.
+        step: live.
+        progress: its position; from now on under these settings.
+
+    Yields:
+        What was swapped or reset, for the journal.
+    """
+    progress.settings = settings
+    if swapped := fit_optimizer(step, settings.optim):
+        yield swapped
+    for reset in resets:
+        if reset.number > progress.resets_done:
+            yield do_reset(step, progress, reset)
+    step.model.residual_clamp = settings.model.residual_clamp
+    rate = next_rate(settings, progress)
+    step.apply_settings(settings.optim, rate)
+    expected = step.expected_settings(settings.optim, rate)
+    refuse_if_different(step.live_settings(), expected, progress.position.step)
+
+
+def next_rate(settings: Recipe, progress: Progress) -> float:
+    """Learning rate of the next step."""
+    step = progress.position.step
+    return learning_rate(settings, step) * progress.rewarm.factor(step)
+
+
+def fit_optimizer(step: TrainingStep, settings: OptimSection) -> Occurrence | None:
+    """Put the update rule that `settings` name in the place of another one, with fresh state."""
+    old = step.optimizer.name
+    if old == settings.name:
+        return None
+    step.before_change()
+    del step.optimizer  # its memory is wanted for the new one
+    sharding = None if step.parallel is None else step.parallel.sharding
+    step.optimizer = build_optimizer(step.model, settings, sharding)
+    return EventKind.OPTIMIZER_SWAPPED, {"old": old, "new": settings.name, "state": "fresh"}
+
+
+def parts_for(
+    step: TrainingStep, progress: Progress, facts: Mapping[str, Any]
+) -> dict[str, Stateful]:
+    """The parts to restore a state with these facts into, with the update rule whose state it is,
+    even if the settings in force name another: the trainer swaps them when it begins.
+    """
+    step.before_change()
+    of_optimizer = facts.get("optim")
+    name = of_optimizer.get("name") if isinstance(of_optimizer, Mapping) else None
+    if isinstance(name, str) and name in OPTIMIZERS:
+        fit_optimizer(step, progress.settings.optim.model_copy(update={"name": name}))
+    return training_state(step, progress)
+
+
+def do_reset(step: TrainingStep, progress: Progress, reset: Reset) -> Occurrence:
+    """Reset what is named. A training state remembers it, so that one that is restored from before
+    does it again, and one from after does not.
+    """
+    step.before_change()
+    if "optimizer" in reset.what:
+        step.optimizer.reset()
+    if "loss-scale" in reset.what and step.loss_scale is not None:
+        step.loss_scale.reset()
+    if "data" in reset.what:
+        progress.position = replace(progress.position, draw=0)
+    if reset.rewarm_steps:
+        progress.rewarm = Rewarm(progress.position.step, reset.rewarm_steps)
+    progress.resets_done = reset.number
+    return EventKind.STATE_RESET, {
+        "number": reset.number,
+        "what": list(reset.what),
+        "rewarm_steps": reset.rewarm_steps,
+    }

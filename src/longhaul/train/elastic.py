@@ -34,9 +34,9 @@ from longhaul.optim.sharding import own_part
 from longhaul.parallel.replicas import Deal, Replicas, State, Within
 from longhaul.parallel.world import Ranks
 from longhaul.train.coordinator import Coordinator, OneProcessOnly
+from longhaul.train.effective import parts_for
 from longhaul.train.orders import Order
 from longhaul.train.rank_comparison import RankComparison
-from longhaul.train.renew import parts_for
 from longhaul.train.state import Progress, training_state
 from longhaul.train.step import TrainingStep
 

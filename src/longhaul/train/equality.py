@@ -1,12 +1,9 @@
-"""Whether a layout trains as one process does: the same few steps, compared.
-
-Enters: a small recipe, a world or none. Leaves: losses, gradient norms and the first step's whole
-gradients, and how far two such traces are apart. Never knows: how processes are started.
-"""
+"""Whether a layout trains as one process does: the same few steps, compared."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -86,17 +83,16 @@ def trace(
     if spoil is not None:
         spoil(step)
     first: dict[str, Tensor] = {}
-    figures = []
+    figures: list[list[float]] = []
     micro_sequences = recipe.batch.micro_sequences
     assert micro_sequences is None or isinstance(micro_sequences, int)
     for batch in random_batches(recipe, vocab_size, steps, world):
-        if not first:
-            step.optimizer = _Watched(step.optimizer, first)  # type: ignore[assignment]
+        if not figures:
+            step.before_change = partial(_keep_gradients, step.optimizer, first)
         sequences = micro_sequences or len(batch.tokens_BT)
         read_gauges = batch.draw == steps - 1
         figures.append(step(batch, sequences, recipe.optim.lr, read_gauges).tolist())
-        if isinstance(step.optimizer, _Watched):
-            step.optimizer = step.optimizer.watched
+        step.before_change = lambda: None
     sharding = None if step.parallel is None else step.parallel.sharding
     return Trace(
         losses=tuple(loss for loss, *_ in figures),
@@ -220,27 +216,12 @@ def _far(value: float) -> float:
     return math.inf if math.isnan(value) else value
 
 
-class _Watched:
-    """An optimizer whose gradients are copied before they are used.
-
-    Args:
-        watched: the optimizer.
-        kept: filled with this rank's parts, by name.
-    """
-
-    def __init__(self, watched: Optimizer, kept: dict[str, Tensor]) -> None:
-        self.watched, self._kept = watched, kept
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self.watched, name)
-
-    def judge(self, loss: Tensor, scale: Tensor | None = None) -> object:
-        """Copy, then judge."""
-        for group in self.watched.groups:
-            for name, weight in zip(group.names, group.parameters, strict=True):
-                assert weight.grad is not None
-                self._kept[name] = own_part(weight.grad).detach().float().clone()
-        return self.watched.judge(loss, scale)
+def _keep_gradients(optimizer: Optimizer, kept: dict[str, Tensor]) -> None:
+    """Copy this rank's parts of the gradients, by name."""
+    for group in optimizer.groups:
+        for name, weight in zip(group.names, group.parameters, strict=True):
+            assert weight.grad is not None
+            kept[name] = own_part(weight.grad).detach().float().clone()
 
 
 _Held = dict[str, tuple[tuple[int, ...], list[tuple[Piece, Tensor]]]]

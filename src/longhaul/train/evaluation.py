@@ -1,11 +1,8 @@
 """Validation loss, in total and per source.
 
-Enters: a model and held-out streams. Leaves: nats per token and bits per byte.
-Never knows: when it is called, or what the figures lead to.
-
-Definitions: loss is the sum of token losses over the number of target tokens, in nats, over all
-sources; bits per byte is that sum in bits over the UTF-8 bytes of the text. Where only part of a
-split is read, its bytes are taken as the split's bytes per token times the tokens read.
+The loss is the sum of token losses over the number of target tokens, in nats, over all sources;
+bits per byte is that sum in bits over the UTF-8 bytes of the text. Where only part of a split is
+read, its bytes are the split's bytes per token times the tokens read.
 """
 
 from collections.abc import Callable
@@ -95,8 +92,8 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate every source's held-out stream.
 
-    Where memory runs out, the same windows are read again half as many at once, and so are all
-    that follow; the sums are over the same tokens.
+    Where memory runs out, the same windows are read again half as many at once, and so are all that
+    follow; the sums are over the same tokens.
 
     Args:
         model: put into evaluation mode, and back.
@@ -110,8 +107,8 @@ def evaluate(
         alive: called before every batch.
 
     Raises:
-        TooMuchEvaluated: memory ran out with a single sequence, or in a pass that other ranks
-            stand in the middle of.
+        TooMuchEvaluated: memory ran out with a single sequence, or in a pass that other ranks stand
+            in the middle of.
     """
     was_training = model.training
     model.eval()
@@ -130,11 +127,7 @@ def evaluate(
 
 
 class Evaluator:
-    """Evaluates the model in training, with as many sequences at once as fit.
-
-    Args:
-        parts: what the trainer works with.
-    """
+    """Evaluates the model in training, with as many sequences at once as fit."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -142,15 +135,7 @@ class Evaluator:
         """Sequences that memory was enough for, once it was not for more."""
 
     def figures(self, settings: Recipe, most_tokens: int | None) -> dict[str, object]:
-        """An evaluation as the journal keeps it; a collective of all ranks.
-
-        Args:
-            settings: in force.
-            most_tokens: per source; None reads the whole split.
-
-        Raises:
-            TooMuchEvaluated: see `evaluate`.
-        """
+        """An evaluation as the journal keeps it; a collective of all ranks. See `evaluate`."""
         parts, position = self._parts, self._parts.progress.position
         step, ranks = parts.step, parts.ranks
         share = 1 if ranks is None else ranks.world.data_size
@@ -180,33 +165,29 @@ class Evaluator:
         }
 
 
+@dataclass
 class _Passes:
     """The forward passes of one evaluation; see `evaluate`."""
 
-    def __init__(
-        self,
-        model: GPT,
-        device: torch.device,
-        sequence_length: int,
-        sequences: int,
-        ranks: Ranks | None,
-        alive: Callable[[], None],
-    ) -> None:
-        self.sequences = sequences
-        """Computed at once by now."""
-        self._model, self._device, self._length = model, device, sequence_length
-        self._ranks, self._alive = ranks, alive
+    model: GPT
+    device: torch.device
+    length: int
+    sequences: int
+    """Computed at once by now."""
+    ranks: Ranks | None
+    alive: Callable[[], None]
+
+    def __post_init__(self) -> None:
         # FlexAttention is compiled for every shape, so that a last batch has nothing for its rest.
-        self._whole = flex_attends(model.settings, sequence_length, device)
-        self._pace = Pace(device)
-        self._sums_on = torch.device("cpu") if device.type == "mps" else device
+        self._whole = flex_attends(self.model.settings, self.length, self.device)
+        self._pace = Pace(self.device)
+        self._sums_on = torch.device("cpu") if self.device.type == "mps" else self.device
 
     def split_loss(self, stream: TokenStream, most_tokens: int | None) -> SplitLoss:
-        """The loss over one stream; a collective of all ranks."""
-        ranks, total, tokens = self._ranks, self._nothing(), 0
+        ranks, total, tokens = self.ranks, self._nothing(), 0
         place = (0, 1) if ranks is None else (ranks.world.data_rank, ranks.world.data_size)
         for tokens_BT, targets_BT, num_targets in evaluation_batches(
-            stream, self._length, self.sequences, most_tokens, *place
+            stream, self.length, self.sequences, most_tokens, *place
         ):
             total += self._summed(tokens_BT, targets_BT)
             tokens += num_targets
@@ -227,7 +208,7 @@ class _Passes:
                 # Only here has the traceback let go of what the pass had computed.
                 computed = self.sequences if self._whole else len(tokens_BT[some])
                 self.sequences = max(1, computed // 2)
-                if self._device.type == "cuda":
+                if self.device.type == "cuda":
                     torch.cuda.empty_cache()
                 continue
             total += loss.to(total.device, total.dtype)
@@ -237,19 +218,19 @@ class _Passes:
 
     def _pass(self, tokens_BT: torch.Tensor, targets_BT: torch.Tensor) -> torch.Tensor | None:
         """The loss of one pass; None if it must be made again with fewer sequences."""
-        self._alive()
+        self.alive()
         if self._whole:
             nothing = (0, 0, 0, self.sequences - len(tokens_BT))
             tokens_BT = functional.pad(tokens_BT, nothing)
             targets_BT = functional.pad(targets_BT, nothing, value=IGNORED_TARGET)
         try:
-            loss: torch.Tensor = self._model(
-                to_device(tokens_BT, self._device), to_device(targets_BT, self._device)
+            loss: torch.Tensor = self.model(
+                to_device(tokens_BT, self.device), to_device(targets_BT, self.device)
             )
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            shared = self._ranks is not None and self._ranks.share_passes
+            shared = self.ranks is not None and self.ranks.share_passes
             if shared or len(tokens_BT) == 1:
                 said = str(error).partition("\n")[0]
                 raise TooMuchEvaluated(len(tokens_BT), said) from error

@@ -43,25 +43,17 @@ def fitting_micro_sequences(
 ) -> Found:
     """The largest micro-batch that this device computes within its memory.
 
-    Measured by real forward and backward passes at the longest sequence length of the run,
-    uncompiled, as gauge steps are, and by the pass that an evaluation makes beside them. A device
-    whose memory is not told apart from the host's counts as the host. Several ranks measure
-    together, and the one that has the least room decides.
-
-    Args:
-        step: of this rank.
-        recipe: of the run.
-        ranks: all that measure together; None: one process.
-        below: so many sequences are known to be too many, and are not tried again.
+    Measured by real passes at the run's longest sequences, uncompiled, as gauge steps are, and by
+    the pass of an evaluation. Of several `ranks` the one with the least room decides. As many
+    sequences as `below` are known to be too many. The training state keeps every byte.
 
     Raises:
         NeedsPerson: not even one sequence fits.
-        TooMuchMeasured: this rank ran out of memory, of several. The others stand in the middle of
-            the same pass and wait for it, so all must begin again, with `below`.
+        TooMuchMeasured: this rank ran out of memory, of several, which wait for it in the same
+            pass; all must begin again, with `below`.
     """
     length, context = recipe.block_length(), recipe.model.context
     on_gpu = step.device.type == "cuda"
-    peak = _peak_on_gpu if on_gpu else _peak_on_host
 
     def measure(sequences: int) -> Bytes | None:
         if sequences >= below:
@@ -69,8 +61,8 @@ def fitting_micro_sequences(
         evaluated = recipe.evaluated_within(sequences * length)
         try:
             taken = max(
-                peak(lambda: step.rehearse(sequences, length), step.device),
-                peak(lambda: step.rehearse_evaluation(evaluated, context), step.device),
+                peak_of(lambda: step.rehearse(sequences, length), step.device),
+                peak_of(lambda: step.rehearse_evaluation(evaluated, context), step.device),
             )
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
@@ -83,7 +75,7 @@ def fitting_micro_sequences(
 
     if on_gpu:
         measure(1)  # libraries take their workspaces at the first pass, and keep them
-    budget = _budget_on_gpu(step.device) if on_gpu else _budget_on_host()
+    budget = _budget(step.device)
     share = 1 if ranks is None else ranks.world.data_size
     sizes = [-(-stage.sequences // share) for stage in recipe.batch_stages()]
     if ranks is not None:
@@ -97,7 +89,11 @@ def fitting_micro_sequences(
             torch.cuda.empty_cache()
 
 
-def _budget_on_gpu(device: torch.device) -> Budget:
+def _budget(device: torch.device) -> Budget:
+    if device.type != "cuda":
+        free = available_memory()
+        said = f"a quarter of the {short_bytes(free)} available on the host"
+        return Budget(int(_SHARE_OF_HOST * free), said, tried_out=False)
     free, _ = torch.cuda.mem_get_info(device)
     # What the allocator holds without using it is free to us.
     free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -105,18 +101,13 @@ def _budget_on_gpu(device: torch.device) -> Budget:
     return Budget(int(_SHARE_OF_GPU * free), said, tried_out=True)
 
 
-def _budget_on_host() -> Budget:
-    free = available_memory()
-    said = f"a quarter of the {short_bytes(free)} available on the host"
-    return Budget(int(_SHARE_OF_HOST * free), said, tried_out=False)
-
-
 def peak_of(body: Callable[[], object], device: torch.device) -> Bytes:
     """Most bytes that the body holds at once, beyond those that were held before it."""
-    return (_peak_on_gpu if device.type == "cuda" else _peak_on_host)(body, device)
-
-
-def _peak_on_gpu(body: Callable[[], object], device: torch.device) -> Bytes:
+    if device.type != "cuda":
+        live: LiveBytes = LiveBytes()
+        with live:
+            body()
+        return live.peak
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
@@ -125,18 +116,9 @@ def _peak_on_gpu(body: Callable[[], object], device: torch.device) -> Bytes:
     return torch.cuda.max_memory_allocated(device) - before
 
 
-def _peak_on_host(body: Callable[[], object], device: torch.device) -> Bytes:
-    live = LiveBytes()
-    with live:
-        body()
-    return live.peak
-
-
 class LiveBytes(TorchDispatchMode):
-    """Follows every tensor that operations of this thread allocate, until it is freed.
-
-    The process's resident memory would tell less: it holds what the allocator has kept from
-    before. What a kernel allocates and frees within itself is not seen.
+    """Follows every tensor that operations of this thread allocate, until it is freed. Resident
+    memory also holds what the allocator kept from before. What kernels allocate within is not seen.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,5 @@
-"""Orders of rank 0 to the other ranks at step boundaries, each a value of its own type.
-
-Rank 0 gives them (`coordinator.py`); the others carry them out (`run/train/follower.py`).
+"""Orders of rank 0 to the other ranks at step boundaries, each a value of its own type: given in
+`coordinator.py`, carried out in `run/train/follower.py`.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,4 @@
-"""What a trainer works with, and under which name it writes.
-
-Enters: everything that `run/` built. Leaves: two frozen values. Never knows: how it is used.
-"""
+"""What a trainer works with, and under which name it writes."""
 
 from dataclasses import dataclass
 

@@ -1,20 +1,13 @@
-"""How long a rank computes by itself, however long it waits for the others (incident M5).
+"""How long a rank computes by itself, however long it waits for the others: the wall time of a pass
+says nothing of a rank, as all wait for each other within it.
 
-After a step all ranks have taken equally long, and within it too they wait: for weights that are
-gathered, for the sums of a tensor-parallel layer, for the stage before. So the wall time of a pass
-says nothing of a rank.
+On the CPU a rank that waits sleeps, in every collective of every layout: its own time is the
+processor time of the thread that makes the step. A slower or throttled chip takes more of it; a
+stranger that keeps the rank from its core does not, or a shared machine would accuse all the time.
 
-On the CPU a rank that waits for another sleeps, in every collective of every layout: its own time
-is the processor time of the thread that makes the step. A slower chip, a throttled one, slower
-memory take more of it. A stranger that keeps the rank from its core does not: on a shared machine
-that would accuse somebody all the time.
-
-On CUDA the forward passes of layers are timed, between events that lie behind the gathering of a
-layer's weights and before anything that follows it; they are read when they have long passed.
-Tensor-parallel layers wait for each other inside, so there the ranks of one layer look alike.
-
-Enters: a step's passes, its number. Leaves: seconds of several steps at once.
-Never knows: other ranks, or who is slow.
+On CUDA the forward passes of layers are timed, between events behind the gathering of a layer's
+weights and before anything that follows it; they are read when they have long passed.
+Tensor-parallel layers wait for each other inside, so the ranks of one layer look alike.
 """
 
 import math
@@ -31,18 +24,13 @@ from longhaul.model.device import Mark, queues
 
 _MILLISECOND = 1e-3
 EVERY_STEPS = 8
-"""The figures of so many steps are told at once: eight numbers."""
+"""The figures of so many steps are sent at once: eight numbers."""
 _LATE_STEPS = 24
-"""On a device they are told so much later: the host runs 17 steps ahead of it at most."""
+"""On a device they are sent so much later: the host runs 17 steps ahead of it at most."""
 
 
 class Pulse:
-    """The clock of one rank.
-
-    Args:
-        device: that computes.
-        layers: of this rank's part of the model; looked at on CUDA alone.
-    """
+    """The clock of one rank; layers of its part of the model are looked at on CUDA alone."""
 
     def __init__(self, device: torch.device, layers: Sequence[nn.Module]) -> None:
         self._device, self._queues = device, queues(device)
@@ -69,24 +57,21 @@ class Pulse:
             self._took = time.thread_time() - before
 
     def reach(self, step: int) -> Tensor | None:
-        """Keep what the step took that has just been made.
-
-        Returns:
-            At every eighth step float64 [8]: seconds of the steps `told_at(step)`, NaN where they
-            are not known; else nothing.
+        """Keep what the step took that has just been made; at every eighth step float64 [8]:
+        seconds of the steps `sent_at(step)`, NaN where they are not known.
         """
         self._times[step] = self._took if self._events is None else self._events
         self._events = None
         if step % EVERY_STEPS:
             return None
-        told = self.told_at(step)
-        seconds = [_seconds(self._times.get(earlier, math.nan)) for earlier in told]
+        sent = self.sent_at(step)
+        seconds = [_seconds(self._times.get(earlier, math.nan)) for earlier in sent]
         # Steps that a rollback has left behind are made again, and must not be kept for ever.
-        self._times = {n: kept for n, kept in self._times.items() if told[-1] < n <= step}
+        self._times = {n: kept for n, kept in self._times.items() if sent[-1] < n <= step}
         return torch.tensor(seconds, dtype=torch.float64)
 
-    def told_at(self, step: int) -> range:
-        """The steps whose seconds are told at `step`."""
+    def sent_at(self, step: int) -> range:
+        """The steps whose seconds are sent at `step`."""
         last = step - self._late
         return range(last - EVERY_STEPS + 1, last + 1)
 

@@ -1,11 +1,9 @@
 """What ranks are compared in: their pace, their weights, what they compute.
 
-All ranks look at the same steps, without a word. What they tell each other is few numbers, over
-the CPU: each rank's own seconds of eight steps at once, to rank 0 alone; and every so many steps
-hashes of the weights they hold alike, and what they compute from one micro-batch that all data
-ranks are given. The latter is a pass without an update: all ranks would have to wait for two of
-them anyway, and so none is left out. Training state, random generators and losses stay what they
-would be without.
+All ranks look at the same steps. Over the CPU go few numbers: each rank's own seconds of eight
+steps, to rank 0 alone; and every so many steps hashes of the weights they hold alike, and what they
+compute from one micro-batch that all data ranks are given, in a pass without an update. Training
+state, generators and losses stay what they would be without.
 """
 
 import os
@@ -31,7 +29,7 @@ NODE = "LONGHAUL_NODE"
 """Environment variable of a worker: the name of its node."""
 TOLERANCE = 1e-3
 """Relative difference that is none where ranks need not compute the same bits: on devices whose
-kernels add up in the order of the moment, and between processors of two kinds."""
+kernels add up in any order, and between processors of two kinds."""
 
 
 class SilentCorruption(LonghaulError):
@@ -53,11 +51,7 @@ class Compared:
 
 
 class RankComparison:
-    """One rank's side of the comparisons, which all ranks make at the same time.
-
-    Args:
-        parts: of this rank.
-    """
+    """One rank's side of the comparisons, which all ranks make at the same time."""
 
     def __init__(self, parts: Parts) -> None:
         assert parts.ranks is not None
@@ -69,7 +63,11 @@ class RankComparison:
         layers = [module for module in parts.step.model.modules() if isinstance(module, Block)]
         self._pulse = parts.step.pulse = Pulse(device, layers)
         kind = (machine()["cpu"], torch.__version__, torch.get_num_threads())
-        node, alike = os.environ.get(NODE) or platform.node(), _held_alike(parts, rank)
+        # It imports FSDP, which takes a second, and one process imports this file too.
+        from longhaul.train.witness import held_alike
+
+        assert parts.step.parallel is not None
+        node, alike = os.environ.get(NODE) or platform.node(), held_alike(parts.step.parallel, rank)
         given = self._control.gather((node, kind, alike))
         self.nodes: tuple[str, ...] = tuple(node for node, _, _ in given)
         """Where each rank runs."""
@@ -98,50 +96,36 @@ class RankComparison:
         return (monitor.hash_every, monitor.witness_every, *first)
 
     def due(self, monitor: MonitorSection, is_due: Callable[[int], bool]) -> tuple[Compares, ...]:
-        """What to compare at this boundary; at the first one of an attempt, all that is watched.
-
-        Args:
-            monitor: effective settings.
-            is_due: whether something that is done every so many steps is due.
-        """
+        """What to compare at this boundary; at the first one of an attempt, all that is watched."""
         is_new, self._is_new = self._is_new, False
         every: dict[Compares, int] = {"weights": monitor.hash_every, "slot": monitor.witness_every}
         return tuple(what for what, n in every.items() if n > 0 and (is_new or is_due(n)))
 
     def exchange_paces(self, step: int) -> None:
-        """Tell rank 0 the seconds of the last steps, if they are told at this one."""
+        """Send rank 0 the seconds of the last steps, if this one is such a step."""
         own = self._pulse.reach(step)
         if own is None:
             return
         if rows := self._control.rows(own):
-            self._paces += zip(self._pulse.told_at(step), zip(*rows, strict=True), strict=True)
+            self._paces += zip(self._pulse.sent_at(step), zip(*rows, strict=True), strict=True)
 
     def compare(self, what: Compares, settings: Recipe, step: int, request: BatchRequest) -> bool:
-        """Compare with all ranks; whether there was anybody to compare with.
-
-        Args:
-            what: to compare.
-            settings: effective ones of the next step.
-            step: updates made.
-            request: of the next step's batch.
-        """
-        if what == "weights":
-            given = self._control.gather(self._weights())
-        else:
-            given = self._control.gather(self._slot(settings, step, request))
-        if not any(given):
-            return False
-        exact = what == "weights" or self._exact
-        compared = Compared(step, what, tuple(given), tolerance=0.0 if exact else TOLERANCE)
-        self._compared.append(compared)
-        return True
-
-    def _weights(self) -> Mapping[str, str | tuple[float, ...]]:
+        """Compare with all ranks, before the step that `request` is of; False if there are none."""
         from longhaul.train.witness import weight_hashes
 
         parallel = self._parts.step.parallel
         assert parallel is not None
-        return dict(weight_hashes(parallel, self.world.rank))
+        own: Mapping[str, str | tuple[float, ...]]
+        if what == "weights":
+            own = weight_hashes(parallel, self.world.rank)
+        else:
+            own = self._slot(settings, step, request)
+        given = self._control.gather(own)
+        if not any(given):
+            return False
+        tolerance = 0.0 if what == "weights" or self._exact else TOLERANCE
+        self._compared.append(Compared(step, what, tuple(given), tolerance))
+        return True
 
     def _slot(
         self, settings: Recipe, step: int, request: BatchRequest
@@ -168,11 +152,3 @@ class RankComparison:
             num_targets=targets_BT.numel(),
             source_B=None,
         )
-
-
-def _held_alike(parts: Parts, rank: int) -> float:
-    # It imports FSDP, which takes a second, and one process imports this file too.
-    from longhaul.train.witness import held_alike
-
-    assert parts.step.parallel is not None
-    return held_alike(parts.step.parallel, rank)

@@ -27,8 +27,8 @@ def sample_tokens(
 ) -> Iterator[int]:
     """Draw tokens that follow `prompt`, until `most_tokens` or the end of a text.
 
-    As long as the text fits the context, a pass reads only what is new and a cache holds the
-    rest; beyond it every position moves, and each token costs a pass over the whole context.
+    As long as the text fits the context, a pass reads only what is new and a cache holds the rest;
+    beyond it every position moves, and each token costs a pass over the whole context.
 
     Args:
         model: gives logits of shape [B, T, V], padding rows left out.
@@ -40,9 +40,9 @@ def sample_tokens(
         seed: of this sample alone.
         device: where the model lies.
         end_of_text: token that ends the sample, not yielded.
-        ranks: that hold parts of the model and all draw together, with rank 0's luck. They read
-            the whole text for each token: a single position cannot be dealt out over a layer's
-            ranks, so a cache is of no use.
+        ranks: that hold parts of the model and draw together, with rank 0's luck. They read the
+            whole text for each token, as a single position cannot be dealt out over a layer's
+            ranks.
     """
     generator = torch.Generator().manual_seed(seed)
     history = list(prompt)

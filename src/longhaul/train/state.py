@@ -1,22 +1,22 @@
-"""Training state: exactly what a checkpoint holds and a rollback undoes (DESIGN rule 1).
-
-Enters: the live model, optimizer, generators and position. Leaves: the parts of a checkpoint,
-each of which gives its state and takes it back. Never knows: files; nor the ledger, which never
-rolls back.
+"""Training state: exactly what a checkpoint holds and a rollback undoes, in parts that give their
+state and take it back. The ledger, which never rolls back, is no part of it.
 """
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from longhaul.checkpoint.capture import Stateful, local_of
+from longhaul.checkpoint.capture import Stateful
 from longhaul.config.recipe import Recipe
 from longhaul.core.errors import NeedsPerson
 from longhaul.core.pieces import Pieces
 from longhaul.model.gpt import GPT
 from longhaul.train.step import TrainingStep
+
+if TYPE_CHECKING:
+    from longhaul.parallel.parallelize import Parallel
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +46,9 @@ class Rewarm:
         return (step - self.begin + 1) / (self.steps + 1)
 
 
-class Progress:
-    """Owns the position, and remembers what it was reached with.
-
-    Args:
-        settings: effective ones; kept in each checkpoint so that a restart shows what differs.
-        dataset: identity of the prepared text, without which a draw means nothing.
+class Progress(Stateful):
+    """Owns the position, and remembers what it was reached with: effective settings, so that a
+    restart shows what differs, and the identity of the text, without which a draw means nothing.
     """
 
     def __init__(self, settings: Recipe, dataset: str) -> None:
@@ -64,10 +61,6 @@ class Progress:
         """Of the checkpoint that was restored; None if none was."""
         self._dataset = dataset
 
-    def tensors(self) -> Mapping[str, torch.Tensor]:
-        """None: a position is numbers."""
-        return {}
-
     def facts(self) -> Mapping[str, Any]:
         """Position, resets, effective settings, identity of the text."""
         return {
@@ -78,12 +71,8 @@ class Progress:
             "dataset": self._dataset,
         }
 
-    def return_step(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint's position.
-
-        Raises:
-            NeedsPerson: the checkpoint was trained on other text.
-        """
+    def take_back(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint's position; a `NeedsPerson` if it was trained on other text."""
         if facts["dataset"] != self._dataset:
             raise NeedsPerson(
                 f"the checkpoint was trained on prepared text {facts['dataset'][:12]}, but the "
@@ -97,97 +86,47 @@ class Progress:
         self.settings_of_checkpoint = facts["settings"]
 
 
-class ModelState:
-    """The model's parameters.
+@dataclass(frozen=True)
+class ModelState(Stateful):
+    """The model's parameters; with many processes, this rank's parts of them."""
 
-    Args:
-        model: its own.
-        parameters: this rank's parts of them, where a pass may leave whole ones in their place.
-    """
-
-    def __init__(self, model: GPT, parameters: Mapping[str, torch.Tensor] | None = None) -> None:
-        self._model = model
-        self._parameters = parameters
+    model: GPT
+    parallel: "Parallel | None" = None
 
     def tensors(self) -> Mapping[str, torch.Tensor]:
         """The live tensors; a tied head appears once."""
-        live = self._parameters or dict(self._model.named_parameters())
+        # A pass may leave whole ones in their place.
+        cut = self.parallel
+        live = dict(self.model.named_parameters()) if cut is None else cut.parameters
         return {name: tensor.detach() for name, tensor in live.items()}
 
-    def facts(self) -> Mapping[str, Any]:
-        """None: a model is tensors."""
-        return {}
-
-    def return_step(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
-        """Nothing is left to do: the live tensors were filled."""
+    def pieces(self) -> Mapping[str, Pieces]:
+        """Which pieces of each weight lie here."""
+        return {} if self.parallel is None else self.parallel.sharding.pieces_of(self.tensors())
 
 
-class Generators:
-    """Torch's generator on the CPU. Each micro-batch re-keys the generators of all devices, so
-    those of others need not be kept, and a run may go on on another device; this one is kept all
-    the same, because whatever draws between two micro-batches must continue exactly.
+class Generators(Stateful):
+    """Torch's generator on the CPU, as what draws between two micro-batches must continue exactly.
+    Each micro-batch re-keys those of all devices, so a run may go on on another device.
     """
 
     def tensors(self) -> Mapping[str, torch.Tensor]:
         """A copy of the state, uint8."""
         return {"cpu": torch.get_rng_state()}
 
-    def facts(self) -> Mapping[str, Any]:
-        """None: a state is a tensor."""
-        return {}
-
-    def return_step(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
+    def take_back(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
         """Put the state back."""
         torch.set_rng_state(tensors["cpu"])
-
-
-class CutState:
-    """A part whose tensors are cut as the weights that they are or belong to.
-
-    Args:
-        owner: of the tensors; they are named after a weight, or `<weight>.<what>`.
-        pieces: which pieces of each weight lie here.
-    """
-
-    def __init__(self, owner: Stateful, pieces: Mapping[str, Pieces]) -> None:
-        self._owner = owner
-        self._pieces = pieces
-
-    def tensors(self) -> Mapping[str, torch.Tensor]:
-        """The owner's."""
-        return self._owner.tensors()
-
-    def facts(self) -> Mapping[str, Any]:
-        """The owner's."""
-        return self._owner.facts()
-
-    def return_step(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
-        """To the owner."""
-        self._owner.return_step(tensors, facts)
-
-    def pieces(self) -> Mapping[str, Pieces]:
-        """Of what has the shape of its weight's own part; a counter of updates has not."""
-        found = {}
-        for name, tensor in self.tensors().items():
-            weight = name if name in self._pieces else name.rpartition(".")[0]
-            held = self._pieces.get(weight)
-            if held is not None and tuple(local_of(tensor).shape) == held.local_shape(held.holder):
-                found[name] = held
-        return found
 
 
 def training_state(step: TrainingStep, progress: Progress) -> dict[str, Stateful]:
     """Everything a checkpoint holds, by part."""
     state: dict[str, Stateful] = {
-        "model": ModelState(step.model),
+        "model": ModelState(step.model, step.parallel),
         "optim": step.optimizer,
         "generators": Generators(),
         "progress": progress,
     }
     if step.loss_scale is not None:
         state["loss_scale"] = step.loss_scale
-    if step.parallel is not None:
-        pieces = step.parallel.sharding.pieces
-        state["model"] = CutState(ModelState(step.model, step.parallel.parameters), pieces)
-        state["optim"] = CutState(step.optimizer, pieces)
     return state

@@ -1,8 +1,5 @@
 """One optimizer step: forward, backward, gate, update. Every other line of longhaul serves this.
 
-Enters: a global batch on the host and the numbers in force. Leaves: updated weights, and the
-step's figures as one tensor on the device. Never knows: records, intervals, files, decisions.
-
 Shapes: B sequences of a micro-batch, T tokens of a sequence.
 """
 
@@ -17,15 +14,13 @@ from longhaul.config.train import PrecisionSection
 from longhaul.core.faults import Point, point
 from longhaul.core.schedules import derive_key
 from longhaul.data.batches import Batch, real_tokens
-from longhaul.model.compiling import compiled_by_shape
-from longhaul.model.device import to_device
+from longhaul.model.compiling import Forms, compiled_by_shape
+from longhaul.model.device import generator_states, key_generators, put_back_generators, to_device
 from longhaul.model.gpt import GPT
 from longhaul.monitor.gauges import ModelGauges, Readings
 from longhaul.monitor.weights import tensors_norm
 from longhaul.optim.gate import LossScale
 from longhaul.optim.optimizer import LiveSettings, Optimizer
-from longhaul.train.forms import Forms
-from longhaul.train.generators import generator_states, key_generators, put_back
 from longhaul.train.precision import autocast
 from longhaul.train.pulse import Pulse
 
@@ -52,8 +47,8 @@ class TrainingStep:
         loss_scale: for fp16 weights; None otherwise.
         compiled: run the model through torch.compile.
         sources: names of the sources of text, by number, whose losses are told apart.
-        parallel: with many processes, how `model` is dealt out over them. Each is given its share
-            of the batch, and all have the same figures.
+        parallel: how `model` is dealt out over many processes; each is given its share of the
+            batch, and all have the same figures.
     """
 
     def __init__(
@@ -84,8 +79,6 @@ class TrainingStep:
         self.before_change: Callable[[], None] = lambda: None
         """Called before weights or the optimizer's state change: a save may still read them."""
         self.alive: Callable[[], None] = lambda: None
-        """Called before every micro-batch, every pass of a pipeline and every part of the update: a
-        sign of life. The host may be far ahead of its device there."""
         self.pulse: Pulse | None = None
         """Times this rank's own computing, among many."""
 
@@ -97,7 +90,8 @@ class TrainingStep:
         read_gauges: bool,
         window: int | None = None,
     ) -> torch.Tensor:
-        """Make one update, or hold it back if loss or gradient is not finite (DESIGN rule 4).
+        """Make one update, or hold it back if loss or gradient is not finite. Nothing is waited
+        for.
 
         Args:
             batch: the global batch, or this rank's share of it.
@@ -108,8 +102,8 @@ class TrainingStep:
 
         Returns:
             float32 on the device: loss in nats per target token, gradient norm, 1 if masked; the
-            figures of the loss scale, if there is one; then, if asked for, every gauge (see
-            `readings`). Nothing is waited for.
+                loss
+            scale's figures, if there is one; then, if asked for, every gauge (see `readings`).
         """
         batch = point(Point.BATCH, batch, step=self, learning_rate=learning_rate)
         if not self.model.training:  # walking through all modules costs 0.1 ms
@@ -154,12 +148,6 @@ class TrainingStep:
             return self._through_stages(
                 self.parallel, self.parallel.staged, batch, micro_sequences, read_gauges, window
             )
-        return self._accumulated(batch, micro_sequences, read_gauges, window)
-
-    def _accumulated(
-        self, batch: Batch, micro_sequences: int, read_gauges: bool, window: int | None
-    ) -> torch.Tensor:
-        """Add up the gradients of all micro-batches; the loss, on the device."""
         loss = torch.zeros((), device=self.device)
         micro_batches = zip(
             batch.tokens_BT.split(micro_sequences),
@@ -169,7 +157,7 @@ class TrainingStep:
         for number, (tokens_BT, targets_BT) in enumerate(micro_batches):
             self.alive()
             self._key_generators(batch, number)
-            # The sum over the global number of targets, never a mean of means (DESIGN rule 6).
+            # The sum over the global number of targets, never a mean of means.
             micro_loss = self._loss(tokens_BT, targets_BT, read_gauges, window) / batch.num_targets
             if self.parallel is not None:
                 done = (number + 1) * micro_sequences
@@ -177,7 +165,7 @@ class TrainingStep:
             self._backward(micro_loss)
             loss += micro_loss.detach()
             if read_gauges and number == 0 and len(targets_BT) < len(batch.targets_BT):
-                self._see_first(batch, len(targets_BT), self._first_norm())
+                self._see_first(batch, len(targets_BT), self._norm_so_far())
         return loss
 
     def _through_stages(
@@ -229,14 +217,10 @@ class TrainingStep:
         key_generators(key, self.device)
 
     def rehearse(self, sequences: int, length: int) -> None:
-        """Compute two micro-batches of a step whose update is never made, to see what it takes.
-
-        Two, because from the second on every gradient is there already while it is added to.
-        Weights, optimizer, gauges, generators and the compiled model stay as they were: a run
-        that began with a rehearsal has the bits of one that did not.
+        """Compute two micro-batches of a step that is never made, to see what it takes: from the
+        second on every gradient is there while it is added to. Nothing is left behind.
         """
-        tokens_BT = torch.arange(sequences * length).view(sequences, length)
-        tokens_BT %= self.model.vocab_size
+        tokens_BT = self._any_tokens(sequences, length)
         with self.aside():
             for _ in range(2):
                 self.alive()
@@ -244,23 +228,23 @@ class TrainingStep:
                 loss = self._loss(tokens_BT, tokens_BT, read_gauges=True, window=None)
                 self._backward(loss / tokens_BT.numel())
 
+    def _any_tokens(self, sequences: int, length: int) -> torch.Tensor:
+        return torch.arange(sequences * length).view(sequences, length) % self.model.vocab_size
+
     def rehearse_evaluation(self, sequences: int, length: int) -> None:
         """Compute one pass of an evaluation, to see what it takes; nothing is left behind."""
-        tokens_BT = torch.arange(sequences * length).view(sequences, length)
-        tokens_BT %= self.model.vocab_size
+        tokens_BT = to_device(self._any_tokens(sequences, length), self.device)
         # Not in inference mode, where operations allocate out of sight of what follows tensors.
         with self.aside(), torch.no_grad(), autocast(self.device, self._precision):
             self.model.eval()
-            self.model(to_device(tokens_BT, self.device), to_device(tokens_BT, self.device))
+            self.model(tokens_BT, tokens_BT)
         if self.parallel is not None:
             self.parallel.rest()
 
     @contextmanager
     def aside(self, draws_as: tuple[int, ...] | None = None) -> Iterator[None]:
-        """Passes in the body lead to no update, and leave nothing behind.
-
-        Args:
-            draws_as: ranks of one value drop out the same; by default each its own.
+        """Passes in the body lead to no update, and leave nothing behind. Ranks of one value of
+        `draws_as` drop out the same; by default each its own.
         """
         generators, own = generator_states(self.device), self._own
         was_training = self.model.training
@@ -273,7 +257,7 @@ class TrainingStep:
             self.optimizer.clear_gradients()
             self.model_gauges.discard()
             self.model.train(was_training)
-            put_back(generators, self.device)
+            put_back_generators(generators, self.device)
 
     @contextmanager
     def plainly(self) -> Iterator[None]:
@@ -303,7 +287,7 @@ class TrainingStep:
             self.loss_scale.apply_settings(settings.loss_scale)
 
     def live_settings(self) -> LiveSettings:
-        """Settings read back from where the next step reads them (DESIGN rule 1)."""
+        """Settings read back from where the next step reads them."""
         scale = self.loss_scale.live_settings() if self.loss_scale is not None else {}
         return self.optimizer.live_settings() | scale
 
@@ -330,7 +314,7 @@ class TrainingStep:
             sequences = self.parallel.rows_in_first(batch.num_targets // length, sequences)
         self.model_gauges.see_first(norm, sequences * length)
 
-    def _first_norm(self) -> torch.Tensor:
+    def _norm_so_far(self) -> torch.Tensor:
         """Norm of the gradients that are there."""
         if self.parallel is not None:
             first = self.parallel.first_gradient()

@@ -1,5 +1,5 @@
-"""The trainer: a generator of completed steps, which obeys decisions at step boundaries (DESIGN
-rule 3). How many processes train together, and what they tell each other, its coordinator knows.
+"""The trainer: a generator of completed steps, which obeys decisions at step boundaries. How many
+processes train together, and what passes between them, its coordinator knows.
 """
 
 from collections import deque
@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import partial
 
 from longhaul.checkpoint.capture import PartsFor, capture
-from longhaul.checkpoint.snapshots import SnapshotRing
 from longhaul.config.data import BatchStage
 from longhaul.config.recipe import Recipe
 from longhaul.core.events import EventKind
@@ -19,23 +18,26 @@ from longhaul.core.units import Seconds
 from longhaul.data.batches import BatchRequest
 from longhaul.logbook.ledger import LedgerState, fold
 from longhaul.optim.optimizer import LiveSettings
-from longhaul.parallel.world import Ranks
 from longhaul.store.save_interval import UNMEASURED_STEPS
 from longhaul.train import orders
 from longhaul.train.borrowed_step import BorrowedStep, borrow_step, return_step
-from longhaul.train.completed import complete, dealt_out
 from longhaul.train.coordinator import Coordinator
-from longhaul.train.drain import Drain
-from longhaul.train.effective import EffectiveSettings, warming_up
+from longhaul.train.drain import Drain, complete, dealt_out
+from longhaul.train.effective import (
+    EffectiveSettings,
+    Occurrence,
+    next_rate,
+    parts_for,
+    put_in_force,
+    warming_up,
+)
 from longhaul.train.evaluation import Evaluator
 from longhaul.train.parts import Identity, Parts
-from longhaul.train.renew import Told, next_rate, parts_for, put_in_force
 from longhaul.train.state import Position, training_state
-from longhaul.train.step import TrainingStep
 
 
 class Trainer:
-    """Makes steps until the run is done or told to stop.
+    """Makes steps until the run is done or a stop is ordered.
 
     Args:
         recipe: as given; the ledger is put on top of it.
@@ -59,11 +61,14 @@ class Trainer:
         self._recipe = recipe
         self._effective = EffectiveSettings(recipe, ledger)
         self._parts = parts
+        self.training_step = parts.step
+        self.ranks = parts.ranks
+        self.snapshots = parts.snapshots
         self._evaluator = Evaluator(parts)
-        self._drain: Drain[StepRecord] = Drain(parts.step.device)
+        self._drain = Drain(parts.step.device)
         self._seconds: deque[dict[str, Seconds]] = deque()  # of steps seen complete, not yet taken
         parts.step.alive = parts.time_buckets.alive
-        self._told: deque[Told] = deque()
+        self._to_report: deque[Occurrence] = deque()
         self._stopping = False
         self._went_back = False
         self._save_every = UNMEASURED_STEPS
@@ -73,21 +78,6 @@ class Trainer:
     def position(self) -> Position:
         """Where the run stands."""
         return self._parts.progress.position
-
-    @property
-    def training_step(self) -> TrainingStep:
-        """The step, with its model."""
-        return self._parts.step
-
-    @property
-    def ranks(self) -> Ranks | None:
-        """All that train together; None: one process."""
-        return self._parts.ranks
-
-    @property
-    def snapshots(self) -> SnapshotRing:
-        """Training states in memory that can be gone back to."""
-        return self._parts.snapshots
 
     @property
     def settings(self) -> Recipe:
@@ -111,7 +101,6 @@ class Trainer:
         self.coordinator.begin()
         self.snapshot()
         while not (self.finished or self._stopping):
-            yield from self._scheduled_overrides()
             yield from self._news()
             self._step()
             settings = self.settings
@@ -119,7 +108,7 @@ class Trainer:
                 comparison.exchange_paces(self.position.step)
             # What is due is done after all records are taken: they may be a reason to go back.
             due = any(map(self._due, self._pauses())) or self.finished
-            yield from self.coordinator.boundary(self._completed(wait=due))
+            yield from self.coordinator.boundary(self.completed(wait=due))
             if comparison is not None:  # before a save, which would keep what is wrong
                 for what in comparison.due(self.settings.monitor, self._due):
                     yield from self.compare(what)
@@ -145,15 +134,8 @@ class Trainer:
         compared = () if comparison is None else comparison.intervals(settings.monitor)
         return settings.evaluation.interval_steps, self.save_interval, *compared
 
-    def completed(self) -> Iterator[StepRecord]:
-        """Wait for the steps that the device still works on; their records."""
-        yield from self._completed(wait=True)
-
     def apply(self, decision: Decision, segment: str | None = None) -> None:
-        """Obey a decision that the ledger already holds, from the next step on.
-
-        This and what follows is done on all ranks. `enter` is not: rank 0 alone writes segments.
-        """
+        """Obey a decision that the ledger already holds, from the next step on; on all ranks."""
         self.coordinator.order(orders.Apply(decision, segment))
         self.ledger = fold(self.ledger, decision)
         self._effective = EffectiveSettings(self._recipe, self.ledger)
@@ -177,15 +159,12 @@ class Trainer:
     ) -> None:
         """Go back to an earlier training state, at a step boundary; the ledger is not touched.
 
-        Records of steps already made come first (`completed`); the decision that asked for this is
-        applied afterwards, so that it governs the state that was gone back to.
+        Records of steps already made come first (`completed`), else a ValueError; the decision that
+        asked for this is applied afterwards, so that it governs the state that was gone back to.
 
         Args:
             restore: fills the parts that suit a state's facts, such as `snapshots.hand_back`.
             order: by which the other ranks do the same.
-
-        Raises:
-            ValueError: there are records that nobody has taken yet.
         """
         if self._drain:
             raise ValueError("steps are under way; take their records from completed() first")
@@ -202,11 +181,7 @@ class Trainer:
         self.coordinator.state_changed()
 
     def roll_back_in_memory(self, step: int) -> None:
-        """Go back to the snapshot of `step`, as `roll_back`.
-
-        Raises:
-            DamagedSnapshot: its bytes have changed; nothing was touched.
-        """
+        """Go back to the snapshot of `step`; a `DamagedSnapshot` leaves everything as it was."""
         self.roll_back(
             partial(self._parts.snapshots.hand_back, step), orders.RollBackInMemory(step)
         )
@@ -214,12 +189,9 @@ class Trainer:
     def borrow_step(self, copies: int) -> BorrowedStep:
         """The live step, to make other steps with; nothing else is done before `return_step`.
 
-        Args:
-            copies: of the training state that will lie on the host at once.
-
         Raises:
             ValueError: there are records that nobody has taken yet.
-            MemoryError: the host has no room for so many copies.
+            MemoryError: the host has no room for so many copies of the training state at once.
             OneProcessOnly: this run has replicas.
         """
         copies = self.coordinator.copies_on_host(copies)
@@ -249,16 +221,16 @@ class Trainer:
     def evaluate(self, most_tokens: int | None) -> Iterator[StepRecord | Event]:
         """Measure validation loss; None reads the whole split."""
         self.coordinator.order_unless_due(orders.Evaluate(most_tokens))
-        yield from self._completed(wait=True)
+        yield from self.completed()
         yield self._event(EventKind.EVALUATION_STARTED)
         with self._parts.time_buckets.track("evaluation"):
-            told = self._evaluator.figures(self.settings, most_tokens)
-        yield from self.coordinator.boundary([self._event(EventKind.EVALUATION, **told)])
+            figures = self._evaluator.figures(self.settings, most_tokens)
+        yield from self.coordinator.boundary([self._event(EventKind.EVALUATION, **figures)])
 
     def save(self) -> Iterator[StepRecord | Event]:
         """Hand the training state to the saver, which writes it while training goes on."""
         self.coordinator.order_unless_due(orders.Save())
-        yield from self._completed(wait=True)
+        yield from self.completed()
         yield self._event(EventKind.SAVE_STARTED)
         parts = self._parts
         with parts.time_buckets.track("checkpoint_stall"):
@@ -342,7 +314,8 @@ class Trainer:
         )
         self._drain.push(record, figures)
 
-    def _completed(self, wait: bool = False) -> Iterator[StepRecord]:
+    def completed(self, wait: bool = True) -> Iterator[StepRecord]:
+        """Records of the steps that the device has made; waits for all that are under way."""
         for arrived in self._drain.ready(wait):
             if arrived.shares:
                 self._seconds.extend(dealt_out(self._parts.time_buckets.drain(), arrived.shares))
@@ -380,19 +353,18 @@ class Trainer:
         """Settings read back from where the update rule itself reads them."""
         return self._parts.step.live_settings()
 
-    def _scheduled_overrides(self) -> Iterator[Event]:
-        """An override that the ledger holds for this step comes into force."""
+    def _news(self) -> Iterator[Event]:
+        """What an override from this step on, and obeying the ledger, did to the training state."""
         if self.settings is not self._obeyed:
             self._obey()
             yield self._event(EventKind.OVERRIDE_BEGINS)
-
-    def _news(self) -> Iterator[Event]:
-        """What obeying the ledger did to the training state."""
-        while self._told:
-            kind, data = self._told.popleft()
+        while self._to_report:
+            kind, data = self._to_report.popleft()
             yield self._event(kind, **data)
 
     def _obey(self) -> None:
         """Put the settings in force into the live optimizer, and read them back."""
         self._obeyed, parts = self.settings, self._parts
-        self._told += put_in_force(self._obeyed, self.ledger.resets, parts.step, parts.progress)
+        self._to_report += put_in_force(
+            self._obeyed, self.ledger.resets, parts.step, parts.progress
+        )

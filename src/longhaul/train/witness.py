@@ -1,13 +1,9 @@
 """What ranks that should have the same bits have, in short: hashes of weights, and of gradients
-that all have computed from the same data (incident M13).
+that all have computed from the same data.
 
-A hash is exact: it is the sum over all elements of their bits, read as whole numbers, times odd
-numbers, wrapping around at 2^64. One wrong element always changes it, as an odd factor loses no
-bit; several do but for one case in about 2^64. It is computed where the tensor lies; eight bytes
-are copied.
-
-Enters: a live step, a micro-batch. Leaves: few numbers. Never knows: what other ranks have, or
-what follows from a difference.
+A hash is exact: the sum over all elements of their bits, read as whole numbers, times odd numbers,
+modulo 2^64. One wrong element always changes it, as an odd factor loses no bit; several do but for
+one case in about 2^64. It is computed where the tensor lies; eight bytes are copied.
 """
 
 from collections.abc import Iterator
@@ -46,12 +42,7 @@ def hash_of(tensor: Tensor) -> Tensor:
 
 
 def weight_hashes(parallel: Parallel, rank: int) -> dict[str, str]:
-    """Hashes of this rank's weights, by who else holds the same.
-
-    Returns:
-        Name of a group of ranks → hash of the weights that all its ranks hold alike. Groups of one
-        rank are left out, where there is nobody to compare with.
-    """
+    """Hashes of this rank's weights: name of a group of ranks → hash of those they hold alike."""
     sums: dict[str, Tensor] = {}
     layout = parallel.world.layout
     for name, parameter in sorted(parallel.parameters.items()):
@@ -86,8 +77,7 @@ def computed(
         exact: ranks compute the same bits, so that a hash will do.
 
     Returns:
-        The loss, and a hash of the gradients in two numbers; or, if not exact, the loss and the
-        norm of every gradient.
+        The loss, and a hash of the gradients in two numbers; if not exact, all their norms.
     """
     parallel = step.parallel
     assert parallel is not None

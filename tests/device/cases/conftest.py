@@ -363,7 +363,6 @@ def fake(registered: FakeModule, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fa
     """In force until the test ends; this thread means the device that the case trains on."""
     # As CUDA, it has kernels that clip, update and hold back in one.
     monkeypatch.setattr("longhaul.optim.optimizer.FUSED_DEVICES", ("cpu", KIND))
-    monkeypatch.setattr("longhaul.optim.update_rules.FUSED_DEVICES", ("cpu", KIND))
     registered.asked.clear()
     registered.set_device(OWN)
     torch.set_num_threads(1)

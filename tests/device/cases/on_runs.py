@@ -39,7 +39,7 @@ TINY = (
     "monitor.gauge_interval_steps=3", "optim.schedule.warmup_steps=3",
 )  # fmt: skip
 EVALUATION = "train.evaluation:_Passes.split_loss"
-LOAN = ("train.borrowed_step:borrow_step", "train.borrowed_step:return_step")
+LOAN = ("train.borrowed_step:borrow_step", "checkpoint.capture:put_back")
 REPLAY = ("run.diagnose.replays:Replayer.make", "run.diagnose.replays:Replayer.replay")
 
 
@@ -157,7 +157,7 @@ def test_replays_on_the_own_device_and_on_another(fake, make_trainer) -> None:
 
 def test_a_replay_in_plain_form_counts_on_the_host(fake, make_trainer) -> None:
     trainer = make_trainer()
-    plain = "optim.update_rules:AdamRule._call"  # torch's loop reads its counters
+    plain = "optim.optimizer:PortionsRule.update_by_torch"  # torch's loop reads its counters
     fake.allowed = (*REPLAY, *FILLING, "run.diagnose.bundle:copied", plain)
     replayer = Replayer(trainer.training_step, trainer.settings)
     bundle = replayer.bundle((input_of(trainer),))

@@ -12,14 +12,14 @@ from longhaul.config.recipe import Recipe
 from longhaul.config.train import PrecisionSection
 from longhaul.diagnose.signs import Figures, Series
 from longhaul.model.compiling import refuse_without_compiler
+from longhaul.model.device import generator_states, put_back_generators
 from longhaul.model.initialise import build, to_half
 from longhaul.optim.gate import LossScale
-from longhaul.optim.optimizer import FUSED_DEVICES, RuledOptimizer
+from longhaul.optim.optimizer import FUSED_DEVICES
 from longhaul.optim.update_rules import build_optimizer
 from longhaul.parallel.device import settle_torch
 from longhaul.run.diagnose.bundle import Bundle, StepInput, copied
-from longhaul.train.generators import generator_states, put_back
-from longhaul.train.renew import do_reset, fit_optimizer, parts_for
+from longhaul.train.effective import do_reset, fit_optimizer, parts_for
 from longhaul.train.state import Progress, training_state
 from longhaul.train.step import TrainingStep
 
@@ -142,9 +142,8 @@ class Replayer:
 
     def _fuse(self, *, fused: bool) -> None:
         """Let update rules use kernels that fuse, where their device has them, or not."""
-        if isinstance(self.step.optimizer, RuledOptimizer):
-            for rule in self.step.optimizer.rules:
-                rule.fused = fused and rule.device.type in FUSED_DEVICES
+        for rule in self.step.optimizer.rules:
+            rule.fused = fused and rule.device.type in FUSED_DEVICES
 
     def _parts(self) -> dict[str, Stateful]:
         parts = training_state(self.step, self.progress)
@@ -205,4 +204,4 @@ def settled(settings: Recipe, threads: int | None, device: torch.device) -> Iter
             yield
     finally:
         torch.set_num_threads(before)
-        put_back(generators, device)
+        put_back_generators(generators, device)

@@ -34,11 +34,11 @@ from longhaul.run.train.build import Site, build_parts
 from longhaul.supervise.ranks.progress import ProgressFile, progress_path
 from longhaul.train import orders
 from longhaul.train.coordinator import Coordinator, Ended, Follower, StopRequests, stop_requests_of
+from longhaul.train.effective import parts_for
 from longhaul.train.memory import measure_as_ordered
 from longhaul.train.out_of_memory import MemoryGuard, reporting_in_own_file
 from longhaul.train.parts import Identity, Parts
 from longhaul.train.rank_comparison import SilentCorruption
-from longhaul.train.renew import parts_for
 from longhaul.train.sampling import write_sample
 from longhaul.train.trainer import Trainer
 

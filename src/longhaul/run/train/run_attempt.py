@@ -31,13 +31,13 @@ from longhaul.run.train.build import build_parts, site_of
 from longhaul.run.train.finish import end_unfinished, finish
 from longhaul.run.train.loop import TrainingLoop
 from longhaul.train.coordinator import Coordinator, RankZero, stop_requests_of
+from longhaul.train.effective import parts_for
 from longhaul.train.memory import settle_micro_batch
 from longhaul.train.orders import Accuse, End
 from longhaul.train.out_of_memory import MemoryGuard
 from longhaul.train.parts import Identity, Parts
 from longhaul.train.precision import settle_precision
 from longhaul.train.rank_comparison import SilentCorruption
-from longhaul.train.renew import parts_for
 from longhaul.train.state import Progress
 from longhaul.train.trainer import Trainer
 

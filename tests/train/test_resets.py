@@ -9,8 +9,8 @@ from longhaul.checkpoint.loader import read_facts, restore
 from longhaul.core.errors import NeedsPerson
 from longhaul.core.records import Decision, Event, StepRecord
 from longhaul.logbook.ledger import LedgerState, fold, fold_all
-from longhaul.train import renew
-from longhaul.train.renew import parts_for
+from longhaul.train import effective
+from longhaul.train.effective import parts_for
 from longhaul.train.state import Rewarm, training_state
 from longhaul.train.trainer import Trainer
 
@@ -107,7 +107,7 @@ def test_state_of_before_resets_were_known_still_loads(make_trainer: MakeTrainer
     progress = trainer._parts.progress
     facts = dict(progress.facts())
     del facts["resets_done"], facts["rewarm"]
-    progress.return_step({}, facts)
+    progress.take_back({}, facts)
     assert (progress.resets_done, progress.rewarm.factor(0)) == (0, 1.0)
 
 
@@ -133,7 +133,7 @@ def test_a_rule_that_is_not_the_one_asked_for_makes_no_step(
     make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer = make_trainer(*STEADY)
-    monkeypatch.setattr(renew, "fit_optimizer", lambda *_: None)  # somebody forgot to
+    monkeypatch.setattr(effective, "fit_optimizer", lambda *_: None)  # somebody forgot to
     with pytest.raises(NeedsPerson, match=r"optimizer\.name: live 'adamw', asked for 'sgdw'"):
         trainer.apply(to_swap("sgdw"))
 
