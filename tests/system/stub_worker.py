@@ -25,12 +25,13 @@ from longhaul.run.drill.surroundings import inject_around
 from longhaul.store.manifest import Manifest, write_listed_file, write_manifest
 from longhaul.supervise.causes import load_signatures
 from longhaul.supervise.history import usable_checkpoints
+from longhaul.supervise.job import Job
 from longhaul.supervise.nodes.placement import NodePlan
 from longhaul.supervise.ownership import fence, left_over
 from longhaul.supervise.pipes import hold_on
 from longhaul.supervise.ranks.progress import ProgressFile, progress_path, read_progress
 from longhaul.supervise.ranks.stacks import answer_for_stacks
-from longhaul.supervise.supervisor import Job, Supervisor
+from longhaul.supervise.supervisor import Supervisor
 
 STEPS = 40
 SAVE_EVERY = 10

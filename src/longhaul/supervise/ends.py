@@ -36,9 +36,7 @@ class End:
     """What it was ended for, while its ranks still ran."""
 
 
-def group_end(
-    exit_codes: Sequence[int | None], stop: ExitCode | None, *, at_once: bool = False
-) -> End | None:
+def group_end(exit_codes: Sequence[int | None], stop: ExitCode | None) -> End | None:
     """How a group has ended; None while it runs, or while others follow one that ended well.
 
     One rank that says what is wrong speaks for all: the others die of its death.
@@ -46,10 +44,7 @@ def group_end(
     Args:
         exit_codes: by rank; None for those that run.
         stop: what was asked for; None if nothing was.
-        at_once: the workers were killed because somebody asked twice.
     """
-    if at_once:
-        return End(stop)
     ended = [_heard(code, stop) for code in exit_codes if code is not None]
     for rank, code in enumerate(exit_codes):
         if code in _TOLD:
@@ -138,6 +133,16 @@ def tell_failure(say: Say, group: Group, cause: Cause, plan: Plan, times: int) -
         say(f"  starting again{wait}{why}")
     else:
         say(f"  stopping: {plan.reason}\n  → look into {group.folder.workers}")
+
+
+def tell_replica_lost(say: Say, cause: Cause, plan: Plan, others: int) -> None:
+    """Which replica has died, while so many others train on."""
+    comes = f"it comes back in {short_seconds(plan.wait_s)}" if plan.wait_s else "it comes back"
+    follows = comes if plan.restart else f"it stays away: {plan.reason}"
+    name = f"replica {cause.rank}"
+    say(f"WARNING: {name}: {in_words(cause)}; {others} train on, {follows}")
+    if cause.message:
+        say(f"  {name} said: {cause.message}")
 
 
 def write_last_message(say: Say, group: Group, rank: int | None) -> None:

@@ -144,6 +144,22 @@ class Chronicle:
         self._journal.close()
 
 
+def write_event(
+    folder: RunFolder,
+    attempt: int,
+    clock: Clock,
+    kind: str,
+    step: int,
+    data: Mapping[str, Any],
+    seconds: Mapping[str, Seconds] | None = None,
+) -> Event:
+    """Write one event, as `Chronicle.emit` does."""
+    chronicle = Chronicle(folder, attempt, clock)
+    event = chronicle.emit(kind, step, data, seconds or {})
+    chronicle.close()
+    return event
+
+
 @dataclass(frozen=True, slots=True)
 class PeerRecovery:
     """A replica has been given a peer's state."""

@@ -19,7 +19,7 @@ from longhaul.core.units import Bytes, Seconds
 from longhaul.logbook.folder import DISK_FULL, FORMAT, Reserve, RunFolder, reserve_path, why_paused
 from longhaul.logbook.holder import Place, here, process_started
 from longhaul.logbook.lease import GONE_S, Lease
-from longhaul.supervise.history import Chronicle, usable_checkpoints
+from longhaul.supervise.history import usable_checkpoints, write_event
 
 _ENDED_LOOK_EVERY_S: Seconds = 0.05
 
@@ -109,14 +109,10 @@ def _path(folder: RunFolder) -> Path:
 
 
 RETRY_S: Seconds = 5.0
-_LOOK_EVERY_S: Seconds = 0.5
 _AFTER_WORKERS_S: Seconds = GONE_S / 2
 """A worker that makes short steps notices first, and knows more to tell."""
 _START_BYTES: Bytes = 1 << 20
 """What a worker writes before its first step: a segment, progress, the first records."""
-
-Wait = Callable[[Seconds], bool]
-"""Lets time pass; False if somebody wants the run to stop meanwhile."""
 
 
 class Ownership:
@@ -139,47 +135,30 @@ class Ownership:
         self._reached: int | None = None
         self._paused: Seconds | None = None
 
-    def look(self, reached: int | None) -> None:
-        """Call it now and then while workers run.
+    def look(self, reached: int | None, running: bool, stopping: bool) -> bool:
+        """Call it now and then; False while the folder is away: nobody writes there then.
 
         Args:
             reached: updates made, as far as it is known.
+            running: workers do, which should notice by themselves.
+            stopping: somebody wants the run to end.
 
         Raises:
-            RunGone: the folder has been away for so long that its workers should have ended.
+            RunGone: the folder has been away for too long.
         """
         self._reached = self._reached if reached is None else reached
-        self._lease.refuse_if_gone(self._reached, after_s=GONE_S + _AFTER_WORKERS_S)
+        patience_s = GONE_S + _AFTER_WORKERS_S if running else 0.0 if stopping else GONE_S
+        self._lease.refuse_if_gone(self._reached, after_s=patience_s)
+        return not self._lease.gone()
 
-    def await_folder(self, wait: Wait) -> None:
-        """Let nobody write into a folder that is not this run's, nor make it anew.
-
-        Raises:
-            RunGone: it does not come back.
-        """
-        while self._lease.gone():
-            self._lease.refuse_if_gone(self._reached)
-            if not wait(_LOOK_EVERY_S):
-                self._lease.refuse_if_gone(self._reached, after_s=0.0)
-
-    def renew(self, wait: Wait) -> bool:
-        """Take the next attempt's number, as soon as there is space for an attempt.
-
-        Returns:
-            False if somebody wants the run to stop meanwhile.
+    def try_to_renew(self) -> bool:
+        """Take the next attempt's number; False where the disk is full, which is told once.
 
         Raises:
             LeaseHeld: somebody else has taken the run over.
             RunGone: the folder is away, or another run's.
             OSError: the lease cannot be written, for another reason than a full disk.
         """
-        while not self.try_to_renew():
-            if not wait(RETRY_S):
-                return False
-        return True
-
-    def try_to_renew(self) -> bool:
-        """The same without waiting: False where the disk is full, which is told once."""
         self._lease.refuse_if_gone(self._reached, after_s=0.0)
         try:
             full = not self._has_space()
@@ -199,10 +178,9 @@ class Ownership:
             )
         if not full and self._paused is not None:
             waited_s, self._paused = self._clock.monotonic() - self._paused, None
-            chronicle = Chronicle(self._folder, self._lease.attempt, self._clock)
-            told = {"reason": "there is space again", "waited_s": round(waited_s, 3)}
-            chronicle.emit(EventKind.RESUMED, self._reached or 0, told, {})
-            chronicle.close()
+            data = {"reason": "there is space again", "waited_s": round(waited_s, 3)}
+            write_event(self._folder, self._lease.attempt, self._clock, EventKind.RESUMED,
+                        self._reached or 0, data)  # fmt: skip
             self._say("there is space again: training goes on")
         return not full
 

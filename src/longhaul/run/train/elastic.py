@@ -31,10 +31,10 @@ from longhaul.run.train.build import Site, build_parts
 from longhaul.run.train.precision import with_formats
 from longhaul.run.train.rendezvous import form_ranks
 from longhaul.run.train.shared_memory_snapshot import Origin
-from longhaul.supervise.elastic import LIGHTHOUSE, REPLICA, leader_is_there
 from longhaul.supervise.history import write_peer_recovery
 from longhaul.supervise.pipes import hold_on
 from longhaul.supervise.ranks.progress import ProgressFile, progress_path
+from longhaul.supervise.replicas import LIGHTHOUSE, REPLICA, leader_is_there
 from longhaul.train.coordinator import Coordinator
 from longhaul.train.elastic import Companion, ElasticStep, LeadingReplica, Outrun, Place
 from longhaul.train.parts import Identity, Parts

@@ -37,11 +37,11 @@ from longhaul.run.train.bring_back import bring_back, is_elsewhere
 from longhaul.run.train.run_history import RunHistory, read_run_history
 from longhaul.run.train.trust import refuse_untrusted
 from longhaul.supervise.causes import load_signatures
-from longhaul.supervise.elastic import ElasticSupervisor
-from longhaul.supervise.lighthouse import refuse_without_torchft
+from longhaul.supervise.job import Job
 from longhaul.supervise.nodes.placement import node_plan
 from longhaul.supervise.ownership import fence, left_over
-from longhaul.supervise.supervisor import Job, Supervisor
+from longhaul.supervise.replicas import refuse_without_torchft
+from longhaul.supervise.supervisor import Supervisor
 
 
 @dataclass(frozen=True)
@@ -103,12 +103,11 @@ def start_supervised(
         settings = asked.settings()
         signatures = load_signatures(settings.supervise.signatures)
         processes, device = settings.machine.processes, partial(_device_of, folder)
-        job = Job(folder, settings.supervise, processes, partial(work, folder), signatures, device,
-                  node_plan(settings, folder), _worker_words(folder))  # fmt: skip
         if settings.parallel.elastic:
             refuse_without_torchft()
-            each = settings.parallel.shard or 1
-            return ElasticSupervisor(job, lease, say, began, each).run()
+        each = (settings.parallel.shard or 1) if settings.parallel.elastic else None
+        job = Job(folder, settings.supervise, processes, partial(work, folder), signatures, device,
+                  node_plan(settings, folder), _worker_words(folder), each)  # fmt: skip
         return Supervisor(job, lease, say, began).run()
 
     return _start(typed, say, supervise)

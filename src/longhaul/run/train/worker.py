@@ -25,12 +25,12 @@ from longhaul.run.train.bring_back import emit_if_brought_back
 from longhaul.run.train.run_history import read_run_history
 from longhaul.run.train.run_log import RunLog
 from longhaul.run.train.tiers import Tiers
-from longhaul.supervise.elastic import REPLICA
 from longhaul.supervise.nodes.placement import within_layout
 from longhaul.supervise.pipes import hold_on
 from longhaul.supervise.ranks.group import ATTEMPT, BEGAN
 from longhaul.supervise.ranks.progress import ProgressFile, progress_path
 from longhaul.supervise.ranks.stacks import answer_for_stacks
+from longhaul.supervise.replicas import REPLICA
 
 
 def enter(folder: RunFolder, view: View) -> ExitCode:

@@ -119,8 +119,10 @@ class Group:
         closes: Sequence[int] = (),
     ) -> None:
         self.folder = folder
-        self._began = time.monotonic(), time.time()
-        self._posts, self._first = posts, first
+        self.began, self._began_wall = time.monotonic(), time.time()
+        self.first = first
+        """Number of its first rank."""
+        self._posts = posts
         # Not removed before a start: on a full disk it could not be made anew.
         ranks = range(first, first + len(posts))
         self._left = [read_progress(progress_path(folder, rank)) for rank in ranks]
@@ -216,12 +218,11 @@ class Group:
 
     def _progress(self, rank: int) -> Progress | None:
         """What a rank has said; what one of an earlier attempt has left does not count."""
-        said, left = read_progress(progress_path(self.folder, rank)), self._left[rank - self._first]
-        monotonic, wall = self._began
-        if said is not None and said != left and self._posts[rank - self._first].command:
+        said, left = read_progress(progress_path(self.folder, rank)), self._left[rank - self.first]
+        if said is not None and said != left and self._posts[rank - self.first].command:
             # Another machine counts its monotonic time from another moment.
-            said = replace(said, monotonic=said.wall - wall + monotonic)
-        return said_since(monotonic, said, left)
+            said = replace(said, monotonic=said.wall - self._began_wall + self.began)
+        return said_since(self.began, said, left)
 
     def stacks(self) -> dict[int, str | None]:
         """Take the stacks of all ranks into `workers/`; where each waits for others."""
@@ -256,7 +257,7 @@ class Group:
         for worker in self.workers:
             worker.close()
         self._lifeline.let_go()
-        if self._first == 0:
+        if self.first == 0:
             _show_cursor()
 
 
