@@ -23,13 +23,10 @@ def shard(
 ) -> None:
     """Cut `model` in place; each of its layers is gathered by itself, the rest as one.
 
-    Args:
-        model: its parameters become DTensors.
-        stretches: of layers, each in the order in which they compute; of a pipeline there may be
-            several, between which others compute.
-        mesh: with dimensions `replicate` and `shard`, of which either may be 1 wide.
-        settings: `[parallel]`.
-        left_out: parameters that stay whole on every rank; their gradients are not summed here.
+    `model`: its parameters become DTensors. `stretches`: of layers, each in the order in which they
+    compute; of a pipeline there may be several, between which others compute. `mesh`: with
+    dimensions `replicate` and `shard`, of which either may be 1 wide. `left_out`: parameters that
+    stay whole on every rank; their gradients are not summed here.
     """
     data = mesh["replicate", "shard"] if mesh["replicate"].size() > 1 else mesh["shard"]
     policy = MixedPrecisionPolicy(
@@ -102,11 +99,6 @@ class FirstGradient:
     A gradient that only the end of a step sums over ranks is copied when it is there, and the copy
     is summed. A pipeline's stages see their first micro-batch at different times, each before
     others are added to its gradients.
-
-    Args:
-        parameters: of this rank, by name.
-        unsummed: of their gradients.
-        sharding: who holds what.
     """
 
     def __init__(

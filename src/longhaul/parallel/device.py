@@ -81,10 +81,7 @@ def threads_before(recipe: Recipe, last: SegmentOpening | None, size: int) -> in
     Other cores than before, or another number of processes that a person chose, are no reason to
     compute with as few as then.
 
-    Args:
-        recipe: of this start.
-        last: its last segment; None in a new run.
-        size: processes of the run.
+    `recipe`: of this start. `last`: its last segment; None in a new run.
     """
     if last is None:
         return None

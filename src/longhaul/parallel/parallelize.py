@@ -25,9 +25,6 @@ class Parallel:
     """A model that several ranks train together, seen from one of them.
 
     Args:
-        world: all ranks.
-        model: this rank's part.
-        sharding: who holds what.
         unsummed: names of those whose gradients a backward pass leaves to be summed, by group.
         staged: the same model, if it has stages of a pipeline.
     """
@@ -79,9 +76,7 @@ class Parallel:
     def rows_in_first(self, sequences: int, micro_sequences: int) -> int:
         """Sequences in the first micro-batches of all ranks together.
 
-        Args:
-            sequences: of the global batch.
-            micro_sequences: computed at once on each rank.
+        `micro_sequences`: computed at once on each rank.
         """
         size = self.world.data_size
         each, more = divmod(sequences, size)
@@ -112,12 +107,9 @@ class Parallel:
 def parallelize(model: GPT, world: World, settings: ParallelSection, seed: int) -> Parallel:
     """Leave this rank's part of `model`, in place; all ranks call it together.
 
-    Args:
-        model: in its number format; filled and on the rank's device, or on `meta`: then each rank
-            allocates and fills its own parts alone, and none ever has the whole model.
-        world: its mesh has all four dimensions.
-        settings: `[parallel]`.
-        seed: the run's; what it fills with is what one process would have.
+    `model`: in its number format; filled and on the rank's device, or on `meta`: then each rank
+    allocates and fills its own parts alone, and none ever has the whole model. `world`: its mesh
+    has all four dimensions. `seed`: the run's; what it fills with is what one process would have.
     """
     layout, mesh = world.layout, world.mesh
     elements: dict[Role, int] = {}

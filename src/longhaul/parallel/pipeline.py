@@ -53,10 +53,7 @@ def timetable(ranks: int, stages_per_rank: int, micro_batches: int) -> tuple[Tic
     With several a rank, dealt out round and round, it is interleaved 1F1B (arXiv 2104.04473,
     section 2.2): ranks stand idle for a shorter time at the ends of a step, and send more often.
 
-    Args:
-        ranks: of the pipeline.
-        stages_per_rank: 1 for plain 1F1B.
-        micro_batches: any number of them.
+    `stages_per_rank`: 1 for plain 1F1B.
     """
     stages = ranks * stages_per_rank
     orders = [list(_order(rank, ranks, stages_per_rank, micro_batches)) for rank in range(ranks)]
@@ -127,8 +124,6 @@ class Pipe:
 
     Args:
         group: ranks of the pipeline, in their order.
-        device: of activations.
-        dtype: of activations on their way.
         stages_per_rank: stretches of layers that each rank has.
     """
 
@@ -290,15 +285,10 @@ class StageGPT(GPT):
     ) -> Tensor:
         """Activations for the next stage, or the last stage's loss.
 
-        Args:
-            tokens_BT: as for a whole model; every stage is given them.
-            targets_BT: read by the last stage.
-            tap: see `GPT.forward`.
-            window: see `GPT.forward`.
-            cache: none; stages write no text.
-            stage: of this rank. None: all stages pass activations on by themselves, without
-                gradients, and all ranks have the loss.
-            given_BTD: what the stage before gave; None in the first.
+        `tokens_BT`: as for a whole model; every stage is given them. `targets_BT`: read by the last
+        stage. `cache`: none; stages write no text. `stage`: of this rank. None: all stages pass
+        activations on by themselves, without gradients, and all ranks have the loss. `given_BTD`:
+        what the stage before gave; None in the first.
         """
         assert cache is None, "a stage writes no text"
         carry = Carry(
@@ -349,10 +339,8 @@ class StageGPT(GPT):
 def take_stages(model: GPT, pipe: Pipe, stretches: int) -> StageGPT:
     """Leave this rank's stretches of `model`, in place; names of weights stay.
 
-    Args:
-        model: whole. With a tied head the first and the last rank both have the token table.
-        pipe: its ranks.
-        stretches: tensor ranks.
+    `model`: whole. With a tied head the first and the last rank both have the token table.
+    `stretches`: tensor ranks.
     """
     layers = layers_of(len(model.blocks), pipe.rank, pipe.ranks, pipe.stages_per_rank)
     own = {layer for span in layers for layer in span}

@@ -150,7 +150,6 @@ class VocabularyLoss(SummedLoss):
 
     Args:
         first: token of this rank's first column.
-        group: tensor ranks.
     """
 
     def __init__(self, first: int, group: dist.ProcessGroup) -> None:
@@ -223,9 +222,7 @@ class _Losses(torch.autograd.Function):
 def split_layers(model: GPT, group: dist.ProcessGroup) -> Mapping[str, Cut]:
     """Leave this rank's part of `model`, in place.
 
-    Args:
-        model: filled; its vocabulary may be odd. Of a stage, what it has.
-        group: tensor ranks.
+    `model`: filled; its vocabulary may be odd. Of a stage, what it has.
 
     Returns:
         How each weight was cut, by name; those that are not there are whole on every rank, and

@@ -91,11 +91,9 @@ def meet(
     need be, so it may come when it has something to say; after that `timeout_s` holds for
     everything that ranks do together.
 
-    Args:
-        place: of this process.
-        timeout_s: of everything that ranks do together from now on.
-        wanted: the device, as rank 0's recipe names it; what others say does not count.
-        own: claims this process's device from that name, before anything is done on one.
+    `timeout_s`: of everything that ranks do together from now on. `wanted`: the device, as rank 0's
+    recipe names it; what others say does not count. `own`: claims this process's device from that
+    name, before anything is done on one.
 
     Raises:
         FirstAbsent: rank 0 has ended.
@@ -230,12 +228,8 @@ def form_world(
 ) -> World:
     """Lay the processes out; collective.
 
-    Args:
-        place: of this process.
-        control: as `meet` returned it.
-        layout: the same on all ranks.
-        device: as `device_of` named it.
-        timeout_s: of everything that ranks do together from now on.
+    `control`: as `meet` returned it. `device`: as `device_of` named it. `timeout_s`: of everything
+    that ranks do together from now on.
 
     Raises:
         RecipeError: the layout takes another number of processes.

@@ -191,13 +191,7 @@ def classify(death: Death, signatures: Iterable[Signature], device: str = "") ->
 def first_cause(
     deaths: Sequence[Death], signatures: Sequence[Signature], device: str = ""
 ) -> Cause:
-    """The cause of a group's end: the earliest death that was no consequence of another one.
-
-    Args:
-        deaths: of at least one rank.
-        signatures: in the order to ask them.
-        device: the device's name.
-    """
+    """The cause of a group's end: the earliest death that was no consequence of another one."""
     causes = [
         classify(death, signatures, device)
         for death in sorted(deaths, key=lambda death: (death.ended, death.rank))

@@ -74,11 +74,7 @@ def cause_of_death(
 ) -> Cause:
     """The cause of the first death that was no consequence of another one.
 
-    Args:
-        group: of which a rank has ended.
-        signatures: in the order to ask them.
-        device: the device's name.
-        kernel: by rank, its kernel's messages since the attempt began.
+    `kernel`: by rank, its kernel's messages since the attempt began.
     """
     deadline = time.monotonic() + _CULPRIT_WITHIN_S
     while True:

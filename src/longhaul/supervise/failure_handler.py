@@ -48,12 +48,7 @@ class FailureHandler:
     """Handles the failures of one run.
 
     Args:
-        job: what is supervised.
-        lease: held by this process.
-        clock: stamps what is written.
-        say: takes sentences for people.
         began: Unix time from which the first attempt books.
-        fleet: the run's nodes, if its recipe names any.
         wait: lets time pass; False if somebody wants an end.
     """
 

@@ -88,9 +88,6 @@ class Chronicle:
     """What the supervisor writes of one attempt.
 
     Args:
-        folder: the run.
-        attempt: whose lease this process holds.
-        clock: stamps records.
         still_owner: the fence of decisions.
     """
 

@@ -26,7 +26,6 @@ class Traces:
     """Marks the processes of one run, and finds what they leave behind.
 
     Args:
-        folder: the run.
         temporary: made to be `TMPDIR` to it.
     """
 
@@ -73,11 +72,8 @@ def leftovers(
 ) -> tuple[str, ...]:
     """Processes, ports, shared memory and temporary files that a run has left.
 
-    Args:
-        mark: value of `MARK` in its processes' environment.
-        folder: the run.
-        temporary: the folder that was `TMPDIR` to it.
-        segments_before: `shared_memory()` before it began.
+    `mark`: value of `MARK` in its processes' environment. `temporary`: the folder that was `TMPDIR`
+    to it. `segments_before`: `shared_memory()` before it began.
     """
     return (
         *_processes(mark),

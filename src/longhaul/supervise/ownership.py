@@ -68,13 +68,9 @@ def fence(
     They have noticed by themselves that they are alone (`pipes.py`), and save. To take their
     lease away before they are done would cost what they save.
 
-    Args:
-        folder: the run.
-        grace_s: what they get.
-        say: tells a person.
-        refuse_if_held: raises where somebody trains the run. Asked again right before each kill:
-            this process may have been stopped for hours, and somebody else may have fenced these
-            workers and started others since.
+    `grace_s`: what they get. `refuse_if_held`: raises where somebody trains the run. Asked again
+    right before each kill: this process may have been stopped for hours, and somebody else may have
+    fenced these workers and started others since.
 
     Raises:
         LeaseHeld: by `refuse_if_held`; nobody was killed.
@@ -116,14 +112,7 @@ _START_BYTES: Bytes = 1 << 20
 
 
 class Ownership:
-    """A supervisor's hold on its run.
-
-    Args:
-        folder: the run.
-        lease: held by this process.
-        clock: for how long the disk was full.
-        say: takes sentences for people.
-    """
+    """A supervisor's hold on its run."""
 
     def __init__(
         self, folder: RunFolder, lease: Lease, clock: Clock, say: Callable[[str], None]

@@ -106,10 +106,8 @@ def hold_on(environment: Mapping[str, str], grace_s: Seconds, log: Path) -> thre
     Returns:
         set once the supervisor has died.
 
-    Args:
-        environment: of this process.
-        grace_s: from the supervisor's death to the end.
-        log: takes standard error, which the supervisor has read until then.
+    `grace_s`: from the supervisor's death to the end. `log`: takes standard error, which the
+    supervisor has read until then.
     """
     died = threading.Event()
     if DESCRIPTOR not in environment:

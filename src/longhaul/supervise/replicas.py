@@ -79,7 +79,6 @@ class Lighthouse:
     Args:
         join_s: a replica that is alive and does not come is waited for so long.
         grace_s: how long it outlives a supervisor that has died.
-        log: takes what it says.
 
     Raises:
         NeedsPerson: it does not start.
@@ -125,8 +124,6 @@ class Replicas:
     """What a supervisor needs where a run is of several groups that come and go.
 
     Args:
-        folder: the run.
-        settings: `[supervise]`.
         processes: of all replicas, on this machine.
         each: processes of one replica; those of the first are numbered 0, 1, …, and so on.
     """

@@ -54,11 +54,8 @@ def next_plan(
 ) -> Plan:
     """What follows the last of `failures`.
 
-    Args:
-        failures: of the whole run, in their order.
-        usable: steps of the checkpoints that a restart might use, in any order.
-        exit_code: of the rank to blame; a stop passes it on where it is one of longhaul's.
-        settings: `[supervise]`.
+    `usable`: steps of the checkpoints that a restart might use, in any order. `exit_code`: of the
+    rank to blame; a stop passes it on where it is one of longhaul's.
     """
     last = failures[-1]
     if last.remedy == "stop":

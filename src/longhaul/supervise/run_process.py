@@ -27,11 +27,9 @@ class RunProcess:
     """The command and the workers it starts. Close it when done: it ends whatever is left.
 
     Args:
-        folder: of the run.
         arguments: after `longhaul`.
         log: where the command's output is added.
         module: the command line; a drill has its own.
-        environment: variables to add.
     """
 
     def __init__(

@@ -48,9 +48,6 @@ class Supervisor:
     """Supervises one run, from a start to its end.
 
     Args:
-        job: what is to be supervised.
-        lease: held by this process.
-        say: takes sentences for people.
         began: Unix time at which this process began; the first attempt books from there.
     """
 

@@ -112,10 +112,6 @@ def of_machine(cause: Cause) -> bool:
 def accused(cause: Cause, verdict: MachineVerdict | None) -> Cause:
     """The cause with the rank that the verdict names, or none. All ranks leave with the same last
     words, and which of them was the first to end says nothing.
-
-    Args:
-        cause: why the attempt ended.
-        verdict: the newest one about corruption.
     """
     if cause.name != SILENT_CORRUPTION or verdict is None:
         return cause
@@ -130,12 +126,6 @@ def on_one_machine(
     Of two ranks that differ nobody can tell which is wrong. One turned bit is no reason to give a
     machine up that passes its probe, and to go back to a sound state costs but time; a machine that
     does it again and again is one.
-
-    Args:
-        cause: why the attempt ended.
-        verdict: the newest one about corruption.
-        before: the failures before this one.
-        now: Unix time.
     """
     if cause.name != SILENT_CORRUPTION or verdict is None or verdict.ranks:
         return cause

@@ -27,7 +27,6 @@ class Order:
     it can.
 
     Args:
-        command: of a shell.
         lost: the node in whose place another one is wanted; the command's environment names it.
     """
 
@@ -83,7 +82,6 @@ class Census:
     """The nodes that a run may use.
 
     Args:
-        entries: of the recipe.
         ordered: of nodes that have come in place of others.
     """
 

@@ -58,15 +58,7 @@ _MOST_ORDERS = 3
 
 
 class Fleet:
-    """The nodes of one run, for the life of its supervisor.
-
-    Args:
-        folder: the run.
-        plan: what its recipe says.
-        lease: held by this process.
-        clock: stamps what is written.
-        say: takes sentences for people.
-    """
+    """The nodes of one run, for the life of its supervisor."""
 
     def __init__(
         self,

@@ -53,11 +53,7 @@ class NodeHealthMonitor:
     """Looks after the nodes of one attempt.
 
     Args:
-        fleet: that has just begun it.
-        attempt: its number.
         signatures: tell what a kernel's message means, on these devices.
-        clock: for what is kept.
-        say: takes sentences for people.
     """
 
     def __init__(

@@ -108,12 +108,7 @@ KIND = EventKind.MACHINE_VERDICT
 
 
 class Verdicts:
-    """The verdicts of one attempt.
-
-    Args:
-        folder: the run.
-        attempt: whose journal is read.
-    """
+    """The verdicts of one attempt."""
 
     def __init__(self, folder: RunFolder, attempt: int) -> None:
         self._folder = folder

@@ -59,11 +59,8 @@ def known_nodes(
     A node is what it was last seen as: a board whose GPUs were exchanged is one node, and a board
     that has another node's old GPU is another one.
 
-    Args:
-        events: of the ledger.
-        now: Unix time.
-        entries: of a recipe; those without an identity are not known before they were seen.
-        left_out: by a run, on suspicion.
+    `entries`: of a recipe; those without an identity are not known before they were seen.
+    `left_out`: by a run, on suspicion.
     """
     whole = [node_of(e.host, e.parts) for e in reversed(events) if e.kind not in _OF_PARTS]
     named = [node_of(entry.name, entry.identity) for entry in entries if entry.identity]
@@ -107,13 +104,8 @@ def word_on(
 ) -> NodeEvent:
     """What a person's word on a node adds to the ledger.
 
-    Args:
-        one: the node.
-        name: as the person named it; if that is a part, only the part is meant.
-        kind: of the word.
-        reason: in words; never empty, as others will read it months later.
-        who: the person.
-        now: Unix time.
+    `name`: as the person named it; if that is a part, only the part is meant. `reason`: in words;
+    never empty, as others will read it months later.
 
     Raises:
         UsageError: no reason is given, or the word would change nothing.

@@ -84,9 +84,7 @@ def serial_or_none(text: str) -> str:
 def read_node(root: Path = Path("/"), host: str | None = None) -> Node:
     """The machine this runs on. What cannot be read is left out.
 
-    Args:
-        root: the file system's.
-        host: instead of its own name.
+    `host`: instead of its own name.
     """
     gpus = set()
     for about in sorted((root / "proc/driver/nvidia/gpus").glob("*/information")):

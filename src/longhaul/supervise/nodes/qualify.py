@@ -49,7 +49,6 @@ class Inquiry:
     Args:
         words: the command to run, that of the node in front.
         most_s: after so long it is killed.
-        environment: variables to add.
     """
 
     def __init__(
@@ -109,9 +108,7 @@ def wait_for_all(
 ) -> list[Answer] | None:
     """All answers, in order; None if somebody wants an end meanwhile. They are closed then.
 
-    Args:
-        inquiries: each has a deadline of its own.
-        wait: lets time pass; False if somebody wants an end.
+    `wait`: lets time pass; False if somebody wants an end.
     """
     try:
         while not all(inquiry.answer for inquiry in inquiries):
@@ -157,12 +154,7 @@ class Probe:
 
 
 class Unfit(Exception):
-    """The node has not passed.
-
-    Args:
-        reason: in words.
-        broken: see `Probe.broken`.
-    """
+    """The node has not passed."""
 
     def __init__(self, reason: str, broken: bool = False) -> None:
         super().__init__(reason)

@@ -178,13 +178,7 @@ def _unusable(standing: Standing) -> dict[str, str]:
 def still_left_out(
     left_out: Iterable[LeftOut], events: Sequence[NodeEvent], now: Seconds
 ) -> list[LeftOut]:
-    """Those that a run goes on without: for a day, or until a person releases them.
-
-    Args:
-        left_out: as the run's journal has it.
-        events: the node ledger.
-        now: Unix time.
-    """
+    """Those that a run goes on without: for a day, or until a person releases them."""
     return [
         left
         for left in left_out

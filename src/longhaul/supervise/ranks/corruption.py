@@ -53,12 +53,9 @@ def judge_hashes(
 ) -> Verdict:
     """Compare the weight hashes of replicas.
 
-    Args:
-        step: at which they were taken.
-        hashes: rank → hash of the weights it holds.
-        groups: rank → number of its group; the ranks of a group hold the same weights (the same
-            shard of the same stage). By default all do.
-        sound_step: of the newest verdict that was `sound`.
+    `hashes`: rank → hash of the weights it holds. `groups`: rank → number of its group; the ranks
+    of a group hold the same weights (the same shard of the same stage). By default all do.
+    `sound_step`: of the newest verdict that was `sound`.
     """
     by_group: dict[int, dict[int, str]] = {}
     for rank, value in hashes.items():

@@ -93,9 +93,6 @@ class Group:
     """All workers of one attempt, or those of one replica.
 
     Args:
-        folder: the run.
-        attempt: whose lease this process holds.
-        posts: of the ranks, in their order.
         work: what each of them does; leaves by SystemExit.
         program: does the same on nodes that have a command.
         began: Unix time from which they book their start.

@@ -31,9 +31,7 @@ class Started:
     no environment on; its standard input is the pipe that tells it of the supervisor's death.
 
     Args:
-        command: of the node.
         environment: added to that of this process, and put on the command line.
-        program: its words.
         lifeline: reading end of a pipe; becomes its standard input.
         output: descriptor of its standard output; None: that of this process.
         errors: descriptor of its standard error.
@@ -149,10 +147,6 @@ class RankProcess:
     that, at every restart and for every rank. A fork is safe, because the supervisor holds no
     tensors and no device, and its only other thread beats the lease. On a node that has a command
     of its own, a program is started with that command instead.
-
-    Args:
-        rank: its number.
-        outfit: what it is given.
     """
 
     def __init__(self, rank: int, outfit: Outfit) -> None:

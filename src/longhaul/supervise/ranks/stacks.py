@@ -34,10 +34,7 @@ def recorder_environment(
     watchdog is earlier than NCCL's timeout, so the pipe is what it uses. The files are pickles of
     torch's own format (`torchfrtrace` reads them); nothing here opens one.
 
-    Args:
-        folder: whose `workers/` is there.
-        given: what the user has set wins.
-        devices: is there if the driver is.
+    `given`: what the user has set wins.
     """
     if not devices.exists():
         return {}

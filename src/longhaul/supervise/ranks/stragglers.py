@@ -73,10 +73,8 @@ class StragglerWatch:
     def observe(self, step: int, seconds: Sequence[Seconds]) -> tuple[Straggler, ...]:
         """Stragglers that were not named before; each is named once until it has recovered.
 
-        Args:
-            step: that was made.
-            seconds: of each rank, in the order of ranks. A step with a time that is none, or in
-                which all ranks did something else (compiled, read gauges), is better left out.
+        `seconds`: of each rank, in the order of ranks. A step with a time that is none, or in which
+        all ranks did something else (compiled, read gauges), is better left out.
         """
         if not all(math.isfinite(s) and s > 0 for s in seconds):
             return ()
@@ -195,13 +193,9 @@ def looks(
 ) -> tuple[Look, ...]:
     """What is watched, each kind once.
 
-    Args:
-        layout: of all ranks.
-        nodes: name of each rank's.
-        hash_every: steps between looks at the weights; 0: none.
-        witness_every: steps between looks at the numbers; 0: none.
-        device: type of the ranks' devices.
-        held_alike: share of the weights of which several ranks have the same.
+    `hash_every`: steps between looks at the weights; 0: none. `witness_every`: steps between looks
+    at the numbers; 0: none. `held_alike`: share of the weights of which several ranks have the
+    same.
     """
     return (
         _stragglers(layout, device),

@@ -93,10 +93,7 @@ class Verdict:
 def learn(learned: Learned, ranks: Iterable[Rank], now: Seconds) -> Learned:
     """What is known after another look at the ranks.
 
-    Args:
-        learned: before it.
-        ranks: as they look.
-        now: monotonic, as progress files are stamped.
+    `now`: monotonic, as progress files are stamped.
     """
     silences, last, quiet = dict(learned.silences), dict(learned.last), dict(learned.quiet)
     for rank in ranks:
@@ -168,12 +165,8 @@ def judge(
     *newest* sign of life is older than the deadline of what it was doing; who is to blame is told
     from what each rank had reached, the state of its process, and where its stack stands.
 
-    Args:
-        now: monotonic, as progress files are stamped.
-        began: when the ranks were started, for those that have said nothing yet.
-        ranks: all ranks of the group on this machine.
-        learned: from the looks before.
-        settings: `[supervise]`.
+    `now`: monotonic, as progress files are stamped. `began`: when the ranks were started, for those
+    that have said nothing yet.
     """
     newest = max([began, *(rank.progress.monotonic for rank in ranks if rank.progress)])
     quiet_s = now - newest
@@ -204,10 +197,8 @@ def who_did_not_arrive(
 ) -> tuple[tuple[int, ...], str]:
     """The ranks that the others wait for, and how one knows.
 
-    Args:
-        ranks: all of them, hung.
-        waiting: rank → where its stack stands if it waits for others there, the empty text if it
-            does something else, None if it gave no stack.
+    `waiting`: rank → where its stack stands if it waits for others there, the empty text if it does
+    something else, None if it gave no stack.
 
     Returns:
         Ranks, none if nothing tells them apart, and a sentence.
@@ -252,12 +243,7 @@ _SHORT_S: Seconds = 0.5
 
 
 class Watch:
-    """Looks at the ranks of one run, from attempt to attempt (`blink` between them).
-
-    Args:
-        folder: the run.
-        settings: `[supervise]`.
-    """
+    """Looks at the ranks of one run, from attempt to attempt (`blink` between them)."""
 
     def __init__(self, folder: RunFolder, settings: SuperviseSection) -> None:
         self._path = silences_path(folder)
