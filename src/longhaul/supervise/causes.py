@@ -1,18 +1,21 @@
 """From how a rank died to a cause with its remedy: pure judgement by signatures, a versioned TOML
-file in the package (`signatures.toml`), which a user's own file extends; and what the kernel has
-said lately. What no signature knows gets the shape of its message as its name, so that the same
-trouble is counted together.
+file (`signatures.toml`), which a user's own file extends; and what the kernel has said lately.
 """
 
 import os
 import re
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
+from pydantic import AfterValidator, Field, ValidationError
+from pydantic_core import ErrorDetails
+
+from longhaul.config.problems import from_pydantic
+from longhaul.config.section import Section
 from longhaul.core.errors import RecipeError
 from longhaul.core.strict import DamagedFile, parse_toml, read_toml
 from longhaul.core.units import Bytes, Seconds
@@ -53,16 +56,6 @@ def kernel_lines(since: Seconds, path: str = _KERNEL_LOG) -> str:
 
 Remedy = Literal["restart", "probe", "cordon", "stop"]
 _FORMAT = 1
-_LISTS = ("exit", "signal")
-_PATTERNS = ("text", "kernel", "device")
-_SHOULD_BE = {
-    "cause": "a text",
-    "meaning": "a text",
-    "consequence": "true or false",
-    "exit": "a list of exit codes, such as [16]",
-    "signal": 'a list of signals by their names, such as ["SIGKILL"]',
-}
-_KNOWN = {"cause", "meaning", "remedy", "consequence", *_LISTS, *_PATTERNS}
 _LONGEST_SHAPE = 120
 _LAST_LINE = re.compile(r"^(\w[\w.]*(Error|Exception|Interrupt|Exit)\b.*|longhaul: .*)$", re.M)
 _WARNING = re.compile(r"^(?:WARNING|evaluation|micro-batch): .*$", re.M)
@@ -74,22 +67,6 @@ _VARIABLE = (
     (re.compile(r"\b[0-9a-f]{12,}\b"), "…"),
     (re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?"), "N"),
 )
-
-
-def _list_of(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: value is None or (isinstance(value, list) and all(map(fits, value)))
-
-
-_FITS: dict[str, Callable[[Any], bool]] = {
-    "cause": lambda value: isinstance(value, str),
-    "meaning": lambda value: value is None or isinstance(value, str),
-    "consequence": lambda value: value is None or isinstance(value, bool),
-    "exit": _list_of(lambda code: type(code) is int),
-    "signal": _list_of(
-        lambda name: isinstance(name, str) and bool(re.fullmatch(r"SIG[A-Z0-9+]+", name))
-    ),
-}
-"""Name → whether what a table gives for it, or that it gives nothing, makes sense."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,19 +99,36 @@ class Death:
         return self.signal or f"exit code {self.exit_code}"
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+def _compiles(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"is no regular expression ({error})") from error
+    return pattern
+
+
+def _is_signal(name: str) -> str:
+    if not re.fullmatch(r"SIG[A-Z0-9+]+", name):
+        raise ValueError('is no signal; give them by their names, such as ["SIGKILL"]')
+    return name
+
+
+_Pattern = Annotated[str, AfterValidator(_compiles)]
+
+
+class Signature(Section):
     """One known way to die."""
 
-    cause: str
-    meaning: str
+    cause: str = Field(min_length=1)
     remedy: Remedy
+    meaning: str = ""
+    """That of the cause's name when absent."""
     consequence: bool = False
     exit: tuple[int, ...] = ()
-    signal: tuple[str, ...] = ()
-    text: str = ""
-    kernel: str = ""
-    device: str = ""
+    signal: tuple[Annotated[str, AfterValidator(_is_signal)], ...] = ()
+    text: _Pattern = ""
+    kernel: _Pattern = ""
+    device: _Pattern = ""
 
     def fits(self, death: Death, device: str) -> bool:
         """Every condition that it gives holds."""
@@ -174,15 +168,8 @@ def classify(death: Death, signatures: Iterable[Signature], device: str = "") ->
     evidence = replace(death, text=_WARNING.sub("", death.text))
     for known in signatures:
         if known.fits(evidence, device):
-            return Cause(
-                known.cause,
-                known.meaning,
-                known.remedy,
-                death.rank,
-                known.consequence,
-                message,
-                death.words,
-            )
+            return Cause(known.cause, known.meaning or known.cause, known.remedy, death.rank,
+                         known.consequence, message, death.words)  # fmt: skip
     shape = shape_of(message) or death.words
     return Cause(f"unknown: {shape}", "no signature fits", "restart", death.rank, False, message,
                  death.words)  # fmt: skip
@@ -258,24 +245,21 @@ def _read(tables: Mapping[str, Any], where: str) -> tuple[Signature, ...]:
 
 
 def _signature(table: Mapping[str, Any], where: str) -> Signature:
-    remedies = ", ".join(get_args(Remedy))
-    wrong = ""
-    if unknown := sorted(set(table) - _KNOWN):
-        wrong = f"{unknown[0]}: unknown; known are {', '.join(sorted(_KNOWN))}"
-    elif missing := [name for name in ("cause", "remedy") if not table.get(name)]:
-        wrong = f"{missing[0]}: is required and was not given"
-    elif strange := [name for name, fits in _FITS.items() if not fits(table.get(name))]:
-        wrong = f"{strange[0]}: {table[strange[0]]!r} is not {_SHOULD_BE[strange[0]]}"
-    elif table["remedy"] not in get_args(Remedy):
-        wrong = f"remedy: {table['remedy']!r} is not one of {remedies}"
-    elif not any(table.get(name) for name in (*_LISTS, "text", "kernel")):
-        wrong = "it fits everything; give exit, signal, text or kernel"
-    for name in _PATTERNS:
-        try:
-            re.compile(table.get(name, ""))
-        except (re.error, TypeError) as error:
-            wrong = wrong or f"{name}: {table[name]!r} is no regular expression ({error})"
-    if wrong:
-        raise RecipeError(f"{where}: {wrong}", "docs/supervise.md shows a signature")
-    values = {name: tuple(table[name]) if name in _LISTS else table[name] for name in table}
-    return Signature(**{"meaning": table["cause"], **values})
+    wrong = "it fits everything; give exit, signal, text or kernel"
+    values = {name: tuple(v) if isinstance(v, list) else v for name, v in table.items()}
+    try:
+        known = Signature.model_validate(values)
+        if known.exit or known.signal or known.text or known.kernel:
+            return known
+    except ValidationError as error:
+        wrong = _problem(error.errors()[0])
+    raise RecipeError(f"{where}: {wrong}", "docs/supervise.md shows a signature")
+
+
+def _problem(error: ErrorDetails) -> str:
+    if error["type"] == "extra_forbidden":
+        known = ", ".join(sorted(Signature.model_fields))
+        return f"{error['loc'][0]}: unknown; known are {known}"
+    if error["type"] == "value_error":
+        return f"{error['loc'][0]}: {error['input']!r} {error['ctx']['error']}"
+    return str(from_pydantic(error, {}))

@@ -7,7 +7,7 @@ from longhaul.core.units import Seconds
 from longhaul.supervise.causes import Cause
 from longhaul.supervise.nodes.ledger import Node
 from longhaul.supervise.nodes.placement import Machine, World
-from longhaul.supervise.nodes.reputation import WorldSpan, after_failure, after_hang
+from longhaul.supervise.nodes.reputation import WorldSpan, after_hang
 from longhaul.supervise.restart import Failure
 
 SILENT_CORRUPTION = "silent-corruption"
@@ -82,25 +82,25 @@ def answer(evidence: Evidence) -> Answer:
     blamed = world.machine_of(cause.rank) if cause.rank is not None else None
     if cause.name == "hang":
         named = blamed.node if blamed else None
-        verdict = after_hang(evidence.worlds, named)
-        if verdict.action == "evict":
-            guilty = tuple(m for m in world.machines if _among(m, verdict.nodes))
-            return Answer(blamed if blamed in guilty else guilty[0], verdict.reason,
+        newcomers = after_hang(evidence.worlds, named)
+        if newcomers.nodes:
+            guilty = tuple(m for m in world.machines if _among(m, newcomers.nodes))
+            return Answer(blamed if blamed in guilty else guilty[0], newcomers.reason,
                           left_out=tuple(machine.name for machine in guilty))  # fmt: skip
     if blamed is None or not of_machine(cause):
         return Answer(None)
-    verdict = after_failure(blamed.node, cause.name, cause.remedy)
-    if verdict.action == "cordon":
-        return Answer(blamed, verdict.reason, {blamed.name: verdict.parts})
+    where = f"{cause.name} on {blamed.name}"
+    if cause.remedy == "cordon":  # hardware that is broken for good (incident M6)
+        return Answer(blamed, where, {blamed.name: tuple(sorted(blamed.node.parts))})
     times = 1 + sum(
         evidence.now - earlier.time <= _DAY_S and bool(blamed.node.shares(earlier.node.parts))
         for earlier in evidence.failures
     )
     if times >= REPEATS and len(world.machines) > 1:
-        reason = f"{cause.name} on {blamed.name}, which has ended {times} attempts within a day"
+        reason = f"{where}, which has ended {times} attempts within a day"
         return Answer(blamed, reason, left_out=(blamed.name,), suspects=(blamed.name,))
     suspects = (blamed.name,) if cause.remedy == "probe" else ()
-    return Answer(blamed, f"{cause.name} on {blamed.name}", suspects=suspects)
+    return Answer(blamed, where, suspects=suspects)
 
 
 def of_machine(cause: Cause) -> bool:

@@ -172,12 +172,12 @@ class NodeHealthMonitor:
             return None
         events, now = self._fleet.events(), self._clock.wall()
         for machine in self._world.machines:
-            verdict = after_corrected_errors(machine.node, events, now)
-            if verdict.action != "drain" or machine.name in self._wished:
+            reason = after_corrected_errors(machine.node, events, now)
+            if not reason or machine.name in self._wished:
                 continue
             self._wished.add(machine.name)
             if self._fleet.can_do_without(machine.name):
-                return Drain(verdict.reason, machine.name)
+                return Drain(reason, machine.name)
             self._say(f"WARNING: {machine.name} corrects more errors of its memory than healthy "
                       "memory has, and the run cannot do without it")  # fmt: skip
         return None

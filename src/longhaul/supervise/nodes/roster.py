@@ -10,7 +10,7 @@ from longhaul.core.units import Seconds
 from longhaul.parallel.layout import Layout
 from longhaul.supervise.nodes.ledger import Node, NodeEvent, concerning
 from longhaul.supervise.nodes.placement import Machine, World
-from longhaul.supervise.nodes.reputation import admit, assign
+from longhaul.supervise.nodes.reputation import admit, by_reliability
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +217,7 @@ def _chosen(standing: Standing, usable: Sequence[Machine]) -> Choice:
 def _preferred(standing: Standing, usable: Sequence[Machine]) -> list[Machine]:
     """Best first: those that have just worked together, then the most reliable."""
     by_node = {machine.node: machine for machine in sorted(usable, key=lambda m: m.spare)}
-    ranked = assign(list(by_node), 0, standing.events, standing.now).spare
+    ranked = by_reliability(list(by_node), standing.events, standing.now)
     kept = [m for m in usable if m.name in standing.before and m.name not in standing.slow]
     others = [by_node[node] for node in ranked]
     fresh = [m for m in others if m not in kept and m.name not in standing.slow]
