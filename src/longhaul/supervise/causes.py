@@ -220,8 +220,7 @@ def load_signatures(own: str | None = None) -> tuple[Signature, ...]:
     except (OSError, DamagedFile) as error:
         why = error.message if isinstance(error, DamagedFile) else f"{own}: {error.strerror}"
         raise RecipeError(
-            f"supervise.signatures: {why}",
-            "give the path of a TOML file of [[signature]] tables",
+            f"supervise.signatures: {why}", "give the path of a TOML file of [[signature]] tables"
         ) from error
     return (*_read(tables, own), *known)
 

@@ -67,10 +67,7 @@ _CULPRIT_LOOK_S: Seconds = 0.02
 
 
 def cause_of_death(
-    group: Group,
-    signatures: Sequence[Signature],
-    device: str,
-    kernel: Callable[[], Sequence[str]],
+    group: Group, signatures: Sequence[Signature], device: str, kernel: Callable[[], Sequence[str]]
 ) -> Cause:
     """The cause of the first death that was no consequence of another one.
 

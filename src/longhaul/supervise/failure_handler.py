@@ -28,12 +28,7 @@ from longhaul.supervise.history import (
     write_event,
 )
 from longhaul.supervise.job import Job
-from longhaul.supervise.nodes.answer import (
-    SILENT_CORRUPTION,
-    accused,
-    distrusted,
-    on_one_machine,
-)
+from longhaul.supervise.nodes.answer import SILENT_CORRUPTION, accused, distrusted, on_one_machine
 from longhaul.supervise.nodes.census import Wait
 from longhaul.supervise.nodes.fleet import Fleet
 from longhaul.supervise.nodes.health_monitor import Drain, NodeHealthMonitor

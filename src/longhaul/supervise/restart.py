@@ -78,10 +78,7 @@ def next_plan(
     same = without_progress(failures)
     place = "before any step" if last.step is None else f"at step {last.step}"
     if len(same) >= 2 and any(failure.went_back for failure in same[:-1]):
-        return Plan(
-            False,
-            f"{last.cause} {place}, {len(same)} times, from an older checkpoint too",
-        )
+        return Plan(False, f"{last.cause} {place}, {len(same)} times, from an older checkpoint too")
     if len(same) >= ATTEMPTS_AT_ONE_STEP:
         where = f"{last.cause} {place}, {len(same)} times without progress"
         if len(usable) < 2:

@@ -17,13 +17,7 @@ from longhaul.core.events import EventKind
 from longhaul.core.units import Seconds
 from longhaul.logbook.lease import Lease
 from longhaul.supervise.causes import Cause, classify, of_device
-from longhaul.supervise.ends import (
-    End,
-    group_end,
-    no_world,
-    what_is_lost,
-    write_last_message,
-)
+from longhaul.supervise.ends import End, group_end, no_world, what_is_lost, write_last_message
 from longhaul.supervise.failure_handler import FailureHandler
 from longhaul.supervise.history import usable_checkpoints, write_event
 from longhaul.supervise.job import Job

@@ -94,14 +94,7 @@ def find_node(known: Sequence[Known], name: str) -> Known:
     raise UsageError(f"node {name}: nothing is known of it", there + listed)
 
 
-def word_on(
-    one: Known,
-    name: str,
-    kind: Word,
-    reason: str,
-    who: str,
-    now: Seconds,
-) -> NodeEvent:
+def word_on(one: Known, name: str, kind: Word, reason: str, who: str, now: Seconds) -> NodeEvent:
     """What a person's word on a node adds to the ledger.
 
     `name`: as the person named it; if that is a part, only the part is meant. `reason`: in words;
