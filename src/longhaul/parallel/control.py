@@ -1,8 +1,5 @@
-"""Words between ranks at step boundaries: small, on the CPU, in an order that all ranks keep; and
-waiting for something slow on rank 0 while the others wait in a collective.
-
-Every method is a collective: all ranks call the same ones in the same order, or all wait until
-the group's timeout.
+"""Messages between ranks at step boundaries, in an order that all ranks keep, as every method is a
+collective; and waiting for something slow on rank 0 while the others wait in a collective.
 """
 
 import threading
@@ -26,12 +23,7 @@ class RankLost(LonghaulError):
 
 
 class Control:
-    """A channel among all ranks.
-
-    Args:
-        group: gloo; used by one thread only.
-        name: what is done over it, for people.
-    """
+    """A channel among all ranks; its gloo group is used by one thread only."""
 
     def __init__(self, group: dist.ProcessGroup, name: str = "control") -> None:
         self.group = group
@@ -71,10 +63,7 @@ class Control:
         return box
 
     def rows(self, figures: torch.Tensor) -> list[list[float]]:
-        """The float64 figures of all ranks, by rank, on rank 0; nothing on the others.
-
-        Rank 0 waits for the others, they wait for nobody.
-        """
+        """The float64 figures of all ranks, by rank, on rank 0, which waits; else nothing."""
         rows = None
         if self.rank == 0:
             rows = [torch.empty_like(figures) for _ in range(self.size)]

@@ -79,10 +79,8 @@ def _prefetch(model: nn.Module, stretches: Sequence[Sequence[nn.Module]], ahead:
 def sum_only_at_the_end(model: nn.Module, is_last: bool, is_last_of_all: bool) -> None:
     """Before a backward pass: replicas sum their gradients after the last micro-batch alone.
 
-    Args:
-        model: or this rank's stages of one.
-        is_last: no other backward pass of the same stage follows, or the sums are needed now.
-        is_last_of_all: nor one of another stage.
+    `is_last`: no other backward pass of the same stage follows, or the sums are needed now.
+    `is_last_of_all`: nor one of another stage.
     """
     if isinstance(model, FSDPModule):
         model.set_requires_all_reduce(is_last)
@@ -111,11 +109,7 @@ class FirstGradient:
 
     @torch.no_grad()
     def see(self, elsewhere: Sequence[str] = ()) -> None:
-        """Look at the gradients that are there and were not seen yet.
-
-        Args:
-            elsewhere: beginnings of the names that belong to other stages of this rank.
-        """
+        """Look at new gradients, but for names that begin as in `elsewhere`: of other stages."""
         given = {
             name: own_part(parameter.grad)
             for name, parameter in self._parameters.items()

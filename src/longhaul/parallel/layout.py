@@ -112,12 +112,10 @@ class Place:
 
 
 def find_place(environment: Mapping[str, str]) -> Place | None:
-    """The place that torchrun's environment names; None for one process.
+    """The place that torchrun's environment names, whoever set it; None for one process.
 
-    A process learns its place from torchrun's environment (`RANK`, `WORLD_SIZE`, `LOCAL_RANK`,
-    `LOCAL_WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT`), whoever set it: longhaul's own supervisor,
-    torchrun, or a batch script. What srun tells instead is put into the same words. Without either
-    there is one process.
+    That may be longhaul's own supervisor, torchrun, or a batch script; what srun tells instead is
+    put into the same words (`torchrun_of_srun`).
 
     Raises:
         UsageError: the environment names half a place.
@@ -180,10 +178,7 @@ def torchrun_of_srun(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def first_host(hosts: str) -> str:
-    """The first host of a list as Slurm writes it: `a[03-05,7],b2` → `a03`.
-
-    Tasks are dealt out from the first node on, so it has rank 0.
-    """
+    """The first host of a list as Slurm writes it, which has rank 0: `a[03-05,7],b2` → `a03`."""
     first = re.split(r",(?![^\[]*\])", hosts)[0]
     return re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", first)
 

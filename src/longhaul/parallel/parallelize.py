@@ -22,12 +22,7 @@ from longhaul.parallel.world import World
 
 
 class Parallel:
-    """A model that several ranks train together, seen from one of them.
-
-    Args:
-        unsummed: names of those whose gradients a backward pass leaves to be summed, by group.
-        staged: the same model, if it has stages of a pipeline.
-    """
+    """A model that several ranks train together, seen from one of them."""
 
     def __init__(
         self,
@@ -46,12 +41,7 @@ class Parallel:
         self._unsummed = unsummed
 
     def before_backward(self, is_last: bool, is_last_of_all: bool = True) -> None:
-        """Tell the model whether another micro-batch follows.
-
-        Args:
-            is_last: none does, or the gradient must be summed now; of a pipeline's stage.
-            is_last_of_all: no backward pass of another stage of this rank follows either.
-        """
+        """Tell the model whether another micro-batch follows; see `sum_only_at_the_end`."""
         sum_only_at_the_end(self._model, is_last, is_last and is_last_of_all)
 
     @torch.no_grad()
@@ -74,10 +64,7 @@ class Parallel:
         return tuple(f"blocks.{layer}." for own, span in spans if own != stage for layer in span)
 
     def rows_in_first(self, sequences: int, micro_sequences: int) -> int:
-        """Sequences in the first micro-batches of all ranks together.
-
-        `micro_sequences`: computed at once on each rank.
-        """
+        """In the first micro-batches of all ranks together, `micro_sequences` at once on each."""
         size = self.world.data_size
         each, more = divmod(sequences, size)
         first, later = min(micro_sequences, each + 1), min(micro_sequences, each)
@@ -205,10 +192,7 @@ def _unsummed(
 
 
 def _ends(world: World) -> dist.ProcessGroup | None:
-    """The first and the last stage of this rank's pipeline; None in a stage between them.
-
-    Collective: every rank makes the groups of all pipelines.
-    """
+    """The first and last stage of this rank's pipeline; None between them. Collective."""
     places = world.mesh.mesh.flatten(1)
     own = None
     for number in range(places.size(1)):

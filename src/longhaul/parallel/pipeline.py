@@ -120,12 +120,7 @@ Wait = Callable[[], object]
 
 
 class Pipe:
-    """The ranks of a pipeline, seen from one of them.
-
-    Args:
-        group: ranks of the pipeline, in their order.
-        stages_per_rank: stretches of layers that each rank has.
-    """
+    """The ranks of a pipeline, in the order of `group`, seen from one of them."""
 
     def __init__(
         self,
@@ -153,10 +148,8 @@ class Pipe:
     def run(self, shapes: Sequence[Sequence[int]], forward: Forward, backward: Backward) -> None:
         """Make the passes of all micro-batches; all ranks call it together.
 
-        Args:
-            shapes: of each micro-batch's activations.
-            forward: a forward pass of one of this rank's stages.
-            backward: a backward pass; it fills the gradient of what the stage before gave.
+        `shapes`: of each micro-batch's activations. `backward` fills the gradient of what the stage
+        before gave.
         """
         kept: dict[tuple[int, int], tuple[Tensor | None, Tensor]] = {}
         coming: dict[Pass, tuple[Tensor, Wait]] = {}
@@ -209,14 +202,9 @@ class Pipe:
     def post(
         self, give: tuple[int, Tensor] | None, takes: Sequence[tuple[int, Tensor]]
     ) -> tuple[list[Wait], Wait]:
-        """Begin to send and to receive, all at once.
+        """Begin to send and to receive, all at once; how to wait for each of `takes`, and `give`.
 
-        Args:
-            give: a rank of the pipeline, and what is for it.
-            takes: ranks of the pipeline, and what is filled from them.
-
-        Returns:
-            How to wait for each of `takes`, and for what is given.
+        Both name a rank of the pipeline, and a tensor.
         """
         operations = [
             dist.P2POp(dist.irecv, tensor, dist.get_global_rank(self._group, rank), self._group)
@@ -285,10 +273,8 @@ class StageGPT(GPT):
     ) -> Tensor:
         """Activations for the next stage, or the last stage's loss.
 
-        `tokens_BT`: as for a whole model; every stage is given them. `targets_BT`: read by the last
-        stage. `cache`: none; stages write no text. `stage`: of this rank. None: all stages pass
-        activations on by themselves, without gradients, and all ranks have the loss. `given_BTD`:
-        what the stage before gave; None in the first.
+        `stage`: of this rank. None: all stages pass activations on by themselves, without
+        gradients, and all ranks have the loss. `given_BTD`: of the one before; None in the first.
         """
         assert cache is None, "a stage writes no text"
         carry = Carry(

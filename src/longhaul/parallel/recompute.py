@@ -47,10 +47,8 @@ _KEPT = {
 def checkpoint_activations(model: GPT, how: Literal["full", "selective"]) -> None:
     """Let every layer of `model` compute again in its backward pass (arXiv 1604.06174).
 
-    Args:
-        model: changed in place, before its layers are sharded.
-        how: `full` keeps a layer's input alone; `selective` keeps products and attention too and
-            computes the rest again (arXiv 2205.05198, section 5).
+    `full` keeps a layer's input alone; `selective` keeps products and attention too and computes
+    the rest again (arXiv 2205.05198, section 5). To be called before layers are sharded.
     """
     for block in model.blocks:
         assert isinstance(block, Block)

@@ -52,10 +52,7 @@ class Deal:
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """A process's place within a replica of several; there is none where one is the whole of it.
-
-    Each of them meets those of its own rank in the other replicas.
-    """
+    """A process's place within a replica of several, which meets its own rank in other replicas."""
 
     rank: int
     size: int
@@ -66,16 +63,12 @@ class Within:
 
 
 class Replicas:
-    """All replicas, seen from one of them.
+    """All replicas, seen from one of them; the leader's number is 0.
 
-    Args:
-        number: of this replica; the leader's is 0.
-        lighthouse: address of the process at which they meet.
-        generation: 0 for a replica that wants to be healed, else more.
-        give: this replica's state, for one that comes back. Called while no step is under way.
-        take: puts a state of another replica in the place of this one's.
-        most_s: that a replica waits for others that are alive.
-        within: its place, where several processes are one replica.
+    `lighthouse`: address at which they meet. `generation`: 0 for a replica that wants to be healed,
+    else more. `give`: this replica's state, for one that comes back, called while no step is under
+    way. `take` puts another one's in the place of this one's. `most_s`: that one waits for others
+    that are alive. `within`: its place, where several processes are one replica.
     """
 
     def __init__(

@@ -93,11 +93,7 @@ class CutLayerNorm(LayerNorm):
 
 
 def over_all_ranks(norm: nn.Module, group: dist.ProcessGroup) -> None:
-    """Let a norm whose weights are cut compute its sums over the ranks of `group`.
-
-    Every rank has all positions and some of the width; the sums that a norm needs go over all
-    ranks.
-    """
+    """Let a norm whose weights are cut compute its sums over the ranks of `group`."""
     if isinstance(norm, LayerNorm):
         become(norm, CutLayerNorm).group = group
     else:
@@ -129,10 +125,7 @@ class _Summed(torch.autograd.Function):
 
 
 class VocabularyTable(Table):
-    """A token table of which this rank has the rows from `first` on.
-
-    A vocabulary that the ranks do not divide is cut unevenly.
-    """
+    """A token table of which this rank has the rows from `first` on; cut evenly or not."""
 
     first: int
     group: dist.ProcessGroup
@@ -146,11 +139,7 @@ class VocabularyTable(Table):
 
 
 class VocabularyLoss(SummedLoss):
-    """The loss from logits of which each rank has some columns.
-
-    Args:
-        first: token of this rank's first column.
-    """
+    """The loss from logits of which each rank has some columns, from token `first` on."""
 
     def __init__(self, first: int, group: dist.ProcessGroup) -> None:
         super().__init__()

@@ -155,10 +155,6 @@ def reporting_absence(place: Place | None, body: Callable[[], ExitCode]) -> Exit
     """Do `body`, and let the others know if rank 0 ends without having met them.
 
     torchrun ends them then. Plain srun by default does not, and they would wait for ever.
-
-    Args:
-        place: of this process; others than rank 0, and one process, have nobody to tell.
-        body: leads to `meet`, or ends before.
     """
     try:
         code = body()
@@ -183,9 +179,7 @@ def _tell_of_absence(place: Place | None, code: ExitCode) -> None:
 
 
 def _store(place: Place, timeout: timedelta) -> Store:
-    """What all ranks meet at: rank 0 listens on the port that its supervisor has kept for it;
-    elsewhere torch does as it does under torchrun.
-    """
+    """Rank 0 listens on the port that its supervisor has kept; elsewhere torch does as usual."""
     kept = os.environ.pop(KEPT_PORT, None) if place.rank == 0 else None
     if kept is None:
         store: Store = next(iter(rendezvous("env://")))[0]
@@ -226,10 +220,7 @@ def form_world(
     device: torch.device,
     timeout_s: Seconds = COLLECTIVE_TIMEOUT_S,
 ) -> World:
-    """Lay the processes out; collective.
-
-    `control`: as `meet` returned it. `device`: as `device_of` named it. `timeout_s`: of everything
-    that ranks do together from now on.
+    """Lay the processes out; collective. `control`: as `meet` returned it.
 
     Raises:
         RecipeError: the layout takes another number of processes.
@@ -306,12 +297,7 @@ class Ranks:
         return cls(world, Control(world.control), Control(world.saving, "saving"))
 
     def whole_logits(self, logits_V: torch.Tensor, vocabulary: int) -> torch.Tensor:
-        """The logits of all tokens, where the ranks of a layer have some columns each.
-
-        Args:
-            logits_V: this rank's columns, on its device.
-            vocabulary: tokens there are.
-        """
+        """The logits of all tokens, where the ranks of a layer have some columns each."""
         ways = self.world.layout.tensor
         if ways == 1:
             return logits_V
@@ -323,15 +309,11 @@ class Ranks:
 
     @property
     def share_passes(self) -> bool:
-        """Whether other ranks wait in the middle of a forward pass for what this one computes:
-        for its share of a layer, or its stage's activations. Replicas do not.
-        """
+        """Whether others wait within a forward pass for this rank's part of the model."""
         layout = self.world.layout
         return layout.shard * layout.tensor * layout.pipeline > 1
 
     @property
     def counts(self) -> bool:
-        """Whether this rank's figures are to be added up: of those that read the same sequences
-        one alone speaks.
-        """
+        """Whether this rank's figures are added up: one of those that read the same speaks."""
         return self.world.rank % self.world.layout.tensor == 0

@@ -21,18 +21,14 @@ from longhaul.core.strict import DamagedFile, parse_toml, read_toml
 from longhaul.core.units import Bytes, Seconds
 
 LATELY_S: Seconds = 1800.0
-"""What a rank dies of has befallen its device so long before at most: its collectives wait for
-their timeout. An older message is of somebody else's death."""
+"""A death shows in the kernel's log so long before at most: collectives wait for a timeout."""
 _KERNEL_LOG = "/dev/kmsg"
 _RECORD: Bytes = 8192
 _MOST_RECORDS = 50_000
 
 
 def kernel_lines(since: Seconds, path: str = _KERNEL_LOG) -> str:
-    """The kernel's messages since a monotonic time, a line each.
-
-    Many systems let only the administrator read them; then there are none.
-    """
+    """The kernel's messages since a monotonic time, a line each; none if they may not be read."""
     lines: list[str] = []
     with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -59,8 +55,7 @@ _FORMAT = 1
 _LONGEST_SHAPE = 120
 _LAST_LINE = re.compile(r"^(\w[\w.]*(Error|Exception|Interrupt|Exit)\b.*|longhaul: .*)$", re.M)
 _WARNING = re.compile(r"^(?:WARNING|evaluation|micro-batch): .*$", re.M)
-"""What a rank has lived with: a full disk, a store that refused, or fewer sequences at once because
-an earlier attempt ran out of memory. It has not died of that."""
+"""What a rank has lived with, such as a full disk: it has not died of that."""
 _VARIABLE = (
     (re.compile(r"0x[0-9a-fA-F]+"), "…"),
     (re.compile(r"/[^\s:'\",)]+"), "/…"),
@@ -81,7 +76,6 @@ class Death:
     kernel: str = ""
     """The kernel's messages since the attempt began, where they can be read."""
     ended: Seconds = 0.0
-    """When it was seen to have ended."""
 
     @property
     def signal(self) -> str:
@@ -203,10 +197,7 @@ def shape_of(message: str) -> str:
 
 
 def load_signatures(own: str | None = None) -> tuple[Signature, ...]:
-    """The user's signatures, if there are any, and then the built-in ones.
-
-    Args:
-        own: path of a TOML file like `signatures.toml`.
+    """The signatures of the user's TOML file `own`, if there is one, and then the built-in ones.
 
     Raises:
         RecipeError: the file cannot be read, or a signature in it makes no sense.

@@ -39,11 +39,8 @@ class End:
 def group_end(exit_codes: Sequence[int | None], stop: ExitCode | None) -> End | None:
     """How a group has ended; None while it runs, or while others follow one that ended well.
 
-    One rank that says what is wrong speaks for all: the others die of its death.
-
-    Args:
-        exit_codes: by rank; None for those that run.
-        stop: what was asked for; None if nothing was.
+    One rank that says what is wrong speaks for all: the others die of its death. `exit_codes`: by
+    rank; None for those that run. `stop`: what was asked for.
     """
     ended = [_heard(code, stop) for code in exit_codes if code is not None]
     for rank, code in enumerate(exit_codes):
@@ -69,10 +66,7 @@ _CULPRIT_LOOK_S: Seconds = 0.02
 def cause_of_death(
     group: Group, signatures: Sequence[Signature], device: str, kernel: Callable[[], Sequence[str]]
 ) -> Cause:
-    """The cause of the first death that was no consequence of another one.
-
-    `kernel`: by rank, its kernel's messages since the attempt began.
-    """
+    """The cause of the first death that was no consequence of another one; `kernel` is by rank."""
     deadline = time.monotonic() + _CULPRIT_WITHIN_S
     while True:
         group.pass_on()  # last words may still be on their way into rank 0's log

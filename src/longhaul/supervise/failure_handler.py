@@ -40,12 +40,7 @@ from longhaul.supervise.restart import Failure, Plan, next_plan, without_progres
 
 
 class FailureHandler:
-    """Handles the failures of one run.
-
-    Args:
-        began: Unix time from which the first attempt books.
-        wait: lets time pass; False if somebody wants an end.
-    """
+    """Handles the failures of one run; the first attempt books from the Unix time `began`."""
 
     def __init__(
         self,
@@ -77,12 +72,8 @@ class FailureHandler:
     ) -> Plan:
         """Find the cause of a failure, decide what follows, and write both down.
 
-        Args:
-            number: of the replica; the leader's where there is but one group.
-            group: it; closed here.
-            end: that it came to.
-            stop: what somebody wants the run to end with; None as long as nobody does.
-            others: groups that train on.
+        `number`: of the replica, the leader's where there is but one group. `group`: closed here.
+        `others`: those that train on.
         """
         folder, now, step, leads = (
             self._job.folder,
@@ -165,9 +156,7 @@ class FailureHandler:
         return [said[world.machine_of(rank).name] for rank in range(world.layout.size)]
 
     def _unfit(self, cause: Cause) -> str:
-        """Where there is no other machine, and nobody trains on: why this one does not pass the
-        probe that the cause asks for; nothing if it passes, or need not.
-        """
+        """Why this machine, where there is no other, fails the probe that the cause asks for."""
         if self._fleet is not None or self.replicas is not None or cause.remedy != "probe":
             return ""
         probe = probe_here(self._job.folder.workers, self._job.processes, self._wait)

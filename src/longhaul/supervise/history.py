@@ -68,10 +68,8 @@ def usable_checkpoints(folder: RunFolder) -> dict[int, str]:
 
 
 def unbooked(folder: RunFolder, attempt: int, began: Seconds, now: Seconds) -> dict[str, Seconds]:
-    """Bucket → seconds of an attempt that none of its records has booked.
-
-    What follows the last record went into noticing that nothing follows; an attempt that left
-    no record spent its time on starting.
+    """Bucket → seconds of an attempt that none of its records has booked: after its last record
+    they went into noticing that nothing follows; without any, into starting.
     """
     last = [
         record
@@ -85,11 +83,7 @@ def unbooked(folder: RunFolder, attempt: int, began: Seconds, now: Seconds) -> d
 
 
 class Chronicle:
-    """What the supervisor writes of one attempt.
-
-    Args:
-        still_owner: the fence of decisions.
-    """
+    """What the supervisor writes of one attempt; `still_owner`: the fence of decisions."""
 
     def __init__(
         self,
@@ -165,9 +159,7 @@ class PeerRecovery:
     step: int
     """Updates that the peer had made."""
     monotonic: Seconds
-    """When."""
     wall: Seconds
-    """The same in Unix time."""
 
 
 def write_peer_recovery(folder: RunFolder, number: int, peer: int, step: int) -> None:

@@ -23,11 +23,7 @@ _LOOK_EVERY_S: Seconds = 0.05
 
 
 class Traces:
-    """Marks the processes of one run, and finds what they leave behind.
-
-    Args:
-        temporary: made to be `TMPDIR` to it.
-    """
+    """Marks the processes of one run, whose `TMPDIR` is `temporary`, and finds what they leave."""
 
     def __init__(self, folder: RunFolder, temporary: Path) -> None:
         temporary.mkdir(parents=True, exist_ok=True)
@@ -38,10 +34,7 @@ class Traces:
         """For the run's commands."""
 
     def let_go(self) -> None:
-        """Wait until its processes are gone.
-
-        Workers of a killed supervisor need a moment to notice; the rest should be gone at once.
-        """
+        """Wait until its processes are gone; workers of a killed supervisor need a moment."""
         deadline = time.monotonic() + _GONE_WITHIN_S
         while processes_with(self._mark) and time.monotonic() < deadline:
             time.sleep(_LOOK_EVERY_S)

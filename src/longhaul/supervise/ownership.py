@@ -31,14 +31,11 @@ class Started:
     rank: int
     pid: int
     started: str
-    """As `logbook.holder.process_started` tells it."""
 
 
 def write_down(folder: RunFolder, attempt: int, pids: Iterable[tuple[int, int]]) -> None:
-    """Keep who was started: pairs of rank and process number.
-
-    Workers are written down in `workers/started.json` with process number and start time, so that
-    no other process that got the same number is ever touched.
+    """Keep who was started (pairs of rank and process number) in `workers/started.json`, with the
+    start times: no other process that got the same number is ever touched.
     """
     workers = [asdict(Started(rank, pid, process_started(pid) or "")) for rank, pid in pids]
     body = {"format": FORMAT, "attempt": attempt, "place": asdict(here()), "workers": workers}
@@ -127,10 +124,7 @@ class Ownership:
     def look(self, reached: int | None, running: bool, stopping: bool) -> bool:
         """Call it now and then; False while the folder is away: nobody writes there then.
 
-        Args:
-            reached: updates made, as far as it is known.
-            running: workers do, which should notice by themselves.
-            stopping: somebody wants the run to end.
+        `reached`: updates made, if it is known. `running`: workers do, which should notice.
 
         Raises:
             RunGone: the folder has been away for too long.

@@ -1,6 +1,5 @@
 """Two pipes: signals as bytes, so that a loop can wait for them together with other things; and the
-lifeline from supervisor to worker, on which nothing is ever written: its end tells of a death
-(incident M14).
+lifeline from supervisor to worker, on which nothing is ever written: its end tells of a death.
 """
 
 import os
@@ -101,13 +100,10 @@ class Lifeline:
 def hold_on(environment: Mapping[str, str], grace_s: Seconds, log: Path) -> threading.Event:
     """In a worker: once the supervisor has died, save and end, at the latest after `grace_s`.
 
-    Harmless where nobody supervises.
+    Harmless where nobody supervises. `log`: takes standard error, which the supervisor read before.
 
     Returns:
         set once the supervisor has died.
-
-    `grace_s`: from the supervisor's death to the end. `log`: takes standard error, which the
-    supervisor has read until then.
     """
     died = threading.Event()
     if DESCRIPTOR not in environment:

@@ -73,12 +73,8 @@ def refuse_without_torchft() -> None:
 class Lighthouse:
     """The process at which replicas meet before every step (torchft's, in Rust).
 
-    It holds no state of the run. It outlives its supervisor by the workers' grace period, as they
-    still need it to make their last step, and then ends by itself.
-
-    Args:
-        join_s: a replica that is alive and does not come is waited for so long.
-        grace_s: how long it outlives a supervisor that has died.
+    It holds no state of the run. It waits `join_s` for a replica that is alive, and outlives its
+    supervisor by `grace_s`, as workers still need it to make their last step.
 
     Raises:
         NeedsPerson: it does not start.
@@ -105,9 +101,7 @@ class Lighthouse:
         return self._process.poll() is None
 
     def descriptors(self) -> tuple[int, ...]:
-        """Of this process; workers must not keep them open, or the lighthouse would not see that
-        its supervisor has died.
-        """
+        """Which workers must close, or it would not see that its supervisor has died."""
         ends = (self._process.stdin, self._process.stdout)
         return tuple(end.fileno() for end in ends if end is not None and not end.closed)
 
@@ -123,9 +117,7 @@ class Lighthouse:
 class Replicas:
     """What a supervisor needs where a run is of several groups that come and go.
 
-    Args:
-        processes: of all replicas, on this machine.
-        each: processes of one replica; those of the first are numbered 0, 1, …, and so on.
+    `processes`: of all replicas, on this machine. `each`: of one; the first has 0, 1, …
     """
 
     def __init__(

@@ -39,11 +39,7 @@ _NOTICE_SHARE = 0.9
 
 
 class Supervisor:
-    """Supervises one run, from a start to its end.
-
-    Args:
-        began: Unix time at which this process began; the first attempt books from there.
-    """
+    """Supervises one run, from a start to its end; the first attempt books from `began`."""
 
     def __init__(self, job: Job, lease: Lease, say: Callable[[str], None], began: Seconds) -> None:
         self._job, self._lease, self._say = job, lease, say
@@ -231,9 +227,7 @@ class Supervisor:
         return None
 
     def _obey(self) -> ExitCode | None:
-        """Pass a wish to stop on to the leader; an exit code if all is to end at once: after a
-        second interrupt, or where there is nothing to save.
-        """
+        """Pass a request to stop on to the leader; an exit code if all is to end at once."""
         for number in self._signals.heard():
             if number == PAUSE:
                 self._pause()
@@ -263,9 +257,7 @@ class Supervisor:
             group.send(signal.SIGCONT)
 
     def _is_ahead(self) -> bool:
-        """Ending the leader now would lose steps: others have made them, or they are in snapshots,
-        which go with this process.
-        """
+        """Ending the leader now would lose steps that others, or snapshots in memory, have."""
         if any(group.steps_made for group in self._groups.values()):
             return True
         kept = max((label.get("step", 0) for label in self._memory.labels()), default=0)
@@ -275,11 +267,7 @@ class Supervisor:
         return ahead
 
     def _stop_in_time(self) -> ExitCode | None:
-        """Let the leader save and end, once it trains; an exit code if there is nothing to save.
-
-        Ranks that wait for each other before their first step are deaf, and one that has left would
-        keep the rest waiting.
-        """
+        """Let the leader save and end, once it trains; an exit code if there is nothing to save."""
         leader, grace_s = self._groups.get(LEADER), self._job.settings.grace_s
         asked_s = self._clock.monotonic() - self._stop_requested_at
         late = asked_s > _NOTICE_SHARE * grace_s
@@ -291,6 +279,7 @@ class Supervisor:
             elif late:
                 self._say("WARNING: no step was made in time to save; the last steps are lost")
                 return self._stop
+        # Ranks that wait for each other before their first step are deaf.
         elif ready is None and asked_s > _TIDY_WITHIN_S:
             return self._stop
         if late and self._stop == ExitCode.START_AGAIN and not self._missed:
@@ -312,9 +301,7 @@ class Supervisor:
         return max((step for step in steps if step is not None), default=None)
 
     def _codes(self, group: Group) -> list[int | None]:
-        """Exit codes, as they are meant: to torchrun, a rank that has lost another one, or its
-        memory, says "start me again"; here that is a failure unless somebody has asked for an end.
-        """
+        """Exit codes, where one that torchrun is to start again has lost a rank, or its memory."""
         codes = group.exit_codes
         asked = self._stop is not None or self._leaving
         if not asked and ExitCode.START_AGAIN in codes:

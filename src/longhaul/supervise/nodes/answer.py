@@ -18,8 +18,7 @@ CORRUPT_A_DAY = 3
 """Silent corruptions within a day after which a machine that is the only one is not used again."""
 _DAY_S: Seconds = 86_400.0
 _SOFTWARE = "unknown: "
-"""A message that no signature knows is blamed on the program first: it would follow its rank to
-any node."""
+"""Blamed on the program first: what no signature knows would follow its rank to any node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,6 @@ class Evidence:
     worlds: tuple[WorldSpan, ...]
     """The attempts of this run, the one that has just ended last."""
     failures: tuple[NodeFailure, ...]
-    """Before this one."""
     verdict: MachineVerdict | None
     """The newest one about corruption."""
     now: Seconds
@@ -110,9 +108,7 @@ def of_machine(cause: Cause) -> bool:
 
 
 def accused(cause: Cause, verdict: MachineVerdict | None) -> Cause:
-    """The cause with the rank that the verdict names, or none. All ranks leave with the same last
-    words, and which of them was the first to end says nothing.
-    """
+    """The cause with the rank that the verdict names: all leave with the same last words."""
     if cause.name != SILENT_CORRUPTION or verdict is None:
         return cause
     return replace(cause, rank=next(iter(verdict.ranks), None))

@@ -21,14 +21,7 @@ ORDER_WITHIN_S: Seconds = 3600.0
 
 
 class Order:
-    """An order on its way. Close it when nobody waits for it any more.
-
-    The command may take minutes: whoever orders looks from time to time, and goes on meanwhile if
-    it can.
-
-    Args:
-        lost: the node in whose place another one is wanted; the command's environment names it.
-    """
+    """An order on its way, for minutes perhaps; its command's environment names the lost node."""
 
     def __init__(self, command: str, lost: Node) -> None:
         self.lost = lost
@@ -79,11 +72,7 @@ Wait = Callable[[Seconds], bool]
 
 
 class Census:
-    """The nodes that a run may use.
-
-    Args:
-        ordered: of nodes that have come in place of others.
-    """
+    """The nodes that a run may use; `ordered` have come in place of others."""
 
     def __init__(self, entries: Iterable[NodeSection], ordered: Iterable[NodeSection]) -> None:
         self.machines = [Machine.of(entry) for entry in entries]
@@ -116,9 +105,7 @@ class Census:
         self.gone.pop(name, None)
 
     def call(self, names: Sequence[str], wait: Wait) -> bool:
-        """Find out which of the nodes answer, and what those are that nobody knows yet; False if
-        somebody wants an end.
-        """
+        """Find out which nodes answer, and what unknown ones are; False to end."""
         far = [self.named(name) for name in names if self.named(name).command]
         answers = wait_for_all([self.question(machine) for machine in far], wait)
         if answers is None:

@@ -1,7 +1,5 @@
-"""The nodes of a run: who is there, who is probed, ordered, used, and what is kept of them.
-
-What follows is judged elsewhere (`roster.py`, `answer.py`, `reputation.py`); here it is carried
-out: processes on nodes, lines in the node ledger and in the run's journal.
+"""The nodes of a run: who is there, probed, ordered, used. What is judged in `roster.py`,
+`answer.py` and `reputation.py` is carried out here, and written into node ledger and journal.
 """
 
 import time
@@ -303,9 +301,7 @@ class Fleet:
     def judge(
         self, cause: Cause, reached: int | None, verdict: MachineVerdict | None
     ) -> tuple[Answer, dict[str, Any]]:
-        """What follows for nodes, and what of it belongs into the journal. The ledger is written
-        by `carry_out`, after the journal.
-        """
+        """What follows for nodes, and what of it the journal keeps, before `carry_out`."""
         assert self.world is not None
         events = node_events(self.folder)
         worlds = list(spans(events))

@@ -1,7 +1,6 @@
 """Looking after nodes while they train: errors of memory, slow ranks, spares, nodes that return.
 
-Everything that may take its time is asked in processes of its own, so that the watch over the
-workers goes on.
+What may take its time is asked in processes of its own.
 """
 
 import re
@@ -50,11 +49,7 @@ class Sight:
 
 
 class NodeHealthMonitor:
-    """Looks after the nodes of one attempt.
-
-    Args:
-        signatures: tell what a kernel's message means, on these devices.
-    """
+    """Looks after the nodes of one attempt; `signatures` tell what a kernel's message means."""
 
     def __init__(
         self,
@@ -112,9 +107,7 @@ class NodeHealthMonitor:
             asked.clear()
 
     def _read_messages(self, machine: Machine) -> Cause | None:
-        """Errors that were corrected are counted; one that was not ends the attempt. What a real
-        kernel says is read less often: see `_count`.
-        """
+        """Count corrected errors; another one ends the attempt. `_count` reads real kernels."""
         said = self._injected(machine)
         new = said[self._seen.get(machine.name, 0) :]
         self._seen[machine.name] = len(said)

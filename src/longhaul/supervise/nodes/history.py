@@ -23,10 +23,7 @@ from longhaul.supervise.nodes.roster import LeftOut
 
 
 def node_events(folder: RunFolder) -> list[Event]:
-    """What supervisors have written of nodes and of failures, in order.
-
-    Only their own files are read, which stay small: this is asked while a run trains.
-    """
+    """What supervisors have written of nodes and of failures, in order, in their own files."""
     kinds, found = {*NODE_EVENTS, EventKind.ATTEMPT_ENDED}, []
     for file in journal_files(folder.journal):
         if file.author != WHO or not file.events:
@@ -52,10 +49,8 @@ def as_data(world: World) -> list[dict[str, Any]]:
 
 
 def spans(events: Sequence[Event]) -> tuple[WorldSpan, ...]:
-    """The worlds of all attempts, in order.
-
-    How far one came is known from its end, or from where the next one began: a supervisor that
-    was killed has written no end.
+    """The worlds of all attempts, in order. How far one came is known from its end, or from where
+    the next one began: a supervisor that was killed has written no end.
     """
     begun = [event for event in events if event.kind == EventKind.ATTEMPT_BEGAN]
     ends = {e.attempt: e for e in events if e.kind == EventKind.ATTEMPT_ENDED and "cause" in e.data}

@@ -30,11 +30,9 @@ class Known:
     causes: Mapping[str, int] = field(default_factory=dict)
     """Cause → failures of that cause, most often first."""
     corrected: int = 0
-    """Errors that its memory corrected."""
     cordoned: Mapping[str, NodeEvent] = field(default_factory=dict)
     """Part → the event since which nothing runs on it."""
     released: int = 0
-    """How often a person has lifted a cordon."""
     left_out: str = ""
     """Why the run that was asked goes on without it for now, on suspicion."""
     used: Seconds | None = None
@@ -57,10 +55,7 @@ def known_nodes(
     """Every node that the ledger or a recipe names, by name.
 
     A node is what it was last seen as: a board whose GPUs were exchanged is one node, and a board
-    that has another node's old GPU is another one.
-
-    `entries`: of a recipe; those without an identity are not known before they were seen.
-    `left_out`: by a run, on suspicion.
+    that has another node's old GPU is another one. `entries` without an identity are left out.
     """
     whole = [node_of(e.host, e.parts) for e in reversed(events) if e.kind not in _OF_PARTS]
     named = [node_of(entry.name, entry.identity) for entry in entries if entry.identity]
@@ -97,8 +92,7 @@ def find_node(known: Sequence[Known], name: str) -> Known:
 def word_on(one: Known, name: str, kind: Word, reason: str, who: str, now: Seconds) -> NodeEvent:
     """What a person's word on a node adds to the ledger.
 
-    `name`: as the person named it; if that is a part, only the part is meant. `reason`: in words;
-    never empty, as others will read it months later.
+    `name`: as the person named it; if that is a part, only the part is meant.
 
     Raises:
         UsageError: no reason is given, or the word would change nothing.

@@ -82,10 +82,7 @@ def serial_or_none(text: str) -> str:
 
 
 def read_node(root: Path = Path("/"), host: str | None = None) -> Node:
-    """The machine this runs on. What cannot be read is left out.
-
-    `host`: instead of its own name.
-    """
+    """The machine this runs on, called `host` if given. What cannot be read is left out."""
     gpus = set()
     for about in sorted((root / "proc/driver/nvidia/gpus").glob("*/information")):
         gpus.update(_GPU_UUID.findall(_read(about)))
@@ -121,7 +118,6 @@ class NodeEvent:
     `cordoned`: nothing runs on its `parts` until they are `released`."""
     parts: tuple[str, ...]
     host: str
-    """What it called itself then."""
     time: Seconds
     run: str = ""
     passed: bool = True
@@ -130,19 +126,16 @@ class NodeEvent:
     """Of a failure."""
     count: int = 0
     reason: str = ""
-    """In words."""
     who: str = ""
     """The person who decided it; empty: a supervisor."""
     data: dict[str, Any] = field(default_factory=dict)
-    """Figures of a probe."""
 
 
 def append(folder: Path, event: NodeEvent) -> None:
     """Write an event down, on the medium when this returns.
 
-    One file of JSON lines in a folder that runs share, only ever appended to; each line is whole or
-    not there, because a line is one write of less than a page. A node is a set of parts
-    (`Node`), and a line concerns every node that has one of them.
+    A line is one write of less than a page into a file that runs share: it is whole, or not there.
+    It concerns every node that has one of its parts.
 
     Raises:
         OSError: the medium refused.

@@ -79,7 +79,6 @@ class Post:
 
     environment: Mapping[str, str]
     host: str
-    """For people."""
     command: tuple[str, ...] = ()
     """What its process is started with; empty: a fork of this one."""
 
@@ -126,9 +125,7 @@ def threads_each(size: int) -> int:
 
 
 def _world(size: int, address: str, sharing: int) -> dict[str, str]:
-    """What torchrun would tell all ranks, but for the port (`ranks/group.py`); `sharing` of them
-    share the cores.
-    """
+    """What torchrun would tell all ranks, but for the port; `sharing` of them share the cores."""
     if size == 1:
         return {}
     return {
@@ -150,9 +147,7 @@ class NodePlan:
     wanted: Layout
     """At full strength."""
     sequences: int
-    """Of the global batch."""
     ledger: Path
-    """A folder."""
     shared: bool
     """Other runs keep the same ledger."""
     replace_command: str | None = None

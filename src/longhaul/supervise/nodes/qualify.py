@@ -1,10 +1,6 @@
 """Asking something of a node: a short process there that answers with one line of JSON; and the
-probe of a node before it is used, which is `python -m longhaul.supervise.nodes.qualify FOLDER
-SLOTS`.
-
-It runs where the workers would, as a process of its own with a deadline, because what it looks for
-may hang or crash it: that the devices are there, multiply matrices right, and have lost no memory;
-that memory keeps what is written to it; that the run's folder can be written.
+probe of a node, `python -m longhaul.supervise.nodes.qualify FOLDER SLOTS`, in a process with a
+deadline, because what it looks for may hang or crash it.
 """
 
 import hashlib
@@ -36,7 +32,6 @@ class Answer:
     came: bool
     """The process ended well, and in time."""
     reason: str = ""
-    """Why it did not."""
     body: dict[str, Any] = field(default_factory=dict)
     """Its last line of output, if that was JSON."""
     text: str = ""
@@ -44,12 +39,7 @@ class Answer:
 
 
 class Inquiry:
-    """A process that is to answer.
-
-    Args:
-        words: the command to run, that of the node in front.
-        most_s: after so long it is killed.
-    """
+    """A process that is to answer, and is killed after `most_s`."""
 
     def __init__(
         self, words: Sequence[str], most_s: Seconds, environment: Mapping[str, str] | None = None
@@ -106,10 +96,7 @@ class Inquiry:
 def wait_for_all(
     inquiries: Sequence[Inquiry], wait: Callable[[Seconds], bool]
 ) -> list[Answer] | None:
-    """All answers, in order; None if somebody wants an end meanwhile. They are closed then.
-
-    `wait`: lets time pass; False if somebody wants an end.
-    """
+    """All answers, in order, from inquiries that are closed then; None if somebody wants an end."""
     try:
         while not all(inquiry.answer for inquiry in inquiries):
             if not wait(_LOOK_EVERY_S):
@@ -144,7 +131,6 @@ class Probe:
 
     passed: bool
     reason: str = ""
-    """Why not."""
     broken: bool = False
     """The hardware gives wrong numbers, or loses them: another try would prove nothing."""
     figures: Mapping[str, Any] = field(default_factory=dict)

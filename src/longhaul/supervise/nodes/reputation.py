@@ -123,15 +123,11 @@ def after_corrected_errors(node: Node, events: Sequence[NodeEvent], now: Seconds
 
 
 def after_hang(worlds: Sequence[WorldSpan], named: Node | None = None) -> Newcomers:
-    """Whether a hang is a newcomer's (incident M9).
+    """Whether a hang is a newcomer's (incident M9): the world before trained, this one hung before
+    it had proven itself, and nodes are all that differs.
 
-    It is if the world before trained and this one hung before it had proven itself, and nodes are
-    all that differs.
-
-    Args:
-        worlds: the attempts of this run, in order; the last one has just ended.
-        named: the node of the rank that did not arrive, if it is known. A newcomer may make
-            others hang, so it is not needed, but if it is one of several newcomers it decides.
+    `worlds`: the attempts of this run, the last one just ended. `named`: the node of the rank that
+    did not arrive. A newcomer may make others hang, so it decides only among several newcomers.
     """
     if not worlds or not worlds[-1].hung or worlds[-1].steps_made >= PROVEN_STEPS:
         return Newcomers()

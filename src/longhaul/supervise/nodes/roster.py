@@ -30,16 +30,9 @@ def fit(
     """The largest layout that so many nodes carry, with the same mathematics.
 
     Tensor and pipeline ways are kept, because each rank's part of a layer is laid out for them;
-    sharding is kept as long as there are enough processes for it, because memory depends on it.
-    Replicas that would not make a step shorter are left out: with 8 sequences, 5 replicas take as
-    long as 4.
-
-    Args:
-        wanted: the layout at full strength.
-        nodes: that can be used.
-        per_node: processes on each.
-        sequences: of the global batch, which stays.
-        least_shard: ways of sharding below which the state does not fit a device's memory.
+    sharding is kept as long as there are enough processes for it, because memory depends on it: it
+    does not fit in fewer than `least_shard`. Replicas that would not make a step shorter are left
+    out: with 8 sequences, 5 replicas take as long as 4.
     """
     processes = nodes * per_node
     inner = wanted.tensor * wanted.pipeline
@@ -104,9 +97,7 @@ class Standing:
     wanted: Layout
     """At full strength."""
     sequences: int
-    """Of the global batch."""
     events: tuple[NodeEvent, ...] = ()
-    """The node ledger."""
     before: tuple[str, ...] = ()
     """Names of the last world, whose nodes are kept if nothing is known against them."""
     gone: Mapping[str, str] = field(default_factory=dict)

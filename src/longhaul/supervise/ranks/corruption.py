@@ -90,16 +90,12 @@ def judge_hashes(
 
 
 def judge_slots(comparisons: Sequence[Comparison], tolerance: float = 0.0) -> Verdict:
-    """Name the rank that computes wrong numbers, from comparisons of pairs.
+    """Name the rank that computes wrong numbers, from comparisons of pairs, by rising step.
 
     Two ranks that differ cannot tell which of them is wrong; a third that agrees with one of
     them on the same slot, or that differs from one of them as well, can. A fault comes and goes,
     so an agreement at another step acquits nobody: only what accuses is counted over time.
-
-    Args:
-        comparisons: by rising step; those of one step are of the same slot.
-        tolerance: relative difference that is none, for kernels that do not give the same bits
-            twice; 0 asks for equality.
+    `tolerance`: relative difference that is none; 0 where kernels give the same bits twice.
     """
     differing = [c for c in comparisons if not c.same(tolerance)]
     steps = sorted({c.step for c in comparisons})
@@ -148,12 +144,7 @@ def judge_slots(comparisons: Sequence[Comparison], tolerance: float = 0.0) -> Ve
 
 
 def next_pair(turn: int, ranks: Sequence[int]) -> tuple[int, int]:
-    """Whom to compare: each with its neighbour at first; in time, every rank with every other.
-
-    Args:
-        turn: counts comparisons from 0.
-        ranks: at least two.
-    """
+    """Whom to compare at a turn, from 0: neighbours first; in time, every rank with every other."""
     count = len(ranks)
     distance = 1 + turn // count % (count - 1)
     first = turn % count

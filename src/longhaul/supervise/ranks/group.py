@@ -40,10 +40,7 @@ class Meeting:
     that was merely found free. So it stays bound, and rank 0, a fork, inherits the descriptor;
     torch's store listens on it. Nobody listens before: who connects too early is refused and tries
     again. To a rank 0 that a command starts on another node nothing can be handed; a port that is
-    free here is a guess there, and a wrong guess costs a start (`restart.py`).
-
-    Args:
-        posts: of the ranks, in their order; one rank alone meets nobody.
+    free here is a guess there, and a wrong guess costs a start. One rank alone meets nobody.
     """
 
     def __init__(self, posts: Sequence[Post]) -> None:
@@ -92,14 +89,10 @@ _STACKS_WITHIN_S: Seconds = 2.0
 class Group:
     """All workers of one attempt, or those of one replica.
 
-    Args:
-        work: what each of them does; leaves by SystemExit.
-        program: does the same on nodes that have a command.
-        began: Unix time from which they book their start.
-        memory: in which forked workers keep what outlives them.
-        first: number of its first rank on this machine, by which its files are called.
-        beside: the groups of the other replicas; None where there are no replicas.
-        closes: descriptors of this process that no worker may hold.
+    `began`: Unix time from which they book their start. `memory`: in which forked workers keep what
+    outlives them. `first`: number of its first rank on this machine, by which its files are called.
+    `beside`: the groups of the other replicas; None where there are no replicas. `closes`:
+    descriptors of this process that no worker may hold.
     """
 
     def __init__(
@@ -196,11 +189,9 @@ class Group:
         ]
 
     def deaths(self, now: Seconds, kernel: Sequence[str] = ()) -> list[Death]:
-        """How workers that have ended did, those that finished well left out.
+        """How workers have ended, but for those that finished well; `kernel` is by rank.
 
-        Args:
-            now: taken for the time of death of those that were alive at the last call.
-            kernel: by rank, its kernel's messages since the attempt began; none where absent.
+        `now` is taken for the time of death of those that were alive at the last call.
         """
         codes = self.exit_codes  # read once: a rank may end between two looks
         for worker, code in zip(self.workers, codes, strict=True):

@@ -29,12 +29,6 @@ class Started:
 
     What a worker must know is written on its command line, because a command such as `ssh` passes
     no environment on; its standard input is the pipe that tells it of the supervisor's death.
-
-    Args:
-        environment: added to that of this process, and put on the command line.
-        lifeline: reading end of a pipe; becomes its standard input.
-        output: descriptor of its standard output; None: that of this process.
-        errors: descriptor of its standard error.
     """
 
     def __init__(
@@ -75,9 +69,7 @@ class Started:
 
     @property
     def worker(self) -> int:
-        """The process that has become the program: a command may have started it as its child,
-        and signals are meant for it. As long as there is none, that of the command.
-        """
+        """The process that has become the program, or the command's until there is one."""
         if self._worker is None:
             self._worker = next((p.pid for p in self._family() if self._is_program(p)), None)
         return self._worker or self.pid
@@ -135,9 +127,7 @@ class Outfit:
     command: tuple[str, ...] = ()
     """What `program` is started with; empty: `work` is done by a fork."""
     program: tuple[str, ...] = ()
-    """Does what `work` does."""
     lifeline: int = -1
-    """Becomes the standard input of `program`."""
 
 
 class RankProcess:
@@ -242,11 +232,9 @@ class RankProcess:
                 os.kill(self.answers, number)
 
     def kill(self) -> bool:
-        """SIGKILL its whole session, what it had started included.
+        """SIGKILL its whole session; whether it has ended.
 
-        Returns:
-            Whether it has ended. One in a call to the kernel that does not return, such as into a
-            dead file system or a lost device, does not until that returns; nobody waits for it.
+        A call to the kernel, as into a dead file system, may not return: nobody waits for that.
         """
         if isinstance(self._process, Started):
             self._process.kill_what_it_started()

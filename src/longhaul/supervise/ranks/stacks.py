@@ -64,11 +64,7 @@ def forget_recording(folder: RunFolder, rank: int) -> None:
 
 
 def ask_for_recordings(folder: RunFolder, ranks: Sequence[int]) -> list[Path]:
-    """Let ranks write what they have recorded.
-
-    Returns:
-        Files that will be there soon, of the ranks that listen.
-    """
+    """Let ranks write what they have recorded; the files of those that listen, there soon."""
     asked = []
     for rank in ranks:
         path = recording_path(folder, rank)

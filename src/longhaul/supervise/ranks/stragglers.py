@@ -57,11 +57,8 @@ class StragglerWatch:
     """Watches the ranks of one world.
 
     After a collective all ranks have taken equally long, because the fast ones wait for the slow
-    one; so what counts is each rank's own time before it (incident M5).
-
-    Args:
-        peers: a group for each rank; only ranks of one group have equal work. Stages of a
-            pipeline do not. By default all ranks are peers.
+    one; so what counts is each rank's own time before it (incident M5). Only ranks of one group in
+    `peers` have equal work, as those of a pipeline's stage; by default all do.
     """
 
     def __init__(self, peers: Sequence[int] | None = None) -> None:

@@ -91,10 +91,7 @@ class Verdict:
 
 
 def learn(learned: Learned, ranks: Iterable[Rank], now: Seconds) -> Learned:
-    """What is known after another look at the ranks.
-
-    `now`: monotonic, as progress files are stamped.
-    """
+    """What is known after another look at the ranks, `now` in monotonic time."""
     silences, last, quiet = dict(learned.silences), dict(learned.last), dict(learned.quiet)
     for rank in ranks:
         sign, before = rank.progress, learned.last.get(rank.rank)
@@ -156,7 +153,7 @@ def judge(
     learned: Learned,
     settings: SuperviseSection,
 ) -> Verdict:
-    """Whether a group of ranks hangs.
+    """Whether a group of ranks hangs; times are monotonic, `began` that of the ranks' start.
 
     Until the attempt's first record nobody knows how long a step takes, and a host that runs ahead
     of its device has given all of its signs at once: the deadline of a start-up holds.
@@ -164,9 +161,6 @@ def judge(
     Ranks wait for each other, so one that hangs silences all. The group counts as hung when its
     *newest* sign of life is older than the deadline of what it was doing; who is to blame is told
     from what each rank had reached, the state of its process, and where its stack stands.
-
-    `now`: monotonic, as progress files are stamped. `began`: when the ranks were started, for those
-    that have said nothing yet.
     """
     newest = max([began, *(rank.progress.monotonic for rank in ranks if rank.progress)])
     quiet_s = now - newest
@@ -195,13 +189,9 @@ def judge(
 def who_did_not_arrive(
     ranks: Sequence[Rank], waiting: Mapping[int, str | None]
 ) -> tuple[tuple[int, ...], str]:
-    """The ranks that the others wait for, and how one knows.
+    """The ranks that the others wait for, none if nothing tells them apart, and how one knows.
 
-    `waiting`: rank → where its stack stands if it waits for others there, the empty text if it does
-    something else, None if it gave no stack.
-
-    Returns:
-        Ranks, none if nothing tells them apart, and a sentence.
+    `waiting`: where each rank's stack stands, as `take_stacks` gives it.
     """
     if stopped := [rank for rank in ranks if rank.state == "stopped"]:
         return _named(stopped), f"{_they(stopped)} stopped by a signal"
