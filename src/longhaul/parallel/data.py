@@ -2,7 +2,7 @@
 the norm of the gradient of a step's first micro-batch, on ranks that have parts of it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 import torch.distributed as dist
@@ -139,8 +139,13 @@ class FirstGradient:
 
 def sum_together(gradients: Sequence[Tensor], group: dist.ProcessGroup) -> None:
     """In place, in float32, by one collective."""
-    flat = torch.cat([gradient.flatten().float() for gradient in gradients])
-    dist.all_reduce(flat, group=group)
-    sums = flat.split([gradient.numel() for gradient in gradients])
-    for gradient, total in zip(gradients, sums, strict=True):
-        gradient.copy_(total.view_as(gradient))
+    sum_flat(gradients, lambda flat: dist.all_reduce(flat, group=group))
+
+
+def sum_flat(tensors: Sequence[Tensor], reduce: Callable[[Tensor], object]) -> None:
+    """Let `reduce` sum tensors in place, as one in float32."""
+    flat = torch.cat([tensor.flatten().float() for tensor in tensors])
+    reduce(flat)
+    sums = flat.split([tensor.numel() for tensor in tensors])
+    for tensor, total in zip(tensors, sums, strict=True):
+        tensor.copy_(total.view_as(tensor))

@@ -10,15 +10,8 @@ from longhaul.core.errors import RecipeError
 from longhaul.core.machine import machine
 from longhaul.logbook.segments import SegmentOpening
 from longhaul.model.device import claim
-from longhaul.parallel.layout import LAYOUT, Place
+from longhaul.parallel.layout import LAYOUT, Place, usable_cores
 from longhaul.parallel.world import device_of
-
-
-def usable_cores() -> int:
-    """Cores this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def choose_device(wanted: str) -> torch.device:

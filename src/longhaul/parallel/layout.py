@@ -3,6 +3,7 @@ train together: torchrun's environment says it, whoever set it. Imports no torch
 """
 
 import math
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -58,6 +59,13 @@ class Layout:
     def stage(self, rank: int) -> int:
         """Position of `rank` in its pipeline."""
         return rank // (self.data_size * self.tensor)
+
+
+def usable_cores() -> int:
+    """Cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def layout_for(settings: ParallelSection, processes: int) -> Layout:

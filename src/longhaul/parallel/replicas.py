@@ -24,8 +24,10 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from longhaul.core.errors import ExitCode, LonghaulError
 from longhaul.core.units import Seconds
+from longhaul.parallel.data import sum_flat
 
 _CONNECT_S: Seconds = 10.0
+_SUM = dist.ReduceOp.SUM
 _AHEAD = 1 << 20
 """What `lead` adds to the generation: more than the updates that others can have made since."""
 _LOOPBACK = "127.0.0.1"
@@ -154,11 +156,7 @@ class Replicas:
 
         If one of them is lost, what the tensors then hold means nothing, and `commit` says so.
         """
-        flat = torch.cat([tensor.flatten().float() for tensor in tensors])
-        self._manager.allreduce(flat, reduce_op=dist.ReduceOp.SUM).wait()
-        sums = flat.split([tensor.numel() for tensor in tensors])
-        for tensor, total in zip(tensors, sums, strict=True):
-            tensor.copy_(total.view_as(tensor))
+        sum_flat(tensors, lambda flat: self._manager.allreduce(flat, reduce_op=_SUM).wait())
 
     def commit(self) -> bool:
         """Whether what was summed is whole, and the update may be made."""

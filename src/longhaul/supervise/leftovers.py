@@ -68,11 +68,17 @@ def leftovers(
     `mark`: value of `MARK` in its processes' environment. `temporary`: the folder that was `TMPDIR`
     to it. `segments_before`: `shared_memory()` before it began.
     """
+    new = shared_memory() - segments_before
+    # Segments that a process has open may belong to others of this machine.
+    segments = sorted(new - _mapped()) if new else ()
+    partial = (path for path in folder.checkpoints.glob(".*") if path.is_dir())
+    unfinished = sorted({*folder.path.rglob(".*.tmp"), *partial})
+    kept = sorted(p for p in temporary.iterdir() if not p.name.startswith(_TORCHS_CACHE))
     return (
         *_processes(mark),
-        *_segments(segments_before),
-        *(f"temporary file {path.relative_to(folder.path)}" for path in _unfinished(folder)),
-        *(f"temporary file {path.name}" for path in _in_use_no_more(temporary)),
+        *(f"shared memory {name}" for name in segments),
+        *(f"temporary file {path.relative_to(folder.path)}" for path in unfinished),
+        *(f"temporary file {path.name}" for path in kept),
     )
 
 
@@ -100,15 +106,6 @@ def _is_marked(process: psutil.Process, mark: str) -> bool:
         return False
 
 
-def _segments(before: frozenset[str]) -> Iterator[str]:
-    """New ones that no process has open: those in use may belong to others of this machine."""
-    new = shared_memory() - before
-    if not new:
-        return
-    used = _mapped()
-    yield from (f"shared memory {name}" for name in sorted(new - used))
-
-
 def _mapped() -> frozenset[str]:
     names: set[str] = set()
     for process in psutil.process_iter():
@@ -122,12 +119,3 @@ def _mapped() -> frozenset[str]:
                     if target.parent == _SHARED_MEMORY:
                         names.add(target.name)
     return frozenset(names)
-
-
-def _unfinished(folder: RunFolder) -> list[Path]:
-    partial = (path for path in folder.checkpoints.glob(".*") if path.is_dir())
-    return sorted({*folder.path.rglob(".*.tmp"), *partial})
-
-
-def _in_use_no_more(temporary: Path) -> list[Path]:
-    return sorted(p for p in temporary.iterdir() if not p.name.startswith(_TORCHS_CACHE))

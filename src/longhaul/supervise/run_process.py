@@ -84,11 +84,7 @@ class RunProcess:
 
     def wait_for_step(self, step: int, most_s: Seconds) -> None:
         """Wait until rank 0 has made so many updates."""
-        self._wait(f"step {step}", lambda: self.step() >= step, most_s, _LOOK_EVERY_S)
-
-    def wait_until(self, what: str, seen: Callable[[], bool], most_s: Seconds) -> None:
-        """Wait until something is the case."""
-        self._wait(what, seen, most_s, _LOOK_EVERY_S)
+        self.wait_until(f"step {step}", lambda: self.step() >= step, most_s)
 
     def wait_for(self, what: str, seen: Seen, most_s: Seconds) -> Record:
         """Wait for a record in the journal; the first there is."""
@@ -98,10 +94,17 @@ class RunProcess:
             found.extend(record for record in records(self.folder) if seen(record))
             return bool(found)
 
-        self._wait(what, look, most_s, _JOURNAL_EVERY_S)
+        self.wait_until(what, look, most_s, _JOURNAL_EVERY_S)
         return found[0]
 
-    def _wait(self, what: str, seen: Callable[[], bool], most_s: Seconds, every_s: Seconds) -> None:
+    def wait_until(
+        self,
+        what: str,
+        seen: Callable[[], bool],
+        most_s: Seconds,
+        every_s: Seconds = _LOOK_EVERY_S,
+    ) -> None:
+        """Wait until something is the case, looked at so often."""
         deadline = time.monotonic() + most_s
         while not seen():
             ended = not self.running

@@ -11,6 +11,7 @@ from longhaul.supervise.nodes.qualify import (
     SIDE,
     Answer,
     Inquiry,
+    Probe,
     Unfit,
     check_folder,
     check_memory,
@@ -70,9 +71,8 @@ def test_sound_memory_passes(monkeypatch) -> None:
 
 
 def test_whatever_a_probes_process_says_is_a_result() -> None:
-    assert probe_of(Answer(True, "", {"passed": True, "gpus": ["GPU-1"], "later": 1})).gpus == (
-        "GPU-1",
-    )
+    said = {"passed": True, "gpus": ["GPU-1"], "later": 1}
+    assert probe_of(Answer(True, "", said)) == Probe(True)
     for strange in (Answer(True, "", {}, "hello"), Answer(False, "no answer within 2 s")):
         assert not probe_of(strange).passed
         assert probe_of(strange).reason

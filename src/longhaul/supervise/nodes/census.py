@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pydantic import ValidationError
-
 from longhaul.config.recover import NodeSection
 from longhaul.core.faults import Point, point
 from longhaul.core.units import Seconds
@@ -17,35 +15,22 @@ from longhaul.supervise.nodes.ledger import Node, read_node
 from longhaul.supervise.nodes.placement import NODE, NODE_PARTS, Machine
 from longhaul.supervise.nodes.qualify import Answer, Inquiry, identity_words, wait_for_all
 
-ORDER_WITHIN_S: Seconds = 3600.0
+_ORDER_WITHIN_S: Seconds = 3600.0
 
 
-class Order:
-    """An order on its way, for minutes perhaps; its command's environment names the lost node."""
-
-    def __init__(self, command: str, lost: Node) -> None:
-        self.lost = lost
-        about = {NODE: lost.host, NODE_PARTS: ",".join(sorted(lost.parts))}
-        self._inquiry = Inquiry(["/bin/sh", "-c", command], ORDER_WITHIN_S, about)
-
-    @property
-    def result(self) -> NodeSection | str | None:
-        """The entry of another node, why there is none, or None as long as it may come."""
-        answer = self._inquiry.answer
-        return None if answer is None else _entry(answer)
-
-    def close(self) -> None:
-        """End the command."""
-        self._inquiry.close()
+def order(command: str, lost: Node) -> Inquiry:
+    """Order another node in place of the one lost, which the command's environment names."""
+    about = {NODE: lost.host, NODE_PARTS: ",".join(sorted(lost.parts))}
+    return Inquiry(["/bin/sh", "-c", command], _ORDER_WITHIN_S, about)
 
 
-def _entry(answer: Answer) -> NodeSection | str:
+def delivered(answer: Answer) -> NodeSection | str:
+    """The entry of the node that an order has brought, or why there is none."""
     if not answer.came:
         return f"supervise.replace_command failed ({answer.reason})"
     try:
-        table = _table(answer.text)
-        return NodeSection.model_validate_json(json.dumps(table))
-    except (ValueError, ValidationError) as error:
+        return NodeSection.model_validate_json(json.dumps(_table(answer.text)))
+    except ValueError as error:
         first = str(error).splitlines()[0]
         said = answer.text.strip()[:200]
         return f"supervise.replace_command printed {said!r}, which is no node ({first})"
@@ -63,7 +48,7 @@ def _table(text: str) -> dict[str, Any]:
     return dict(found)
 
 
-ANSWERS_WITHIN_S: Seconds = 10.0
+_ANSWERS_WITHIN_S: Seconds = 10.0
 """A node that does not start `true` in this time is gone."""
 _SAYS_WHAT_IT_IS_WITHIN_S: Seconds = 60.0
 """That starts a Python."""
@@ -119,7 +104,7 @@ class Census:
         """A process that only finds out whether a node answers; the first time, what it is."""
         if machine.name in self._unknown:
             return Inquiry(identity_words(machine.command), _SAYS_WHAT_IT_IS_WITHIN_S)
-        return Inquiry([*machine.command, "true"], ANSWERS_WITHIN_S)
+        return Inquiry([*machine.command, "true"], _ANSWERS_WITHIN_S)
 
     def answered(self, name: str, answer: Answer | None) -> None:
         """Keep what came of a question; None for a node that is this machine."""

@@ -23,7 +23,7 @@ from longhaul.supervise.nodes.answer import (
     answer,
     of_machine,
 )
-from longhaul.supervise.nodes.census import Census, Order, Wait
+from longhaul.supervise.nodes.census import Census, Wait, delivered, order
 from longhaul.supervise.nodes.history import (
     as_data,
     left_out,
@@ -82,7 +82,7 @@ class Fleet:
         self.census = Census(plan.entries, ordered(node_events(folder)))
         self._suspects: set[str] = set()
         self._before: tuple[str, ...] = ()
-        self._order: Order | None = None
+        self._order: Inquiry | None = None
         self._unwritten: list[NodeEvent] = []
 
     def muster(self, wait: Wait) -> World | None:
@@ -236,7 +236,7 @@ class Fleet:
         if self._order is None and lost:
             assert self.plan.replace_command is not None
             self._say(f"ordering another node in place of {lost[-1].name}")
-            self._order = Order(self.plan.replace_command, lost[-1].node)
+            self._order = order(self.plan.replace_command, lost[-1].node)
         goes_on = choice.world is not None or self._would_do()
         patience = _ORDER_PATIENCE_S if goes_on else float("inf")
         deadline = time.monotonic() + patience
@@ -249,11 +249,11 @@ class Fleet:
 
     def delivered(self) -> bool:
         """Whether an order has come to an end, and with it, perhaps, another node."""
-        result = self._order.result if self._order is not None else None
-        if self._order is None or result is None:
+        answer = self._order.answer if self._order is not None else None
+        if self._order is None or answer is None:
             return False
         self._order.close()
-        self._order = None
+        self._order, result = None, delivered(answer)
         if isinstance(result, str):
             self._say(f"WARNING: {result}")
             self.emit(EventKind.NODE_ORDERED, 0, node=None, reason=result)

@@ -4,7 +4,7 @@ nodes.
 
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from longhaul.config.load import with_overrides
 from longhaul.config.recipe import Recipe
 from longhaul.config.recover import NodeSection
 from longhaul.logbook.folder import RunFolder
-from longhaul.parallel.layout import LAYOUT, Layout, layout_for
+from longhaul.parallel.layout import LAYOUT, Layout, layout_for, usable_cores
 from longhaul.supervise.nodes.ledger import Node, node_of
 
 NODE = "LONGHAUL_NODE"
@@ -118,10 +118,7 @@ def within_layout(recipe: Recipe, environment: Mapping[str, str]) -> Recipe:
 
 def threads_each(size: int) -> int:
     """Threads of one worker of `size` on this machine: together no more than there are cores."""
-    cores: Sequence[int] = ()
-    if hasattr(os, "sched_getaffinity"):
-        cores = list(os.sched_getaffinity(0))
-    return max(1, (len(cores) or os.cpu_count() or 1) // size)
+    return max(1, usable_cores() // size)
 
 
 def _world(size: int, address: str, sharing: int) -> dict[str, str]:

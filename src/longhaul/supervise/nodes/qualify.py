@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -134,9 +135,6 @@ class Probe:
     broken: bool = False
     """The hardware gives wrong numbers, or loses them: another try would prove nothing."""
     figures: Mapping[str, Any] = field(default_factory=dict)
-    gpus: tuple[str, ...] = ()
-    board: str = ""
-    machine_id: str = ""
 
 
 class Unfit(Exception):
@@ -149,7 +147,7 @@ class Unfit(Exception):
 
 def probe_words(command: Sequence[str], folder: Path, slots: int) -> list[str]:
     """The command line of a probe."""
-    return [*command, sys.executable, "-m", __name__, str(folder), str(slots)]
+    return [*identity_words(command), str(folder), str(slots)]
 
 
 def identity_words(command: Sequence[str]) -> list[str]:
@@ -170,8 +168,7 @@ def probe_of(answer: Answer) -> Probe:
         return Probe(False, answer.reason)
     try:
         known = Probe.__dataclass_fields__.keys()
-        body = {key: value for key, value in answer.body.items() if key in known}
-        return Probe(**body | {"gpus": tuple(body.get("gpus", ()))})
+        return Probe(**{key: value for key, value in answer.body.items() if key in known})
     except TypeError:
         return Probe(False, f"it said {answer.text.strip()[-200:]!r}, no result of a probe")
 
@@ -250,26 +247,17 @@ def check_devices(slots: int, has_gpus: bool) -> dict[str, Any]:
             raise Unfit(f"{count} GPUs can be used, and the node has {slots} slots")
         devices += [f"cuda:{number}" for number in range(count)]
     began = time.monotonic()
+    whole = [torch.tensor(factor, dtype=torch.float32) for factor in factors()]
     for device in devices:
-        kept: list[Any] = []
-
-        def multiply(
-            first: list[list[int]],
-            second: list[list[int]],
-            device: str = device,
-            kept: list[Any] = kept,
-        ) -> bytes:
-            if not kept:
-                kept.extend(torch.tensor(m, dtype=torch.float32, device=device)
-                            for m in (first, second))  # fmt: skip
-            product = (kept[0] @ kept[1]).to("cpu", torch.int64)
-            return bytes(product.numpy().astype("<i8").tobytes())
-
         try:
-            check_product(multiply, device)
+            check_product(partial(_product, *(factor.to(device) for factor in whole)), device)
         except RuntimeError as error:
             raise Unfit(f"{device}: {str(error).splitlines()[0]}") from error
     return {"devices": len(devices), "products_s": round(time.monotonic() - began, 4)}
+
+
+def _product(first: Any, second: Any, *_: object) -> bytes:
+    return bytes((first @ second).cpu().long().numpy().astype("<i8").tobytes())
 
 
 def check_ecc(has_gpus: bool) -> dict[str, int]:
@@ -294,10 +282,10 @@ def main(arguments: Sequence[str]) -> None:
     folder, slots, gpus = Path(arguments[0]), int(arguments[1]), bool(node.gpus)
     figures: dict[str, Any] = {}
     checks = (
-        lambda: check_folder(folder),
+        partial(check_folder, folder),
         check_memory,
-        lambda: check_ecc(gpus),
-        lambda: check_devices(slots, gpus),
+        partial(check_ecc, gpus),
+        partial(check_devices, slots, gpus),
     )
     found: dict[str, Any] = {"passed": True}
     try:

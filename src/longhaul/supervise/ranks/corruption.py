@@ -40,7 +40,7 @@ class Comparison:
     def same(self, tolerance: float = 0.0) -> bool:
         """Whether they agree; NaN agrees with NaN."""
         return len(self.first_values) == len(self.second_values) and all(
-            _same(a, b, tolerance)
+            math.isclose(a, b, rel_tol=tolerance) or (math.isnan(a) and math.isnan(b))
             for a, b in zip(self.first_values, self.second_values, strict=True)
         )
 
@@ -72,20 +72,12 @@ def judge_hashes(
         else:
             unclear += group
     if odd:
-        return Verdict(
-            "odd",
-            f"step {step}: the weights of {_ranks(odd)} differ from those of the other replicas",
-            tuple(sorted(odd)),
-            sound_step,
-        )
+        why = f"the weights of {_ranks(odd)} differ from those of the other replicas"
+        return Verdict("odd", f"step {step}: {why}", tuple(sorted(odd)), sound_step)
     if unclear:
-        return Verdict(
-            "undecided",
-            f"step {step}: the weights of {_ranks(unclear)} differ, and no majority of "
-            "replicas tells which are right",
-            tuple(sorted(unclear)),
-            sound_step,
-        )
+        why = f"{_ranks(unclear)} differ, and no majority of replicas tells which are right"
+        why = f"step {step}: the weights of {why}"
+        return Verdict("undecided", why, tuple(sorted(unclear)), sound_step)
     return Verdict("sound", f"step {step}: all replicas hold the same weights", (), step)
 
 
@@ -116,31 +108,18 @@ def judge_slots(comparisons: Sequence[Comparison], tolerance: float = 0.0) -> Ve
         )
     }
     partners = {c.second if c.first == rank else c.first for rank in explains for c in differing}
-    if len(explains) == 1:
-        (odd,) = explains
-        others = _ranks(sorted(partners - {odd}))
-        return Verdict(
-            "odd",
-            f"step {differing[-1].step}: rank {odd} computes other numbers than {others} from the "
-            "same data",
-            (odd,),
-            sound_step,
-        )
-    if explains:
-        return Verdict(
-            "undecided",
-            f"step {differing[-1].step}: {_ranks(sorted(explains))} compute different numbers "
-            "from the same data; two cannot tell which is wrong",
-            tuple(sorted(explains)),
-            sound_step,
-        )
-    return Verdict(
-        "undecided",
-        f"step {differing[-1].step}: {_ranks(sorted(accused))} differ, and no single rank "
-        "explains it",
-        tuple(sorted(accused)),
-        sound_step,
-    )
+    names = _ranks(list(explains or accused))
+    kind: Literal["odd", "undecided"] = "odd" if len(explains) == 1 else "undecided"
+    if kind == "odd":
+        others = _ranks(list(partners - explains))
+        why = f"{names} computes other numbers than {others} from the same data"
+    elif explains:
+        why = f"{names} compute different numbers from the same data"
+        why += "; two cannot tell which is wrong"
+    else:
+        why = f"{names} differ, and no single rank explains it"
+    at, ranks = differing[-1].step, tuple(sorted(explains or accused))
+    return Verdict(kind, f"step {at}: {why}", ranks, sound_step)
 
 
 def next_pair(turn: int, ranks: Sequence[int]) -> tuple[int, int]:
@@ -165,14 +144,6 @@ def judge_together(verdicts: Sequence[Verdict], step: int) -> Verdict:
             reasons = dict.fromkeys(verdict.reason for verdict in found)
             return Verdict(found[0].kind, "; ".join(reasons), tuple(ranks))
     return Verdict("sound", f"step {step}: all ranks that were compared agree", (), step)
-
-
-def _same(a: float, b: float, tolerance: float) -> bool:
-    if math.isnan(a) or math.isnan(b):
-        return math.isnan(a) and math.isnan(b)
-    if a == b:
-        return True
-    return tolerance > 0 and math.isclose(a, b, rel_tol=tolerance)
 
 
 def _ranks(ranks: Sequence[int]) -> str:
