@@ -76,17 +76,6 @@ def _prefetch(model: nn.Module, stretches: Sequence[Sequence[nn.Module]], ahead:
             module.set_modules_to_backward_prefetch(before or [module])
 
 
-def sum_only_at_the_end(model: nn.Module, is_last: bool, is_last_of_all: bool) -> None:
-    """Before a backward pass: replicas sum their gradients after the last micro-batch alone.
-
-    `is_last`: no other backward pass of the same stage follows, or the sums are needed now.
-    `is_last_of_all`: nor one of another stage.
-    """
-    if isinstance(model, FSDPModule):
-        model.set_requires_all_reduce(is_last)
-        model.set_is_last_backward(is_last_of_all)
-
-
 Unsummed = Sequence[tuple[dist.ProcessGroup, Sequence[str]]]
 """Names of parameters whose gradients are still to be summed, by the group of ranks to sum over."""
 

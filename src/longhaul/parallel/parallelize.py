@@ -15,7 +15,7 @@ from longhaul.model.gpt import GPT
 from longhaul.model.initialise import fill_buffers, fill_weight
 from longhaul.model.weights import Role, roles
 from longhaul.optim.sharding import Sharding, own_part
-from longhaul.parallel.data import FirstGradient, Unsummed, shard, sum_only_at_the_end, sum_together
+from longhaul.parallel.data import FirstGradient, Unsummed, shard, sum_together
 from longhaul.parallel.pipeline import Pipe, StageGPT, activations_dtype, take_stages
 from longhaul.parallel.tensor import VocabularyLoss, split_layers
 from longhaul.parallel.world import World
@@ -41,8 +41,14 @@ class Parallel:
         self._unsummed = unsummed
 
     def before_backward(self, is_last: bool, is_last_of_all: bool = True) -> None:
-        """Tell the model whether another micro-batch follows; see `sum_only_at_the_end`."""
-        sum_only_at_the_end(self._model, is_last, is_last and is_last_of_all)
+        """Replicas sum their gradients after the last micro-batch alone.
+
+        `is_last`: no other backward pass of the same stage follows, or the sums are needed now.
+        `is_last_of_all`: nor one of another stage of this rank.
+        """
+        if isinstance(self._model, FSDPModule):
+            self._model.set_requires_all_reduce(is_last)
+            self._model.set_is_last_backward(is_last and is_last_of_all)
 
     @torch.no_grad()
     def sum_gradients(self) -> None:

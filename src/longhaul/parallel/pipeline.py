@@ -29,7 +29,6 @@ class Pass:
 
     stage: int
     number: int
-    """Of the micro-batch."""
     is_forward: bool
 
     def follows(self, stages: int) -> "Pass | None":

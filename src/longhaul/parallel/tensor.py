@@ -56,11 +56,6 @@ def sum_to_stretches(x_BTD: Tensor, group: dist.ProcessGroup) -> Tensor:
     return x_BSD
 
 
-def own_stretch(x_BTD: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """A rank's stretch [B, S, …] of what all ranks hold alike; no collective."""
-    return x_BTD.chunk(dist.get_world_size(group), dim=_TIME)[dist.get_rank(group)]
-
-
 class CutRMSNorm(RMSNorm):
     """Unit root mean square over the width of all ranks; the scale is this rank's stretch."""
 
@@ -90,14 +85,6 @@ class CutLayerNorm(LayerNorm):
         if self.weight is not None:
             unit_F = unit_F * self.weight
         return unit_F if self.bias is None else unit_F + self.bias
-
-
-def over_all_ranks(norm: nn.Module, group: dist.ProcessGroup) -> None:
-    """Let a norm whose weights are cut compute its sums over the ranks of `group`."""
-    if isinstance(norm, LayerNorm):
-        become(norm, CutLayerNorm).group = group
-    else:
-        become(norm, CutRMSNorm).group = group
 
 
 def _mean(x_F: Tensor, group: dist.ProcessGroup) -> Tensor:
@@ -278,7 +265,11 @@ class _Splitter:
             for what, _ in list(mlp.inner_norm.named_parameters()):
                 width = mlp.down.weight.size(1)
                 self._cut(f"{name}.mlp.inner_norm", mlp.inner_norm, what, (width,))
-            over_all_ranks(mlp.inner_norm, self._group)
+            # Every rank has all positions and some of the width: sums go over all ranks.
+            if isinstance(mlp.inner_norm, LayerNorm):
+                become(mlp.inner_norm, CutLayerNorm).group = self._group
+            else:
+                become(mlp.inner_norm, CutRMSNorm).group = self._group
         self._out_of(f"{name}.mlp.down", mlp.down)
         for module in (attention, mlp):
             module.register_forward_pre_hook(self._gather_first)
@@ -340,4 +331,5 @@ class StretchBigrams(BigramTable):
     def forward(self, tokens_BT: Tensor, before_B1: Tensor | None = None) -> Tensor:
         """Rows [B, S, width]."""
         row_BT = self.row_of(tokens_BT, before_B1)
-        return functional.embedding(own_stretch(row_BT, self.group), self.weight)
+        rows = row_BT.chunk(dist.get_world_size(self.group), dim=_TIME)
+        return functional.embedding(rows[dist.get_rank(self.group)], self.weight)

@@ -287,9 +287,7 @@ class Ranks:
 
     world: World
     control: Control
-    """Of the main thread."""
     saving: Control
-    """Of the thread that saves."""
 
     @classmethod
     def of(cls, world: World) -> "Ranks":

@@ -42,7 +42,8 @@ def group_end(exit_codes: Sequence[int | None], stop: ExitCode | None) -> End | 
     One rank that says what is wrong speaks for all: the others die of its death. `exit_codes`: by
     rank; None for those that run. `stop`: what was asked for.
     """
-    ended = [_heard(code, stop) for code in exit_codes if code is not None]
+    given = [code for code in exit_codes if code is not None]
+    ended = [stop if stop is not None and code in _UNHEARD else code for code in given]
     for rank, code in enumerate(exit_codes):
         if code in _TOLD:
             return End(ExitCode(code), rank)
@@ -52,10 +53,6 @@ def group_end(exit_codes: Sequence[int | None], stop: ExitCode | None) -> End | 
         return None
     # Rank 0 keeps the run log: if it has finished, the run is finished.
     return End(ExitCode(ended[0]))
-
-
-def _heard(code: int, stop: ExitCode | None) -> int:
-    return stop if stop is not None and code in _UNHEARD else code
 
 
 _CULPRIT_WITHIN_S: Seconds = 3.0

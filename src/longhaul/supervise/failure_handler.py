@@ -58,7 +58,6 @@ class FailureHandler:
         """Unix time from which the next attempt books."""
         self.replicas: Replicas | None = None
         self.health_monitor: NodeHealthMonitor | None = None
-        """Of the nodes of the present attempt."""
         self._lost: list[Failure] = []
         """Deaths of other replicas than the leader."""
 

@@ -85,10 +85,6 @@ class Lifeline:
         self.reading_end, self.writing_end = os.pipe()
         self._held = True
 
-    def environment(self) -> dict[str, str]:
-        """What a worker must know, beside having `reading_end`."""
-        return {DESCRIPTOR: str(self.reading_end)}
-
     def let_go(self) -> None:
         """Close it; workers that are left end themselves."""
         if self._held:

@@ -27,7 +27,6 @@ LEADER = 0
 REPLICA = "LONGHAUL_REPLICA"
 """Environment variable of a worker: its number among replicas."""
 LIGHTHOUSE = "LONGHAUL_LIGHTHOUSE"
-"""The address at which replicas meet."""
 _SILENCE_S: Seconds = 2.0
 """A replica whose heartbeat, ten a second, stops for so long counts as dead."""
 _QUIET = {"RUST_LOG": "error"}

@@ -301,7 +301,7 @@ class Supervisor:
         return max((step for step in steps if step is not None), default=None)
 
     def _codes(self, group: Group) -> list[int | None]:
-        """Exit codes, where one that torchrun is to start again has lost a rank, or its memory."""
+        """Exit codes; "start me again" of a rank that has lost another, or memory, is a failure."""
         codes = group.exit_codes
         asked = self._stop is not None or self._leaving
         if not asked and ExitCode.START_AGAIN in codes:
@@ -316,18 +316,18 @@ class Supervisor:
         health_monitor = self._failures.health_monitor
         if health_monitor is None or self._stop is not None or self._leaving:
             return None
-        sight = health_monitor.look()
-        if sight.drain is not None and self._drain is None:
-            self._drain = sight.drain
+        found = health_monitor.look()
+        if isinstance(found, Drain) and self._drain is None:
+            self._drain = found
             self._newest = max(usable_checkpoints(self._job.folder), default=0)
-            when = "now" if sight.drain.at_once else "at the next checkpoint"
-            self._say(f"a restart {when}: {sight.drain.reason}")
+            when = "now" if found.at_once else "at the next checkpoint"
+            self._say(f"a restart {when}: {found.reason}")
         if self._drain is not None and self._newest is not None and group.steps_made:
             newest = max(usable_checkpoints(self._job.folder), default=0)
             if self._drain.at_once or newest > self._newest:
                 self._leaving = True
                 group.send(signal.SIGTERM)
-        return sight.cause
+        return found if isinstance(found, Cause) else None
 
     def _wait(self, seconds: Seconds) -> bool:
         """Let time pass while no worker runs; False if somebody wants the run to stop meanwhile."""

@@ -53,7 +53,6 @@ class Evidence:
     """The attempts of this run, the one that has just ended last."""
     failures: tuple[NodeFailure, ...]
     verdict: MachineVerdict | None
-    """The newest one about corruption."""
     now: Seconds
 
 

@@ -51,7 +51,6 @@ def _table(text: str) -> dict[str, Any]:
 _ANSWERS_WITHIN_S: Seconds = 10.0
 """A node that does not start `true` in this time is gone."""
 _SAYS_WHAT_IT_IS_WITHIN_S: Seconds = 60.0
-"""That starts a Python."""
 Wait = Callable[[Seconds], bool]
 """Lets time pass; False if somebody wants an end."""
 

@@ -75,7 +75,6 @@ class Fleet:
         self.corrected = False
         """Errors of memory have been seen, corrected ones."""
         self.why_none = ""
-        """Why there is no world."""
         self._lease = lease
         self._clock = clock
         self._say = say

@@ -16,7 +16,7 @@ from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import journal_files
 from longhaul.supervise.history import NODE_EVENTS, WHO
 from longhaul.supervise.nodes.answer import MachineVerdict, NodeFailure
-from longhaul.supervise.nodes.ledger import Node, node_of
+from longhaul.supervise.nodes.ledger import node_of
 from longhaul.supervise.nodes.placement import World
 from longhaul.supervise.nodes.reputation import WorldSpan
 from longhaul.supervise.nodes.roster import LeftOut
@@ -61,7 +61,8 @@ def spans(events: Sequence[Event]) -> tuple[WorldSpan, ...]:
         if end is not None and end.data["reached"] is not None:
             reached.append(int(end.data["reached"]))
         hung = end is not None and end.data["cause"] == "hang"
-        found.append(WorldSpan(_nodes(event.data["nodes"]), max(reached) - first, hung))
+        nodes = tuple(node_of(body["name"], body["parts"]) for body in event.data["nodes"])
+        found.append(WorldSpan(nodes, max(reached) - first, hung))
     return tuple(found)
 
 
@@ -95,11 +96,7 @@ def ordered(events: Iterable[Event]) -> list[NodeSection]:
     return [NodeSection.model_validate_json(json.dumps(entry)) for entry in entries]
 
 
-def _nodes(bodies: Iterable[dict[str, Any]]) -> tuple[Node, ...]:
-    return tuple(node_of(body["name"], body["parts"]) for body in bodies)
-
-
-KIND = EventKind.MACHINE_VERDICT
+_KIND = EventKind.MACHINE_VERDICT
 
 
 class Verdicts:
@@ -133,13 +130,13 @@ def newest_corrupt(folder: RunFolder, attempt: int) -> MachineVerdict | None:
 
 
 def _verdict(line: bytes) -> MachineVerdict | None:
-    if KIND.encode() not in line:
+    if _KIND.encode() not in line:
         return None
     try:
         record = from_line(line)
     except RecordError:
         return None
-    if not isinstance(record, Event) or record.kind != KIND:
+    if not isinstance(record, Event) or record.kind != _KIND:
         return None
     data = record.data
     return MachineVerdict(

@@ -36,7 +36,6 @@ class Answer:
     body: dict[str, Any] = field(default_factory=dict)
     """Its last line of output, if that was JSON."""
     text: str = ""
-    """All of its output."""
 
 
 class Inquiry:

@@ -19,7 +19,7 @@ from longhaul.parallel.layout import KEPT_PORT
 from longhaul.supervise.causes import Death
 from longhaul.supervise.nodes.placement import Post
 from longhaul.supervise.ownership import write_down
-from longhaul.supervise.pipes import Lifeline
+from longhaul.supervise.pipes import DESCRIPTOR, Lifeline
 from longhaul.supervise.ranks.progress import Progress, progress_path, read_progress, said_since
 from longhaul.supervise.ranks.rank_process import Outfit, RankProcess
 from longhaul.supervise.ranks.stacks import (
@@ -111,7 +111,6 @@ class Group:
         self.folder = folder
         self.began, self._began_wall = time.monotonic(), time.time()
         self.first = first
-        """Number of its first rank."""
         self._posts = posts
         # Not removed before a start: on a full disk it could not be made anew.
         ranks = range(first, first + len(posts))
@@ -122,8 +121,8 @@ class Group:
         self.workers: list[RankProcess] = []
         self.stuck: list[RankProcess] = []
         """Those that `close` could not end."""
-        shared = {ATTEMPT: str(attempt), BEGAN: f"{began:.6f}", **self._lifeline.environment()}
-        shared |= self._meeting.environment
+        shared = {ATTEMPT: str(attempt), BEGAN: f"{began:.6f}"}
+        shared |= {DESCRIPTOR: str(self._lifeline.reading_end), **self._meeting.environment}
         if beside is None:  # ranks of two replicas would write the same files
             shared |= recorder_environment(folder)
         others = [end for group in beside or () for end in group.held()]

@@ -7,7 +7,7 @@ import multiprocessing.process
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,25 +31,21 @@ class Started:
     no environment on; its standard input is the pipe that tells it of the supervisor's death.
     """
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        program: Sequence[str],
-        lifeline: int,
-        output: int | None,
-        errors: int,
-    ) -> None:
-        told = dict(environment) | {DESCRIPTOR: "0"}
+    def __init__(self, outfit: "Outfit", writing_end: int) -> None:
+        added = dict(outfit.environment) | {DESCRIPTOR: "0"}
         if KEPT_IN in os.environ:  # in the environment alone: anybody may read a command line
-            told[SENT] = "1"
-        words = [f"{name}={value}" for name, value in told.items()]
-        self._program = list(program)
-        self._process = subprocess.Popen(
-            [*(unsealed(word, references=False) for word in command), "env", *words, *program],
-            stdin=lifeline, stdout=output, stderr=errors,
-            env=os.environ | told, start_new_session=True,
-        )  # fmt: skip
+            added[SENT] = "1"
+        command = [unsealed(word, references=False) for word in outfit.command]
+        words = [f"{name}={value}" for name, value in added.items()]
+        self._program = list(outfit.program)
+        with outfit.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, "env", *words, *outfit.program],
+                stdin=outfit.lifeline,
+                stdout=None if outfit.on_terminal else log,
+                stderr=writing_end if outfit.on_terminal else log,
+                env=os.environ | added, start_new_session=True,
+            )  # fmt: skip
         self._worker: int | None = None
 
     @property
@@ -152,7 +148,7 @@ class RankProcess:
             self.errors, writing_end = os.pipe()
             os.set_blocking(self.errors, False)
         try:
-            begin = self._start if outfit.command else self._fork
+            begin = Started if outfit.command else self._fork
             self._process: Forked | Started = begin(outfit, writing_end)
         finally:
             if outfit.on_terminal:
@@ -167,16 +163,6 @@ class RankProcess:
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
         return forked
-
-    def _start(self, outfit: Outfit, writing_end: int) -> Started:
-        log = os.open(outfit.log, os.O_WRONLY | os.O_APPEND)
-        try:
-            output, errors = (None, writing_end) if outfit.on_terminal else (log, log)
-            return Started(
-                outfit.command, outfit.environment, outfit.program, outfit.lifeline, output, errors
-            )
-        finally:
-            os.close(log)
 
     @property
     def pid(self) -> int:

@@ -5,7 +5,7 @@
 import math
 import statistics
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -168,11 +168,14 @@ def _error(seconds: Sequence[Seconds], median: Seconds) -> Seconds:
     return _MEDIAN_ERROR * _TO_SIGMA * deviation / math.sqrt(len(seconds))
 
 
+Kind = Literal["stragglers", "weights", "numbers"]
+
+
 @dataclass(frozen=True, slots=True)
 class Look:
     """One kind of look at the ranks."""
 
-    what: Literal["stragglers", "weights", "numbers"]
+    what: Kind
     """`weights`: hashes of what several ranks hold alike. `numbers`: what all compute from the
     same micro-batch."""
     watched: bool
@@ -190,58 +193,46 @@ def looks(
 ) -> tuple[Look, ...]:
     """What is watched, each kind once.
 
-    `hash_every`: steps between looks at the weights; 0: none. `witness_every`: steps between looks
-    at the numbers; 0: none. `held_alike`: share of the weights of which several ranks have the
-    same.
+    `hash_every`, `witness_every`: steps between looks at the weights, and at the numbers; 0: none.
+    `held_alike`: share of the weights of which several ranks have the same.
     """
+    data, peers = layout.data_size, layout.data_size * layout.tensor
+    of = " of a stage" if layout.pipeline > 1 else ""
+    held = f"{held_alike:.2%} of them: the rest is held by one rank alone"
+    if layout.replicate > 1:
+        held = f"all, among {layout.replicate} replicas"
+    witnesses = f"among {data} data ranks, every {witness_every} steps"
+    if data == 2:
+        witnesses += "; of two that differ nobody can tell which is wrong"
+    elif len(set(nodes)) == 1:
+        witnesses += "; one node alone has no witness against it"
     return (
-        _stragglers(layout, device),
-        _weights(layout, hash_every, held_alike),
-        _numbers(layout, nodes, witness_every),
-    )
+        _look("stragglers", f"among the {peers} ranks{of}", {
+            "each stage of the pipeline is one rank, without a peer": peers == 1,
+            "the ranks of a tensor-parallel layer wait for each other within it":
+                device != "cpu" and data == 1,
+        }),
+        _look("weights", f"{held}, every {hash_every} steps", {
+            "monitor.hash_every=0": hash_every == 0,
+            "every weight is held by one rank alone": held_alike == 0,
+        }),
+        _look("numbers", witnesses, {
+            "monitor.witness_every=0": witness_every == 0,
+            "no other data rank could compute the same": data == 1,
+        }),
+    )  # fmt: skip
+
+
+def _look(what: Kind, how: str, hindrances: Mapping[str, bool]) -> Look:
+    why_not = next((why for why, hinders in hindrances.items() if hinders), "")
+    return Look(what, not why_not, why_not or how)
 
 
 def in_words(found: Sequence[Look]) -> str:
     """One line for people."""
-    words = {"stragglers": "slow ranks", "weights": "wrong weights", "numbers": "wrong numbers"}
-    watched = [f"{words[look.what]} ({look.how})" for look in found if look.watched]
-    missing = [f"{words[look.what]} ({look.how})" for look in found if not look.watched]
-    parts = [f"watched for {', '.join(watched)}"] if watched else []
-    parts += [f"not watched for {', '.join(missing)}"] if missing else []
+    names = {"stragglers": "slow ranks", "weights": "wrong weights", "numbers": "wrong numbers"}
+    parts = []
+    for watched, verb in ((True, "watched for"), (False, "not watched for")):
+        words = [f"{names[look.what]} ({look.how})" for look in found if look.watched == watched]
+        parts += [f"{verb} {', '.join(words)}"] if words else []
     return f"ranks are {'; '.join(parts)}"
-
-
-def _stragglers(layout: Layout, device: str) -> Look:
-    peers = layout.data_size * layout.tensor
-    if peers == 1:
-        return Look("stragglers", False, "each stage of the pipeline is one rank, without a peer")
-    if device != "cpu" and layout.data_size == 1:
-        reason = "the ranks of a tensor-parallel layer wait for each other within it"
-        return Look("stragglers", False, reason)
-    of = " of a stage" if layout.pipeline > 1 else ""
-    return Look("stragglers", True, f"among the {peers} ranks{of}")
-
-
-def _weights(layout: Layout, every: int, held_alike: float) -> Look:
-    if every == 0:
-        return Look("weights", False, "monitor.hash_every=0")
-    if held_alike == 0:
-        return Look("weights", False, "every weight is held by one rank alone")
-    if layout.replicate > 1:
-        held = f"all, among {layout.replicate} replicas"
-    else:
-        held = f"{held_alike:.2%} of them: the rest is held by one rank alone"
-    return Look("weights", True, f"{held}, every {every} steps")
-
-
-def _numbers(layout: Layout, nodes: Sequence[str], every: int) -> Look:
-    if every == 0:
-        return Look("numbers", False, "monitor.witness_every=0")
-    if layout.data_size == 1:
-        return Look("numbers", False, "no other data rank could compute the same")
-    told = f"among {layout.data_size} data ranks, every {every} steps"
-    if layout.data_size == 2:
-        told += "; of two that differ nobody can tell which is wrong"
-    elif len(set(nodes)) == 1:
-        told += "; one node alone has no witness against it"
-    return Look("numbers", True, told)
