@@ -55,21 +55,13 @@ def timetable(ranks: int, stages_per_rank: int, micro_batches: int) -> tuple[Tic
     `stages_per_rank`: 1 for plain 1F1B.
     """
     stages = ranks * stages_per_rank
-    orders = [list(_order(rank, ranks, stages_per_rank, micro_batches)) for rank in range(ranks)]
-    done, ticks = [0] * ranks, []
+    queues = [deque(_order(rank, ranks, stages_per_rank, micro_batches)) for rank in range(ranks)]
     made: set[Pass] = set()
-    while any(at < len(order) for at, order in zip(done, orders, strict=True)):
-        following = [
-            order[at] if at < len(order) else None for at, order in zip(done, orders, strict=True)
-        ]
-        tick = tuple(
-            one if one is not None and _can_begin(one, made, stages) else None for one in following
-        )
+    ticks = []
+    while any(queues):
+        tick = tuple(own[0] if own and _can_begin(own[0], made, stages) else None for own in queues)
         assert any(tick), f"a pipeline of {ranks} × {stages_per_rank} stages waits for itself"
-        for rank, one in enumerate(tick):
-            if one is not None:
-                made.add(one)
-                done[rank] += 1
+        made.update(own.popleft() for own, one in zip(queues, tick, strict=True) if one is not None)
         ticks.append(tick)
     return tuple(ticks)
 

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from longhaul.supervise.nodes.memory_errors import HIGH_RATE, corrected_in, host_errors
+from longhaul.supervise.nodes.qualify import HIGH_RATE, corrected_in, host_errors
 
 
 def test_corrected_errors_are_counted_from_messages() -> None:

@@ -14,7 +14,7 @@ from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.lease import Lease
 from longhaul.supervise.causes import Cause
-from longhaul.supervise.history import Chronicle, usable_checkpoints
+from longhaul.supervise.history import usable_checkpoints, write_event
 from longhaul.supervise.nodes.answer import (
     NODE_GONE,
     Answer,
@@ -192,9 +192,7 @@ class Fleet:
 
     def emit(self, kind: str, step: int, **data: Any) -> None:
         """Write an event into the run's journal."""
-        chronicle = Chronicle(self.folder, self._lease.attempt, self._clock)
-        chronicle.emit(kind, step, data, {})
-        chronicle.close()
+        write_event(self.folder, self._lease.attempt, self._clock, kind, step, data)
 
     def probe_words(self, machine: Machine) -> list[str]:
         """The command line of a node's probe."""
@@ -203,16 +201,10 @@ class Fleet:
     def probed(self, machine: Machine, probe: Probe) -> None:
         """Keep what a probe has found."""
         self._suspects.discard(machine.name)
+        found = {"passed": probe.passed, "reason": probe.reason}
         figures = dict(probe.figures)
-        self.remember("probed", machine, passed=probe.passed, reason=probe.reason, data=figures)
-        self.emit(
-            EventKind.NODE_PROBED,
-            0,
-            node=machine.name,
-            passed=probe.passed,
-            reason=probe.reason,
-            figures=figures,
-        )
+        self.remember("probed", machine, data=figures, **found)
+        self.emit(EventKind.NODE_PROBED, 0, node=machine.name, **found, figures=figures)
         if not probe.passed:
             self._say(f"node {machine.name} has not passed its probe: {probe.reason}")
         if probe.broken:

@@ -16,9 +16,15 @@ from longhaul.supervise.nodes.answer import MachineVerdict
 from longhaul.supervise.nodes.fleet import Fleet
 from longhaul.supervise.nodes.history import Verdicts
 from longhaul.supervise.nodes.ledger import cordons
-from longhaul.supervise.nodes.memory_errors import corrected_in, errors_words
 from longhaul.supervise.nodes.placement import Machine, World
-from longhaul.supervise.nodes.qualify import PROBE_WITHIN_S, Answer, Inquiry, probe_of
+from longhaul.supervise.nodes.qualify import (
+    PROBE_WITHIN_S,
+    Answer,
+    Inquiry,
+    corrected_in,
+    errors_words,
+    probe_of,
+)
 from longhaul.supervise.nodes.reputation import after_corrected_errors
 from longhaul.supervise.nodes.roster import choose, must_be_probed
 

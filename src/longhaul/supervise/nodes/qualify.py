@@ -1,11 +1,12 @@
 """Asking something of a node: a short process there that answers with one line of JSON; and the
 probe of a node, `python -m longhaul.supervise.nodes.qualify FOLDER SLOTS`, in a process with a
-deadline, because what it looks for may hang or crash it.
+deadline, because what it looks for may hang or crash it. With `errors`: its memory errors.
 """
 
 import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -261,18 +262,78 @@ def _product(first: Any, second: Any, *_: object) -> bytes:
 
 def check_ecc(has_gpus: bool) -> dict[str, int]:
     """What GPUs have lost since their last reset, as NVML counts it."""
-    if not has_gpus:
-        return {}
-    from longhaul.supervise.nodes.memory_errors import gpu_errors
-
-    corrected, uncorrected = gpu_errors()
+    corrected, uncorrected = gpu_errors() if has_gpus else (0, 0)
     if uncorrected:
         raise Unfit(f"its GPUs have lost memory {uncorrected} times since their reset", broken=True)
-    return {"ecc_corrected": corrected}
+    return {"ecc_corrected": corrected} if has_gpus else {}
+
+
+_ERRORS = "errors"
+_EDAC = "sys/devices/system/edac/mc"
+_CORRECTED_LINE = re.compile(r"EDAC \S+ (?P<count>\d+) CE\b")
+_HIGH_RATE_LINE = re.compile(r"NVRM: Xid .*: 92,")
+HIGH_RATE = 60
+"""What one message of a high rate counts: the driver has counted by itself (Xid 92)."""
+
+
+def errors_words(command: Sequence[str]) -> list[str]:
+    """The command line that reads a node's counters of memory errors."""
+    return [*identity_words(command), _ERRORS]
+
+
+def corrected_in(messages: str) -> int:
+    """Corrected errors that the kernel tells of."""
+    counted = sum(int(found["count"]) for found in _CORRECTED_LINE.finditer(messages))
+    return counted + HIGH_RATE * len(_HIGH_RATE_LINE.findall(messages))
+
+
+def host_errors(root: Path = Path("/")) -> tuple[int, int]:
+    """Corrected and uncorrected errors of the host's memory since its boot."""
+    corrected, uncorrected = (
+        sum(_number(path) for path in (root / _EDAC).glob(f"mc*/{name}"))
+        for name in ("ce_count", "ue_count")
+    )
+    return corrected, uncorrected
+
+
+def gpu_errors() -> tuple[int, int]:
+    """Corrected and uncorrected errors of all GPUs since their last reset; none where NVML or the
+    GPUs' error correction are missing.
+    """
+    counts = [0, 0]
+    try:
+        import pynvml as nvml
+
+        nvml.nvmlInit()
+    except Exception:  # noqa: BLE001 (whatever is missing, there is nothing to count)
+        return 0, 0
+    try:
+        kinds = (nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)
+        for number in range(nvml.nvmlDeviceGetCount()):
+            device = nvml.nvmlDeviceGetHandleByIndex(number)
+            for place, kind in enumerate(kinds):
+                with suppress(nvml.NVMLError):
+                    counts[place] += nvml.nvmlDeviceGetTotalEccErrors(
+                        device, kind, nvml.NVML_VOLATILE_ECC
+                    )
+    finally:
+        nvml.nvmlShutdown()
+    return counts[0], counts[1]
+
+
+def _number(path: Path) -> int:
+    try:
+        return int(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return 0
 
 
 def main(arguments: Sequence[str]) -> None:
     """Print what was found; without arguments only what the node is known by."""
+    if arguments == [_ERRORS]:
+        counts = zip(host_errors(), gpu_errors(), strict=True)
+        print(json.dumps(dict(zip(("corrected", "uncorrected"), map(sum, counts), strict=True))))
+        return
     node = read_node()
     known = {"gpus": node.gpus, "board": node.board, "machine_id": node.machine_id}
     if not arguments:
