@@ -1,6 +1,4 @@
-"""Messages between ranks at step boundaries, in an order that all ranks keep, as every method is a
-collective; and waiting for something slow on rank 0 while the others wait in a collective.
-"""
+"""Messages between ranks at step boundaries, all collective; and waiting for a slow rank 0."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator

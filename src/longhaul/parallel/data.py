@@ -1,6 +1,4 @@
-"""Data parallelism: weights cut over the shard ranks (FSDP2), copied over the replicate ranks; and
-the norm of the gradient of a step's first micro-batch, on ranks that have parts of it.
-"""
+"""Data parallelism by FSDP2, and the norm of a step's first gradient, of which ranks have parts."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -55,11 +53,7 @@ def shard(
 
 
 def _prefetch(model: nn.Module, stretches: Sequence[Sequence[nn.Module]], ahead: int) -> None:
-    """Let layer n + 1 be gathered while layer n computes (YaLM-100B's largest gain).
-
-    In the backward pass FSDP prefetches one layer by itself where it is told of none; told of the
-    layer that computes, which is there already, it prefetches nothing.
-    """
+    """Let layer n + 1 be gathered while layer n computes (YaLM-100B's largest gain)."""
     orders: list[list[FSDPModule]] = [
         [layer for layer in layers if isinstance(layer, FSDPModule)] for layers in stretches
     ]
@@ -73,6 +67,7 @@ def _prefetch(model: nn.Module, stretches: Sequence[Sequence[nn.Module]], ahead:
         for number, module in enumerate(order):
             before = order[max(0, number - ahead) : number][::-1]
             module.set_modules_to_forward_prefetch(order[number + 1 : number + 1 + ahead])
+            # Told of the layer that computes FSDP prefetches nothing; told of none, one layer.
             module.set_modules_to_backward_prefetch(before or [module])
 
 
@@ -81,11 +76,9 @@ Unsummed = Sequence[tuple[dist.ProcessGroup, Sequence[str]]]
 
 
 class FirstGradient:
-    """The gradient of one step's first micro-batch.
+    """The gradient of one step's first micro-batch, which stages of a pipeline see one by one.
 
-    A gradient that only the end of a step sums over ranks is copied when it is there, and the copy
-    is summed. A pipeline's stages see their first micro-batch at different times, each before
-    others are added to its gradients.
+    What only the end of a step sums over ranks is copied when it is there, and the copy is summed.
     """
 
     def __init__(

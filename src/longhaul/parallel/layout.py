@@ -1,6 +1,4 @@
-"""How many ways a model and its data are dealt out, and where a process stands among those that
-train together: torchrun's environment says it, whoever set it. Imports no torch.
-"""
+"""How a model is dealt out, and where a process stands, by torchrun's environment; no torch."""
 
 import math
 import os
@@ -42,18 +40,11 @@ class Layout:
         return self.replicate * self.shard
 
     def data_rank(self, rank: int) -> int:
-        """Position of `rank` among the ranks that read different data.
-
-        Dimensions are nested in the order pipeline, replicate, shard, tensor: ranks that differ
-        in the last one are neighbours.
-        """
+        """Position of `rank` among those that read different data; tensor ranks are neighbours."""
         return rank // self.tensor % self.data_size
 
     def model_place(self, rank: int) -> int:
-        """Which part of the model `rank` computes, by stage of the pipeline and tensor rank.
-
-        Ranks of one place compute the same where they are given the same data.
-        """
+        """Part of the model that `rank` computes; ranks of one part compute like data alike."""
         return self.stage(rank) * self.tensor + rank % self.tensor
 
     def stage(self, rank: int) -> int:
@@ -121,9 +112,6 @@ class Place:
 
 def find_place(environment: Mapping[str, str]) -> Place | None:
     """The place that torchrun's environment names, whoever set it; None for one process.
-
-    That may be longhaul's own supervisor, torchrun, or a batch script; what srun tells instead is
-    put into the same words (`torchrun_of_srun`).
 
     Raises:
         UsageError: the environment names half a place.

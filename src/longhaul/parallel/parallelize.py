@@ -77,11 +77,7 @@ class Parallel:
         return more * first + (size - more) * later
 
     def accumulating(self) -> list[nn.Parameter]:
-        """The parameters in which backward passes leave gradients, in an order of all ranks.
-
-        Where weights are gathered these are others than `parameters`; what they are left with is
-        this rank's own, before it is summed.
-        """
+        """Parameters where backward passes leave this rank's gradients, in an order of all."""
         found: dict[int, nn.Parameter] = {}
         for module in self._model.modules():
             if isinstance(module, FSDPModule):

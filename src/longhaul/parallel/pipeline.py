@@ -45,14 +45,10 @@ Tick = tuple[Pass | None, ...]
 def timetable(ranks: int, stages_per_rank: int, micro_batches: int) -> tuple[Tick, ...]:
     """All passes of a step; what a pass reads was made in an earlier tick.
 
-    Stage s is rank s mod `ranks`'s.
-
-    A stage is a stretch of layers. With one stage a rank the order is 1F1B (PipeDream-Flush, arXiv
-    2006.09503, figure 3): after a warm-up each rank makes a forward and a backward pass in turn.
-    With several a rank, dealt out round and round, it is interleaved 1F1B (arXiv 2104.04473,
-    section 2.2): ranks stand idle for a shorter time at the ends of a step, and send more often.
-
-    `stages_per_rank`: 1 for plain 1F1B.
+    Stage s, a stretch of layers, is rank s mod `ranks`'s. With one stage a rank the order is 1F1B
+    (PipeDream-Flush, arXiv 2006.09503, figure 3): after a warm-up each rank makes a forward and a
+    backward pass in turn. With several it is interleaved 1F1B (arXiv 2104.04473, section 2.2):
+    ranks stand idle for a shorter time at the ends of a step, and send more often.
     """
     stages = ranks * stages_per_rank
     queues = [deque(_order(rank, ranks, stages_per_rank, micro_batches)) for rank in range(ranks)]
@@ -137,11 +133,7 @@ class Pipe:
         return range(self.rank, self.stages, self.ranks)
 
     def run(self, shapes: Sequence[Sequence[int]], forward: Forward, backward: Backward) -> None:
-        """Make the passes of all micro-batches; all ranks call it together.
-
-        `shapes`: of each micro-batch's activations. `backward` fills the gradient of what the stage
-        before gave.
-        """
+        """Make the passes of micro-batches whose activations have `shapes`; all ranks together."""
         kept: dict[tuple[int, int], tuple[Tensor | None, Tensor]] = {}
         coming: dict[Pass, tuple[Tensor, Wait]] = {}
         sent: deque[Wait] = deque()
@@ -193,10 +185,7 @@ class Pipe:
     def post(
         self, give: tuple[int, Tensor] | None, takes: Sequence[tuple[int, Tensor]]
     ) -> tuple[list[Wait], Wait]:
-        """Begin to send and to receive, all at once; how to wait for each of `takes`, and `give`.
-
-        Both name a rank of the pipeline, and a tensor.
-        """
+        """Begin to send to and receive from ranks; how to wait for each of `takes`, and `give`."""
         operations = [
             dist.P2POp(dist.irecv, tensor, dist.get_global_rank(self._group, rank), self._group)
             for rank, tensor in takes
@@ -314,11 +303,7 @@ class StageGPT(GPT):
 
 
 def take_stages(model: GPT, pipe: Pipe, stretches: int) -> StageGPT:
-    """Leave this rank's stretches of `model`, in place; names of weights stay.
-
-    `model`: whole. With a tied head the first and the last rank both have the token table.
-    `stretches`: tensor ranks.
-    """
+    """Leave this rank's stretches of `model`, in place; a tied head's table is at both ends."""
     layers = layers_of(len(model.blocks), pipe.rank, pipe.ranks, pipe.stages_per_rank)
     own = {layer for span in layers for layer in span}
     for layer in range(len(model.blocks)):

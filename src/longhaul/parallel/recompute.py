@@ -1,6 +1,4 @@
-"""How a module is given another way to compute while the model stays ignorant of it; and activation
-checkpointing: what a layer computed is thrown away and computed again when needed.
-"""
+"""Giving a module another way to compute; such as to compute again what it did not keep."""
 
 from functools import partial
 from typing import Any, Literal, TypeVar, cast

@@ -152,10 +152,7 @@ class Replicas:
 
     @torch.no_grad()
     def sum(self, tensors: Sequence[Tensor]) -> None:
-        """Sum tensors over those that make this step, in place, in float32, by one collective.
-
-        If one of them is lost, what the tensors then hold means nothing, and `commit` says so.
-        """
+        """Sum over those that make this step, in place, in float32; void unless `commit`."""
         sum_flat(tensors, lambda flat: self._manager.allreduce(flat, reduce_op=_SUM).wait())
 
     def commit(self) -> bool:

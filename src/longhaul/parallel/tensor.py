@@ -41,11 +41,7 @@ _reduce_scatter = getattr(
 
 
 def gather_sequence(x_BSD: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """[B, T, …] on every rank from each rank's stretch; gradients of all ranks are summed.
-
-    Between layers each tensor rank holds a stretch of every sequence; within a layer it holds all
-    of it, of its heads alone (arXiv 2205.05198, figure 5).
-    """
+    """[B, T, …] on every rank from each rank's stretch; gradients of all ranks are summed."""
     x_BTD: Tensor = _all_gather(x_BSD, _TIME, group)
     return x_BTD
 
@@ -196,13 +192,9 @@ class _Losses(torch.autograd.Function):
 
 
 def split_layers(model: GPT, group: dist.ProcessGroup) -> Mapping[str, Cut]:
-    """Leave this rank's part of `model`, in place.
+    """Leave this rank's part of `model`, in place; how each weight was cut, by name.
 
-    `model`: filled; its vocabulary may be odd. Of a stage, what it has.
-
-    Returns:
-        How each weight was cut, by name; those that are not there are whole on every rank, and
-        each rank computes a part of their gradient.
+    Those that are not there are whole on every rank, which computes a part of their gradient.
     """
     splitter = _Splitter(model, group)
     splitter.vocabulary()

@@ -1,7 +1,4 @@
-"""The world: which processes train together, and where this one stands among them.
-
-Where there is one process, no process group is ever made.
-"""
+"""Which processes train together, and where this one stands; one alone has no process group."""
 
 import os
 import socket
@@ -88,12 +85,8 @@ def meet(
     """Wait until all processes are there; the control group.
 
     Call it first of all that is `torch.distributed`, once. Others wait for rank 0 for days, if
-    need be, so it may come when it has something to say; after that `timeout_s` holds for
-    everything that ranks do together.
-
-    `timeout_s`: of everything that ranks do together from now on. `wanted`: the device, as rank 0's
-    recipe names it; what others say does not count. `own`: claims this process's device from that
-    name, before anything is done on one.
+    need be; after that `timeout_s` holds for everything that ranks do together. `wanted`: the
+    device, as rank 0's recipe names it. `own`: claims this process's device from that name.
 
     Raises:
         FirstAbsent: rank 0 has ended.
@@ -136,11 +129,7 @@ def meet(
 
 
 def _refuse_shared(store: Store, place: Place, device: torch.device) -> None:
-    """Two processes on one GPU would each wait for the other's kernels to end.
-
-    Raises:
-        RecipeError: another process has claimed this device.
-    """
+    """Two processes on one GPU would each wait for the other's kernels to end."""
     own = getattr(torch.cuda.get_device_properties(device), "uuid", None)
     if own is not None and store.add(f"{_CLAIMED}/{own}", 1) > 1:
         raise RecipeError(

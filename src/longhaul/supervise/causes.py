@@ -1,6 +1,4 @@
-"""From how a rank died to a cause with its remedy: pure judgement by signatures, a versioned TOML
-file (`signatures.toml`), which a user's own file extends; and what the kernel has said lately.
-"""
+"""From how a rank died to a cause with its remedy, by signatures; and the kernel's messages."""
 
 import os
 import re

@@ -1,6 +1,4 @@
-"""How an attempt ended: what the exit codes of its ranks say, the cause from what they left behind,
-and what people are told of it.
-"""
+"""How an attempt ended: by exit codes, by what ranks left behind, and in words for people."""
 
 import signal
 import time
@@ -17,8 +15,7 @@ from longhaul.supervise.restart import Plan
 _WELL = (ExitCode.FINISHED, ExitCode.START_AGAIN, ExitCode.INTERRUPTED)
 """Codes with which a worker ends on purpose, its state saved."""
 _TOLD = (ExitCode.RECIPE_WRONG, ExitCode.DATA_WRONG, ExitCode.NEEDS_PERSON)
-"""Codes with which a worker ends that has said what a person must do: starting it again changes
-nothing."""
+"""A worker has said what a person must do: to start it again changes nothing."""
 _UNHEARD = (-signal.SIGINT, -signal.SIGTERM)
 """A worker that was still importing when it was asked to stop had no handler yet, and no state."""
 

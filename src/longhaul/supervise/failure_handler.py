@@ -1,6 +1,4 @@
-"""What a supervisor makes of a failure: its cause, what follows for checkpoints, nodes and the run,
-and what is written down and told of it.
-"""
+"""What a supervisor makes of a failure: its cause, what follows, and what is written down."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

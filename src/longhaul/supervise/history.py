@@ -1,6 +1,4 @@
-"""The failures of a run, in its journal: written durably by the supervisor before anything is done,
-read by the next one; and what a replica that was healed leaves for its supervisor.
-"""
+"""The failures of a run in its journal, and what a healed replica leaves for its supervisor."""
 
 import time
 from collections.abc import Callable, Mapping

@@ -65,8 +65,7 @@ def leftovers(
 ) -> tuple[str, ...]:
     """Processes, ports, shared memory and temporary files that a run has left.
 
-    `mark`: value of `MARK` in its processes' environment. `temporary`: the folder that was `TMPDIR`
-    to it. `segments_before`: `shared_memory()` before it began.
+    `segments_before`: `shared_memory()` before it began.
     """
     new = shared_memory() - segments_before
     # Segments that a process has open may belong to others of this machine.

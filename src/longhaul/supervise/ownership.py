@@ -1,6 +1,4 @@
-"""Whether a supervisor may go on with its run: its folder is there and takes another attempt, and
-nothing is left of one whose supervisor has died (incident M14).
-"""
+"""Whether a supervisor may go on: the run's folder is there, and no worker is left alone."""
 
 import os
 import shutil
@@ -63,14 +61,11 @@ def fence(
     """Give workers without a supervisor the time to save, then end those that are left.
 
     They have noticed by themselves that they are alone (`pipes.py`), and save. To take their
-    lease away before they are done would cost what they save.
-
-    `grace_s`: what they get. `refuse_if_held`: raises where somebody trains the run. Asked again
-    right before each kill: this process may have been stopped for hours, and somebody else may have
-    fenced these workers and started others since.
+    lease away before they are done would cost what they save. `refuse_if_held` is called again
+    before each kill: somebody else may have fenced them meanwhile.
 
     Raises:
-        LeaseHeld: by `refuse_if_held`; nobody was killed.
+        LeaseHeld: by `refuse_if_held`, where somebody trains the run; nobody was killed.
     """
     workers = left_over(folder)
     refuse_if_held()  # these are a dead supervisor's, and not those of one that came meanwhile

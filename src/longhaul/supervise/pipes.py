@@ -1,6 +1,4 @@
-"""Two pipes: signals as bytes, so that a loop can wait for them together with other things; and the
-lifeline from supervisor to worker, on which nothing is ever written: its end tells of a death.
-"""
+"""Signals as bytes in a pipe, and the lifeline, whose end tells of the supervisor's death."""
 
 import os
 import signal
@@ -76,10 +74,7 @@ DESCRIPTOR = "LONGHAUL_LIFELINE"
 
 
 class Lifeline:
-    """The supervisor's end: as long as it is open, workers know that they are watched.
-
-    A worker must close its copy of `writing_end`, or it would hold on to itself.
-    """
+    """The supervisor's end. A worker must close its copy, or holds on to itself."""
 
     def __init__(self) -> None:
         self.reading_end, self.writing_end = os.pipe()
@@ -97,9 +92,7 @@ def hold_on(environment: Mapping[str, str], grace_s: Seconds, log: Path) -> thre
     """In a worker: once the supervisor has died, save and end, at the latest after `grace_s`.
 
     Harmless where nobody supervises. `log`: takes standard error, which the supervisor read before.
-
-    Returns:
-        set once the supervisor has died.
+    The event is set once the supervisor has died.
     """
     died = threading.Event()
     if DESCRIPTOR not in environment:

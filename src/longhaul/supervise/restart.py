@@ -52,11 +52,7 @@ class Plan:
 def next_plan(
     failures: Sequence[Failure], usable: Sequence[int], exit_code: int, settings: SuperviseSection
 ) -> Plan:
-    """What follows the last of `failures`.
-
-    `usable`: steps of the checkpoints that a restart might use, in any order. `exit_code`: of the
-    rank to blame; a stop passes it on where it is one of longhaul's.
-    """
+    """What follows the last of `failures`; `usable`: checkpoints that a restart might use."""
     last = failures[-1]
     if last.remedy == "stop":
         tells = set(ExitCode) - {ExitCode.FINISHED, ExitCode.FAILED}

@@ -1,7 +1,5 @@
-"""The supervisor: starts the workers of a run, watches them, and starts them again.
-
-The workers are one group; or several, replicas of which one that dies is started again while the
-others train on (`replicas.py`).
+"""The supervisor: starts the workers of a run, watches them, and starts them again; as one group,
+or as replicas, of which the others train on when one dies.
 """
 
 import os

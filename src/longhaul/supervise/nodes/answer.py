@@ -118,9 +118,8 @@ def on_one_machine(
 ) -> Cause:
     """The cause with the remedy that it has where a recipe names no nodes.
 
-    Of two ranks that differ nobody can tell which is wrong. One turned bit is no reason to give a
-    machine up that passes its probe, and to go back to a sound state costs but time; a machine that
-    does it again and again is one.
+    Of two ranks that differ nobody can tell which is wrong: a machine that passes its probe is
+    kept, unless it computes wrong again and again.
     """
     if cause.name != SILENT_CORRUPTION or verdict is None or verdict.ranks:
         return cause

@@ -1,6 +1,4 @@
-"""Which nodes are there: who answers, what each is known by, and another one ordered by a command
-of the user's (`supervise.replace_command`).
-"""
+"""Which nodes answer, what each is known by, and another one by `supervise.replace_command`."""
 
 import json
 import tomllib

@@ -1,7 +1,4 @@
-"""Looking after nodes while they train: errors of memory, slow ranks, spares, nodes that return.
-
-What may take its time is asked in processes of its own.
-"""
+"""Looking after nodes while they train; what may take its time is asked in other processes."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence

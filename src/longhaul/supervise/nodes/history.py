@@ -1,6 +1,4 @@
-"""What a run's journal tells of its nodes: the worlds so far, failures, who is left out; and what
-rank 0 says of machines, as it comes.
-"""
+"""What a run's journal tells of its nodes, and what rank 0 says of machines, as it comes."""
 
 import json
 from collections.abc import Iterable, Sequence

@@ -1,6 +1,4 @@
-"""Which machine a node is, by its hardware, whatever it calls itself; and what has been seen of
-nodes, over all runs: probes, failures, cordons.
-"""
+"""Which machine a node is, by its hardware, and what has been seen of it over all runs."""
 
 import json
 import os
@@ -40,8 +38,7 @@ class Node:
     board: str = ""
     """Serial number of the main board; empty where it may not be read or is none."""
     machine_id: str = ""
-    """Of the installed system. Images are cloned with it, and it is drawn anew at every
-    installation, so it counts only where there is no hardware to go by."""
+    """Of the installed system: cloned with images, so it counts only where there is no hardware."""
 
     @property
     def parts(self) -> frozenset[str]:

@@ -1,6 +1,4 @@
-"""Which rank stands on which node, what a worker is told of its place, and what a recipe says of
-nodes.
-"""
+"""Which rank stands on which node, what a worker knows of it, what a recipe says of nodes."""
 
 import os
 import platform

@@ -1,6 +1,4 @@
-"""Who is used next: the nodes of the next world, and why the others are not in it; with fewer nodes
-fewer replicas, the same global batch (incident M10). Pure judgement.
-"""
+"""Who is used next, and why others are not; with fewer nodes, fewer replicas. Pure judgement."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence

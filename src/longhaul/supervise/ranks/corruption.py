@@ -22,8 +22,7 @@ class Verdict:
     ranks: tuple[int, ...] = ()
     """`odd`: those to blame. `undecided`: those among which the one to blame is."""
     sound_step: int | None = None
-    """Newest step at which everybody still agreed: a state of that step or before can be gone
-    back to. None if there is none."""
+    """Newest step at which all still agreed, to whose state one can go back, if any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +130,7 @@ def next_pair(turn: int, ranks: Sequence[int]) -> tuple[int, int]:
 
 
 def judge_together(verdicts: Sequence[Verdict], step: int) -> Verdict:
-    """One verdict from those on several groups of ranks at one step.
-
-    Where some group names the odd one out, ranks that no group can tell apart are left alone: what
-    they hold or compute may have come from it.
-    """
+    """One verdict at a step; where a group names the odd one, undecided others are left alone."""
     for kind in ("odd", "undecided"):
         found = [verdict for verdict in verdicts if verdict.kind == kind]
         if found:

@@ -1,6 +1,4 @@
-"""The worker processes of one attempt, started and ended together, and the port at which they meet,
-kept for rank 0 until it listens there.
-"""
+"""The workers of one attempt, and the port at which they meet, kept until rank 0 listens."""
 
 import os
 import signal
@@ -188,10 +186,7 @@ class Group:
         ]
 
     def deaths(self, now: Seconds, kernel: Sequence[str] = ()) -> list[Death]:
-        """How workers have ended, but for those that finished well; `kernel` is by rank.
-
-        `now` is taken for the time of death of those that were alive at the last call.
-        """
+        """How workers ended that did not finish well, first seen `now`; `kernel` is by rank."""
         codes = self.exit_codes  # read once: a rank may end between two looks
         for worker, code in zip(self.workers, codes, strict=True):
             if code is not None:

@@ -34,8 +34,7 @@ PHASE_OF: dict[Bucket, Phase] = {
 """Where the books of time (`core.clocks`) have a rank's seconds go, its phase is known."""
 _WIDTH_BYTES = 96
 _SIGN_EVERY_S: Seconds = 0.1
-"""Between two signs of the same: a tiny model makes hundreds of micro-batches in that time, and
-each of them would pay for a write."""
+"""Between two signs of the same: each micro-batch of a tiny model would pay for a write."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,4 @@
-"""A rank's process: forked, so that nothing is imported twice, or started with its node's command;
-in a session of its own, so that it can be ended alone.
-"""
+"""A rank's process, in a session of its own: a fork, or started with its node's command."""
 
 import multiprocessing.context
 import multiprocessing.process

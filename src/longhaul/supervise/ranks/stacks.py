@@ -1,6 +1,4 @@
-"""Where hung ranks stand: their Python stacks, and NCCL's record of the collectives that each has
-begun and ended.
-"""
+"""Where hung ranks stand: their Python stacks, and NCCL's record of their collectives."""
 
 import faulthandler
 import os

@@ -1,6 +1,4 @@
-"""Which rank is slower than its peers, judged from what each computed before the collective
-(incident M5); and what else can be watched of the ranks of a layout, what cannot, and why.
-"""
+"""Which rank is slower than its peers (incident M5), and what else is watched of ranks."""
 
 import math
 import statistics

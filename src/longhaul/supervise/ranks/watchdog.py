@@ -1,6 +1,4 @@
-"""Whether ranks still do something, and if not, which of them did not arrive: pure judgement; and
-the watch that feeds it, whose learned silences outlive attempt and supervisor.
-"""
+"""Whether ranks still do something, and if not, who did not arrive; pure, but for `Watch`."""
 
 import json
 import math
@@ -189,10 +187,7 @@ def judge(
 def who_did_not_arrive(
     ranks: Sequence[Rank], waiting: Mapping[int, str | None]
 ) -> tuple[tuple[int, ...], str]:
-    """The ranks that the others wait for, none if nothing tells them apart, and how one knows.
-
-    `waiting`: where each rank's stack stands, as `take_stacks` gives it.
-    """
+    """The ranks that the others wait for, none if nothing tells them apart, and how one knows."""
     if stopped := [rank for rank in ranks if rank.state == "stopped"]:
         return _named(stopped), f"{_they(stopped)} stopped by a signal"
     if stuck := [rank for rank in ranks if rank.state == "in the kernel"]:
@@ -225,8 +220,7 @@ def _they(ranks: Sequence[Rank]) -> str:
 
 _FORMAT = 1
 _WRITE_BEYOND = 1.25
-"""A silence that is longer than what is kept by this factor is written at once: the supervisor may
-be killed. What has become less is written when it ends."""
+"""A silence longer than the kept one by this factor is written at once: nobody may do it later."""
 _MOST_BYTES: Bytes = 4096
 _SHORT_S: Seconds = 0.5
 """No deadline grows from it at usual settings; it is not worth a write."""
