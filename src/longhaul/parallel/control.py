@@ -33,7 +33,7 @@ class Control:
     def highest(self, word: int) -> int:
         """The highest of all ranks' words."""
         self._word[0] = word
-        with self._told():
+        with self._naming_who_is_lost():
             dist.all_reduce(self._word, op=dist.ReduceOp.MAX, group=self.group)
         return int(self._word[0])
 
@@ -48,7 +48,7 @@ class Control:
     def share(self, value: Value | None = None) -> Value:
         """Rank 0's value; what others give is not looked at."""
         box: list[Any] = [value]
-        with self._told():
+        with self._naming_who_is_lost():
             dist.broadcast_object_list(box, src=0, group=self.group)
         shared: Value = box[0]
         return shared
@@ -56,7 +56,7 @@ class Control:
     def gather(self, value: Value) -> list[Value]:
         """The values of all ranks, by rank, on every rank."""
         box: list[Any] = [None] * self.size
-        with self._told():
+        with self._naming_who_is_lost():
             dist.all_gather_object(box, value, group=self.group)
         return box
 
@@ -65,13 +65,13 @@ class Control:
         rows = None
         if self.rank == 0:
             rows = [torch.empty_like(figures) for _ in range(self.size)]
-        with self._told():
+        with self._naming_who_is_lost():
             dist.gather(figures, rows, dst=0, group=self.group)
         return [row.tolist() for row in rows or ()]
 
     def total(self, figures: torch.Tensor) -> torch.Tensor:
         """The sum over all ranks of float64 figures on the CPU."""
-        with self._told():
+        with self._naming_who_is_lost():
             dist.all_reduce(figures, group=self.group)
         return figures
 
@@ -90,7 +90,7 @@ class Control:
         first: Value = shared[0]
         return first
 
-    def _told(self) -> AbstractContextManager[None]:
+    def _naming_who_is_lost(self) -> AbstractContextManager[None]:
         return naming_the_lost_rank(self.rank, self.size, self._name)
 
 
@@ -121,12 +121,12 @@ def first_does(control: Control | None, body: Callable[[], Value]) -> Value:
 Item = TypeVar("Item")
 
 STILL_AT_IT = "still at it"
-"""What the other ranks are told; they ask again (`told`)."""
+"""What the other ranks are told; they ask again (`received`)."""
 _WORD_EVERY_S: Seconds = 1.0
 
 
 def patiently(items: Iterable[Item], control: Control | None) -> Iterator[Item]:
-    """The items; while one is waited for, the other ranks are kept waiting by `told`.
+    """The items; while one is waited for, the other ranks are kept waiting by `received`.
 
     A collective that nobody joins in time fails on all ranks; a store may take longer than that. So
     the slow part is done on a thread, and the others are told again and again that it goes on.
@@ -151,7 +151,7 @@ def patiently(items: Iterable[Item], control: Control | None) -> Iterator[Item]:
         yield box[0]
 
 
-def told(control: Control) -> Any:
+def received(control: Control) -> Any:
     """What rank 0 shares, once it has come to it; on every other rank."""
     value: Any = STILL_AT_IT
     while value == STILL_AT_IT:

@@ -222,9 +222,9 @@ class Pipe:
 
     def tell_loss(self, loss: Tensor | None) -> Tensor:
         """The last stage's loss, at all ranks."""
-        told = torch.zeros((), device=self._device) if loss is None else loss.float()
-        dist.broadcast(told, dist.get_global_rank(self._group, self.ranks - 1), self._group)
-        return told
+        shared = torch.zeros((), device=self._device) if loss is None else loss.float()
+        dist.broadcast(shared, dist.get_global_rank(self._group, self.ranks - 1), self._group)
+        return shared
 
 
 def _nothing() -> None:

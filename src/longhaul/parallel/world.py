@@ -148,13 +148,13 @@ def reporting_absence(place: Place | None, body: Callable[[], ExitCode]) -> Exit
     try:
         code = body()
     except Exception as error:
-        _tell_of_absence(place, getattr(error, "exit_code", ExitCode.FAILED))
+        _report_absence(place, getattr(error, "exit_code", ExitCode.FAILED))
         raise
-    _tell_of_absence(place, code)
+    _report_absence(place, code)
     return code
 
 
-def _tell_of_absence(place: Place | None, code: ExitCode) -> None:
+def _report_absence(place: Place | None, code: ExitCode) -> None:
     if _has_met or place is None or place.rank != 0:
         return
     address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])

@@ -112,14 +112,14 @@ class FailureHandler:
             plan = Plan(False, f"{cause.name}, while stopping", exit_code=wanted)
         if plan.poison is not None:
             chronicle.poison(plan.poison, usable[plan.poison], step or 0, plan.reason)
-        told = ended(cause, plan, cause.rank, codes, step)
+        data = ended(cause, plan, cause.rank, codes, step)
         judged = self._fleet.judge(cause, step, verdict) if self._fleet is not None else None
-        told |= judged[1] if judged else {}
+        data |= judged[1] if judged else {}
         if leads:
             seconds = unbooked(folder, self._lease.attempt, self.began, self._clock.wall())
-            self.began = chronicle.emit(EventKind.ATTEMPT_ENDED, step or 0, told, seconds).time
+            self.began = chronicle.emit(EventKind.ATTEMPT_ENDED, step or 0, data, seconds).time
         else:
-            chronicle.emit(EventKind.REPLICA_LOST, step or 0, told, {})
+            chronicle.emit(EventKind.REPLICA_LOST, step or 0, data, {})
             self._lost.append(failure)
         chronicle.close()
         if self.replicas is not None:

@@ -109,7 +109,7 @@ def without_progress(failures: Sequence[Failure]) -> Sequence[Failure]:
             break
         if failure.step is not None:
             step = failure.step if step is None else step
-            # What a device computes is known to be complete a step or two later (DESIGN rule 3).
+            # What a device computes is known to be complete a step or two later.
             if abs(failure.step - step) > _LAG_STEPS:
                 break
         count += 1

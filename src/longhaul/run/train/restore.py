@@ -10,7 +10,7 @@ from longhaul.checkpoint.loader import read_facts, restore
 from longhaul.core.errors import NeedsPerson
 from longhaul.core.events import EventKind
 from longhaul.logbook.folder import created_of
-from longhaul.parallel.control import Control, patiently, told
+from longhaul.parallel.control import Control, patiently, received
 from longhaul.run.train.run_log import RunLog
 from longhaul.run.train.tiers import Tiers
 from longhaul.store.catalogue import (
@@ -138,7 +138,7 @@ def restore_as_ordered(parts_for: PartsFor, control: Control) -> int | None:
         Its step; None if rank 0 has found none.
     """
     shared: tuple[str, dict[str, Any]] | None
-    while (shared := told(control)) is not None:
+    while (shared := received(control)) is not None:
         path, facts = shared
         with suppress(RefusedCheckpoint):  # by any rank: rank 0 tells of it, and tries another
             return restore(Path(path), parts_for(facts), control).step

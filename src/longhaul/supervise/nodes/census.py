@@ -4,6 +4,7 @@ import json
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, count
 from typing import Any
 
 from longhaul.config.recover import NodeSection
@@ -69,11 +70,9 @@ class Census:
 
     def add(self, entry: NodeSection) -> Machine:
         """One that has come in place of another; it gets a name of its own."""
-        names, number = {machine.name for machine in self.machines}, 1
-        name = entry.name
-        while name in names:
-            number += 1
-            name = f"{entry.name}-{number}"
+        names = {machine.name for machine in self.machines}
+        numbered = (f"{entry.name}-{number}" for number in count(2))
+        name = next(name for name in chain([entry.name], numbered) if name not in names)
         machine = Machine.of(entry.model_copy(update={"name": name, "spare": False}), ordered=True)
         self.machines.append(machine)
         if not machine.imitated:

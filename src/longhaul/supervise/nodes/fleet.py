@@ -254,7 +254,7 @@ class Fleet:
     def _receive(self, entry: NodeSection) -> bool:
         machine, reason = self.census.add(entry), ""
         slots = self.census.machines[0].slots
-        self.census.call([machine.name], _at_most(PROBE_WITHIN_S))
+        self.census.call([machine.name], _sleep)
         machine = self.census.named(machine.name)
         admission = admit(machine.node, self.events(), self._clock.wall())
         if machine.slots != slots:
@@ -347,11 +347,6 @@ class Fleet:
             self._order.close()
 
 
-def _at_most(seconds: Seconds) -> Wait:
-    deadline = time.monotonic() + seconds
-
-    def wait(pause: Seconds) -> bool:
-        time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
-        return time.monotonic() < deadline
-
-    return wait
+def _sleep(seconds: Seconds) -> bool:
+    time.sleep(seconds)
+    return True

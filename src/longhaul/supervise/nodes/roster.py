@@ -22,15 +22,13 @@ class Capacity:
     reason: str
 
 
-def fit(
-    wanted: Layout, nodes: int, per_node: int, sequences: int, least_shard: int = 1
-) -> Capacity:
+def fit(wanted: Layout, nodes: int, per_node: int, sequences: int) -> Capacity:
     """The largest layout that so many nodes carry, with the same mathematics.
 
     Tensor and pipeline ways are kept, because each rank's part of a layer is laid out for them;
-    sharding is kept as long as there are enough processes for it, because memory depends on it: it
-    does not fit in fewer than `least_shard`. Replicas that would not make a step shorter are left
-    out: with 8 sequences, 5 replicas take as long as 4.
+    sharding is kept as long as there are enough processes for it, because memory depends on it.
+    Replicas that would not make a step shorter are left out: with 8 sequences, 5 replicas take as
+    long as 4.
     """
     processes = nodes * per_node
     inner = wanted.tensor * wanted.pipeline
@@ -43,12 +41,10 @@ def fit(
         said = f"{layout.replicate} of {wanted.replicate} replicas"
     else:
         shard = processes // inner
-        if shard < max(1, least_shard):
-            least = inner * max(1, least_shard)
-            return Capacity(
-                None, 0, f"{processes} processes are fewer than the {least} that the model needs"
-            )
-        shard = max(_useful(shard, 1, sequences), least_shard)
+        if not shard:
+            why = f"{processes} processes are fewer than the {inner} that the model needs"
+            return Capacity(None, 0, why)
+        shard = _useful(shard, 1, sequences)
         layout = Layout(1, shard, wanted.tensor, wanted.pipeline)
         said = (
             f"one replica in {shard} instead of {wanted.shard} shards: each process holds "

@@ -44,40 +44,18 @@ class Comparison:
         )
 
 
-def judge_hashes(
-    step: int,
-    hashes: Mapping[int, str],
-    groups: Mapping[int, int] | None = None,
-    sound_step: int | None = None,
-) -> Verdict:
-    """Compare the weight hashes of replicas.
-
-    `hashes`: rank → hash of the weights it holds. `groups`: rank → number of its group; the ranks
-    of a group hold the same weights (the same shard of the same stage). By default all do.
-    `sound_step`: of the newest verdict that was `sound`.
-    """
-    by_group: dict[int, dict[int, str]] = {}
-    for rank, value in hashes.items():
-        by_group.setdefault(0 if groups is None else groups[rank], {})[rank] = value
-    odd: list[int] = []
-    unclear: list[int] = []
-    for group in by_group.values():
-        counts = Counter(group.values())
-        if len(counts) == 1:
-            continue
-        value, count = counts.most_common(1)[0]
-        if 2 * count > len(group):
-            odd += [rank for rank in group if group[rank] != value]
-        else:
-            unclear += group
-    if odd:
+def judge_hashes(step: int, hashes: Mapping[int, str]) -> Verdict:
+    """Compare the hashes, by rank, of the weights that ranks hold alike."""
+    counts = Counter(hashes.values()).most_common(1)
+    if not counts or counts[0][1] == len(hashes):
+        return Verdict("sound", f"step {step}: all replicas hold the same weights", (), step)
+    value, count = counts[0]
+    if 2 * count > len(hashes):
+        odd = tuple(sorted(rank for rank in hashes if hashes[rank] != value))
         why = f"the weights of {_ranks(odd)} differ from those of the other replicas"
-        return Verdict("odd", f"step {step}: {why}", tuple(sorted(odd)), sound_step)
-    if unclear:
-        why = f"{_ranks(unclear)} differ, and no majority of replicas tells which are right"
-        why = f"step {step}: the weights of {why}"
-        return Verdict("undecided", why, tuple(sorted(unclear)), sound_step)
-    return Verdict("sound", f"step {step}: all replicas hold the same weights", (), step)
+        return Verdict("odd", f"step {step}: {why}", odd)
+    why = f"{_ranks([*hashes])} differ, and no majority of replicas tells which are right"
+    return Verdict("undecided", f"step {step}: the weights of {why}", tuple(sorted(hashes)))
 
 
 def judge_slots(comparisons: Sequence[Comparison], tolerance: float = 0.0) -> Verdict:
