@@ -1,9 +1,8 @@
 """Pipeline parallelism: stretches of layers, one after another, micro-batch by micro-batch.
 
-Each rank has one stretch or several (`timetable` says who does what when). Activations go from
-stage to stage by send and receive; their shape is known from the batch, so nothing has to be
-inferred. What is sent in one tick is one group of sends and receives, the same on both sides, and
-is waited for when it is read: it travels while other passes compute.
+Each rank has one stretch or several (`timetable` says who does what when). What is sent in one tick
+is one group of sends and receives, the same on both sides, and is waited for when it is read: it
+travels while other passes compute. Shapes are known from the batch.
 """
 
 from collections import deque

@@ -1,12 +1,9 @@
 """Replicas that may come and go between any two steps, through torchft.
 
-Each replica holds the whole training state, in one process or cut over several. Before every step
-those that are there agree on who makes it; the step counts if the gradients of all of them were
-summed, else it is made again by those that are left. Who comes back is given the state of one that
-went on.
-
-torchft counts agreed updates by a number that we call the generation: whoever is behind the highest
-one is healed. It only ever rises, whatever happens to the step of the run.
+Each holds the whole training state. Before every step those that are there agree on who makes it;
+it counts if the gradients of all of them were summed, else those that are left make it again. Who
+comes back is given the state of one that went on: who is behind the highest generation, a count of
+agreed updates that only ever rises.
 """
 
 import logging

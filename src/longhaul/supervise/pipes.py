@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
 
 from longhaul.core.errors import ExitCode
 from longhaul.core.units import Seconds
@@ -46,7 +45,8 @@ def listening() -> Iterator[SignalPipe]:
     reading_end, writing_end = os.pipe()
     for end in (reading_end, writing_end):
         os.set_blocking(end, False)
-    previous = {number: signal.signal(number, _nothing) for number in _wanted()}
+    # The byte on the pipe is all there is to a signal.
+    previous = {number: signal.signal(number, lambda *_: None) for number in _wanted()}
     wakes = signal.set_wakeup_fd(writing_end, warn_on_full_buffer=False)
     try:
         yield SignalPipe(reading_end)
@@ -63,10 +63,6 @@ def _wanted() -> list[signal.Signals]:
     # by whatever they start in the background, and somebody who sends it by hand means it.
     nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return [n for n in (*STOPS, PAUSE, signal.SIGCHLD) if not (nohup and n == signal.SIGHUP)]
-
-
-def _nothing(number: int, frame: FrameType | None) -> None:
-    """The byte on the pipe is all there is to it."""
 
 
 DESCRIPTOR = "LONGHAUL_LIFELINE"

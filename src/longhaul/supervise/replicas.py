@@ -57,11 +57,7 @@ def has_torchft() -> bool:
 
 
 def refuse_without_torchft() -> None:
-    """Before anything is started.
-
-    Raises:
-        RecipeError: torchft is not installed.
-    """
+    """Raise RecipeError, before anything is started, where torchft is not installed."""
     if not has_torchft():
         raise RecipeError(
             "parallel.elastic: torchft is not installed, by which replicas find each other",

@@ -39,7 +39,6 @@ class NodeFailure:
     """An attempt that a node has ended."""
 
     node: Node
-    cause: str
     time: Seconds
 
 
@@ -81,7 +80,9 @@ def answer(evidence: Evidence) -> Answer:
         named = blamed.node if blamed else None
         newcomers = after_hang(evidence.worlds, named)
         if newcomers.nodes:
-            guilty = tuple(m for m in world.machines if _among(m, newcomers.nodes))
+            guilty = tuple(
+                m for m in world.machines if any(m.node.shares(n.parts) for n in newcomers.nodes)
+            )
             return Answer(blamed if blamed in guilty else guilty[0], newcomers.reason,
                           left_out=tuple(machine.name for machine in guilty))  # fmt: skip
     if blamed is None or not of_machine(cause):
@@ -148,7 +149,3 @@ def _corrupt(evidence: Evidence) -> Answer:
         next(iter(guilty.values())), verdict.reason,
         {name: tuple(sorted(machine.node.parts)) for name, machine in guilty.items()},
     )  # fmt: skip
-
-
-def _among(machine: Machine, nodes: Sequence[Node]) -> bool:
-    return any(machine.node.shares(node.parts) for node in nodes)

@@ -67,11 +67,7 @@ def spans(events: Sequence[Event]) -> tuple[WorldSpan, ...]:
 def node_failures(events: Iterable[Event]) -> tuple[NodeFailure, ...]:
     """The failures that began on a node."""
     return tuple(
-        NodeFailure(
-            node_of(event.data["node"], event.data["node_parts"]),
-            str(event.data["cause"]),
-            event.time,
-        )
+        NodeFailure(node_of(event.data["node"], event.data["node_parts"]), event.time)
         for event in events
         if event.kind == EventKind.ATTEMPT_ENDED and event.data.get("node")
     )

@@ -65,7 +65,8 @@ def known_nodes(
         if not any(node.key in other.parts for other in nodes):
             nodes.append(node)
     suspected = [(left.node.parts, left.reason) for left in still_left_out(left_out, events, now)]
-    return tuple(sorted((_known(node, events, suspected) for node in nodes), key=_by_name))
+    found = (_known(node, events, suspected) for node in nodes)
+    return tuple(sorted(found, key=lambda one: (one.node.host, one.node.key)))
 
 
 def find_node(known: Sequence[Known], name: str) -> Known:
@@ -135,7 +136,3 @@ def _known(
         used=worlds[-1].time if worlds else None,
         in_use=bool(moves) and moves[-1].kind == "joined",
     )
-
-
-def _by_name(one: Known) -> tuple[str, str]:
-    return one.node.host, one.node.key

@@ -167,7 +167,10 @@ def still_left_out(
     return [
         left
         for left in left_out
-        if now - left.time < LEFT_OUT_S and not _released(left.node, events, left.time)
+        if now - left.time < LEFT_OUT_S
+        and not any(
+            e.kind == "released" and e.time > left.time for e in concerning(left.node, events)
+        )
     ]
 
 
@@ -178,11 +181,6 @@ def _suspected(standing: Standing) -> dict[str, str]:
         for machine in standing.machines
         if machine.node.shares(left.node.parts)
     }
-
-
-def _released(node: Node, events: Sequence[NodeEvent], since: Seconds) -> bool:
-    """A person has repaired it since then, or vouches for it."""
-    return any(e.kind == "released" and e.time > since for e in concerning(node, events))
 
 
 def _chosen(standing: Standing, usable: Sequence[Machine]) -> Choice:

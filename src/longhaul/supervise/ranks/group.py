@@ -35,10 +35,9 @@ class Meeting:
     """A port. Close it once rank 0 has been started: its copy of the descriptor holds the port.
 
     Importing torch and preparing text take rank 0 seconds, in which any program might take a port
-    that was merely found free. So it stays bound, and rank 0, a fork, inherits the descriptor;
-    torch's store listens on it. Nobody listens before: who connects too early is refused and tries
-    again. To a rank 0 that a command starts on another node nothing can be handed; a port that is
-    free here is a guess there, and a wrong guess costs a start. One rank alone meets nobody.
+    that was merely found free. So it stays bound, and rank 0, a fork, inherits the descriptor, on
+    which torch's store listens. To a rank 0 that a command starts on another node nothing can be
+    handed: a port that is free here is a guess there. One rank alone meets nobody.
     """
 
     def __init__(self, posts: Sequence[Post]) -> None:
@@ -239,12 +238,7 @@ class Group:
         for worker in self.workers:
             worker.close()
         self._lifeline.let_go()
-        if self.first == 0:
-            _show_cursor()
-
-
-def _show_cursor() -> None:
-    """A live line hides the terminal's cursor, and a killed worker cannot bring it back."""
-    with suppress(OSError, ValueError):
-        if sys.stdout.isatty():
-            output(1).write(b"\x1b[?25h\r\x1b[K")
+        # A live line hides the terminal's cursor, and a killed worker cannot bring it back.
+        with suppress(OSError, ValueError):
+            if self.first == 0 and sys.stdout.isatty():
+                output(1).write(b"\x1b[?25h\r\x1b[K")

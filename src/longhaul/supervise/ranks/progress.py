@@ -1,8 +1,7 @@
 """A rank's progress file: what it is doing, at which step, since when. The watchdog reads it.
 
 `workers/RANK.progress` is one line of fixed width, written over in place by a single `pwrite`: five
-microseconds, no fsync, no lock. It is not telemetry of the run (the journal is), only a sign of
-life to who watches from the same machine.
+microseconds, no fsync, no lock.
 """
 
 import os

@@ -116,7 +116,9 @@ class StragglerWatch:
     def _of(self, ranks: list[int], by_rank: list[tuple[Seconds, ...]]) -> list[Straggler]:
         half = WINDOW_STEPS // 2
         whole = {rank: statistics.median(by_rank[rank]) for rank in ranks}
-        usual, usual_error = _reference(whole, by_rank)
+        usual = _lower_median(whole.values())
+        usual_rank = min(rank for rank, median in whole.items() if median == usual)
+        usual_error = _error(by_rank[usual_rank], usual)
         early = {rank: statistics.median(by_rank[rank][:half]) for rank in ranks}
         late = {rank: statistics.median(by_rank[rank][half:]) for rank in ranks}
         least_early, least_late = ((1 + SLOWER) * _lower_median(x.values()) for x in (early, late))
@@ -143,15 +145,6 @@ class StragglerWatch:
             )
             for rank in slow
         ]
-
-
-def _reference(
-    medians: dict[int, Seconds], by_rank: list[tuple[Seconds, ...]]
-) -> tuple[Seconds, Seconds]:
-    """What a usual peer takes, and the standard error of that."""
-    usual = _lower_median(medians.values())
-    rank = min(rank for rank, median in medians.items() if median == usual)
-    return usual, _error(by_rank[rank], usual)
 
 
 def _lower_median(values: Iterable[float]) -> float:

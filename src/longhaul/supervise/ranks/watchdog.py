@@ -189,33 +189,30 @@ def who_did_not_arrive(
 ) -> tuple[tuple[int, ...], str]:
     """The ranks that the others wait for, none if nothing tells them apart, and how one knows."""
     if stopped := [rank for rank in ranks if rank.state == "stopped"]:
-        return _named(stopped), f"{_they(stopped)} stopped by a signal"
+        return _blamed(stopped, "stopped by a signal")
     if stuck := [rank for rank in ranks if rank.state == "in the kernel"]:
-        return _named(stuck), f"{_they(stuck)} in a system call that does not return"
+        return _blamed(stuck, "in a system call that does not return")
     if len(ranks) == 1:
-        return _named(ranks), f"{_they(ranks)} alone"
+        return _blamed(ranks, "alone")
     steps = {rank.rank: rank.progress.step if rank.progress else -1 for rank in ranks}
     furthest = max(steps.values())
     if behind := [rank for rank in ranks if steps[rank.rank] < furthest]:
         at = ", ".join(str(steps[rank.rank]) for rank in behind)
-        return _named(behind), f"{_they(behind)} at step {at}, the others at {furthest}"
+        return _blamed(behind, f"at step {at}, the others at {furthest}")
     silent = [rank for rank in ranks if waiting.get(rank.rank) is None]
     if silent and len(silent) < len(ranks):
-        return _named(silent), f"{_they(silent)} unable to say where its stack stands"
+        return _blamed(silent, "unable to say where its stack stands")
     busy = [rank for rank in ranks if not waiting.get(rank.rank)]
     if busy and len(busy) < len(ranks):
         where = next(place for place in waiting.values() if place)
-        return _named(busy), f"{_they(busy)} elsewhere while the others wait in {where}"
+        return _blamed(busy, f"elsewhere while the others wait in {where}")
     return (), "nothing tells the ranks apart; their stacks are in workers/"
 
 
-def _named(ranks: Iterable[Rank]) -> tuple[int, ...]:
-    return tuple(rank.rank for rank in ranks)
-
-
-def _they(ranks: Sequence[Rank]) -> str:
+def _blamed(ranks: Sequence[Rank], how: str) -> tuple[tuple[int, ...], str]:
     names = " and ".join(f"rank {rank.rank} on {rank.host}" for rank in ranks)
-    return f"{names} {'is' if len(ranks) == 1 else 'are'}"
+    numbers = tuple(rank.rank for rank in ranks)
+    return numbers, f"{names} {'is' if len(ranks) == 1 else 'are'} {how}"
 
 
 _FORMAT = 1
