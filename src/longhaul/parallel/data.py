@@ -76,10 +76,7 @@ Unsummed = Sequence[tuple[dist.ProcessGroup, Sequence[str]]]
 
 
 class FirstGradient:
-    """The gradient of one step's first micro-batch, which stages of a pipeline see one by one.
-
-    What only the end of a step sums over ranks is copied when it is there, and the copy is summed.
-    """
+    """The gradient of a step's first micro-batch; copied where only the step's end sums it."""
 
     def __init__(
         self, parameters: Mapping[str, nn.Parameter], unsummed: Unsummed, sharding: Sharding

@@ -141,10 +141,7 @@ def _refuse_shared(store: Store, place: Place, device: torch.device) -> None:
 
 
 def reporting_absence(place: Place | None, body: Callable[[], ExitCode]) -> ExitCode:
-    """Do `body`, and let the others know if rank 0 ends without having met them.
-
-    torchrun ends them then. Plain srun by default does not, and they would wait for ever.
-    """
+    """Do `body`, and let the others know, whom srun does not end, if rank 0 never meets them."""
     try:
         code = body()
     except Exception as error:

@@ -63,10 +63,7 @@ def shared_memory() -> frozenset[str]:
 def leftovers(
     mark: str, folder: RunFolder, temporary: Path, segments_before: frozenset[str]
 ) -> tuple[str, ...]:
-    """Processes, ports, shared memory and temporary files that a run has left.
-
-    `segments_before`: `shared_memory()` before it began.
-    """
+    """Processes, ports, new segments of shared memory and temporary files that a run has left."""
     new = shared_memory() - segments_before
     # Segments that a process has open may belong to others of this machine.
     segments = sorted(new - _mapped()) if new else ()

@@ -32,9 +32,7 @@ class Started:
 
 
 def write_down(folder: RunFolder, attempt: int, pids: Iterable[tuple[int, int]]) -> None:
-    """Keep who was started (pairs of rank and process number) in `workers/started.json`, with the
-    start times: no other process that got the same number is ever touched.
-    """
+    """Keep who was started, and when: another process may get the same number later."""
     workers = [asdict(Started(rank, pid, process_started(pid) or "")) for rank, pid in pids]
     body = {"format": FORMAT, "attempt": attempt, "place": asdict(here()), "workers": workers}
     write_json(_path(folder), body)
@@ -109,10 +107,7 @@ class Ownership:
     def __init__(
         self, folder: RunFolder, lease: Lease, clock: Clock, say: Callable[[str], None]
     ) -> None:
-        self._folder = folder
-        self._lease = lease
-        self._clock = clock
-        self._say = say
+        self._folder, self._lease, self._clock, self._say = folder, lease, clock, say
         self._reached: int | None = None
         self._paused: Seconds | None = None
 

@@ -110,10 +110,7 @@ class Lighthouse:
 
 
 class Replicas:
-    """What a supervisor needs where a run is of several groups that come and go.
-
-    `processes`: of all replicas, on this machine. `each`: of one; the first has 0, 1, …
-    """
+    """What a supervisor needs where a run is of replicas of `each` processes that come and go."""
 
     def __init__(
         self, folder: RunFolder, settings: SuperviseSection, processes: int, each: int

@@ -11,8 +11,7 @@ from longhaul.supervise.causes import Remedy
 ATTEMPTS_AT_ONE_STEP = 3
 """Failures of one cause at one step before a restart goes further back (incident M18: 44)."""
 CURED_BY_TIME = ("port-taken", "node-gone")
-"""Causes that say nothing against program, data or checkpoints where no step was made: another
-port, and a node that has come back, are all it takes."""
+"""Causes that say nothing against program, data or checkpoints where no step was made."""
 PATIENCE_S: Seconds = 1800.0
 """A machine that reboots is there again by then; one that is not needs a person."""
 _LAG_STEPS = 2

@@ -158,7 +158,7 @@ class Supervisor:
         self._drain, self._newest, self._leaving = None, None, False
         if self._fleet is None:
             return posts_here(self._job.processes)
-        world = self._fleet.muster(self._wait)
+        world = self._fleet.allocate(self._wait)
         if world is None:
             if self._stop is None:
                 self._say(no_world(self._fleet.why_none))

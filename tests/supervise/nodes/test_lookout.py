@@ -59,7 +59,7 @@ def scene(tmp_path: Path, monkeypatch):
     imitated = NodeSection(name="b", identity=("board:B",))
     plan = NodePlan((NodeSection(name="a"), imitated), Layout(2), 8, tmp_path, shared=False)
     fleet = Fleet(folder, plan, Held(), clock, lambda text: None)
-    assert fleet.muster(lambda seconds: True) is not None
+    assert fleet.allocate(lambda seconds: True) is not None
     watch = NodeHealthMonitor(fleet, 1, load_signatures(), clock, lambda text: None)
     yield Scene(watch, fleet, clock, counters)
     watch.close()
@@ -101,6 +101,6 @@ def test_a_person_cordons_a_node_that_trains_and_it_is_left_at_the_next_checkpoi
     assert not drain.at_once
     scene.clock.advance(11)
     assert scene.health_monitor.look() is None, "once"
-    world = scene.fleet.muster(lambda seconds: True)
+    world = scene.fleet.allocate(lambda seconds: True)
     assert world is not None
     assert world.names == ("a",)

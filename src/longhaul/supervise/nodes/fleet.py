@@ -66,8 +66,7 @@ class Fleet:
         clock: Clock,
         say: Callable[[str], None],
     ) -> None:
-        self.folder = folder
-        self.plan = plan
+        self.folder, self.plan = folder, plan
         self.world: World | None = None
         self.slow: set[str] = set()
         self.changed = False
@@ -75,19 +74,15 @@ class Fleet:
         self.corrected = False
         """Errors of memory have been seen, corrected ones."""
         self.why_none = ""
-        self._lease = lease
-        self._clock = clock
-        self._say = say
+        self._lease, self._clock, self._say = lease, clock, say
         self.census = Census(plan.entries, ordered(node_events(folder)))
         self._suspects: set[str] = set()
         self._before: tuple[str, ...] = ()
         self._order: Inquiry | None = None
         self._unwritten: list[NodeEvent] = []
 
-    def muster(self, wait: Wait) -> World | None:
-        """The world of the next attempt, written down; None if there is none, or somebody wants
-        an end. Nodes that do not answer are waited for where there is no world without them.
-        """
+    def allocate(self, wait: Wait) -> World | None:
+        """The world of the next attempt, written down; None if there is none, or `wait` says so."""
         self.world, self.why_none = None, ""
         orders, until = 0, self._clock.monotonic() + PATIENCE_S
         waits = False

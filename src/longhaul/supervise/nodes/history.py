@@ -47,9 +47,7 @@ def as_data(world: World) -> list[dict[str, Any]]:
 
 
 def spans(events: Sequence[Event]) -> tuple[WorldSpan, ...]:
-    """The worlds of all attempts, in order. How far one came is known from its end, or from where
-    the next one began: a supervisor that was killed has written no end.
-    """
+    """The worlds of all attempts; one that was killed came as far as the next one began."""
     begun = [event for event in events if event.kind == EventKind.ATTEMPT_BEGAN]
     ends = {e.attempt: e for e in events if e.kind == EventKind.ATTEMPT_ENDED and "cause" in e.data}
     found = []

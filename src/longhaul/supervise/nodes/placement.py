@@ -140,7 +140,6 @@ class NodePlan:
 
     entries: tuple[NodeSection, ...]
     wanted: Layout
-    """At full strength."""
     sequences: int
     ledger: Path
     shared: bool

@@ -297,9 +297,7 @@ def host_errors(root: Path = Path("/")) -> tuple[int, int]:
 
 
 def gpu_errors() -> tuple[int, int]:
-    """Corrected and uncorrected errors of all GPUs since their last reset; none where NVML or the
-    GPUs' error correction are missing.
-    """
+    """Corrected and uncorrected errors of all GPUs since their reset, where NVML counts them."""
     counts = [0, 0]
     try:
         import pynvml as nvml

@@ -1,8 +1,4 @@
-"""A rank's progress file: what it is doing, at which step, since when. The watchdog reads it.
-
-`workers/RANK.progress` is one line of fixed width, written over in place by a single `pwrite`: five
-microseconds, no fsync, no lock.
-"""
+"""A rank's sign of life, `workers/RANK.progress`: a line written over in place by one `pwrite`."""
 
 import os
 import time

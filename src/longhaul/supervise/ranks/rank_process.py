@@ -216,10 +216,7 @@ class RankProcess:
                 os.kill(self.answers, number)
 
     def kill(self) -> bool:
-        """SIGKILL its whole session; whether it has ended.
-
-        A call to the kernel, as into a dead file system, may not return: nobody waits for that.
-        """
+        """SIGKILL its whole session; whether it has ended: a call to the kernel may not return."""
         if isinstance(self._process, Started):
             self._process.kill_what_it_started()
         with suppress(ProcessLookupError, PermissionError):
