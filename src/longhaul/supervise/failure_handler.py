@@ -21,7 +21,7 @@ from longhaul.supervise.ends import (
 from longhaul.supervise.history import (
     Chronicle,
     failures,
-    unbooked,
+    unaccounted,
     usable_checkpoints,
     write_event,
 )
@@ -38,7 +38,7 @@ from longhaul.supervise.restart import Failure, Plan, next_plan, without_progres
 
 
 class FailureHandler:
-    """Handles the failures of one run; the first attempt books from the Unix time `began`."""
+    """Handles the failures of one run; the first attempt counts from the Unix time `began`."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class FailureHandler:
         self._job, self._lease, self._clock, self._say = job, lease, clock, say
         self._fleet, self._wait = fleet, wait
         self.began = began
-        """Unix time from which the next attempt books."""
+        """Unix time from which the next attempt counts."""
         self.replicas: Replicas | None = None
         self.health_monitor: NodeHealthMonitor | None = None
         self._lost: list[Failure] = []
@@ -116,7 +116,7 @@ class FailureHandler:
         judged = self._fleet.judge(cause, step, verdict) if self._fleet is not None else None
         data |= judged[1] if judged else {}
         if leads:
-            seconds = unbooked(folder, self._lease.attempt, self.began, self._clock.wall())
+            seconds = unaccounted(folder, self._lease.attempt, self.began, self._clock.wall())
             self.began = chronicle.emit(EventKind.ATTEMPT_ENDED, step or 0, data, seconds).time
         else:
             chronicle.emit(EventKind.REPLICA_LOST, step or 0, data, {})
@@ -164,7 +164,7 @@ class FailureHandler:
         assert self._fleet is not None
         now = self._clock.wall()
         folder, attempt = self._job.folder, self._lease.attempt
-        seconds = unbooked(folder, attempt, self.began, now)
+        seconds = unaccounted(folder, attempt, self.began, now)
         data = self._fleet.drain(drain.node) | {"reason": drain.reason}
         step = group.step or 0
         event = write_event(

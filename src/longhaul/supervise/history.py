@@ -32,7 +32,7 @@ NODE_EVENTS = frozenset(
         EventKind.NODE_SLOW,
     }
 )
-"""What a supervisor writes of nodes while others train: no sign of them, and no second booked."""
+"""What a supervisor writes of nodes while others train: no sign of them, and no time of theirs."""
 _BESIDE = NODE_EVENTS | {EventKind.REPLICA_LOST, EventKind.REPLICA_BACK}
 _NEAR_END = 32
 
@@ -65,8 +65,10 @@ def usable_checkpoints(folder: RunFolder) -> dict[int, str]:
     }
 
 
-def unbooked(folder: RunFolder, attempt: int, began: Seconds, now: Seconds) -> dict[str, Seconds]:
-    """Bucket → seconds of an attempt that none of its records has booked: after its last record
+def unaccounted(
+    folder: RunFolder, attempt: int, began: Seconds, now: Seconds
+) -> dict[str, Seconds]:
+    """Bucket → seconds of an attempt that no record of it accounts for: after its last one
     they went into noticing that nothing follows; without any, into starting.
     """
     last = [

@@ -37,7 +37,7 @@ _NOTICE_SHARE = 0.9
 
 
 class Supervisor:
-    """Supervises one run, from a start to its end; the first attempt books from `began`."""
+    """Supervises one run, from a start to its end; the first attempt counts from `began`."""
 
     def __init__(self, job: Job, lease: Lease, say: Callable[[str], None], began: Seconds) -> None:
         self._job, self._lease, self._say = job, lease, say

@@ -78,7 +78,7 @@ def _bound(only_here: bool) -> socket.socket:
 ATTEMPT = "LONGHAUL_ATTEMPT"
 """Environment variable of a worker: the attempt whose lease its supervisor holds."""
 BEGAN = "LONGHAUL_BEGAN"
-"""Unix time from which a worker books its start."""
+"""Unix time from which a worker accounts for its start."""
 _LOG_END: Bytes = 16_384
 _STACKS_WITHIN_S: Seconds = 2.0
 
@@ -86,7 +86,7 @@ _STACKS_WITHIN_S: Seconds = 2.0
 class Group:
     """All workers of one attempt, or those of one replica.
 
-    `began`: Unix time from which they book their start. `memory`: in which forked workers keep what
+    `began`: Unix time from which their start counts. `memory`: in which forked workers keep what
     outlives them. `first`: number of its first rank on this machine, by which its files are called.
     `beside`: the groups of the other replicas; None where there are no replicas. `closes`:
     descriptors of this process that no worker may hold.

@@ -26,7 +26,7 @@ PHASE_OF: dict[Bucket, Phase] = {
     "evaluation": "evaluation",
     "checkpoint_stall": "save",
 }
-"""Where the books of time (`core.clocks`) have a rank's seconds go, its phase is known."""
+"""Where a rank's seconds go (`core.clocks`), its phase is known."""
 _WIDTH_BYTES = 96
 _SIGN_EVERY_S: Seconds = 0.1
 """Between two signs of the same: each micro-batch of a tiny model would pay for a write."""

@@ -137,7 +137,7 @@ def deadline(phase: Phase, learned: Learned, settings: SuperviseSection) -> Seco
     asked = settings.deadlines()
     measured = _LEARNED_TIMES * learned.longest(phase)
     # A batch of an evaluation is like one of a step. What gives few signs may take as long as a
-    # hundred of them: replays of steps, before an action, are booked to what they interrupt.
+    # hundred of them: replays of steps, before an action, count as what they interrupt.
     steps = {"step": 0, "evaluation": _LEARNED_TIMES}.get(phase, 20 * _LEARNED_TIMES)
     in_steps = steps * learned.longest("step")
     most = asked["collective_s"]
