@@ -30,7 +30,6 @@ _CLAIMED = "longhaul/claimed"
 _HEARD_WITHIN_S: Seconds = 30.0
 """Tasks of one step of srun begin within seconds of each other."""
 _has_met = False
-"""Of this process, as process groups are."""
 
 
 class FirstAbsent(LonghaulError):

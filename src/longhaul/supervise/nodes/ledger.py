@@ -120,7 +120,6 @@ class NodeEvent:
     passed: bool = True
     """Of a probe."""
     cause: str = ""
-    """Of a failure."""
     count: int = 0
     reason: str = ""
     who: str = ""
