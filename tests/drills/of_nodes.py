@@ -25,7 +25,7 @@ from longhaul.logbook.ledger import load_ledger
 from longhaul.logbook.run_spec import read_run_spec
 from longhaul.run.train.control_requests import request_set
 from longhaul.supervise.nodes.ledger import Kind, Node, NodeEvent, append, cordons, read
-from longhaul.supervise.nodes.reputation import PROVEN_STEPS, assign
+from longhaul.supervise.nodes.reputation import PROVEN_STEPS, admit, by_reliability
 from longhaul.supervise.run_process import Seen
 
 _DAY_S: Seconds = 86_400.0
@@ -318,19 +318,21 @@ def _replayed(stage: Stage, drill: MachineDrill) -> Played:
         began_at = now - (60 - 10 * run) * _DAY_S
         for event in _run_of(f"run-{run}", everybody, bad, began_at, chance):
             append(ledger, event)
-    roles = assign(everybody, 60, () if stage.blinded else read(ledger), now)
+    known = () if stage.blinded else read(ledger)
+    spare = by_reliability(everybody, known, now)[60:]
+    verdicts = {node: admit(node, known, now).verdict for node in everybody}
 
     def check(story: Timeline) -> Iterator[str]:
         causes = [event.parts for event in read(ledger) if event.kind == "failed"]
         share = sum(parts in [_parts(node) for node in bad] for parts in causes) / len(causes)
         if not 0.4 < share < 0.6:
             yield f"three nodes cause {share:.0%} of failures, which is not what happened"
-        if set(roles.spare) != set(bad):
-            yield f"spares are {[node.host for node in roles.spare]}"
-        if set(roles.probe[:3]) != set(bad):
-            yield f"probed first are {[node.host for node in roles.probe[:3]]}"
-        if roles.refused:
-            yield f"{len(roles.refused)} nodes are refused that only failed now and then"
+        if set(spare) != set(bad):
+            yield f"spares are {[node.host for node in spare]}"
+        if any(verdicts[node] != "probe" for node in bad):
+            yield f"not all of {[node.host for node in bad]} are probed"
+        if "refuse" in verdicts.values():
+            yield "nodes are refused that only failed now and then"
 
     return (), check
 

@@ -37,8 +37,8 @@ from longhaul.run.drill.drilled_run import set_up_run
 from longhaul.store.catalogue import catalogue
 from longhaul.store.run_differences import steps_of
 from longhaul.supervise.leftovers import Traces
-from longhaul.supervise.lighthouse import has_torchft
 from longhaul.supervise.ranks.progress import Progress, progress_path, read_progress
+from longhaul.supervise.replicas import has_torchft
 from longhaul.supervise.run_process import RunProcess, records
 
 _TOGETHER, _ALONE = "replicas", "undisturbed"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from longhaul.parallel import control
-from longhaul.parallel.control import STILL_AT_IT, patiently, told
+from longhaul.parallel.control import STILL_AT_IT, patiently, received
 
 
 class Ranks:
@@ -40,7 +40,7 @@ def test_the_others_are_kept_in_touch_while_an_item_takes_long(
     assert next(given) == "step-40"
     assert set(ranks.shared) == {STILL_AT_IT}
     ranks.share("step-40")
-    assert told(ranks) == "step-40"  # type: ignore[arg-type]
+    assert received(ranks) == "step-40"  # type: ignore[arg-type]
     assert list(given) == []
 
 

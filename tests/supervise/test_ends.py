@@ -30,7 +30,3 @@ RUNS = None
 )
 def test_exit_codes_tell_how_a_group_ended(codes, stop, end) -> None:
     assert group_end(codes, stop) == end
-
-
-def test_who_asked_twice_gets_what_was_asked_for() -> None:
-    assert group_end([-9, -9], ExitCode.INTERRUPTED, at_once=True) == End(ExitCode.INTERRUPTED)

@@ -7,7 +7,7 @@ from longhaul.core.records import Event
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.journal import Journal
 from longhaul.logbook.ledger import load_ledger
-from longhaul.supervise.history import Chronicle, failures, unbooked
+from longhaul.supervise.history import Chronicle, failures, unaccounted
 
 
 @pytest.fixture
@@ -39,12 +39,12 @@ def test_a_checkpoint_that_is_given_up_is_so_for_every_reader(folder) -> None:
 
 
 def test_what_no_record_booked_is_detection_or_a_start(folder) -> None:
-    assert unbooked(folder, 1, began=100.0, now=103.0) == {"start-up": 3.0}
+    assert unaccounted(folder, 1, began=100.0, now=103.0) == {"start-up": 3.0}
     leader = Journal(folder, 1)
     leader.append(Event(kind="attempt-started", attempt=1, time=110.0))
     leader.close()
-    assert unbooked(folder, 1, began=100.0, now=142.0) == {"detection": 32.0}
-    assert unbooked(folder, 2, began=150.0, now=151.0) == {"restart": 1.0}, "after one that died"
+    assert unaccounted(folder, 1, began=100.0, now=142.0) == {"detection": 32.0}
+    assert unaccounted(folder, 2, began=150.0, now=151.0) == {"restart": 1.0}, "after one that died"
 
 
 def test_what_is_told_of_other_replicas_is_no_sign_of_the_pilot(folder) -> None:
@@ -55,4 +55,4 @@ def test_what_is_told_of_other_replicas_is_no_sign_of_the_pilot(folder) -> None:
     chronicle.emit("replica-lost", 7, {}, {})
     chronicle.emit("replica-back", 7, {}, {})
     chronicle.close()
-    assert unbooked(folder, 1, began=100.0, now=142.0) == {"detection": 32.0}
+    assert unaccounted(folder, 1, began=100.0, now=142.0) == {"detection": 32.0}

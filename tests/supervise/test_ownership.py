@@ -8,7 +8,7 @@ from longhaul.logbook import holder
 from longhaul.logbook.folder import create_run
 from longhaul.logbook.lease import RunGone, acquire
 from longhaul.supervise import ownership as ownership_module
-from longhaul.supervise.ownership import Ownership
+from longhaul.supervise.ownership import RETRY_S, Ownership
 
 
 class Run:
@@ -20,11 +20,18 @@ class Run:
         self.waited: list[float] = []
         self.ownership = Ownership(self.folder, self.lease, self.clock, self.said.append)
 
-    def wait(self, seconds: float) -> bool:
+    def wait(self, seconds: float) -> None:
         self.waited.append(seconds)
         self.clock.advance(seconds)
         assert len(self.waited) < 100, "it waits for ever"
-        return True
+
+    def renew(self) -> None:
+        while not self.ownership.try_to_renew():
+            self.wait(RETRY_S)
+
+    def await_folder(self, stopping: bool = False) -> None:
+        while not self.ownership.look(None, running=False, stopping=stopping):
+            self.wait(0.5)
 
 
 @pytest.fixture
@@ -46,7 +53,7 @@ def full_until(monkeypatch, run: Run, looks: int, number: int) -> None:
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_disk_is_waited_for_and_told_once(run, monkeypatch, number) -> None:
     full_until(monkeypatch, run, 3, number)
-    assert run.ownership.renew(run.wait)
+    run.renew()
     assert run.lease.attempt == 2
     assert len(run.waited) == 3
     assert sum("PAUSED" in line for line in run.said) == 1
@@ -56,14 +63,22 @@ def test_a_full_disk_is_waited_for_and_told_once(run, monkeypatch, number) -> No
 def test_another_error_than_a_full_disk_is_no_pause(run, monkeypatch) -> None:
     full_until(monkeypatch, run, 3, errno.EACCES)
     with pytest.raises(PermissionError):
-        run.ownership.renew(run.wait)
+        run.renew()
     assert not run.said
 
 
 def test_who_wants_an_end_need_not_wait_for_space(run, monkeypatch) -> None:
     full_until(monkeypatch, run, 3, errno.ENOSPC)
-    assert not run.ownership.renew(lambda seconds: False)
+    assert not run.ownership.try_to_renew()
     assert run.lease.attempt == 1
+    assert not run.waited
+
+
+def test_who_wants_an_end_need_not_wait_for_a_folder_that_is_away(run) -> None:
+    run.folder.path.rename(run.folder.path.with_name("away"))
+    with pytest.raises(RunGone):
+        run.await_folder(stopping=True)
+    assert not run.waited
 
 
 def test_a_disk_with_room_for_a_lease_alone_is_full(run, monkeypatch) -> None:
@@ -73,19 +88,19 @@ def test_a_disk_with_room_for_a_lease_alone_is_full(run, monkeypatch) -> None:
         return usage._replace(free=usage.free if len(run.waited) > 1 else 4096)
 
     monkeypatch.setattr(ownership_module.shutil, "disk_usage", nearly_full)
-    assert run.ownership.renew(run.wait)
+    run.renew()
     assert len(run.waited) == 2
 
 
 def test_workers_end_in_a_folder_that_stays_away_and_a_short_absence_is_survived(run) -> None:
     away = run.folder.path.rename(run.folder.path.with_name("away"))
-    run.ownership.look(40)
+    assert not run.ownership.look(40, running=True, stopping=False)
     run.clock.advance(5)
-    run.ownership.look(None)
+    assert not run.ownership.look(None, running=True, stopping=False)
     away.rename(run.folder.path)
-    run.ownership.await_folder(run.wait)
-    assert run.ownership.renew(run.wait)
+    run.await_folder()
+    run.renew()
     run.folder.path.rename(away)
     with pytest.raises(RunGone, match="at step 40"):
-        run.ownership.await_folder(run.wait)
+        run.await_folder()
     assert not run.folder.path.exists()

@@ -14,6 +14,7 @@ from pathlib import Path
 import longhaul.supervise.nodes.fleet
 import longhaul.supervise.nodes.health_monitor
 import longhaul.supervise.nodes.qualify
+from longhaul.cli.disturbed import inject_around
 from longhaul.config.recover import SuperviseSection
 from longhaul.core.clocks import RealClock
 from longhaul.core.records import Event
@@ -21,16 +22,16 @@ from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.journal import Journal
 from longhaul.logbook.lease import acquire, refuse_if_held
 from longhaul.parallel.layout import Layout
-from longhaul.run.drill.laid import inject_around
 from longhaul.store.manifest import Manifest, write_listed_file, write_manifest
 from longhaul.supervise.causes import load_signatures
 from longhaul.supervise.history import usable_checkpoints
+from longhaul.supervise.job import Job
 from longhaul.supervise.nodes.placement import NodePlan
 from longhaul.supervise.ownership import fence, left_over
 from longhaul.supervise.pipes import hold_on
 from longhaul.supervise.ranks.progress import ProgressFile, progress_path, read_progress
 from longhaul.supervise.ranks.stacks import answer_for_stacks
-from longhaul.supervise.supervisor import Job, Supervisor
+from longhaul.supervise.supervisor import Supervisor
 
 STEPS = 40
 SAVE_EVERY = 10

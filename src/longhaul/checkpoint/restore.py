@@ -11,7 +11,7 @@ from longhaul.core.errors import NeedsPerson
 from longhaul.core.events import EventKind
 from longhaul.logbook.folder import created_of
 from longhaul.logbook.run_log import RunLog
-from longhaul.parallel.control import Control, patiently, told
+from longhaul.parallel.control import Control, patiently, received
 from longhaul.store.catalogue import (
     Checkpoint,
     catalogue,
@@ -133,7 +133,7 @@ def restore_as_ordered(parts_for: PartsFor, control: Control) -> int | None:
         Its step; None if rank 0 has found none.
     """
     shared: tuple[str, dict[str, Any]] | None
-    while (shared := told(control)) is not None:
+    while (shared := received(control)) is not None:
         path, facts = shared
         with suppress(RefusedCheckpoint):  # by any rank: rank 0 tells of it, and tries another
             return restore(Path(path), parts_for(facts), control).step

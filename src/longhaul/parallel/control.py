@@ -1,9 +1,4 @@
-"""Words between ranks at step boundaries: small, on the CPU, in an order that all ranks keep; and
-waiting for something slow on rank 0 while the others wait in a collective.
-
-Every method is a collective: all ranks call the same ones in the same order, or all wait until
-the group's timeout.
-"""
+"""Messages between ranks at step boundaries, all collective; and waiting for a slow rank 0."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -26,12 +21,7 @@ class RankLost(LonghaulError):
 
 
 class Control:
-    """A channel among all ranks.
-
-    Args:
-        group: gloo; used by one thread only.
-        name: what is done over it, for people.
-    """
+    """A channel among all ranks; its gloo group is used by one thread only."""
 
     def __init__(self, group: dist.ProcessGroup, name: str = "control") -> None:
         self.group = group
@@ -43,7 +33,7 @@ class Control:
     def highest(self, word: int) -> int:
         """The highest of all ranks' words."""
         self._word[0] = word
-        with self._told():
+        with self._naming_who_is_lost():
             dist.all_reduce(self._word, op=dist.ReduceOp.MAX, group=self.group)
         return int(self._word[0])
 
@@ -58,7 +48,7 @@ class Control:
     def share(self, value: Value | None = None) -> Value:
         """Rank 0's value; what others give is not looked at."""
         box: list[Any] = [value]
-        with self._told():
+        with self._naming_who_is_lost():
             dist.broadcast_object_list(box, src=0, group=self.group)
         shared: Value = box[0]
         return shared
@@ -66,25 +56,22 @@ class Control:
     def gather(self, value: Value) -> list[Value]:
         """The values of all ranks, by rank, on every rank."""
         box: list[Any] = [None] * self.size
-        with self._told():
+        with self._naming_who_is_lost():
             dist.all_gather_object(box, value, group=self.group)
         return box
 
     def rows(self, figures: torch.Tensor) -> list[list[float]]:
-        """The float64 figures of all ranks, by rank, on rank 0; nothing on the others.
-
-        Rank 0 waits for the others, they wait for nobody.
-        """
+        """The float64 figures of all ranks, by rank, on rank 0, which waits; else nothing."""
         rows = None
         if self.rank == 0:
             rows = [torch.empty_like(figures) for _ in range(self.size)]
-        with self._told():
+        with self._naming_who_is_lost():
             dist.gather(figures, rows, dst=0, group=self.group)
         return [row.tolist() for row in rows or ()]
 
     def total(self, figures: torch.Tensor) -> torch.Tensor:
         """The sum over all ranks of float64 figures on the CPU."""
-        with self._told():
+        with self._naming_who_is_lost():
             dist.all_reduce(figures, group=self.group)
         return figures
 
@@ -103,7 +90,7 @@ class Control:
         first: Value = shared[0]
         return first
 
-    def _told(self) -> AbstractContextManager[None]:
+    def _naming_who_is_lost(self) -> AbstractContextManager[None]:
         return naming_the_lost_rank(self.rank, self.size, self._name)
 
 
@@ -134,12 +121,12 @@ def first_does(control: Control | None, body: Callable[[], Value]) -> Value:
 Item = TypeVar("Item")
 
 STILL_AT_IT = "still at it"
-"""What the other ranks are told; they ask again (`told`)."""
+"""What the other ranks are told; they ask again (`received`)."""
 _WORD_EVERY_S: Seconds = 1.0
 
 
 def patiently(items: Iterable[Item], control: Control | None) -> Iterator[Item]:
-    """The items; while one is waited for, the other ranks are kept waiting by `told`.
+    """The items; while one is waited for, the other ranks are kept waiting by `received`.
 
     A collective that nobody joins in time fails on all ranks; a store may take longer than that. So
     the slow part is done on a thread, and the others are told again and again that it goes on.
@@ -164,7 +151,7 @@ def patiently(items: Iterable[Item], control: Control | None) -> Iterator[Item]:
         yield box[0]
 
 
-def told(control: Control) -> Any:
+def received(control: Control) -> Any:
     """What rank 0 shares, once it has come to it; on every other rank."""
     value: Any = STILL_AT_IT
     while value == STILL_AT_IT:

@@ -1,8 +1,6 @@
-"""Data parallelism: weights cut over the shard ranks (FSDP2), copied over the replicate ranks; and
-the norm of the gradient of a step's first micro-batch, on ranks that have parts of it.
-"""
+"""Data parallelism by FSDP2, and the norm of a step's first gradient, of which ranks have parts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 import torch.distributed as dist
@@ -23,13 +21,10 @@ def shard(
 ) -> None:
     """Cut `model` in place; each of its layers is gathered by itself, the rest as one.
 
-    Args:
-        model: its parameters become DTensors.
-        stretches: of layers, each in the order in which they compute; of a pipeline there may be
-            several, between which others compute.
-        mesh: with dimensions `replicate` and `shard`, of which either may be 1 wide.
-        settings: `[parallel]`.
-        left_out: parameters that stay whole on every rank; their gradients are not summed here.
+    `model`: its parameters become DTensors. `stretches`: of layers, each in the order in which they
+    compute; of a pipeline there may be several, between which others compute. `mesh`: with
+    dimensions `replicate` and `shard`, of which either may be 1 wide. `left_out`: parameters that
+    stay whole on every rank; their gradients are not summed here.
     """
     data = mesh["replicate", "shard"] if mesh["replicate"].size() > 1 else mesh["shard"]
     policy = MixedPrecisionPolicy(
@@ -58,11 +53,7 @@ def shard(
 
 
 def _prefetch(model: nn.Module, stretches: Sequence[Sequence[nn.Module]], ahead: int) -> None:
-    """Let layer n + 1 be gathered while layer n computes (YaLM-100B's largest gain).
-
-    In the backward pass FSDP prefetches one layer by itself where it is told of none; told of the
-    layer that computes, which is there already, it prefetches nothing.
-    """
+    """Let layer n + 1 be gathered while layer n computes (YaLM-100B's largest gain)."""
     orders: list[list[FSDPModule]] = [
         [layer for layer in layers if isinstance(layer, FSDPModule)] for layers in stretches
     ]
@@ -76,20 +67,8 @@ def _prefetch(model: nn.Module, stretches: Sequence[Sequence[nn.Module]], ahead:
         for number, module in enumerate(order):
             before = order[max(0, number - ahead) : number][::-1]
             module.set_modules_to_forward_prefetch(order[number + 1 : number + 1 + ahead])
+            # Told of the layer that computes FSDP prefetches nothing; told of none, one layer.
             module.set_modules_to_backward_prefetch(before or [module])
-
-
-def sum_only_at_the_end(model: nn.Module, is_last: bool, is_last_of_all: bool) -> None:
-    """Before a backward pass: replicas sum their gradients after the last micro-batch alone.
-
-    Args:
-        model: or this rank's stages of one.
-        is_last: no other backward pass of the same stage follows, or the sums are needed now.
-        is_last_of_all: nor one of another stage.
-    """
-    if isinstance(model, FSDPModule):
-        model.set_requires_all_reduce(is_last)
-        model.set_is_last_backward(is_last_of_all)
 
 
 Unsummed = Sequence[tuple[dist.ProcessGroup, Sequence[str]]]
@@ -97,17 +76,7 @@ Unsummed = Sequence[tuple[dist.ProcessGroup, Sequence[str]]]
 
 
 class FirstGradient:
-    """The gradient of one step's first micro-batch.
-
-    A gradient that only the end of a step sums over ranks is copied when it is there, and the copy
-    is summed. A pipeline's stages see their first micro-batch at different times, each before
-    others are added to its gradients.
-
-    Args:
-        parameters: of this rank, by name.
-        unsummed: of their gradients.
-        sharding: who holds what.
-    """
+    """The gradient of a step's first micro-batch; copied where only the step's end sums it."""
 
     def __init__(
         self, parameters: Mapping[str, nn.Parameter], unsummed: Unsummed, sharding: Sharding
@@ -119,11 +88,7 @@ class FirstGradient:
 
     @torch.no_grad()
     def see(self, elsewhere: Sequence[str] = ()) -> None:
-        """Look at the gradients that are there and were not seen yet.
-
-        Args:
-            elsewhere: beginnings of the names that belong to other stages of this rank.
-        """
+        """Look at new gradients, but for names that begin as in `elsewhere`: of other stages."""
         given = {
             name: own_part(parameter.grad)
             for name, parameter in self._parameters.items()
@@ -153,8 +118,13 @@ class FirstGradient:
 
 def sum_together(gradients: Sequence[Tensor], group: dist.ProcessGroup) -> None:
     """In place, in float32, by one collective."""
-    flat = torch.cat([gradient.flatten().float() for gradient in gradients])
-    dist.all_reduce(flat, group=group)
-    sums = flat.split([gradient.numel() for gradient in gradients])
-    for gradient, total in zip(gradients, sums, strict=True):
-        gradient.copy_(total.view_as(gradient))
+    sum_flat(gradients, lambda flat: dist.all_reduce(flat, group=group))
+
+
+def sum_flat(tensors: Sequence[Tensor], reduce: Callable[[Tensor], object]) -> None:
+    """Let `reduce` sum tensors in place, as one in float32."""
+    flat = torch.cat([tensor.flatten().float() for tensor in tensors])
+    reduce(flat)
+    sums = flat.split([tensor.numel() for tensor in tensors])
+    for tensor, total in zip(tensors, sums, strict=True):
+        tensor.copy_(total.view_as(tensor))

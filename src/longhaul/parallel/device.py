@@ -10,15 +10,8 @@ from longhaul.core.errors import RecipeError
 from longhaul.core.machine import machine
 from longhaul.logbook.segments import SegmentOpening
 from longhaul.model.device import claim
-from longhaul.parallel.layout import LAYOUT, Place
+from longhaul.parallel.layout import LAYOUT, Place, usable_cores
 from longhaul.parallel.world import device_of
-
-
-def usable_cores() -> int:
-    """Cores this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def choose_device(wanted: str) -> torch.device:
@@ -46,10 +39,6 @@ def choose_device(wanted: str) -> torch.device:
 def own_device(wanted: str, place: Place | None = None) -> torch.device:
     """The device of this process, which all its threads' work is for from now on.
 
-    Args:
-        wanted: as `choose_device`.
-        place: among other processes, each of which has its own.
-
     Raises:
         RecipeError: it is not there, or there is none left for this process.
     """
@@ -60,11 +49,8 @@ def own_device(wanted: str, place: Place | None = None) -> torch.device:
 def settle_torch(recipe: Recipe, processes: int = 1, before: int | None = None) -> None:
     """Put thread counts and precision flags in force, once, before any tensor is made.
 
-    Args:
-        recipe: says how many threads; left out, the cores are shared out.
-        processes: of this run on this host.
-        before: threads that the run has computed with; they are kept where there are cores for
-            them, as other counts give other bits.
+    Where the recipe names no threads, the cores are shared out among the `processes` of this host;
+    threads that the run has computed with `before` are kept, as other counts give other bits.
     """
     share = max(1, usable_cores() // processes)
     torch.set_num_threads(recipe.machine.threads or min(before or share, share))
@@ -79,12 +65,7 @@ def threads_before(recipe: Recipe, last: SegmentOpening | None, size: int) -> in
     """Threads of torch that a run has had on a machine like this one, unless somebody set them.
 
     Other cores than before, or another number of processes that a person chose, are no reason to
-    compute with as few as then.
-
-    Args:
-        recipe: of this start.
-        last: its last segment; None in a new run.
-        size: processes of the run.
+    compute with as few as then. `last`: its last segment; None in a new run.
     """
     if last is None:
         return None

@@ -1,8 +1,7 @@
-"""How many ways a model and its data are dealt out, and where a process stands among those that
-train together: torchrun's environment says it, whoever set it. Imports no torch.
-"""
+"""How a model is dealt out, and where a process stands, by torchrun's environment; no torch."""
 
 import math
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -41,23 +40,23 @@ class Layout:
         return self.replicate * self.shard
 
     def data_rank(self, rank: int) -> int:
-        """Position of `rank` among the ranks that read different data.
-
-        Dimensions are nested in the order pipeline, replicate, shard, tensor: ranks that differ
-        in the last one are neighbours.
-        """
+        """Position of `rank` among those that read different data; tensor ranks are neighbours."""
         return rank // self.tensor % self.data_size
 
     def model_place(self, rank: int) -> int:
-        """Which part of the model `rank` computes, by stage of the pipeline and tensor rank.
-
-        Ranks of one place compute the same where they are given the same data.
-        """
+        """Part of the model that `rank` computes; ranks of one part compute like data alike."""
         return self.stage(rank) * self.tensor + rank % self.tensor
 
     def stage(self, rank: int) -> int:
         """Position of `rank` in its pipeline."""
         return rank // (self.data_size * self.tensor)
+
+
+def usable_cores() -> int:
+    """Cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def layout_for(settings: ParallelSection, processes: int) -> Layout:
@@ -112,12 +111,7 @@ class Place:
 
 
 def find_place(environment: Mapping[str, str]) -> Place | None:
-    """The place that torchrun's environment names; None for one process.
-
-    A process learns its place from torchrun's environment (`RANK`, `WORLD_SIZE`, `LOCAL_RANK`,
-    `LOCAL_WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT`), whoever set it: longhaul's own supervisor,
-    torchrun, or a batch script. What srun tells instead is put into the same words. Without either
-    there is one process.
+    """The place that torchrun's environment names, whoever set it; None for one process.
 
     Raises:
         UsageError: the environment names half a place.
@@ -180,10 +174,7 @@ def torchrun_of_srun(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def first_host(hosts: str) -> str:
-    """The first host of a list as Slurm writes it: `a[03-05,7],b2` → `a03`.
-
-    Tasks are dealt out from the first node on, so it has rank 0.
-    """
+    """The first host of a list as Slurm writes it, which has rank 0: `a[03-05,7],b2` → `a03`."""
     first = re.split(r",(?![^\[]*\])", hosts)[0]
     return re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", first)
 

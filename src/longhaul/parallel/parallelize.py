@@ -15,22 +15,14 @@ from longhaul.model.gpt import GPT
 from longhaul.model.initialise import fill_buffers, fill_weight
 from longhaul.model.weights import Role, roles
 from longhaul.optim.sharding import Sharding, own_part
-from longhaul.parallel.data import FirstGradient, Unsummed, shard, sum_only_at_the_end, sum_together
+from longhaul.parallel.data import FirstGradient, Unsummed, shard, sum_together
 from longhaul.parallel.pipeline import Pipe, StageGPT, activations_dtype, take_stages
 from longhaul.parallel.tensor import VocabularyLoss, split_layers
 from longhaul.parallel.world import World
 
 
 class Parallel:
-    """A model that several ranks train together, seen from one of them.
-
-    Args:
-        world: all ranks.
-        model: this rank's part.
-        sharding: who holds what.
-        unsummed: names of those whose gradients a backward pass leaves to be summed, by group.
-        staged: the same model, if it has stages of a pipeline.
-    """
+    """A model that several ranks train together, seen from one of them."""
 
     def __init__(
         self,
@@ -49,13 +41,14 @@ class Parallel:
         self._unsummed = unsummed
 
     def before_backward(self, is_last: bool, is_last_of_all: bool = True) -> None:
-        """Tell the model whether another micro-batch follows.
+        """Replicas sum their gradients after the last micro-batch alone.
 
-        Args:
-            is_last: none does, or the gradient must be summed now; of a pipeline's stage.
-            is_last_of_all: no backward pass of another stage of this rank follows either.
+        `is_last`: no other backward pass of the same stage follows, or the sums are needed now.
+        `is_last_of_all`: nor one of another stage of this rank.
         """
-        sum_only_at_the_end(self._model, is_last, is_last and is_last_of_all)
+        if isinstance(self._model, FSDPModule):
+            self._model.set_requires_all_reduce(is_last)
+            self._model.set_is_last_backward(is_last and is_last_of_all)
 
     @torch.no_grad()
     def sum_gradients(self) -> None:
@@ -77,23 +70,14 @@ class Parallel:
         return tuple(f"blocks.{layer}." for own, span in spans if own != stage for layer in span)
 
     def rows_in_first(self, sequences: int, micro_sequences: int) -> int:
-        """Sequences in the first micro-batches of all ranks together.
-
-        Args:
-            sequences: of the global batch.
-            micro_sequences: computed at once on each rank.
-        """
+        """In the first micro-batches of all ranks together, `micro_sequences` at once on each."""
         size = self.world.data_size
         each, more = divmod(sequences, size)
         first, later = min(micro_sequences, each + 1), min(micro_sequences, each)
         return more * first + (size - more) * later
 
     def accumulating(self) -> list[nn.Parameter]:
-        """The parameters in which backward passes leave gradients, in an order of all ranks.
-
-        Where weights are gathered these are others than `parameters`; what they are left with is
-        this rank's own, before it is summed.
-        """
+        """Parameters where backward passes leave this rank's gradients, in an order of all."""
         found: dict[int, nn.Parameter] = {}
         for module in self._model.modules():
             if isinstance(module, FSDPModule):
@@ -112,12 +96,9 @@ class Parallel:
 def parallelize(model: GPT, world: World, settings: ParallelSection, seed: int) -> Parallel:
     """Leave this rank's part of `model`, in place; all ranks call it together.
 
-    Args:
-        model: in its number format; filled and on the rank's device, or on `meta`: then each rank
-            allocates and fills its own parts alone, and none ever has the whole model.
-        world: its mesh has all four dimensions.
-        settings: `[parallel]`.
-        seed: the run's; what it fills with is what one process would have.
+    `model`: in its number format; filled and on the rank's device, or on `meta`: then each rank
+    allocates and fills its own parts alone, and none ever has the whole model. `world`: its mesh
+    has all four dimensions. `seed`: the run's; what it fills with is what one process would have.
     """
     layout, mesh = world.layout, world.mesh
     elements: dict[Role, int] = {}
@@ -213,10 +194,7 @@ def _unsummed(
 
 
 def _ends(world: World) -> dist.ProcessGroup | None:
-    """The first and the last stage of this rank's pipeline; None in a stage between them.
-
-    Collective: every rank makes the groups of all pipelines.
-    """
+    """The first and last stage of this rank's pipeline; None between them. Collective."""
     places = world.mesh.mesh.flatten(1)
     own = None
     for number in range(places.size(1)):

@@ -1,9 +1,8 @@
 """Pipeline parallelism: stretches of layers, one after another, micro-batch by micro-batch.
 
-Each rank has one stretch or several (`timetable` says who does what when). Activations go from
-stage to stage by send and receive; their shape is known from the batch, so nothing has to be
-inferred. What is sent in one tick is one group of sends and receives, the same on both sides, and
-is waited for when it is read: it travels while other passes compute.
+Each rank has one stretch or several (`timetable` says who does what when). What is sent in one tick
+is one group of sends and receives, the same on both sides, and is waited for when it is read: it
+travels while other passes compute. Shapes are known from the batch.
 """
 
 from collections import deque
@@ -29,7 +28,6 @@ class Pass:
 
     stage: int
     number: int
-    """Of the micro-batch."""
     is_forward: bool
 
     def follows(self, stages: int) -> "Pass | None":
@@ -46,34 +44,19 @@ Tick = tuple[Pass | None, ...]
 def timetable(ranks: int, stages_per_rank: int, micro_batches: int) -> tuple[Tick, ...]:
     """All passes of a step; what a pass reads was made in an earlier tick.
 
-    Stage s is rank s mod `ranks`'s.
-
-    A stage is a stretch of layers. With one stage a rank the order is 1F1B (PipeDream-Flush, arXiv
-    2006.09503, figure 3): after a warm-up each rank makes a forward and a backward pass in turn.
-    With several a rank, dealt out round and round, it is interleaved 1F1B (arXiv 2104.04473,
-    section 2.2): ranks stand idle for a shorter time at the ends of a step, and send more often.
-
-    Args:
-        ranks: of the pipeline.
-        stages_per_rank: 1 for plain 1F1B.
-        micro_batches: any number of them.
+    Stage s, a stretch of layers, is rank s mod `ranks`'s. With one stage a rank the order is 1F1B
+    (PipeDream-Flush, arXiv 2006.09503, figure 3): after a warm-up each rank makes a forward and a
+    backward pass in turn. With several it is interleaved 1F1B (arXiv 2104.04473, section 2.2):
+    ranks stand idle for a shorter time at the ends of a step, and send more often.
     """
     stages = ranks * stages_per_rank
-    orders = [list(_order(rank, ranks, stages_per_rank, micro_batches)) for rank in range(ranks)]
-    done, ticks = [0] * ranks, []
+    queues = [deque(_order(rank, ranks, stages_per_rank, micro_batches)) for rank in range(ranks)]
     made: set[Pass] = set()
-    while any(at < len(order) for at, order in zip(done, orders, strict=True)):
-        following = [
-            order[at] if at < len(order) else None for at, order in zip(done, orders, strict=True)
-        ]
-        tick = tuple(
-            one if one is not None and _can_begin(one, made, stages) else None for one in following
-        )
+    ticks = []
+    while any(queues):
+        tick = tuple(own[0] if own and _can_begin(own[0], made, stages) else None for own in queues)
         assert any(tick), f"a pipeline of {ranks} × {stages_per_rank} stages waits for itself"
-        for rank, one in enumerate(tick):
-            if one is not None:
-                made.add(one)
-                done[rank] += 1
+        made.update(own.popleft() for own, one in zip(queues, tick, strict=True) if one is not None)
         ticks.append(tick)
     return tuple(ticks)
 
@@ -123,14 +106,7 @@ Wait = Callable[[], object]
 
 
 class Pipe:
-    """The ranks of a pipeline, seen from one of them.
-
-    Args:
-        group: ranks of the pipeline, in their order.
-        device: of activations.
-        dtype: of activations on their way.
-        stages_per_rank: stretches of layers that each rank has.
-    """
+    """The ranks of a pipeline, in the order of `group`, seen from one of them."""
 
     def __init__(
         self,
@@ -156,13 +132,7 @@ class Pipe:
         return range(self.rank, self.stages, self.ranks)
 
     def run(self, shapes: Sequence[Sequence[int]], forward: Forward, backward: Backward) -> None:
-        """Make the passes of all micro-batches; all ranks call it together.
-
-        Args:
-            shapes: of each micro-batch's activations.
-            forward: a forward pass of one of this rank's stages.
-            backward: a backward pass; it fills the gradient of what the stage before gave.
-        """
+        """Make the passes of micro-batches whose activations have `shapes`; all ranks together."""
         kept: dict[tuple[int, int], tuple[Tensor | None, Tensor]] = {}
         coming: dict[Pass, tuple[Tensor, Wait]] = {}
         sent: deque[Wait] = deque()
@@ -214,15 +184,7 @@ class Pipe:
     def post(
         self, give: tuple[int, Tensor] | None, takes: Sequence[tuple[int, Tensor]]
     ) -> tuple[list[Wait], Wait]:
-        """Begin to send and to receive, all at once.
-
-        Args:
-            give: a rank of the pipeline, and what is for it.
-            takes: ranks of the pipeline, and what is filled from them.
-
-        Returns:
-            How to wait for each of `takes`, and for what is given.
-        """
+        """Begin to send to and receive from ranks; how to wait for each of `takes`, and `give`."""
         operations = [
             dist.P2POp(dist.irecv, tensor, dist.get_global_rank(self._group, rank), self._group)
             for rank, tensor in takes
@@ -259,9 +221,9 @@ class Pipe:
 
     def tell_loss(self, loss: Tensor | None) -> Tensor:
         """The last stage's loss, at all ranks."""
-        told = torch.zeros((), device=self._device) if loss is None else loss.float()
-        dist.broadcast(told, dist.get_global_rank(self._group, self.ranks - 1), self._group)
-        return told
+        shared = torch.zeros((), device=self._device) if loss is None else loss.float()
+        dist.broadcast(shared, dist.get_global_rank(self._group, self.ranks - 1), self._group)
+        return shared
 
 
 def _nothing() -> None:
@@ -290,15 +252,8 @@ class StageGPT(GPT):
     ) -> Tensor:
         """Activations for the next stage, or the last stage's loss.
 
-        Args:
-            tokens_BT: as for a whole model; every stage is given them.
-            targets_BT: read by the last stage.
-            tap: see `GPT.forward`.
-            window: see `GPT.forward`.
-            cache: none; stages write no text.
-            stage: of this rank. None: all stages pass activations on by themselves, without
-                gradients, and all ranks have the loss.
-            given_BTD: what the stage before gave; None in the first.
+        `stage`: of this rank. None: all stages pass activations on by themselves, without
+        gradients, and all ranks have the loss. `given_BTD`: of the one before; None in the first.
         """
         assert cache is None, "a stage writes no text"
         carry = Carry(
@@ -347,13 +302,7 @@ class StageGPT(GPT):
 
 
 def take_stages(model: GPT, pipe: Pipe, stretches: int) -> StageGPT:
-    """Leave this rank's stretches of `model`, in place; names of weights stay.
-
-    Args:
-        model: whole. With a tied head the first and the last rank both have the token table.
-        pipe: its ranks.
-        stretches: tensor ranks.
-    """
+    """Leave this rank's stretches of `model`, in place; a tied head's table is at both ends."""
     layers = layers_of(len(model.blocks), pipe.rank, pipe.ranks, pipe.stages_per_rank)
     own = {layer for span in layers for layer in span}
     for layer in range(len(model.blocks)):

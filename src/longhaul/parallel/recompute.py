@@ -1,6 +1,4 @@
-"""How a module is given another way to compute while the model stays ignorant of it; and activation
-checkpointing: what a layer computed is thrown away and computed again when needed.
-"""
+"""Giving a module another way to compute; such as to compute again what it did not keep."""
 
 from functools import partial
 from typing import Any, Literal, TypeVar, cast
@@ -47,10 +45,8 @@ _KEPT = {
 def checkpoint_activations(model: GPT, how: Literal["full", "selective"]) -> None:
     """Let every layer of `model` compute again in its backward pass (arXiv 1604.06174).
 
-    Args:
-        model: changed in place, before its layers are sharded.
-        how: `full` keeps a layer's input alone; `selective` keeps products and attention too and
-            computes the rest again (arXiv 2205.05198, section 5).
+    `full` keeps a layer's input alone; `selective` keeps products and attention too and computes
+    the rest again (arXiv 2205.05198, section 5). To be called before layers are sharded.
     """
     for block in model.blocks:
         assert isinstance(block, Block)

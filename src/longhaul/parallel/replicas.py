@@ -1,12 +1,9 @@
 """Replicas that may come and go between any two steps, through torchft.
 
-Each replica holds the whole training state, in one process or cut over several. Before every step
-those that are there agree on who makes it; the step counts if the gradients of all of them were
-summed, else it is made again by those that are left. Who comes back is given the state of one that
-went on.
-
-torchft counts agreed updates by a number that we call the generation: whoever is behind the highest
-one is healed. It only ever rises, whatever happens to the step of the run.
+Each holds the whole training state. Before every step those that are there agree on who makes it;
+it counts if the gradients of all of them were summed, else those that are left make it again. Who
+comes back is given the state of one that went on: who is behind the highest generation, a count of
+agreed updates that only ever rises.
 """
 
 import logging
@@ -24,8 +21,10 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from longhaul.core.errors import ExitCode, LonghaulError
 from longhaul.core.units import Seconds
+from longhaul.parallel.data import sum_flat
 
 _CONNECT_S: Seconds = 10.0
+_SUM = dist.ReduceOp.SUM
 _AHEAD = 1 << 20
 """What `lead` adds to the generation: more than the updates that others can have made since."""
 _LOOPBACK = "127.0.0.1"
@@ -52,10 +51,7 @@ class Deal:
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """A process's place within a replica of several; there is none where one is the whole of it.
-
-    Each of them meets those of its own rank in the other replicas.
-    """
+    """A process's place within a replica of several, which meets its own rank in other replicas."""
 
     rank: int
     size: int
@@ -66,16 +62,12 @@ class Within:
 
 
 class Replicas:
-    """All replicas, seen from one of them.
+    """All replicas, seen from one of them; the leader's number is 0.
 
-    Args:
-        number: of this replica; the leader's is 0.
-        lighthouse: address of the process at which they meet.
-        generation: 0 for a replica that wants to be healed, else more.
-        give: this replica's state, for one that comes back. Called while no step is under way.
-        take: puts a state of another replica in the place of this one's.
-        most_s: that a replica waits for others that are alive.
-        within: its place, where several processes are one replica.
+    `lighthouse`: address at which they meet. `generation`: 0 for a replica that wants to be healed,
+    else more. `give`: this replica's state, for one that comes back, called while no step is under
+    way. `take` puts another one's in the place of this one's. `most_s`: that one waits for others
+    that are alive. `within`: its place, where several processes are one replica.
     """
 
     def __init__(
@@ -157,15 +149,8 @@ class Replicas:
 
     @torch.no_grad()
     def sum(self, tensors: Sequence[Tensor]) -> None:
-        """Sum tensors over those that make this step, in place, in float32, by one collective.
-
-        If one of them is lost, what the tensors then hold means nothing, and `commit` says so.
-        """
-        flat = torch.cat([tensor.flatten().float() for tensor in tensors])
-        self._manager.allreduce(flat, reduce_op=dist.ReduceOp.SUM).wait()
-        sums = flat.split([tensor.numel() for tensor in tensors])
-        for tensor, total in zip(tensors, sums, strict=True):
-            tensor.copy_(total.view_as(tensor))
+        """Sum over those that make this step, in place, in float32; void unless `commit`."""
+        sum_flat(tensors, lambda flat: self._manager.allreduce(flat, reduce_op=_SUM).wait())
 
     def commit(self) -> bool:
         """Whether what was summed is whole, and the update may be made."""

@@ -41,11 +41,7 @@ _reduce_scatter = getattr(
 
 
 def gather_sequence(x_BSD: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """[B, T, …] on every rank from each rank's stretch; gradients of all ranks are summed.
-
-    Between layers each tensor rank holds a stretch of every sequence; within a layer it holds all
-    of it, of its heads alone (arXiv 2205.05198, figure 5).
-    """
+    """[B, T, …] on every rank from each rank's stretch; gradients of all ranks are summed."""
     x_BTD: Tensor = _all_gather(x_BSD, _TIME, group)
     return x_BTD
 
@@ -54,11 +50,6 @@ def sum_to_stretches(x_BTD: Tensor, group: dist.ProcessGroup) -> Tensor:
     """A rank's stretch [B, S, …] of the sum over ranks of what each has computed."""
     x_BSD: Tensor = _reduce_scatter(x_BTD, "sum", _TIME, group)
     return x_BSD
-
-
-def own_stretch(x_BTD: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """A rank's stretch [B, S, …] of what all ranks hold alike; no collective."""
-    return x_BTD.chunk(dist.get_world_size(group), dim=_TIME)[dist.get_rank(group)]
 
 
 class CutRMSNorm(RMSNorm):
@@ -92,18 +83,6 @@ class CutLayerNorm(LayerNorm):
         return unit_F if self.bias is None else unit_F + self.bias
 
 
-def over_all_ranks(norm: nn.Module, group: dist.ProcessGroup) -> None:
-    """Let a norm whose weights are cut compute its sums over the ranks of `group`.
-
-    Every rank has all positions and some of the width; the sums that a norm needs go over all
-    ranks.
-    """
-    if isinstance(norm, LayerNorm):
-        become(norm, CutLayerNorm).group = group
-    else:
-        become(norm, CutRMSNorm).group = group
-
-
 def _mean(x_F: Tensor, group: dist.ProcessGroup) -> Tensor:
     width = x_F.size(-1) * dist.get_world_size(group)
     total_1: Tensor = _Summed.apply(x_F.sum(dim=-1, keepdim=True), group)  # type: ignore[no-untyped-call]
@@ -129,10 +108,7 @@ class _Summed(torch.autograd.Function):
 
 
 class VocabularyTable(Table):
-    """A token table of which this rank has the rows from `first` on.
-
-    A vocabulary that the ranks do not divide is cut unevenly.
-    """
+    """A token table of which this rank has the rows from `first` on; cut evenly or not."""
 
     first: int
     group: dist.ProcessGroup
@@ -146,12 +122,7 @@ class VocabularyTable(Table):
 
 
 class VocabularyLoss(SummedLoss):
-    """The loss from logits of which each rank has some columns.
-
-    Args:
-        first: token of this rank's first column.
-        group: tensor ranks.
-    """
+    """The loss from logits of which each rank has some columns, from token `first` on."""
 
     def __init__(self, first: int, group: dist.ProcessGroup) -> None:
         super().__init__()
@@ -221,15 +192,9 @@ class _Losses(torch.autograd.Function):
 
 
 def split_layers(model: GPT, group: dist.ProcessGroup) -> Mapping[str, Cut]:
-    """Leave this rank's part of `model`, in place.
+    """Leave this rank's part of `model`, in place; how each weight was cut, by name.
 
-    Args:
-        model: filled; its vocabulary may be odd. Of a stage, what it has.
-        group: tensor ranks.
-
-    Returns:
-        How each weight was cut, by name; those that are not there are whole on every rank, and
-        each rank computes a part of their gradient.
+    Those that are not there are whole on every rank, which computes a part of their gradient.
     """
     splitter = _Splitter(model, group)
     splitter.vocabulary()
@@ -292,7 +257,11 @@ class _Splitter:
             for what, _ in list(mlp.inner_norm.named_parameters()):
                 width = mlp.down.weight.size(1)
                 self._cut(f"{name}.mlp.inner_norm", mlp.inner_norm, what, (width,))
-            over_all_ranks(mlp.inner_norm, self._group)
+            # Every rank has all positions and some of the width: sums go over all ranks.
+            if isinstance(mlp.inner_norm, LayerNorm):
+                become(mlp.inner_norm, CutLayerNorm).group = self._group
+            else:
+                become(mlp.inner_norm, CutRMSNorm).group = self._group
         self._out_of(f"{name}.mlp.down", mlp.down)
         for module in (attention, mlp):
             module.register_forward_pre_hook(self._gather_first)
@@ -354,4 +323,5 @@ class StretchBigrams(BigramTable):
     def forward(self, tokens_BT: Tensor, before_B1: Tensor | None = None) -> Tensor:
         """Rows [B, S, width]."""
         row_BT = self.row_of(tokens_BT, before_B1)
-        return functional.embedding(own_stretch(row_BT, self.group), self.weight)
+        rows = row_BT.chunk(dist.get_world_size(self.group), dim=_TIME)
+        return functional.embedding(rows[dist.get_rank(self.group)], self.weight)

@@ -1,7 +1,4 @@
-"""The world: which processes train together, and where this one stands among them.
-
-Where there is one process, no process group is ever made.
-"""
+"""Which processes train together, and where this one stands; one alone has no process group."""
 
 import os
 import socket
@@ -33,7 +30,6 @@ _CLAIMED = "longhaul/claimed"
 _HEARD_WITHIN_S: Seconds = 30.0
 """Tasks of one step of srun begin within seconds of each other."""
 _has_met = False
-"""Of this process, as process groups are."""
 
 
 class FirstAbsent(LonghaulError):
@@ -88,14 +84,8 @@ def meet(
     """Wait until all processes are there; the control group.
 
     Call it first of all that is `torch.distributed`, once. Others wait for rank 0 for days, if
-    need be, so it may come when it has something to say; after that `timeout_s` holds for
-    everything that ranks do together.
-
-    Args:
-        place: of this process.
-        timeout_s: of everything that ranks do together from now on.
-        wanted: the device, as rank 0's recipe names it; what others say does not count.
-        own: claims this process's device from that name, before anything is done on one.
+    need be; after that `timeout_s` holds for everything that ranks do together. `wanted`: the
+    device, as rank 0's recipe names it. `own`: claims this process's device from that name.
 
     Raises:
         FirstAbsent: rank 0 has ended.
@@ -138,11 +128,7 @@ def meet(
 
 
 def _refuse_shared(store: Store, place: Place, device: torch.device) -> None:
-    """Two processes on one GPU would each wait for the other's kernels to end.
-
-    Raises:
-        RecipeError: another process has claimed this device.
-    """
+    """Two processes on one GPU would each wait for the other's kernels to end."""
     own = getattr(torch.cuda.get_device_properties(device), "uuid", None)
     if own is not None and store.add(f"{_CLAIMED}/{own}", 1) > 1:
         raise RecipeError(
@@ -154,24 +140,17 @@ def _refuse_shared(store: Store, place: Place, device: torch.device) -> None:
 
 
 def reporting_absence(place: Place | None, body: Callable[[], ExitCode]) -> ExitCode:
-    """Do `body`, and let the others know if rank 0 ends without having met them.
-
-    torchrun ends them then. Plain srun by default does not, and they would wait for ever.
-
-    Args:
-        place: of this process; others than rank 0, and one process, have nobody to tell.
-        body: leads to `meet`, or ends before.
-    """
+    """Do `body`, and let the others know, whom srun does not end, if rank 0 never meets them."""
     try:
         code = body()
     except Exception as error:
-        _tell_of_absence(place, getattr(error, "exit_code", ExitCode.FAILED))
+        _report_absence(place, getattr(error, "exit_code", ExitCode.FAILED))
         raise
-    _tell_of_absence(place, code)
+    _report_absence(place, code)
     return code
 
 
-def _tell_of_absence(place: Place | None, code: ExitCode) -> None:
+def _report_absence(place: Place | None, code: ExitCode) -> None:
     if _has_met or place is None or place.rank != 0:
         return
     address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
@@ -185,9 +164,7 @@ def _tell_of_absence(place: Place | None, code: ExitCode) -> None:
 
 
 def _store(place: Place, timeout: timedelta) -> Store:
-    """What all ranks meet at: rank 0 listens on the port that its supervisor has kept for it;
-    elsewhere torch does as it does under torchrun.
-    """
+    """Rank 0 listens on the port that its supervisor has kept; elsewhere torch does as usual."""
     kept = os.environ.pop(KEPT_PORT, None) if place.rank == 0 else None
     if kept is None:
         store: Store = next(iter(rendezvous("env://")))[0]
@@ -228,14 +205,7 @@ def form_world(
     device: torch.device,
     timeout_s: Seconds = COLLECTIVE_TIMEOUT_S,
 ) -> World:
-    """Lay the processes out; collective.
-
-    Args:
-        place: of this process.
-        control: as `meet` returned it.
-        layout: the same on all ranks.
-        device: as `device_of` named it.
-        timeout_s: of everything that ranks do together from now on.
+    """Lay the processes out; collective. `control`: as `meet` returned it.
 
     Raises:
         RecipeError: the layout takes another number of processes.
@@ -302,9 +272,7 @@ class Ranks:
 
     world: World
     control: Control
-    """Of the main thread."""
     saving: Control
-    """Of the thread that saves."""
 
     @classmethod
     def of(cls, world: World) -> "Ranks":
@@ -312,12 +280,7 @@ class Ranks:
         return cls(world, Control(world.control), Control(world.saving, "saving"))
 
     def whole_logits(self, logits_V: torch.Tensor, vocabulary: int) -> torch.Tensor:
-        """The logits of all tokens, where the ranks of a layer have some columns each.
-
-        Args:
-            logits_V: this rank's columns, on its device.
-            vocabulary: tokens there are.
-        """
+        """The logits of all tokens, where the ranks of a layer have some columns each."""
         ways = self.world.layout.tensor
         if ways == 1:
             return logits_V
@@ -329,15 +292,11 @@ class Ranks:
 
     @property
     def share_passes(self) -> bool:
-        """Whether other ranks wait in the middle of a forward pass for what this one computes:
-        for its share of a layer, or its stage's activations. Replicas do not.
-        """
+        """Whether others wait within a forward pass for this rank's part of the model."""
         layout = self.world.layout
         return layout.shard * layout.tensor * layout.pipeline > 1
 
     @property
     def counts(self) -> bool:
-        """Whether this rank's figures are to be added up: of those that read the same sequences
-        one alone speaks.
-        """
+        """Whether this rank's figures are added up: one of those that read the same speaks."""
         return self.world.rank % self.world.layout.tensor == 0

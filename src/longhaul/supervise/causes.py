@@ -1,35 +1,32 @@
-"""From how a rank died to a cause with its remedy: pure judgement by signatures, a versioned TOML
-file in the package (`signatures.toml`), which a user's own file extends; and what the kernel has
-said lately. What no signature knows gets the shape of its message as its name, so that the same
-trouble is counted together.
-"""
+"""From how a rank died to a cause with its remedy, by signatures; and the kernel's messages."""
 
 import os
 import re
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
+from pydantic import AfterValidator, Field, ValidationError
+from pydantic_core import ErrorDetails
+
+from longhaul.config.problems import from_pydantic
+from longhaul.config.section import Section
 from longhaul.core.errors import RecipeError
 from longhaul.core.strict import DamagedFile, parse_toml, read_toml
 from longhaul.core.units import Bytes, Seconds
 
 LATELY_S: Seconds = 1800.0
-"""What a rank dies of has befallen its device so long before at most: its collectives wait for
-their timeout. An older message is of somebody else's death."""
+"""A death shows in the kernel's log so long before at most: collectives wait for a timeout."""
 _KERNEL_LOG = "/dev/kmsg"
 _RECORD: Bytes = 8192
 _MOST_RECORDS = 50_000
 
 
 def kernel_lines(since: Seconds, path: str = _KERNEL_LOG) -> str:
-    """The kernel's messages since a monotonic time, a line each.
-
-    Many systems let only the administrator read them; then there are none.
-    """
+    """The kernel's messages since a monotonic time, a line each; none if they may not be read."""
     lines: list[str] = []
     with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -53,43 +50,16 @@ def kernel_lines(since: Seconds, path: str = _KERNEL_LOG) -> str:
 
 Remedy = Literal["restart", "probe", "cordon", "stop"]
 _FORMAT = 1
-_LISTS = ("exit", "signal")
-_PATTERNS = ("text", "kernel", "device")
-_SHOULD_BE = {
-    "cause": "a text",
-    "meaning": "a text",
-    "consequence": "true or false",
-    "exit": "a list of exit codes, such as [16]",
-    "signal": 'a list of signals by their names, such as ["SIGKILL"]',
-}
-_KNOWN = {"cause", "meaning", "remedy", "consequence", *_LISTS, *_PATTERNS}
 _LONGEST_SHAPE = 120
 _LAST_LINE = re.compile(r"^(\w[\w.]*(Error|Exception|Interrupt|Exit)\b.*|longhaul: .*)$", re.M)
 _WARNING = re.compile(r"^(?:WARNING|evaluation|micro-batch): .*$", re.M)
-"""What a rank has lived with: a full disk, a store that refused, or fewer sequences at once because
-an earlier attempt ran out of memory. It has not died of that."""
+"""What a rank has lived with, such as a full disk: it has not died of that."""
 _VARIABLE = (
     (re.compile(r"0x[0-9a-fA-F]+"), "…"),
     (re.compile(r"/[^\s:'\",)]+"), "/…"),
     (re.compile(r"\b[0-9a-f]{12,}\b"), "…"),
     (re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?"), "N"),
 )
-
-
-def _list_of(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: value is None or (isinstance(value, list) and all(map(fits, value)))
-
-
-_FITS: dict[str, Callable[[Any], bool]] = {
-    "cause": lambda value: isinstance(value, str),
-    "meaning": lambda value: value is None or isinstance(value, str),
-    "consequence": lambda value: value is None or isinstance(value, bool),
-    "exit": _list_of(lambda code: type(code) is int),
-    "signal": _list_of(
-        lambda name: isinstance(name, str) and bool(re.fullmatch(r"SIG[A-Z0-9+]+", name))
-    ),
-}
-"""Name → whether what a table gives for it, or that it gives nothing, makes sense."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +74,6 @@ class Death:
     kernel: str = ""
     """The kernel's messages since the attempt began, where they can be read."""
     ended: Seconds = 0.0
-    """When it was seen to have ended."""
 
     @property
     def signal(self) -> str:
@@ -122,19 +91,36 @@ class Death:
         return self.signal or f"exit code {self.exit_code}"
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+def _compiles(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"is no regular expression ({error})") from error
+    return pattern
+
+
+def _is_signal(name: str) -> str:
+    if not re.fullmatch(r"SIG[A-Z0-9+]+", name):
+        raise ValueError('is no signal; give them by their names, such as ["SIGKILL"]')
+    return name
+
+
+_Pattern = Annotated[str, AfterValidator(_compiles)]
+
+
+class Signature(Section):
     """One known way to die."""
 
-    cause: str
-    meaning: str
+    cause: str = Field(min_length=1)
     remedy: Remedy
+    meaning: str = ""
+    """That of the cause's name when absent."""
     consequence: bool = False
     exit: tuple[int, ...] = ()
-    signal: tuple[str, ...] = ()
-    text: str = ""
-    kernel: str = ""
-    device: str = ""
+    signal: tuple[Annotated[str, AfterValidator(_is_signal)], ...] = ()
+    text: _Pattern = ""
+    kernel: _Pattern = ""
+    device: _Pattern = ""
 
     def fits(self, death: Death, device: str) -> bool:
         """Every condition that it gives holds."""
@@ -174,15 +160,8 @@ def classify(death: Death, signatures: Iterable[Signature], device: str = "") ->
     evidence = replace(death, text=_WARNING.sub("", death.text))
     for known in signatures:
         if known.fits(evidence, device):
-            return Cause(
-                known.cause,
-                known.meaning,
-                known.remedy,
-                death.rank,
-                known.consequence,
-                message,
-                death.words,
-            )
+            return Cause(known.cause, known.meaning or known.cause, known.remedy, death.rank,
+                         known.consequence, message, death.words)  # fmt: skip
     shape = shape_of(message) or death.words
     return Cause(f"unknown: {shape}", "no signature fits", "restart", death.rank, False, message,
                  death.words)  # fmt: skip
@@ -191,13 +170,7 @@ def classify(death: Death, signatures: Iterable[Signature], device: str = "") ->
 def first_cause(
     deaths: Sequence[Death], signatures: Sequence[Signature], device: str = ""
 ) -> Cause:
-    """The cause of a group's end: the earliest death that was no consequence of another one.
-
-    Args:
-        deaths: of at least one rank.
-        signatures: in the order to ask them.
-        device: the device's name.
-    """
+    """The cause of a group's end: the earliest death that was no consequence of another one."""
     causes = [
         classify(death, signatures, device)
         for death in sorted(deaths, key=lambda death: (death.ended, death.rank))
@@ -222,10 +195,7 @@ def shape_of(message: str) -> str:
 
 
 def load_signatures(own: str | None = None) -> tuple[Signature, ...]:
-    """The user's signatures, if there are any, and then the built-in ones.
-
-    Args:
-        own: path of a TOML file like `signatures.toml`.
+    """The signatures of the user's TOML file `own`, if there is one, and then the built-in ones.
 
     Raises:
         RecipeError: the file cannot be read, or a signature in it makes no sense.
@@ -239,8 +209,7 @@ def load_signatures(own: str | None = None) -> tuple[Signature, ...]:
     except (OSError, DamagedFile) as error:
         why = error.message if isinstance(error, DamagedFile) else f"{own}: {error.strerror}"
         raise RecipeError(
-            f"supervise.signatures: {why}",
-            "give the path of a TOML file of [[signature]] tables",
+            f"supervise.signatures: {why}", "give the path of a TOML file of [[signature]] tables"
         ) from error
     return (*_read(tables, own), *known)
 
@@ -264,24 +233,21 @@ def _read(tables: Mapping[str, Any], where: str) -> tuple[Signature, ...]:
 
 
 def _signature(table: Mapping[str, Any], where: str) -> Signature:
-    remedies = ", ".join(get_args(Remedy))
-    wrong = ""
-    if unknown := sorted(set(table) - _KNOWN):
-        wrong = f"{unknown[0]}: unknown; known are {', '.join(sorted(_KNOWN))}"
-    elif missing := [name for name in ("cause", "remedy") if not table.get(name)]:
-        wrong = f"{missing[0]}: is required and was not given"
-    elif strange := [name for name, fits in _FITS.items() if not fits(table.get(name))]:
-        wrong = f"{strange[0]}: {table[strange[0]]!r} is not {_SHOULD_BE[strange[0]]}"
-    elif table["remedy"] not in get_args(Remedy):
-        wrong = f"remedy: {table['remedy']!r} is not one of {remedies}"
-    elif not any(table.get(name) for name in (*_LISTS, "text", "kernel")):
-        wrong = "it fits everything; give exit, signal, text or kernel"
-    for name in _PATTERNS:
-        try:
-            re.compile(table.get(name, ""))
-        except (re.error, TypeError) as error:
-            wrong = wrong or f"{name}: {table[name]!r} is no regular expression ({error})"
-    if wrong:
-        raise RecipeError(f"{where}: {wrong}", "docs/supervise.md shows a signature")
-    values = {name: tuple(table[name]) if name in _LISTS else table[name] for name in table}
-    return Signature(**{"meaning": table["cause"], **values})
+    wrong = "it fits everything; give exit, signal, text or kernel"
+    values = {name: tuple(v) if isinstance(v, list) else v for name, v in table.items()}
+    try:
+        known = Signature.model_validate(values)
+        if known.exit or known.signal or known.text or known.kernel:
+            return known
+    except ValidationError as error:
+        wrong = _problem(error.errors()[0])
+    raise RecipeError(f"{where}: {wrong}", "docs/supervise.md shows a signature")
+
+
+def _problem(error: ErrorDetails) -> str:
+    if error["type"] == "extra_forbidden":
+        known = ", ".join(sorted(Signature.model_fields))
+        return f"{error['loc'][0]}: unknown; known are {known}"
+    if error["type"] == "value_error":
+        return f"{error['loc'][0]}: {error['input']!r} {error['ctx']['error']}"
+    return str(from_pydantic(error, {}))

@@ -1,6 +1,4 @@
-"""How an attempt ended: what the exit codes of its ranks say, the cause from what they left behind,
-and what people are told of it.
-"""
+"""How an attempt ended: by exit codes, by what ranks left behind, and in words for people."""
 
 import signal
 import time
@@ -17,8 +15,7 @@ from longhaul.supervise.restart import Plan
 _WELL = (ExitCode.FINISHED, ExitCode.START_AGAIN, ExitCode.INTERRUPTED)
 """Codes with which a worker ends on purpose, its state saved."""
 _TOLD = (ExitCode.RECIPE_WRONG, ExitCode.DATA_WRONG, ExitCode.NEEDS_PERSON)
-"""Codes with which a worker ends that has said what a person must do: starting it again changes
-nothing."""
+"""A worker has said what a person must do: to start it again changes nothing."""
 _UNHEARD = (-signal.SIGINT, -signal.SIGTERM)
 """A worker that was still importing when it was asked to stop had no handler yet, and no state."""
 
@@ -36,21 +33,14 @@ class End:
     """What it was ended for, while its ranks still ran."""
 
 
-def group_end(
-    exit_codes: Sequence[int | None], stop: ExitCode | None, *, at_once: bool = False
-) -> End | None:
+def group_end(exit_codes: Sequence[int | None], stop: ExitCode | None) -> End | None:
     """How a group has ended; None while it runs, or while others follow one that ended well.
 
-    One rank that says what is wrong speaks for all: the others die of its death.
-
-    Args:
-        exit_codes: by rank; None for those that run.
-        stop: what was asked for; None if nothing was.
-        at_once: the workers were killed because somebody asked twice.
+    One rank that says what is wrong speaks for all: the others die of its death. `exit_codes`: by
+    rank; None for those that run. `stop`: what was asked for.
     """
-    if at_once:
-        return End(stop)
-    ended = [_heard(code, stop) for code in exit_codes if code is not None]
+    given = [code for code in exit_codes if code is not None]
+    ended = [stop if stop is not None and code in _UNHEARD else code for code in given]
     for rank, code in enumerate(exit_codes):
         if code in _TOLD:
             return End(ExitCode(code), rank)
@@ -62,29 +52,15 @@ def group_end(
     return End(ExitCode(ended[0]))
 
 
-def _heard(code: int, stop: ExitCode | None) -> int:
-    return stop if stop is not None and code in _UNHEARD else code
-
-
 _CULPRIT_WITHIN_S: Seconds = 3.0
 """Ranks that die of another one's death may be gone before it; its end is waited for so long."""
 _CULPRIT_LOOK_S: Seconds = 0.02
 
 
 def cause_of_death(
-    group: Group,
-    signatures: Sequence[Signature],
-    device: str,
-    kernel: Callable[[], Sequence[str]],
+    group: Group, signatures: Sequence[Signature], device: str, kernel: Callable[[], Sequence[str]]
 ) -> Cause:
-    """The cause of the first death that was no consequence of another one.
-
-    Args:
-        group: of which a rank has ended.
-        signatures: in the order to ask them.
-        device: the device's name.
-        kernel: by rank, its kernel's messages since the attempt began.
-    """
+    """The cause of the first death that was no consequence of another one; `kernel` is by rank."""
     deadline = time.monotonic() + _CULPRIT_WITHIN_S
     while True:
         group.pass_on()  # last words may still be on their way into rank 0's log
@@ -138,6 +114,16 @@ def tell_failure(say: Say, group: Group, cause: Cause, plan: Plan, times: int) -
         say(f"  starting again{wait}{why}")
     else:
         say(f"  stopping: {plan.reason}\n  → look into {group.folder.workers}")
+
+
+def tell_replica_lost(say: Say, cause: Cause, plan: Plan, others: int) -> None:
+    """Which replica has died, while so many others train on."""
+    comes = f"it comes back in {short_seconds(plan.wait_s)}" if plan.wait_s else "it comes back"
+    follows = comes if plan.restart else f"it stays away: {plan.reason}"
+    name = f"replica {cause.rank}"
+    say(f"WARNING: {name}: {in_words(cause)}; {others} train on, {follows}")
+    if cause.message:
+        say(f"  {name} said: {cause.message}")
 
 
 def write_last_message(say: Say, group: Group, rank: int | None) -> None:

@@ -1,6 +1,4 @@
-"""The failures of a run, in its journal: written durably by the supervisor before anything is done,
-read by the next one; and what a replica that was healed leaves for its supervisor.
-"""
+"""The failures of a run in its journal, and what a healed replica leaves for its supervisor."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -50,11 +48,11 @@ def usable_checkpoints(folder: RunFolder) -> dict[int, str]:
     return {there.step: there.manifest_sha256 for there in usable(folder.checkpoints, recorded)}
 
 
-def unbooked(folder: RunFolder, attempt: int, began: Seconds, now: Seconds) -> dict[str, Seconds]:
-    """Bucket → seconds of an attempt that none of its records has booked.
-
-    What follows the last record went into noticing that nothing follows; an attempt that left
-    no record spent its time on starting.
+def unaccounted(
+    folder: RunFolder, attempt: int, began: Seconds, now: Seconds
+) -> dict[str, Seconds]:
+    """Bucket → seconds of an attempt that no record of it accounts for: after its last one
+    they went into noticing that nothing follows; without any, into starting.
     """
     last = [
         record
@@ -68,14 +66,7 @@ def unbooked(folder: RunFolder, attempt: int, began: Seconds, now: Seconds) -> d
 
 
 class Chronicle:
-    """What the supervisor writes of one attempt.
-
-    Args:
-        folder: the run.
-        attempt: whose lease this process holds.
-        clock: stamps records.
-        still_owner: the fence of decisions.
-    """
+    """What the supervisor writes of one attempt; `still_owner`: the fence of decisions."""
 
     def __init__(
         self,
@@ -127,6 +118,22 @@ class Chronicle:
         self._journal.close()
 
 
+def write_event(
+    folder: RunFolder,
+    attempt: int,
+    clock: Clock,
+    kind: str,
+    step: int,
+    data: Mapping[str, Any],
+    seconds: Mapping[str, Seconds] | None = None,
+) -> Event:
+    """Write one event, as `Chronicle.emit` does."""
+    chronicle = Chronicle(folder, attempt, clock)
+    event = chronicle.emit(kind, step, data, seconds or {})
+    chronicle.close()
+    return event
+
+
 @dataclass(frozen=True, slots=True)
 class PeerRecovery:
     """A replica has been given a peer's state."""
@@ -135,9 +142,7 @@ class PeerRecovery:
     step: int
     """Updates that the peer had made."""
     monotonic: Seconds
-    """When."""
     wall: Seconds
-    """The same in Unix time."""
 
 
 def write_peer_recovery(folder: RunFolder, number: int, peer: int, step: int) -> None:

@@ -23,12 +23,7 @@ _LOOK_EVERY_S: Seconds = 0.05
 
 
 class Traces:
-    """Marks the processes of one run, and finds what they leave behind.
-
-    Args:
-        folder: the run.
-        temporary: made to be `TMPDIR` to it.
-    """
+    """Marks the processes of one run, whose `TMPDIR` is `temporary`, and finds what they leave."""
 
     def __init__(self, folder: RunFolder, temporary: Path) -> None:
         temporary.mkdir(parents=True, exist_ok=True)
@@ -39,10 +34,7 @@ class Traces:
         """For the run's commands."""
 
     def let_go(self) -> None:
-        """Wait until its processes are gone.
-
-        Workers of a killed supervisor need a moment to notice; the rest should be gone at once.
-        """
+        """Wait until its processes are gone; workers of a killed supervisor need a moment."""
         deadline = time.monotonic() + _GONE_WITHIN_S
         while processes_with(self._mark) and time.monotonic() < deadline:
             time.sleep(_LOOK_EVERY_S)
@@ -71,19 +63,18 @@ def shared_memory() -> frozenset[str]:
 def leftovers(
     mark: str, folder: RunFolder, temporary: Path, segments_before: frozenset[str]
 ) -> tuple[str, ...]:
-    """Processes, ports, shared memory and temporary files that a run has left.
-
-    Args:
-        mark: value of `MARK` in its processes' environment.
-        folder: the run.
-        temporary: the folder that was `TMPDIR` to it.
-        segments_before: `shared_memory()` before it began.
-    """
+    """Processes, ports, new segments of shared memory and temporary files that a run has left."""
+    new = shared_memory() - segments_before
+    # Segments that a process has open may belong to others of this machine.
+    segments = sorted(new - _mapped()) if new else ()
+    partial = (path for path in folder.checkpoints.glob(".*") if path.is_dir())
+    unfinished = sorted({*folder.path.rglob(".*.tmp"), *partial})
+    kept = sorted(p for p in temporary.iterdir() if not p.name.startswith(_TORCHS_CACHE))
     return (
         *_processes(mark),
-        *_segments(segments_before),
-        *(f"temporary file {path.relative_to(folder.path)}" for path in _unfinished(folder)),
-        *(f"temporary file {path.name}" for path in _in_use_no_more(temporary)),
+        *(f"shared memory {name}" for name in segments),
+        *(f"temporary file {path.relative_to(folder.path)}" for path in unfinished),
+        *(f"temporary file {path.name}" for path in kept),
     )
 
 
@@ -111,15 +102,6 @@ def _is_marked(process: psutil.Process, mark: str) -> bool:
         return False
 
 
-def _segments(before: frozenset[str]) -> Iterator[str]:
-    """New ones that no process has open: those in use may belong to others of this machine."""
-    new = shared_memory() - before
-    if not new:
-        return
-    used = _mapped()
-    yield from (f"shared memory {name}" for name in sorted(new - used))
-
-
 def _mapped() -> frozenset[str]:
     names: set[str] = set()
     for process in psutil.process_iter():
@@ -133,12 +115,3 @@ def _mapped() -> frozenset[str]:
                     if target.parent == _SHARED_MEMORY:
                         names.add(target.name)
     return frozenset(names)
-
-
-def _unfinished(folder: RunFolder) -> list[Path]:
-    partial = (path for path in folder.checkpoints.glob(".*") if path.is_dir())
-    return sorted({*folder.path.rglob(".*.tmp"), *partial})
-
-
-def _in_use_no_more(temporary: Path) -> list[Path]:
-    return sorted(p for p in temporary.iterdir() if not p.name.startswith(_TORCHS_CACHE))

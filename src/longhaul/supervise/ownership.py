@@ -1,6 +1,4 @@
-"""Whether a supervisor may go on with its run: its folder is there and takes another attempt, and
-nothing is left of one whose supervisor has died (incident M14).
-"""
+"""Whether a supervisor may go on: the run's folder is there, and no worker is left alone."""
 
 import os
 import shutil
@@ -19,7 +17,7 @@ from longhaul.core.units import Bytes, Seconds
 from longhaul.logbook.folder import DISK_FULL, FORMAT, Reserve, RunFolder, why_paused
 from longhaul.logbook.holder import Place, here, process_started
 from longhaul.logbook.lease import GONE_S, Lease
-from longhaul.supervise.history import Chronicle, usable_checkpoints
+from longhaul.supervise.history import usable_checkpoints, write_event
 
 _ENDED_LOOK_EVERY_S: Seconds = 0.05
 
@@ -31,15 +29,10 @@ class Started:
     rank: int
     pid: int
     started: str
-    """As `logbook.holder.process_started` tells it."""
 
 
 def write_down(folder: RunFolder, attempt: int, pids: Iterable[tuple[int, int]]) -> None:
-    """Keep who was started: pairs of rank and process number.
-
-    Workers are written down in `workers/started.json` with process number and start time, so that
-    no other process that got the same number is ever touched.
-    """
+    """Keep who was started, and when: another process may get the same number later."""
     workers = [asdict(Started(rank, pid, process_started(pid) or "")) for rank, pid in pids]
     body = {"format": FORMAT, "attempt": attempt, "place": asdict(here()), "workers": workers}
     write_json(_path(folder), body)
@@ -66,18 +59,11 @@ def fence(
     """Give workers without a supervisor the time to save, then end those that are left.
 
     They have noticed by themselves that they are alone (`pipes.py`), and save. To take their
-    lease away before they are done would cost what they save.
-
-    Args:
-        folder: the run.
-        grace_s: what they get.
-        say: tells a person.
-        refuse_if_held: raises where somebody trains the run. Asked again right before each kill:
-            this process may have been stopped for hours, and somebody else may have fenced these
-            workers and started others since.
+    lease away before they are done would cost what they save. `refuse_if_held` is called again
+    before each kill: somebody else may have fenced them meanwhile.
 
     Raises:
-        LeaseHeld: by `refuse_if_held`; nobody was killed.
+        LeaseHeld: by `refuse_if_held`, where somebody trains the run; nobody was killed.
     """
     workers = left_over(folder)
     refuse_if_held()  # these are a dead supervisor's, and not those of one that came meanwhile
@@ -109,77 +95,43 @@ def _path(folder: RunFolder) -> Path:
 
 
 RETRY_S: Seconds = 5.0
-_LOOK_EVERY_S: Seconds = 0.5
 _AFTER_WORKERS_S: Seconds = GONE_S / 2
 """A worker that makes short steps notices first, and knows more to tell."""
 _START_BYTES: Bytes = 1 << 20
 """What a worker writes before its first step: a segment, progress, the first records."""
 
-Wait = Callable[[Seconds], bool]
-"""Lets time pass; False if somebody wants the run to stop meanwhile."""
-
 
 class Ownership:
-    """A supervisor's hold on its run.
-
-    Args:
-        folder: the run.
-        lease: held by this process.
-        clock: for how long the disk was full.
-        say: takes sentences for people.
-    """
+    """A supervisor's hold on its run."""
 
     def __init__(
         self, folder: RunFolder, lease: Lease, clock: Clock, say: Callable[[str], None]
     ) -> None:
-        self._folder = folder
-        self._lease = lease
-        self._clock = clock
-        self._say = say
+        self._folder, self._lease, self._clock, self._say = folder, lease, clock, say
         self._reached: int | None = None
         self._paused: Seconds | None = None
 
-    def look(self, reached: int | None) -> None:
-        """Call it now and then while workers run.
+    def look(self, reached: int | None, running: bool, stopping: bool) -> bool:
+        """Call it now and then; False while the folder is away: nobody writes there then.
 
-        Args:
-            reached: updates made, as far as it is known.
+        `reached`: updates made, if it is known. `running`: workers do, which should notice.
 
         Raises:
-            RunGone: the folder has been away for so long that its workers should have ended.
+            RunGone: the folder has been away for too long.
         """
         self._reached = self._reached if reached is None else reached
-        self._lease.refuse_if_gone(self._reached, after_s=GONE_S + _AFTER_WORKERS_S)
+        patience_s = GONE_S + _AFTER_WORKERS_S if running else 0.0 if stopping else GONE_S
+        self._lease.refuse_if_gone(self._reached, after_s=patience_s)
+        return not self._lease.gone()
 
-    def await_folder(self, wait: Wait) -> None:
-        """Let nobody write into a folder that is not this run's, nor make it anew.
-
-        Raises:
-            RunGone: it does not come back.
-        """
-        while self._lease.gone():
-            self._lease.refuse_if_gone(self._reached)
-            if not wait(_LOOK_EVERY_S):
-                self._lease.refuse_if_gone(self._reached, after_s=0.0)
-
-    def renew(self, wait: Wait) -> bool:
-        """Take the next attempt's number, as soon as there is space for an attempt.
-
-        Returns:
-            False if somebody wants the run to stop meanwhile.
+    def try_to_renew(self) -> bool:
+        """Take the next attempt's number; False where the disk is full, which is told once.
 
         Raises:
             LeaseHeld: somebody else has taken the run over.
             RunGone: the folder is away, or another run's.
             OSError: the lease cannot be written, for another reason than a full disk.
         """
-        while not self.try_to_renew():
-            if not wait(RETRY_S):
-                return False
-        return True
-
-    def try_to_renew(self) -> bool:
-        """The same without waiting: False where the disk is full, which is told once."""
         self._lease.refuse_if_gone(self._reached, after_s=0.0)
         try:
             full = not self._has_space()
@@ -199,10 +151,9 @@ class Ownership:
             )
         if not full and self._paused is not None:
             waited_s, self._paused = self._clock.monotonic() - self._paused, None
-            chronicle = Chronicle(self._folder, self._lease.attempt, self._clock)
-            told = {"reason": "there is space again", "waited_s": round(waited_s, 3)}
-            chronicle.emit(EventKind.RESUMED, self._reached or 0, told, {})
-            chronicle.close()
+            data = {"reason": "there is space again", "waited_s": round(waited_s, 3)}
+            write_event(self._folder, self._lease.attempt, self._clock, EventKind.RESUMED,
+                        self._reached or 0, data)  # fmt: skip
             self._say("there is space again: training goes on")
         return not full
 

@@ -1,7 +1,4 @@
-"""Two pipes: signals as bytes, so that a loop can wait for them together with other things; and the
-lifeline from supervisor to worker, on which nothing is ever written: its end tells of a death
-(incident M14).
-"""
+"""Signals as bytes in a pipe, and the lifeline, whose end tells of the supervisor's death."""
 
 import os
 import signal
@@ -10,7 +7,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
 
 from longhaul.core.errors import ExitCode
 from longhaul.core.units import Seconds
@@ -49,7 +45,8 @@ def listening() -> Iterator[SignalPipe]:
     reading_end, writing_end = os.pipe()
     for end in (reading_end, writing_end):
         os.set_blocking(end, False)
-    previous = {number: signal.signal(number, _nothing) for number in _wanted()}
+    # The byte on the pipe is all there is to a signal.
+    previous = {number: signal.signal(number, lambda *_: None) for number in _wanted()}
     wakes = signal.set_wakeup_fd(writing_end, warn_on_full_buffer=False)
     try:
         yield SignalPipe(reading_end)
@@ -68,27 +65,16 @@ def _wanted() -> list[signal.Signals]:
     return [n for n in (*STOPS, PAUSE, signal.SIGCHLD) if not (nohup and n == signal.SIGHUP)]
 
 
-def _nothing(number: int, frame: FrameType | None) -> None:
-    """The byte on the pipe is all there is to it."""
-
-
 DESCRIPTOR = "LONGHAUL_LIFELINE"
 """Environment variable of a worker: the pipe's reading end."""
 
 
 class Lifeline:
-    """The supervisor's end: as long as it is open, workers know that they are watched.
-
-    A worker must close its copy of `writing_end`, or it would hold on to itself.
-    """
+    """The supervisor's end. A worker must close its copy, or holds on to itself."""
 
     def __init__(self) -> None:
         self.reading_end, self.writing_end = os.pipe()
         self._held = True
-
-    def environment(self) -> dict[str, str]:
-        """What a worker must know, beside having `reading_end`."""
-        return {DESCRIPTOR: str(self.reading_end)}
 
     def let_go(self) -> None:
         """Close it; workers that are left end themselves."""
@@ -101,15 +87,8 @@ class Lifeline:
 def hold_on(environment: Mapping[str, str], grace_s: Seconds, log: Path) -> threading.Event:
     """In a worker: once the supervisor has died, save and end, at the latest after `grace_s`.
 
-    Harmless where nobody supervises.
-
-    Returns:
-        set once the supervisor has died.
-
-    Args:
-        environment: of this process.
-        grace_s: from the supervisor's death to the end.
-        log: takes standard error, which the supervisor has read until then.
+    Harmless where nobody supervises. `log`: takes standard error, which the supervisor read before.
+    The event is set once the supervisor has died.
     """
     died = threading.Event()
     if DESCRIPTOR not in environment:

@@ -11,8 +11,7 @@ from longhaul.supervise.causes import Remedy
 ATTEMPTS_AT_ONE_STEP = 3
 """Failures of one cause at one step before a restart goes further back (incident M18: 44)."""
 CURED_BY_TIME = ("port-taken", "node-gone")
-"""Causes that say nothing against program, data or checkpoints where no step was made: another
-port, and a node that has come back, are all it takes."""
+"""Causes that say nothing against program, data or checkpoints where no step was made."""
 PATIENCE_S: Seconds = 1800.0
 """A machine that reboots is there again by then; one that is not needs a person."""
 _LAG_STEPS = 2
@@ -52,14 +51,7 @@ class Plan:
 def next_plan(
     failures: Sequence[Failure], usable: Sequence[int], exit_code: int, settings: SuperviseSection
 ) -> Plan:
-    """What follows the last of `failures`.
-
-    Args:
-        failures: of the whole run, in their order.
-        usable: steps of the checkpoints that a restart might use, in any order.
-        exit_code: of the rank to blame; a stop passes it on where it is one of longhaul's.
-        settings: `[supervise]`.
-    """
+    """What follows the last of `failures`; `usable`: checkpoints that a restart might use."""
     last = failures[-1]
     if last.remedy == "stop":
         tells = set(ExitCode) - {ExitCode.FINISHED, ExitCode.FAILED}
@@ -81,10 +73,7 @@ def next_plan(
     same = without_progress(failures)
     place = "before any step" if last.step is None else f"at step {last.step}"
     if len(same) >= 2 and any(failure.went_back for failure in same[:-1]):
-        return Plan(
-            False,
-            f"{last.cause} {place}, {len(same)} times, from an older checkpoint too",
-        )
+        return Plan(False, f"{last.cause} {place}, {len(same)} times, from an older checkpoint too")
     if len(same) >= ATTEMPTS_AT_ONE_STEP:
         where = f"{last.cause} {place}, {len(same)} times without progress"
         if len(usable) < 2:
@@ -119,7 +108,7 @@ def without_progress(failures: Sequence[Failure]) -> Sequence[Failure]:
             break
         if failure.step is not None:
             step = failure.step if step is None else step
-            # What a device computes is known to be complete a step or two later (DESIGN rule 3).
+            # What a device computes is known to be complete a step or two later.
             if abs(failure.step - step) > _LAG_STEPS:
                 break
         count += 1

@@ -26,12 +26,8 @@ Seen = Callable[[Record], bool]
 class RunProcess:
     """The command and the workers it starts. Close it when done: it ends whatever is left.
 
-    Args:
-        folder: of the run.
-        arguments: after `longhaul`.
-        log: where the command's output is added.
-        module: the command line; a drill has its own.
-        environment: variables to add.
+    What is waited for and does not come in time raises `NeedsPerson`. `log`: where the output is
+    added. `module`: the command line; a drill has its own.
     """
 
     def __init__(
@@ -87,37 +83,28 @@ class RunProcess:
         os.kill(self.pid if rank is None else self.ranks()[rank], number)
 
     def wait_for_step(self, step: int, most_s: Seconds) -> None:
-        """Wait until rank 0 has made so many updates.
-
-        Raises:
-            NeedsPerson: it did not come.
-        """
-        self._wait(f"step {step}", lambda: self.step() >= step, most_s, _LOOK_EVERY_S)
-
-    def wait_until(self, what: str, seen: Callable[[], bool], most_s: Seconds) -> None:
-        """Wait until something is the case.
-
-        Raises:
-            NeedsPerson: it did not come.
-        """
-        self._wait(what, seen, most_s, _LOOK_EVERY_S)
+        """Wait until rank 0 has made so many updates."""
+        self.wait_until(f"step {step}", lambda: self.step() >= step, most_s)
 
     def wait_for(self, what: str, seen: Seen, most_s: Seconds) -> Record:
-        """Wait for a record in the journal; the first there is.
-
-        Raises:
-            NeedsPerson: it did not come.
-        """
+        """Wait for a record in the journal; the first there is."""
         found: list[Record] = []
 
         def look() -> bool:
             found.extend(record for record in records(self.folder) if seen(record))
             return bool(found)
 
-        self._wait(what, look, most_s, _JOURNAL_EVERY_S)
+        self.wait_until(what, look, most_s, _JOURNAL_EVERY_S)
         return found[0]
 
-    def _wait(self, what: str, seen: Callable[[], bool], most_s: Seconds, every_s: Seconds) -> None:
+    def wait_until(
+        self,
+        what: str,
+        seen: Callable[[], bool],
+        most_s: Seconds,
+        every_s: Seconds = _LOOK_EVERY_S,
+    ) -> None:
+        """Wait until something is the case, looked at so often."""
         deadline = time.monotonic() + most_s
         while not seen():
             ended = not self.running
@@ -129,11 +116,7 @@ class RunProcess:
             time.sleep(every_s)
 
     def wait(self, most_s: Seconds) -> int:
-        """Exit code, once it has ended by itself; negative numbers are signals.
-
-        Raises:
-            NeedsPerson: it has not ended in time.
-        """
+        """Exit code, once it has ended by itself; negative numbers are signals."""
         try:
             return self._process.wait(most_s)
         except subprocess.TimeoutExpired:

@@ -1,50 +1,32 @@
-"""The supervisor: starts the workers of a run, watches them, and starts them again."""
+"""The supervisor: starts the workers of a run, watches them, and starts them again; as one group,
+or as replicas, of which the others train on when one dies.
+"""
 
 import os
 import select
 import signal
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 
 from longhaul.checkpoint.shared_memory import SharedMemory
-from longhaul.config.recover import SuperviseSection
 from longhaul.core.clocks import RealClock
 from longhaul.core.errors import ExitCode
 from longhaul.core.events import EventKind
-from longhaul.core.faults import Point, point
 from longhaul.core.units import Seconds
-from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.lease import Lease
-from longhaul.supervise.causes import LATELY_S, Cause, Signature, classify, kernel_lines, of_device
-from longhaul.supervise.ends import (
-    End,
-    cause_of_death,
-    cause_of_hang,
-    ended,
-    group_end,
-    no_world,
-    tell_failure,
-    what_is_lost,
-    write_last_message,
-)
-from longhaul.supervise.history import Chronicle, failures, unbooked, usable_checkpoints
-from longhaul.supervise.nodes.answer import (
-    SILENT_CORRUPTION,
-    accused,
-    distrusted,
-    on_one_machine,
-)
+from longhaul.supervise.causes import Cause, classify, of_device
+from longhaul.supervise.ends import End, group_end, no_world, what_is_lost, write_last_message
+from longhaul.supervise.failure_handler import FailureHandler
+from longhaul.supervise.history import usable_checkpoints, write_event
+from longhaul.supervise.job import Job
 from longhaul.supervise.nodes.fleet import Fleet
 from longhaul.supervise.nodes.health_monitor import Drain, NodeHealthMonitor
-from longhaul.supervise.nodes.history import newest_corrupt
-from longhaul.supervise.nodes.placement import NodePlan, posts_here, posts_on
-from longhaul.supervise.nodes.qualify import probe_here
-from longhaul.supervise.ownership import Ownership
+from longhaul.supervise.nodes.placement import Post, posts_here, posts_on
+from longhaul.supervise.ownership import RETRY_S, Ownership
 from longhaul.supervise.pipes import PAUSE, STOPS, SignalPipe, listening
 from longhaul.supervise.ranks.group import Group
 from longhaul.supervise.ranks.watchdog import Watch
-from longhaul.supervise.restart import Failure, Plan, next_plan
+from longhaul.supervise.replicas import LEADER, Replicas
 
 _LOOK_EVERY_S: Seconds = 0.5
 _TIDY_WITHIN_S: Seconds = 2.0
@@ -54,347 +36,318 @@ _NOTICE_SHARE = 0.9
 """Share of the grace period after which a miss is told: later nobody may be there to tell it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What is to be supervised."""
-
-    folder: RunFolder
-    settings: SuperviseSection
-    processes: int
-    """Workers on this machine, where there are no `nodes`."""
-    work: Callable[[], None]
-    """What a worker does in its process; leaves by SystemExit with its exit code."""
-    signatures: Sequence[Signature]
-    device: Callable[[], str] = str
-    """The device's name, as far as it is known by then: a new run's first attempt finds it out."""
-    nodes: NodePlan | None = None
-    """What the recipe says of nodes; None: this machine is all there is."""
-    program: tuple[str, ...] = ()
-    """A command line that does what `work` does, for nodes where a fork cannot be."""
-
-
 class Supervisor:
-    """Supervises one run, from a start to its end.
-
-    Args:
-        job: what is to be supervised.
-        lease: held by this process.
-        say: takes sentences for people.
-        began: Unix time at which this process began; the first attempt books from there.
-    """
+    """Supervises one run, from a start to its end; the first attempt counts from `began`."""
 
     def __init__(self, job: Job, lease: Lease, say: Callable[[str], None], began: Seconds) -> None:
-        self._job = job
-        self._lease = lease
-        self._say = say
-        self._began = began
-        self._clock = RealClock()
-        self._ownership = Ownership(job.folder, lease, self._clock, say)
+        self._job, self._lease, self._say = job, lease, say
+        self._clock = clock = RealClock()
+        self._ownership = Ownership(job.folder, lease, clock, say)
         self._ranks = Watch(job.folder, job.settings)
         self._memory = SharedMemory()  # goes with this process, which may end as it likes
+        self._replicas: Replicas | None = None
+        self._fleet = Fleet(job.folder, job.nodes, lease, clock, say) if job.nodes else None
+        self._failures = FailureHandler(job, lease, clock, say, began, self._fleet, self._wait)
+        self._groups: dict[int, Group] = {}
+        """Replicas that have been started; the only group is the leader."""
+        self._due: dict[int, Seconds] = {}
+        """When those that are not there are started."""
+        self._renews = False
+        """The next leader makes another attempt."""
+        self._watched_since = self._looked = 0.0
         self._stop: ExitCode | None = None
         self._stop_requested_at: Seconds = 0.0
-        self._missed = False
-        self._at_once = False
         self._held_back: signal.Signals | None = None
-        """What the workers are told only when they have made a step."""
-        self._fleet: Fleet | None = None
-        if job.nodes is not None:
-            self._fleet = Fleet(job.folder, job.nodes, lease, self._clock, say)
-        self._health_monitor: NodeHealthMonitor | None = None
+        """What the leader is sent only when it has made a step."""
+        self._missed = False
         self._drain: Drain | None = None
         self._newest: int | None = None
-        """Newest checkpoint when a restart at the next one was wished for."""
+        """Newest checkpoint when a restart at the next one was requested."""
         self._leaving = False
         """The workers have been told to leave for that restart."""
 
     def run(self) -> ExitCode:
         """Until the run is finished, somebody wants it to stop, or a person must look."""
-        with listening() as signal_pipe:
-            try:
-                while True:
-                    code = self._attempt(signal_pipe)
-                    if code is not None:
-                        self._ranks.close()
-                        return code
-                    if not self._ownership.renew(lambda seconds: self._wait(seconds, signal_pipe)):
-                        return self._stop or ExitCode.NEEDS_PERSON
-            finally:
-                if self._fleet is not None:
-                    self._fleet.close()
+        job = self._job
+        with ExitStack() as leaving:
+            self._signals: SignalPipe = leaving.enter_context(listening())
+            if self._fleet is not None:
+                leaving.callback(self._fleet.close)
+            if job.each is not None:
+                self._replicas = Replicas(job.folder, job.settings, job.processes, job.each)
+                self._failures.replicas = self._replicas
+                leaving.callback(self._replicas.close)
+            leaving.callback(self._close_groups)
+            self._due = dict.fromkeys(self._replicas.numbers if self._replicas else [LEADER], 0.0)
+            while True:
+                code = self._turn()
+                if code is not None:
+                    self._ranks.close()
+                    return code
 
-    def _attempt(self, signal_pipe: SignalPipe) -> ExitCode | None:
-        """One attempt; the run's exit code, or None if there shall be another one."""
-        started, plan = self._clock.monotonic(), None
-        group = self._start(signal_pipe)
-        if group is None:
-            return self._stop or ExitCode.NEEDS_PERSON
-        try:
-            end = self._watch(group, signal_pipe)
-            code = end.exit_code
-            if code is None:
-                self._ownership.await_folder(lambda seconds: self._wait(seconds, signal_pipe))
-                plan = self._answer(group, end, started, signal_pipe)
-        finally:
-            group.close()
-            if self._health_monitor is not None:
-                self._health_monitor.close()
-        if plan is not None:
-            if not plan.restart:
-                return self._stop or plan.exit_code
-            if not self._wait(plan.wait_s, signal_pipe):
-                if not self._is_ahead_in_memory():
-                    return self._stop
-                interrupted = self._stop == ExitCode.INTERRUPTED
-                self._held_back = signal.SIGINT if interrupted else signal.SIGTERM
-            return None
-        if self._leaving and self._stop is None and code == ExitCode.START_AGAIN:
-            self._tell_drained(group)
-            return None
-        write_last_message(self._say, group, end.rank)
-        return code
+    def _turn(self) -> ExitCode | None:
+        """Start who is due, look at who is there, answer ends; the run's exit code at its end."""
+        leader, stopping = self._groups.get(LEADER), self._stop is not None
+        running = any(group.running for group in self._groups.values())
+        is_there = self._ownership.look(leader.step if leader else None, running, stopping)
+        waits = [_LOOK_EVERY_S]
+        if is_there:  # else nobody writes there until it is back
+            code = self._start_those_due()
+            if code is not None:
+                return code
+            waits += [due - self._clock.monotonic() for due in self._due.values()]
+        before = self._clock.monotonic()
+        self._let_pass(min(waits))
+        code = self._obey()
+        if code is not None:
+            return code
+        now = self._clock.monotonic()
+        # A pause, Ctrl-Z or a scheduler's: the workers could give no sign of life either.
+        if now - before > 2 * _LOOK_EVERY_S:
+            self._watched_since = self._ranks.blink(now)
+        ends = self._ends(now) if is_there else {}
+        if ends and self._lease.gone():
+            return None  # they are answered when it is back
+        for number, end in ends.items():
+            code = self._follow(number, end)
+            if code is not None:
+                return code
+        if self._replicas is not None:
+            self._replicas.welcome(self._groups, self._lease, self._clock, self._say)
+        return None
 
-    def _start(self, signal_pipe: SignalPipe) -> Group | None:
-        """Start the workers; None if there are no nodes for them, or somebody wants an end."""
-        job, attempt = self._job, self._lease.attempt
+    def _let_pass(self, seconds: Seconds) -> None:
+        """Until a signal, a death or something to pass on has come, so long at most."""
+        errors = [end for group in self._groups.values() for end in group.descriptors()]
+        with suppress(InterruptedError):
+            select.select([self._signals.descriptor, *errors], [], [], max(0.0, seconds))
+        for group in self._groups.values():
+            group.pass_on()
+
+    def _start_those_due(self) -> ExitCode | None:
+        """Start groups; an exit code if there are no nodes for one, or somebody wants an end."""
+        now = self._clock.monotonic()
+        for number in sorted(number for number, due in self._due.items() if due <= now):
+            if number == LEADER and self._renews:
+                if not self._ownership.try_to_renew():
+                    self._due[number] = now + RETRY_S
+                    continue
+                self._renews = False
+            if not self._start(number):
+                return self._stop or ExitCode.NEEDS_PERSON
+            del self._due[number]
+            self._watched_since = self._ranks.blink(self._clock.monotonic())
+        return None
+
+    def _start(self, number: int) -> bool:
+        job, replicas = self._job, self._replicas
+        posts = self._posts() if replicas is None else replicas.posts(number)
+        if posts is None:
+            return False
+        self._groups[number] = Group(
+            job.folder, self._lease.attempt, posts, job.work, job.program, self._failures.began,
+            memory=self._memory if replicas is None else None,
+            first=number * (job.each or 0),
+            beside=None if replicas is None else list(self._groups.values()),
+            closes=() if replicas is None else replicas.descriptors(),
+        )  # fmt: skip
+        return True
+
+    def _posts(self) -> list[Post] | None:
+        """Of the next attempt; None if there are no nodes for it, or somebody wants an end."""
         self._drain, self._newest, self._leaving = None, None, False
         if self._fleet is None:
-            posts = posts_here(job.processes)
-        else:
-            world = self._fleet.muster(lambda seconds: self._wait(seconds, signal_pipe))
-            if world is None:
-                if self._stop is None:
-                    self._say(no_world(self._fleet.why_none))
-                return None
-            posts = posts_on(world)
-            if self._fleet.changed:
-                self._memory.keep_only(())  # it is that of ranks on other nodes
-            signatures = of_device(job.signatures, job.device())
-            self._health_monitor = NodeHealthMonitor(
-                self._fleet, attempt, signatures, self._clock, self._say
-            )
-        return Group(job.folder, attempt, posts, job.work, job.program, self._began, self._memory)
+            return posts_here(self._job.processes)
+        world = self._fleet.allocate(self._wait)
+        if world is None:
+            if self._stop is None:
+                self._say(no_world(self._fleet.why_none))
+            return None
+        if self._fleet.changed:
+            self._memory.keep_only(())  # it is that of ranks on other nodes
+        signatures = of_device(self._job.signatures, self._job.device())
+        self._failures.health_monitor = NodeHealthMonitor(
+            self._fleet, self._lease.attempt, signatures, self._clock, self._say
+        )
+        return posts_on(world)
 
-    def _watch(self, group: Group, signal_pipe: SignalPipe) -> End:
-        """Until the group has ended, failed, or hangs."""
-        began, looked = self._ranks.blink(self._clock.monotonic()), 0.0
-        while True:
-            before = self._clock.monotonic()
-            select.select([signal_pipe.descriptor, *group.descriptors()], [], [], _LOOK_EVERY_S)
-            group.pass_on()
-            self._obey(signal_pipe, group)
-            now = self._clock.monotonic()
-            # A pause, Ctrl-Z or a scheduler's: the workers could give no sign of life either.
-            if now - before > 2 * _LOOK_EVERY_S:
-                began = self._ranks.blink(now)
-            leaving = ExitCode.START_AGAIN if self._leaving else None
-            end = group_end(self._codes(group), self._stop or leaving, at_once=self._at_once)
-            if end is not None:
-                return end
-            if self._nothing_to_save(group, now):
-                return End(self._stop)
-            self._tell_if_missed(group, now)
-            if now - looked < _LOOK_EVERY_S:
-                continue
-            looked, ranks = now, group.look()
-            self._ownership.look(group.step)
-            if self._health_monitor is not None and (
-                broken := self._look_at_nodes(group, self._health_monitor)
-            ):
-                return End(cause=broken)
-            verdict = self._ranks.look(now, began, ranks)
-            if verdict.hung:
-                # Rank 0 keeps the run log: if it has ended well, whoever does not follow is ended.
-                return group_end(self._codes(group)[:1], self._stop) or End(hang=verdict)
+    def _ends(self, now: Seconds) -> dict[int, End]:
+        """The groups that have ended, failed, or hang."""
+        asked = self._stop or (ExitCode.START_AGAIN if self._leaving else None)
+        found = {n: group_end(self._codes(group), asked) for n, group in self._groups.items()}
+        ends = {number: end for number, end in found.items() if end is not None}
+        if ends or not self._groups or now - self._looked < _LOOK_EVERY_S:
+            return ends
+        self._looked = now
+        broken = self._look_at_nodes(self._groups[LEADER]) if self._fleet is not None else None
+        if broken is not None:
+            return {LEADER: End(cause=broken)}
+        ranks = {number: group.look() for number, group in self._groups.items()}
+        everybody = [rank for group in ranks.values() for rank in group]
+        verdict = self._ranks.look(now, self._watched_since, everybody)
+        if not verdict.hung:
+            return {}
+        missing = verdict.missing or [rank.rank for rank in everybody]
+        hang = {n for n, group in ranks.items() if any(rank.rank in missing for rank in group)}
+        # Rank 0 keeps the run log: if it has ended well, whoever does not follow is ended.
+        return {
+            n: group_end(self._codes(self._groups[n])[:1], self._stop) or End(hang=verdict)
+            for n in sorted(hang)
+        }
 
-    def _obey(self, signal_pipe: SignalPipe, group: Group) -> None:
-        """Pass a wish to stop on to the workers; a second interrupt ends them at once."""
-        for number in signal_pipe.heard():
+    def _follow(self, number: int, end: End) -> ExitCode | None:
+        """What follows the end of a group; the run's exit code, if that is the run's end too."""
+        group, leads, code = self._groups.pop(number), number == LEADER, end.exit_code
+        try:
+            if code == ExitCode.FINISHED and not leads:
+                return None  # the leader follows
+            drained = self._leaving and self._stop is None and code == ExitCode.START_AGAIN
+            if drained and self._drain is not None:
+                plan = self._failures.record_drain(group, self._drain)
+            elif code is not None and leads:
+                write_last_message(self._say, group, end.rank)
+                return code
+            else:
+                others = list(self._groups.values())
+                plan = self._failures.handle(number, group, end, lambda: self._stop, others)
+        finally:
+            group.close()
+            self._failures.close()
+        if leads and not plan.restart:
+            return self._stop or plan.exit_code
+        if not leads and (not plan.restart or self._stop is not None):
+            return None
+        self._due[number] = self._clock.monotonic() + plan.wait_s
+        if leads:
+            self._renews = True
+            if self._stop is not None:  # the others still have what it was to save
+                self._held_back = _passed_on(self._stop)
+        return None
+
+    def _obey(self) -> ExitCode | None:
+        """Pass a request to stop on to the leader; an exit code if all is to end at once."""
+        for number in self._signals.heard():
             if number == PAUSE:
-                group.send(signal.SIGSTOP)
-                os.kill(os.getpid(), signal.SIGSTOP)  # until the shell's `fg` or `bg`
-                group.send(signal.SIGCONT)
+                self._pause()
                 continue
             if number == signal.SIGINT and self._stop == ExitCode.INTERRUPTED:
-                self._at_once = True
-                self._say(what_is_lost(group.step, list(usable_checkpoints(self._job.folder))))
-                group.close()
-                return
+                saved = list(usable_checkpoints(self._job.folder))
+                self._say(what_is_lost(self._step, saved))
+                return self._stop
             self._stop, self._stop_requested_at = STOPS[number], self._clock.monotonic()
-            asked = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
-            if not group.steps_made and self._is_ahead_in_memory():
-                self._say("the newest state lies in memory alone: it is restored and saved first")
-                self._held_back = asked
+            leader = self._groups.get(LEADER)
+            if (leader is None or not leader.steps_made) and self._is_ahead():
+                self._held_back = _passed_on(self._stop)
+                if leader is None:
+                    self._due[LEADER] = 0.0
+            elif leader is None:
+                return self._stop
             else:
-                group.send(asked)
-        if self._held_back is not None and group.steps_made:
-            group.send(self._held_back)
-            self._held_back = None
+                leader.send(_passed_on(self._stop))
+        return self._stop_in_time() if self._stop is not None else None
 
-    def _is_ahead_in_memory(self) -> bool:
-        """Ending now would lose steps, as snapshots go with this process."""
+    def _pause(self) -> None:
+        """Until the shell's `fg` or `bg`."""
+        for group in self._groups.values():
+            group.send(signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        for group in self._groups.values():
+            group.send(signal.SIGCONT)
+
+    def _is_ahead(self) -> bool:
+        """Ending the leader now would lose steps that others, or snapshots in memory, have."""
+        if any(group.steps_made for group in self._groups.values()):
+            return True
         kept = max((label.get("step", 0) for label in self._memory.labels()), default=0)
-        return bool(kept > max(usable_checkpoints(self._job.folder), default=0))
+        ahead = bool(kept > max(usable_checkpoints(self._job.folder), default=0))
+        if ahead:
+            self._say("the newest state lies in memory alone: it is restored and saved first")
+        return ahead
+
+    def _stop_in_time(self) -> ExitCode | None:
+        """Let the leader save and end, once it trains; an exit code if there is nothing to save."""
+        leader, grace_s = self._groups.get(LEADER), self._job.settings.grace_s
+        asked_s = self._clock.monotonic() - self._stop_requested_at
+        late = asked_s > _NOTICE_SHARE * grace_s
+        ready = leader if leader is not None and leader.steps_made else None
+        if self._held_back is not None:
+            if ready is not None:
+                ready.send(self._held_back)
+                self._held_back = None
+            elif late:
+                self._say("WARNING: no step was made in time to save; the last steps are lost")
+                return self._stop
+        # Ranks that wait for each other before their first step are deaf.
+        elif ready is None and asked_s > _TIDY_WITHIN_S:
+            return self._stop
+        if late and self._stop == ExitCode.START_AGAIN and not self._missed:
+            self._missed = True
+            message = (
+                f"no checkpoint within the grace period of {grace_s:g} s (supervise.grace_s): if "
+                "the scheduler kills the run now, the steps since the last one are lost"
+            )
+            self._say(f"WARNING: {message}")
+            kind, data = EventKind.PREEMPTION_MISSED, {"message": message}
+            folder, attempt = self._job.folder, self._lease.attempt
+            write_event(folder, attempt, self._clock, kind, self._step or 0, data)
+        return None
+
+    @property
+    def _step(self) -> int | None:
+        """Furthest step that a rank has reached."""
+        steps = (group.step for group in self._groups.values())
+        return max((step for step in steps if step is not None), default=None)
 
     def _codes(self, group: Group) -> list[int | None]:
-        """Exit codes, as they are meant: to torchrun, a rank that has lost another one, or its
-        memory, says "start me again"; here that is a failure unless somebody has asked for an end.
-        """
+        """Exit codes; "start me again" of a rank that has lost another, or memory, is a failure."""
         codes = group.exit_codes
         asked = self._stop is not None or self._leaving
         if not asked and ExitCode.START_AGAIN in codes:
             group.pass_on()
             for death in group.deaths(self._clock.monotonic()):
                 if classify(death, self._job.signatures).name in _NOT_ASKED_FOR:
-                    codes[death.rank] = 1
+                    codes[death.rank - group.first] = 1
         return codes
 
-    def _nothing_to_save(self, group: Group, now: Seconds) -> bool:
-        """An end was asked for before the first step of this attempt. Ranks that wait for each
-        other then are deaf, and one that has left would keep the rest waiting.
-        """
-        grace_s = _NOTICE_SHARE * self._job.settings.grace_s
-        within = _TIDY_WITHIN_S if self._held_back is None else grace_s
-        return (
-            self._stop is not None
-            and now - self._stop_requested_at > within
-            and not group.steps_made
-        )
-
-    def _tell_if_missed(self, group: Group, now: Seconds) -> None:
-        """A checkpoint that a scheduler's notice asked for and that is not there yet."""
-        grace_s = self._job.settings.grace_s
-        missed = now - self._stop_requested_at > _NOTICE_SHARE * grace_s
-        if self._stop != ExitCode.START_AGAIN or self._missed or not missed:
-            return
-        self._missed = True
-        message = (
-            f"no checkpoint within the grace period of {grace_s:g} s (supervise.grace_s): if the "
-            "scheduler kills the run now, the steps since the last one are lost"
-        )
-        self._say(f"WARNING: {message}")
-        chronicle = Chronicle(self._job.folder, self._lease.attempt, self._clock)
-        chronicle.emit(EventKind.PREEMPTION_MISSED, group.step or 0, {"message": message}, {})
-        chronicle.close()
-
-    def _look_at_nodes(self, group: Group, health_monitor: NodeHealthMonitor) -> Cause | None:
+    def _look_at_nodes(self, group: Group) -> Cause | None:
         """A cause to end the attempt for; or let the workers leave, if a restart is due."""
-        if self._stop is not None or self._leaving:
+        health_monitor = self._failures.health_monitor
+        if health_monitor is None or self._stop is not None or self._leaving:
             return None
-        sight = health_monitor.look()
-        if sight.drain is not None and self._drain is None:
-            self._drain = sight.drain
+        found = health_monitor.look()
+        if isinstance(found, Drain) and self._drain is None:
+            self._drain = found
             self._newest = max(usable_checkpoints(self._job.folder), default=0)
-            when = "now" if sight.drain.at_once else "at the next checkpoint"
-            self._say(f"a restart {when}: {sight.drain.reason}")
+            when = "now" if found.at_once else "at the next checkpoint"
+            self._say(f"a restart {when}: {found.reason}")
         if self._drain is not None and self._newest is not None and group.steps_made:
             newest = max(usable_checkpoints(self._job.folder), default=0)
             if self._drain.at_once or newest > self._newest:
                 self._leaving = True
                 group.send(signal.SIGTERM)
-        return sight.cause
+        return found if isinstance(found, Cause) else None
 
-    def _answer(self, group: Group, end: End, started: Seconds, signal_pipe: SignalPipe) -> Plan:
-        """Find the cause of a failure, decide what follows, and write both down."""
-        folder, now, step = self._job.folder, self._clock.wall(), group.step
-        cause = self._cause(group, end, started, signal_pipe)
-        codes = group.exit_codes
-        group.close()
-        before, usable = failures(folder), usable_checkpoints(folder)
-        corrupt = cause.name == SILENT_CORRUPTION
-        verdict = newest_corrupt(folder, self._lease.attempt) if corrupt else None
-        cause = accused(cause, verdict)
-        if self._fleet is None:
-            cause = on_one_machine(cause, verdict, before, now)
-        unfit = self._unfit(cause, signal_pipe)
-        seconds = unbooked(folder, self._lease.attempt, self._began, self._clock.wall())
-        chronicle = Chronicle(folder, self._lease.attempt, self._clock, self._lease.may_decide)
-        if verdict is not None:
-            for checkpoint in distrusted(list(usable), verdict):
-                chronicle.poison(checkpoint, usable.pop(checkpoint), step or 0, verdict.reason)
-        code = codes[cause.rank] if cause.rank is not None else None
-        # A node that must not be used any more need not end a run that has others.
-        others = self._fleet is not None and cause.remedy == "cordon"
-        failure = Failure(cause.name, "restart" if others else cause.remedy, step, now)
-        plan = next_plan([*before, failure], list(usable), code or 0, self._job.settings)
-        if unfit and plan.restart:
-            plan = Plan(False, f"{plan.reason}, and this machine has not passed a probe: {unfit}")
-        if self._stop is not None:
-            plan = Plan(False, f"{cause.name}, while stopping", exit_code=self._stop)
-        if plan.poison is not None:
-            chronicle.poison(plan.poison, usable[plan.poison], step or 0, plan.reason)
-        told = ended(cause, plan, cause.rank, codes, step)
-        judged = self._fleet.judge(cause, step, verdict) if self._fleet is not None else None
-        told |= judged[1] if judged else {}
-        event = chronicle.emit(EventKind.ATTEMPT_ENDED, step or 0, told, seconds)
-        chronicle.close()
-        self._began = event.time
-        times = sum(earlier.cause == cause.name for earlier in before) + 1
-        tell_failure(self._say, group, cause, plan, times)
-        if self._fleet is not None and judged is not None:
-            self._fleet.carry_out(judged[0], cause)
-        return plan
-
-    def _cause(self, group: Group, end: End, started: Seconds, signal_pipe: SignalPipe) -> Cause:
-        if end.cause is not None:
-            return end.cause
-        if end.hang is not None:
-            cause = cause_of_hang(group, end.hang)
-        else:
-            cause = cause_of_death(
-                group, self._job.signatures, self._job.device(), lambda: self._kernel(started)
-            )
-        gone = None
-        if self._fleet is not None:
-            gone = self._fleet.gone_of(lambda seconds: self._wait(seconds, signal_pipe))
-        return gone or cause
-
-    def _kernel(self, started: Seconds) -> list[str]:
-        """By rank, its kernel's messages of this attempt, lately."""
-        if self._fleet is None or self._fleet.world is None or self._health_monitor is None:
-            since = max(started, self._clock.monotonic() - LATELY_S)
-            lines = kernel_lines(since).splitlines()
-            lines = point(Point.KERNEL_LOG, lines, since=since, node="")
-            return ["\n".join(lines)] * self._job.processes
-        world = self._fleet.world
-        said = {m.name: "\n".join(self._health_monitor.messages(m)) for m in world.machines}
-        return [said[world.machine_of(rank).name] for rank in range(world.layout.size)]
-
-    def _unfit(self, cause: Cause, signal_pipe: SignalPipe) -> str:
-        """Where there is no other machine: why this one does not pass the probe that the cause asks
-        for; nothing if it passes, or need not.
-        """
-        if self._fleet is not None or cause.remedy != "probe":
-            return ""
-        probe = probe_here(
-            self._job.folder.workers, self._job.processes, lambda s: self._wait(s, signal_pipe)
-        )
-        return "" if probe is None or probe.passed else probe.reason
-
-    def _tell_drained(self, group: Group) -> None:
-        """Write down why all were started again although nothing had failed."""
-        assert self._drain is not None
-        assert self._fleet is not None
-        folder, attempt = self._job.folder, self._lease.attempt
-        seconds = unbooked(folder, attempt, self._began, self._clock.wall())
-        chronicle = Chronicle(folder, attempt, self._clock)
-        data = self._fleet.drain(self._drain.node) | {"reason": self._drain.reason}
-        event = chronicle.emit(EventKind.NODE_DRAINED, group.step or 0, data, seconds)
-        chronicle.close()
-        self._began = event.time
-
-    def _wait(self, seconds: Seconds, signal_pipe: SignalPipe) -> bool:
-        """Let time pass; False if somebody wants the run to stop meanwhile."""
+    def _wait(self, seconds: Seconds) -> bool:
+        """Let time pass while no worker runs; False if somebody wants the run to stop meanwhile."""
         deadline = self._clock.monotonic() + seconds
         while True:
-            for number in signal_pipe.heard():
+            for number in self._signals.heard():
                 if number == PAUSE:
-                    os.kill(os.getpid(), signal.SIGSTOP)
+                    self._pause()
                 else:
                     self._stop, self._stop_requested_at = STOPS[number], self._clock.monotonic()
                     return False
             left = deadline - self._clock.monotonic()
             if left <= 0:
                 return True
-            with suppress(InterruptedError):
-                select.select([signal_pipe.descriptor], [], [], left)
+            self._let_pass(left)
+
+    def _close_groups(self) -> None:
+        for group in self._groups.values():
+            group.close()
+        self._failures.close()
+
+
+def _passed_on(stop: ExitCode) -> signal.Signals:
+    """What workers are sent: a terminal's interrupt, or a scheduler's notice."""
+    return signal.SIGINT if stop == ExitCode.INTERRUPTED else signal.SIGTERM

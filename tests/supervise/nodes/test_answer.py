@@ -29,7 +29,7 @@ def evidence(name: str, remedy: str = "restart", rank: int | None = 2, **more) -
 
 
 def failed(machine: Machine, seconds_ago: float = 100.0) -> NodeFailure:
-    return NodeFailure(machine.node, "killed", NOW - seconds_ago)
+    return NodeFailure(machine.node, NOW - seconds_ago)
 
 
 def test_the_node_of_the_rank_is_blamed_and_once_is_no_pattern() -> None:

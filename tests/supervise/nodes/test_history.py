@@ -7,7 +7,7 @@ from longhaul.core.records import Event
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.journal import Journal
 from longhaul.logbook.run_history import read_run_history
-from longhaul.supervise.history import Chronicle, unbooked
+from longhaul.supervise.history import Chronicle, unaccounted
 from longhaul.supervise.nodes.history import left_out, node_events, node_failures, spans
 
 
@@ -51,7 +51,7 @@ def test_failures_and_suspicions_are_remembered_by_the_next_supervisor(folder) -
     write(folder, 2, "attempt-ended", ended("unknown: x", 3, node=None, evicted={}))
     write(folder, 3, "node-drained", {"evicted": {"c": ["board:c"]}, "nodes_reason": "errors"})
     events = node_events(folder)
-    assert [(f.node.host, f.cause) for f in node_failures(events)] == [("b", "hang")]
+    assert [failure.node.host for failure in node_failures(events)] == ["b"]
     assert [(out.node.key, out.reason) for out in left_out(events)] == [
         ("board:b", "it hung"), ("board:c", "errors"),
     ]  # fmt: skip
@@ -63,7 +63,7 @@ def test_what_is_said_of_nodes_books_no_second_and_makes_no_run_begun(folder) ->
     chronicle.emit("attempt-began", 0, began("a"), {})
     chronicle.close()
     assert not read_run_history(folder).begun
-    assert unbooked(folder, 1, began=clock.wall() - 5, now=clock.wall()) == {"start-up": 5.0}
+    assert unaccounted(folder, 1, began=clock.wall() - 5, now=clock.wall()) == {"start-up": 5.0}
     leader = Journal(folder, 1)
     leader.append(Event(kind="note", attempt=1, time=clock.wall()))
     leader.close()
@@ -72,4 +72,4 @@ def test_what_is_said_of_nodes_books_no_second_and_makes_no_run_begun(folder) ->
     chronicle = Chronicle(folder, 1, clock)
     chronicle.emit("node-probed", 0, {}, {})
     chronicle.close()
-    assert unbooked(folder, 1, began=0.0, now=first + 40) == {"detection": 40.0}
+    assert unaccounted(folder, 1, began=0.0, now=first + 40) == {"detection": 40.0}

@@ -10,10 +10,10 @@ from longhaul.config.recover import NodeSection
 from longhaul.core.clocks import FakeClock
 from longhaul.logbook.folder import create_run
 from longhaul.parallel.layout import Layout
-from longhaul.supervise.causes import load_signatures
+from longhaul.supervise.causes import Cause, load_signatures
 from longhaul.supervise.nodes import health_monitor as lookout_module
 from longhaul.supervise.nodes.fleet import Fleet
-from longhaul.supervise.nodes.health_monitor import NodeHealthMonitor, Sight
+from longhaul.supervise.nodes.health_monitor import Drain, NodeHealthMonitor
 from longhaul.supervise.nodes.ledger import NodeEvent, append, read
 from longhaul.supervise.nodes.placement import NodePlan
 
@@ -34,13 +34,13 @@ class Scene:
     clock: FakeClock
     counters: Path
 
-    def count(self, corrected: int, uncorrected: int = 0) -> Sight:
+    def count(self, corrected: int, uncorrected: int = 0) -> Cause | Drain | None:
         """Let the counters stand so, and look until they were read."""
         body = {"corrected": corrected, "uncorrected": uncorrected}
         self.counters.write_text(json.dumps(body))
         self.clock.advance(61)
         sight, deadline = self.health_monitor.look(), time.monotonic() + 60
-        while sight == Sight() and self.health_monitor._counting:
+        while sight is None and self.health_monitor._counting:
             assert time.monotonic() < deadline
             time.sleep(0.005)
             sight = self.health_monitor.look()
@@ -59,48 +59,48 @@ def scene(tmp_path: Path, monkeypatch):
     imitated = NodeSection(name="b", identity=("board:B",))
     plan = NodePlan((NodeSection(name="a"), imitated), Layout(2), 8, tmp_path, shared=False)
     fleet = Fleet(folder, plan, Held(), clock, lambda text: None)
-    assert fleet.muster(lambda seconds: True) is not None
+    assert fleet.allocate(lambda seconds: True) is not None
     watch = NodeHealthMonitor(fleet, 1, load_signatures(), clock, lambda text: None)
     yield Scene(watch, fleet, clock, counters)
     watch.close()
 
 
 def test_only_what_counters_gain_is_counted(scene) -> None:
-    assert scene.count(5000) == Sight(), "since some boot long ago"
-    assert scene.count(5020) == Sight()
+    assert scene.count(5000) is None, "since some boot long ago"
+    assert scene.count(5020) is None
     corrected = [event for event in read(scene.fleet.plan.ledger) if event.kind == "corrected"]
     assert [(event.host, event.count) for event in corrected] == [("a", 20)]
 
 
 def test_a_pile_of_corrected_errors_wants_a_restart_once(scene) -> None:
     scene.count(0)
-    drain = scene.count(75).drain
-    assert drain is not None
+    drain = scene.count(75)
+    assert isinstance(drain, Drain)
     assert (drain.node, drain.at_once) == ("a", False)
-    assert scene.count(160).drain is None
+    assert scene.count(160) is None
 
 
 def test_lost_memory_ends_the_attempt_and_names_the_node(scene) -> None:
     scene.count(0, 3)
-    cause = scene.count(0, 4).cause
+    cause = scene.count(0, 4)
     assert cause is not None
     assert (cause.name, cause.remedy, cause.rank) == ("ecc-uncorrectable", "cordon", 0)
     assert cause.message.startswith("a counts 4 errors")
 
 
 def test_a_person_cordons_a_node_that_trains_and_it_is_left_at_the_next_checkpoint(scene) -> None:
-    assert scene.health_monitor.look() == Sight()
+    assert scene.health_monitor.look() is None
     word = NodeEvent(kind="cordoned", parts=("board:B",), host="b", time=scene.clock.wall(),
                      reason="it smells burnt", who="ann")  # fmt: skip
     append(scene.fleet.plan.ledger, word)
-    assert scene.health_monitor.look() == Sight(), "not before it looks again"
+    assert scene.health_monitor.look() is None, "not before it looks again"
     scene.clock.advance(11)
-    drain = scene.health_monitor.look().drain
-    assert drain is not None
+    drain = scene.health_monitor.look()
+    assert isinstance(drain, Drain)
     assert drain.reason == "b has been cordoned by ann: it smells burnt"
     assert not drain.at_once
     scene.clock.advance(11)
-    assert scene.health_monitor.look().drain is None, "once"
-    world = scene.fleet.muster(lambda seconds: True)
+    assert scene.health_monitor.look() is None, "once"
+    world = scene.fleet.allocate(lambda seconds: True)
     assert world is not None
     assert world.names == ("a",)

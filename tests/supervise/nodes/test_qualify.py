@@ -7,15 +7,19 @@ import pytest
 
 from longhaul.supervise.nodes import qualify
 from longhaul.supervise.nodes.qualify import (
+    HIGH_RATE,
     PRODUCT_SHA256,
     SIDE,
     Answer,
     Inquiry,
+    Probe,
     Unfit,
     check_folder,
     check_memory,
     check_product,
+    corrected_in,
     factors,
+    host_errors,
     probe_here,
     probe_of,
     wait_for_all,
@@ -70,9 +74,8 @@ def test_sound_memory_passes(monkeypatch) -> None:
 
 
 def test_whatever_a_probes_process_says_is_a_result() -> None:
-    assert probe_of(Answer(True, "", {"passed": True, "gpus": ["GPU-1"], "later": 1})).gpus == (
-        "GPU-1",
-    )
+    said = {"passed": True, "gpus": ["GPU-1"], "later": 1}
+    assert probe_of(Answer(True, "", said)) == Probe(True)
     for strange in (Answer(True, "", {}, "hello"), Answer(False, "no answer within 2 s")):
         assert not probe_of(strange).passed
         assert probe_of(strange).reason
@@ -113,3 +116,26 @@ def test_a_wish_to_stop_ends_what_was_asked() -> None:
     assert wait_for_all([inquiry], lambda seconds: False) is None
     assert inquiry._process is not None
     assert inquiry._process.poll() is not None
+
+
+def test_corrected_errors_are_counted_from_messages() -> None:
+    said = (
+        "EDAC MC0: 120 CE memory read error on CPU_SrcID#0_MC#0",
+        "EDAC MC1: 3 CE memory scrubbing error",
+        "EDAC MC1: 1 UE memory read error",
+    )
+    assert corrected_in("\n".join(said)) == 123
+    assert corrected_in("NVRM: Xid (PCI:0000:3b:00): 92, High single-bit ECC error rate") == (
+        HIGH_RATE
+    )
+    assert corrected_in("NVRM: Xid (PCI:0000:3b:00): 48, pid=1") == 0
+
+
+def test_the_hosts_counters_are_added_up(tmp_path: Path) -> None:
+    assert host_errors(tmp_path) == (0, 0)
+    for number, (corrected, uncorrected) in enumerate([(5, 0), (7, 1)]):
+        folder = tmp_path / f"sys/devices/system/edac/mc/mc{number}"
+        folder.mkdir(parents=True)
+        (folder / "ce_count").write_text(f"{corrected}\n")
+        (folder / "ue_count").write_text(f"{uncorrected}\n")
+    assert host_errors(tmp_path) == (12, 1)

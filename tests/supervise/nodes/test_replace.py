@@ -3,19 +3,19 @@ import time
 import pytest
 
 from longhaul.config.recover import NodeSection
-from longhaul.supervise.nodes.census import Order
+from longhaul.supervise.nodes.census import delivered, order
 from longhaul.supervise.nodes.ledger import Node
 
 LOST = Node("b", board="B")
 
 
 def result(command: str):
-    order, deadline = Order(command, LOST), time.monotonic() + 60
-    while (found := order.result) is None:
+    ordered, deadline = order(command, LOST), time.monotonic() + 60
+    while (answer := ordered.answer) is None:
         assert time.monotonic() < deadline
         time.sleep(0.005)
-    order.close()
-    return found
+    ordered.close()
+    return delivered(answer)
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,12 @@ from hypothesis import strategies as st
 from longhaul.supervise.nodes.ledger import Node, NodeEvent
 from longhaul.supervise.nodes.reputation import (
     CORRECTED_PER_HOUR,
-    HealthMonitor,
+    Newcomers,
     WorldSpan,
     admit,
     after_corrected_errors,
-    after_failure,
     after_hang,
-    assign,
+    by_reliability,
     failures_per_day,
 )
 
@@ -61,33 +60,28 @@ def test_a_bad_machine_that_comes_back_under_another_name_is_refused() -> None:
     assert admit(B, events, NOW).verdict == "probe"
 
 
-def test_an_uncorrectable_error_cordons_for_good_and_the_gpu_alone_if_it_is_known() -> None:
-    whole = after_failure(A, "gpu-lost", "cordon")
-    assert (whole.action, set(whole.parts)) == ("cordon", A.parts)
-    one = after_failure(A, "ecc-uncorrectable", "cordon", gpu="gpu-a")
-    assert one.parts == ("gpu:gpu-a",)
-    cordoned = NodeEvent(kind="cordoned", parts=one.parts, host=A.host, time=NOW - 900 * DAY)
+def test_a_cordon_of_a_gpu_alone_holds_for_good_and_for_that_gpu() -> None:
+    parts = ("gpu:gpu-a",)
+    cordoned = NodeEvent(kind="cordoned", parts=parts, host=A.host, time=NOW - 900 * DAY)
     assert admit(A, [cordoned], NOW).verdict == "refuse"
     assert admit(Node("host-a", ("another",), A.board), [cordoned], NOW).verdict == "probe"
-    assert after_failure(A, "cuda-error", "probe") == HealthMonitor("none")
 
 
 def test_corrected_errors_that_pile_up_drain_the_node_and_old_ones_do_not() -> None:
     each = int(CORRECTED_PER_HOUR // 4)
     lately = [of(A, "corrected", minutes * 60, count=each) for minutes in (50, 40, 30)]
-    assert after_corrected_errors(A, lately, NOW).action == "none"
+    assert not after_corrected_errors(A, lately, NOW)
     lately.append(of(A, "corrected", 60, count=each))
     drained = after_corrected_errors(A, lately, NOW)
-    assert (drained.action, drained.nodes) == ("drain", (A,))
-    assert "corrected 60 memory errors within an hour" in drained.reason
-    assert after_corrected_errors(A, lately, NOW + HOUR).action == "none"
-    assert after_corrected_errors(B, lately, NOW).action == "none"
+    assert "corrected 60 memory errors within an hour" in drained
+    assert not after_corrected_errors(A, lately, NOW + HOUR)
+    assert not after_corrected_errors(B, lately, NOW)
 
 
 def test_a_newcomer_after_whose_arrival_the_job_hangs_is_evicted() -> None:
     worlds = [WorldSpan((A, B), 5000), WorldSpan((A, C), 3, hung=True)]
     verdict = after_hang(worlds)
-    assert (verdict.action, verdict.nodes) == ("evict", (C,))
+    assert verdict.nodes == (C,)
     assert verdict.reason == ("the world without host-c made 5000 steps; with it it hung after 3")
     # It is the newcomer's doing even where another rank is the one that waits.
     assert after_hang(worlds, named=A).nodes == (C,)
@@ -107,7 +101,7 @@ def test_a_newcomer_after_whose_arrival_the_job_hangs_is_evicted() -> None:
     ids=["nothing", "first world", "no hang", "proven", "same nodes", "fewer", "unproven before"],
 )  # fmt: skip
 def test_nobody_is_evicted_for_what_was_there_before(worlds: list[WorldSpan]) -> None:
-    assert after_hang(worlds) == HealthMonitor("none")
+    assert after_hang(worlds) == Newcomers()
 
 
 def test_of_several_newcomers_the_one_that_did_not_arrive_goes_else_all() -> None:
@@ -121,7 +115,7 @@ def test_of_several_newcomers_the_one_that_did_not_arrive_goes_else_all() -> Non
 def test_a_renamed_old_node_is_no_newcomer() -> None:
     renamed = Node("host-z", B.gpus, B.board)
     worlds = [WorldSpan((A, B), 5000), WorldSpan((A, renamed), 3, hung=True)]
-    assert after_hang(worlds).action == "none"
+    assert after_hang(worlds) == Newcomers()
 
 
 def test_the_three_nodes_that_cause_half_of_all_failures_are_spares() -> None:
@@ -132,17 +126,15 @@ def test_the_three_nodes_that_cause_half_of_all_failures_are_spares() -> None:
         events += [of(who, "probed", HOUR), of(who, "joined", 30 * DAY)]
         count = 7 if who in bad else number % 3 == 0
         events += [of(who, "failed", (1 + k) * DAY, cause="x") for k in range(count)]
-    roles = assign(nodes, 60, in_order(*events), NOW)
-    assert set(roles.spare) == set(bad)
-    assert list(roles.train) == [n for n in nodes if n not in bad]
-    assert set(roles.probe) == set(bad), "only they must pass a probe again"
+    ledger = in_order(*events)
+    assert set(by_reliability(nodes, ledger, NOW)[60:]) == set(bad)
+    probed = {n for n in nodes if admit(n, ledger, NOW).verdict == "probe"}
+    assert probed == set(bad), "only they must pass a probe again"
 
 
 def test_cordoned_nodes_are_left_out_even_if_too_few_are_left() -> None:
     events = [of(A, "cordoned", DAY, reason="why"), of(B, "probed", HOUR)]
-    roles = assign([A, B], 2, events, NOW)
-    assert (roles.train, roles.spare) == ((B,), ())
-    assert list(roles.refused) == [A]
+    assert by_reliability([A, B], events, NOW) == [B]
 
 
 def test_failures_fade() -> None:
@@ -173,10 +165,9 @@ def test_use_without_failure_is_to_a_nodes_credit() -> None:
 def test_every_node_has_one_role(seen: list[tuple[str, str, float]], needed: int) -> None:
     nodes = [A, B, C, D]
     events = in_order(*(of(node(n), kind, days * DAY, count=1) for n, kind, days in seen))
-    roles = assign(nodes, needed, events, NOW)
-    dealt = [*roles.train, *roles.spare, *roles.refused]
-    assert sorted(n.host for n in dealt) == [n.host for n in nodes]
-    assert len(roles.train) == min(needed, 4 - len(roles.refused))
-    assert set(roles.probe) <= {*roles.train, *roles.spare}
-    worst = max((failures_per_day(n, events, NOW) for n in roles.train), default=0.0)
-    assert all(failures_per_day(n, events, NOW) >= worst for n in roles.spare)
+    ranked = by_reliability(nodes, events, NOW)
+    refused = [n for n in nodes if admit(n, events, NOW).verdict == "refuse"]
+    assert sorted(n.host for n in (*ranked, *refused)) == [n.host for n in nodes]
+    train, spare = ranked[:needed], ranked[needed:]
+    worst = max((failures_per_day(n, events, NOW) for n in train), default=0.0)
+    assert all(failures_per_day(n, events, NOW) >= worst for n in spare)

@@ -13,11 +13,9 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from longhaul.core.faults import Point, register
 from longhaul.core.files import write_json
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder
@@ -92,13 +90,6 @@ def _memory(folder: RunFolder) -> Path:
     return folder.path / "drill-done.jsonl"
 
 
-def inject_around(folder: RunFolder) -> None:
-    """Let a run's faults act in this process, its supervisor or a worker."""
-    register(Point.KERNEL_LOG, partial(kernel_messages, folder))
-    register(Point.NODE_ANSWER, partial(_no_answer, folder))
-    register(Point.WORKER_START, _inject)
-
-
 def kernel_messages(folder: RunFolder, lines: list[str], since: Seconds, node: str) -> list[str]:
     """A kernel's messages since a monotonic time, with those that a drill injected."""
     found = list(lines)
@@ -137,15 +128,6 @@ def refuse_if_gone(folder: RunFolder) -> None:
         sys.exit(NO_ROUTE)
 
 
-def _no_answer(folder: RunFolder, answer: Answer | None, node: str) -> Answer | None:
+def no_answer(folder: RunFolder, answer: Answer | None, node: str) -> Answer | None:
+    """What a node answers; a drill may have taken it away."""
     return Answer(came=False, reason="drill") if is_gone(folder, node) else answer
-
-
-def _inject(folder: RunFolder) -> None:
-    refuse_if_gone(folder)
-    from longhaul.run.train.worker import spin_little
-
-    spin_little()  # before torch is imported, as in any worker
-    from longhaul.run.drill.injection import inject
-
-    inject(folder)

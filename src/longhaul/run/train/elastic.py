@@ -30,10 +30,10 @@ from longhaul.parallel.rendezvous import form_ranks
 from longhaul.parallel.world import meet, part
 from longhaul.run.train.attempt import Attempt
 from longhaul.run.train.build import Site, build_parts
-from longhaul.supervise.elastic import LIGHTHOUSE, REPLICA, leader_is_there
 from longhaul.supervise.history import write_peer_recovery
 from longhaul.supervise.pipes import hold_on
 from longhaul.supervise.ranks.progress import ProgressFile, progress_path
+from longhaul.supervise.replicas import LIGHTHOUSE, REPLICA, leader_is_there
 from longhaul.train.coordinator import Coordinator
 from longhaul.train.elastic import Companion, ElasticStep, LeadingReplica, Outrun, Place
 from longhaul.train.parts import Identity, Parts

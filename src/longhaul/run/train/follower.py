@@ -23,7 +23,7 @@ from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import LedgerState
 from longhaul.logbook.run_spec import read_run_spec
 from longhaul.model.compiling import refuse_without_compiler
-from longhaul.parallel.control import naming_the_lost_rank, told
+from longhaul.parallel.control import naming_the_lost_rank, received
 from longhaul.parallel.device import choose_device, settle_torch
 from longhaul.parallel.layout import Place
 from longhaul.parallel.rendezvous import Briefing, form_ranks, join
@@ -168,7 +168,7 @@ def carry_out(order: AnyOrder, trainer: Trainer, dataset: Dataset, checkpoints: 
         case orders.WriteSample():
             write_sample(trainer, dataset)
         case orders.WaitForStore():
-            told(control)
+            received(control)
         case FindCause(question):
             _take(trainer.completed())
             look_into(question, trainer, checkpoints)

@@ -35,11 +35,11 @@ from longhaul.logbook.segments import read_segments
 from longhaul.parallel.layout import find_place
 from longhaul.store.bring_back import bring_back, is_elsewhere
 from longhaul.supervise.causes import load_signatures
-from longhaul.supervise.elastic import ElasticSupervisor
-from longhaul.supervise.lighthouse import refuse_without_torchft
+from longhaul.supervise.job import Job
 from longhaul.supervise.nodes.placement import node_plan
 from longhaul.supervise.ownership import fence, left_over
-from longhaul.supervise.supervisor import Job, Supervisor
+from longhaul.supervise.replicas import refuse_without_torchft
+from longhaul.supervise.supervisor import Supervisor
 from longhaul.supervise.trust import refuse_untrusted
 
 
@@ -90,12 +90,11 @@ def start_supervised(
         settings = asked.settings()
         signatures = load_signatures(settings.supervise.signatures)
         processes, device = settings.machine.processes, partial(_device_of, folder)
-        job = Job(folder, settings.supervise, processes, partial(work, folder), signatures, device,
-                  node_plan(settings, folder), _worker_words(folder))  # fmt: skip
         if settings.parallel.elastic:
             refuse_without_torchft()
-            each = settings.parallel.shard or 1
-            return ElasticSupervisor(job, lease, say, began, each).run()
+        each = (settings.parallel.shard or 1) if settings.parallel.elastic else None
+        job = Job(folder, settings.supervise, processes, partial(work, folder), signatures, device,
+                  node_plan(settings, folder), _worker_words(folder), each)  # fmt: skip
         return Supervisor(job, lease, say, began).run()
 
     return _start(typed, say, supervise)

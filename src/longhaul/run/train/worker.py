@@ -21,12 +21,12 @@ from longhaul.parallel.layout import Place, find_place, layout_for
 from longhaul.run.train.attempt import Attempt
 from longhaul.store.bring_back import emit_if_brought_back
 from longhaul.store.tiers import Tiers
-from longhaul.supervise.elastic import REPLICA
 from longhaul.supervise.nodes.placement import within_layout
 from longhaul.supervise.pipes import hold_on
 from longhaul.supervise.ranks.group import ATTEMPT, BEGAN
 from longhaul.supervise.ranks.progress import ProgressFile, progress_path
 from longhaul.supervise.ranks.stacks import answer_for_stacks
+from longhaul.supervise.replicas import REPLICA
 
 
 def enter(folder: RunFolder, view: View) -> ExitCode:

@@ -7,7 +7,7 @@ from longhaul.core.units import Seconds
 from longhaul.supervise.causes import Cause
 from longhaul.supervise.nodes.ledger import Node
 from longhaul.supervise.nodes.placement import Machine, World
-from longhaul.supervise.nodes.reputation import WorldSpan, after_failure, after_hang
+from longhaul.supervise.nodes.reputation import WorldSpan, after_hang
 from longhaul.supervise.restart import Failure
 
 SILENT_CORRUPTION = "silent-corruption"
@@ -18,8 +18,7 @@ CORRUPT_A_DAY = 3
 """Silent corruptions within a day after which a machine that is the only one is not used again."""
 _DAY_S: Seconds = 86_400.0
 _SOFTWARE = "unknown: "
-"""A message that no signature knows is blamed on the program first: it would follow its rank to
-any node."""
+"""Blamed on the program first: what no signature knows would follow its rank to any node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,6 @@ class NodeFailure:
     """An attempt that a node has ended."""
 
     node: Node
-    cause: str
     time: Seconds
 
 
@@ -53,9 +51,7 @@ class Evidence:
     worlds: tuple[WorldSpan, ...]
     """The attempts of this run, the one that has just ended last."""
     failures: tuple[NodeFailure, ...]
-    """Before this one."""
     verdict: MachineVerdict | None
-    """The newest one about corruption."""
     now: Seconds
 
 
@@ -82,25 +78,27 @@ def answer(evidence: Evidence) -> Answer:
     blamed = world.machine_of(cause.rank) if cause.rank is not None else None
     if cause.name == "hang":
         named = blamed.node if blamed else None
-        verdict = after_hang(evidence.worlds, named)
-        if verdict.action == "evict":
-            guilty = tuple(m for m in world.machines if _among(m, verdict.nodes))
-            return Answer(blamed if blamed in guilty else guilty[0], verdict.reason,
+        newcomers = after_hang(evidence.worlds, named)
+        if newcomers.nodes:
+            guilty = tuple(
+                m for m in world.machines if any(m.node.shares(n.parts) for n in newcomers.nodes)
+            )
+            return Answer(blamed if blamed in guilty else guilty[0], newcomers.reason,
                           left_out=tuple(machine.name for machine in guilty))  # fmt: skip
     if blamed is None or not of_machine(cause):
         return Answer(None)
-    verdict = after_failure(blamed.node, cause.name, cause.remedy)
-    if verdict.action == "cordon":
-        return Answer(blamed, verdict.reason, {blamed.name: verdict.parts})
+    where = f"{cause.name} on {blamed.name}"
+    if cause.remedy == "cordon":  # hardware that is broken for good (incident M6)
+        return Answer(blamed, where, {blamed.name: tuple(sorted(blamed.node.parts))})
     times = 1 + sum(
         evidence.now - earlier.time <= _DAY_S and bool(blamed.node.shares(earlier.node.parts))
         for earlier in evidence.failures
     )
     if times >= REPEATS and len(world.machines) > 1:
-        reason = f"{cause.name} on {blamed.name}, which has ended {times} attempts within a day"
+        reason = f"{where}, which has ended {times} attempts within a day"
         return Answer(blamed, reason, left_out=(blamed.name,), suspects=(blamed.name,))
     suspects = (blamed.name,) if cause.remedy == "probe" else ()
-    return Answer(blamed, f"{cause.name} on {blamed.name}", suspects=suspects)
+    return Answer(blamed, where, suspects=suspects)
 
 
 def of_machine(cause: Cause) -> bool:
@@ -110,13 +108,7 @@ def of_machine(cause: Cause) -> bool:
 
 
 def accused(cause: Cause, verdict: MachineVerdict | None) -> Cause:
-    """The cause with the rank that the verdict names, or none. All ranks leave with the same last
-    words, and which of them was the first to end says nothing.
-
-    Args:
-        cause: why the attempt ended.
-        verdict: the newest one about corruption.
-    """
+    """The cause with the rank that the verdict names: all leave with the same last words."""
     if cause.name != SILENT_CORRUPTION or verdict is None:
         return cause
     return replace(cause, rank=next(iter(verdict.ranks), None))
@@ -127,15 +119,8 @@ def on_one_machine(
 ) -> Cause:
     """The cause with the remedy that it has where a recipe names no nodes.
 
-    Of two ranks that differ nobody can tell which is wrong. One turned bit is no reason to give a
-    machine up that passes its probe, and to go back to a sound state costs but time; a machine that
-    does it again and again is one.
-
-    Args:
-        cause: why the attempt ended.
-        verdict: the newest one about corruption.
-        before: the failures before this one.
-        now: Unix time.
+    Of two ranks that differ nobody can tell which is wrong: a machine that passes its probe is
+    kept, unless it computes wrong again and again.
     """
     if cause.name != SILENT_CORRUPTION or verdict is None or verdict.ranks:
         return cause
@@ -164,7 +149,3 @@ def _corrupt(evidence: Evidence) -> Answer:
         next(iter(guilty.values())), verdict.reason,
         {name: tuple(sorted(machine.node.parts)) for name, machine in guilty.items()},
     )  # fmt: skip
-
-
-def _among(machine: Machine, nodes: Sequence[Node]) -> bool:
-    return any(machine.node.shares(node.parts) for node in nodes)

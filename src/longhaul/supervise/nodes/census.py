@@ -1,14 +1,11 @@
-"""Which nodes are there: who answers, what each is known by, and another one ordered by a command
-of the user's (`supervise.replace_command`).
-"""
+"""Which nodes answer, what each is known by, and another one by `supervise.replace_command`."""
 
 import json
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, count
 from typing import Any
-
-from pydantic import ValidationError
 
 from longhaul.config.recover import NodeSection
 from longhaul.core.faults import Point, point
@@ -17,43 +14,22 @@ from longhaul.supervise.nodes.ledger import Node, read_node
 from longhaul.supervise.nodes.placement import NODE, NODE_PARTS, Machine
 from longhaul.supervise.nodes.qualify import Answer, Inquiry, identity_words, wait_for_all
 
-ORDER_WITHIN_S: Seconds = 3600.0
+_ORDER_WITHIN_S: Seconds = 3600.0
 
 
-class Order:
-    """An order on its way. Close it when nobody waits for it any more.
-
-    The command may take minutes: whoever orders looks from time to time, and goes on meanwhile if
-    it can.
-
-    Args:
-        command: of a shell.
-        lost: the node in whose place another one is wanted; the command's environment names it.
-    """
-
-    def __init__(self, command: str, lost: Node) -> None:
-        self.lost = lost
-        about = {NODE: lost.host, NODE_PARTS: ",".join(sorted(lost.parts))}
-        self._inquiry = Inquiry(["/bin/sh", "-c", command], ORDER_WITHIN_S, about)
-
-    @property
-    def result(self) -> NodeSection | str | None:
-        """The entry of another node, why there is none, or None as long as it may come."""
-        answer = self._inquiry.answer
-        return None if answer is None else _entry(answer)
-
-    def close(self) -> None:
-        """End the command."""
-        self._inquiry.close()
+def order(command: str, lost: Node) -> Inquiry:
+    """Order another node in place of the one lost, which the command's environment names."""
+    about = {NODE: lost.host, NODE_PARTS: ",".join(sorted(lost.parts))}
+    return Inquiry(["/bin/sh", "-c", command], _ORDER_WITHIN_S, about)
 
 
-def _entry(answer: Answer) -> NodeSection | str:
+def delivered(answer: Answer) -> NodeSection | str:
+    """The entry of the node that an order has brought, or why there is none."""
     if not answer.came:
         return f"supervise.replace_command failed ({answer.reason})"
     try:
-        table = _table(answer.text)
-        return NodeSection.model_validate_json(json.dumps(table))
-    except (ValueError, ValidationError) as error:
+        return NodeSection.model_validate_json(json.dumps(_table(answer.text)))
+    except ValueError as error:
         first = str(error).splitlines()[0]
         said = answer.text.strip()[:200]
         return f"supervise.replace_command printed {said!r}, which is no node ({first})"
@@ -71,21 +47,15 @@ def _table(text: str) -> dict[str, Any]:
     return dict(found)
 
 
-ANSWERS_WITHIN_S: Seconds = 10.0
+_ANSWERS_WITHIN_S: Seconds = 10.0
 """A node that does not start `true` in this time is gone."""
 _SAYS_WHAT_IT_IS_WITHIN_S: Seconds = 60.0
-"""That starts a Python."""
 Wait = Callable[[Seconds], bool]
 """Lets time pass; False if somebody wants an end."""
 
 
 class Census:
-    """The nodes that a run may use.
-
-    Args:
-        entries: of the recipe.
-        ordered: of nodes that have come in place of others.
-    """
+    """The nodes that a run may use; `ordered` have come in place of others."""
 
     def __init__(self, entries: Iterable[NodeSection], ordered: Iterable[NodeSection]) -> None:
         self.machines = [Machine.of(entry) for entry in entries]
@@ -100,11 +70,9 @@ class Census:
 
     def add(self, entry: NodeSection) -> Machine:
         """One that has come in place of another; it gets a name of its own."""
-        names, number = {machine.name for machine in self.machines}, 1
-        name = entry.name
-        while name in names:
-            number += 1
-            name = f"{entry.name}-{number}"
+        names = {machine.name for machine in self.machines}
+        numbered = (f"{entry.name}-{number}" for number in count(2))
+        name = next(name for name in chain([entry.name], numbered) if name not in names)
         machine = Machine.of(entry.model_copy(update={"name": name, "spare": False}), ordered=True)
         self.machines.append(machine)
         if not machine.imitated:
@@ -118,9 +86,7 @@ class Census:
         self.gone.pop(name, None)
 
     def call(self, names: Sequence[str], wait: Wait) -> bool:
-        """Find out which of the nodes answer, and what those are that nobody knows yet; False if
-        somebody wants an end.
-        """
+        """Find out which nodes answer, and what unknown ones are; False to end."""
         far = [self.named(name) for name in names if self.named(name).command]
         answers = wait_for_all([self.question(machine) for machine in far], wait)
         if answers is None:
@@ -134,7 +100,7 @@ class Census:
         """A process that only finds out whether a node answers; the first time, what it is."""
         if machine.name in self._unknown:
             return Inquiry(identity_words(machine.command), _SAYS_WHAT_IT_IS_WITHIN_S)
-        return Inquiry([*machine.command, "true"], ANSWERS_WITHIN_S)
+        return Inquiry([*machine.command, "true"], _ANSWERS_WITHIN_S)
 
     def answered(self, name: str, answer: Answer | None) -> None:
         """Keep what came of a question; None for a node that is this machine."""

@@ -1,7 +1,5 @@
-"""The nodes of a run: who is there, who is probed, ordered, used, and what is kept of them.
-
-What follows is judged elsewhere (`roster.py`, `answer.py`, `reputation.py`); here it is carried
-out: processes on nodes, lines in the node ledger and in the run's journal.
+"""The nodes of a run: who is there, probed, ordered, used. What is judged in `roster.py`,
+`answer.py` and `reputation.py` is carried out here, and written into node ledger and journal.
 """
 
 import time
@@ -16,7 +14,7 @@ from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.lease import Lease
 from longhaul.supervise.causes import Cause
-from longhaul.supervise.history import Chronicle, usable_checkpoints
+from longhaul.supervise.history import usable_checkpoints, write_event
 from longhaul.supervise.nodes.answer import (
     NODE_GONE,
     Answer,
@@ -25,7 +23,7 @@ from longhaul.supervise.nodes.answer import (
     answer,
     of_machine,
 )
-from longhaul.supervise.nodes.census import Census, Order, Wait
+from longhaul.supervise.nodes.census import Census, Wait, delivered, order
 from longhaul.supervise.nodes.history import (
     as_data,
     left_out,
@@ -58,15 +56,7 @@ _MOST_ORDERS = 3
 
 
 class Fleet:
-    """The nodes of one run, for the life of its supervisor.
-
-    Args:
-        folder: the run.
-        plan: what its recipe says.
-        lease: held by this process.
-        clock: stamps what is written.
-        say: takes sentences for people.
-    """
+    """The nodes of one run, for the life of its supervisor."""
 
     def __init__(
         self,
@@ -76,8 +66,7 @@ class Fleet:
         clock: Clock,
         say: Callable[[str], None],
     ) -> None:
-        self.folder = folder
-        self.plan = plan
+        self.folder, self.plan = folder, plan
         self.world: World | None = None
         self.slow: set[str] = set()
         self.changed = False
@@ -85,20 +74,15 @@ class Fleet:
         self.corrected = False
         """Errors of memory have been seen, corrected ones."""
         self.why_none = ""
-        """Why there is no world."""
-        self._lease = lease
-        self._clock = clock
-        self._say = say
+        self._lease, self._clock, self._say = lease, clock, say
         self.census = Census(plan.entries, ordered(node_events(folder)))
         self._suspects: set[str] = set()
         self._before: tuple[str, ...] = ()
-        self._order: Order | None = None
+        self._order: Inquiry | None = None
         self._unwritten: list[NodeEvent] = []
 
-    def muster(self, wait: Wait) -> World | None:
-        """The world of the next attempt, written down; None if there is none, or somebody wants
-        an end. Nodes that do not answer are waited for where there is no world without them.
-        """
+    def allocate(self, wait: Wait) -> World | None:
+        """The world of the next attempt, written down; None if there is none, or `wait` says so."""
         self.world, self.why_none = None, ""
         orders, until = 0, self._clock.monotonic() + PATIENCE_S
         waits = False
@@ -203,9 +187,7 @@ class Fleet:
 
     def emit(self, kind: str, step: int, **data: Any) -> None:
         """Write an event into the run's journal."""
-        chronicle = Chronicle(self.folder, self._lease.attempt, self._clock)
-        chronicle.emit(kind, step, data, {})
-        chronicle.close()
+        write_event(self.folder, self._lease.attempt, self._clock, kind, step, data)
 
     def probe_words(self, machine: Machine) -> list[str]:
         """The command line of a node's probe."""
@@ -214,16 +196,10 @@ class Fleet:
     def probed(self, machine: Machine, probe: Probe) -> None:
         """Keep what a probe has found."""
         self._suspects.discard(machine.name)
+        found = {"passed": probe.passed, "reason": probe.reason}
         figures = dict(probe.figures)
-        self.remember("probed", machine, passed=probe.passed, reason=probe.reason, data=figures)
-        self.emit(
-            EventKind.NODE_PROBED,
-            0,
-            node=machine.name,
-            passed=probe.passed,
-            reason=probe.reason,
-            figures=figures,
-        )
+        self.remember("probed", machine, data=figures, **found)
+        self.emit(EventKind.NODE_PROBED, 0, node=machine.name, **found, figures=figures)
         if not probe.passed:
             self._say(f"node {machine.name} has not passed its probe: {probe.reason}")
         if probe.broken:
@@ -246,7 +222,7 @@ class Fleet:
         if self._order is None and lost:
             assert self.plan.replace_command is not None
             self._say(f"ordering another node in place of {lost[-1].name}")
-            self._order = Order(self.plan.replace_command, lost[-1].node)
+            self._order = order(self.plan.replace_command, lost[-1].node)
         goes_on = choice.world is not None or self._would_do()
         patience = _ORDER_PATIENCE_S if goes_on else float("inf")
         deadline = time.monotonic() + patience
@@ -259,11 +235,11 @@ class Fleet:
 
     def delivered(self) -> bool:
         """Whether an order has come to an end, and with it, perhaps, another node."""
-        result = self._order.result if self._order is not None else None
-        if self._order is None or result is None:
+        answer = self._order.answer if self._order is not None else None
+        if self._order is None or answer is None:
             return False
         self._order.close()
-        self._order = None
+        self._order, result = None, delivered(answer)
         if isinstance(result, str):
             self._say(f"WARNING: {result}")
             self.emit(EventKind.NODE_ORDERED, 0, node=None, reason=result)
@@ -273,7 +249,7 @@ class Fleet:
     def _receive(self, entry: NodeSection) -> bool:
         machine, reason = self.census.add(entry), ""
         slots = self.census.machines[0].slots
-        self.census.call([machine.name], _at_most(PROBE_WITHIN_S))
+        self.census.call([machine.name], _sleep)
         machine = self.census.named(machine.name)
         admission = admit(machine.node, self.events(), self._clock.wall())
         if machine.slots != slots:
@@ -311,9 +287,7 @@ class Fleet:
     def judge(
         self, cause: Cause, reached: int | None, verdict: MachineVerdict | None
     ) -> tuple[Answer, dict[str, Any]]:
-        """What follows for nodes, and what of it belongs into the journal. The ledger is written
-        by `carry_out`, after the journal.
-        """
+        """What follows for nodes, and what of it the journal keeps, before `carry_out`."""
         assert self.world is not None
         events = node_events(self.folder)
         worlds = list(spans(events))
@@ -368,11 +342,6 @@ class Fleet:
             self._order.close()
 
 
-def _at_most(seconds: Seconds) -> Wait:
-    deadline = time.monotonic() + seconds
-
-    def wait(pause: Seconds) -> bool:
-        time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
-        return time.monotonic() < deadline
-
-    return wait
+def _sleep(seconds: Seconds) -> bool:
+    time.sleep(seconds)
+    return True

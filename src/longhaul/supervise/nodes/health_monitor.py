@@ -1,11 +1,7 @@
-"""Looking after nodes while they train: errors of memory, slow ranks, spares, nodes that return.
-
-Everything that may take its time is asked in processes of its own, so that the watch over the
-workers goes on.
-"""
+"""Looking after nodes while they train; what may take its time is asked in other processes."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from longhaul.core.clocks import Clock
@@ -17,9 +13,15 @@ from longhaul.supervise.nodes.answer import MachineVerdict
 from longhaul.supervise.nodes.fleet import Fleet
 from longhaul.supervise.nodes.history import Verdicts
 from longhaul.supervise.nodes.ledger import cordons
-from longhaul.supervise.nodes.memory_errors import corrected_in, errors_words
 from longhaul.supervise.nodes.placement import Machine, World
-from longhaul.supervise.nodes.qualify import PROBE_WITHIN_S, Inquiry, probe_of
+from longhaul.supervise.nodes.qualify import (
+    PROBE_WITHIN_S,
+    Answer,
+    Inquiry,
+    corrected_in,
+    errors_words,
+    probe_of,
+)
 from longhaul.supervise.nodes.reputation import after_corrected_errors
 from longhaul.supervise.nodes.roster import choose, must_be_probed
 
@@ -31,7 +33,7 @@ _COUNT_EVERY_S: Seconds = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """A wish to restart."""
+    """A restart that is wanted."""
 
     reason: str
     node: str = ""
@@ -40,25 +42,8 @@ class Drain:
     """Not only at the next checkpoint."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sight:
-    """What a look has brought."""
-
-    cause: Cause | None = None
-    """To end the attempt for, now."""
-    drain: Drain | None = None
-
-
 class NodeHealthMonitor:
-    """Looks after the nodes of one attempt.
-
-    Args:
-        fleet: that has just begun it.
-        attempt: its number.
-        signatures: tell what a kernel's message means, on these devices.
-        clock: for what is kept.
-        say: takes sentences for people.
-    """
+    """Looks after the nodes of one attempt; `signatures` tell what a kernel's message means."""
 
     def __init__(
         self,
@@ -77,7 +62,7 @@ class NodeHealthMonitor:
         self._verdicts = Verdicts(fleet.folder, attempt)
         self._began = self._called = self._counted = clock.monotonic()
         self._tried = self._read = -_CALL_EVERY_S
-        self._wished: set[str] = set()
+        self._leaving: set[str] = set()
         """Names of those that are to leave, or would if they could."""
         self._seen: dict[str, int] = {}
         """Name → messages of its kernel that were looked at."""
@@ -87,18 +72,16 @@ class NodeHealthMonitor:
         self._calling: dict[str, Inquiry] = {}
         self._probing: dict[str, Inquiry] = {}
 
-    def look(self) -> Sight:
-        """Everything that came since the last look."""
+    def look(self) -> Cause | Drain | None:
+        """What came since the last look: a cause to end the attempt now, or a restart to come."""
         now = self._clock.monotonic()
         for machine in self._world.machines:
             if cause := self._read_messages(machine):
-                return Sight(cause)
+                return cause
         if cause := self._count(now):
-            return Sight(cause)
-        for drain in (self._piled_up(), self._cordoned(now), self._slow(now), self._others(now)):
-            if drain is not None:
-                return Sight(drain=drain)
-        return Sight()
+            return cause
+        looks = (self._piled_up(), self._cordoned(now), self._slow(now), self._others(now))
+        return next((drain for drain in looks if drain is not None), None)
 
     def messages(self, machine: Machine) -> list[str]:
         """What a node's kernel has said lately in this attempt, as far as it can be read here."""
@@ -116,9 +99,7 @@ class NodeHealthMonitor:
             asked.clear()
 
     def _read_messages(self, machine: Machine) -> Cause | None:
-        """Errors that were corrected are counted; one that was not ends the attempt. What a real
-        kernel says is read less often: see `_count`.
-        """
+        """Count corrected errors; another one ends the attempt. `_count` reads real kernels."""
         said = self._injected(machine)
         new = said[self._seen.get(machine.name, 0) :]
         self._seen[machine.name] = len(said)
@@ -150,11 +131,7 @@ class NodeHealthMonitor:
             self._counting = {
                 m.name: Inquiry(errors_words(m.command), _COUNT_EVERY_S) for m in real
             }
-        for name, inquiry in list(self._counting.items()):
-            if (answer := inquiry.answer) is None:
-                continue
-            del self._counting[name]
-            inquiry.close()
+        for name, answer in _answered(self._counting):
             if not answer.came or not answer.body:
                 continue
             counts = {key: int(answer.body[key]) for key in ("corrected", "uncorrected")}
@@ -170,20 +147,29 @@ class NodeHealthMonitor:
                              "a counter")  # fmt: skip
         return None
 
+    def _leaves(self, machine: Machine, reason: str, without: str, node: str = "") -> Drain | None:
+        """A restart without a machine, unless that was tried already or the run cannot."""
+        if not reason or machine.name in self._leaving:
+            return None
+        self._leaving.add(machine.name)
+        if self._fleet.can_do_without(machine.name):
+            return Drain(reason, node)
+        self._say(f"WARNING: {without}")
+        return None
+
     def _piled_up(self) -> Drain | None:
         """Incident M7: corrected errors pile up."""
         if not self._fleet.corrected:
             return None
         events, now = self._fleet.events(), self._clock.wall()
         for machine in self._world.machines:
-            verdict = after_corrected_errors(machine.node, events, now)
-            if verdict.action != "drain" or machine.name in self._wished:
-                continue
-            self._wished.add(machine.name)
-            if self._fleet.can_do_without(machine.name):
-                return Drain(verdict.reason, machine.name)
-            self._say(f"WARNING: {machine.name} corrects more errors of its memory than healthy "
-                      "memory has, and the run cannot do without it")  # fmt: skip
+            reason = after_corrected_errors(machine.node, events, now)
+            without = (
+                f"{machine.name} corrects more errors of its memory than healthy memory has, and "
+                "the run cannot do without it"
+            )
+            if drain := self._leaves(machine, reason, without, machine.name):
+                return drain
         return None
 
     def _cordoned(self, now: Seconds) -> Drain | None:
@@ -193,17 +179,14 @@ class NodeHealthMonitor:
         self._read = now
         active = cordons(self._fleet.events())
         for machine in self._world.machines:
-            bad = sorted(machine.node.shares(active))
-            if not bad or machine.name in self._wished:
-                continue
-            self._wished.add(machine.name)
-            word = active[bad[0]]
-            by = f" by {word.who}" if word.who else ""
-            reason = f"{machine.name} has been cordoned{by}: {word.reason}"
-            if self._fleet.can_do_without(machine.name):
-                return Drain(reason)
-            self._say(f"WARNING: {reason}; the run cannot do without it, and does not start again "
-                      "with it")  # fmt: skip
+            reason = ""
+            if bad := sorted(machine.node.shares(active)):
+                event = active[bad[0]]
+                by = f" by {event.who}" if event.who else ""
+                reason = f"{machine.name} has been cordoned{by}: {event.reason}"
+            without = f"{reason}; the run cannot do without it, and does not start again with it"
+            if drain := self._leaves(machine, reason, without):
+                return drain
         return None
 
     def _slow(self, now: Seconds) -> Drain | None:
@@ -236,16 +219,10 @@ class NodeHealthMonitor:
 
     def _others(self, now: Seconds) -> Drain | None:
         """Ask those that are not there whether they are; probe spares; grow if that is possible."""
-        for name, inquiry in list(self._calling.items()):
-            if inquiry.answer is not None:
-                self._fleet.census.answered(name, inquiry.answer)
-                del self._calling[name]
-                inquiry.close()
-        for name, inquiry in list(self._probing.items()):
-            if inquiry.answer is not None:
-                self._fleet.probed(self._fleet.census.named(name), probe_of(inquiry.answer))
-                del self._probing[name]
-                inquiry.close()
+        for name, answer in _answered(self._calling):
+            self._fleet.census.answered(name, answer)
+        for name, answer in _answered(self._probing):
+            self._fleet.probed(self._fleet.census.named(name), probe_of(answer))
         came = self._fleet.delivered()
         everybody = len(self._fleet.census.machines) == len(self._world.machines)
         if everybody or (now - self._called < _CALL_EVERY_S and not came):
@@ -287,3 +264,12 @@ class NodeHealthMonitor:
     def _probe(self, machine: Machine) -> None:
         words = self._fleet.probe_words(machine)
         self._probing[machine.name] = Inquiry(words, PROBE_WITHIN_S)
+
+
+def _answered(inquiries: dict[str, Inquiry]) -> Iterator[tuple[str, Answer]]:
+    """Name and answer of those that have come; they are closed and left out from now on."""
+    for name, inquiry in list(inquiries.items()):
+        if (answer := inquiry.answer) is not None:
+            del inquiries[name]
+            inquiry.close()
+            yield name, answer

@@ -1,6 +1,4 @@
-"""What a run's journal tells of its nodes: the worlds so far, failures, who is left out; and what
-rank 0 says of machines, as it comes.
-"""
+"""What a run's journal tells of its nodes, and what rank 0 says of machines, as it comes."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -16,17 +14,14 @@ from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import journal_files
 from longhaul.supervise.history import WHO
 from longhaul.supervise.nodes.answer import MachineVerdict, NodeFailure
-from longhaul.supervise.nodes.ledger import Node, node_of
+from longhaul.supervise.nodes.ledger import node_of
 from longhaul.supervise.nodes.placement import World
 from longhaul.supervise.nodes.reputation import WorldSpan
 from longhaul.supervise.nodes.roster import LeftOut
 
 
 def node_events(folder: RunFolder) -> list[Event]:
-    """What supervisors have written of nodes and of failures, in order.
-
-    Only their own files are read, which stay small: this is asked while a run trains.
-    """
+    """What supervisors have written of nodes and of failures, in order, in their own files."""
     kinds, found = {*NODE_EVENTS, EventKind.ATTEMPT_ENDED}, []
     for file in journal_files(folder.journal):
         if file.author != WHO or not file.events:
@@ -52,11 +47,7 @@ def as_data(world: World) -> list[dict[str, Any]]:
 
 
 def spans(events: Sequence[Event]) -> tuple[WorldSpan, ...]:
-    """The worlds of all attempts, in order.
-
-    How far one came is known from its end, or from where the next one began: a supervisor that
-    was killed has written no end.
-    """
+    """The worlds of all attempts; one that was killed came as far as the next one began."""
     begun = [event for event in events if event.kind == EventKind.ATTEMPT_BEGAN]
     ends = {e.attempt: e for e in events if e.kind == EventKind.ATTEMPT_ENDED and "cause" in e.data}
     found = []
@@ -66,18 +57,15 @@ def spans(events: Sequence[Event]) -> tuple[WorldSpan, ...]:
         if end is not None and end.data["reached"] is not None:
             reached.append(int(end.data["reached"]))
         hung = end is not None and end.data["cause"] == "hang"
-        found.append(WorldSpan(_nodes(event.data["nodes"]), max(reached) - first, hung))
+        nodes = tuple(node_of(body["name"], body["parts"]) for body in event.data["nodes"])
+        found.append(WorldSpan(nodes, max(reached) - first, hung))
     return tuple(found)
 
 
 def node_failures(events: Iterable[Event]) -> tuple[NodeFailure, ...]:
     """The failures that began on a node."""
     return tuple(
-        NodeFailure(
-            node_of(event.data["node"], event.data["node_parts"]),
-            str(event.data["cause"]),
-            event.time,
-        )
+        NodeFailure(node_of(event.data["node"], event.data["node_parts"]), event.time)
         for event in events
         if event.kind == EventKind.ATTEMPT_ENDED and event.data.get("node")
     )
@@ -100,20 +88,11 @@ def ordered(events: Iterable[Event]) -> list[NodeSection]:
     return [NodeSection.model_validate_json(json.dumps(entry)) for entry in entries]
 
 
-def _nodes(bodies: Iterable[dict[str, Any]]) -> tuple[Node, ...]:
-    return tuple(node_of(body["name"], body["parts"]) for body in bodies)
-
-
-KIND = EventKind.MACHINE_VERDICT
+_KIND = EventKind.MACHINE_VERDICT
 
 
 class Verdicts:
-    """The verdicts of one attempt.
-
-    Args:
-        folder: the run.
-        attempt: whose journal is read.
-    """
+    """The verdicts of one attempt."""
 
     def __init__(self, folder: RunFolder, attempt: int) -> None:
         self._folder = folder
@@ -143,13 +122,13 @@ def newest_corrupt(folder: RunFolder, attempt: int) -> MachineVerdict | None:
 
 
 def _verdict(line: bytes) -> MachineVerdict | None:
-    if KIND.encode() not in line:
+    if _KIND.encode() not in line:
         return None
     try:
         record = from_line(line)
     except RecordError:
         return None
-    if not isinstance(record, Event) or record.kind != KIND:
+    if not isinstance(record, Event) or record.kind != _KIND:
         return None
     data = record.data
     return MachineVerdict(

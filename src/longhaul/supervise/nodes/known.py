@@ -30,11 +30,9 @@ class Known:
     causes: Mapping[str, int] = field(default_factory=dict)
     """Cause → failures of that cause, most often first."""
     corrected: int = 0
-    """Errors that its memory corrected."""
     cordoned: Mapping[str, NodeEvent] = field(default_factory=dict)
     """Part → the event since which nothing runs on it."""
     released: int = 0
-    """How often a person has lifted a cordon."""
     left_out: str = ""
     """Why the run that was asked goes on without it for now, on suspicion."""
     used: Seconds | None = None
@@ -57,13 +55,7 @@ def known_nodes(
     """Every node that the ledger or a recipe names, by name.
 
     A node is what it was last seen as: a board whose GPUs were exchanged is one node, and a board
-    that has another node's old GPU is another one.
-
-    Args:
-        events: of the ledger.
-        now: Unix time.
-        entries: of a recipe; those without an identity are not known before they were seen.
-        left_out: by a run, on suspicion.
+    that has another node's old GPU is another one. `entries` without an identity are left out.
     """
     whole = [node_of(e.host, e.parts) for e in reversed(events) if e.kind not in _OF_PARTS]
     named = [node_of(entry.name, entry.identity) for entry in entries if entry.identity]
@@ -73,7 +65,8 @@ def known_nodes(
         if not any(node.key in other.parts for other in nodes):
             nodes.append(node)
     suspected = [(left.node.parts, left.reason) for left in still_left_out(left_out, events, now)]
-    return tuple(sorted((_known(node, events, suspected) for node in nodes), key=_by_name))
+    found = (_known(node, events, suspected) for node in nodes)
+    return tuple(sorted(found, key=lambda one: (one.node.host, one.node.key)))
 
 
 def find_node(known: Sequence[Known], name: str) -> Known:
@@ -97,23 +90,10 @@ def find_node(known: Sequence[Known], name: str) -> Known:
     raise UsageError(f"node {name}: nothing is known of it", there + listed)
 
 
-def word_on(
-    one: Known,
-    name: str,
-    kind: Word,
-    reason: str,
-    who: str,
-    now: Seconds,
-) -> NodeEvent:
+def word_on(one: Known, name: str, kind: Word, reason: str, who: str, now: Seconds) -> NodeEvent:
     """What a person's word on a node adds to the ledger.
 
-    Args:
-        one: the node.
-        name: as the person named it; if that is a part, only the part is meant.
-        kind: of the word.
-        reason: in words; never empty, as others will read it months later.
-        who: the person.
-        now: Unix time.
+    `name`: as the person named it; if that is a part, only the part is meant.
 
     Raises:
         UsageError: no reason is given, or the word would change nothing.
@@ -156,7 +136,3 @@ def _known(
         used=worlds[-1].time if worlds else None,
         in_use=bool(moves) and moves[-1].kind == "joined",
     )
-
-
-def _by_name(one: Known) -> tuple[str, str]:
-    return one.node.host, one.node.key

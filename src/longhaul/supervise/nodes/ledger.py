@@ -1,6 +1,4 @@
-"""Which machine a node is, by its hardware, whatever it calls itself; and what has been seen of
-nodes, over all runs: probes, failures, cordons.
-"""
+"""Which machine a node is, by its hardware, and what has been seen of it over all runs."""
 
 import json
 import os
@@ -40,8 +38,7 @@ class Node:
     board: str = ""
     """Serial number of the main board; empty where it may not be read or is none."""
     machine_id: str = ""
-    """Of the installed system. Images are cloned with it, and it is drawn anew at every
-    installation, so it counts only where there is no hardware to go by."""
+    """Of the installed system: cloned with images, so it counts only where there is no hardware."""
 
     @property
     def parts(self) -> frozenset[str]:
@@ -82,12 +79,7 @@ def serial_or_none(text: str) -> str:
 
 
 def read_node(root: Path = Path("/"), host: str | None = None) -> Node:
-    """The machine this runs on. What cannot be read is left out.
-
-    Args:
-        root: the file system's.
-        host: instead of its own name.
-    """
+    """The machine this runs on, called `host` if given. What cannot be read is left out."""
     gpus = set()
     for about in sorted((root / "proc/driver/nvidia/gpus").glob("*/information")):
         gpus.update(_GPU_UUID.findall(_read(about)))
@@ -123,28 +115,23 @@ class NodeEvent:
     `cordoned`: nothing runs on its `parts` until they are `released`."""
     parts: tuple[str, ...]
     host: str
-    """What it called itself then."""
     time: Seconds
     run: str = ""
     passed: bool = True
     """Of a probe."""
     cause: str = ""
-    """Of a failure."""
     count: int = 0
     reason: str = ""
-    """In words."""
     who: str = ""
     """The person who decided it; empty: a supervisor."""
     data: dict[str, Any] = field(default_factory=dict)
-    """Figures of a probe."""
 
 
 def append(folder: Path, event: NodeEvent) -> None:
     """Write an event down, on the medium when this returns.
 
-    One file of JSON lines in a folder that runs share, only ever appended to; each line is whole or
-    not there, because a line is one write of less than a page. A node is a set of parts
-    (`Node`), and a line concerns every node that has one of them.
+    A line is one write of less than a page into a file that runs share: it is whole, or not there.
+    It concerns every node that has one of its parts.
 
     Raises:
         OSError: the medium refused.

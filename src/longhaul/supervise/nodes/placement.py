@@ -1,10 +1,8 @@
-"""Which rank stands on which node, what a worker is told of its place, and what a recipe says of
-nodes.
-"""
+"""Which rank stands on which node, what a worker knows of it, what a recipe says of nodes."""
 
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +10,7 @@ from longhaul.config.load import with_overrides
 from longhaul.config.recipe import Recipe
 from longhaul.config.recover import NodeSection
 from longhaul.logbook.folder import RunFolder
-from longhaul.parallel.layout import LAYOUT, Layout, layout_for
+from longhaul.parallel.layout import LAYOUT, Layout, layout_for, usable_cores
 from longhaul.supervise.nodes.ledger import Node, node_of
 
 NODE = "LONGHAUL_NODE"
@@ -79,7 +77,6 @@ class Post:
 
     environment: Mapping[str, str]
     host: str
-    """For people."""
     command: tuple[str, ...] = ()
     """What its process is started with; empty: a fork of this one."""
 
@@ -119,16 +116,11 @@ def within_layout(recipe: Recipe, environment: Mapping[str, str]) -> Recipe:
 
 def threads_each(size: int) -> int:
     """Threads of one worker of `size` on this machine: together no more than there are cores."""
-    cores: Sequence[int] = ()
-    if hasattr(os, "sched_getaffinity"):
-        cores = list(os.sched_getaffinity(0))
-    return max(1, (len(cores) or os.cpu_count() or 1) // size)
+    return max(1, usable_cores() // size)
 
 
 def _world(size: int, address: str, sharing: int) -> dict[str, str]:
-    """What torchrun would tell all ranks, but for the port (`ranks/group.py`); `sharing` of them
-    share the cores.
-    """
+    """What torchrun would tell all ranks, but for the port; `sharing` of them share the cores."""
     if size == 1:
         return {}
     return {
@@ -148,11 +140,8 @@ class NodePlan:
 
     entries: tuple[NodeSection, ...]
     wanted: Layout
-    """At full strength."""
     sequences: int
-    """Of the global batch."""
     ledger: Path
-    """A folder."""
     shared: bool
     """Other runs keep the same ledger."""
     replace_command: str | None = None

@@ -1,15 +1,12 @@
 """Asking something of a node: a short process there that answers with one line of JSON; and the
-probe of a node before it is used, which is `python -m longhaul.supervise.nodes.qualify FOLDER
-SLOTS`.
-
-It runs where the workers would, as a process of its own with a deadline, because what it looks for
-may hang or crash it: that the devices are there, multiply matrices right, and have lost no memory;
-that memory keeps what is written to it; that the run's folder can be written.
+probe of a node, `python -m longhaul.supervise.nodes.qualify FOLDER SLOTS`, in a process with a
+deadline, because what it looks for may hang or crash it. With `errors`: its memory errors.
 """
 
 import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,21 +34,13 @@ class Answer:
     came: bool
     """The process ended well, and in time."""
     reason: str = ""
-    """Why it did not."""
     body: dict[str, Any] = field(default_factory=dict)
     """Its last line of output, if that was JSON."""
     text: str = ""
-    """All of its output."""
 
 
 class Inquiry:
-    """A process that is to answer.
-
-    Args:
-        words: the command to run, that of the node in front.
-        most_s: after so long it is killed.
-        environment: variables to add.
-    """
+    """A process that is to answer, and is killed after `most_s`."""
 
     def __init__(
         self, words: Sequence[str], most_s: Seconds, environment: Mapping[str, str] | None = None
@@ -107,12 +97,7 @@ class Inquiry:
 def wait_for_all(
     inquiries: Sequence[Inquiry], wait: Callable[[Seconds], bool]
 ) -> list[Answer] | None:
-    """All answers, in order; None if somebody wants an end meanwhile. They are closed then.
-
-    Args:
-        inquiries: each has a deadline of its own.
-        wait: lets time pass; False if somebody wants an end.
-    """
+    """All answers, in order, from inquiries that are closed then; None if somebody wants an end."""
     try:
         while not all(inquiry.answer for inquiry in inquiries):
             if not wait(_LOOK_EVERY_S):
@@ -147,22 +132,13 @@ class Probe:
 
     passed: bool
     reason: str = ""
-    """Why not."""
     broken: bool = False
     """The hardware gives wrong numbers, or loses them: another try would prove nothing."""
     figures: Mapping[str, Any] = field(default_factory=dict)
-    gpus: tuple[str, ...] = ()
-    board: str = ""
-    machine_id: str = ""
 
 
 class Unfit(Exception):
-    """The node has not passed.
-
-    Args:
-        reason: in words.
-        broken: see `Probe.broken`.
-    """
+    """The node has not passed."""
 
     def __init__(self, reason: str, broken: bool = False) -> None:
         super().__init__(reason)
@@ -171,7 +147,7 @@ class Unfit(Exception):
 
 def probe_words(command: Sequence[str], folder: Path, slots: int) -> list[str]:
     """The command line of a probe."""
-    return [*command, sys.executable, "-m", __name__, str(folder), str(slots)]
+    return [*identity_words(command), str(folder), str(slots)]
 
 
 def identity_words(command: Sequence[str]) -> list[str]:
@@ -192,8 +168,7 @@ def probe_of(answer: Answer) -> Probe:
         return Probe(False, answer.reason)
     try:
         known = Probe.__dataclass_fields__.keys()
-        body = {key: value for key, value in answer.body.items() if key in known}
-        return Probe(**body | {"gpus": tuple(body.get("gpus", ()))})
+        return Probe(**{key: value for key, value in answer.body.items() if key in known})
     except TypeError:
         return Probe(False, f"it said {answer.text.strip()[-200:]!r}, no result of a probe")
 
@@ -272,42 +247,91 @@ def check_devices(slots: int, has_gpus: bool) -> dict[str, Any]:
             raise Unfit(f"{count} GPUs can be used, and the node has {slots} slots")
         devices += [f"cuda:{number}" for number in range(count)]
     began = time.monotonic()
+    whole = [torch.tensor(factor, dtype=torch.float32) for factor in factors()]
     for device in devices:
-        kept: list[Any] = []
-
-        def multiply(
-            first: list[list[int]],
-            second: list[list[int]],
-            device: str = device,
-            kept: list[Any] = kept,
-        ) -> bytes:
-            if not kept:
-                kept.extend(torch.tensor(m, dtype=torch.float32, device=device)
-                            for m in (first, second))  # fmt: skip
-            product = (kept[0] @ kept[1]).to("cpu", torch.int64)
-            return bytes(product.numpy().astype("<i8").tobytes())
-
         try:
-            check_product(multiply, device)
+            check_product(partial(_product, *(factor.to(device) for factor in whole)), device)
         except RuntimeError as error:
             raise Unfit(f"{device}: {str(error).splitlines()[0]}") from error
     return {"devices": len(devices), "products_s": round(time.monotonic() - began, 4)}
 
 
+def _product(first: Any, second: Any, *_: object) -> bytes:
+    return bytes((first @ second).cpu().long().numpy().astype("<i8").tobytes())
+
+
 def check_ecc(has_gpus: bool) -> dict[str, int]:
     """What GPUs have lost since their last reset, as NVML counts it."""
-    if not has_gpus:
-        return {}
-    from longhaul.supervise.nodes.memory_errors import gpu_errors
-
-    corrected, uncorrected = gpu_errors()
+    corrected, uncorrected = gpu_errors() if has_gpus else (0, 0)
     if uncorrected:
         raise Unfit(f"its GPUs have lost memory {uncorrected} times since their reset", broken=True)
-    return {"ecc_corrected": corrected}
+    return {"ecc_corrected": corrected} if has_gpus else {}
+
+
+_ERRORS = "errors"
+_EDAC = "sys/devices/system/edac/mc"
+_CORRECTED_LINE = re.compile(r"EDAC \S+ (?P<count>\d+) CE\b")
+_HIGH_RATE_LINE = re.compile(r"NVRM: Xid .*: 92,")
+HIGH_RATE = 60
+"""What one message of a high rate counts: the driver has counted by itself (Xid 92)."""
+
+
+def errors_words(command: Sequence[str]) -> list[str]:
+    """The command line that reads a node's counters of memory errors."""
+    return [*identity_words(command), _ERRORS]
+
+
+def corrected_in(messages: str) -> int:
+    """Corrected errors that the kernel tells of."""
+    counted = sum(int(found["count"]) for found in _CORRECTED_LINE.finditer(messages))
+    return counted + HIGH_RATE * len(_HIGH_RATE_LINE.findall(messages))
+
+
+def host_errors(root: Path = Path("/")) -> tuple[int, int]:
+    """Corrected and uncorrected errors of the host's memory since its boot."""
+    corrected, uncorrected = (
+        sum(_number(path) for path in (root / _EDAC).glob(f"mc*/{name}"))
+        for name in ("ce_count", "ue_count")
+    )
+    return corrected, uncorrected
+
+
+def gpu_errors() -> tuple[int, int]:
+    """Corrected and uncorrected errors of all GPUs since their reset, where NVML counts them."""
+    counts = [0, 0]
+    try:
+        import pynvml as nvml
+
+        nvml.nvmlInit()
+    except Exception:  # noqa: BLE001 (whatever is missing, there is nothing to count)
+        return 0, 0
+    try:
+        kinds = (nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)
+        for number in range(nvml.nvmlDeviceGetCount()):
+            device = nvml.nvmlDeviceGetHandleByIndex(number)
+            for place, kind in enumerate(kinds):
+                with suppress(nvml.NVMLError):
+                    counts[place] += nvml.nvmlDeviceGetTotalEccErrors(
+                        device, kind, nvml.NVML_VOLATILE_ECC
+                    )
+    finally:
+        nvml.nvmlShutdown()
+    return counts[0], counts[1]
+
+
+def _number(path: Path) -> int:
+    try:
+        return int(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return 0
 
 
 def main(arguments: Sequence[str]) -> None:
     """Print what was found; without arguments only what the node is known by."""
+    if arguments == [_ERRORS]:
+        counts = zip(host_errors(), gpu_errors(), strict=True)
+        print(json.dumps(dict(zip(("corrected", "uncorrected"), map(sum, counts), strict=True))))
+        return
     node = read_node()
     known = {"gpus": node.gpus, "board": node.board, "machine_id": node.machine_id}
     if not arguments:
@@ -316,10 +340,10 @@ def main(arguments: Sequence[str]) -> None:
     folder, slots, gpus = Path(arguments[0]), int(arguments[1]), bool(node.gpus)
     figures: dict[str, Any] = {}
     checks = (
-        lambda: check_folder(folder),
+        partial(check_folder, folder),
         check_memory,
-        lambda: check_ecc(gpus),
-        lambda: check_devices(slots, gpus),
+        partial(check_ecc, gpus),
+        partial(check_devices, slots, gpus),
     )
     found: dict[str, Any] = {"passed": True}
     try:

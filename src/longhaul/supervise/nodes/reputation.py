@@ -1,6 +1,6 @@
 """What follows for nodes from what was seen of them: pure judgement, each with its reason."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,7 +21,7 @@ _BAD_RATE = 3.0
 CORRECTED_PER_HOUR = 60.0
 """Corrected errors in an hour from which a node is drained. Healthy memory corrects a few a day;
 OPT-175B lost five days to nodes whose counts had been rising for hours (12.17 to 12.34)."""
-CORRECTED_WINDOW_S: Seconds = 3600.0
+_CORRECTED_WINDOW_S: Seconds = 3600.0
 PROVEN_STEPS = 100
 """Steps after which a node that joined is a newcomer no more."""
 
@@ -36,20 +36,6 @@ class Admission:
 
 
 @dataclass(frozen=True, slots=True)
-class Roles:
-    """Who does what; every node that was there is in `train`, `spare` or `refused`."""
-
-    train: tuple[Node, ...]
-    """The most reliable ones, in the order given."""
-    spare: tuple[Node, ...]
-    """The rest, most reliable first."""
-    probe: tuple[Node, ...]
-    """Those of both that must pass a probe first, least reliable first."""
-    refused: Mapping[Node, str]
-    """Node → why."""
-
-
-@dataclass(frozen=True, slots=True)
 class WorldSpan:
     """The nodes of one attempt, and how far it came."""
 
@@ -60,16 +46,11 @@ class WorldSpan:
 
 
 @dataclass(frozen=True, slots=True)
-class HealthMonitor:
-    """What is to be done about a node."""
+class Newcomers:
+    """The nodes to whom a hang is put down; none where it is not known to be theirs."""
 
-    action: Literal["none", "drain", "cordon", "evict"]
-    """`drain`: at the next checkpoint, not now. `cordon`: at once and for good. `evict`: out of
-    this run's next world, and probed before it comes again."""
-    reason: str = ""
     nodes: tuple[Node, ...] = ()
-    parts: tuple[str, ...] = ()
-    """To be cordoned."""
+    reason: str = ""
 
 
 def admit(node: Node, events: Sequence[NodeEvent], now: Seconds) -> Admission:
@@ -120,83 +101,43 @@ def failures_per_day(node: Node, events: Sequence[NodeEvent], now: Seconds) -> f
     return failures / days
 
 
-def assign(nodes: Sequence[Node], needed: int, events: Sequence[NodeEvent], now: Seconds) -> Roles:
-    """Deal out roles by reputation: the worst are spares, and probed first (incident M12).
-
-    Args:
-        nodes: that are there, in the order in which they would be used.
-        needed: nodes to train on; fewer are returned where fewer are fit.
-        events: the node ledger.
-        now: Unix time.
-    """
-    admissions = {node: admit(node, events, now) for node in nodes}
-    refused = {n: a.reason for n, a in admissions.items() if a.verdict == "refuse"}
-    fit = [node for node in nodes if node not in refused]
-    rates = {node: failures_per_day(node, events, now) for node in fit}
-    by_reliability = sorted(fit, key=lambda node: rates[node])  # stable: equals stay in order
-    chosen = set(by_reliability[:needed])
-    to_probe = [node for node in by_reliability if admissions[node].verdict == "probe"]
-    return Roles(
-        train=tuple(node for node in fit if node in chosen),
-        spare=tuple(by_reliability[needed:]),
-        probe=tuple(reversed(to_probe)),
-        refused=refused,
-    )
+def by_reliability(nodes: Sequence[Node], events: Sequence[NodeEvent], now: Seconds) -> list[Node]:
+    """The nodes that are not refused, the most reliable first (incident M12); equals in order."""
+    fit = [node for node in nodes if admit(node, events, now).verdict != "refuse"]
+    return sorted(fit, key=lambda node: failures_per_day(node, events, now))
 
 
-def after_failure(node: Node, cause: str, remedy: str, gpu: str = "") -> HealthMonitor:
-    """What follows for the node on which a failure began (incident M6).
-
-    Args:
-        node: where.
-        cause: its name.
-        remedy: of its signature; `cordon` for hardware that is broken for good.
-        gpu: UUID of the GPU to blame, where it is known: another board gets it no better, and
-            this board may be healthy with another GPU.
-    """
-    if remedy != "cordon":
-        return HealthMonitor("none")
-    parts = (f"gpu:{gpu}",) if gpu in node.gpus else tuple(sorted(node.parts))
-    return HealthMonitor("cordon", f"{cause} on {node.host}", (node,), parts)
-
-
-def after_corrected_errors(node: Node, events: Sequence[NodeEvent], now: Seconds) -> HealthMonitor:
-    """Whether errors that memory corrected pile up (incident M7)."""
-    lately = [
-        event
+def after_corrected_errors(node: Node, events: Sequence[NodeEvent], now: Seconds) -> str:
+    """Why a node is drained whose memory corrects too many errors (incident M7); else nothing."""
+    count = sum(
+        event.count
         for event in concerning(node, events)
-        if event.kind == "corrected" and now - CORRECTED_WINDOW_S < event.time <= now
-    ]
-    count = sum(event.count for event in lately)
-    if count < CORRECTED_PER_HOUR * CORRECTED_WINDOW_S / 3600:
-        return HealthMonitor("none")
-    reason = (
+        if event.kind == "corrected" and now - _CORRECTED_WINDOW_S < event.time <= now
+    )
+    if count < CORRECTED_PER_HOUR:
+        return ""
+    return (
         f"{node.host} corrected {count} memory errors within an hour; "
         "it leaves at the next checkpoint"
     )
-    return HealthMonitor("drain", reason, (node,))
 
 
-def after_hang(worlds: Sequence[WorldSpan], named: Node | None = None) -> HealthMonitor:
-    """Whether a hang is a newcomer's (incident M9).
+def after_hang(worlds: Sequence[WorldSpan], named: Node | None = None) -> Newcomers:
+    """Whether a hang is a newcomer's (incident M9): the world before trained, this one hung before
+    it had proven itself, and nodes are all that differs.
 
-    It is if the world before trained and this one hung before it had proven itself, and nodes are
-    all that differs.
-
-    Args:
-        worlds: the attempts of this run, in order; the last one has just ended.
-        named: the node of the rank that did not arrive, if it is known. A newcomer may make
-            others hang, so it is not needed, but if it is one of several newcomers it decides.
+    `worlds`: the attempts of this run, the last one just ended. `named`: the node of the rank that
+    did not arrive. A newcomer may make others hang, so it decides only among several newcomers.
     """
     if not worlds or not worlds[-1].hung or worlds[-1].steps_made >= PROVEN_STEPS:
-        return HealthMonitor("none")
+        return Newcomers()
     sound = [world for world in worlds[:-1] if world.steps_made >= PROVEN_STEPS]
     if not sound:
-        return HealthMonitor("none")
+        return Newcomers()
     proven = frozenset().union(*(node.parts for node in sound[-1].nodes))
     newcomers = tuple(node for node in worlds[-1].nodes if not node.shares(proven))
     if not newcomers:
-        return HealthMonitor("none")
+        return Newcomers()
     if named in newcomers:
         newcomers = (named,)
     hosts = ", ".join(node.host for node in newcomers)
@@ -204,7 +145,7 @@ def after_hang(worlds: Sequence[WorldSpan], named: Node | None = None) -> Health
         f"the world without {hosts} made {sound[-1].steps_made} steps; "
         f"with {'it' if len(newcomers) == 1 else 'them'} it hung after {worlds[-1].steps_made}"
     )
-    return HealthMonitor("evict", reason, newcomers)
+    return Newcomers(newcomers, reason)
 
 
 def _faded(time: Seconds, now: Seconds) -> float:

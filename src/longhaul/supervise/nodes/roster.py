@@ -1,6 +1,4 @@
-"""Who is used next: the nodes of the next world, and why the others are not in it; with fewer nodes
-fewer replicas, the same global batch (incident M10). Pure judgement.
-"""
+"""Who is used next, and why others are not; with fewer nodes, fewer replicas. Pure judgement."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +8,7 @@ from longhaul.core.units import Seconds
 from longhaul.parallel.layout import Layout
 from longhaul.supervise.nodes.ledger import Node, NodeEvent, concerning
 from longhaul.supervise.nodes.placement import Machine, World
-from longhaul.supervise.nodes.reputation import admit, assign
+from longhaul.supervise.nodes.reputation import admit, by_reliability
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,22 +22,13 @@ class Capacity:
     reason: str
 
 
-def fit(
-    wanted: Layout, nodes: int, per_node: int, sequences: int, least_shard: int = 1
-) -> Capacity:
+def fit(wanted: Layout, nodes: int, per_node: int, sequences: int) -> Capacity:
     """The largest layout that so many nodes carry, with the same mathematics.
 
     Tensor and pipeline ways are kept, because each rank's part of a layer is laid out for them;
     sharding is kept as long as there are enough processes for it, because memory depends on it.
     Replicas that would not make a step shorter are left out: with 8 sequences, 5 replicas take as
     long as 4.
-
-    Args:
-        wanted: the layout at full strength.
-        nodes: that can be used.
-        per_node: processes on each.
-        sequences: of the global batch, which stays.
-        least_shard: ways of sharding below which the state does not fit a device's memory.
     """
     processes = nodes * per_node
     inner = wanted.tensor * wanted.pipeline
@@ -52,12 +41,10 @@ def fit(
         said = f"{layout.replicate} of {wanted.replicate} replicas"
     else:
         shard = processes // inner
-        if shard < max(1, least_shard):
-            least = inner * max(1, least_shard)
-            return Capacity(
-                None, 0, f"{processes} processes are fewer than the {least} that the model needs"
-            )
-        shard = max(_useful(shard, 1, sequences), least_shard)
+        if not shard:
+            why = f"{processes} processes are fewer than the {inner} that the model needs"
+            return Capacity(None, 0, why)
+        shard = _useful(shard, 1, sequences)
         layout = Layout(1, shard, wanted.tensor, wanted.pipeline)
         said = (
             f"one replica in {shard} instead of {wanted.shard} shards: each process holds "
@@ -104,9 +91,7 @@ class Standing:
     wanted: Layout
     """At full strength."""
     sequences: int
-    """Of the global batch."""
     events: tuple[NodeEvent, ...] = ()
-    """The node ledger."""
     before: tuple[str, ...] = ()
     """Names of the last world, whose nodes are kept if nothing is known against them."""
     gone: Mapping[str, str] = field(default_factory=dict)
@@ -178,17 +163,14 @@ def _unusable(standing: Standing) -> dict[str, str]:
 def still_left_out(
     left_out: Iterable[LeftOut], events: Sequence[NodeEvent], now: Seconds
 ) -> list[LeftOut]:
-    """Those that a run goes on without: for a day, or until a person releases them.
-
-    Args:
-        left_out: as the run's journal has it.
-        events: the node ledger.
-        now: Unix time.
-    """
+    """Those that a run goes on without: for a day, or until a person releases them."""
     return [
         left
         for left in left_out
-        if now - left.time < LEFT_OUT_S and not _released(left.node, events, left.time)
+        if now - left.time < LEFT_OUT_S
+        and not any(
+            e.kind == "released" and e.time > left.time for e in concerning(left.node, events)
+        )
     ]
 
 
@@ -199,11 +181,6 @@ def _suspected(standing: Standing) -> dict[str, str]:
         for machine in standing.machines
         if machine.node.shares(left.node.parts)
     }
-
-
-def _released(node: Node, events: Sequence[NodeEvent], since: Seconds) -> bool:
-    """A person has repaired it since then, or vouches for it."""
-    return any(e.kind == "released" and e.time > since for e in concerning(node, events))
 
 
 def _chosen(standing: Standing, usable: Sequence[Machine]) -> Choice:
@@ -223,7 +200,7 @@ def _chosen(standing: Standing, usable: Sequence[Machine]) -> Choice:
 def _preferred(standing: Standing, usable: Sequence[Machine]) -> list[Machine]:
     """Best first: those that have just worked together, then the most reliable."""
     by_node = {machine.node: machine for machine in sorted(usable, key=lambda m: m.spare)}
-    ranked = assign(list(by_node), 0, standing.events, standing.now).spare
+    ranked = by_reliability(list(by_node), standing.events, standing.now)
     kept = [m for m in usable if m.name in standing.before and m.name not in standing.slow]
     others = [by_node[node] for node in ranked]
     fresh = [m for m in others if m not in kept and m.name not in standing.slow]

@@ -22,8 +22,7 @@ class Verdict:
     ranks: tuple[int, ...] = ()
     """`odd`: those to blame. `undecided`: those among which the one to blame is."""
     sound_step: int | None = None
-    """Newest step at which everybody still agreed: a state of that step or before can be gone
-    back to. None if there is none."""
+    """Newest step at which all still agreed, to whose state one can go back, if any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,69 +39,32 @@ class Comparison:
     def same(self, tolerance: float = 0.0) -> bool:
         """Whether they agree; NaN agrees with NaN."""
         return len(self.first_values) == len(self.second_values) and all(
-            _same(a, b, tolerance)
+            math.isclose(a, b, rel_tol=tolerance) or (math.isnan(a) and math.isnan(b))
             for a, b in zip(self.first_values, self.second_values, strict=True)
         )
 
 
-def judge_hashes(
-    step: int,
-    hashes: Mapping[int, str],
-    groups: Mapping[int, int] | None = None,
-    sound_step: int | None = None,
-) -> Verdict:
-    """Compare the weight hashes of replicas.
-
-    Args:
-        step: at which they were taken.
-        hashes: rank → hash of the weights it holds.
-        groups: rank → number of its group; the ranks of a group hold the same weights (the same
-            shard of the same stage). By default all do.
-        sound_step: of the newest verdict that was `sound`.
-    """
-    by_group: dict[int, dict[int, str]] = {}
-    for rank, value in hashes.items():
-        by_group.setdefault(0 if groups is None else groups[rank], {})[rank] = value
-    odd: list[int] = []
-    unclear: list[int] = []
-    for group in by_group.values():
-        counts = Counter(group.values())
-        if len(counts) == 1:
-            continue
-        value, count = counts.most_common(1)[0]
-        if 2 * count > len(group):
-            odd += [rank for rank in group if group[rank] != value]
-        else:
-            unclear += group
-    if odd:
-        return Verdict(
-            "odd",
-            f"step {step}: the weights of {_ranks(odd)} differ from those of the other replicas",
-            tuple(sorted(odd)),
-            sound_step,
-        )
-    if unclear:
-        return Verdict(
-            "undecided",
-            f"step {step}: the weights of {_ranks(unclear)} differ, and no majority of "
-            "replicas tells which are right",
-            tuple(sorted(unclear)),
-            sound_step,
-        )
-    return Verdict("sound", f"step {step}: all replicas hold the same weights", (), step)
+def judge_hashes(step: int, hashes: Mapping[int, str]) -> Verdict:
+    """Compare the hashes, by rank, of the weights that ranks hold alike."""
+    counts = Counter(hashes.values()).most_common(1)
+    if not counts or counts[0][1] == len(hashes):
+        return Verdict("sound", f"step {step}: all replicas hold the same weights", (), step)
+    value, count = counts[0]
+    if 2 * count > len(hashes):
+        odd = tuple(sorted(rank for rank in hashes if hashes[rank] != value))
+        why = f"the weights of {_ranks(odd)} differ from those of the other replicas"
+        return Verdict("odd", f"step {step}: {why}", odd)
+    why = f"{_ranks([*hashes])} differ, and no majority of replicas tells which are right"
+    return Verdict("undecided", f"step {step}: the weights of {why}", tuple(sorted(hashes)))
 
 
 def judge_slots(comparisons: Sequence[Comparison], tolerance: float = 0.0) -> Verdict:
-    """Name the rank that computes wrong numbers, from comparisons of pairs.
+    """Name the rank that computes wrong numbers, from comparisons of pairs, by rising step.
 
     Two ranks that differ cannot tell which of them is wrong; a third that agrees with one of
     them on the same slot, or that differs from one of them as well, can. A fault comes and goes,
     so an agreement at another step acquits nobody: only what accuses is counted over time.
-
-    Args:
-        comparisons: by rising step; those of one step are of the same slot.
-        tolerance: relative difference that is none, for kernels that do not give the same bits
-            twice; 0 asks for equality.
+    `tolerance`: relative difference that is none; 0 where kernels give the same bits twice.
     """
     differing = [c for c in comparisons if not c.same(tolerance)]
     steps = sorted({c.step for c in comparisons})
@@ -123,40 +85,22 @@ def judge_slots(comparisons: Sequence[Comparison], tolerance: float = 0.0) -> Ve
         )
     }
     partners = {c.second if c.first == rank else c.first for rank in explains for c in differing}
-    if len(explains) == 1:
-        (odd,) = explains
-        others = _ranks(sorted(partners - {odd}))
-        return Verdict(
-            "odd",
-            f"step {differing[-1].step}: rank {odd} computes other numbers than {others} from the "
-            "same data",
-            (odd,),
-            sound_step,
-        )
-    if explains:
-        return Verdict(
-            "undecided",
-            f"step {differing[-1].step}: {_ranks(sorted(explains))} compute different numbers "
-            "from the same data; two cannot tell which is wrong",
-            tuple(sorted(explains)),
-            sound_step,
-        )
-    return Verdict(
-        "undecided",
-        f"step {differing[-1].step}: {_ranks(sorted(accused))} differ, and no single rank "
-        "explains it",
-        tuple(sorted(accused)),
-        sound_step,
-    )
+    names = _ranks(list(explains or accused))
+    kind: Literal["odd", "undecided"] = "odd" if len(explains) == 1 else "undecided"
+    if kind == "odd":
+        others = _ranks(list(partners - explains))
+        why = f"{names} computes other numbers than {others} from the same data"
+    elif explains:
+        why = f"{names} compute different numbers from the same data"
+        why += "; two cannot tell which is wrong"
+    else:
+        why = f"{names} differ, and no single rank explains it"
+    at, ranks = differing[-1].step, tuple(sorted(explains or accused))
+    return Verdict(kind, f"step {at}: {why}", ranks, sound_step)
 
 
 def next_pair(turn: int, ranks: Sequence[int]) -> tuple[int, int]:
-    """Whom to compare: each with its neighbour at first; in time, every rank with every other.
-
-    Args:
-        turn: counts comparisons from 0.
-        ranks: at least two.
-    """
+    """Whom to compare at a turn, from 0: neighbours first; in time, every rank with every other."""
     count = len(ranks)
     distance = 1 + turn // count % (count - 1)
     first = turn % count
@@ -164,11 +108,7 @@ def next_pair(turn: int, ranks: Sequence[int]) -> tuple[int, int]:
 
 
 def judge_together(verdicts: Sequence[Verdict], step: int) -> Verdict:
-    """One verdict from those on several groups of ranks at one step.
-
-    Where some group names the odd one out, ranks that no group can tell apart are left alone: what
-    they hold or compute may have come from it.
-    """
+    """One verdict at a step; where a group names the odd one, undecided others are left alone."""
     for kind in ("odd", "undecided"):
         found = [verdict for verdict in verdicts if verdict.kind == kind]
         if found:
@@ -212,14 +152,6 @@ def judge(
         verdicts.append(judge_slots(slots, tolerance))
     together = judge_together(verdicts, step)
     return together if together.kind == "sound" else replace(together, sound_step=sound_step)
-
-
-def _same(a: float, b: float, tolerance: float) -> bool:
-    if math.isnan(a) or math.isnan(b):
-        return math.isnan(a) and math.isnan(b)
-    if a == b:
-        return True
-    return tolerance > 0 and math.isclose(a, b, rel_tol=tolerance)
 
 
 def _ranks(ranks: Sequence[int]) -> str:

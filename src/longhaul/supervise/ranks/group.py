@@ -1,6 +1,4 @@
-"""The worker processes of one attempt, started and ended together, and the port at which they meet,
-kept for rank 0 until it listens there.
-"""
+"""The workers of one attempt, and the port at which they meet, kept until rank 0 listens."""
 
 import os
 import signal
@@ -19,7 +17,7 @@ from longhaul.parallel.layout import KEPT_PORT
 from longhaul.supervise.causes import Death
 from longhaul.supervise.nodes.placement import Post
 from longhaul.supervise.ownership import write_down
-from longhaul.supervise.pipes import Lifeline
+from longhaul.supervise.pipes import DESCRIPTOR, Lifeline
 from longhaul.supervise.ranks.progress import Progress, progress_path, read_progress, said_since
 from longhaul.supervise.ranks.rank_process import Outfit, RankProcess
 from longhaul.supervise.ranks.stacks import (
@@ -37,13 +35,9 @@ class Meeting:
     """A port. Close it once rank 0 has been started: its copy of the descriptor holds the port.
 
     Importing torch and preparing text take rank 0 seconds, in which any program might take a port
-    that was merely found free. So it stays bound, and rank 0, a fork, inherits the descriptor;
-    torch's store listens on it. Nobody listens before: who connects too early is refused and tries
-    again. To a rank 0 that a command starts on another node nothing can be handed; a port that is
-    free here is a guess there, and a wrong guess costs a start (`restart.py`).
-
-    Args:
-        posts: of the ranks, in their order; one rank alone meets nobody.
+    that was merely found free. So it stays bound, and rank 0, a fork, inherits the descriptor, on
+    which torch's store listens. To a rank 0 that a command starts on another node nothing can be
+    handed: a port that is free here is a guess there. One rank alone meets nobody.
     """
 
     def __init__(self, posts: Sequence[Post]) -> None:
@@ -84,7 +78,7 @@ def _bound(only_here: bool) -> socket.socket:
 ATTEMPT = "LONGHAUL_ATTEMPT"
 """Environment variable of a worker: the attempt whose lease its supervisor holds."""
 BEGAN = "LONGHAUL_BEGAN"
-"""Unix time from which a worker books its start."""
+"""Unix time from which a worker accounts for its start."""
 _LOG_END: Bytes = 16_384
 _STACKS_WITHIN_S: Seconds = 2.0
 
@@ -92,17 +86,10 @@ _STACKS_WITHIN_S: Seconds = 2.0
 class Group:
     """All workers of one attempt, or those of one replica.
 
-    Args:
-        folder: the run.
-        attempt: whose lease this process holds.
-        posts: of the ranks, in their order.
-        work: what each of them does; leaves by SystemExit.
-        program: does the same on nodes that have a command.
-        began: Unix time from which they book their start.
-        memory: in which forked workers keep what outlives them.
-        first: number of its first rank on this machine, by which its files are called.
-        beside: the groups of the other replicas; None where there are no replicas.
-        closes: descriptors of this process that no worker may hold.
+    `began`: Unix time from which their start counts. `memory`: in which forked workers keep what
+    outlives them. `first`: number of its first rank on this machine, by which its files are called.
+    `beside`: the groups of the other replicas; None where there are no replicas. `closes`:
+    descriptors of this process that no worker may hold.
     """
 
     def __init__(
@@ -119,8 +106,9 @@ class Group:
         closes: Sequence[int] = (),
     ) -> None:
         self.folder = folder
-        self._began = time.monotonic(), time.time()
-        self._posts, self._first = posts, first
+        self.began, self._began_wall = time.monotonic(), time.time()
+        self.first = first
+        self._posts = posts
         # Not removed before a start: on a full disk it could not be made anew.
         ranks = range(first, first + len(posts))
         self._left = [read_progress(progress_path(folder, rank)) for rank in ranks]
@@ -130,8 +118,8 @@ class Group:
         self.workers: list[RankProcess] = []
         self.stuck: list[RankProcess] = []
         """Those that `close` could not end."""
-        shared = {ATTEMPT: str(attempt), BEGAN: f"{began:.6f}", **self._lifeline.environment()}
-        shared |= self._meeting.environment
+        shared = {ATTEMPT: str(attempt), BEGAN: f"{began:.6f}"}
+        shared |= {DESCRIPTOR: str(self._lifeline.reading_end), **self._meeting.environment}
         if beside is None:  # ranks of two replicas would write the same files
             shared |= recorder_environment(folder)
         others = [end for group in beside or () for end in group.held()]
@@ -197,12 +185,7 @@ class Group:
         ]
 
     def deaths(self, now: Seconds, kernel: Sequence[str] = ()) -> list[Death]:
-        """How workers that have ended did, those that finished well left out.
-
-        Args:
-            now: taken for the time of death of those that were alive at the last call.
-            kernel: by rank, its kernel's messages since the attempt began; none where absent.
-        """
+        """How workers ended that did not finish well, first seen `now`; `kernel` is by rank."""
         codes = self.exit_codes  # read once: a rank may end between two looks
         for worker, code in zip(self.workers, codes, strict=True):
             if code is not None:
@@ -216,12 +199,11 @@ class Group:
 
     def _progress(self, rank: int) -> Progress | None:
         """What a rank has said; what one of an earlier attempt has left does not count."""
-        said, left = read_progress(progress_path(self.folder, rank)), self._left[rank - self._first]
-        monotonic, wall = self._began
-        if said is not None and said != left and self._posts[rank - self._first].command:
+        said, left = read_progress(progress_path(self.folder, rank)), self._left[rank - self.first]
+        if said is not None and said != left and self._posts[rank - self.first].command:
             # Another machine counts its monotonic time from another moment.
-            said = replace(said, monotonic=said.wall - wall + monotonic)
-        return said_since(monotonic, said, left)
+            said = replace(said, monotonic=said.wall - self._began_wall + self.began)
+        return said_since(self.began, said, left)
 
     def stacks(self) -> dict[int, str | None]:
         """Take the stacks of all ranks into `workers/`; where each waits for others."""
@@ -256,12 +238,7 @@ class Group:
         for worker in self.workers:
             worker.close()
         self._lifeline.let_go()
-        if self._first == 0:
-            _show_cursor()
-
-
-def _show_cursor() -> None:
-    """A live line hides the terminal's cursor, and a killed worker cannot bring it back."""
-    with suppress(OSError, ValueError):
-        if sys.stdout.isatty():
-            output(1).write(b"\x1b[?25h\r\x1b[K")
+        # A live line hides the terminal's cursor, and a killed worker cannot bring it back.
+        with suppress(OSError, ValueError):
+            if self.first == 0 and sys.stdout.isatty():
+                output(1).write(b"\x1b[?25h\r\x1b[K")

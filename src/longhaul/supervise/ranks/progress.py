@@ -1,9 +1,4 @@
-"""A rank's progress file: what it is doing, at which step, since when. The watchdog reads it.
-
-`workers/RANK.progress` is one line of fixed width, written over in place by a single `pwrite`: five
-microseconds, no fsync, no lock. It is not telemetry of the run (the journal is), only a sign of
-life to who watches from the same machine.
-"""
+"""A rank's sign of life, `workers/RANK.progress`: a line written over in place by one `pwrite`."""
 
 import os
 import time
@@ -31,11 +26,10 @@ PHASE_OF: dict[Bucket, Phase] = {
     "evaluation": "evaluation",
     "checkpoint_stall": "save",
 }
-"""Where the books of time (`core.clocks`) have a rank's seconds go, its phase is known."""
+"""Where a rank's seconds go (`core.clocks`), its phase is known."""
 _WIDTH_BYTES = 96
 _SIGN_EVERY_S: Seconds = 0.1
-"""Between two signs of the same: a tiny model makes hundreds of micro-batches in that time, and
-each of them would pay for a write."""
+"""Between two signs of the same: each micro-batch of a tiny model would pay for a write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,23 +38,15 @@ class Progress:
 
     phase: Phase
     step: int
-    """Updates made."""
     sign: int
     """Counts what was written: another number is another sign of life."""
     monotonic: Seconds
     """When it was written; comparable between the processes of one machine since its boot."""
     wall: Seconds
-    """The same in Unix time."""
 
 
 class ProgressFile:
-    """The writer; one a rank, in its main thread.
-
-    Nothing is raised: a full disk or a folder that has gone must not end a training run.
-
-    Args:
-        path: see `progress_path`.
-    """
+    """The writer; one a rank, in its main thread. A full disk or lost folder is no error."""
 
     def __init__(self, path: Path) -> None:
         self._phase: Phase = "start-up"
@@ -75,12 +61,7 @@ class ProgressFile:
         self.enter("start-up", 0)
 
     def enter(self, phase: Phase, step: int | None = None) -> None:
-        """Say that `phase` begins or goes on; call it at every change and at every step.
-
-        Args:
-            phase: what the rank does from now on.
-            step: updates made; as before when absent.
-        """
+        """Say that `phase` begins or goes on; `step`: updates made, as before when absent."""
         self._phase = phase
         self._step = self._step if step is None else step
         self._sign += 1
@@ -96,9 +77,7 @@ class ProgressFile:
         self.enter(self._phase, step)
 
     def track(self, bucket: Bucket) -> None:
-        """Say it where the books change to `bucket`, or say again that it is open: a sign of life,
-        written if another phase begins, or the last one was written a while ago.
-        """
+        """Say that time goes to `bucket`: written at a new phase, or a while after the last."""
         phase = PHASE_OF.get(bucket, self._phase)
         if phase != self._phase or time.monotonic() - self._written >= _SIGN_EVERY_S:
             self.enter(phase)
@@ -129,12 +108,7 @@ def read_progress(path: Path) -> Progress | None:
 def said_since(began: Seconds, said: Progress | None, left: Progress | None) -> Progress | None:
     """What a rank has said since it was started; None if nothing.
 
-    Wall time does not count here: it jumps when somebody sets the clock.
-
-    Args:
-        began: monotonic time of its start.
-        said: as read now.
-        left: as read before its start. The machine may have been started anew since, and
-            monotonic time with it, so that what was said then may seem to be of the future.
+    Wall time does not count here: it jumps. Nor does `said` that was `left` before the start: the
+    machine may have been started anew since, and its monotonic time with it.
     """
     return said if said and said != left and said.monotonic >= began else None

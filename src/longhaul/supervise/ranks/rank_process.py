@@ -1,13 +1,11 @@
-"""A rank's process: forked, so that nothing is imported twice, or started with its node's command;
-in a session of its own, so that it can be ended alone.
-"""
+"""A rank's process, in a session of its own: a fork, or started with its node's command."""
 
 import multiprocessing.context
 import multiprocessing.process
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,35 +27,23 @@ class Started:
 
     What a worker must know is written on its command line, because a command such as `ssh` passes
     no environment on; its standard input is the pipe that tells it of the supervisor's death.
-
-    Args:
-        command: of the node.
-        environment: added to that of this process, and put on the command line.
-        program: its words.
-        lifeline: reading end of a pipe; becomes its standard input.
-        output: descriptor of its standard output; None: that of this process.
-        errors: descriptor of its standard error.
     """
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        program: Sequence[str],
-        lifeline: int,
-        output: int | None,
-        errors: int,
-    ) -> None:
-        told = dict(environment) | {DESCRIPTOR: "0"}
+    def __init__(self, outfit: "Outfit", writing_end: int) -> None:
+        added = dict(outfit.environment) | {DESCRIPTOR: "0"}
         if KEPT_IN in os.environ:  # in the environment alone: anybody may read a command line
-            told[SENT] = "1"
-        words = [f"{name}={value}" for name, value in told.items()]
-        self._program = list(program)
-        self._process = subprocess.Popen(
-            [*(unsealed(word, references=False) for word in command), "env", *words, *program],
-            stdin=lifeline, stdout=output, stderr=errors,
-            env=os.environ | told, start_new_session=True,
-        )  # fmt: skip
+            added[SENT] = "1"
+        command = [unsealed(word, references=False) for word in outfit.command]
+        words = [f"{name}={value}" for name, value in added.items()]
+        self._program = list(outfit.program)
+        with outfit.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, "env", *words, *outfit.program],
+                stdin=outfit.lifeline,
+                stdout=None if outfit.on_terminal else log,
+                stderr=writing_end if outfit.on_terminal else log,
+                env=os.environ | added, start_new_session=True,
+            )  # fmt: skip
         self._worker: int | None = None
 
     @property
@@ -77,9 +63,7 @@ class Started:
 
     @property
     def worker(self) -> int:
-        """The process that has become the program: a command may have started it as its child,
-        and signals are meant for it. As long as there is none, that of the command.
-        """
+        """The process that has become the program, or the command's until there is one."""
         if self._worker is None:
             self._worker = next((p.pid for p in self._family() if self._is_program(p)), None)
         return self._worker or self.pid
@@ -137,9 +121,7 @@ class Outfit:
     command: tuple[str, ...] = ()
     """What `program` is started with; empty: `work` is done by a fork."""
     program: tuple[str, ...] = ()
-    """Does what `work` does."""
     lifeline: int = -1
-    """Becomes the standard input of `program`."""
 
 
 class RankProcess:
@@ -149,10 +131,6 @@ class RankProcess:
     that, at every restart and for every rank. A fork is safe, because the supervisor holds no
     tensors and no device, and its only other thread beats the lease. On a node that has a command
     of its own, a program is started with that command instead.
-
-    Args:
-        rank: its number.
-        outfit: what it is given.
     """
 
     def __init__(self, rank: int, outfit: Outfit) -> None:
@@ -168,7 +146,7 @@ class RankProcess:
             self.errors, writing_end = os.pipe()
             os.set_blocking(self.errors, False)
         try:
-            begin = self._start if outfit.command else self._fork
+            begin = Started if outfit.command else self._fork
             self._process: Forked | Started = begin(outfit, writing_end)
         finally:
             if outfit.on_terminal:
@@ -183,16 +161,6 @@ class RankProcess:
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
         return forked
-
-    def _start(self, outfit: Outfit, writing_end: int) -> Started:
-        log = os.open(outfit.log, os.O_WRONLY | os.O_APPEND)
-        try:
-            output, errors = (None, writing_end) if outfit.on_terminal else (log, log)
-            return Started(
-                outfit.command, outfit.environment, outfit.program, outfit.lifeline, output, errors
-            )
-        finally:
-            os.close(log)
 
     @property
     def pid(self) -> int:
@@ -248,12 +216,7 @@ class RankProcess:
                 os.kill(self.answers, number)
 
     def kill(self) -> bool:
-        """SIGKILL its whole session, what it had started included.
-
-        Returns:
-            Whether it has ended. One in a call to the kernel that does not return, such as into a
-            dead file system or a lost device, does not until that returns; nobody waits for it.
-        """
+        """SIGKILL its whole session; whether it has ended: a call to the kernel may not return."""
         if isinstance(self._process, Started):
             self._process.kill_what_it_started()
         with suppress(ProcessLookupError, PermissionError):

@@ -1,6 +1,4 @@
-"""Where hung ranks stand: their Python stacks, and NCCL's record of the collectives that each has
-begun and ended.
-"""
+"""Where hung ranks stand: their Python stacks, and NCCL's record of their collectives."""
 
 import faulthandler
 import os
@@ -29,15 +27,9 @@ def recorder_environment(
 ) -> dict[str, str]:
     """What lets a worker record; nothing where there is no NVIDIA device.
 
-    torch keeps the last ones in a ring when its environment says so, and writes them to a file when
-    a collective times out, or when something is written into a named pipe of the rank's. The
-    watchdog is earlier than NCCL's timeout, so the pipe is what it uses. The files are pickles of
-    torch's own format (`torchfrtrace` reads them); nothing here opens one.
-
-    Args:
-        folder: whose `workers/` is there.
-        given: what the user has set wins.
-        devices: is there if the driver is.
+    torch keeps the last collectives in a ring, and writes them to a file when one times out, or
+    when something is written into a named pipe of the rank's: the watchdog is earlier than NCCL's
+    timeout. The files are pickles (`torchfrtrace` reads them); nothing here opens one.
     """
     if not devices.exists():
         return {}
@@ -67,11 +59,7 @@ def forget_recording(folder: RunFolder, rank: int) -> None:
 
 
 def ask_for_recordings(folder: RunFolder, ranks: Sequence[int]) -> list[Path]:
-    """Let ranks write what they have recorded.
-
-    Returns:
-        Files that will be there soon, of the ranks that listen.
-    """
+    """Let ranks write what they have recorded; the files of those that listen, there soon."""
     asked = []
     for rank in ranks:
         path = recording_path(folder, rank)
@@ -130,10 +118,9 @@ def take_stacks(
     """Ask all workers for their stacks.
 
     Every worker has `faulthandler` write the stacks of all its threads into `workers/RANK.stacks`
-    when SIGQUIT comes, as Java programs do; that works in the middle of a C call, but not in a
-    process that is stopped. Of a rank that does not answer py-spy, where it is installed, writes
-    the stacks from outside, down to C, into `workers/RANK.native`. With NCCL each rank's
-    collectives are written beside them.
+    when SIGQUIT comes; that works in the middle of a C call, but not in a process that is stopped.
+    Of a rank that does not answer py-spy, where it is installed, writes the stacks from outside,
+    down to C, into `workers/RANK.native`. With NCCL each rank's collectives are written too.
 
     Returns:
         Rank → where it waits for others, empty if it does something else, None if it gave none.

@@ -1,11 +1,9 @@
-"""Which rank is slower than its peers, judged from what each computed before the collective
-(incident M5); and what else can be watched of the ranks of a layout, what cannot, and why.
-"""
+"""Which rank is slower than its peers (incident M5), and what else is watched of ranks."""
 
 import math
 import statistics
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -57,11 +55,8 @@ class StragglerWatch:
     """Watches the ranks of one world.
 
     After a collective all ranks have taken equally long, because the fast ones wait for the slow
-    one; so what counts is each rank's own time before it (incident M5).
-
-    Args:
-        peers: a group for each rank; only ranks of one group have equal work. Stages of a
-            pipeline do not. By default all ranks are peers.
+    one; so what counts is each rank's own time before it (incident M5). Only ranks of one group in
+    `peers` have equal work, as those of a pipeline's stage; by default all do.
     """
 
     def __init__(self, peers: Sequence[int] | None = None) -> None:
@@ -73,10 +68,8 @@ class StragglerWatch:
     def observe(self, step: int, seconds: Sequence[Seconds]) -> tuple[Straggler, ...]:
         """Stragglers that were not named before; each is named once until it has recovered.
 
-        Args:
-            step: that was made.
-            seconds: of each rank, in the order of ranks. A step with a time that is none, or in
-                which all ranks did something else (compiled, read gauges), is better left out.
+        `seconds`: of each rank, in the order of ranks. A step with a time that is none, or in which
+        all ranks did something else (compiled, read gauges), is better left out.
         """
         if not all(math.isfinite(s) and s > 0 for s in seconds):
             return ()
@@ -123,7 +116,9 @@ class StragglerWatch:
     def _of(self, ranks: list[int], by_rank: list[tuple[Seconds, ...]]) -> list[Straggler]:
         half = WINDOW_STEPS // 2
         whole = {rank: statistics.median(by_rank[rank]) for rank in ranks}
-        usual, usual_error = _reference(whole, by_rank)
+        usual = _lower_median(whole.values())
+        usual_rank = min(rank for rank, median in whole.items() if median == usual)
+        usual_error = _error(by_rank[usual_rank], usual)
         early = {rank: statistics.median(by_rank[rank][:half]) for rank in ranks}
         late = {rank: statistics.median(by_rank[rank][half:]) for rank in ranks}
         least_early, least_late = ((1 + SLOWER) * _lower_median(x.values()) for x in (early, late))
@@ -152,15 +147,6 @@ class StragglerWatch:
         ]
 
 
-def _reference(
-    medians: dict[int, Seconds], by_rank: list[tuple[Seconds, ...]]
-) -> tuple[Seconds, Seconds]:
-    """What a usual peer takes, and the standard error of that."""
-    usual = _lower_median(medians.values())
-    rank = min(rank for rank, median in medians.items() if median == usual)
-    return usual, _error(by_rank[rank], usual)
-
-
 def _lower_median(values: Iterable[float]) -> float:
     """Of an even number the lower one, so that of two ranks the faster is the measure."""
     ordered = sorted(values)
@@ -173,11 +159,14 @@ def _error(seconds: Sequence[Seconds], median: Seconds) -> Seconds:
     return _MEDIAN_ERROR * _TO_SIGMA * deviation / math.sqrt(len(seconds))
 
 
+Kind = Literal["stragglers", "weights", "numbers"]
+
+
 @dataclass(frozen=True, slots=True)
 class Look:
     """One kind of look at the ranks."""
 
-    what: Literal["stragglers", "weights", "numbers"]
+    what: Kind
     """`weights`: hashes of what several ranks hold alike. `numbers`: what all compute from the
     same micro-batch."""
     watched: bool
@@ -195,62 +184,46 @@ def looks(
 ) -> tuple[Look, ...]:
     """What is watched, each kind once.
 
-    Args:
-        layout: of all ranks.
-        nodes: name of each rank's.
-        hash_every: steps between looks at the weights; 0: none.
-        witness_every: steps between looks at the numbers; 0: none.
-        device: type of the ranks' devices.
-        held_alike: share of the weights of which several ranks have the same.
+    `hash_every`, `witness_every`: steps between looks at the weights, and at the numbers; 0: none.
+    `held_alike`: share of the weights of which several ranks have the same.
     """
+    data, peers = layout.data_size, layout.data_size * layout.tensor
+    of = " of a stage" if layout.pipeline > 1 else ""
+    held = f"{held_alike:.2%} of them: the rest is held by one rank alone"
+    if layout.replicate > 1:
+        held = f"all, among {layout.replicate} replicas"
+    witnesses = f"among {data} data ranks, every {witness_every} steps"
+    if data == 2:
+        witnesses += "; of two that differ nobody can tell which is wrong"
+    elif len(set(nodes)) == 1:
+        witnesses += "; one node alone has no witness against it"
     return (
-        _stragglers(layout, device),
-        _weights(layout, hash_every, held_alike),
-        _numbers(layout, nodes, witness_every),
-    )
+        _look("stragglers", f"among the {peers} ranks{of}", {
+            "each stage of the pipeline is one rank, without a peer": peers == 1,
+            "the ranks of a tensor-parallel layer wait for each other within it":
+                device != "cpu" and data == 1,
+        }),
+        _look("weights", f"{held}, every {hash_every} steps", {
+            "monitor.hash_every=0": hash_every == 0,
+            "every weight is held by one rank alone": held_alike == 0,
+        }),
+        _look("numbers", witnesses, {
+            "monitor.witness_every=0": witness_every == 0,
+            "no other data rank could compute the same": data == 1,
+        }),
+    )  # fmt: skip
+
+
+def _look(what: Kind, how: str, hindrances: Mapping[str, bool]) -> Look:
+    why_not = next((why for why, hinders in hindrances.items() if hinders), "")
+    return Look(what, not why_not, why_not or how)
 
 
 def in_words(found: Sequence[Look]) -> str:
     """One line for people."""
-    words = {"stragglers": "slow ranks", "weights": "wrong weights", "numbers": "wrong numbers"}
-    watched = [f"{words[look.what]} ({look.how})" for look in found if look.watched]
-    missing = [f"{words[look.what]} ({look.how})" for look in found if not look.watched]
-    parts = [f"watched for {', '.join(watched)}"] if watched else []
-    parts += [f"not watched for {', '.join(missing)}"] if missing else []
+    names = {"stragglers": "slow ranks", "weights": "wrong weights", "numbers": "wrong numbers"}
+    parts = []
+    for watched, verb in ((True, "watched for"), (False, "not watched for")):
+        words = [f"{names[look.what]} ({look.how})" for look in found if look.watched == watched]
+        parts += [f"{verb} {', '.join(words)}"] if words else []
     return f"ranks are {'; '.join(parts)}"
-
-
-def _stragglers(layout: Layout, device: str) -> Look:
-    peers = layout.data_size * layout.tensor
-    if peers == 1:
-        return Look("stragglers", False, "each stage of the pipeline is one rank, without a peer")
-    if device != "cpu" and layout.data_size == 1:
-        reason = "the ranks of a tensor-parallel layer wait for each other within it"
-        return Look("stragglers", False, reason)
-    of = " of a stage" if layout.pipeline > 1 else ""
-    return Look("stragglers", True, f"among the {peers} ranks{of}")
-
-
-def _weights(layout: Layout, every: int, held_alike: float) -> Look:
-    if every == 0:
-        return Look("weights", False, "monitor.hash_every=0")
-    if held_alike == 0:
-        return Look("weights", False, "every weight is held by one rank alone")
-    if layout.replicate > 1:
-        held = f"all, among {layout.replicate} replicas"
-    else:
-        held = f"{held_alike:.2%} of them: the rest is held by one rank alone"
-    return Look("weights", True, f"{held}, every {every} steps")
-
-
-def _numbers(layout: Layout, nodes: Sequence[str], every: int) -> Look:
-    if every == 0:
-        return Look("numbers", False, "monitor.witness_every=0")
-    if layout.data_size == 1:
-        return Look("numbers", False, "no other data rank could compute the same")
-    told = f"among {layout.data_size} data ranks, every {every} steps"
-    if layout.data_size == 2:
-        told += "; of two that differ nobody can tell which is wrong"
-    elif len(set(nodes)) == 1:
-        told += "; one node alone has no witness against it"
-    return Look("numbers", True, told)

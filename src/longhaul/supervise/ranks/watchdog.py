@@ -1,6 +1,4 @@
-"""Whether ranks still do something, and if not, which of them did not arrive: pure judgement; and
-the watch that feeds it, whose learned silences outlive attempt and supervisor.
-"""
+"""Whether ranks still do something, and if not, who did not arrive; pure, but for `Watch`."""
 
 import json
 import math
@@ -91,13 +89,7 @@ class Verdict:
 
 
 def learn(learned: Learned, ranks: Iterable[Rank], now: Seconds) -> Learned:
-    """What is known after another look at the ranks.
-
-    Args:
-        learned: before it.
-        ranks: as they look.
-        now: monotonic, as progress files are stamped.
-    """
+    """What is known after another look at the ranks, `now` in monotonic time."""
     silences, last, quiet = dict(learned.silences), dict(learned.last), dict(learned.quiet)
     for rank in ranks:
         sign, before = rank.progress, learned.last.get(rank.rank)
@@ -145,7 +137,7 @@ def deadline(phase: Phase, learned: Learned, settings: SuperviseSection) -> Seco
     asked = settings.deadlines()
     measured = _LEARNED_TIMES * learned.longest(phase)
     # A batch of an evaluation is like one of a step. What gives few signs may take as long as a
-    # hundred of them: replays of steps, before an action, are booked to what they interrupt.
+    # hundred of them: replays of steps, before an action, count as what they interrupt.
     steps = {"step": 0, "evaluation": _LEARNED_TIMES}.get(phase, 20 * _LEARNED_TIMES)
     in_steps = steps * learned.longest("step")
     most = asked["collective_s"]
@@ -159,7 +151,7 @@ def judge(
     learned: Learned,
     settings: SuperviseSection,
 ) -> Verdict:
-    """Whether a group of ranks hangs.
+    """Whether a group of ranks hangs; times are monotonic, `began` that of the ranks' start.
 
     Until the attempt's first record nobody knows how long a step takes, and a host that runs ahead
     of its device has given all of its signs at once: the deadline of a start-up holds.
@@ -167,13 +159,6 @@ def judge(
     Ranks wait for each other, so one that hangs silences all. The group counts as hung when its
     *newest* sign of life is older than the deadline of what it was doing; who is to blame is told
     from what each rank had reached, the state of its process, and where its stack stands.
-
-    Args:
-        now: monotonic, as progress files are stamped.
-        began: when the ranks were started, for those that have said nothing yet.
-        ranks: all ranks of the group on this machine.
-        learned: from the looks before.
-        settings: `[supervise]`.
     """
     newest = max([began, *(rank.progress.monotonic for rank in ranks if rank.progress)])
     quiet_s = now - newest
@@ -202,62 +187,44 @@ def judge(
 def who_did_not_arrive(
     ranks: Sequence[Rank], waiting: Mapping[int, str | None]
 ) -> tuple[tuple[int, ...], str]:
-    """The ranks that the others wait for, and how one knows.
-
-    Args:
-        ranks: all of them, hung.
-        waiting: rank → where its stack stands if it waits for others there, the empty text if it
-            does something else, None if it gave no stack.
-
-    Returns:
-        Ranks, none if nothing tells them apart, and a sentence.
-    """
+    """The ranks that the others wait for, none if nothing tells them apart, and how one knows."""
     if stopped := [rank for rank in ranks if rank.state == "stopped"]:
-        return _named(stopped), f"{_they(stopped)} stopped by a signal"
+        return _blamed(stopped, "stopped by a signal")
     if stuck := [rank for rank in ranks if rank.state == "in the kernel"]:
-        return _named(stuck), f"{_they(stuck)} in a system call that does not return"
+        return _blamed(stuck, "in a system call that does not return")
     if len(ranks) == 1:
-        return _named(ranks), f"{_they(ranks)} alone"
+        return _blamed(ranks, "alone")
     steps = {rank.rank: rank.progress.step if rank.progress else -1 for rank in ranks}
     furthest = max(steps.values())
     if behind := [rank for rank in ranks if steps[rank.rank] < furthest]:
         at = ", ".join(str(steps[rank.rank]) for rank in behind)
-        return _named(behind), f"{_they(behind)} at step {at}, the others at {furthest}"
+        return _blamed(behind, f"at step {at}, the others at {furthest}")
     silent = [rank for rank in ranks if waiting.get(rank.rank) is None]
     if silent and len(silent) < len(ranks):
-        return _named(silent), f"{_they(silent)} unable to say where its stack stands"
+        return _blamed(silent, "unable to say where its stack stands")
     busy = [rank for rank in ranks if not waiting.get(rank.rank)]
     if busy and len(busy) < len(ranks):
         where = next(place for place in waiting.values() if place)
-        return _named(busy), f"{_they(busy)} elsewhere while the others wait in {where}"
+        return _blamed(busy, f"elsewhere while the others wait in {where}")
     return (), "nothing tells the ranks apart; their stacks are in workers/"
 
 
-def _named(ranks: Iterable[Rank]) -> tuple[int, ...]:
-    return tuple(rank.rank for rank in ranks)
-
-
-def _they(ranks: Sequence[Rank]) -> str:
+def _blamed(ranks: Sequence[Rank], how: str) -> tuple[tuple[int, ...], str]:
     names = " and ".join(f"rank {rank.rank} on {rank.host}" for rank in ranks)
-    return f"{names} {'is' if len(ranks) == 1 else 'are'}"
+    numbers = tuple(rank.rank for rank in ranks)
+    return numbers, f"{names} {'is' if len(ranks) == 1 else 'are'} {how}"
 
 
 _FORMAT = 1
 _WRITE_BEYOND = 1.25
-"""A silence that is longer than what is kept by this factor is written at once: the supervisor may
-be killed. What has become less is written when it ends."""
+"""A silence longer than the kept one by this factor is written at once: nobody may do it later."""
 _MOST_BYTES: Bytes = 4096
 _SHORT_S: Seconds = 0.5
 """No deadline grows from it at usual settings; it is not worth a write."""
 
 
 class Watch:
-    """Looks at the ranks of one run, from attempt to attempt (`blink` between them).
-
-    Args:
-        folder: the run.
-        settings: `[supervise]`.
-    """
+    """Looks at the ranks of one run, from attempt to attempt (`blink` between them)."""
 
     def __init__(self, folder: RunFolder, settings: SuperviseSection) -> None:
         self._path = silences_path(folder)

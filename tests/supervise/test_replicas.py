@@ -1,11 +1,12 @@
 import importlib.util
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from longhaul.core.errors import RecipeError
-from longhaul.supervise.lighthouse import Lighthouse, refuse_without_torchft
+from longhaul.supervise.replicas import Lighthouse, refuse_without_torchft
 
 needs_torchft = pytest.mark.skipif(
     importlib.util.find_spec("torchft") is None,
@@ -24,7 +25,7 @@ def test_who_lacks_torchft_is_told_what_to_install(monkeypatch: pytest.MonkeyPat
 def test_a_lighthouse_outlives_its_supervisor_by_the_grace_period_and_no_longer(
     tmp_path: Path,
 ) -> None:
-    with Lighthouse(10.0, 2.0, 0.2, tmp_path / "log") as lighthouse:
+    with closing(Lighthouse(10.0, 0.2, tmp_path / "log")) as lighthouse:
         assert lighthouse.address.startswith("http://127.0.0.1:")
         assert lighthouse.running
         assert len(lighthouse.descriptors()) == 2
@@ -39,7 +40,7 @@ def test_a_lighthouse_outlives_its_supervisor_by_the_grace_period_and_no_longer(
 
 @needs_torchft
 def test_a_lighthouse_that_is_closed_is_gone(tmp_path: Path) -> None:
-    with Lighthouse(10.0, 2.0, 60.0, tmp_path / "log") as lighthouse:
+    with closing(Lighthouse(10.0, 60.0, tmp_path / "log")) as lighthouse:
         pass
     assert not lighthouse.running
     assert lighthouse.descriptors() == ()

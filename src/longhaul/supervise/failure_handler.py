@@ -1,0 +1,180 @@
+"""What a supervisor makes of a failure: its cause, what follows, and what is written down."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from longhaul.core.clocks import Clock
+from longhaul.core.errors import ExitCode
+from longhaul.core.events import EventKind
+from longhaul.core.faults import Point, point
+from longhaul.core.units import Seconds
+from longhaul.logbook.lease import Lease
+from longhaul.supervise.causes import LATELY_S, Cause, kernel_lines
+from longhaul.supervise.ends import (
+    End,
+    cause_of_death,
+    cause_of_hang,
+    ended,
+    tell_failure,
+    tell_replica_lost,
+)
+from longhaul.supervise.history import (
+    Chronicle,
+    failures,
+    unaccounted,
+    usable_checkpoints,
+    write_event,
+)
+from longhaul.supervise.job import Job
+from longhaul.supervise.nodes.answer import SILENT_CORRUPTION, accused, distrusted, on_one_machine
+from longhaul.supervise.nodes.census import Wait
+from longhaul.supervise.nodes.fleet import Fleet
+from longhaul.supervise.nodes.health_monitor import Drain, NodeHealthMonitor
+from longhaul.supervise.nodes.history import newest_corrupt
+from longhaul.supervise.nodes.qualify import probe_here
+from longhaul.supervise.ranks.group import Group
+from longhaul.supervise.replicas import LEADER, Replicas
+from longhaul.supervise.restart import Failure, Plan, next_plan, without_progress
+
+
+class FailureHandler:
+    """Handles the failures of one run; the first attempt counts from the Unix time `began`."""
+
+    def __init__(
+        self,
+        job: Job,
+        lease: Lease,
+        clock: Clock,
+        say: Callable[[str], None],
+        began: Seconds,
+        fleet: Fleet | None,
+        wait: Wait,
+    ) -> None:
+        self._job, self._lease, self._clock, self._say = job, lease, clock, say
+        self._fleet, self._wait = fleet, wait
+        self.began = began
+        """Unix time from which the next attempt counts."""
+        self.replicas: Replicas | None = None
+        self.health_monitor: NodeHealthMonitor | None = None
+        self._lost: list[Failure] = []
+        """Deaths of other replicas than the leader."""
+
+    def handle(
+        self,
+        number: int,
+        group: Group,
+        end: End,
+        stop: Callable[[], ExitCode | None],
+        others: Sequence[Group],
+    ) -> Plan:
+        """Find the cause of a failure, decide what follows, and write both down.
+
+        `number`: of the replica, the leader's where there is but one group. `group`: closed here.
+        `others`: those that train on.
+        """
+        folder, now, step, leads = (
+            self._job.folder,
+            self._clock.wall(),
+            group.step,
+            number == LEADER,
+        )
+        cause = self._cause(group, end)
+        codes = group.exit_codes
+        group.close()
+        before, usable = (
+            (failures(folder), usable_checkpoints(folder)) if leads else (self._lost, {})
+        )
+        corrupt = leads and cause.name == SILENT_CORRUPTION
+        verdict = newest_corrupt(folder, self._lease.attempt) if corrupt else None
+        cause = accused(cause, verdict)
+        code = codes[cause.rank - group.first] if cause.rank is not None else None
+        if self._fleet is None:
+            cause = on_one_machine(cause, verdict, before, now)
+        unfit = self._unfit(cause)
+        chronicle = Chronicle(folder, self._lease.attempt, self._clock, self._lease.may_decide)
+        if verdict is not None:
+            for checkpoint in distrusted(list(usable), verdict):
+                chronicle.poison(checkpoint, usable.pop(checkpoint), step or 0, verdict.reason)
+        # A node that must not be used any more need not end a run that has others.
+        has_others = self._fleet is not None and cause.remedy == "cordon"
+        failure = Failure(cause.name, "restart" if has_others else cause.remedy, step, now)
+        counted: Sequence[Failure] = [*before, failure]
+        if self.replicas is not None:
+            cause = replace(cause, rank=number)
+            self.replicas.lost(number, self._clock.monotonic())
+            # Deaths that training went on after cost seconds each, and may come for ever.
+            counted = without_progress(counted)
+        plan = next_plan(counted, list(usable), code or 0, self._job.settings)
+        if unfit and plan.restart:
+            plan = Plan(False, f"{plan.reason}, and this machine has not passed a probe: {unfit}")
+        wanted = stop()
+        if wanted is not None and not any(other.steps_made for other in others):
+            plan = Plan(False, f"{cause.name}, while stopping", exit_code=wanted)
+        if plan.poison is not None:
+            chronicle.poison(plan.poison, usable[plan.poison], step or 0, plan.reason)
+        data = ended(cause, plan, cause.rank, codes, step)
+        judged = self._fleet.judge(cause, step, verdict) if self._fleet is not None else None
+        data |= judged[1] if judged else {}
+        if leads:
+            seconds = unaccounted(folder, self._lease.attempt, self.began, self._clock.wall())
+            self.began = chronicle.emit(EventKind.ATTEMPT_ENDED, step or 0, data, seconds).time
+        else:
+            chronicle.emit(EventKind.REPLICA_LOST, step or 0, data, {})
+            self._lost.append(failure)
+        chronicle.close()
+        if self.replicas is not None:
+            tell_replica_lost(self._say, cause, plan, sum(bool(o.running) for o in others))
+        else:
+            times = sum(earlier.cause == cause.name for earlier in counted)
+            tell_failure(self._say, group, cause, plan, times)
+        if self._fleet is not None and judged is not None:
+            self._fleet.carry_out(judged[0], cause)
+        return plan
+
+    def _cause(self, group: Group, end: End) -> Cause:
+        if end.cause is not None:
+            return end.cause
+        if end.hang is not None:
+            cause = cause_of_hang(group, end.hang)
+        else:
+            job = self._job
+            cause = cause_of_death(group, job.signatures, job.device(), lambda: self._kernel(group))
+        return (self._fleet.gone_of(self._wait) if self._fleet is not None else None) or cause
+
+    def _kernel(self, group: Group) -> list[str]:
+        """By rank, its kernel's messages of this attempt, lately."""
+        if self._fleet is None or self._fleet.world is None or self.health_monitor is None:
+            since = max(group.began, self._clock.monotonic() - LATELY_S)
+            lines = kernel_lines(since).splitlines()
+            lines = point(Point.KERNEL_LOG, lines, since=since, node="")
+            return ["\n".join(lines)] * len(group.workers)
+        world = self._fleet.world
+        said = {m.name: "\n".join(self.health_monitor.messages(m)) for m in world.machines}
+        return [said[world.machine_of(rank).name] for rank in range(world.layout.size)]
+
+    def _unfit(self, cause: Cause) -> str:
+        """Why this machine, where there is no other, fails the probe that the cause asks for."""
+        if self._fleet is not None or self.replicas is not None or cause.remedy != "probe":
+            return ""
+        probe = probe_here(self._job.folder.workers, self._job.processes, self._wait)
+        return "" if probe is None or probe.passed else probe.reason
+
+    def record_drain(self, group: Group, drain: Drain) -> Plan:
+        """Write down why all are started again although nothing had failed."""
+        assert self._fleet is not None
+        now = self._clock.wall()
+        folder, attempt = self._job.folder, self._lease.attempt
+        seconds = unaccounted(folder, attempt, self.began, now)
+        data = self._fleet.drain(drain.node) | {"reason": drain.reason}
+        step = group.step or 0
+        event = write_event(
+            folder, attempt, self._clock, EventKind.NODE_DRAINED, step, data, seconds
+        )
+        self.began = event.time
+        return Plan(True, drain.reason)
+
+    def close(self) -> None:
+        """Nobody looks after the nodes any more."""
+        if self.health_monitor is not None:
+            self.health_monitor.close()
+            self.health_monitor = None
