@@ -3,6 +3,7 @@
 import fcntl
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +28,15 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.add_cleanup(start_guard())
     config.add_cleanup(SERVER.close)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Models as small as here lose by handing work to threads, ten times over where the cores are
+    shared; and a test that sets their number sets it for itself."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session", autouse=True)
