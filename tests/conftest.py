@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from fork_server import SERVER
+from fork_server import SERVER, Forking
 from guard import start_guard
 
 # By hand every run looks at new examples; in CI the same ones each time, so that whether a change
@@ -44,6 +44,14 @@ def own_state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     """What tests trust is nobody's business after them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def drilled_runs_are_forked() -> Iterator[None]:
+    """As the commands are that tests start themselves."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("longhaul.supervise.run_process.subprocess", Forking)
         yield
 
 
