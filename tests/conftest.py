@@ -30,6 +30,16 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(SERVER.close)
 
 
+_LONG = ("system", "drills", "model", "cli")
+"""Folders with the files that take longest."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first: a worker that began one last would keep the others waiting for it."""
+    tests = Path(__file__).parent
+    items.sort(key=lambda item: item.path.relative_to(tests).parts[0] not in _LONG)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
     """Models as small as here lose by handing work to threads, ten times over where the cores are
