@@ -71,6 +71,8 @@ class ForkedProcess:
         if self._reader.is_alive():
             raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
         self.wait(None if until is None else max(0.0, until - time.monotonic()))
+        assert self.stdout is not None
+        self.stdout.close()
         return self._text, None
 
     def send_signal(self, number: int) -> None:
