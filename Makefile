@@ -66,7 +66,7 @@ train: setup
 # Two share a machine of two cores: half of the time one process of a test waits for another.
 WORKERS ?= 2
 test: setup-dev
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-slow: setup-dev
 	$(BIN)/python -m pytest -m slow

@@ -3,13 +3,14 @@
 import fcntl
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-from fork_server import SERVER
+from fork_server import SERVER, Forking
 from guard import start_guard
 
 # By hand every run looks at new examples; in CI the same ones each time, so that whether a change
@@ -29,11 +30,38 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(SERVER.close)
 
 
+_LONG = ("system", "drills", "model", "cli")
+"""Folders with the files that take longest."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first: a worker that began one last would keep the others waiting for it."""
+    tests = Path(__file__).parent
+    items.sort(key=lambda item: item.path.relative_to(tests).parts[0] not in _LONG)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Models as small as here lose by handing work to threads, ten times over where the cores are
+    shared; and a test that sets their number sets it for itself."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def own_state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What tests trust is nobody's business after them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def drilled_runs_are_forked() -> Iterator[None]:
+    """As the commands are that tests start themselves."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("longhaul.supervise.run_process.subprocess", Forking)
         yield
 
 

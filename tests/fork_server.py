@@ -2,10 +2,12 @@
 
 A fresh interpreter needs two to three seconds of processor time to import what a trainer needs,
 which was most of what the tests of real processes took. What is forked has a session, environment,
-folder and output of its own, and ends as an interpreter does. It differs from a fresh one in that
+folder and output of its own, and ends as an interpreter does; others see its environment in
+`/proc`, where what a drilled run leaves behind is looked for. It differs from a fresh one in that
 torch is imported already: what depends on how a process starts is tested with `subprocess`.
 """
 
+import ctypes
 import gc
 import importlib
 import json
@@ -26,13 +28,20 @@ from typing import IO, Any, TextIO
 _AT_START = ("CUDA_", "DNNL_", "KMP_", "LD_", "MALLOC_", "MKL_", "OMP_", "ONEDNN_", "PYTHON",
              "PYTORCH", "TORCH")  # fmt: skip
 """Environment that an interpreter or a library reads once, when it starts."""
+_HEEDED = "PYTHONPATH"
+"""Of it, what a forked process heeds all the same."""
+_ROOM = "LONGHAUL_TESTS_ROOM"
+"""Fills the server's environment, so that a forked process has room to show its own instead."""
+_SHOWN = 1 << 13
 _LARGEST = 1 << 17
 
 
 class ForkedProcess:
     """A process as `subprocess.Popen` shows one: text on `stdout`, which standard error joins."""
 
-    def __init__(self, pid: int, arguments: Sequence[str], stdout: TextIO, ended: int) -> None:
+    def __init__(
+        self, pid: int, arguments: Sequence[str], stdout: TextIO | None, ended: int
+    ) -> None:
         self.pid = pid
         self.args = list(arguments)
         self.returncode: int | None = None
@@ -62,6 +71,8 @@ class ForkedProcess:
         if self._reader.is_alive():
             raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
         self.wait(None if until is None else max(0.0, until - time.monotonic()))
+        assert self.stdout is not None
+        self.stdout.close()
         return self._text, None
 
     def send_signal(self, number: int) -> None:
@@ -79,6 +90,7 @@ class ForkedProcess:
         self.send_signal(signal.SIGKILL)
 
     def _read(self) -> None:
+        assert self.stdout is not None
         with suppress(ValueError):  # closed meanwhile
             self._text = self.stdout.read()
 
@@ -114,10 +126,10 @@ class ForkServer:
             cwd: its folder.
             env: its whole environment. Where that differs in what is read at the start of an
                 interpreter, a fresh one is started.
-            sink: takes what it prints, and `stdout` is empty then.
+            sink: takes what it prints, and `stdout` is None then.
         """
-        if any(os.environ.get(name) != env.get(name)
-               for name in {*os.environ, *env} if name.startswith(_AT_START)):  # fmt: skip
+        if any(os.environ.get(name) != env.get(name) for name in {*os.environ, *env} - {_HEEDED}
+               if name.startswith(_AT_START)):  # fmt: skip
             return subprocess.Popen(
                 [sys.executable, *arguments], cwd=cwd, env=env, text=True, start_new_session=True,
                 stdin=subprocess.DEVNULL, stdout=sink or subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -125,19 +137,20 @@ class ForkServer:
         if self._line is None:
             self._begin()
         assert self._line is not None
-        output, written = os.pipe()
+        output, written = os.pipe() if sink is None else (None, sink.fileno())
         ended, emit = os.pipe()
         asked = {"arguments": list(arguments), "cwd": str(cwd), "env": dict(env)}
         try:
-            printed = written if sink is None else sink.fileno()
-            socket.send_fds(self._line, [json.dumps(asked).encode()], [printed, emit])
+            socket.send_fds(self._line, [json.dumps(asked).encode()], [written, emit])
         finally:
-            os.close(written)
+            if sink is None:
+                os.close(written)
             os.close(emit)
         answer = self._line.recv(64)
         if not answer:
             raise RuntimeError("the fork server of the tests has ended")
-        return ForkedProcess(int(answer), arguments, os.fdopen(output, encoding="utf-8"), ended)
+        stdout = None if output is None else os.fdopen(output, encoding="utf-8")
+        return ForkedProcess(int(answer), arguments, stdout, ended)
 
     def close(self) -> None:
         """End the server; what it has forked lives on."""
@@ -153,6 +166,7 @@ class ForkServer:
             self._server = subprocess.Popen(
                 [sys.executable, __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL, start_new_session=True,
+                env=os.environ | {_ROOM: "." * _SHOWN},
             )  # fmt: skip
 
 
@@ -217,13 +231,15 @@ def _become(asked: dict[str, Any]) -> None:
     os.chdir(asked["cwd"])
     os.environ.clear()
     os.environ.update(asked["env"])
+    _show(asked["env"])
     sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1,  # noqa: SIM115
                       closefd=False)  # fmt: skip
     arguments = asked["arguments"]
     if arguments[0] == "-m":
         sys.argv = arguments[1:]
-        sys.path[0] = asked["cwd"]
+        named = asked["env"].get(_HEEDED, "").split(os.pathsep)
+        sys.path[:1] = [asked["cwd"], *(folder for folder in named if folder)]
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
     else:
         sys.argv = arguments
@@ -231,8 +247,33 @@ def _become(asked: dict[str, Any]) -> None:
         runpy.run_path(arguments[0], run_name="__main__")
 
 
+def _show(environment: dict[str, str]) -> None:
+    """Where `/proc/PID/environ` reads: what the process was begun with still lies there."""
+    begin, end = (
+        int(word) for word in Path("/proc/self/stat").read_text().split(")")[-1].split()[47:49]
+    )
+    told = b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in environment.items())
+    assert len(told) < end - begin, "the environment has grown too large to be shown"
+    ctypes.memmove(begin, told.ljust(end - begin, b"\0"), end - begin)
+
+
 SERVER = ForkServer()
 """Of this worker of pytest."""
+
+
+class Forking:
+    """Stands in for `subprocess` where the program itself starts a `longhaul` command."""
+
+    DEVNULL, STDOUT = subprocess.DEVNULL, subprocess.STDOUT
+    TimeoutExpired = subprocess.TimeoutExpired
+
+    @staticmethod
+    def Popen(
+        command: Sequence[str], *, stdout: IO[Any], env: Mapping[str, str], **_: Any
+    ) -> Process:
+        """Fork it instead."""
+        return SERVER.start(command[1:], Path.cwd(), env, stdout)
+
 
 if __name__ == "__main__":
     _import_all()

@@ -9,6 +9,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
 from longhaul.cli.entry import application
 from longhaul.core import strict
@@ -19,6 +20,8 @@ COMMANDS = {
     "report": ["report", "drill"], "nodes": ["nodes", "drill"], "replay": ["replay", "drill"],
     "sample": ["sample", "drill", "--tokens", "2"], "eval": ["eval", "drill"],
 }  # fmt: skip
+COMMAND_LINE = get_command(application())
+"""Put together once: that takes longer than most commands here."""
 DEADLINE_S = 60
 MOST_GROWTH_KB = 1_500_000
 DEEP = b"[" * 100_000 + b"]" * 100_000
@@ -77,7 +80,7 @@ def put(path, content):
 def give(arguments, runs):
     """A command's exit code and its error's message; whatever else it raises fails the test."""
     try:
-        application()([*arguments, "--runs-dir", str(runs)], standalone_mode=False)
+        COMMAND_LINE([*arguments, "--runs-dir", str(runs)], standalone_mode=False)
     except LonghaulError as error:
         return int(error.exit_code), error.message
     return 0, ""
@@ -162,7 +165,7 @@ def test_a_recipe_in_a_runs_folder_is_read_as_strictly(stranger, content):
         assert code == 2
         assert "recipe.toml" in message or "lr_factor" in message
     with pytest.raises(LonghaulError, match="recipe") as refused:
-        application()(["recipe", "show", str(recipe)], standalone_mode=False)
+        COMMAND_LINE(["recipe", "show", str(recipe)], standalone_mode=False)
     assert refused.value.exit_code == 2
     withstand(stranger)
 

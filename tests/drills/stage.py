@@ -15,10 +15,12 @@ from longhaul.run.drill.laid import lay
 from longhaul.store.run_differences import differences, steps_of
 from longhaul.supervise.leftovers import Traces
 from longhaul.supervise.run_process import RunProcess
+from small_runs import FEW_HELD_OUT
 
 STEPS = 60
 INTERVAL_STEPS = 10
 BASE = (
+    FEW_HELD_OUT,
     "model.width=32", "model.layers=1", "model.context=32", "batch.stages=[]",
     "batch.sequences=8", "batch.micro_sequences=4", f"train.steps={STEPS}",
     f"checkpoint.interval_steps={INTERVAL_STEPS}", "checkpoint.keep_last=8",

@@ -3,26 +3,28 @@
 import fcntl
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import pytest
 from safetensors import safe_open
 
+from fork_server import SERVER, Process
 from longhaul.core.errors import ExitCode
 from longhaul.core.records import Event, StepRecord
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal
 from longhaul.store.catalogue import catalogue
 from longhaul.supervise.ownership import left_over
+from small_runs import FEW_HELD_OUT
 
 DEADLINE_S = 90.0
 STEPS = 120
+SETS = (FEW_HELD_OUT, f"train.steps={STEPS}")
 
 
 @dataclass
@@ -30,20 +32,17 @@ class Unread:
     """Commands whose output goes into a pipe that is full before they begin."""
 
     path: Path
-    pipe: int
-    processes: list[subprocess.Popen[bytes]]
+    pipe: IO[bytes]
+    processes: list[Process]
 
     @property
     def folder(self) -> RunFolder:
         return RunFolder(self.path / "runs/drill")
 
-    def train(self, *options: str) -> subprocess.Popen[bytes]:
-        sets = [f"--set={option}" for option in (f"train.steps={STEPS}", *options)]
-        process = subprocess.Popen(
-            [sys.executable, "-m", "longhaul", "train", "drill", *sets],
-            cwd=self.path, stdin=subprocess.DEVNULL, stdout=self.pipe, stderr=self.pipe,
-            start_new_session=True,
-        )  # fmt: skip
+    def train(self, *options: str) -> Process:
+        sets = [f"--set={option}" for option in (*SETS, *options)]
+        command = ["-m", "longhaul", "train", "drill", *sets]
+        process = SERVER.start(command, self.path, os.environ, self.pipe)
         self.processes.append(process)
         return process
 
@@ -67,7 +66,7 @@ def unread(tmp_path: Path) -> Iterator[Unread]:
         while os.write(writing_end, b"."):
             pass
     os.set_blocking(writing_end, True)
-    made = Unread(tmp_path, writing_end, [])
+    made = Unread(tmp_path, os.fdopen(writing_end, "wb"), [])
     yield made
     workers = left_over(made.folder) if made.folder.exists else []
     for pid in (*(process.pid for process in made.processes), *(w.pid for w in workers)):
@@ -76,7 +75,7 @@ def unread(tmp_path: Path) -> Iterator[Unread]:
     for process in made.processes:
         process.wait()
     os.close(reading_end)
-    os.close(writing_end)
+    made.pipe.close()
 
 
 def state(folder: RunFolder) -> dict[str, bytes]:
@@ -107,11 +106,10 @@ def test_a_run_that_nobody_reads_finishes_with_the_bytes_it_would_have_had(
 
     read = tmp_path / "read"
     read.mkdir()
-    subprocess.run(
-        [sys.executable, "-m", "longhaul", "train", "drill", f"--set=train.steps={STEPS}",
-         "--set=supervise.deadline_s=5"],
-        cwd=read, check=True, capture_output=True, timeout=DEADLINE_S,
-    )  # fmt: skip
+    command = ["-m", "longhaul", "train", "drill", *(f"--set={option}" for option in SETS)]
+    with (read / "said").open("w") as said:
+        process = SERVER.start([*command, "--set=supervise.deadline_s=5"], read, os.environ, said)
+    assert process.wait(DEADLINE_S) == ExitCode.FINISHED
     assert state(unread.folder) == state(RunFolder(read / "runs/drill"))
 
 

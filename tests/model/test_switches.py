@@ -119,9 +119,31 @@ def shallow(changes: dict[str, object]) -> dict[str, object]:
 PAIRS = random_pairs(25)
 CASES = SWITCHES | PAIRS
 every_case = pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
-# Capture takes most of a second: a third of the pairs here, all of them with the slow tests.
-CAPTURED = SWITCHES | dict(list(PAIRS.items())[::3])
-every_captured_case = pytest.mark.parametrize("changes", CAPTURED.values(), ids=CAPTURED)
+TEAMS: dict[str, dict[str, object]] = {
+    names: {key: value for name in names.split() for key, value in SWITCHES[name].items()}
+    for names in (
+        "kv_heads mlp_width embedding_width vocab_multiple learned",
+        "no_positions layernorm norm_eps bias",
+        "position_init post_norm embedding_norm attention_out_norm mlp_inner_norm",
+        "linear_scaling no_qk_norm split_score_scale attention_head_scale window",
+        "llama3_scaling window_full_every document_mask gelu_tanh norm_scale",
+        "rotary_base window_stages relu tied_head residual_clamp embedding_scale",
+        "relu2 bigram_rows logit_softcap z_loss value_residual",
+        "geglu value_embeddings input_mix unet_skips",
+        "swiglu dropout attention_dropout embedding_dropout init_std",
+        "unet_skips_odd zero_projections zero_head",
+    )
+}
+"""Every switch once, with others that leave it its effect."""
+# Capture takes most of a second: teams here, each switch alone and all pairs with the slow tests.
+every_captured_case = pytest.mark.parametrize(
+    "changes",
+    [
+        *TEAMS.values(),
+        *(pytest.param(changes, marks=pytest.mark.slow) for changes in CASES.values()),
+    ],
+    ids=[*TEAMS, *CASES],
+)
 every_switch = pytest.mark.parametrize("name", SWITCHES)
 
 
@@ -175,6 +197,14 @@ def plain_loss(model: GPT) -> float:
 def test_every_switch_of_the_section_is_tried_here() -> None:
     tried = set(SHAPE) | {name for changes in SWITCHES.values() for name in changes}
     assert tried | {"rotary_factor"} == set(ModelSection.model_fields)
+
+
+def test_every_switch_is_in_a_team_and_has_its_effect_there() -> None:
+    assert sorted(" ".join(TEAMS).split()) == sorted(SWITCHES)
+    for names, changes in TEAMS.items():
+        for name in names.split():
+            assert changes.items() >= SWITCHES[name].items(), f"{name} in {names}"
+        assert not list(model_problems(section(changes))), names
 
 
 @every_case

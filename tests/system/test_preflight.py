@@ -94,7 +94,6 @@ def test_the_command_prints_one_object_and_leaves_nothing(tmp_path: Path) -> Non
         tmp_path, os.environ,
     )  # fmt: skip
     output, _ = process.communicate(timeout=100)
-    process.stdout.close()
     told = json.loads(output)
     assert (process.returncode, told["exit_code"]) == (0, 0)
     assert told["verdict"].startswith("ready as far as was looked")

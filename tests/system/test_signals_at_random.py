@@ -6,12 +6,13 @@ from pathlib import Path
 
 from drills.moments import PHASES
 from drills.preempt import Outcome, drill_preempt, strikes
+from small_runs import FEW_HELD_OUT
 
 SEED = 3
 """Of its four notices each comes in another phase, one of them twice and one to everyone, and all
 three signals are among them."""
 SHORT = (
-    "train.steps=64", "batch.stages=[]", "batch.micro_sequences=16", "model.width=32",
+    FEW_HELD_OUT, "train.steps=64", "batch.stages=[]", "batch.micro_sequences=16", "model.width=32",
     "evaluation.interval_steps=10", "evaluation.tokens=512", "checkpoint.interval_steps=8",
 )  # fmt: skip
 

@@ -24,6 +24,7 @@ from longhaul.checkpoint.saver import Saver
 from longhaul.checkpoint.snapshots import SnapshotRing
 from longhaul.config.load import load_recipe
 from longhaul.core.clocks import RealClock, TimeBuckets
+from longhaul.core.faults import HANDLERS, Point, register
 from longhaul.data.batches import BatchReader
 from longhaul.data.dataset import Dataset
 from longhaul.data.prepare import prepare
@@ -177,31 +178,31 @@ def lead(trainer: Trainer, comparison: RankComparison) -> dict[str, Any]:
 
 def spoil(case: Case, rank: int, trainer: Trainer) -> None:
     """Do something wrong on one rank, from a step on."""
+    HANDLERS.clear()  # of the case before
     if not case.wrong:
         return
     who, kind, strength, first = case.wrong.split()
     if rank != int(who):
         return
     step, by, begins = trainer.training_step, float(strength), int(first)
-    backward: Callable[[torch.Tensor], None] = step._backward
 
     def acting() -> bool:
         return trainer.position.step + 1 >= begins
 
-    def scaled(loss: torch.Tensor) -> None:
-        backward(loss * by if acting() else loss)
+    def scaled(loss: torch.Tensor, **_: Any) -> torch.Tensor:
+        """The same loss, of which the gradients are so many times as large."""
+        return loss + (by - 1) * (loss - loss.detach()) if acting() else loss
 
     if kind == "gradient":
-        step._backward = scaled  # type: ignore[method-assign]
+        register(Point.LOSS, scaled)
     elif kind in ("weight", "norm"):
         assert step.parallel is not None
         names = [name for name in step.parallel.parameters if kind in name]
         weight = own_part(step.parallel.parameters[names[0]])
-        make = partial(_turned, trainer._step, trainer, begins, weight, int(by))
-        trainer._step = make  # type: ignore[method-assign]
+        register(Point.BEFORE_STEP, partial(_turned, begins, weight, int(by)))
     else:
         step._loss = partial(_longer, step._loss, acting, by)  # type: ignore[method-assign]
-        step._backward = partial(_longer, backward, acting, by)  # type: ignore[method-assign]
+        step._backward = partial(_longer, step._backward, acting, by)  # type: ignore[method-assign]
 
 
 def _longer(compute: Any, acting: Callable[[], bool], by: float, *given: Any, **named: Any) -> Any:
@@ -214,13 +215,10 @@ def _longer(compute: Any, acting: Callable[[], bool], by: float, *given: Any, **
     return made
 
 
-def _turned(
-    make: Callable[[], None], trainer: Any, begins: int, weight: torch.Tensor, bit: int
-) -> None:
-    if trainer.position.step + 1 == begins:
+def _turned(begins: int, weight: torch.Tensor, bit: int, _: Trainer, step: int) -> None:
+    if step == begins:
         with torch.no_grad():
             weight.view(torch.int32).view(-1)[5] ^= 1 << bit
-    make()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """What is dropped: something else in every micro-batch, the same in the same one."""
 
+import pytest
 import torch
 
+from longhaul.core.faults import HANDLERS, Point
 from longhaul.data.batches import Batch
 
 
@@ -12,19 +14,10 @@ def losses(trainer, draw: int, micro_sequences: int = 2) -> list[float]:
     row = torch.arange(17) % step.model.vocab_size
     tokens_BT = row[:-1].repeat(4, 1)
     batch = Batch(tokens_BT, row[1:].repeat(4, 1), tokens_BT.numel(), draw, draw + 4)
-    found, honest = [], step._loss
-
-    def noted(*arguments):
-        loss = honest(*arguments)
-        found.append(loss.item())
-        return loss
-
-    step._loss = noted
-    try:
-        with step.aside():
-            step.compute(batch, micro_sequences)
-    finally:
-        del step._loss
+    found = []
+    with pytest.MonkeyPatch.context() as patch, step.aside():
+        patch.setitem(HANDLERS, Point.LOSS, [lambda loss, **_: found.append(loss.item())])
+        step.compute(batch, micro_sequences)
     return found
 
 
