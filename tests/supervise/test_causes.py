@@ -75,7 +75,11 @@ def test_what_a_rank_had_only_warned_of_is_not_its_cause() -> None:
         assert (cause.name, cause.consequence) == ("unknown: ValueError: no", False)
 
 
-@pytest.mark.parametrize("chosen", ["evaluation: 4 sequences", "micro-batch: 4 sequences of 16"])
+@pytest.mark.parametrize(
+    "chosen",
+    ["evaluation: 4 sequences", "micro-batch: 4 sequences of 16", "segment 1.01: restart: 4",
+     "step     12  cause: 4"],
+)  # fmt: skip
 def test_what_an_earlier_attempt_ran_out_of_is_not_what_this_one_died_of(chosen) -> None:
     """Rank 0 says at its start why fewer are computed at once, and then loses another rank."""
     said = f"{chosen} at once; rank 1 ran out of device memory at step 2: nothing had grown\n"

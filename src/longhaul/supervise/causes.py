@@ -52,8 +52,9 @@ Remedy = Literal["restart", "probe", "cordon", "stop"]
 _FORMAT = 1
 _LONGEST_SHAPE = 120
 _LAST_LINE = re.compile(r"^(\w[\w.]*(Error|Exception|Interrupt|Exit)\b.*|longhaul: .*)$", re.M)
-_WARNING = re.compile(r"^(?:WARNING|evaluation|micro-batch): .*$", re.M)
-"""What a rank has lived with, such as a full disk: it has not died of that."""
+_REPORT = re.compile(r"^(?:(?:WARNING|evaluation|micro-batch|segment [\d.]+): |step ).*$", re.M)
+"""A rank's reports as it goes on, of a full disk or of an earlier death: it has not died of that.
+"""
 _VARIABLE = (
     (re.compile(r"0x[0-9a-fA-F]+"), "…"),
     (re.compile(r"/[^\s:'\",)]+"), "/…"),
@@ -157,7 +158,7 @@ def of_device(signatures: Iterable[Signature], device: str) -> list[Signature]:
 def classify(death: Death, signatures: Iterable[Signature], device: str = "") -> Cause:
     """The cause of one death; the first signature that fits decides."""
     message = last_message(death.text)
-    evidence = replace(death, text=_WARNING.sub("", death.text))
+    evidence = replace(death, text=_REPORT.sub("", death.text))
     for known in signatures:
         if known.fits(evidence, device):
             return Cause(known.cause, known.meaning or known.cause, known.remedy, death.rank,
