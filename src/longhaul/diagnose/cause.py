@@ -6,7 +6,7 @@ device as witness: alone, it cannot be told from the software that runs on it.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Literal, get_args
@@ -77,10 +77,6 @@ class Ladder:
     """The stretch on other batches, one series for each choice."""
     lower_rates: tuple[tuple[float, Series], ...] = ()
     """The stretch with the learning rate times a factor, falling; the first is half."""
-    at_rest: tuple[Series, ...] = ()
-    """Data at a learning rate of zero, from the weights before the stretch: of well before it, of
-    its end, and of what is to come, near and far; empty or all of them.
-    """
     rounding: Rounding = FLOAT32
     """Between two devices, kernels, or versions of the software."""
     same_software: bool = True
@@ -141,11 +137,35 @@ def decide(symptom: Symptom, ladder: Ladder) -> Verdict:
     elif differs is not None:
         verdict = _not_reproduced(ladder, differs)
     else:
-        judges = (_by_witness, _by_plain, _by_software, _by_rest, _by_data, _by_rate)
+        judges = (_by_witness, _by_plain, _by_software, _by_data, _by_rate)
         named = [named for judge in judges if (named := judge(symptom, ladder)) is not None]
         nothing = Verdict("undetermined", "", _nothing_found(symptom, ladder))
         verdict = named[0] if named else nothing
     return replace(verdict, evidence={**evidence, **verdict.evidence})
+
+
+def changed_for_good(symptom: Symptom, at_rest: Sequence[Series]) -> Verdict | None:
+    """Weights that learn nothing find the data hard, as far as one can see.
+
+    Args:
+        symptom: of a loss.
+        at_rest: figures at a learning rate of zero, from weights before it: on data of before, of
+            now, and of what is to come, near and far.
+    """
+    before, now, *ahead = ([f.loss for f in series] for series in at_rest)
+    usual, level, to_come = median(before), median(now), min(map(median, ahead))
+    if level - usual < _MUCH_OF_IT * (symptom.reached - symptom.healthy):
+        return None
+    if min(level, to_come) <= max(*before, usual + HALF_WAY * (level - usual)):
+        return None
+    return Verdict(
+        "data",
+        "rest",
+        f"the data has changed for good: weights from before it, left as they are, have a loss of "
+        f"{level:.3f} nats on it, {to_come:.3f} or more on what comes beyond all that would be "
+        f"passed over, and {usual:.3f} on what came before",
+        {"lasting": 1.0, "usual": usual, "now": level, "to_come": to_come},
+    )
 
 
 def first_difference(ladder: Ladder) -> int | None:
@@ -260,26 +280,6 @@ def _differs(cause: Cause, rung: str, why: str, found: tuple[int, float] | None)
         return None
     step, distance = found
     return Verdict(cause, rung, why.format(step), {"apart": distance})
-
-
-def _by_rest(symptom: Symptom, ladder: Ladder) -> Verdict | None:
-    """Weights that learn nothing find the data hard, as far as one can see."""
-    if not ladder.at_rest:
-        return None
-    before, now, *ahead = ([f.loss for f in series] for series in ladder.at_rest)
-    usual, level, to_come = median(before), median(now), min(map(median, ahead))
-    if level - usual < _MUCH_OF_IT * (symptom.reached - symptom.healthy):
-        return None
-    if min(level, to_come) <= max(*before, usual + HALF_WAY * (level - usual)):
-        return None
-    return Verdict(
-        "data",
-        "rest",
-        f"the data has changed for good: weights from before it, left as they are, have a loss of "
-        f"{level:.3f} nats on it, {to_come:.3f} or more on what comes beyond all that would be "
-        f"passed over, and {usual:.3f} on what came before",
-        {"lasting": 1.0, "usual": usual, "now": level, "to_come": to_come},
-    )
 
 
 def _by_data(symptom: Symptom, ladder: Ladder) -> Verdict | None:

@@ -66,6 +66,8 @@ def _symptom(plan: Plan, recorded: Series) -> Symptom:
     if plan.cause == "divergence" and (since := symptom_since(recorded, plan.first_step)):
         return since
     seen = symptom_of(recorded, recorded[-1].step)
+    if seen.kind == "none" and plan.cause == "loss-spike":
+        seen = symptom_since(recorded, plan.first_step) or seen  # many a little high, none very
     if seen.kind == "none":
         raise NoReplay("nothing stands out in loss or gradient norm of the last steps")
     if seen.kind == plan.cause and 0 < seen.first_step - plan.first_step <= LEAD_STEPS:

@@ -18,7 +18,15 @@ from longhaul.checkpoint.loader import read_facts, restore
 from longhaul.checkpoint.snapshots import DamagedSnapshot
 from longhaul.core.records import Safe, StepRecord
 from longhaul.data.batches import BatchRequest
-from longhaul.diagnose.cause import SAME_BITS, Ladder, Verdict, apart, decide, reproduced
+from longhaul.diagnose.cause import (
+    SAME_BITS,
+    Ladder,
+    Verdict,
+    apart,
+    changed_for_good,
+    decide,
+    reproduced,
+)
 from longhaul.diagnose.signs import Series, Symptom, working_rate
 from longhaul.parallel.control import Control, first_does
 from longhaul.recover.plan import sizes_of
@@ -43,6 +51,8 @@ LIVE_RATES = tuple(0.5 * 0.25**n for n in range(7))
 _SEARCHED = 2
 """Times `recover.diagnose_steps`, the steps before that included, for the rate that works."""
 _OF_LOSS = ("loss-spike", "divergence")
+_OF_A_RATE = ("undetermined", "hyper-parameter")
+_AT_REST = ("at rest, before", "at rest, now", "at rest, near ahead", "at rest, far ahead")
 _AT_REST_STEPS, _LEAST_AT_REST = 12, 6
 """Steps of data that are read without learning from it, of which the median is a level."""
 _NOT_LIVE = {
@@ -153,19 +163,22 @@ class LiveSearch(CauseSearch):
         self._checkpoints = checkpoints
         self._stop_wanted = stop_wanted
         self.replayer = Replayer(borrowed_step.step, trainer.settings)
+        self.at_rest: tuple[Series, ...] = ()
         self._spent = 0
 
     def find(self) -> Verdict:
         """Replay until the verdict is found; of a rate that is too high also which one works."""
-        if why := self._refusal(len(self._question.line)):
-            raise NoReplay(why)
-        verdict = super().find()
-        assert self.ladder is not None
-        if reproduced(self.ladder) and verdict.cause in ("undetermined", "data"):
-            self.ladder = self._at_rest(self.ladder)
-            verdict = decide(self.symptom, self.ladder)
-        if reproduced(self.ladder) and verdict.cause in ("undetermined", "hyper-parameter"):
-            return self._search_rate(self.ladder)
+        too_long = self._refusal(len(self._question.line))
+        verdict = None if too_long else super().find()
+        ladder = self.ladder
+        if ladder is None or (
+            reproduced(ladder) and verdict and verdict.cause in ("undetermined", "data")
+        ):
+            verdict = self._read_at_rest() or verdict
+        if verdict is None:
+            raise NoReplay(too_long)
+        if ladder is not None and reproduced(ladder) and verdict.cause in _OF_A_RATE:
+            return self._search_rate(ladder)
         return verdict
 
     def _experiments(self, ladder: Ladder) -> Sequence[Experiment]:
@@ -182,8 +195,6 @@ class LiveSearch(CauseSearch):
             "began": question.origin.step,
             "replayed_steps": self._spent,
         }
-        if ladder is None:
-            return found
 
         def highest(series: Series) -> float:
             symptom = question.symptom
@@ -191,16 +202,14 @@ class LiveSearch(CauseSearch):
             wild = (value for value in values if not math.isfinite(value))
             return next(wild, max(values, default=math.nan))
 
-        tried = {"recorded": highest(ladder.recorded), "as trained": highest(ladder.replays[0])}
+        tried = dict(zip(_AT_REST, (median(f.loss for f in s) for s in self.at_rest), strict=False))
+        if ladder is None:
+            return found | ({"rungs": tried} if tried else {})
+        tried |= {"recorded": highest(ladder.recorded), "as trained": highest(ladder.replays[0])}
         if ladder.plain is not None:
             tried["eager float32"] = highest(tuple(f for series in ladder.plain for f in series))
         tried |= {f"{factor:g} of the rate": highest(s) for factor, s in ladder.lower_rates}
         tried |= {f"other data {n}": highest(s) for n, s in enumerate(ladder.other_data, 1)}
-        of = ("before", "now", "near ahead", "far ahead")
-        tried |= {
-            f"at rest, {when}": median(f.loss for f in series)
-            for when, series in zip(of, ladder.at_rest, strict=False)
-        }
         return found | {"rungs": tried, "skipped": dict(ladder.skipped)}
 
     def _as_trained(self) -> Ladder:
@@ -253,22 +262,25 @@ class LiveSearch(CauseSearch):
                 found.append(self._replay(bundle, plain))
         return replace(ladder, beside_plain=ladder.here, plain=tuple(found))
 
-    def _at_rest(self, ladder: Ladder) -> Ladder:
-        """What weights that learn nothing make of data: of before, of now, and beyond what would be
-        passed over.
+    def _read_at_rest(self) -> Verdict | None:
+        """What weights of before that learn nothing make of data of before, of now, and beyond what
+        would be passed over; None if it is too little to tell, or says nothing.
         """
-        line = self._question.line[-_AT_REST_STEPS:]
-        steps = len(line)
-        if self.symptom.kind not in _OF_LOSS or steps < _LEAST_AT_REST:
-            return ladder
+        line = self._question.line
+        now = line[-_AT_REST_STEPS:]
+        steps, blocks = len(now), now[-1].next_draw - now[-1].draw
         skipped = max(sizes_of(self._settings.recover, self._settings.total_steps()).skip, steps)
-        blocks = line[-1].next_draw - line[-1].draw
-        shifts = [by * blocks for by in (-3 * steps, 0, skipped, 4 * skipped)]
-        if line[0].draw + shifts[0] < 0:
-            return skip(ladder, "rest", "too little data lies before it")
-        if why := self._refusal(len(shifts) * steps, _SEARCHED):
-            return skip(ladder, "rest", why)
-        return replace(ladder, at_rest=tuple(self._varied(by, 0.0, line[0].step) for by in shifts))
+        before = line[0].draw - now[0].draw - 2 * steps * blocks
+        shifts = (before, 0, skipped * blocks, 4 * skipped * blocks)
+        if self.symptom.kind not in _OF_LOSS or steps < _LEAST_AT_REST or now[0].draw + before < 0:
+            return None
+        if self._refusal(len(shifts) * steps, _SEARCHED):
+            return None
+        if self.set_out + 1 not in self.frames:
+            self._go_to_origin()  # where nothing was replayed it is as good, and no work to reach
+            self.frames[self.set_out + 1] = self._frame(self.set_out + 1)
+        self.at_rest = tuple(self._varied(shift, 0.0, now[0].step) for shift in shifts)
+        return changed_for_good(self.symptom, self.at_rest)
 
     def _half_rate(self, ladder: Ladder) -> Ladder:
         return self._at_rate(ladder, LIVE_RATES[0])
