@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from longhaul.run.train.trust import refuse_untrusted
+from longhaul.supervise.trust import refuse_untrusted
 
 from longhaul.config.load import load_recipe
 from longhaul.core.errors import UsageError
