@@ -8,7 +8,7 @@ device as witness: alone, it cannot be told from the software that runs on it.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import fmean
+from statistics import fmean, variance
 from typing import Literal, get_args
 
 from longhaul.diagnose.signs import HALF_WAY, Figures, Series, Symptom, working_rate
@@ -157,7 +157,10 @@ def changed_for_good(symptom: Symptom, at_rest: Sequence[Series]) -> Verdict | N
     usual, level, to_come = fmean(before), fmean(now), min(map(fmean, ahead))
     if level - usual < _MUCH_OF_IT * (symptom.reached - symptom.healthy):
         return None
-    if min(level, to_come) <= max(*before, usual + _MUCH_OF_IT * (level - usual)):
+    if to_come - usual < _MUCH_OF_IT * (level - usual):
+        return None
+    all_ahead = [loss for losses in ahead for loss in losses]
+    if _errors_apart(now, before) < 2 or _errors_apart(all_ahead, before) < 3:
         return None
     return Verdict(
         "data",
@@ -167,6 +170,13 @@ def changed_for_good(symptom: Symptom, at_rest: Sequence[Series]) -> Verdict | N
         f"passed over, and {usual:.3f} on what came before",
         {"lasting": 1.0, "usual": usual, "now": level, "to_come": to_come},
     )
+
+
+def _errors_apart(a: Sequence[float], b: Sequence[float]) -> float:
+    """How many standard errors the mean of `a` lies above that of `b` (Welch's t)."""
+    error = math.sqrt(variance(a) / len(a) + variance(b) / len(b))
+    gap = fmean(a) - fmean(b)
+    return gap / error if error else math.copysign(math.inf, gap)
 
 
 def first_difference(ladder: Ladder) -> int | None:
