@@ -121,15 +121,9 @@ def own_share(batch: Batch, deal: Deal, even: bool = False) -> Batch:
 
 
 class Place:
-    """A live step's place among the replicas.
-
-    Args:
-        number: of this replica; the leader's is 0.
-        lighthouse: address at which replicas meet.
-        step: live; takes part from now on.
-        progress: its position.
-        most_s: that a replica waits for others that are alive.
-        ranks: of this replica, where it has several processes.
+    """A live step's place among the replicas, of which the leader is number 0. They meet at the
+    address `lighthouse`, and wait for others that are alive for `most_s` at most; `ranks` are those
+    of this replica.
     """
 
     def __init__(
