@@ -371,5 +371,4 @@ class Uploader:
     ) -> None:
         """Keep a change for the next `poll`."""
         step, manifest = (checkpoint.step, checkpoint.manifest_sha256) if checkpoint else (0, "")
-        change = TierChange(kind, self.tier.name, step, manifest, size_bytes, seconds, message)
-        self._changes.append(change)
+        self._changes.append(TierChange(kind, step, manifest, size_bytes, seconds, message))
