@@ -3,7 +3,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longhaul.core.errors import NeedsPerson
-from longhaul.train.micro_batch import Budget, StepMemory, candidates, find_micro_sequences
+from longhaul.train.micro_batch import (
+    Budget,
+    candidates,
+    find_micro_sequences,
+    fixed_and_per_sequence,
+)
 
 stages = st.lists(st.integers(1, 720), min_size=1, max_size=3)
 counts_of_bytes = st.integers(0, 10**6)
@@ -21,10 +26,10 @@ def test_candidates_are_all_common_divisors_falling(sizes):
 
 @given(counts_of_bytes, counts_of_bytes)
 def test_the_line_is_nowhere_below_what_was_measured(one, two):
-    memory = StepMemory.through(one, two)
-    assert memory.of(1) >= one
-    assert memory.of(2) >= two
-    assert memory.fixed >= 0
+    fixed, per_sequence = fixed_and_per_sequence(one, two)
+    assert fixed + per_sequence >= one
+    assert fixed + 2 * per_sequence >= two
+    assert fixed >= 0
 
 
 @settings(max_examples=200)

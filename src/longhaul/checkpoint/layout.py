@@ -61,11 +61,7 @@ def from_json(value: Any, file_sizes: Mapping[str, Bytes]) -> dict[str, StoredTe
     """The tensors that `metadata.json` describes.
 
     Dtypes come from a list, sizes are whole numbers, chunks fill their tensor exactly, and files
-    are those that the manifest vouches for, and large enough.
-
-    Args:
-        value: what `metadata.json` holds.
-        file_sizes: name → size of the files whose hashes were compared with the manifest.
+    are those in `file_sizes`, whose hashes were compared with the manifest, and large enough.
 
     Raises:
         RefusedCheckpoint: names the first tensor that is not described soundly.

@@ -1,6 +1,6 @@
 """Choosing and loading the checkpoint a run goes on from."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from longhaul.checkpoint.capture import PartsFor
 from longhaul.checkpoint.loader import read_facts, restore
 from longhaul.core.errors import NeedsPerson
 from longhaul.core.events import EventKind
+from longhaul.core.output import Say
 from longhaul.logbook.folder import created_of
 from longhaul.logbook.run_log import RunLog
 from longhaul.parallel.control import Control, patiently, received
@@ -26,7 +27,7 @@ from longhaul.store.retention import may_begin_anew
 from longhaul.store.tiers import Tiers
 
 
-def set_unknown_aside(run_log: RunLog, say: Callable[[str], None]) -> None:
+def set_unknown_aside(run_log: RunLog, say: Say) -> None:
     """Let no checkpoint stay in the run's folder that its journal does not know.
 
     Raises:
@@ -46,7 +47,7 @@ def set_unknown_aside(run_log: RunLog, say: Callable[[str], None]) -> None:
 def restore_newest(
     run_log: RunLog,
     parts_for: PartsFor,
-    say: Callable[[str], None],
+    say: Say,
     control: Control | None = None,
     tiers: Tiers | None = None,
 ) -> int | None:
@@ -69,10 +70,11 @@ def restore_newest(
     recorded = run_log.ledger.state.checkpoint_health
     refused: list[tuple[Checkpoint, RefusedCheckpoint]] = []
     health = health_now(there, recorded)
-    candidates = newest_usable(there, health)
-    if tiers is not None:
-        candidates = tiers.candidates()
-    for checkpoint in patiently(candidates, control if tiers is not None else None):
+    if tiers is None:
+        candidates = newest_usable(there, health)
+    else:
+        candidates = patiently(tiers.candidates(), control)
+    for checkpoint in candidates:
         try:
             facts = read_facts(checkpoint.path).facts
             if control is not None:

@@ -211,19 +211,18 @@ class Saver:
             report("failed", self._failure(step, f"{type(error).__name__}: {error}"))
 
     def _stages(self, step: int, facts: bytes) -> Iterator[tuple[Stage, Manifest, str]]:
-        def stages() -> Iterator[tuple[Stage, Manifest, str]]:
-            return write_checkpoint(
-                self.folder,
-                step=step,
-                attempt=self.attempt,
-                tensors=self._staging.filled(),
-                pieces=self._pieces,
-                facts=facts,
-                still_owner=self.still_owner,
-                clock=self.clock,
-                control=self.control,
-            )
-
+        stages = partial(
+            write_checkpoint,
+            self.folder,
+            step=step,
+            attempt=self.attempt,
+            tensors=self._staging.filled(),
+            pieces=self._pieces,
+            facts=facts,
+            still_owner=self.still_owner,
+            clock=self.clock,
+            control=self.control,
+        )
         try:
             yield from stages()
         except OSError as error:

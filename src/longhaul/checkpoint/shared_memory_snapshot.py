@@ -5,7 +5,7 @@ that could be used, and that nothing decided since speaks against. Its checksum 
 that fails on any rank, the one before it is tried, and in the end the disk.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
@@ -14,6 +14,7 @@ from longhaul.checkpoint.capture import PartsFor, StateMismatch
 from longhaul.checkpoint.host_buffers import SnapshotInSharedMemory
 from longhaul.checkpoint.snapshots import DamagedSnapshot, SnapshotRing
 from longhaul.core.events import EventKind
+from longhaul.core.output import Say
 from longhaul.core.records import Decision, Event, Record
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.ledger import load_ledger
@@ -51,7 +52,7 @@ def restore_survivor(
     run_log: RunLog,
     ring: SnapshotRing,
     parts_for: PartsFor,
-    say: Callable[[str], None],
+    say: Say,
     control: Control | None = None,
 ) -> int | None:
     """Fill the parts from memory, on all ranks; the others call `restore_shared_as_ordered`.
@@ -76,17 +77,17 @@ def restore_survivor(
                 control.share(tuple(sound))
             step = sound[-1][0]
             if _handed_back(ring, sound, parts_for, say):
-                lost = max(0, run_log.history.steps_made - step)
+                lost, fewer = max(0, run_log.history.steps_made - step), step - newest
                 text = (
                     f"restored step {step} from memory that outlived the workers: "
-                    f"{lost} steps lost, {step - newest} fewer than from the disk"
+                    f"{lost} steps lost, {fewer} fewer than from the disk"
                 )
                 run_log.emit(
                     EventKind.RESTORED,
                     step,
                     where="memory",
                     steps_lost=lost,
-                    saved_steps=step - newest,
+                    saved_steps=fewer,
                     newest_checkpoint=saved,
                     took_s=round(run_log.clock.monotonic() - began, 3),
                     text=text,
@@ -147,9 +148,9 @@ def repeats(events: Sequence[Record]) -> bool:
     if len(failed) < 2:
         return False
     (before, earlier), (cause, step) = failed[-2:]
-    if cause != before or step is None or earlier is None:
+    if step is None or earlier is None:
         return bool(cause == before and step == earlier)
-    return abs(int(step) - int(earlier)) <= _LAG_STEPS
+    return bool(cause == before and abs(int(step) - int(earlier)) <= _LAG_STEPS)
 
 
 def _poisoned(decision: Decision) -> list[int]:
@@ -160,19 +161,19 @@ def _poisoned(decision: Decision) -> list[int]:
     return [int(data["checkpoint"])] if health and data.get("health") == "poisoned" else []
 
 
-def _newest_checkpoint(run_log: RunLog) -> int | None:
-    """Of those that this run could go on from, unless reading them tells otherwise."""
-    there = catalogue(run_log.folder.checkpoints)
-    health = health_now(there, run_log.ledger.state.checkpoint_health)
-    return next((checkpoint.step for checkpoint in newest_usable(there, health)), None)
-
-
 def newest_saved(origin: Origin, folder: RunFolder) -> int | None:
     """Step of the newest checkpoint on the disk that an attempt can be gone back to."""
     if origin.where == "disk":
         return origin.step  # the newest that could be read
     recorded = load_ledger(folder)[0].checkpoint_health
     return max((there.step for there in usable(folder.checkpoints, recorded)), default=None)
+
+
+def _newest_checkpoint(run_log: RunLog) -> int | None:
+    """Of those that this run could go on from, unless reading them tells otherwise."""
+    there = catalogue(run_log.folder.checkpoints)
+    health = health_now(there, run_log.ledger.state.checkpoint_health)
+    return next((checkpoint.step for checkpoint in newest_usable(there, health)), None)
 
 
 def _common(found: Sequence[SnapshotInSharedMemory], control: Control | None) -> list[Key]:
@@ -184,9 +185,7 @@ def _common(found: Sequence[SnapshotInSharedMemory], control: Control | None) ->
     return sorted(own)
 
 
-def _handed_back(
-    ring: SnapshotRing, keys: Sequence[Key], parts_for: PartsFor, say: Callable[[str], None]
-) -> bool:
+def _handed_back(ring: SnapshotRing, keys: Sequence[Key], parts_for: PartsFor, say: Say) -> bool:
     """Hold those of `keys`, and fill the parts from the last of them."""
     with suppress(StateMismatch):
         by_key = {snapshot.key: snapshot for snapshot in ring.survivors()}

@@ -24,14 +24,10 @@ _REFILL_EVERY = 256
 class Journal:
     """The journal of one author in one attempt; threads may share it.
 
-    Args:
-        folder: the run.
-        attempt: that the lease gave out; it names the files.
-        author: `pilot` or `supervisor`.
-        still_owner: the fence, asked before every decision; what an attempt records of itself needs
-            none.
-        rotate_bytes: size past which a new file is begun.
-        most_held_lines: lines kept in memory while nothing can be written.
+    Its files are named by the attempt and the author, such as `pilot` or `supervisor`. The fence
+    `still_owner` is asked before every decision; what an attempt records of itself needs none.
+    Past `rotate_bytes` a new file is begun; while nothing can be written, `most_held_lines` lines
+    are kept in memory.
     """
 
     def __init__(

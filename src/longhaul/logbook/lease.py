@@ -51,13 +51,8 @@ class LeaseHeld(UsageError):
 
 
 class RunGone(NeedsPerson):
-    """The run's folder was deleted, moved away, or given to another run, under its trainer.
-
-    Args:
-        folder: of the run.
-        why: from `Lease.gone`.
-        reached: updates made; None if that is not known here.
-        elsewhere: newest step that a remote tier is known to hold; None if none.
+    """The run's folder was deleted, moved away, or given to another run, under its trainer, for the
+    reason that `Lease.gone` gives; `elsewhere` is the newest step that a remote tier has.
     """
 
     def __init__(

@@ -215,12 +215,8 @@ class Ledger:
 
     def __init__(self, journal: Journal, state: LedgerState) -> None:
         self._journal = journal
-        self._state = state
-
-    @property
-    def state(self) -> LedgerState:
-        """Everything decided so far."""
-        return self._state
+        self.state = state
+        """Everything decided so far; only `write` changes it."""
 
     def write(self, decision: Decision) -> LedgerState:
         """Bring a decision onto the medium, then apply it.
@@ -229,7 +225,7 @@ class Ledger:
             LedgerError: it could not be written or makes no sense; the state is as it was.
             NotOwner: another attempt decides by now; the state is as it was.
         """
-        state = fold(self._state, decision)
+        state = fold(self.state, decision)
         try:
             self._journal.append_durably(decision)
         except OSError as error:
@@ -238,7 +234,7 @@ class Ledger:
                 f"journal and was not applied: {error}",
                 "free space on the run's disk, or mend its mount, and ask again",
             ) from error
-        self._state = state
+        self.state = state
         return state
 
 

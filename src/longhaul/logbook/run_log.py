@@ -16,7 +16,6 @@ from longhaul.logbook.ledger import Ledger, LedgerError, LedgerState
 from longhaul.logbook.run_history import RunHistory
 from longhaul.logbook.run_spec import changed_settings
 from longhaul.logbook.segments import (
-    SegmentNumber,
     SegmentOpening,
     next_major,
     next_minor,
@@ -145,8 +144,12 @@ class RunLog:
         """Begin the next stretch under one set of effective settings; a fork begins a major."""
         parent = self.segment
         before = recipe_from_values(parent.settings) if parent else settings
+        if parent is None or fork:
+            number = next_major(self.folder)
+        else:
+            number = next_minor(self.folder, parent.number)
         opening = SegmentOpening(
-            number=self._next_number(parent, fork),
+            number=number,
             parent=parent.number if parent else None,
             attempt=self.lease.attempt,
             checkpoint=checkpoint,
@@ -194,8 +197,3 @@ class RunLog:
     def close(self) -> None:
         """Write what is held, as far as possible."""
         self._journal.close()
-
-    def _next_number(self, parent: SegmentOpening | None, fork: bool) -> SegmentNumber:
-        if parent is None or fork:
-            return next_major(self.folder)
-        return next_minor(self.folder, parent.number)

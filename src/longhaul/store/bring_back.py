@@ -9,7 +9,7 @@ same words, and leaves nothing.
 import json
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from longhaul.core.clocks import Clock
 from longhaul.core.errors import NeedsPerson, RecipeError, UsageError
 from longhaul.core.events import EventKind
 from longhaul.core.files import fsync_folder, write_json
+from longhaul.core.output import Say
 from longhaul.core.units import Seconds, short_bytes
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.lease import leave_behind
@@ -34,7 +35,6 @@ from longhaul.store.remote_log import is_page
 from longhaul.store.tiers import StoreNeeded, places_of
 from longhaul.store.transfers import StoreError
 
-Say = Callable[[str], None]
 _STAGING = ".book"
 _NOTE = ".brought-back.json"
 _OWN = ("recipe.toml", "asked.json", "nodes.jsonl")
@@ -53,7 +53,7 @@ def bring_back(folder: RunFolder, asked: RunSpec, say: Say, clock: Clock) -> Run
         NeedsPerson: the run log could not be written here.
     """
     staging = folder.path / _STAGING
-    new = _is_new(folder)
+    new = not journal_files(folder.journal)
     if not (new or staging.exists()):
         return asked
     if not asked.settings().checkpoint.remote:
@@ -117,10 +117,6 @@ def emit_if_brought_back(folder: RunFolder, run_log: RunLog) -> None:
         path.unlink()
 
 
-def _is_new(folder: RunFolder) -> bool:
-    return not journal_files(folder.journal)
-
-
 def _run_logs(folder: RunFolder, asked: RunSpec, say: Say) -> list[Found]:
     found, silent = [], []
     for files in places_of(asked.settings(), folder.name):
@@ -167,7 +163,9 @@ def _as_of_one_run(folder: RunFolder, staging: Path, asked: RunSpec) -> RunSpec:
             return asked
         return spec_of_restart(known, asked)
     except (RecipeError, UsageError):
-        if _is_new(folder):  # else some of it is in its place, and the rest must follow
+        if not journal_files(
+            folder.journal
+        ):  # else some of it is in its place, and the rest must follow
             shutil.rmtree(staging)
             with suppress(OSError):
                 folder.path.rmdir()
@@ -199,7 +197,7 @@ def _leave_note(
     write_json(
         folder.path / _NOTE,
         {
-            "step": _newest_step(folder),
+            "step": max((record.step for record in read_last(folder, 1)), default=0),
             "tier": run_log.files.name,
             "of_attempt": newest.edition.attempt,
             "written": newest.time,
@@ -209,10 +207,6 @@ def _leave_note(
             "took_s": round(took_s, 3),
         },
     )
-
-
-def _newest_step(folder: RunFolder) -> int:
-    return max((record.step for record in read_last(folder, 1)), default=0)
 
 
 def _date(then: Seconds) -> str:

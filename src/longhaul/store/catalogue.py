@@ -136,12 +136,7 @@ def catalogue(folder: Path) -> list[Checkpoint]:
 
 
 def usable(folder: Path, recorded: Mapping[int, CheckpointHealth]) -> list[Checkpoint]:
-    """The checkpoints in `folder` that are neither damaged nor poisoned, lowest step first.
-
-    Args:
-        folder: of a run's checkpoints.
-        recorded: healths from the ledger.
-    """
+    """The checkpoints in `folder` that are neither damaged nor poisoned, lowest step first."""
     there = catalogue(folder)
     health = health_now(there, recorded)
     return [c for c in there if not c.damage and health[c.step] != "poisoned"]

@@ -180,12 +180,8 @@ def parse_manifest(content: bytes, name: str) -> Manifest:
 def verify(
     folder: Path, past_page_cache: bool = False, share: tuple[int, int] = (0, 1)
 ) -> Manifest:
-    """Read every byte of the checkpoint in `folder` and compare it with the manifest.
-
-    Args:
-        folder: the checkpoint.
-        past_page_cache: read from the medium where the system allows it.
-        share: (rank, size) where several processes divide the files.
+    """Read every byte of the checkpoint in `folder` and compare it with the manifest, from the
+    medium itself if asked for; (rank, size) is the `share` of one of several that divide the files.
 
     Raises:
         RefusedCheckpoint: names the first file that is absent, unlisted, or differs.

@@ -40,7 +40,6 @@ class TierChange:
     """`store-away`: once, when the first attempt fails; it is tried again and again.
     `store-taken`: the place is another run's, or a later attempt's; nothing more is sent there.
     `upload-dropped`: a checkpoint that will not be sent, and why."""
-    tier: str
     step: int
     manifest_sha256: str
     size_bytes: Bytes

@@ -7,13 +7,14 @@ into the journal. Nothing here ever stops training.
 import hashlib
 import json
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import Clock
 from longhaul.core.errors import ExitCode, LonghaulError, NeedsPerson, NotOwner
 from longhaul.core.events import EventKind
+from longhaul.core.output import Say
 from longhaul.core.records import Safe, StepRecord
 from longhaul.core.units import Bytes, Seconds, short_bytes, short_seconds
 from longhaul.logbook.folder import created_of
@@ -22,7 +23,7 @@ from longhaul.logbook.run_log import RunLog
 from longhaul.store.catalogue import Checkpoint, catalogue, health_now, health_of, remove, usable
 from longhaul.store.fetching import Copy, bring_here, forget_downloads, newest_of_all
 from longhaul.store.manifest import FACTS_NAME, RefusedCheckpoint
-from longhaul.store.remote import RemoteTier, TierChange
+from longhaul.store.remote import RemoteTier
 from longhaul.store.remote_log import RunLogMirror, editions
 from longhaul.store.retention import to_make_room
 from longhaul.store.store_files import StoreFiles
@@ -70,7 +71,7 @@ class Tiers:
         RecipeError: an address cannot be understood, or its package is not installed.
     """
 
-    def __init__(self, recipe: Recipe, run_log: RunLog, say: Callable[[str], None]) -> None:
+    def __init__(self, recipe: Recipe, run_log: RunLog, say: Say) -> None:
         asked, lease, clock = recipe.checkpoint, run_log.lease, run_log.clock
         self._run_log = run_log
         self._say = say
@@ -183,7 +184,17 @@ class Tiers:
             yield EventKind.ROOM_MADE, checkpoint.step, {"size_bytes": checkpoint.size_bytes}
         for uploader in self._uploaders:
             for change in uploader.poll():
-                yield change.kind, change.step, _data(change)
+                yield (
+                    change.kind,
+                    change.step,
+                    {
+                        "tier": uploader.tier.name,
+                        "manifest": change.manifest_sha256,
+                        "size_bytes": change.size_bytes,
+                        "took_s": round(change.seconds, 3),
+                        "message": change.message,
+                    },
+                )
 
     def make_room(self, needed: Bytes) -> bool:
         """On a full disk: remove what can be done without; whether that freed so many bytes.
@@ -274,11 +285,8 @@ class Tiers:
 
     def unsent(self) -> str:
         """What could not be sent, in words; empty if nothing is left."""
-        return "; ".join(
-            _unsent(uploader)
-            for uploader in self._uploaders
-            if not (uploader.all_sent or uploader.taken)
-        )
+        left = [one for one in self._uploaders if not (one.all_sent or one.taken)]
+        return "; ".join(map(_unsent, left))
 
     def close(self) -> None:
         """End all transfers; the next attempt goes on with them."""
@@ -342,13 +350,3 @@ def _unsent(uploader: Uploader) -> str:
         return f"poisoned checkpoints could not be removed from {name}; the next start removes them"
     what = [f"step-{step}" for step in sorted(uploader.pending)] or ["the run's log"]
     return f"{', '.join(what)} could not be sent to {name}; the next start of this run sends it"
-
-
-def _data(change: TierChange) -> dict[str, Any]:
-    return {
-        "tier": change.tier,
-        "manifest": change.manifest_sha256,
-        "size_bytes": change.size_bytes,
-        "took_s": round(change.seconds, 3),
-        "message": change.message,
-    }

@@ -127,10 +127,7 @@ class Pace:
     """Halves the share when steps grow more than 3 % slower, and gives it back in small parts.
 
     The rule of congestion control (additive increase, multiplicative decrease; Chiu and Jain,
-    1989), with the step's time as its signal.
-
-    Args:
-        most_bytes_per_s: a ceiling whatever the step does; None for none.
+    1989), with the step's time as its signal, below a ceiling of `most_bytes_per_s`.
     """
 
     def __init__(self, most_bytes_per_s: float | None = None) -> None:

@@ -31,14 +31,9 @@ _END_S = 5.0
 class Uploader:
     """Sends checkpoints to a tier on a thread of its own, one at a time.
 
-    Args:
-        tier: where to.
-        still_owner: the fence.
-        clock: for how long things take.
-        keep_last: retention there, as `keep_every` (`to_remove`).
-        keep_every: in steps.
-        run_log: of the run, which goes there too; None: it does not.
-        draw_of: where in the data a checkpoint of the tier goes on, read from the tier.
+    `still_owner` is the fence; `keep_last` and `keep_every` are the retention there (`to_remove`).
+    The run log goes there too, if there is one. `draw_of` reads from the tier where in the data a
+    checkpoint goes on.
     """
 
     def __init__(
@@ -376,5 +371,4 @@ class Uploader:
     ) -> None:
         """Keep a change for the next `poll`."""
         step, manifest = (checkpoint.step, checkpoint.manifest_sha256) if checkpoint else (0, "")
-        change = TierChange(kind, self.tier.name, step, manifest, size_bytes, seconds, message)
-        self._changes.append(change)
+        self._changes.append(TierChange(kind, step, manifest, size_bytes, seconds, message))

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from longhaul.core.errors import NeedsPerson, NotOwner
 from longhaul.core.events import EventKind
+from longhaul.core.output import Say
 from longhaul.core.records import Event, StepRecord
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import why_paused
@@ -44,7 +45,7 @@ class CheckpointManager:
         trainer: Trainer,
         recovery: Recovery,
         interval: SaveInterval,
-        say: Callable[[str], None],
+        say: Say,
         tiers: Tiers,
         restored: int | None = None,
     ) -> None:
@@ -112,10 +113,9 @@ class CheckpointManager:
             RunGone: it is away for longer than `after_s`.
         """
         step = self._trainer.position.step
-        self._run_log.lease.refuse_if_gone(step, self._newest_elsewhere, after_s)
-
-    def _newest_elsewhere(self) -> int | None:
-        return max((state.step for state in self._tiers.states()), default=None)
+        self._run_log.lease.refuse_if_gone(
+            step, lambda: max((s.step for s in self._tiers.states()), default=None), after_s
+        )
 
     def pass_probation(self, step: int, manifest: str) -> None:
         """Training has stayed healthy after the checkpoint of a step."""
@@ -193,9 +193,9 @@ class CheckpointManager:
         if self._failed < _FAILED_BEFORE_PAUSE:
             return
         trainer, step = self._trainer, self._trainer.position.step
-        why = self._why_unsaved()
+        why, way_out = self._why_unsaved()
         self._run_log.emit(EventKind.PAUSED, step, reason=why)
-        self._say(f"PAUSED at step {step}: {why}\n  → {self._way_out()}")
+        self._say(f"PAUSED at step {step}: {why}\n  → {way_out}")
         waited_s, pause_s, last = 0.0, _RETRY_S, self._run_log.clock.monotonic()
         while self._failed and not stop_wanted():
             if waited_s >= trainer.settings.checkpoint.retry_minutes * 60:
@@ -211,22 +211,18 @@ class CheckpointManager:
             self._run_log.emit(EventKind.RESUMED, step, reason=what)
             self._say(f"{what}: training goes on from step {step}")
 
-    def _why_unsaved(self) -> str:
+    def _why_unsaved(self) -> tuple[str, str]:
+        """Why nothing can be saved, and the way out."""
         if self._failure.get("full"):
-            return why_paused(self.folder, self.saved_step)
+            why = why_paused(self.folder, self.saved_step)
+            return why, "free space there: training then goes on by itself"
         saved = "none" if self.saved_step is None else f"step {self.saved_step}"
-        return (
-            f"{self._failed} saves in a row have failed ({self._failure['message']}); the newest "
-            f"checkpoint is {saved}"
-        )
-
-    def _way_out(self) -> str:
-        if self._failure.get("full"):
-            return "free space there: training then goes on by itself"
         minutes = self._trainer.settings.checkpoint.retry_minutes
         return (
+            f"{self._failed} saves in a row have failed ({self._failure['message']}); the newest "
+            f"checkpoint is {saved}",
             f"mend {self.folder}: training then goes on by itself; after {minutes:g} minutes "
-            "(checkpoint.retry_minutes) it stops"
+            "(checkpoint.retry_minutes) it stops",
         )
 
     def _give_up(self, step: int, why: str) -> NoReturn:

@@ -162,13 +162,8 @@ class RankZero(_AmongRanks):
 
 
 class Follower(_AmongRanks):
-    """Of every other rank: its records are nobody's, and it does what rank 0 orders.
-
-    Args:
-        parts: of this rank.
-        stop_requests: of signals.
-        carry_out: does what an order says.
-        reached: given how many updates are complete.
+    """Of every other rank: its records are nobody's, and it does what rank 0 orders; `reached` is
+    given how many updates are complete.
     """
 
     def __init__(

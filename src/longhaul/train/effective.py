@@ -69,14 +69,8 @@ Occurrence = tuple[str, dict[str, object]]
 def put_in_force(
     settings: Recipe, resets: Iterable[Reset], step: TrainingStep, progress: Progress
 ) -> Iterator[Occurrence]:
-    """Put effective settings into the live step, and read them back; a `NeedsPerson` if it has
-    others.
-
-    Args:
-        settings: of the next step.
-        resets: that the ledger holds; those not done yet are.
-        step: live.
-        progress: its position; from now on under these settings.
+    """Put the settings of the next step into the live one, do those resets that it has not done
+    yet, and read the settings back; a `NeedsPerson` if it has others.
 
     Yields:
         What was swapped or reset, for the journal.

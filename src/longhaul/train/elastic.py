@@ -104,11 +104,8 @@ class ElasticStep(TrainingStep):
 def own_share(batch: Batch, deal: Deal, even: bool = False) -> Batch:
     """One process's sequences of a global batch; one of no weight where there are none for it.
 
-    Args:
-        batch: whole.
-        deal: which of how many processes.
-        even: with so many sequences of no weight that all have as many, as where processes must
-            make the same number of micro-batches.
+    If `even`, with so many of no weight that all have as many, as where processes must make the
+    same number of micro-batches.
     """
     own = share_of(len(batch.tokens_BT), deal.rank, deal.size)
     tokens_BT, targets_BT = batch.tokens_BT[own], batch.targets_BT[own]
@@ -124,15 +121,9 @@ def own_share(batch: Batch, deal: Deal, even: bool = False) -> Batch:
 
 
 class Place:
-    """A live step's place among the replicas.
-
-    Args:
-        number: of this replica; the leader's is 0.
-        lighthouse: address at which replicas meet.
-        step: live; takes part from now on.
-        progress: its position.
-        most_s: that a replica waits for others that are alive.
-        ranks: of this replica, where it has several processes.
+    """A live step's place among the replicas, of which the leader is number 0. They meet at the
+    address `lighthouse`, and wait for others that are alive for `most_s` at most; `ranks` are those
+    of this replica.
     """
 
     def __init__(
@@ -212,19 +203,15 @@ class Place:
         self.replicas.close()
 
     def _give(self) -> State:
-        # torchft asks on a thread of its own.
-        with on(self._step.device):
-            return self._given()
-
-    def _given(self) -> State:
-        state = capture(training_state(self._step, self._progress))
-        told = {
-            "giver": self._number,
-            "facts": state.facts,
-            "figures": self.figures.tolist(),
-            "recent": list(self._recent),
-            "orders": self._orders,
-        }
+        with on(self._step.device):  # torchft asks on a thread of its own
+            state = capture(training_state(self._step, self._progress))
+            told = {
+                "giver": self._number,
+                "facts": state.facts,
+                "figures": self.figures.tolist(),
+                "recent": list(self._recent),
+                "orders": self._orders,
+            }
         tensors = {f"{_TENSOR}{name}": tensor for name, tensor in state.tensors.items()}
         return {**tensors, "told": json.dumps(told)}
 
@@ -257,11 +244,8 @@ def _within(ranks: Ranks | None) -> Within | None:
 
 
 class LeadingReplica(Coordinator):
-    """Of the replica that keeps the run's log: what it is told, the others have by its state.
-
-    Args:
-        place: among the replicas.
-        within: coordinates the processes of this replica.
+    """Of the replica that keeps the run's log: what it is told, the others have by its state; the
+    coordinator `within` is that of its own processes.
     """
 
     def __init__(self, place: Place, within: Coordinator) -> None:
@@ -315,11 +299,7 @@ class LeadingReplica(Coordinator):
 
 
 class Companion(Coordinator):
-    """Of every other replica: it makes steps, and nothing else.
-
-    Args:
-        place: among the replicas.
-    """
+    """Of every other replica: it makes steps, and nothing else."""
 
     keeps_run = False
 

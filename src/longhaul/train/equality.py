@@ -71,12 +71,8 @@ def trace(
 ) -> Trace:
     """Train a few steps on random tokens; all ranks of `world` call it together.
 
-    Args:
-        recipe: dropout off, or traces differ.
-        vocab_size: of the random tokens.
-        steps: to make.
-        world: whose ranks share the model and the batches.
-        spoil: does something wrong to the step before it is used, to see that it shows.
+    With dropout in the recipe traces differ. `spoil` does something wrong to the step before it is
+    used, to see that it shows.
     """
     device = world.device if world is not None else torch.device("cpu")
     step = make_step(recipe, vocab_size, device, world)

@@ -93,18 +93,10 @@ def evaluate(
     """Evaluate every source's held-out stream.
 
     Where memory runs out, the same windows are read again half as many at once, and so are all that
-    follow; the sums are over the same tokens.
-
-    Args:
-        model: put into evaluation mode, and back.
-        dataset: its held-out streams are read.
-        device: where the model lies.
-        precision: as in training, so that the two losses can be compared.
-        sequence_length: tokens of context at most.
-        sequences: computed at once.
-        most_tokens: per source; None reads the whole split.
-        ranks: among which the windows are dealt out; the figures are those of all.
-        alive: called before every batch.
+    follow; the sums are over the same tokens. `sequences` of `sequence_length` tokens at most are
+    computed at once, in the precision of training, so that the two losses can be compared, and
+    `most_tokens` per source; None reads the whole split. The windows are dealt out among `ranks`,
+    and the figures are those of all. `alive` is called before every batch.
 
     Raises:
         TooMuchEvaluated: memory ran out with a single sequence, or in a pass that other ranks stand

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from longhaul.config.recipe import Recipe
 from longhaul.core.machine import available_memory
+from longhaul.core.output import Say
 from longhaul.core.records import Event
 from longhaul.core.units import Bytes, short_bytes
 from longhaul.logbook.run_log import RunLog
@@ -159,7 +160,6 @@ def _storages(tree: Any) -> dict[int, torch.UntypedStorage]:
     return {id(storage): storage for storage in (t.untyped_storage() for t in tensors)}
 
 
-Say = Callable[[str], None]
 PATH = "batch.micro_sequences"
 EVALUATION = "evaluation.sequences"
 _WHO = "longhaul"

@@ -1,7 +1,5 @@
-"""The largest micro-batch that fits a device's memory.
-
-Enters: sequences of every batch stage, a way to measure, a budget. Leaves: sequences to compute
-at once, with the figures that decided it. Never knows: torch, devices, runs.
+"""The largest micro-batch that fits a device's memory, chosen by what a few sizes were measured to
+take; nothing is known here of devices or runs.
 """
 
 import math
@@ -28,29 +26,6 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
-class StepMemory:
-    """A straight line through two measurements."""
-
-    fixed: Bytes
-    """Gradients, and whatever else does not grow with the micro-batch."""
-    per_sequence: Bytes
-
-    @classmethod
-    def through(cls, one: Bytes, two: Bytes) -> "StepMemory":
-        """The line through what 1 and 2 sequences take; nowhere below either of them.
-
-        A second sequence that seems to take nothing was not measured rightly: then everything
-        counts as growing, which is the most it can be.
-        """
-        per_sequence = two - one if two > one else one
-        return cls(max(0, one - per_sequence), per_sequence)
-
-    def of(self, sequences: int) -> Bytes:
-        """Bytes of a micro-batch."""
-        return self.fixed + sequences * self.per_sequence
-
-
-@dataclass(frozen=True, slots=True)
 class Found:
     """A choice and why."""
 
@@ -65,6 +40,16 @@ def candidates(stage_sequences: Iterable[int]) -> list[int]:
     return sorted({*small, *(common // number for number in small)}, reverse=True)
 
 
+def fixed_and_per_sequence(one: Bytes, two: Bytes) -> tuple[Bytes, Bytes]:
+    """The straight line through what 1 and 2 sequences take; nowhere below either of them.
+
+    A second sequence that seems to take nothing was not measured rightly: then everything counts as
+    growing, which is the most it can be.
+    """
+    per_sequence = two - one if two > one else one
+    return max(0, one - per_sequence), per_sequence
+
+
 def find_micro_sequences(stage_sequences: Iterable[int], measure: Measure, budget: Budget) -> Found:
     """The largest candidate whose memory stays within the budget.
 
@@ -74,10 +59,10 @@ def find_micro_sequences(stage_sequences: Iterable[int], measure: Measure, budge
     sizes = candidates(stage_sequences)
     one = measure(1)
     if one is None or one > budget.limit:
-        told = "more than the device has" if one is None else short_bytes(one)
+        taken_by_one = "more than the device has" if one is None else short_bytes(one)
         raise NeedsPerson(
             "batch.micro_sequences: auto finds nothing that fits: one sequence takes "
-            f"{told}, gradients included, beside weights and optimizer state; allowed are "
+            f"{taken_by_one}, gradients included, beside weights and optimizer state; allowed are "
             f"{short_bytes(budget.limit)}, {budget.said}",
             "free memory on the device, make batch.sequence_length or the model smaller, or give "
             "batch.micro_sequences=1 to try it all the same",
@@ -87,16 +72,16 @@ def find_micro_sequences(stage_sequences: Iterable[int], measure: Measure, budge
     two = measure(2)
     if two is None:
         return Found(1, f"two are more than the device has; {_within(one, budget)}")
-    memory = StepMemory.through(one, two)
-    if memory.per_sequence == 0:
+    fixed, per_sequence = fixed_and_per_sequence(one, two)
+    if per_sequence == 0:
         return Found(1, f"no memory could be measured, so nothing is risked; {budget.said}")
     for sequences in sizes[:-1]:
-        expected = memory.of(sequences)
+        expected = fixed + sequences * per_sequence
         if expected > budget.limit:
             continue
         taken = measure(sequences) if budget.tried_out else expected
         if taken is not None and taken <= budget.limit:
-            line = f"{short_bytes(memory.fixed)} + {short_bytes(memory.per_sequence)} a sequence"
+            line = f"{short_bytes(fixed)} + {short_bytes(per_sequence)} a sequence"
             return Found(sequences, f"the largest that fits: {line}, {_within(taken, budget)}")
     return Found(1, f"no larger one fits: {_within(one, budget)}")
 

@@ -7,10 +7,10 @@ global batch stays as it is.
 """
 
 import resource
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -49,15 +49,10 @@ _KIB: Bytes = 1024
 
 def within_step(error: BaseException) -> bool:
     """Whether an error came out of a training step, and not of an evaluation or a save."""
-    trace: TracebackType | None = error.__traceback__
-    while trace is not None:
-        frame = trace.tb_frame
-        if frame.f_code.co_name == "__call__" and isinstance(
-            frame.f_locals.get("self"), TrainingStep
-        ):
-            return True
-        trace = trace.tb_next
-    return False
+    return any(
+        frame.f_code.co_name == "__call__" and isinstance(frame.f_locals.get("self"), TrainingStep)
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +117,7 @@ class Shortage:
 
 
 class MemoryWatch:
-    """Remembers what an attempt holds at its beginning, and tells what has grown since.
-
-    Args:
-        parts: what the trainer works with; weights and optimizer state are there.
-    """
+    """Remembers what an attempt holds at its beginning, and tells what has grown since."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -216,6 +207,10 @@ class SmallerNext(LonghaulError):
     exit_code = ExitCode.START_AGAIN
 
 
+def _smaller_next(message: str, what: str) -> SmallerNext:
+    return SmallerNext(f"{message}; the next attempt {what}", "start the same command again")
+
+
 class MemoryGuard:
     """Answers errors of one rank's attempt.
 
@@ -247,7 +242,11 @@ class MemoryGuard:
     def answer(self, error: BaseException, trainer: Trainer | None) -> LonghaulError | None:
         """What to end with; None if `error` does not speak of memory."""
         if isinstance(error, TooMuchMeasured):
-            return self._measured_too_much(error.sequences)
+            said = f"ran out of memory while {error.sequences} sequences were measured"
+            step = self._parts.progress.position.step
+            message = self._report(step, said, {"measured": error.sequences})
+            half = max(1, error.sequences // 2)
+            return _smaller_next(message, f"computes {half} sequences at once or fewer")
         memory = refused_memory(error)
         if trainer is None or memory is None:
             return None
@@ -262,42 +261,25 @@ class MemoryGuard:
         elif within_step(error):
             fewer, why_not = fewer_sequences(self._recipe, trainer.ledger, step, shortage.sequences)
         doing = " in an evaluation" if path == EVALUATION else ""
-        message = f"rank {self._rank} ran out of {memory} at step {step}{doing}: {shortage}"
         data = shortage.as_data() | {
-            "rank": self._rank,
-            "message": message,
             "memory": memory,
             "path": path,
             "said": str(error).partition("\n")[0],
-            "asked": self._recipe.batch.micro_sequences,
             "next": fewer,
             "summary": self._allocator_summary(),
         }
-        with suppress(LedgerError, OSError):  # the end is told all the same
-            self._emit(step, data)
+        message = self._report(step, f"ran out of {memory} at step {step}{doing}: {shortage}", data)
         if fewer is None:
             return NeedsPerson(f"{message}; {why_not}", _WAYS_OUT[memory])
         does = "evaluates" if path == EVALUATION else "computes"
-        return SmallerNext(
-            f"{message}; the next attempt {does} {fewer} sequence{'s' * (fewer > 1)} at once",
-            "start the same command again",
-        )
+        return _smaller_next(message, f"{does} {fewer} sequence{'s' * (fewer > 1)} at once")
 
-    def _measured_too_much(self, sequences: int) -> LonghaulError:
-        message = f"rank {self._rank} ran out of memory while {sequences} sequences were measured"
-        data = {
-            "rank": self._rank,
-            "message": message,
-            "asked": self._recipe.batch.micro_sequences,
-            "measured": sequences,
-        }
-        with suppress(LedgerError, OSError):
-            self._emit(self._parts.progress.position.step, data)
-        fewer = max(1, sequences // 2)
-        return SmallerNext(
-            f"{message}; the next attempt computes {fewer} sequences at once or fewer",
-            "start the same command again",
-        )
+    def _report(self, step: int, what: str, data: Mapping[str, Any]) -> str:
+        """Write an event of what this rank ran out of, as far as possible; its message."""
+        message, asked = f"rank {self._rank} {what}", self._recipe.batch.micro_sequences
+        with suppress(LedgerError, OSError):  # the end is told all the same
+            self._emit(step, {"rank": self._rank, "message": message, "asked": asked, **data})
+        return message
 
     def _allocator_summary(self) -> str | None:
         """The path of the CUDA allocator's own table; None on other devices."""
@@ -328,18 +310,10 @@ def reporting_in_own_file(folder: RunFolder, attempt: int, rank: int, clock: Clo
     """For a rank that has no logbook: a journal file of its own, made when it is needed."""
 
     def emit(step: int, data: Mapping[str, Any]) -> None:
-        journal = Journal(folder, attempt, author=f"rank-{rank}")
-        try:
-            journal.append_durably(
-                Event(
-                    kind=EventKind.OUT_OF_MEMORY,
-                    attempt=attempt,
-                    step=step,
-                    time=clock.wall(),
-                    data=data,
-                )
-            )
-        finally:
-            journal.close()
+        event = Event(
+            kind=EventKind.OUT_OF_MEMORY, attempt=attempt, step=step, time=clock.wall(), data=data
+        )
+        with closing(Journal(folder, attempt, author=f"rank-{rank}")) as journal:
+            journal.append_durably(event)
 
     return emit

@@ -21,6 +21,7 @@ from longhaul.config.recipe import Recipe
 from longhaul.config.train import PrecisionSection
 from longhaul.core.errors import LonghaulError
 from longhaul.core.events import EventKind
+from longhaul.core.output import Say
 from longhaul.core.units import Seconds
 from longhaul.logbook.ledger import LedgerState, Override
 from longhaul.logbook.run_log import RunLog
@@ -87,12 +88,8 @@ def autocast(device: torch.device, precision: PrecisionSection) -> AbstractConte
 def choose_format(
     candidates: tuple[Format, ...], measure: Measure, clock: Callable[[], Seconds]
 ) -> Choice:
-    """Measure in turn, so that a machine's other work slows all formats alike; the best counts.
-
-    Args:
-        candidates: besides float32.
-        measure: times one pass.
-        clock: seconds, for the budget.
+    """Measure float32 and the candidates in turn, so that a machine's other work slows all formats
+    alike; the best time of each counts.
     """
     best = {FLOAT32: _warm(measure, FLOAT32)}
     for candidate in candidates:
@@ -103,7 +100,9 @@ def choose_format(
         return Choice(FLOAT32, "this device has nothing faster than float32")
     until = clock() + BUDGET_S
     for number in range(_MOST_ROUNDS):
-        clear = all(_is_clear(best[FLOAT32] / best[other]) for other in best if other != FLOAT32)
+        faster = [best[FLOAT32] / best[other] for other in best if other != FLOAT32]
+        # So far from the line that more rounds cannot move it across.
+        clear = all(not _CLEARLY_FASTER / 1.5 < ratio < _CLEARLY_FASTER * 1.5 for ratio in faster)
         if number >= _FEWEST_ROUNDS and (clear or clock() >= until):
             break
         for candidate in best:
@@ -118,13 +117,6 @@ def choose_format(
     if best[FLOAT32] < _CLEARLY_FASTER * best[winner]:
         winner = FLOAT32
     return Choice(winner, reason)
-
-
-def _is_clear(ratio: float) -> bool:
-    """Whether a format's speed over float32's is so far from the line that more rounds cannot move
-    it across.
-    """
-    return not _CLEARLY_FASTER / 1.5 < ratio < _CLEARLY_FASTER * 1.5
 
 
 def _warm(measure: Measure, candidate: Format) -> Seconds:
@@ -195,7 +187,6 @@ def _wait_for(device: torch.device) -> None:
         torch.mps.synchronize()
 
 
-Say = Callable[[str], None]
 COMPUTE, TF32, NEWTON_SCHULZ = "precision.compute", "precision.tf32", "optim.muon.newton_schulz"
 _PATHS = (COMPUTE, TF32, NEWTON_SCHULZ)
 _WHO = "longhaul"
@@ -245,8 +236,8 @@ def measured_recipe(recipe: Recipe, device: torch.device) -> dict[str, Any]:
 
 def _begin(recipe: Recipe, run_log: RunLog, device: torch.device, say: Say) -> Choice | None:
     """Decide what computes from now on; None if nothing had to be measured."""
-    state, last = run_log.ledger.state, run_log.history.last_segment
-    if earlier := state.withdrawn.get(COMPUTE):
+    last = run_log.history.last_segment
+    if earlier := run_log.ledger.state.withdrawn.get(COMPUTE):
         _decide(run_log, COMPUTE, earlier.value, earlier.reason, "auto")
         return None
     before = (last.settings.get("precision") or {}).get("compute") if last else None

@@ -12,6 +12,7 @@ from longhaul.checkpoint.snapshots import DamagedSnapshot
 from longhaul.config.recipe import Recipe
 from longhaul.core.errors import NeedsPerson
 from longhaul.core.events import EventKind
+from longhaul.core.output import Say
 from longhaul.core.records import Event, Safe, StepRecord
 from longhaul.logbook.run_log import RunLog
 from longhaul.logbook.segments import SegmentTaken
@@ -36,7 +37,7 @@ class Recovery:
         run_log: RunLog,
         trainer: Trainer,
         fingerprint: Mapping[str, Any],
-        say: Callable[[str], None],
+        say: Say,
         tiers: Tiers,
     ) -> None:
         self._run_log = run_log
@@ -111,12 +112,8 @@ class Recovery:
     ) -> Iterator[StepRecord | Event]:
         """Write the decision durably, then do what it says, as the records are taken.
 
-        Args:
-            data: of a decision of kind `recover`, without the checkpoints it poisons.
-            to: the state to go back to; None to stay.
-            who: decided.
-            reason: a sentence.
-            fork: open the next major segment.
+        `data` is that of a decision of kind `recover` without the checkpoints it poisons, `to` the
+        state to go back to, None to stay; a `fork` opens the next major segment.
 
         Yields:
             Records of steps already made, of which none is lost, and of saves. What comes after
@@ -132,12 +129,9 @@ class Recovery:
             # What is being saved must be known by its manifest, or it could not be poisoned.
             yield from trainer.saved(wait=True)
         poison = [] if to is None else self._beyond(to.step)
+        asked = {**data, "poison": poison}
         decision = self._run_log.decide(
-            "recover",
-            trainer.position.step,
-            {**data, "poison": poison},
-            who=who,
-            reason=reason,
+            "recover", trainer.position.step, asked, who=who, reason=reason
         )
         self.look_again()
         if poison:
@@ -182,16 +176,15 @@ class Recovery:
     def _go_back(self, to: Safe) -> int | None:
         """The checkpoint that was restored; None if it was a snapshot."""
         began, left = self._run_log.clock.monotonic(), self._trainer.position.step
-        restored: int | None = None
-        try:
-            there = any(kept.step == to.step for kept in self._trainer.snapshots.kept())
-            if to.where == "memory" and there:
+        in_memory = to.where == "memory"
+        in_memory &= any(kept.step == to.step for kept in self._trainer.snapshots.kept())
+        if in_memory:
+            try:
                 self._trainer.roll_back_in_memory(to.step)
-            else:
-                restored = self._from_disk()
-        except DamagedSnapshot as damage:
-            self._say(f"WARNING: {damage}")
-            restored = self._from_disk()
+            except DamagedSnapshot as damage:
+                self._say(f"WARNING: {damage}")
+                in_memory = False
+        restored = None if in_memory else self._from_disk()
         step = self._trainer.position.step
         self._run_log.emit(
             EventKind.ROLLED_BACK,

@@ -36,19 +36,12 @@ although there was nothing left to back off to. Gauges may follow."""
 
 
 class TrainingStep:
-    """The step of one model on one device.
+    """The step of one model, whose weights are on `device` already.
 
-    Args:
-        model: weights already on `device`.
-        optimizer: owns the update and its state.
-        device: where the step computes.
-        precision: number formats.
-        seed: the run's seed; generators are re-keyed from (seed, draw, micro-batch).
-        loss_scale: for fp16 weights; None otherwise.
-        compiled: run the model through torch.compile.
-        sources: names of the sources of text, by number, whose losses are told apart.
-        parallel: how `model` is dealt out over many processes; each is given its share of the
-            batch, and all have the same figures.
+    Generators are re-keyed from (seed, draw, micro-batch); the loss scale is for fp16 weights;
+    `sources` are the names, by number, of those whose losses are told apart. Where `parallel` deals
+    the model out over many processes, each is given its share of the batch, and all have the same
+    figures.
     """
 
     def __init__(
@@ -90,20 +83,15 @@ class TrainingStep:
         read_gauges: bool,
         window: int | None = None,
     ) -> torch.Tensor:
-        """Make one update, or hold it back if loss or gradient is not finite. Nothing is waited
-        for.
+        """Make one update with the global batch, or this rank's share of it; hold it back if loss
+        or gradient is not finite. Nothing is waited for.
 
-        Args:
-            batch: the global batch, or this rank's share of it.
-            micro_sequences: computed at once.
-            learning_rate: of this step.
-            read_gauges: read every gauge of `monitor/`; the update is the same to the bit.
-            window: positions that windowed layers attend to, while it is not `model.window`.
+        With `read_gauges` every gauge of `monitor/` is read, and the update is the same to the bit.
+        `window` is the positions that windowed layers attend to, while it is not `model.window`.
 
         Returns:
             float32 on the device: loss in nats per target token, gradient norm, 1 if masked; the
-                loss
-            scale's figures, if there is one; then, if asked for, every gauge (see `readings`).
+            loss scale's figures, if there is one; then, if asked for, every gauge (see `readings`).
         """
         batch = point(Point.BATCH, batch, step=self, learning_rate=learning_rate)
         if not self.model.training:  # walking through all modules costs 0.1 ms

@@ -37,14 +37,9 @@ from longhaul.train.state import Position, training_state
 
 
 class Trainer:
-    """Makes steps until the run is done or a stop is ordered.
+    """Makes steps until the run is done or a stop is ordered, by the recipe with the ledger on top.
 
-    Args:
-        recipe: as given; the ledger is put on top of it.
-        ledger: folded from every decision so far.
-        parts: what it works with; restored already, if there was something to restore.
-        identity: under which name records are written.
-        coordinator: of all that train together; None: one process.
+    What there was to restore is in the `parts` already. Without a coordinator one process trains.
     """
 
     def __init__(
@@ -161,10 +156,7 @@ class Trainer:
 
         Records of steps already made come first (`completed`), else a ValueError; the decision that
         asked for this is applied afterwards, so that it governs the state that was gone back to.
-
-        Args:
-            restore: fills the parts that suit a state's facts, such as `snapshots.hand_back`.
-            order: by which the other ranks do the same.
+        `restore` fills the parts that suit a state's facts; by the order other ranks do the same.
         """
         if self._drain:
             raise ValueError("steps are under way; take their records from completed() first")

@@ -68,13 +68,8 @@ def computed(
 ) -> tuple[float, ...]:
     """What this rank computes from a micro-batch that all data ranks are given, without an update.
 
-    The gradients are looked at as they are computed, before they are summed over ranks.
-
-    Args:
-        step: with the same weights on all ranks; left as it was, to the bit.
-        batch: one micro-batch, of so many targets as `num_targets` says.
-        window: as in a training step.
-        exact: ranks compute the same bits, so that a hash will do.
+    The gradients are looked at as they are computed, before they are summed over ranks; the step is
+    left as it was, to the bit. Where ranks compute the same bits (`exact`), a hash will do.
 
     Returns:
         The loss, and a hash of the gradients in two numbers; if not exact, all their norms.
