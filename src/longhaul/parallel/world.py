@@ -205,10 +205,8 @@ def form_world(
     device: torch.device,
     timeout_s: Seconds = COLLECTIVE_TIMEOUT_S,
 ) -> World:
-    """Lay the processes out; collective. `control`: as `meet` returned it.
-
-    Raises:
-        RecipeError: the layout takes another number of processes.
+    """Lay the processes out; collective. `control`: as `meet` returned it. RecipeError if the
+    layout takes another number of processes.
     """
     if layout.size != place.size:
         raise RecipeError(
@@ -241,14 +239,12 @@ def form_world(
 
 
 def device_of(place: Place, device: torch.device) -> torch.device:
-    """The device of this process, claimed, where a single process would use `device`.
+    """The device of this process, claimed, where a single process would use `device`. RecipeError
+    if processes cannot share that kind of device, or this one sees none.
 
     A process that sees fewer devices than there are processes on its host was given its own, as
     by `srun --gpus-per-task=1`: local rank 3 then sees one device, whose number is 0. That nobody
     else was given the same is found out when all meet.
-
-    Raises:
-        RecipeError: processes cannot share that kind of device, or this one sees none.
     """
     if device.type == "cpu":
         return device

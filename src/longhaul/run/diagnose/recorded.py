@@ -92,9 +92,7 @@ class Recorded:
 
     def replayer(self, latest: int, device: torch.device) -> tuple[Replayer, int]:
         """The newest sound state at or before step `latest`, in a replayer; and its step.
-
-        Raises:
-            UsageError: there is neither a checkpoint nor an unbroken record from step 1.
+        UsageError if there is neither a checkpoint nor an unbroken record from step 1.
         """
         refusals = []
         for checkpoint in self._checkpoints(latest):

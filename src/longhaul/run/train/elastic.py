@@ -82,11 +82,7 @@ def among_replicas(parts: Parts, within: Coordinator) -> Coordinator:
 
 
 def follow_leader(folder: RunFolder) -> ExitCode:
-    """Make steps with the leader until the run is finished.
-
-    Raises:
-        Apart: the replicas could not agree.
-    """
+    """Make steps with the leader until the run is finished; Apart if replicas could not agree."""
     replica, clock, within = int(os.environ[REPLICA]), RealClock(), find_place(os.environ)
     asked = read_run_spec(folder)
     recipe = asked.settings()
@@ -147,11 +143,7 @@ def _place(parts: Parts, number: int, recipe: Recipe) -> Place:
 
 
 def _device(number: int, asked: str) -> torch.device:
-    """Of a replica that is one process: the device of its number.
-
-    Raises:
-        RecipeError: there are fewer devices than replicas.
-    """
+    """Of a replica that is one process: the device of its number."""
     device = choose_device(asked)
     if not queues(device):
         return device

@@ -31,9 +31,7 @@ from longhaul.supervise.replicas import REPLICA
 
 def enter(folder: RunFolder, view: View) -> ExitCode:
     """Work under the lease of the supervisor that started this process, or else under its own.
-
-    Raises:
-        LeaseHeld: somebody else trains this run.
+    LeaseHeld if somebody else trains this run.
     """
     if os.environ.get(REPLICA, "0") != "0":
         from longhaul.run.train.elastic import follow_leader
