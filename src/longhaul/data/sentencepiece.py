@@ -333,11 +333,9 @@ def _escaped(text: str) -> str:
 
 
 def _specials(model: _Model) -> str:
-    """The first character of any text that reads like a special piece.
-
-    SentencePiece never reads `</s>` or `<0x41>` out of a text; the library takes every piece of a
-    Unigram vocabulary, and a whole word of a BPE one, so that one is cut in two first.
-    """
+    """The first character of any text that reads like a special piece."""
+    # SentencePiece never reads `</s>` or `<0x41>` out of a text; the library takes every piece of a
+    # Unigram vocabulary, and a whole word of a BPE one, so that one is cut in two first.
     special = [
         _escaped(piece.text[0]) + f"(?={_escaped(piece.text[1:])})"
         for piece in model.pieces

@@ -91,10 +91,7 @@ def write_shards(
     tokenizer: Tokenizer,
 ) -> SourceTokens:
     """Write one source's documents into shards whose paths begin with `stem`, and split them.
-
-    Raises:
-        DataError: it changed since the survey, or one side of the split is empty.
-        OSError: a shard could not be written.
+    DataError if it changed since the survey, or one side of the split is empty.
     """
 
     def writer(side: str) -> ShardWriter:

@@ -93,10 +93,8 @@ def look_into(
 ) -> tuple[Verdict, dict[str, Any]]:
     """Search with the live step, and give it back as it was; all ranks together, no step under way.
 
-    `question` and `stop_wanted`, that the run has to stop soon, are rank 0's.
-
-    Returns:
-        The verdict, undetermined where it could not be found, and the experiments in figures.
+    `question` and `stop_wanted`, that the run has to stop soon, are rank 0's. The verdict is
+    undetermined where it could not be found; beside it are the experiments in figures.
     """
     control = None if trainer.ranks is None else trainer.ranks.control
     try:

@@ -73,9 +73,8 @@ class Recorded:
         return EffectiveSettings(recipe, ledger).at(step - 1)
 
     def inputs(self, begin: int, end: int, shift: int = 0) -> Iterator[StepInput]:
-        """What the steps after `begin`, up to `end`, were given, with draws `shift` further on.
-
-        The step after the last one that was recorded is the one that would have followed.
+        """What the steps after `begin`, up to `end`, were given, with draws `shift` further on;
+        after the last recorded step, what the next one would have been given.
         """
         known: tuple[object, Recipe] | None = None
         for step in range(begin + 1, end + 1):

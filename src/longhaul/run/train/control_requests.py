@@ -31,11 +31,8 @@ def request_set(
     run: str, runs: Path, change: str, reason: str, wait_s: Seconds, force: bool = False
 ) -> str:
     """Ask for one setting to change, by `path=value`; the answer in words. `run` is a name in
-    `runs` or a path, `force` asks for a value that looks like a slip of the pen.
-
-    Raises:
-        RecipeError: there is no such setting, or the value is impossible.
-        UsageError: the run refused.
+    `runs` or a path, `force` asks for a value that looks like a slip of the pen. RecipeError if
+    there is no such setting, or the value is impossible; UsageError if the run refused.
     """
     folder = open_run(run, runs)
     path, value = parse_override(change)
@@ -75,11 +72,8 @@ def request_fork(
     wait_s: Seconds,
     force: bool = False,
 ) -> str:
-    """Ask a run to begin a new line of descent at a step; the answer in words.
-
-    Raises:
-        RecipeError: there is no such setting, or a value is impossible.
-        UsageError: the run refused, or has not come so far.
+    """Ask a run to begin a new line of descent at a step; the answer in words. Errors as from
+    `request_set`, and UsageError if the run has not come so far.
     """
     folder = open_run(run, runs)
     states = _states_at_rest(folder, at_step)

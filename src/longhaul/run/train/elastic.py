@@ -46,11 +46,8 @@ _LOOK_EVERY_S = 0.1
 def join_as_leader(
     attempt: Attempt, parts: Parts, origin: Origin
 ) -> tuple[Origin, list[StepRecord]]:
-    """Take the leader's place among the replicas, if this process is one.
-
-    Returns:
-        Where this attempt goes on from, and the records of steps that the others have made and
-        that the journal lacks.
+    """Take the leader's place among the replicas, if this process is one: where this attempt goes
+    on from, and the records of steps that the others have made and that the journal lacks.
     """
     if REPLICA not in os.environ:
         return origin, []

@@ -66,11 +66,8 @@ def leading(place: Place | None, body: Callable[[], ExitCode]) -> ExitCode:
 
 
 def work(folder: RunFolder, lease: Lease, view: View) -> ExitCode:
-    """Train the run in `folder` until it is finished or has to stop.
-
-    Raises:
-        DataError: its text cannot be prepared, or is not what was prepared any more.
-        NeedsPerson: going on would do harm.
+    """Train the run in `folder` until it is finished or has to stop. DataError if its text cannot
+    be prepared, or is not what was prepared any more; NeedsPerson if going on would do harm.
     """
     clock = RealClock()
     rank = int(os.environ.get("RANK", "0"))
