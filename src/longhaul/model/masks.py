@@ -157,14 +157,10 @@ def make_sight(
     past: int = 0,
     end_of_text: int | None = None,
 ) -> Sight:
-    """The views of a forward pass over `tokens_BS`.
+    """The views of a forward pass over `tokens_BS`, of which a cache holds the first `past`.
 
-    Args:
-        settings: which layers have windows, and whether documents are told apart.
-        tokens_BS: all tokens so far, those held in a cache included.
-        window: instead of `model.window`, in the layers that have one (window warm-up).
-        past: how many of the tokens are held in a cache; the others are new.
-        end_of_text: the token that ends a document, and belongs to it.
+    `window`: instead of `model.window`, in the layers that have one (window warm-up).
+    `end_of_text`: the token that ends a document, and belongs to it.
     """
     own = [settings.window_of(layer) for layer in range(settings.layers)]
     windows = [None if every is None else window or every for every in own]

@@ -86,10 +86,7 @@ def meet(
     Call it first of all that is `torch.distributed`, once. Others wait for rank 0 for days, if
     need be; after that `timeout_s` holds for everything that ranks do together. `wanted`: the
     device, as rank 0's recipe names it. `own`: claims this process's device from that name.
-
-    Raises:
-        FirstAbsent: rank 0 has ended.
-        RecipeError: there is no such device for this process, or another one computes on it.
+    FirstAbsent if rank 0 has ended; RecipeError if there is no such device, or it is taken.
     """
     if place.rank != 0:
         # Not within torch, where a process is deaf to signals.
