@@ -27,7 +27,7 @@ from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.lease import acquire
 from longhaul.logbook.run_history import read_run_history
 from longhaul.logbook.run_log import RunLog
-from longhaul.logbook.run_spec import ask, read_run_spec, write_run_spec
+from longhaul.logbook.run_spec import read_run_spec, resolve_spec, write_run_spec
 from longhaul.model import attention
 from longhaul.model.attention import Attention
 from longhaul.model.head import SummedLoss
@@ -223,7 +223,7 @@ def train(room: Path, name: str, options: tuple[str, ...], happens: Happening) -
     """Train a run as `longhaul train` does, without its judgement, which would end it early."""
     clock, view = RealClock(), SilentView()
     folder = create_run(room / name, clock)
-    write_run_spec(folder, ask("drill", options, None, room / "prepared"))
+    write_run_spec(folder, resolve_spec("drill", options, None, room / "prepared"))
     device = torch.device("cpu")
     with acquire(folder, clock).keep() as lease, ExitStack() as worlds:
         history, time_buckets = read_run_history(folder), TimeBuckets(clock)
