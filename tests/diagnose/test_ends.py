@@ -25,7 +25,7 @@ from benchmarks.divergence_lab.runs import catalogue as first_catalogue
 from benchmarks.divergence_lab.split import part_of
 
 TUNING, HELD_OUT = list(catalogue("tuning")), list(catalogue("held-out"))
-HELD_OUT_CASES = "4ce9ca7cb49f4f38"
+HELD_OUT_CASES = "5bae0618cea7a296"
 SECOND_RUNS = "be291de1e1b459ac"
 
 

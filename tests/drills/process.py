@@ -5,10 +5,10 @@ RUN …` with the faults laid into the run's folder, those in numbers too.
 import sys
 from pathlib import Path
 
+from longhaul.cli.disturbed import inject_around
 from longhaul.cli.entry import main
 from longhaul.core.faults import Point, register
 from longhaul.logbook.folder import RunFolder
-from longhaul.run.drill.laid import inject_around
 
 
 def _inject(folder: RunFolder) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from longhaul.core.errors import UsageError
 from longhaul.logbook.folder import RunFolder
-from longhaul.logbook.run_spec import ask
+from longhaul.logbook.run_spec import resolve_spec
 from longhaul.supervise.trust import refuse_untrusted, trusted_folder
 
 COMMAND = "supervise.replace_command='order --node'"
@@ -33,7 +33,7 @@ def written(path: Path, command: str = "order --node", login: str = "ssh") -> Pa
 
 
 def begin(recipe, folder="run", typed=(), trust=False, said=None):
-    asked = ask(str(recipe), tuple(typed), None, Path("prepared"))
+    asked = resolve_spec(str(recipe), tuple(typed), None, Path("prepared"))
     place = RunFolder(recipe.parent / folder if isinstance(recipe, Path) else Path(folder))
     refuse_untrusted(
         place, asked, str(recipe), typed, trust, [].append if said is None else said.append
@@ -65,7 +65,7 @@ def test_a_changed_command_asks_again_and_another_folder_does(recipe, tmp_path):
 
 def test_a_command_that_the_user_types_is_his_own_and_its_run_goes_on_without(tmp_path):
     begin("drill", folder=tmp_path / "run", typed=[COMMAND])
-    asked = ask("drill", (COMMAND,), None, Path("prepared"))
+    asked = resolve_spec("drill", (COMMAND,), None, Path("prepared"))
     refuse_untrusted(RunFolder(tmp_path / "run"), asked, "run", (), False, print)
     with pytest.raises(UsageError):  # the same settings in a folder that came from elsewhere
         refuse_untrusted(RunFolder(tmp_path / "copied"), asked, "copied", (), False, print)
@@ -73,7 +73,7 @@ def test_a_command_that_the_user_types_is_his_own_and_its_run_goes_on_without(tm
 
 def test_a_folder_cannot_borrow_the_trust_in_a_recipe_that_it_names(recipe, tmp_path):
     begin(recipe, trust=True)
-    asked = ask(str(recipe), (), None, Path("prepared"))
+    asked = resolve_spec(str(recipe), (), None, Path("prepared"))
     with pytest.raises(UsageError):
         refuse_untrusted(RunFolder(tmp_path / "sent"), asked, "sent", (), False, print)
 

@@ -73,8 +73,7 @@ class EventKind(StrEnum):
     MACHINE_WATCH = "machine-watch"
     """What can be watched of ranks in this layout: `replicas`, `text`."""
     DATA_CHANGED = "data-changed"
-    """The data has changed for good, as replays told: other losses are due from here on; no data.
-    """
+    """The text has changed for good, and other losses are due from here on; no data."""
     COMPARED = "compared"
     """Ranks compared `what` they should have alike, and whether they do: `took_s`, `sound`."""
     MACHINE_VERDICT = "machine-verdict"

@@ -8,7 +8,7 @@ device as witness: alone, it cannot be told from the software that runs on it.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import median
+from statistics import fmean, variance
 from typing import Literal, get_args
 
 from longhaul.diagnose.signs import HALF_WAY, Figures, Series, Symptom, working_rate
@@ -28,7 +28,7 @@ _GROSS = 10.0
 _AFTER_UPDATE = 4.0
 """Rounding of the step after an update, in units of that before it."""
 _MUCH_OF_IT = 0.25
-"""Share of a rise that harder data alone must explain."""
+"""Share of a rise that harder data alone must explain, and that data to come must have too."""
 _MOSTLY = 0.75
 """Share of other batches that must be free of the symptom before the data is blamed."""
 
@@ -153,10 +153,14 @@ def changed_for_good(symptom: Symptom, at_rest: Sequence[Series]) -> Verdict | N
             now, and of what is to come, near and far.
     """
     before, now, *ahead = ([f.loss for f in series] for series in at_rest)
-    usual, level, to_come = median(before), median(now), min(map(median, ahead))
+    # Means: where a small share of the text is other, most batches may have none of it.
+    usual, level, to_come = fmean(before), fmean(now), min(map(fmean, ahead))
     if level - usual < _MUCH_OF_IT * (symptom.reached - symptom.healthy):
         return None
-    if min(level, to_come) <= max(*before, usual + HALF_WAY * (level - usual)):
+    if to_come - usual < _MUCH_OF_IT * (level - usual):
+        return None
+    all_ahead = [loss for losses in ahead for loss in losses]
+    if _errors_apart(now, before) < 2 or _errors_apart(all_ahead, before) < 3:
         return None
     return Verdict(
         "data",
@@ -166,6 +170,13 @@ def changed_for_good(symptom: Symptom, at_rest: Sequence[Series]) -> Verdict | N
         f"passed over, and {usual:.3f} on what came before",
         {"lasting": 1.0, "usual": usual, "now": level, "to_come": to_come},
     )
+
+
+def _errors_apart(a: Sequence[float], b: Sequence[float]) -> float:
+    """How many standard errors the mean of `a` lies above that of `b` (Welch's t)."""
+    error = math.sqrt(variance(a) / len(a) + variance(b) / len(b))
+    gap = fmean(a) - fmean(b)
+    return gap / error if error else math.copysign(math.inf, gap)
 
 
 def first_difference(ladder: Ladder) -> int | None:

@@ -1,7 +1,6 @@
 from pathlib import Path
 
 import pytest
-from longhaul.run.train.trust import refuse_untrusted
 
 from longhaul.config.load import load_recipe
 from longhaul.core.errors import UsageError
@@ -9,6 +8,7 @@ from longhaul.logbook.run_spec import read_run_spec
 from longhaul.run.drill.drilled_run import set_up_run
 from longhaul.run.drill.fault import check_faults
 from longhaul.run.drill.plan import Typed, drill_recipe, standard_faults
+from longhaul.supervise.trust import refuse_untrusted
 
 
 def refused(tmp_path: Path, recipe: str = "drill", **typed: object) -> str:

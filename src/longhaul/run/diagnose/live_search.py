@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
+from statistics import fmean
 from typing import Any
 
 from longhaul.checkpoint.capture import Stateful, StateMismatch
@@ -53,7 +53,7 @@ _OF_LOSS = ("loss-spike", "divergence")
 _OF_A_RATE = ("undetermined", "hyper-parameter")
 _AT_REST = ("at rest, before", "at rest, now", "at rest, near ahead", "at rest, far ahead")
 _AT_REST_STEPS, _LEAST_AT_REST = 12, 6
-"""Steps of data that are read without learning from it, of which the median is a level."""
+"""Steps of data that are read without learning from it, of which the mean is a level."""
 _NOT_LIVE = {
     "witness": "a live run asks no other device (`longhaul diagnose RUN --step N --witness` does)",
     "software": "a live run has no other software (`longhaul diagnose RUN --step N --python` has)",
@@ -199,7 +199,7 @@ class LiveSearch(CauseSearch):
             wild = (value for value in values if not math.isfinite(value))
             return next(wild, max(values, default=math.nan))
 
-        tried = dict(zip(_AT_REST, (median(f.loss for f in s) for s in self.at_rest), strict=False))
+        tried = dict(zip(_AT_REST, (fmean(f.loss for f in s) for s in self.at_rest), strict=False))
         if ladder is None:
             return found | ({"rungs": tried} if tried else {})
         tried |= {"recorded": highest(ladder.recorded), "as trained": highest(ladder.replays[0])}
