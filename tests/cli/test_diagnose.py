@@ -9,7 +9,7 @@ from longhaul.core.errors import UsageError
 from longhaul.diagnose.cause import Ladder, Verdict
 from longhaul.diagnose.signs import Figures, Symptom
 from longhaul.run.diagnose.cause import Diagnosed
-from longhaul.run.diagnose.rerun import device_named
+from longhaul.run.diagnose.rerun import witness_named
 
 SERIES = (Figures(40, 2.5, 1.0), Figures(41, 4.5, 9.0, masked=True))
 
@@ -40,8 +40,8 @@ def test_the_symptom_every_experiment_and_the_cause_are_shown() -> None:
 
 def test_a_witness_that_is_neither_file_nor_device_is_refused() -> None:
     with pytest.raises(UsageError, match="--witness banana: neither a file nor a device"):
-        device_named("banana")
-    assert device_named("cpu") == "cpu"
+        witness_named("banana")
+    assert witness_named("cpu") == "cpu"
 
 
 def test_an_impossible_place_for_what_was_captured_is_the_users_mistake(tmp_path: Path) -> None:

@@ -73,25 +73,21 @@ def means(connection: duckdb.DuckDBPyConnection, expression: str) -> list[Curve]
     """Step → mean of a figure over about 400 buckets; none where every step can be seen."""
     if _bucket_width(connection, MOST_POINTS // 2) == 1:
         return []
-    width = _bucket_width(connection, _MOST_MEANS)
     mean = f"avg({expression}) FILTER (isfinite({expression}))"
-    return _bucketed(connection, "max(step)", mean, f"step // {width}")
+    return _bucketed(connection, "max(step)", mean, _MOST_MEANS)
 
 
 def throughput(connection: duckdb.DuckDBPyConnection) -> list[Curve]:
     """Step → target tokens a second: all tokens of a bucket over all its seconds, as several steps
     may be seen complete at once.
     """
-    width = _bucket_width(connection, _MOST_RATES)
-    return _bucketed(
-        connection, "max(step)", f"sum(tokens) / nullif(sum({_TIMED}), 0)", f"step // {width}"
-    )
+    rate = f"sum(tokens) / nullif(sum({_TIMED}), 0)"
+    return _bucketed(connection, "max(step)", rate, _MOST_RATES)
 
 
 def progress(connection: duckdb.DuckDBPyConnection) -> list[Curve]:
     """Seconds since 1970 → step, which falls back where a run does."""
-    width = _bucket_width(connection, _MOST_RATES)
-    return _bucketed(connection, "max(time)", "max(step)", f"step // {width}")
+    return _bucketed(connection, "max(time)", "max(step)", _MOST_RATES)
 
 
 def step_totals(connection: duckdb.DuckDBPyConnection) -> tuple[int, int, int]:
@@ -106,10 +102,11 @@ def step_totals(connection: duckdb.DuckDBPyConnection) -> tuple[int, int, int]:
     return (int(row[0]), int(row[1]), int(row[2])) if row else (0, 0, 0)
 
 
-def _bucketed(connection: duckdb.DuckDBPyConnection, x: str, y: str, bucket: str) -> list[Curve]:
+def _bucketed(connection: duckdb.DuckDBPyConnection, x: str, y: str, most: int) -> list[Curve]:
+    width = _bucket_width(connection, most)
     rows = connection.execute(
         f"SELECT segment, place, step <= kept AS kept, {x} AS x, {y} AS y FROM steps "
-        f"JOIN kept USING (segment) GROUP BY segment, place, step <= kept, {bucket} "
+        f"JOIN kept USING (segment) GROUP BY segment, place, step <= kept, step // {width} "
         f"HAVING isfinite(y) ORDER BY place, x"
     ).fetchall()
     points: dict[tuple[str, int, bool], dict[float, float]] = {}

@@ -1,9 +1,8 @@
 """The `longhaul` command: how it begins, and the table of its commands.
 
-It can be told to stop before it has imported anything: Python ends at once on a scheduler's notice
-that nobody handles, with a code that no scheduler takes for "start me again", and importing the
-command line takes a quarter of a second. Torch, rich and DuckDB are imported inside the commands
-that need them, so that help and mistakes answer at once.
+A scheduler's notice is handled before anything else is imported, as Python ends on it with a code
+that no scheduler takes for "start me again". Torch, rich and DuckDB are imported inside the
+commands that need them, so that help and mistakes answer at once.
 """
 
 from __future__ import annotations

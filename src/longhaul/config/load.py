@@ -79,10 +79,8 @@ def load_recipe(name: str, overrides: Sequence[str] = (), data: str | None = Non
     """Resolve a shipped recipe's name, or the path of a TOML file.
 
     An override is `dotted.path=value`, as given to `--set`; the value is TOML, or else a text.
-    `data` replaces every source by this one file, folder or address.
-
-    Raises:
-        RecipeError: with every problem found, not only the first.
+    `data` replaces every source by this one file, folder or address. RecipeError has every problem
+    found, not only the first.
     """
     overrides, data = sealed_options(overrides, data)
     layers = _Layers()

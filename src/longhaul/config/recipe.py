@@ -79,10 +79,8 @@ class Recipe(Section):
         return max(stage.sequence_length for stage in self.batch_stages())
 
     def micro_sequences(self, step: int) -> int:
-        """Sequences computed at once in the step after `step`.
-
-        Raises:
-            RecipeError: they are `auto`, and nothing has been found for a device yet.
+        """Sequences computed at once in the step after `step`. RecipeError if they are `auto`, and
+        nothing has been found for a device yet.
         """
         if self.batch.micro_sequences == "auto":
             raise RecipeError(

@@ -62,14 +62,9 @@ class Slot:
 class BatchReader:
     """Reads any global batch at once, and the likely next one in the background.
 
-    Args:
-        dataset: the prepared text.
-        seed: the run's seed.
-        block_length: longest sequence length of the run, in tokens.
-        cycle: as of `Order`.
-        stages: of the mixture (`data.stages`); before the first, the sources' own weights hold.
-        rank: of the `size` ranks that read different sequences, each its share of a batch.
-        size: how many.
+    `block_length`: longest sequence length of the run, in tokens. `cycle`: as of `Order`. `stages`:
+    of the mixture; before the first, the sources' own weights hold. `rank`: of the `size` ranks
+    that read different sequences, each its share of a batch.
     """
 
     def __init__(

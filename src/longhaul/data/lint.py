@@ -1,8 +1,7 @@
 r"""What is suspicious in a text before a model learns it: reported, and a person judges.
 
 OPT-175B's loss once fell too fast: a cleaning step had left stray backslashes in one source. A
-document is counted where a sign is dense, not where it occurs: code has `\n` in its strings, and
-every text an `&amp;` now and then. Memory is bounded, whatever the size of the text.
+document is counted where a sign is dense, not where it occurs: code has `\n` in its strings.
 """
 
 import re
@@ -145,11 +144,7 @@ class Lint:
 
 
 class _Duplicates:
-    """The share of documents that are exact copies.
-
-    Where there are too many digests, half of all possible digests are looked at no more, and
-    so on: copies have the same digest, so what is left is a fair sample.
-    """
+    """The share of documents that are exact copies."""
 
     def __init__(self) -> None:
         self.examples: list[str] = []
@@ -164,6 +159,7 @@ class _Duplicates:
         if seen and len(self.examples) < _EXAMPLES:
             self.examples.append(f"{name}: the text of an earlier one")
         if len(self._counts) > _MOST_DIGESTS:
+            # A fair sample: copies have the same digest.
             self._limit //= 2
             self._counts = {
                 known: count
@@ -177,9 +173,7 @@ class _Duplicates:
 
 
 class _Lines:
-    """Lines that stand in many documents; of too many lines the rare ones are forgotten, so that no
-    count is too high.
-    """
+    """Lines that stand in many documents; of too many, the rare ones are forgotten."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}

@@ -1,9 +1,8 @@
 """The order of draws: which tokens each step reads, a pure function of (seed, draw, slot).
 
-A *draw* is a position in the order of data, counted in blocks of the run's longest sequence
-length. A step begins at a draw and takes as many blocks as its batch needs; a *slot* is one
-sequence of that batch. Shorter sequences of a curriculum subdivide a block. Nothing is stored
-and nothing is shuffled in memory: draw 10^12 costs what draw 0 costs.
+A *draw* is a position in the order of data, in blocks of the run's longest sequence length, which
+shorter sequences of a curriculum subdivide; a *slot* is one sequence of a step's batch. Nothing is
+stored or shuffled in memory: draw 10^12 costs what draw 0 costs.
 """
 
 from collections.abc import Sequence
@@ -156,12 +155,9 @@ class Blocks:
 class Order:
     """The order of data of one run.
 
-    Args:
-        seed: the run's.
-        names: of the sources; a source keeps its order when another one is added.
-        block_counts: whole blocks in each source.
-        stages: of the mixture; the first begins at draw 0.
-        cycle: draws after which every source has had exactly its share.
+    `names` of the sources key it: one keeps its order when another is added. `block_counts`: whole
+    blocks in each. `stages`: of the mixture; the first begins at draw 0. `cycle`: draws after which
+    every source has had exactly its share.
     """
 
     def __init__(

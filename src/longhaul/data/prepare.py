@@ -1,8 +1,7 @@
 """Preparation: from the recipe's sources to a folder of shards, made once and found again.
 
-A folder's name ends in a hash over everything that decides its content, so finding it again
-takes a listing and no reading. It is made under another name and renamed when its manifest is
-in it: there is never half a folder, and two processes preparing the same data do not meet.
+A folder's name ends in a hash over everything that decides its content. It is made under another
+name and renamed when whole, so that two processes preparing the same data do not meet.
 """
 
 import errno
@@ -294,9 +293,7 @@ def _commit(temporary: Path, folder: Path) -> None:
 
 
 def _remove_abandoned(home: Path) -> None:
-    """Remove what preparations left whose process is dead or, on another machine, has changed
-    nothing for a day.
-    """
+    """Remove what dead processes left; on another machine, those that changed nothing for a day."""
     here = platform.node()
     for folder in home.glob(f"{_UNFINISHED}-*"):
         process, _, rest = folder.name.removeprefix(f"{_UNFINISHED}-").partition("-")

@@ -59,10 +59,8 @@ def fetch(
 
     A copy in `downloads` is used whatever the server has: delete its folder to fetch it anew. What
     is not `wanted` is refused, and left out of folders; `sha256` is that of a single file.
-
-    Raises:
-        DataError: unreachable, absent, truncated, of another hash, or of no known format.
-        RecipeError: a hash is given for a folder.
+    DataError if they are unreachable, absent, truncated, of another hash, or of no known format;
+    RecipeError if a hash is given for a folder.
     """
     url = unsealed(url)
     folder, shown = downloads / _folder_of(url), without_secrets(url)

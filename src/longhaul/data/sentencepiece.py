@@ -26,10 +26,8 @@ class Malformed(ValueError):
 
 
 def fields(content: memoryview) -> Iterator[tuple[int, Value]]:
-    """Number and value of each field: an int for varints, else the field's bytes.
-
-    Raises:
-        Malformed: a length beyond the message, a field number 0, a group, an endless varint.
+    """Number and value of each field: an int for varints, else the field's bytes. Malformed if
+    there is a length beyond the message, a field number 0, a group, or an endless varint.
     """
     at = 0
     while at < len(content):
@@ -101,11 +99,7 @@ _Int64s = npt.NDArray[np.int64]
 
 
 def check_charsmap(charsmap: bytes) -> None:
-    """Walk every path of the trie.
-
-    Raises:
-        Malformed: a path or a replacement would lie outside of what is there.
-    """
+    """Walk every path of the trie; Malformed if one, or a replacement, lies outside of it."""
     size = int.from_bytes(charsmap[:4], "little")
     if len(charsmap) < 8 or size % 4 or not size or size > len(charsmap) - 4:
         raise Malformed(f"normalisation rules of {size:,} bytes in a field of {len(charsmap):,}")
@@ -188,10 +182,8 @@ _SPECS = {  # TrainerSpec and NormalizerSpec
 
 
 def from_sentencepiece(content: bytes, name: str) -> bytes:
-    """The `tokenizer.json` of a SentencePiece `.model`.
-
-    Raises:
-        DataError: it is no such model, damaged, or of a kind that cannot be expressed.
+    """The `tokenizer.json` of a SentencePiece `.model`. DataError if it is no such model, damaged,
+    or of a kind that cannot be expressed.
     """
     try:
         model = _parsed(memoryview(content))
@@ -276,17 +268,15 @@ def _unigram(model: _Model) -> dict[str, Any]:
 
 
 def _bpe(model: _Model) -> dict[str, Any]:
-    """BPE joins the neighbours that make the piece of the highest score: merges in that order.
-
-    Where `x y z` could become the same piece by x + y and by y + z, SentencePiece takes the left
-    one and the library the one that comes first here, the shorter beginning.
-    """
+    """BPE joins the neighbours that make the piece of the highest score: merges in that order."""
     numbers = {piece.text: number for number, piece in enumerate(model.pieces)}
     normal = {piece.text for piece in model.pieces if piece.kind == _NORMAL}
     by_score = sorted(
         (piece for piece in model.pieces if piece.kind == _NORMAL),
         key=lambda piece: -piece.score,
     )
+    # Where `x y z` could become one piece by x + y and by y + z, SentencePiece takes the left one,
+    # and the library the one that comes first here, the shorter beginning.
     merges = [
         [piece.text[:cut], piece.text[cut:]]
         for piece in by_score
@@ -343,11 +333,9 @@ def _escaped(text: str) -> str:
 
 
 def _specials(model: _Model) -> str:
-    """The first character of any text that reads like a special piece.
-
-    SentencePiece never reads `</s>` or `<0x41>` out of a text; the library takes every piece of a
-    Unigram vocabulary, and a whole word of a BPE one, so that one is cut in two first.
-    """
+    """The first character of any text that reads like a special piece."""
+    # SentencePiece never reads `</s>` or `<0x41>` out of a text; the library takes every piece of a
+    # Unigram vocabulary, and a whole word of a BPE one, so that one is cut in two first.
     special = [
         _escaped(piece.text[0]) + f"(?={_escaped(piece.text[1:])})"
         for piece in model.pieces

@@ -236,11 +236,7 @@ def _token_paths(source: SourceSection, files: Sequence[_File]) -> tuple[TokenPa
 def _walk(
     folder: Path, taken: Callable[[str], bool], *, builtin: bool = False, prefix: str = ""
 ) -> Iterator[tuple[_File, os.stat_result]]:
-    """Files below a folder, hidden folders left out, folder by folder in the order of names.
-
-    Of Python's own folders those of caches and of packages installed into it are left out too, and
-    those that cannot be read.
-    """
+    """Files below a folder by name, without hidden folders and, `builtin`, those of packages."""
     try:
         with os.scandir(folder) as entries:
             found = sorted(entries, key=lambda entry: entry.name)

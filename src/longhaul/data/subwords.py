@@ -98,10 +98,8 @@ _BATCH_CHARACTERS = 4 << 20
 class SubwordTokenizer(Tokenizer):
     """A tokenizer of the `tokenizers` library, from a `tokenizer.json` of this name.
 
-    End-of-text, if wanted, is the first of the four usual tokens that exists.
-
-    Raises:
-        DataError: the library cannot read the content.
+    End-of-text, if wanted, is the first of the four usual tokens that exists. DataError if the
+    library cannot read the content.
     """
 
     def __init__(self, content: bytes, end_of_text: bool, name: str) -> None:

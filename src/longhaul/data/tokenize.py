@@ -1,8 +1,7 @@
 """The second pass over a corpus: its tokens, made here or elsewhere, into shards by split.
 
 Tokens made elsewhere are checked against the tokenizer and copied. Documents are those of a
-Megatron index; elsewhere each end-of-text token ends one. Where a script writes it before each
-document instead (llm.c), the one at the very beginning goes with the first.
+Megatron index; elsewhere each end-of-text token ends one, but for llm.c's at the very beginning.
 """
 
 import re
@@ -92,10 +91,7 @@ def write_shards(
     tokenizer: Tokenizer,
 ) -> SourceTokens:
     """Write one source's documents into shards whose paths begin with `stem`, and split them.
-
-    Raises:
-        DataError: it changed since the survey, or one side of the split is empty.
-        OSError: a shard could not be written.
+    DataError if it changed since the survey, or one side of the split is empty.
     """
 
     def writer(side: str) -> ShardWriter:
@@ -248,9 +244,7 @@ def _text_size(table: npt.NDArray[np.int64] | None, tokens: TokenArray) -> int:
 def _token_documents(
     corpus: Corpus, tokenizer: Tokenizer
 ) -> Iterator[tuple[str, TokenArray, bool]]:
-    """Name and tokens of the documents, or pieces of them, of every file, in order, and whether the
-    file is for validation; at most some 2 million tokens are held at once.
-    """
+    """Name and tokens of documents, or pieces of them, and whether their file is for validation."""
     for found in corpus.token_files:
         file = open_token_file(found)
         is_given = _VALIDATION.search(found.name.lower()) is not None

@@ -37,11 +37,8 @@ class TokenizerFiles:
 
 
 def find_tokenizer(given: str, downloads: Path, say: Say) -> TokenizerFiles:
-    """The files that `tokenizer.path` means; remote ones are fetched.
-
-    Raises:
-        DataError: there is none, or it is a pickle.
-        RecipeError: the address is a folder.
+    """The files that `tokenizer.path` means; remote ones are fetched. DataError if there is none,
+    or it is a pickle; RecipeError if the address is a folder.
     """
     if without_secrets(given).lower().endswith((".pkl", ".pickle")):
         raise DataError(
@@ -66,11 +63,8 @@ def find_tokenizer(given: str, downloads: Path, say: Say) -> TokenizerFiles:
 
 
 def load_given(files: TokenizerFiles, end_of_text: bool) -> Tokenizer:
-    """The tokenizer in these files.
-
-    Raises:
-        DataError: they are not what their names promise.
-        RecipeError: end-of-text is wanted and it has none.
+    """The tokenizer in these files. DataError if they are not what their names promise; RecipeError
+    if end-of-text is wanted and it has none.
     """
     path = files.vocabulary
     if files.merges is None and not path.name.lower().endswith(".model"):

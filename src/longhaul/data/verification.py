@@ -1,8 +1,7 @@
 """The prepared text of a run: pinned when it first trains, compared with its manifest's hashes.
 
-What small data takes is compared before the first step; of terabytes the rest is compared on a
-thread that rests as long as it reads. A file that was compared is remembered by its size, its time
-of change and its inode, so that a restart does not read it again.
+What small data takes is compared before the first step, and the rest on a thread that rests as long
+as it reads. A restart reads no file again whose size, time of change and inode are as they were.
 """
 
 import hashlib
@@ -48,10 +47,8 @@ class Verification:
     """The comparison of one prepared folder with its manifest.
 
     Of `memories`, files that remember what was compared, the first that can be written is; `begin`
-    compares `at_once` before it returns.
-
-    Raises:
-        DataError: there is no manifest, or it lists what is not there.
+    compares `at_once` before it returns. DataError if there is no manifest, or it lists what is not
+    there.
     """
 
     def __init__(

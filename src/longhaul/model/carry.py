@@ -64,14 +64,9 @@ class Carry:
     Not a dataclass: layers that share one must see what another has left in it, and FSDP hands each
     layer a copy of any dataclass that it is called with.
 
-    Args:
-        sight: what each position may attend to, by layer.
-        rotation: angles of the positions, if they are rotary.
-        tap: where gauges are written while it is open.
-        cache: keys and values of positions computed before.
-        input_BTD: the embedded input, for `model.input_mix`.
-        clamp: largest magnitude of the residual stream; 0 for any.
-        first_value_BTJK: the first layer's values, for `model.value_residual`; that layer sets it.
+    `sight`: what each position may attend to, by layer. `input_BTD`: the embedded input, for
+    `model.input_mix`. `clamp`: largest magnitude of the residual stream; 0 for any.
+    `first_value_BTJK`: the first layer's values, for `model.value_residual`; that layer sets it.
     """
 
     __slots__ = ("cache", "clamp", "first_value_BTJK", "input_BTD", "rotation", "sight", "tap")

@@ -1,9 +1,8 @@
 """A device as a thread of the host sees it: which one it means, how far that is, what it draws.
 
-CUDA keeps for every thread the device that it means, device 0 at first. What a thread does without
-naming a device is done there: it seeds another replica's generator, or takes half a gigabyte of
-another one's card for a context. So a process claims its device before anything is computed;
-whatever records, waits or draws says on which device; and a helper thread works within `on`.
+CUDA keeps for every thread the device that it means, device 0 at first, where half a gigabyte goes
+for a context, or another replica's generator is seeded. So a process claims its device before
+anything is computed; what records, waits or draws names it; and a helper thread works within `on`.
 """
 
 from contextlib import AbstractContextManager, nullcontext

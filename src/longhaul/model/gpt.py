@@ -83,21 +83,15 @@ class GPT(nn.Module):
         window: int | None = None,
         cache: KeyValueCache | None = None,
     ) -> Tensor:
-        """Logits [B, T, vocab_size], or with targets the summed loss as a float32 scalar.
-
-        In training mode the loss includes `model.z_loss`; in evaluation mode it is the plain
-        cross-entropy, so that losses of different recipes can be compared.
+        """Logits [B, T, vocab_size], or with targets the summed loss as a float32 scalar, which
+        includes `model.z_loss` in training mode alone: evaluations of recipes can be compared.
 
         Args:
-            tokens_BT: int64 token numbers, T ≤ context; with a cache, those after the ones it
-                holds.
+            tokens_BT: int64 token numbers; UsageError if there are more than the model's context.
             targets_BT: the token that follows each; `IGNORED_TARGET` where there is none.
             tap: gauges are written to it while it is open.
             window: positions that windowed layers attend to, instead of `model.window`.
-            cache: keys and values of the positions before, extended here.
-
-        Raises:
-            UsageError: the sequence is longer than the model's context.
+            cache: keys and values of the positions before, which count as context; extended here.
         """
         x_BTD = self._before_head(self._transformed(tokens_BT, tap, window, cache))
         if targets_BT is None:
@@ -157,13 +151,10 @@ class GPT(nn.Module):
         return x_BTD
 
     def _summed_loss(self, x_BTD: Tensor, targets_BT: Tensor, tap: Tap | None) -> Tensor:
-        """The summed loss of what the head reads.
-
-        Without a backward pass, logits are let go of chunk by chunk: whole they would take 33 GB at
-        32 sequences of 2,048 tokens and GPT-2's vocabulary. Chunks depend on shapes alone, as
-        tensor ranks, whose losses are collectives, must make the same.
-        """
         z_loss = self.settings.z_loss if self.training else 0.0
+        # Without a backward pass, logits are let go of chunk by chunk: whole they would take 33 GB
+        # at 32 sequences of 2,048 tokens and GPT-2's vocabulary. Chunks depend on shapes alone, as
+        # tensor ranks, whose losses are collectives, must make the same.
         rows = max(1, LOGITS_AT_ONCE // self.settings.padded_vocab(self.vocab_size))
         reads_gauges = tap is not None and tap.is_open
         loss: Tensor

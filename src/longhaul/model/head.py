@@ -40,13 +40,9 @@ class SummedLoss(nn.Module):
     ) -> Tensor:
         """Sum of token losses in nats, over targets other than `IGNORED_TARGET`.
 
-        Args:
-            logits_BTV: padding of the vocabulary at -inf.
-            targets_BT: the token that follows each.
-            z_loss: weight of log² of the softmax's normaliser, added per target (PaLM, arXiv
-                2204.02311, section 5).
-            tap: the outputs' gauges and the loss of each sequence, without z-loss, are written to
-                it while it is open.
+        `logits_BTV` has padding of the vocabulary at -inf. `z_loss`: weight of the softmax's log²
+        normaliser, added per target (PaLM, arXiv 2204.02311, section 5). `tap`: while it is open,
+        the outputs' gauges and each sequence's loss, without z-loss, are written to it.
         """
         logits_NV, targets_N = logits_BTV.flatten(0, 1), targets_BT.flatten()
         if z_loss:  # so that both parts of the gradient are added before they are rounded

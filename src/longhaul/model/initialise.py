@@ -1,22 +1,24 @@
 """Filling a model's weights, and turning them into half precision.
 
-GPT-2's rule: normal with one standard deviation, output projections into the residual stream
-divided by √(2·layers), biases 0, norms' scales 1 ("Language Models are Unsupervised Multitask
-Learners", section 2.3, and its code). Every weight has a generator keyed by its name, so that a
-switch that adds weights leaves all others as they were, and any device or shard begins with the
-same numbers.
+GPT-2's rule ("Language Models are Unsupervised Multitask Learners", section 2.3, and its code):
+normal with one standard deviation, divided by √(2·layers) for projections into the residual stream,
+biases 0, scales 1. Each weight has a generator keyed by its name: the same numbers on any device or
+shard, whatever weights other switches add.
 """
 
 import torch
 from torch import Tensor, nn
 
 from longhaul.config.model import ModelSection
+from longhaul.config.train import PrecisionSection
 from longhaul.core.errors import UsageError
 from longhaul.core.schedules import derive_key
 from longhaul.model.embedding import LearnedPositions, RotaryPositions, fill_sinusoidal
 from longhaul.model.gpt import GPT
 from longhaul.model.layers import LayerNorm, RMSNorm
 from longhaul.model.weights import Linear, Scalars, Table
+
+_HALF_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def build(
@@ -100,6 +102,12 @@ def fill_buffers(model: GPT, first_token: int = 0) -> None:
     if model.padding_V is not None:
         model.padding_V.zero_()
         model.padding_V[max(0, model.vocab_size - first_token) :] = float("-inf")
+
+
+def to_number_format(model: GPT, precision: PrecisionSection) -> None:
+    """Turn the filled, float32 weights of `model` into the recipe's number format, in place."""
+    if precision.half_weights is not None:
+        to_half(model, _HALF_DTYPES[precision.half_weights], precision.islands)
 
 
 def to_half(model: GPT, dtype: torch.dtype, islands: bool) -> None:

@@ -62,15 +62,11 @@ def views_of(
     document_BS: Tensor | None = None,
     sparse: bool = False,
 ) -> Sight:
-    """The views of one forward pass.
+    """The views of one pass over `length` new positions, T, after the `past` ones of a cache.
 
-    Args:
-        length: new positions T.
-        past: positions before them, whose keys a cache holds.
-        device: where attention is computed.
-        windows: of each layer, positions attended to, the position's own included; None: all.
-        document_BS: which document each position belongs to; None: all to the same.
-        sparse: make FlexAttention's block masks, not boolean ones.
+    `windows`: of each layer, positions attended to, the position's own included; None: all.
+    `document_BS`: which document each position belongs to; None: all to the same. `sparse`: make
+    FlexAttention's block masks, not boolean ones.
     """
 
     def view(window: int | None) -> View:
@@ -113,12 +109,9 @@ def _blocks(
 def _squares(
     length: int, window: int | None, document_BS: Tensor | None, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """The squares of which some pairs of positions may attend, and those of which all may, each
-    [B, 1, Q, Q].
-
-    Known from a square's nearest and farthest pair, as documents never come back: torch's
-    `create_block_mask` writes all pairs out, 5 bytes for each.
-    """
+    """The squares of which some pairs may attend, and those of which all may, each [B, 1, Q, Q]."""
+    # Known from a square's nearest and farthest pair, as documents never come back: torch's
+    # `create_block_mask` writes all pairs out, 5 bytes for each.
     first_Q = torch.arange(0, length, _BLOCK, device=device)
     last_Q = (first_Q + (_BLOCK - 1)).clamp(max=length - 1)
     apart_QQ = first_Q[:, None] - last_Q  # of the nearest pair, in squares behind the diagonal
@@ -164,14 +157,10 @@ def make_sight(
     past: int = 0,
     end_of_text: int | None = None,
 ) -> Sight:
-    """The views of a forward pass over `tokens_BS`.
+    """The views of a forward pass over `tokens_BS`, of which a cache holds the first `past`.
 
-    Args:
-        settings: which layers have windows, and whether documents are told apart.
-        tokens_BS: all tokens so far, those held in a cache included.
-        window: instead of `model.window`, in the layers that have one (window warm-up).
-        past: how many of the tokens are held in a cache; the others are new.
-        end_of_text: the token that ends a document, and belongs to it.
+    `window`: instead of `model.window`, in the layers that have one (window warm-up).
+    `end_of_text`: the token that ends a document, and belongs to it.
     """
     own = [settings.window_of(layer) for layer in range(settings.layers)]
     windows = [None if every is None else window or every for every in own]

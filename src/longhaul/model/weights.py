@@ -20,14 +20,9 @@ ROLES: tuple[Role, ...] = get_args(Role)
 class Linear(nn.Linear):
     """A linear map, unfilled: `nn.Linear`'s own start would be paid for and thrown away.
 
-    Args:
-        into: width of the input.
-        out: width of the output.
-        bias: add a learned vector.
-        role: `matrix`, or `head` for the output matrix.
-        writes_residual: so that initialisation shrinks it with depth (GPT-2, section 2.3).
-        zero: it starts at zero instead.
-        parts: rows of each map, where several are fused into one product; Muon takes them apart.
+    `role`: `matrix`, or `head` for the output matrix. `writes_residual`: initialisation shrinks it
+    with depth (GPT-2, section 2.3). `zero`: it starts at zero instead. `parts`: rows of each map,
+    where several are fused into one product; Muon takes them apart.
     """
 
     narrows = False

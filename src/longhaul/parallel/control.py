@@ -96,10 +96,8 @@ class Control:
 
 @contextmanager
 def naming_the_lost_rank(rank: int, size: int, doing: str) -> Iterator[None]:
-    """Let a collective of the body that fails be told in one sentence; other errors pass.
-
-    Raises:
-        RankLost: another rank has gone, or did not come in time.
+    """Turn the failure of a collective in the body, as another rank has gone or did not come in
+    time, into RankLost; other errors pass.
     """
     try:
         yield

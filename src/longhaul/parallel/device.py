@@ -15,10 +15,8 @@ from longhaul.parallel.world import device_of
 
 
 def choose_device(wanted: str) -> torch.device:
-    """The kind of device named, or for `auto` the first of CUDA, MPS, CPU that answers.
-
-    Raises:
-        RecipeError: the device named is not on this machine.
+    """The kind of device named, or for `auto` the first of CUDA, MPS, CPU that answers. RecipeError
+    if the device named is not on this machine.
     """
     there = {
         "cuda": torch.cuda.is_available(),
@@ -37,10 +35,8 @@ def choose_device(wanted: str) -> torch.device:
 
 
 def own_device(wanted: str, place: Place | None = None) -> torch.device:
-    """The device of this process, which all its threads' work is for from now on.
-
-    Raises:
-        RecipeError: it is not there, or there is none left for this process.
+    """The device of this process, which all its threads' work is for from now on. RecipeError if it
+    is not there, or there is none left for this process.
     """
     chosen = choose_device(wanted)
     return claim(chosen) if place is None else device_of(place, chosen)

@@ -60,11 +60,7 @@ def usable_cores() -> int:
 
 
 def layout_for(settings: ParallelSection, processes: int) -> Layout:
-    """The layout of so many processes under `[parallel]`.
-
-    Raises:
-        RecipeError: no layout takes exactly as many.
-    """
+    """The layout of so many processes under `[parallel]`; RecipeError if none takes as many."""
     inner = settings.tensor * settings.pipeline
     data, rest = divmod(processes, inner)
     if rest or not data:
@@ -111,10 +107,8 @@ class Place:
 
 
 def find_place(environment: Mapping[str, str]) -> Place | None:
-    """The place that torchrun's environment names, whoever set it; None for one process.
-
-    Raises:
-        UsageError: the environment names half a place.
+    """The place that torchrun's environment names, whoever set it; None for one process. UsageError
+    if it names half a place.
     """
     if "WORLD_SIZE" not in environment or "RANK" not in environment:
         return None
@@ -144,10 +138,8 @@ def torchrun_of_srun(environment: Mapping[str, str]) -> dict[str, str]:
 
     A batch script itself has `SLURM_PROCID` and `SLURM_NTASKS` too, but no step: what it starts
     without srun is one process, however many tasks the job has. `RANK` beats all of this, and a
-    `MASTER_ADDR` or `MASTER_PORT` that the script has set stays.
-
-    Raises:
-        UsageError: srun's environment makes no sense.
+    `MASTER_ADDR` or `MASTER_PORT` that the script has set stays. UsageError if srun's environment
+    makes no sense.
     """
     tasks = environment.get("SLURM_STEP_NUM_TASKS", "1")
     if "RANK" in environment or "SLURM_PROCID" not in environment or tasks == "1":

@@ -1,8 +1,7 @@
 """Pipeline parallelism: stretches of layers, one after another, micro-batch by micro-batch.
 
 Each rank has one stretch or several (`timetable` says who does what when). What is sent in one tick
-is one group of sends and receives, the same on both sides, and is waited for when it is read: it
-travels while other passes compute. Shapes are known from the batch.
+is one group of sends and receives, the same on both sides, and travels while other passes compute.
 """
 
 from collections import deque

@@ -30,10 +30,8 @@ class Briefing:
 
 
 def lead(place: Place, briefing: Briefing) -> Ranks:
-    """Meet the others and tell them; on rank 0.
-
-    Raises:
-        RecipeError: so many processes cannot train this recipe; nobody was met.
+    """Meet the others and brief them; on rank 0. RecipeError if so many processes cannot train this
+    recipe; nobody was met then.
     """
     layout_for(briefing.recipe.parallel, place.size)
     wanted = briefing.recipe.machine.device

@@ -1,9 +1,8 @@
 """Replicas that may come and go between any two steps, through torchft.
 
-Each holds the whole training state. Before every step those that are there agree on who makes it;
-it counts if the gradients of all of them were summed, else those that are left make it again. Who
-comes back is given the state of one that went on: who is behind the highest generation, a count of
-agreed updates that only ever rises.
+Before every step those that are there agree on who makes it; it counts if the gradients of all of
+them were summed, else those that are left make it again. Who comes back, behind the highest
+generation, a count of agreed updates that only rises, is given the whole state of one that went on.
 """
 
 import logging
@@ -125,10 +124,8 @@ class Replicas:
         return generation
 
     def begin(self) -> tuple[Deal, bool]:
-        """Agree on who makes the next step, and whether this replica was healed for it.
-
-        Raises:
-            Apart: the lighthouse does not answer, or one that is alive does not come.
+        """Agree on who makes the next step, and whether this replica was healed for it. Apart if
+        the lighthouse does not answer, or one that is alive does not come.
         """
         self._healed = False
         while True:

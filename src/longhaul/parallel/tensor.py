@@ -1,11 +1,8 @@
 """Tensor parallelism: each layer computed by several ranks together.
 
-Heads, inner widths and the vocabulary are cut; everything else (norms, residual sums, dropout)
-works on a rank's own stretch of each sequence (arXiv 1909.08053, arXiv 2205.05198). The stream is
-gathered before attention and MLP, and their outputs are summed back to stretches.
-
-Not by DTensor's plans: queries, keys and values lie in one matrix, whose share of a rank is a
-stretch of each of them, which no placement says where they are unequal (grouped queries).
+Heads, inner widths and the vocabulary are cut; everything else works on a rank's own stretch of
+each sequence, gathered before attention and MLP (arXiv 1909.08053, arXiv 2205.05198). No DTensor
+placement says what a rank has of a fused matrix of unequal queries, keys and values.
 
 Shape suffixes: B batch, T time, S a rank's stretch of it, D width, F a rank's stretch of the inner
 width, V a rank's rows of the vocabulary, N targets (B·T).

@@ -86,10 +86,7 @@ def meet(
     Call it first of all that is `torch.distributed`, once. Others wait for rank 0 for days, if
     need be; after that `timeout_s` holds for everything that ranks do together. `wanted`: the
     device, as rank 0's recipe names it. `own`: claims this process's device from that name.
-
-    Raises:
-        FirstAbsent: rank 0 has ended.
-        RecipeError: there is no such device for this process, or another one computes on it.
+    FirstAbsent if rank 0 has ended; RecipeError if there is no such device, or it is taken.
     """
     if place.rank != 0:
         # Not within torch, where a process is deaf to signals.
@@ -205,10 +202,8 @@ def form_world(
     device: torch.device,
     timeout_s: Seconds = COLLECTIVE_TIMEOUT_S,
 ) -> World:
-    """Lay the processes out; collective. `control`: as `meet` returned it.
-
-    Raises:
-        RecipeError: the layout takes another number of processes.
+    """Lay the processes out; collective. `control`: as `meet` returned it. RecipeError if the
+    layout takes another number of processes.
     """
     if layout.size != place.size:
         raise RecipeError(
@@ -241,14 +236,12 @@ def form_world(
 
 
 def device_of(place: Place, device: torch.device) -> torch.device:
-    """The device of this process, claimed, where a single process would use `device`.
+    """The device of this process, claimed, where a single process would use `device`. RecipeError
+    if processes cannot share that kind of device, or this one sees none.
 
     A process that sees fewer devices than there are processes on its host was given its own, as
     by `srun --gpus-per-task=1`: local rank 3 then sees one device, whose number is 0. That nobody
     else was given the same is found out when all meet.
-
-    Raises:
-        RecipeError: processes cannot share that kind of device, or this one sees none.
     """
     if device.type == "cpu":
         return device

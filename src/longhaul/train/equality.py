@@ -13,7 +13,7 @@ from longhaul.config.recipe import Recipe
 from longhaul.core.pieces import Piece
 from longhaul.core.schedules import derive_key
 from longhaul.data.batches import IGNORED, Batch, share_of
-from longhaul.model.initialise import allocate, build, to_half
+from longhaul.model.initialise import allocate, build, to_number_format
 from longhaul.monitor.gauges import NOISE_SCALE, Readings
 from longhaul.optim.gate import LossScale
 from longhaul.optim.optimizer import Optimizer
@@ -23,7 +23,6 @@ from longhaul.parallel.recompute import checkpoint_activations
 from longhaul.parallel.world import World
 from longhaul.train.step import TrainingStep
 
-_HALF_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 # A weight whose gradient is below this share of the whole one is compared with that share: a
 # scalar's is the sum of as many terms as there are activations, and most of it cancels out.
 _SMALLEST_SHARE = 1e-2
@@ -107,9 +106,8 @@ def make_step(
         model = build(recipe.model, vocab_size, recipe.seed, device, end_of_text=0)
     else:
         model = allocate(recipe.model, vocab_size, "meta", end_of_text=0)
-    half = recipe.precision.half_weights
-    if half is not None:
-        to_half(model, _HALF_DTYPES[half], recipe.precision.islands)
+    to_number_format(model, recipe.precision)
+    is_fp16 = recipe.precision.half_weights == "fp16"
     parallel = None
     recompute = recipe.machine.activation_checkpointing
     if world is not None and recompute != "none":
@@ -127,7 +125,7 @@ def make_step(
         device,
         recipe.precision,
         recipe.seed,
-        loss_scale=LossScale(recipe.optim.loss_scale, device) if half == "fp16" else None,
+        loss_scale=LossScale(recipe.optim.loss_scale, device) if is_fp16 else None,
         compiled=recipe.machine.compile and world is not None,
         sources=("even", "odd"),
         parallel=parallel,

@@ -108,11 +108,8 @@ def save_bundle(folder: Path, bundle: Bundle) -> None:
 
 
 def load_bundle(folder: Path) -> Bundle:
-    """Read what `save_bundle` wrote.
-
-    Raises:
-        RefusedCheckpoint: it is no such folder, or damaged.
-        RecipeError: its settings are none of this version's.
+    """Read what `save_bundle` wrote. RefusedCheckpoint if it is no such folder, or damaged;
+    RecipeError if its settings are none of this version's.
     """
     what = str(folder / "bundle.json")
     body = table(read_json(folder / "bundle.json"), _KEYS, what)

@@ -64,16 +64,8 @@ def diagnose(
 ) -> Diagnosed:
     """Find what made `step` go wrong, by computing it again with one thing changed at a time.
 
-    Args:
-        run: name or folder.
-        step: updates made once the step was done.
-        runs: folder of the runs.
-        attempt: of a step made more than once; the last when None.
-        options: where else it may be computed.
-        report: takes what is being done, for a person.
-
-    Raises:
-        UsageError: no such step, or nothing to set out from.
+    `attempt` of a step made more than once is the last when None; `report` takes what is being
+    done, for a person. UsageError if there is no such step, or nothing to set out from.
     """
     recorded = Recorded(open_run(run, runs), step, attempt)
     try:

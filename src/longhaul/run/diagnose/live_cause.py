@@ -39,10 +39,8 @@ def question_of(
     """What is to be looked into, and from which state.
 
     `line` has the records of the last steps that the run stands on, in order; `states` can be gone
-    back to, by rising step; before `segment`, the trainer's, other settings were in force.
-
-    Raises:
-        NoReplay: nothing stands out, or no state lies before the first sign.
+    back to, by rising step; before `segment`, the trainer's, other settings were in force. NoReplay
+    if nothing stands out, or no state lies before the first sign.
     """
     if not line or line[-1].segment != segment:
         raise NoReplay("the settings have been changed since")

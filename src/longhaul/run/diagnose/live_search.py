@@ -1,9 +1,8 @@
 """The search for a cause in a live run: steps computed again with the live step.
 
-Replays are few. Half of the learning rate comes before other data: what goes away with it needs no
-other data, and what goes away with other data needs no more rates. Then lower rates are tried until
-one works. All ranks search together and decide by rank 0's figures; where one rank may have to give
-up, all of them do.
+Replays are few: half of the learning rate comes before other data, as what goes away with it needs
+none, and lower rates last, until one works. All ranks search together, decide by rank 0's figures,
+and give up together.
 """
 
 import math
@@ -94,10 +93,8 @@ def look_into(
 ) -> tuple[Verdict, dict[str, Any]]:
     """Search with the live step, and give it back as it was; all ranks together, no step under way.
 
-    `question` and `stop_wanted`, that the run has to stop soon, are rank 0's.
-
-    Returns:
-        The verdict, undetermined where it could not be found, and the experiments in figures.
+    `question` and `stop_wanted`, that the run has to stop soon, are rank 0's. The verdict is
+    undetermined where it could not be found; beside it are the experiments in figures.
     """
     control = None if trainer.ranks is None else trainer.ranks.control
     try:
@@ -263,9 +260,7 @@ class LiveSearch(CauseSearch):
         return replace(ladder, beside_plain=ladder.here, plain=tuple(found))
 
     def _read_at_rest(self) -> Verdict | None:
-        """What weights of before that learn nothing make of data of before, of now, and beyond what
-        would be passed over; None if it is too little to tell, or says nothing.
-        """
+        """Losses at rate 0 on data of before, of now and ahead; None if they say nothing."""
         line = self._question.line
         now = line[-_AT_REST_STEPS:]
         steps, blocks = len(now), now[-1].next_draw - now[-1].draw
@@ -286,9 +281,7 @@ class LiveSearch(CauseSearch):
         return self._at_rate(ladder, LIVE_RATES[0])
 
     def _search_rate(self, ladder: Ladder) -> Verdict:
-        """Down by powers of four until a rate works, so that the run can go there at once: each
-        rollback that finds one by halving costs more than all of these replays.
-        """
+        """Down until a rate works: a rollback for each halving would cost more than the replays."""
         for factor in LIVE_RATES[1:]:
             works = working_rate(self.symptom, ladder.lower_rates)
             if (works and ladder.lower_rates[-1][0] < works) or "rate" in ladder.skipped:

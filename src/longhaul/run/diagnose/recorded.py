@@ -73,9 +73,8 @@ class Recorded:
         return EffectiveSettings(recipe, ledger).at(step - 1)
 
     def inputs(self, begin: int, end: int, shift: int = 0) -> Iterator[StepInput]:
-        """What the steps after `begin`, up to `end`, were given, with draws `shift` further on.
-
-        The step after the last one that was recorded is the one that would have followed.
+        """What the steps after `begin`, up to `end`, were given, with draws `shift` further on;
+        after the last recorded step, what the next one would have been given.
         """
         known: tuple[object, Recipe] | None = None
         for step in range(begin + 1, end + 1):
@@ -92,9 +91,7 @@ class Recorded:
 
     def replayer(self, latest: int, device: torch.device) -> tuple[Replayer, int]:
         """The newest sound state at or before step `latest`, in a replayer; and its step.
-
-        Raises:
-            UsageError: there is neither a checkpoint nor an unbroken record from step 1.
+        UsageError if there is neither a checkpoint nor an unbroken record from step 1.
         """
         refusals = []
         for checkpoint in self._checkpoints(latest):

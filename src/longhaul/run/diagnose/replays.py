@@ -13,7 +13,7 @@ from longhaul.config.train import PrecisionSection
 from longhaul.diagnose.signs import Figures, Series
 from longhaul.model.compiling import refuse_without_compiler
 from longhaul.model.device import generator_states, put_back_generators
-from longhaul.model.initialise import build, to_half
+from longhaul.model.initialise import build, to_number_format
 from longhaul.optim.gate import LossScale
 from longhaul.optim.optimizer import FUSED_DEVICES
 from longhaul.optim.update_rules import build_optimizer
@@ -26,8 +26,6 @@ from longhaul.train.step import TrainingStep
 Form = Literal["as trained", "plain"]
 """`plain` is eager float32, unsharded, with attention and update written out: no kernel that
 fuses."""
-
-_HALF_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Replayer:
@@ -59,16 +57,15 @@ class Replayer:
         refuse_without_compiler(settings, device, trains=not plain)
         precision = PrecisionSection(compute="float32") if plain else settings.precision
         model = build(settings.model, vocab_size, settings.seed, device, end_of_text)
-        half = precision.half_weights
-        if half is not None:
-            to_half(model, _HALF_DTYPES[half], precision.islands)
+        to_number_format(model, precision)
+        is_fp16 = precision.half_weights == "fp16"
         step = TrainingStep(
             model,
             build_optimizer(model, settings.optim),
             device,
             precision,
             settings.seed,
-            loss_scale=LossScale(settings.optim.loss_scale, device) if half == "fp16" else None,
+            loss_scale=LossScale(settings.optim.loss_scale, device) if is_fp16 else None,
             compiled=settings.machine.compile and not plain,
         )
         return cls(step, settings, end_of_text, form)

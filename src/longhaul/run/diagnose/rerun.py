@@ -29,10 +29,12 @@ _LONGEST_S = 3600.0
 _TWICE: TypeAdapter[Twice] = TypeAdapter(Twice)
 
 
-def device_named(name: str) -> str:
-    """The name of a device that answers on this machine; UsageError if none does."""
+def witness_named(name: str) -> Elsewhere | str:
+    """A file of figures, or the name of a device that answers on this machine; else UsageError."""
     import torch
 
+    if Path(name).is_file():
+        return from_file(Path(name))
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
@@ -41,11 +43,6 @@ def device_named(name: str) -> str:
             "name one such as cuda:1, or a file of figures that another machine computed",
         ) from error
     return name
-
-
-def witness_named(name: str) -> Elsewhere | str:
-    """A file of figures, or the name of a device that answers on this machine; else UsageError."""
-    return from_file(Path(name)) if Path(name).is_file() else device_named(name)
 
 
 def on_device(name: str) -> Elsewhere:

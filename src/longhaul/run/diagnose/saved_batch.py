@@ -1,8 +1,7 @@
 """What a step was trained on (`longhaul data at`); and copies of bad batches that outlive the text.
 
 At the first masked step of an incident the batch is saved as `incidents/step-N/batch-SEGMENT.json`:
-token numbers, and the names of the documents they are from, for whoever has neither the corpus nor
-longhaul.
+token numbers and the names of their documents, for whoever has neither the corpus nor longhaul.
 """
 
 import json

@@ -67,9 +67,7 @@ class CauseSearch(ABC):
         return self.replayer.replay(bundle, inputs)
 
     def _varied(self, shift: int = 0, factor: float = 1.0, first: int = 0) -> Series:
-        """The steps after `set_out`, or those from `first` on, with draws `shift` further on, at
-        `factor` of the rate.
-        """
+        """Steps from `first` or after `set_out`: draws `shift` further on, `factor` of the rate."""
         begin = self.set_out + 1
         inputs = (
             replace(given, learning_rate=given.learning_rate * factor)

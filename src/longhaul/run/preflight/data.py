@@ -1,8 +1,8 @@
 """Preflight: whether the text can be had, read and learned from.
 
-Of each source that is on this machine the beginning is read, looked at as `longhaul data lint`
-does, and kept as the text of the small twin. One that is elsewhere is asked for, not fetched: a
-corpus takes hours. The small twin then reads Python's own library in its place.
+Of each source on this machine the beginning is read, looked at as `longhaul data lint` does, and
+kept as the text of the small twin. One that is elsewhere is not fetched, which takes hours, but
+looked up: the small twin reads Python's own library in its place.
 """
 
 import json
@@ -42,10 +42,8 @@ _NAME = "data"
 
 
 def check_data(context: PreflightContext) -> Iterator[Check]:
-    """Every source, and the tokenizer if it is a file.
-
-    Raises:
-        DataError: a source that should be on this machine is not; nothing else can be said then.
+    """Every source, and the tokenizer if it is a file. DataError if a source that should be on this
+    machine is not: nothing else can be said then.
     """
     sources = context.recipe.data.sources
     missing = []

@@ -79,10 +79,9 @@ class Case:
 def check_layouts(context: PreflightContext) -> Iterator[Check]:
     """Processes that meet, and every layout that this recipe can have on so few.
 
-    The same steps of the small twin are made by one process and by several, and their losses and
-    the first step's whole gradient compared (`train/equality.py`). OPT-175B's runs 3 to 6 trained
-    around a tensor-parallel bug that this shows in a second. Everything is computed on the CPU: a
-    layout is arithmetic and order, whatever the device.
+    Steps of the small twin by one process and by several are compared (`train/equality.py`), on the
+    CPU: a layout is arithmetic and order, whatever the device. OPT-175B's runs 3 to 6 trained
+    around a tensor-parallel bug that this shows in a second.
     """
     cases, refused = cases_of(context)
     for size in sorted({case.layout.size for case in cases}):

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 from longhaul.config.load import load_recipe
@@ -221,52 +221,27 @@ def _recipe(context: PreflightContext) -> Iterator[Check]:
     yield judged("recipe", figure, parameters=size.total)
 
 
-def _check(name: str, context: PreflightContext) -> Iterator[Check]:
-    """Files are imported when their turn comes: torch takes seconds to import."""
-    if name == "data":
-        from longhaul.run.preflight.data import check_data
+def _in_file(file: str, function: str) -> Checking:
+    """A check of a file that is imported when its turn comes: torch takes seconds to import."""
 
-        return check_data(context)
-    if name in ("disk", "remote"):
-        from longhaul.run.preflight.storage import check_disk, check_remote
+    def check(context: PreflightContext) -> Iterator[Check]:
+        checking: Checking = getattr(import_module(f"longhaul.run.preflight.{file}"), function)
+        return checking(context)
 
-        return check_disk(context) if name == "disk" else check_remote(context)
-    if name == "layouts":
-        from longhaul.run.preflight.layouts import check_layouts
-
-        return check_layouts(context)
-    if name in ("compiler", "memory", "one batch"):
-        from longhaul.run.preflight import memory
-
-        return {
-            "compiler": memory.check_compiler,
-            "memory": memory.check_memory,
-            "one batch": memory.check_learning,
-        }[name](context)
-    from longhaul.run.preflight import runs
-
-    return {
-        "stretch": runs.check_stretch,
-        "resume": runs.check_resume,
-        "read back": runs.check_read_back,
-    }[name](context)
-
-
-def _stage(name: str, needs_s: Seconds, after: str = "") -> Stage:
-    return Stage(name, partial(_check, name), needs_s, after)
+    return check
 
 
 STAGES = (
     Stage("recipe", _recipe, 0.5),
-    _stage("data", 1.5),
-    _stage("disk", 1.5),
-    _stage("remote", 0.5),
-    _stage("compiler", 0.5),
-    _stage("memory", 4.0),
-    _stage("one batch", 1.5),
-    _stage("layouts", 12.0),
-    _stage("stretch", 8.0),
-    _stage("resume", 10.0, after="stretch"),
-    _stage("read back", 1.5, after="stretch"),
+    Stage("data", _in_file("data", "check_data"), 1.5),
+    Stage("disk", _in_file("storage", "check_disk"), 1.5),
+    Stage("remote", _in_file("storage", "check_remote"), 0.5),
+    Stage("compiler", _in_file("memory", "check_compiler"), 0.5),
+    Stage("memory", _in_file("memory", "check_memory"), 4.0),
+    Stage("one batch", _in_file("memory", "check_learning"), 1.5),
+    Stage("layouts", _in_file("layouts", "check_layouts"), 12.0),
+    Stage("stretch", _in_file("runs", "check_stretch"), 8.0),
+    Stage("resume", _in_file("runs", "check_resume"), 10.0, after="stretch"),
+    Stage("read back", _in_file("runs", "check_read_back"), 1.5, after="stretch"),
 )
 """What takes little and fails often comes first."""

@@ -117,9 +117,7 @@ def _space(context: PreflightContext, each: Bytes, folder: Path) -> Check:
 
 
 def _try_store(address: str, folder: Path) -> tuple[str, Seconds]:
-    """The store's name and the seconds it took; StoreError if it refused, hung or gave back other
-    bytes, RecipeError if there is no file system for the address.
-    """
+    """The store's name and the seconds it took to send a file, read it back and remove it."""
     store = StoreFiles(address, patience=_PATIENCE)
     local = folder / "sent"
     local.write_bytes(os.urandom(_SENT))

@@ -23,7 +23,7 @@ from longhaul.data.batches import BatchReader
 from longhaul.data.dataset import Dataset
 from longhaul.logbook.ledger import LedgerState
 from longhaul.model.gpt import GPT
-from longhaul.model.initialise import allocate, build, to_half
+from longhaul.model.initialise import allocate, build, to_number_format
 from longhaul.optim.gate import LossScale
 from longhaul.optim.groups import GroupRow, describe
 from longhaul.optim.update_rules import build_optimizer
@@ -33,8 +33,6 @@ from longhaul.train.parts import Parts
 from longhaul.train.state import Progress
 from longhaul.train.step import TrainingStep
 
-_HALF_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-
 
 def build_model(recipe: Recipe, dataset: Dataset, device: torch.device) -> GPT:
     """The recipe's model in its number format, filled, unless the device is `meta`."""
@@ -43,9 +41,7 @@ def build_model(recipe: Recipe, dataset: Dataset, device: torch.device) -> GPT:
         model = allocate(recipe.model, dataset.vocab_size, device, end_of_text)
     else:
         model = build(recipe.model, dataset.vocab_size, recipe.seed, device, end_of_text)
-    half = recipe.precision.half_weights
-    if half is not None:
-        to_half(model, _HALF_DTYPES[half], recipe.precision.islands)
+    to_number_format(model, recipe.precision)
     return model
 
 

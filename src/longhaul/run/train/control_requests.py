@@ -30,19 +30,9 @@ _LOOK_EVERY_S: Seconds = 0.1
 def request_set(
     run: str, runs: Path, change: str, reason: str, wait_s: Seconds, force: bool = False
 ) -> str:
-    """Ask for one setting to change; the answer in words.
-
-    Args:
-        run: name or path, as in the functions below.
-        runs: folder of runs that are named.
-        change: `path=value`.
-        reason: a sentence for the logbook.
-        wait_s: for the answer.
-        force: ask for a value that looks like a slip of the pen.
-
-    Raises:
-        RecipeError: there is no such setting, or the value is impossible.
-        UsageError: the run refused.
+    """Ask for one setting to change, by `path=value`; the answer in words. `run` is a name in
+    `runs` or a path, `force` asks for a value that looks like a slip of the pen. RecipeError if
+    there is no such setting, or the value is impossible; UsageError if the run refused.
     """
     folder = open_run(run, runs)
     path, value = parse_override(change)
@@ -55,10 +45,8 @@ def request_set(
 
 
 def request_rollback(run: str, runs: Path, to_step: int, reason: str, wait_s: Seconds) -> str:
-    """Ask a run to go back to its newest state at or before a step; the answer in words.
-
-    Raises:
-        UsageError: the run refused, or has not come so far.
+    """Ask a run to go back to its newest state at or before a step; the answer in words. UsageError
+    if the run refused, or has not come so far.
     """
     folder = open_run(run, runs)
     states = _states_at_rest(folder, to_step)
@@ -84,11 +72,8 @@ def request_fork(
     wait_s: Seconds,
     force: bool = False,
 ) -> str:
-    """Ask a run to begin a new line of descent at a step; the answer in words.
-
-    Raises:
-        RecipeError: there is no such setting, or a value is impossible.
-        UsageError: the run refused, or has not come so far.
+    """Ask a run to begin a new line of descent at a step; the answer in words. Errors as from
+    `request_set`, and UsageError if the run has not come so far.
     """
     folder = open_run(run, runs)
     states = _states_at_rest(folder, at_step)
@@ -122,12 +107,7 @@ def _went_back(answer: Decision | Event) -> str:
 
 
 def _states_at_rest(folder: RunFolder, step: int) -> list[int]:
-    """Steps of the states a resting run can go back to, rising; the last is where it goes on
-    from. Empty while it trains: then it keeps some in memory, and answers itself.
-
-    Raises:
-        UsageError: the run has not come to `step`.
-    """
+    """Steps a resting run can go back to, rising; none while it trains: it answers itself then."""
     history = read_run_history(folder)
     if not 0 <= step <= history.steps_made:
         raise UsageError(
@@ -199,11 +179,7 @@ def request_stop(run: str, runs: Path, reason: str, wait_s: Seconds) -> str:
 
 
 def request_note(run: str, runs: Path, text: str, wait_s: Seconds) -> str:
-    """Ask a run to write a note down; the answer in words.
-
-    Raises:
-        UsageError: there is nothing in it.
-    """
+    """Ask a run to write a note down; the answer in words. UsageError if the note is empty."""
     if not text.strip():
         raise UsageError("a note without a word says nothing", "write it in quotes")
     answer = _request(open_run(run, runs), "note", {"text": text}, "", wait_s)

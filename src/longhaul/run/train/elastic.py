@@ -46,11 +46,8 @@ _LOOK_EVERY_S = 0.1
 def join_as_leader(
     attempt: Attempt, parts: Parts, origin: Origin
 ) -> tuple[Origin, list[StepRecord]]:
-    """Take the leader's place among the replicas, if this process is one.
-
-    Returns:
-        Where this attempt goes on from, and the records of steps that the others have made and
-        that the journal lacks.
+    """Take the leader's place among the replicas, if this process is one: where this attempt goes
+    on from, and the records of steps that the others have made and that the journal lacks.
     """
     if REPLICA not in os.environ:
         return origin, []
@@ -82,11 +79,7 @@ def among_replicas(parts: Parts, within: Coordinator) -> Coordinator:
 
 
 def follow_leader(folder: RunFolder) -> ExitCode:
-    """Make steps with the leader until the run is finished.
-
-    Raises:
-        Apart: the replicas could not agree.
-    """
+    """Make steps with the leader until the run is finished; Apart if replicas could not agree."""
     replica, clock, within = int(os.environ[REPLICA]), RealClock(), find_place(os.environ)
     asked = read_run_spec(folder)
     recipe = asked.settings()
@@ -147,11 +140,7 @@ def _place(parts: Parts, number: int, recipe: Recipe) -> Place:
 
 
 def _device(number: int, asked: str) -> torch.device:
-    """Of a replica that is one process: the device of its number.
-
-    Raises:
-        RecipeError: there are fewer devices than replicas.
-    """
+    """Of a replica that is one process: the device of its number."""
     device = choose_device(asked)
     if not queues(device):
         return device

@@ -71,11 +71,7 @@ def end_unfinished(attempt: Attempt, loop: TrainingLoop) -> ExitCode:
 
 
 def _save(loop: TrainingLoop) -> None:
-    """Make sure that where training stands is on disk; an end that is not is none.
-
-    Raises:
-        NeedsPerson: it could not be saved.
-    """
+    """Make sure that where training stands is on disk, else NeedsPerson: it has not ended then."""
     trainer, checkpoints = loop.trainer, loop.checkpoint_manager
     step = trainer.position.step
     checkpoints.refuse_if_gone(after_s=0.0)

@@ -62,9 +62,7 @@ AnyOrder = (
 
 def follow(place: Place, folder: RunFolder | None = None) -> ExitCode:
     """Train with rank 0 until it ends; `folder` is None where rank 0 alone knows the run's.
-
-    Raises:
-        RankLost: another rank has died, or hangs.
+    RankLost if another rank has died, or hangs.
     """
     clock = RealClock()
     began = time.time() - process_start()
@@ -138,10 +136,8 @@ def train_until_ended(trainer: Trainer) -> int:
 
 
 def carry_out(order: AnyOrder, trainer: Trainer, dataset: Dataset, checkpoints: Path) -> None:
-    """Do on this rank what rank 0 does at the same time, at a step boundary.
-
-    Raises:
-        Ended, SilentCorruption: rank 0 has ended.
+    """Do on this rank what rank 0 does at the same time, at a step boundary. Ended or
+    SilentCorruption if rank 0 has ended.
     """
     assert trainer.ranks is not None
     control = trainer.ranks.control

@@ -59,10 +59,8 @@ class Start:
 
 def start(typed: Start, view: View) -> ExitCode:
     """Start or go on with the run of a recipe, or with a run named itself, in this process.
-
-    Raises:
-        RecipeError: the recipe is wrong, or would turn the run into another one.
-        LeaseHeld: somebody is training this run.
+    RecipeError if the recipe is wrong, or would turn the run into another one; LeaseHeld if
+    somebody is training it.
     """
     place = find_place(os.environ)
     if place is not None and place.rank > 0:

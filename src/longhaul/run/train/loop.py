@@ -82,11 +82,8 @@ class TrainingLoop:
             self._rank_health = RankHealth(run_log, say, trainer, comparison)
 
     def run(self) -> None:
-        """Train until the run is finished, somebody wants it to stop, or its time is up.
-
-        Raises:
-            DataError: the text is not what was prepared any more.
-            NeedsPerson: going on would do harm.
+        """Train until the run is finished, somebody wants it to stop, or its time is up. DataError
+        if the text is not what was prepared any more; NeedsPerson if going on would do harm.
         """
         self.keep(self._request_handler.answer())
         self._watch_the_time()

@@ -52,11 +52,8 @@ class RankHealth:
         return record
 
     def act(self) -> None:
-        """Name stragglers, and end a run that is corrupt; at a boundary.
-
-        Raises:
-            SilentCorruption: a rank is wrong, or of two that differ one is.
-            LedgerError: the verdict could not be written.
+        """Name stragglers, at a boundary. SilentCorruption if a rank is wrong, or of two that
+        differ one is; LedgerError if the verdict could not be written.
         """
         for step, seconds in self._comparison.paces():
             for straggler in self._stragglers.observe(step, seconds):

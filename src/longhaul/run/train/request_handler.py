@@ -62,10 +62,8 @@ class RequestHandler:
         self._looked = -1e9
 
     def answer(self) -> Iterator[StepRecord | Event]:
-        """Answer what was asked since the last look, at a step boundary, as the records are taken.
-
-        Yields:
-            The records that come to light before a rollback, and of saves after it.
+        """Answer what was asked since the last look, at a step boundary, as the records are taken
+        that come to light before a rollback, and of saves after it.
         """
         now = self._run_log.clock.monotonic()
         if now - self._looked < _LOOK_EVERY_S:

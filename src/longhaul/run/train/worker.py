@@ -31,9 +31,7 @@ from longhaul.supervise.replicas import REPLICA
 
 def enter(folder: RunFolder, view: View) -> ExitCode:
     """Work under the lease of the supervisor that started this process, or else under its own.
-
-    Raises:
-        LeaseHeld: somebody else trains this run.
+    LeaseHeld if somebody else trains this run.
     """
     if os.environ.get(REPLICA, "0") != "0":
         from longhaul.run.train.elastic import follow_leader
@@ -68,11 +66,8 @@ def leading(place: Place | None, body: Callable[[], ExitCode]) -> ExitCode:
 
 
 def work(folder: RunFolder, lease: Lease, view: View) -> ExitCode:
-    """Train the run in `folder` until it is finished or has to stop.
-
-    Raises:
-        DataError: its text cannot be prepared, or is not what was prepared any more.
-        NeedsPerson: going on would do harm.
+    """Train the run in `folder` until it is finished or has to stop. DataError if its text cannot
+    be prepared, or is not what was prepared any more; NeedsPerson if going on would do harm.
     """
     clock = RealClock()
     rank = int(os.environ.get("RANK", "0"))
