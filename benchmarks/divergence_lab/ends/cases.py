@@ -106,7 +106,7 @@ class Way:
     make: Make
     says: str
     """In a table."""
-    group: Literal["people", "rates", "outside"]
+    group: Literal["people", "rates", "outside", "text"]
 
 
 def _moment(choose: Choices, base: dict[str, Any]) -> int:
@@ -217,8 +217,8 @@ WAYS: dict[str, Way] = {
     "corrupted-weight": Way(2, 1, _of_lab("corrupted-weight"), "a corrupted weight", "outside"),
     "frozen-group": Way(1, 1, _of_lab("frozen-group"), "frozen positions or group", "outside"),
     "escape-leak": Way(4, 3, _of_lab("escape-leak"), "escape characters leak in", "outside"),
-    "text-changes": Way(8, 8, _text_changes(0.25, 0.95), "the text changes for good", "outside"),
-    "some-changes": Way(6, 6, _text_changes(0.15, 0.45), "some of it changes for good", "outside"),
+    "text-changes": Way(8, 8, _text_changes(0.25, 0.95), "the text changes for good", "text"),
+    "some-changes": Way(6, 6, _text_changes(0.15, 0.45), "some of it changes for good", "text"),
 }
 HEALTHY_CASES = {"tuning": 4, "held-out": 4}
 

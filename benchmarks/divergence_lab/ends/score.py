@@ -8,7 +8,11 @@ Definitions:
         fault.
         A run that was stopped for a person, or whose loss is not finite, has no end: it counts as
         infinite in medians.
-    recovered: the policy acted, and the run came to its end.
+    recovered: the policy changed something (`accept` changes how losses are judged, and nothing
+        else), and the run came to its end.
+    text that changes for good: no action can bring such a run to the end of a twin that goes on
+        with the old text. It counts against every bar but those of the median and of recovered
+        runs; what it must not be is worse than with nobody acting.
     worse: with the policy the end is more than 1.02 times what it is with nobody acting. Equal runs
         are equal to the bit, so that this is not for noise; it is what any other order of the same
         data, or any other seed, might have done to the loss. Stopped for a person counts as
@@ -70,8 +74,14 @@ class Compared:
 
     @property
     def recovered(self) -> bool:
-        """The policy acted, and the run came to its end."""
-        return bool(self.policy.actions) and not self.stopped
+        """The policy changed something, and the run came to its end."""
+        acted = any(action.actions != ("accept",) for action in self.policy.actions)
+        return acted and not self.stopped
+
+    @property
+    def curable(self) -> bool:
+        """Its text is not of another kind for good."""
+        return _group(self) != "text"
 
     @property
     def harmed(self) -> bool:
@@ -126,7 +136,7 @@ def table(cases: Sequence[Compared]) -> Rows:
     for name, way in WAYS.items():
         if mine := [c for c in cases if c.case.way == name]:
             rows.append(_row(way.says, mine))
-    for group in ("people", "rates", "outside"):
+    for group in ("people", "rates", "outside", "text"):
         rows.append(_row(f"in all, {group}", [c for c in cases if _group(c) == group]))
     rows.append(_row("in all", cases))
     return rows
@@ -191,7 +201,8 @@ def bars(ends: Ends, says: str) -> list[Bar]:
         says: which, before each figure's name.
     """
     cases, quiet = compared(ends), calm(ends)
-    recovered = [c.end for c in cases if c.recovered]
+    curable = [c for c in cases if c.curable]
+    recovered = [c.end for c in curable if c.recovered]
     worse = [c.case.run.name for c in cases if c.worse]
     harmed = [c for c in cases if c.harmed]
     recall = wilson(sum(c.found for c in harmed), len(harmed))
@@ -200,8 +211,9 @@ def bars(ends: Ends, says: str) -> list[Bar]:
     assert held_out in (0, len(cases)), f"parts are mixed at number {HELD_OUT_FROM}"
     return [
         at_least(f"{says}: runs with a fault", len(cases), "runs", 20),
-        _below(f"{says}: median end", median(c.end for c in cases), "× twin", MEDIAN_BAR,
-                f"{_shown(median(c.left for c in cases))} with nobody acting"),
+        _below(f"{says}: median end", median(c.end for c in curable), "× twin", MEDIAN_BAR,
+                f"{len(curable)} runs; {_shown(median(c.left for c in curable))} with nobody "
+                "acting"),
         _below(f"{says}: 95 % of recovered runs", percentile(recovered, 0.95), "× twin",
                 RECOVERED_BAR, f"{len(recovered)} runs, "
                 f"{sum(end <= RECOVERED_BAR for end in recovered)} within; 95th percentile of "

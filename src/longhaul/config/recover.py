@@ -1,6 +1,7 @@
 """What may be done about findings, and about ranks and nodes that fail.
 
-Ladders of actions with their sizes and budgets; deadlines, restarts and the choice of nodes.
+Ladders of actions with their sizes and budgets; deadlines, restarts and the choice of nodes. What
+an action does is in `recover/remedies.py`, its words in `recover/draft.py`.
 """
 
 from typing import Annotated, Any, Literal

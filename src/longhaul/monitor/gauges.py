@@ -1,5 +1,6 @@
-"""All gauges of a step, in one tensor that is copied to the host with its other figures. Reading
-changes no bit of what is read, and draws from no generator.
+"""All gauges of a step, in one tensor that is copied to the host with its other figures. Each is
+declared where it is read (`model/block.py`, `attention.py`, `head.py`, `monitor/weights.py`), which
+changes no bit and draws from no generator.
 
 Shapes: B sequences of the global batch, N sources.
 """

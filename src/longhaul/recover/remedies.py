@@ -1,5 +1,5 @@
-"""From a rung of a ladder to what it does in this run now: where to go back to, which data to pass
-over, which settings to change.
+"""What the actions of a rung do in this run now: where to go back to, which data to pass over,
+which settings to change.
 """
 
 from collections.abc import Mapping, Sequence
