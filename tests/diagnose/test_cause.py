@@ -70,9 +70,11 @@ AS_USUAL_ONCE, HARDER = read(2.4, 2.6, 2.7), read(2.7, 2.9, 2.8)
         ((USUAL, AS_USUAL_ONCE, HARD, HARD), False),
         ((USUAL, HARDER, HARDER, HARDER), False),
         ((HARD, HARD, HARD, HARD), False),
+        ((USUAL, HARD, HARD, (*HARD, Figures(21, math.nan, 1.0))), False),
+        ((USUAL, HARD, (*HARD, Figures(21, math.inf, 1.0)), HARD), False),
     ],
     ids=["everywhere", "not far ahead", "not near ahead", "weights at fault", "hardly harder",
-         "as hard before"],
+         "as hard before", "a NaN ahead", "an infinity ahead"],
 )  # fmt: skip
 def test_data_has_changed_for_good_if_weights_at_rest_find_it_hard_as_far_as_one_can_see(
     at_rest: tuple[Series, ...], lasting: bool

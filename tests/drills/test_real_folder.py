@@ -42,7 +42,8 @@ def test_a_run_whose_folder_is_deleted_ends_loudly_and_does_not_make_it_anew(
     delete(room.folder(), wait_until)
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 17, output
-    assert f"{room.folder().path}: the folder is not this run's any more" in output
+    said = f"{room.folder().path}: the folder is not this run's any more"
+    assert output.count(said) == 1, "its worker says so, and its supervisor passes that on"
     assert "run.json is missing" in output
     assert "training ends at step" in output
     assert "what it held is lost unless you moved it" in output

@@ -153,6 +153,8 @@ def changed_for_good(symptom: Symptom, at_rest: Sequence[Series]) -> Verdict | N
             now, and of what is to come, near and far.
     """
     before, now, *ahead = ([f.loss for f in series] for series in at_rest)
+    if not all(math.isfinite(loss) for losses in (before, now, *ahead) for loss in losses):
+        return None
     # Means: where a small share of the text is other, most batches may have none of it.
     usual, level, to_come = fmean(before), fmean(now), min(map(fmean, ahead))
     if level - usual < _MUCH_OF_IT * (symptom.reached - symptom.healthy):

@@ -273,5 +273,5 @@ def short_value(value: Any) -> str:
     """A setting's value, shortened to fit a line; the files have the whole of it."""
     if value is None:
         return "none"
-    text = f"{value:g}" if isinstance(value, float) else str(value) or "''"
+    text = f"{value:.10g}" if isinstance(value, float) else str(value) or "''"
     return text if len(text) <= 44 else f"{text[:43]}…"

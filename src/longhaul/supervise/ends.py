@@ -122,7 +122,7 @@ def tell_replica_lost(say: Say, cause: Cause, plan: Plan, others: int) -> None:
     follows = comes if plan.restart else f"it stays away: {plan.reason}"
     name = f"replica {cause.rank}"
     say(f"WARNING: {name}: {in_words(cause)}; {others} train on, {follows}")
-    if cause.message:
+    if cause.message and cause.name != "hang":  # that is the watchdog's word
         say(f"  {name} said: {cause.message}")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from longhaul.core.clocks import Clock, start_bucket
 from longhaul.core.events import NODE_EVENTS, EventKind
 from longhaul.core.files import write_json
-from longhaul.core.records import Decision, Event
+from longhaul.core.records import Decision, Event, Record
 from longhaul.core.strict import read_object
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder
@@ -57,12 +57,19 @@ def unaccounted(
     last = [
         record
         for record in read_last(folder, _NEAR_END)
-        if record.attempt == attempt and not (isinstance(record, Event) and record.kind in _BESIDE)
+        if record.attempt == attempt and not _is_beside(record)
     ]
     if last:
         return {"detection": round(max(now - last[-1].time, 0.0), 6)}
     before = (r for r in read_journal(folder, steps=False) if r.attempt < attempt)
     return {start_bucket(before): round(max(now - began, 0.0), 6)}
+
+
+def _is_beside(record: Record) -> bool:
+    """A supervisor wrote it while, or after, others trained: it accounts for none of their time."""
+    if isinstance(record, Decision):
+        return record.who == WHO
+    return isinstance(record, Event) and record.kind in _BESIDE
 
 
 class Chronicle:

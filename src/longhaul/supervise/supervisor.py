@@ -105,9 +105,11 @@ class Supervisor:
         # A pause, Ctrl-Z or a scheduler's: the workers could give no sign of life either.
         if now - before > 2 * _LOOK_EVERY_S:
             self._watched_since = self._ranks.blink(now)
-        ends = self._ends(now) if is_there else {}
+        ends = self._ends(now) if is_there or self._replicas is None else {}
         if ends and self._lease.gone():
-            return None  # they are answered when it is back
+            # Failures are handled when it is back; a run that has ended by itself has ended.
+            own = self._replicas is None
+            ends = {n: end for n, end in ends.items() if own and end.exit_code is not None}
         for number, end in ends.items():
             code = self._follow(number, end)
             if code is not None:

@@ -210,7 +210,7 @@ class Agreed:
 def test_replicas_make_steps_and_heal_each_other(fake, make_trainer, monkeypatch) -> None:
     """The state is asked for on a thread of torchft's, which means device 0 until it says."""
     monkeypatch.setattr(longhaul.train.elastic, "Replicas", Agreed)
-    fake.allowed = (EVALUATION, "train.elastic:Place._given")
+    fake.allowed = (EVALUATION, "train.elastic:Place._give")
     trainer = make_trainer("parallel.elastic=true", "machine.processes=2", replica=True)
     finished(trainer)
     place, given = trainer.training_step.place, []

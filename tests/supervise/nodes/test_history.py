@@ -71,5 +71,6 @@ def test_what_is_said_of_nodes_books_no_second_and_makes_no_run_begun(folder) ->
     clock.advance(30)
     chronicle = Chronicle(folder, 1, clock)
     chronicle.emit("node-probed", 0, {}, {})
+    chronicle.poison(20, "abc", 25, "the same crash")
     chronicle.close()
     assert unaccounted(folder, 1, began=0.0, now=first + 40) == {"detection": 40.0}

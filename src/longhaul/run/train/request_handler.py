@@ -96,6 +96,10 @@ class RequestHandler:
             refuse(run_log.folder, request, str(refusal))
             # Who asked a resting run has heard only that it was asked.
             self._say(f"refused: {request.kind}, asked by {request.who}: {refusal}")
+        except (AttributeError, LookupError, TypeError, ValueError):
+            # A defect of ours, which must surface, but not at every start from now on.
+            refuse(run_log.folder, request, "it failed; what the run printed shows how")
+            raise
         else:
             settle(run_log.folder, request)
             why = f": {request.reason}" if request.reason else ""
