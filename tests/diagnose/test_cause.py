@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
+from longhaul.diagnose.at_rest import changed_for_good
 from longhaul.diagnose.cause import (
     FLOAT32,
     Ladder,
     Rounding,
     apart,
-    changed_for_good,
     decide,
     first_difference,
     reproduced,

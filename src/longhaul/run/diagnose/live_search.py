@@ -17,12 +17,12 @@ from longhaul.checkpoint.loader import read_facts, restore
 from longhaul.checkpoint.snapshots import DamagedSnapshot
 from longhaul.core.records import Safe, StepRecord
 from longhaul.data.batches import BatchRequest
+from longhaul.diagnose.at_rest import changed_for_good
 from longhaul.diagnose.cause import (
     SAME_BITS,
     Ladder,
     Verdict,
     apart,
-    changed_for_good,
     decide,
     reproduced,
 )
