@@ -1,6 +1,9 @@
+import pytest
+import torch
+
 from longhaul.config.model import ModelSection
 from longhaul.model.initialise import build
-from longhaul.model.weights import roles
+from longhaul.model.weights import add_in_place, roles
 
 
 def roles_of(**changes: object) -> dict[str, str]:
@@ -54,3 +57,27 @@ def test_switches_give_their_weights_the_role_that_their_updates_need():
         "blocks.0.attention.extra_value_mix.weight",
     }  # fmt: skip
     assert {found[name] for name in of_vectors} == {"vector"}
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_tables_that_add_in_place_get_the_gradients_of_those_that_do_not(tied: bool):
+    shape = {"layers": 1, "heads": 2, "width": 8, "context": 4, "bigram_rows": 7}
+    settings = ModelSection.model_validate(shape | {"tied_head": tied})
+    plain, in_place = build(settings, 5, seed=0), build(settings, 5, seed=0)
+    add_in_place(in_place)
+    batches = torch.tensor([[[0, 1, 1, 4], [1, 1, 1, 1]], [[2, 1, 0, 0], [3, 3, 0, 1]]])
+    for tokens_BT in batches:  # the second one adds to what the first one left
+        for model in (plain, in_place):
+            model(tokens_BT, tokens_BT.roll(-1)).backward()
+    wanted, got = dict(plain.named_parameters()), dict(in_place.named_parameters())
+    for name, weight in wanted.items():
+        assert weight.grad is not None
+        torch.testing.assert_close(got[name].grad, weight.grad, msg=name)
+    assert got["bigrams.weight"].grad is not None
+
+
+def test_tables_in_half_precision_do_not_add_in_place():
+    settings = ModelSection.model_validate({"layers": 1, "heads": 2, "width": 8, "context": 4})
+    model = build(settings, 5, seed=0).bfloat16()
+    add_in_place(model)
+    assert not model.tokens.adds_in_place

@@ -62,7 +62,7 @@ class _SquaredRelu(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor) -> Tensor:
         positive = functional.relu(x)
         ctx.save_for_backward(positive)
-        return positive * positive
+        return positive.square()
 
     @staticmethod
     @once_differentiable

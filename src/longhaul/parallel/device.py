@@ -7,6 +7,7 @@ import torch
 
 from longhaul.config.recipe import Recipe
 from longhaul.core.errors import RecipeError
+from longhaul.core.heap import keep_freed_memory
 from longhaul.core.machine import machine
 from longhaul.logbook.segments import SegmentOpening
 from longhaul.model.device import claim
@@ -43,11 +44,12 @@ def own_device(wanted: str, place: Place | None = None) -> torch.device:
 
 
 def settle_torch(recipe: Recipe, processes: int = 1, before: int | None = None) -> None:
-    """Put thread counts and precision flags in force, once, before any tensor is made.
+    """Put thread counts, precision flags and the heap's in force, once, before any tensor is made.
 
     Where the recipe names no threads, the cores are shared out among the `processes` of this host;
     threads that the run has computed with `before` are kept, as other counts give other bits.
     """
+    keep_freed_memory()
     share = max(1, usable_cores() // processes)
     torch.set_num_threads(recipe.machine.threads or min(before or share, share))
     torch.backends.cuda.matmul.allow_tf32 = recipe.precision.tf32

@@ -17,6 +17,7 @@ from longhaul.data.batches import Batch, real_tokens
 from longhaul.model.compiling import Forms, compiled_by_shape
 from longhaul.model.device import generator_states, key_generators, put_back_generators, to_device
 from longhaul.model.gpt import GPT
+from longhaul.model.weights import add_in_place
 from longhaul.monitor.gauges import ModelGauges, Readings
 from longhaul.monitor.weights import tensors_norm
 from longhaul.optim.gate import LossScale
@@ -65,6 +66,8 @@ class TrainingStep:
         self.model_gauges = ModelGauges(model, optimizer.groups, device, sources, sharding)
         self._forward = compiled_by_shape(model) if compiled else model
         self.forms = Forms(model.settings, device, compiled)
+        if device.type == "cpu" and parallel is None and not compiled:
+            add_in_place(model)
         self._precision = precision
         self._seed = seed
         # What is drawn differs between ranks, as they compute different things.

@@ -9,6 +9,7 @@ from dataclasses import replace
 from longhaul.core.addresses import is_cut_off, unsealed
 from longhaul.core.clocks import RealClock, TimeBuckets, process_start
 from longhaul.core.errors import ExitCode, RecipeError
+from longhaul.core.heap import importing
 from longhaul.core.output import View, print_error
 from longhaul.core.signals import leaving_at_once, listening
 from longhaul.data.verification import text_for_training, verifying
@@ -34,12 +35,14 @@ def enter(folder: RunFolder, view: View) -> ExitCode:
     LeaseHeld if somebody else trains this run.
     """
     if os.environ.get(REPLICA, "0") != "0":
-        from longhaul.run.train.elastic import follow_leader
+        with importing():
+            from longhaul.run.train.elastic import follow_leader
 
         return follow_leader(folder)
     place = find_place(os.environ)
     if place is not None and place.rank > 0:
-        from longhaul.run.train.follower import follow
+        with importing():
+            from longhaul.run.train.follower import follow
 
         with answer_for_stacks(folder, place.rank):
             grace_s = read_run_spec(folder).settings().supervise.grace_s
@@ -116,7 +119,8 @@ def work(folder: RunFolder, lease: Lease, view: View) -> ExitCode:
         stop_request = leaving.enter_context(listening(print_error, orphaned))
         spin_little()
         # Torch takes a second to import; mistakes in the recipe or the text were refused before.
-        from longhaul.run.train.run_attempt import run_attempt
+        with importing():
+            from longhaul.run.train.run_attempt import run_attempt
 
         return run_attempt(attempt, dataset, stop_request)
 

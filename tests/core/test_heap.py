@@ -1,0 +1,53 @@
+import gc
+import os
+import resource
+import sys
+
+import pytest
+
+from longhaul.core.heap import importing, keep_freed_memory
+
+_TAKEN = 6 << 20
+
+
+def faults_of_cycles(keep: bool) -> int:
+    """Page faults of a process that frees and takes the same memory ten times."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        if keep:
+            keep_freed_memory()
+        for number in range(12):
+            if number == 2:  # the heap has grown by now
+                before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            taken = [b"x" * _TAKEN for _ in range(8)]
+            del taken
+        faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+        os.write(writing, str(faults).encode())
+        os._exit(0)
+    os.close(writing)
+    os.waitpid(child, 0)
+    with os.fdopen(reading) as said:
+        return int(said.read())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's heap")
+def test_memory_that_is_freed_and_taken_again_brings_no_page_faults():
+    pages = 10 * 8 * _TAKEN // resource.getpagesize()
+    assert faults_of_cycles(keep=False) > pages // 2
+    assert faults_of_cycles(keep=True) < pages // 20
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_an_import_is_not_searched_for_garbage_and_leaves_the_collector_as_it_was(enabled: bool):
+    before = gc.isenabled()
+    (gc.enable if enabled else gc.disable)()
+    try:
+        with pytest.raises(ImportError), importing():
+            assert not gc.isenabled()
+            raise ImportError
+        assert gc.isenabled() == enabled
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+        (gc.enable if before else gc.disable)()
