@@ -1,5 +1,5 @@
-"""This process's heap, as a trainer needs it: what is freed is kept for the next step, and what an
-import makes is not searched for garbage.
+"""The heap of a process that trains: what is freed is kept for the next step, and what an import
+makes is not searched for garbage.
 """
 
 import ctypes

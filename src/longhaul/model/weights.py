@@ -97,9 +97,9 @@ class _RowsInPlace(torch.autograd.Function):
 
 
 def add_in_place(model: nn.Module) -> None:
-    """Let the tables of `model` add in place. On a CPU a gradient of a table's size for every
-    micro-batch, zeros almost all, takes an eighth of a small model's step. For eager passes of whole
-    tables in float32; `torch.autograd.grad` sees no gradient of them then.
+    """Let the tables of `model` add in place: on a CPU a gradient of a table's size for every
+    micro-batch, zeros almost all, takes an eighth of a small model's step. For eager passes of
+    whole tables in float32; `torch.autograd.grad` sees no gradient of them then.
     """
     for module in model.modules():
         if isinstance(module, Table):
