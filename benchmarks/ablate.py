@@ -1,0 +1,234 @@
+"""What each idea of a speedrun buys: the recipe is trained with one idea off at a time.
+
+    python benchmarks/ablate.py --text tinyshakespeare.txt [--seeds 6] [--only qk-norm,muon]
+
+Each idea is off in as many runs as there are seeds, each beside the whole recipe's run of the same
+seed; the difference of their validation losses has a paired t-test, and counts where p < 0.01. The
+run without the idea is then made longer until it reaches the loss of the whole recipe: the tokens
+and the seconds that it needs more, in shares of the whole recipe's, are what the idea is worth.
+Dollars are seconds at a price an hour. An idea may cost time in each step: where it is worth fewer
+seconds than tokens, it does.
+"""
+
+import argparse
+import math
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from common import Bar, figure, missing, write_results
+from longhaul.core.records import StepRecord
+from longhaul.logbook.folder import RunFolder
+from longhaul.logbook.reading import read_journal
+
+RECIPE = "speedrun-shakespeare"
+WITHOUT: dict[str, tuple[str, ...]] = {
+    "table of character pairs": ("model.bigram_rows=0",),
+    "rotary positions (learned instead)": ('model.positions="learned"',),
+    "QK-norm": ("model.qk_norm=false",),
+    "ReLU² (GELU instead)": ('model.activation="gelu"',),
+    "zero-initialised projections": ("model.zero_projections=false",),
+    "zero-initialised head": ("model.zero_head=false",),
+    "norm of the embedding": ("model.embedding_norm=false",),
+    "untied head": ("model.tied_head=true", "model.zero_head=false"),
+    "wide first embeddings (GPT-2's 0.02 instead)": ("model.init_std=0.02",),
+    "one wide block (four of half the width instead)": ("model.layers=4", "model.width=128"),
+    "Muon (AdamW instead, its best of three rates)": (
+        'optim.name="adamw"', "optim.lr=0.006", "optim.beta1=0.9", "optim.lr_factors.head=1.0",
+        "optim.lr_factors.embedding=1.0",
+    ),
+    "Polar Express (five rounds of the quintic instead)": (
+        'optim.muon.coefficients="quintic"', "optim.muon.newton_schulz_steps=5",
+    ),
+    "orthogonal queries, keys, values apart": ("optim.muon.separate_parts=false",),
+    "warm-up of Muon's momentum": ("optim.muon.momentum_warmup_steps=0",),
+    "own rates for head and tables": (
+        "optim.lr_factors.head=1.0", "optim.lr_factors.embedding=1.0",
+    ),
+    "short memory of Adam": ("optim.beta1=0.9",),
+    "cooldown (a constant rate instead)": ("optim.schedule.final_fraction=1.0",),
+    "the fastest number format (float32 instead)": (
+        'precision.compute="float32"', 'optim.muon.newton_schulz="float32"',
+    ),
+}  # fmt: skip
+"""Idea → settings of the recipe without it."""
+LONGER = (1.25, 1.6, 2.2, 3.0)
+"""Lengths at which a run without an idea is tried, in lengths of the whole recipe, until it gets
+there."""
+_SEEDS_OF_LENGTHS = 2
+# Student's t, two-sided 99 %, by degrees of freedom: where p < 0.01 begins.
+_T99 = [math.inf, 63.66, 9.92, 5.84, 4.60, 4.03, 3.71, 3.50, 3.36, 3.25, 3.17]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run."""
+
+    loss: float
+    tokens: int
+    seconds: float
+    """Tokens at the run's median rate of a step: a moment's other load falls out."""
+
+    def __str__(self) -> str:
+        return f"{self.loss:.4f}, {self.seconds:.2f} s"
+
+
+class Trainings:
+    """Runs of the recipe on one text, each in a process of its own."""
+
+    def __init__(self, text: Path, room: Path) -> None:
+        self._text, self._room, self._count = text.resolve(), room, 0
+
+    def run(self, settings: tuple[str, ...], seed: int, steps: int) -> Run:
+        """Train, and read the journal."""
+        self._count += 1
+        runs = f"runs-{self._count}"
+        command = [sys.executable, "-m", "longhaul", "train", RECIPE, "--data", str(self._text)]
+        command += ["--runs-dir", runs, "--prepared-dir", "prepared"]
+        for setting in (*settings, f"seed={seed}", f"train.steps={steps}"):
+            command += ["--set", setting]
+        ended = subprocess.run(command, cwd=self._room, capture_output=True, text=True, check=False)
+        if ended.returncode != 0:
+            sys.exit(f"{' '.join(command)} ended with {ended.returncode}:\n{ended.stderr[-2000:]}")
+        folder = RunFolder(self._room / runs / RECIPE)
+        made = [r for r in read_journal(folder, events=False) if isinstance(r, StepRecord)]
+        finished = next(r for r in read_journal(folder, steps=False) if r.kind == "finished")
+        rates = [r.seconds.get("training", 0.0) / r.tokens for r in made[1:]]
+        tokens = sum(r.tokens for r in made)
+        return Run(float(finished.data["loss"]), tokens, statistics.median(rates) * tokens)
+
+
+@dataclass(frozen=True)
+class Worth:
+    """What an idea is worth."""
+
+    loss: float
+    """Nats that the loss is higher without it, at the same number of steps."""
+    t: float
+    """Of the paired test over seeds."""
+    degrees: int
+    tokens: float | None
+    """Tokens needed without it, over those of the whole recipe; None: not reached."""
+    seconds: float | None
+    """The same, of training."""
+
+    @property
+    def is_winner(self) -> bool:
+        """P < 0.01."""
+        return self.t > _T99[min(self.degrees, len(_T99) - 1)]
+
+
+def worth(
+    trainings: Trainings, settings: tuple[str, ...], whole: dict[int, Run], steps: int
+) -> Worth:
+    """Train without an idea: as long as the whole recipe, then longer."""
+    without = {seed: trainings.run(settings, seed, steps) for seed in whole}
+    lost = [without[seed].loss - run.loss for seed, run in whole.items()]
+    spread = statistics.stdev(lost) / math.sqrt(len(lost)) or math.inf
+    aim = statistics.fmean(run.loss for run in whole.values())
+    pace = statistics.median(without[s].seconds / r.seconds for s, r in whole.items())
+    longer = needed(trainings, settings, aim, {1.0: list(without.values())}, steps, list(whole))
+    return Worth(
+        statistics.fmean(lost), statistics.fmean(lost) / spread, len(lost) - 1,
+        longer, None if longer is None else longer * pace,
+    )  # fmt: skip
+
+
+def needed(
+    trainings: Trainings,
+    settings: tuple[str, ...],
+    aim: float,
+    made: dict[float, list[Run]],
+    steps: int,
+    seeds: list[int],
+) -> float | None:
+    """Length at which the mean loss without the idea is `aim`, between the two lengths next to it
+    by the logarithm of the length; 1 where it is there at once.
+    """
+    few = seeds[:_SEEDS_OF_LENGTHS]
+    before, loss_before = 1.0, statistics.fmean(run.loss for run in made[1.0])
+    if loss_before <= aim:
+        return 1.0
+    for length in LONGER:
+        runs = [trainings.run(settings, seed, round(steps * length)) for seed in few]
+        loss = statistics.fmean(run.loss for run in runs)
+        if loss <= aim:
+            share = (loss_before - aim) / (loss_before - loss)
+            return before * (length / before) ** share
+        before, loss_before = length, loss
+    return None
+
+
+def rows_of(idea: str, found: Worth, whole_s: float, price: float) -> list[Bar]:
+    """Figures of one idea."""
+    verdict = "p < 0.01" if found.is_winner else "not shown (p ≥ 0.01)"
+    rows = [figure(f"{idea}: loss without it", found.loss, "nats", f"{verdict}, t {found.t:.1f}")]
+    if found.tokens is None or found.seconds is None:
+        return [*rows, missing(f"{idea}: tokens", f"not there after {LONGER[-1]} times as many")]
+    saved = (found.seconds - 1) * whole_s
+    return [
+        *rows,
+        figure(f"{idea}: tokens", found.tokens, "×"),
+        figure(f"{idea}: seconds of training", found.seconds, "×", f"{saved:+.2f} s"),
+        figure(f"{idea}: dollars", saved / 3600 * price, "$"),
+    ]
+
+
+def table(found: dict[str, Worth], whole_s: float, price: float) -> str:
+    """Markdown, the most seconds first."""
+    lines = [
+        "| without | loss | p < 0.01 | tokens to the same loss | seconds | dollars a 1,000 runs |",
+        "|---|---|---|---|---|---|",
+    ]
+    by_worth = sorted(found.items(), key=lambda item: -(item[1].seconds or math.inf))
+    for idea, one in by_worth:
+        if one.tokens is None or one.seconds is None:
+            more = f"over {LONGER[-1]:g} × | | |"
+        else:
+            dollars = (one.seconds - 1) * whole_s / 3600 * price * 1000
+            more = f"{one.tokens:.2f} × | {one.seconds:.2f} × | {dollars:+.3f} |"
+        shown = "yes" if one.is_winner else "no"
+        lines.append(f"| {idea} | {one.loss:+.4f} | {shown} | {more}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--text", type=Path, required=True, help="tiny Shakespeare")
+    parser.add_argument("--seeds", type=int, default=6, help="runs of each kind")
+    parser.add_argument("--only", default="", help="ideas whose names begin like one of these")
+    parser.add_argument("--price", type=float, default=0.1, help="dollars an hour of this machine")
+    given = parser.parse_args()
+    if not given.text.is_file():
+        sys.exit(f"{given.text}: no such file")
+    if given.seeds < 2:
+        sys.exit(f"--seeds {given.seeds}: a test needs two at least")
+    from longhaul.config.load import load_recipe
+
+    steps = load_recipe(RECIPE).recipe.total_steps()
+    chosen = tuple(given.only.split(","))
+    ideas = {idea: off for idea, off in WITHOUT.items() if idea.startswith(chosen)}
+    if not ideas:
+        sys.exit(f"--only {given.only}: no idea of that name (there are: {', '.join(WITHOUT)})")
+    with tempfile.TemporaryDirectory(prefix="ablate-") as name:
+        trainings = Trainings(given.text, Path(name))
+        whole = {seed: trainings.run((), seed, steps) for seed in range(1, given.seeds + 1)}
+        whole_s = statistics.median(run.seconds for run in whole.values())
+        loss = statistics.fmean(run.loss for run in whole.values())
+        print(f"whole recipe: loss {loss:.4f}, {whole_s:.2f} s of training", flush=True)
+        found, rows = {}, [figure("whole recipe: loss", loss, "nats")]
+        rows.append(figure("whole recipe: seconds of training", whole_s, "s"))
+        for idea, off in ideas.items():
+            found[idea] = worth(trainings, off, whole, steps)
+            print(f"  without {idea}: {found[idea]}", flush=True)
+            rows += rows_of(idea, found[idea], whole_s, given.price)
+    print(table(found, whole_s, given.price))
+    if not given.only:
+        write_results("ablate", rows, "python benchmarks/ablate.py " + " ".join(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()
