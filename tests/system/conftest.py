@@ -31,6 +31,7 @@ class Room:
     path: Path
     prepared: Path
     processes: list[Process] = field(default_factory=list)
+    program: tuple[str, ...] = ("-m", "longhaul")
 
     @property
     def runs(self) -> Path:
@@ -41,7 +42,7 @@ class Room:
 
     def start(self, *arguments: str) -> Process:
         """Start a command; training commands work in this room."""
-        command = ["-m", "longhaul", *arguments]
+        command = [*self.program, *arguments]
         if arguments[0] == "train":
             command += ["--prepared-dir", str(self.prepared)]
             if arguments[1] == "drill":
