@@ -18,7 +18,7 @@ from longhaul.logbook.folder import RunFolder, create_run, list_runs
 from longhaul.logbook.reading import read_journal
 from longhaul.supervise.ownership import left_over
 from longhaul.supervise.ranks.progress import progress_path, read_progress
-from small_runs import FEW_HELD_OUT
+from small_runs import FEW_HELD_OUT, HALF_A_BATCH
 
 HERE = Path(__file__).parent
 DEADLINE_S = 60.0
@@ -47,6 +47,8 @@ class Room:
             command += ["--prepared-dir", str(self.prepared)]
             if arguments[1] == "drill":
                 command += ["--set", FEW_HELD_OUT]
+                if not any(word.startswith("batch.") for word in arguments):
+                    command += ["--set", HALF_A_BATCH]
         if arguments[0] in (
             "train",
             "set",
