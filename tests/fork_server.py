@@ -172,10 +172,12 @@ class ForkServer:
 
 _IMPORTED = (
     "longhaul.cli.progress",
-    "longhaul.run.train.follower", "longhaul.run.train.worker", "longhaul.train.trainer",
+    "longhaul.run.train.follower", "longhaul.run.train.launch", "longhaul.run.train.run_attempt",
+    "longhaul.run.train.worker", "longhaul.supervise.nodes.fleet", "longhaul.train.trainer",
     "longhaul.train.witness", "longhaul.data.subwords",
     "longhaul.parallel.parallelize", "longhaul.checkpoint.storage", "torch._dynamo.convert_frame",
-    "numpy.fft", "numpy.ma", "numpy.random", "rich.console", "rich.markup",
+    "importlib.readers", "multiprocessing.popen_fork", "numpy.fft", "numpy.ma", "numpy.random",
+    "pydantic.dataclasses", "rich.console", "rich.markup",
 )  # fmt: skip
 """What a command, its supervisor, a worker and a rank of several import."""
 
