@@ -277,6 +277,33 @@ class Forking:
         return SERVER.start(command[1:], Path.cwd(), env, stdout)
 
 
+_THREADS = "OMP_NUM_THREADS"
+
+
+class ForkingRanks(Forking):
+    """Stands in for `subprocess` where ranks are started that set their number of threads."""
+
+    @staticmethod
+    def Popen(
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: Path | None = None,
+        stdout: IO[Any] | None = None,
+        **more: Any,
+    ) -> Any:
+        """Fork it instead, unless it is a program in a word."""
+        if command[1] == "-c":
+            return subprocess.Popen(command, env=env, cwd=cwd, stdout=stdout, **more)
+        own = {name: value for name, value in env.items() if name != _THREADS}
+        if _THREADS in os.environ:
+            own[_THREADS] = os.environ[_THREADS]
+        if stdout is not None:
+            return SERVER.start(command[1:], cwd or Path.cwd(), own, stdout)
+        with os.fdopen(os.dup(2), "wb") as ours:
+            return SERVER.start(command[1:], cwd or Path.cwd(), own, ours)
+
+
 if __name__ == "__main__":
     _import_all()
     with socket.socket(fileno=int(sys.argv[1])) as its_line:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fork_server import SERVER, Process
+from fork_server import SERVER, ForkingRanks, Process
 from longhaul.core.clocks import RealClock
 from longhaul.core.records import Event, Record
 from longhaul.logbook.folder import RunFolder, create_run, list_runs
@@ -100,6 +100,15 @@ class Room:
 
     def records(self, name: str = "drill") -> list[Record]:
         return list(read_journal(self.folder(name)))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ranks_are_forked() -> Iterator[None]:
+    """Those that compare layouts, of a preflight and of a benchmark."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("longhaul.run.preflight.layouts.subprocess", ForkingRanks)
+        patch.setattr("benchmarks.equality.subprocess", ForkingRanks)
+        yield
 
 
 @pytest.fixture(scope="session")
