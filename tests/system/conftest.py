@@ -47,7 +47,9 @@ class Room:
             command += ["--prepared-dir", str(self.prepared)]
             if arguments[1] == "drill":
                 command += ["--set", FEW_HELD_OUT]
-                if not any(word.startswith("batch.") for word in arguments):
+                # What a run was begun with holds when it goes on.
+                begins = not self.folder().exists or "--new" in arguments
+                if begins and not any("batch." in word for word in arguments):
                     command += ["--set", HALF_A_BATCH]
         if arguments[0] in (
             "train",
