@@ -30,7 +30,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(SERVER.close)
 
 
-_LONG = ("system", "drills", "model", "cli")
+_LONG = ("system", "drills", "device", "model", "cli")
 """Folders with the files that take longest."""
 
 

@@ -172,10 +172,12 @@ class ForkServer:
 
 _IMPORTED = (
     "longhaul.cli.progress",
-    "longhaul.run.train.follower", "longhaul.run.train.worker", "longhaul.train.trainer",
+    "longhaul.run.train.follower", "longhaul.run.train.launch", "longhaul.run.train.run_attempt",
+    "longhaul.run.train.worker", "longhaul.supervise.nodes.fleet", "longhaul.train.trainer",
     "longhaul.train.witness", "longhaul.data.subwords",
     "longhaul.parallel.parallelize", "longhaul.checkpoint.storage", "torch._dynamo.convert_frame",
-    "numpy.fft", "numpy.ma", "numpy.random", "rich.console", "rich.markup",
+    "importlib.readers", "multiprocessing.popen_fork", "numpy.fft", "numpy.ma", "numpy.random",
+    "pydantic.dataclasses", "rich.console", "rich.markup",
 )  # fmt: skip
 """What a command, its supervisor, a worker and a rank of several import."""
 
@@ -273,6 +275,33 @@ class Forking:
     ) -> Process:
         """Fork it instead."""
         return SERVER.start(command[1:], Path.cwd(), env, stdout)
+
+
+_THREADS = "OMP_NUM_THREADS"
+
+
+class ForkingRanks(Forking):
+    """Stands in for `subprocess` where ranks are started that set their number of threads."""
+
+    @staticmethod
+    def Popen(
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: Path | None = None,
+        stdout: IO[Any] | None = None,
+        **more: Any,
+    ) -> Any:
+        """Fork it instead, unless it is a program in a word."""
+        if command[1] == "-c":
+            return subprocess.Popen(command, env=env, cwd=cwd, stdout=stdout, **more)
+        own = {name: value for name, value in env.items() if name != _THREADS}
+        if _THREADS in os.environ:
+            own[_THREADS] = os.environ[_THREADS]
+        if stdout is not None:
+            return SERVER.start(command[1:], cwd or Path.cwd(), own, stdout)
+        with os.fdopen(os.dup(2), "wb") as ours:
+            return SERVER.start(command[1:], cwd or Path.cwd(), own, ours)
 
 
 if __name__ == "__main__":

@@ -3,3 +3,8 @@
 FEW_HELD_OUT = "data.held_out.fraction=0.002"
 """A tenth of what the recipe holds out: a run reads all of it when it ends, which took most of the
 time of a run of some 20 steps."""
+
+HALF_A_BATCH = "batch.sequences=8"
+"""Two micro-batches a step instead of four."""
+HALF_A_STEP = (HALF_A_BATCH, "evaluation.tokens=1024")
+"""With shorter evaluations too: half of a run's time."""

@@ -12,6 +12,7 @@ import pytest
 
 from longhaul.logbook.folder import RunFolder
 from longhaul.store.run_differences import final_state
+from small_runs import HALF_A_STEP
 
 _SYSTEM = Path(__file__).parents[1] / "system/conftest.py"
 _SPEC = importlib.util.spec_from_file_location("longhaul_system_rooms", _SYSTEM)
@@ -22,7 +23,7 @@ sys.modules[_SPEC.name] = rooms
 _SPEC.loader.exec_module(rooms)
 shared_prepared, room, wait_until = rooms.shared_prepared, rooms.room, rooms.wait_until
 
-STEPS = ("--set", "train.steps=120")
+STEPS = tuple(f"--set={option}" for option in ("train.steps=120", *HALF_A_STEP))
 
 
 @pytest.fixture(scope="session")

@@ -18,8 +18,9 @@ import pytest
 
 from longhaul.core.records import StepRecord
 from longhaul.supervise.ownership import left_over
+from small_runs import HALF_A_STEP
 
-STEPS = ("--set", "train.steps=120")
+STEPS = tuple(f"--set={option}" for option in ("train.steps=120", *HALF_A_STEP))
 DAY_S = 86_400
 SHIM = r"""
 #define _GNU_SOURCE

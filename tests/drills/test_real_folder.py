@@ -8,15 +8,23 @@ from pathlib import Path
 import pytest
 
 from longhaul.core.records import Event, StepRecord
+from small_runs import HALF_A_STEP
 
 ENDLESS = (
     "--set", "train.steps=1000000", "--set", "optim.schedule.shape=constant",
-    "--set", "evaluation.interval_steps=0",
+    "--set", "evaluation.interval_steps=0", "--set", "batch.stages=[]",
+    *(f"--set={option}" for option in HALF_A_STEP),
 )  # fmt: skip
-STEPS = ("--set", "train.steps=120")
+STEPS = tuple(f"--set={option}" for option in ("train.steps=120", *HALF_A_STEP))
 ELASTIC = (
     "--set", "parallel.elastic=true", "--set", "machine.processes=2", "--set", "machine.threads=1",
 )  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def impatient(room) -> None:
+    """Ten seconds are long for a folder that is gone for good."""
+    room.program = (str(Path(__file__).with_name("impatient.py")),)
 
 
 def is_late_checkpoint(record) -> bool:

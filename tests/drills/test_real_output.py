@@ -20,11 +20,11 @@ from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal
 from longhaul.store.catalogue import catalogue
 from longhaul.supervise.ownership import left_over
-from small_runs import FEW_HELD_OUT
+from small_runs import FEW_HELD_OUT, HALF_A_STEP
 
 DEADLINE_S = 90.0
 STEPS = 120
-SETS = (FEW_HELD_OUT, f"train.steps={STEPS}")
+SETS = (FEW_HELD_OUT, f"train.steps={STEPS}", *HALF_A_STEP)
 
 
 @dataclass

@@ -7,8 +7,9 @@ import pytest
 
 from longhaul.core.records import Event
 from longhaul.store.catalogue import catalogue
+from small_runs import HALF_A_STEP
 
-STEPS = ("--set", "train.steps=120")
+STEPS = tuple(f"--set={option}" for option in ("train.steps=120", *HALF_A_STEP))
 
 
 def is_verified(record) -> bool:

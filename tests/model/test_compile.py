@@ -46,7 +46,12 @@ def loss_and_gradients(model: GPT, compiled: bool, tap: Tap | None, backend: str
 
 @pytest.mark.parametrize(
     ("form", "tapped"),
-    [("plain", False), ("plain", True), ("speedrun", False), ("post_norm", True)],
+    [
+        pytest.param("plain", False, marks=pytest.mark.slow),
+        ("plain", True),
+        ("speedrun", False),
+        ("post_norm", True),
+    ],
 )
 def test_the_model_is_one_graph_with_the_same_loss_gradients_and_gauges(form, tapped):
     """Captured whole (a graph break would fail it), forward and backward; the code generator is
@@ -63,7 +68,14 @@ def test_the_model_is_one_graph_with_the_same_loss_gradients_and_gauges(form, ta
         torch.testing.assert_close(captured, eager, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("precision", ["autocast", "bf16", "bf16 with islands", "fp16"])
+@pytest.mark.parametrize(
+    "precision",
+    [
+        "autocast",
+        "bf16 with islands",
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ("bf16", "fp16")),
+    ],
+)
 def test_every_precision_is_one_graph_with_the_same_loss_and_gradients(precision):
     found = []
     for compiled in (False, True):

@@ -214,7 +214,8 @@ def test_it_trains_and_every_weight_takes_part(changes: dict[str, object]) -> No
     losses = [plain_loss(model)]
     for number in range(12):
         one_step(model, optimizer, number)
-        losses.append(plain_loss(model))
+        if number % 3 == 2:
+            losses.append(plain_loss(model))
         for name, weight in model.named_parameters():
             assert weight.grad is not None, name
             assert bool(weight.grad.isfinite().all()), name

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from fork_server import SERVER, Process
+from fork_server import SERVER, ForkingRanks, Process
 from longhaul.core.clocks import RealClock
 from longhaul.core.records import Event, Record
 from longhaul.logbook.folder import RunFolder, create_run, list_runs
 from longhaul.logbook.reading import read_journal
 from longhaul.supervise.ownership import left_over
 from longhaul.supervise.ranks.progress import progress_path, read_progress
-from small_runs import FEW_HELD_OUT
+from small_runs import FEW_HELD_OUT, HALF_A_BATCH
 
 HERE = Path(__file__).parent
 DEADLINE_S = 60.0
@@ -31,6 +31,7 @@ class Room:
     path: Path
     prepared: Path
     processes: list[Process] = field(default_factory=list)
+    program: tuple[str, ...] = ("-m", "longhaul")
 
     @property
     def runs(self) -> Path:
@@ -41,11 +42,15 @@ class Room:
 
     def start(self, *arguments: str) -> Process:
         """Start a command; training commands work in this room."""
-        command = ["-m", "longhaul", *arguments]
+        command = [*self.program, *arguments]
         if arguments[0] == "train":
             command += ["--prepared-dir", str(self.prepared)]
             if arguments[1] == "drill":
                 command += ["--set", FEW_HELD_OUT]
+                # What a run was begun with holds when it goes on.
+                begins = not self.folder().exists or "--new" in arguments
+                if begins and not any("batch." in word for word in arguments):
+                    command += ["--set", HALF_A_BATCH]
         if arguments[0] in (
             "train",
             "set",
@@ -97,6 +102,15 @@ class Room:
 
     def records(self, name: str = "drill") -> list[Record]:
         return list(read_journal(self.folder(name)))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ranks_are_forked() -> Iterator[None]:
+    """Those that compare layouts, of a preflight and of a benchmark."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("longhaul.run.preflight.layouts.subprocess", ForkingRanks)
+        patch.setattr("benchmarks.equality.subprocess", ForkingRanks)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -88,7 +88,7 @@ def wait_for_others(folder: RunFolder, rank: int, size: int, step: int, asked: l
             said = read_progress(progress_path(folder, other))
             if said is not None and said.step >= step:
                 break
-            time.sleep(0.002)
+            time.sleep(0.005)
 
 
 def do(what: str | dict, folder: RunFolder) -> None:

@@ -2,14 +2,13 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from safetensors import safe_open
 
+from fork_server import SERVER
 from longhaul.core.records import Decision, Event, Record
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal
@@ -68,13 +67,11 @@ class Ran:
 def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
     room = tmp_path_factory.mktemp("causes")
     script = Path(__file__).with_name("seeking_ranks.py")
-    command = [sys.executable, str(script), json.dumps(CASES), str(room / "prepared"), str(room)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=200, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    told = [json.loads(line) for line in done.stdout.splitlines()]
+    arguments = [str(script), json.dumps(CASES), str(room / "prepared"), str(room)]
+    process = SERVER.start(arguments, room, os.environ)
+    output, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, output[-3000:]
+    told = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     return {one["name"]: Ran(room, one["name"], one["codes"]) for one in told}
 
 

@@ -7,7 +7,10 @@ import pytest
 
 from drills.numbers import chosen, drill_numbers, run_drill, set_up
 
-SHORT = ("N2", "N3", "N4", "N7", "N9", "N11", "H1", "H2", "H3", "H4", "H5")
+SHORT = (
+    "N2", "N4", "N7", "N9", "N11", "H2", "H3",
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("N3", "H1", "H4", "H5")),
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ PILOTS_SECOND = 7
 
 def test_replicas_die_and_come_back_while_the_run_never_stops(tmp_path: Path) -> None:
     said: list[str] = []
-    typed = Typed(lasting_s=10.0, every_s=1.0, seed=PILOT_FIRST)
+    typed = Typed(lasting_s=6.0, every_s=1.0, seed=PILOT_FIRST)
     verdict = drill_replicas(typed, tmp_path, said.append)
     said += verdict.lines()
     assert verdict.passed, said
@@ -39,7 +39,7 @@ def test_replicas_die_and_come_back_while_the_run_never_stops(tmp_path: Path) ->
 def test_a_replica_of_two_processes_comes_back_as_a_whole(tmp_path: Path) -> None:
     said: list[str] = []
     sets = ("parallel.shard=2",)
-    typed = Typed(replicas=2, lasting_s=5.0, every_s=1.0, seed=PILOTS_SECOND, sets=sets)
+    typed = Typed(replicas=2, lasting_s=3.0, every_s=1.0, seed=PILOTS_SECOND, sets=sets)
     verdict = drill_replicas(typed, tmp_path, said.append)
     said += verdict.lines()
     assert verdict.passed, said

@@ -170,11 +170,18 @@ def test_an_evaluation_that_runs_out_is_made_with_half_as_many_at_once(
         assert "(2 sequences at once; memory ran out with 8)" in output
 
 
-@pytest.mark.parametrize("layout", [("shard=2",), ("tensor=2",), ("pipeline=2", "replicate=1")])
+@pytest.mark.parametrize(
+    "layout",
+    [
+        ("parallel.shard=2",),
+        ("parallel.tensor=2",),
+        ("parallel.pipeline=2", "parallel.replicate=1", "model.layers=2"),
+    ],
+)
 def test_ranks_that_share_a_pass_evaluate_half_as_many_at_once_from_the_next_attempt_on(
     room: Room, layout: tuple[str, ...]
 ) -> None:
-    options = [*EVALUATES, "model.layers=2", *(f"parallel.{each}" for each in layout)]
+    options = [*EVALUATES, *layout]
     code, output, records = room.train({"SHORT_RANK": 1, **IN_EVALUATION}, *options)
     assert code == 0, output
     told = [(event.data["path"], event.data["next"]) for event in ran_out(records)]

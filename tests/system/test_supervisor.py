@@ -182,7 +182,7 @@ def test_one_interrupt_is_passed_on_and_a_second_one_ends_at_once(stubs) -> None
 
 
 def test_a_pause_stops_the_workers_and_is_no_hang(stubs) -> None:
-    stubs.plot(steps=400, settings={"deadline_s": 1.0})
+    stubs.plot(steps=150, settings={"deadline_s": 1.0})
     process = stubs.start()
     wait_until("step 3", lambda: stubs.step() >= 3)
     wait_until("the notes", lambda: len(left_over(stubs.folder)) == 3)

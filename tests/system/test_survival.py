@@ -15,7 +15,7 @@ from longhaul.core.records import Decision, Event, StepRecord
 from longhaul.logbook.lease import live_holder
 from longhaul.logbook.reading import read_journal
 from longhaul.supervise.ownership import left_over
-from small_runs import FEW_HELD_OUT
+from small_runs import FEW_HELD_OUT, HALF_A_STEP
 
 ENDLESS = (
     "--set", "train.steps=100000", "--set", "optim.schedule.shape=constant",
@@ -37,8 +37,8 @@ def is_verified(record) -> bool:
 
 def test_a_killed_run_ends_in_the_very_bytes_of_an_undisturbed_one(tmp_path: Path) -> None:
     said: list[str] = []
-    options = (FEW_HELD_OUT, "train.steps=120", "checkpoint.interval_steps=10",
-               "batch.stages=[{from_step=60, sequences=8, sequence_length=64}]")  # fmt: skip
+    options = (*HALF_A_STEP, FEW_HELD_OUT, "train.steps=80", "checkpoint.interval_steps=10",
+               "batch.stages=[{from_step=40, sequences=4, sequence_length=64}]")  # fmt: skip
     assert drill_resume(4, 1, tmp_path, said.append, options), "\n".join(said)
     assert any("byte-identical" in line for line in said)
 

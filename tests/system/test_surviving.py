@@ -12,9 +12,10 @@ from longhaul.supervise.leftovers import leftovers, shared_memory
 from longhaul.supervise.ownership import left_over
 
 SMALL = (
-    "--set", "train.steps=80", "--set", "optim.schedule.decay_steps=80",
+    "--set", "train.steps=60", "--set", "optim.schedule.decay_steps=60",
     "--set", "optim.schedule.warmup_steps=2", "--set", "model.dropout=0.1",
     "--set", "model.width=16", "--set", "model.layers=1", "--set", "batch.stages=[]",
+    "--set", "batch.sequences=8",
     "--set", "evaluation.interval_steps=0", "--set", "evaluation.tokens=256",
     "--set", "checkpoint.interval_steps=100", "--set", "checkpoint.snapshot_interval_steps=5",
 )  # fmt: skip

@@ -61,7 +61,7 @@ def test_a_run_ends_with_all_that_was_promised_and_says_so_the_second_time(room)
 
 
 def test_a_run_ends_at_its_time_limit_with_a_model(room) -> None:
-    limit = ("--max-hours", "0.0008", "--set", "train.steps=100000")
+    limit = ("--max-hours", "0.0004", "--set", "train.steps=100000")
     code, output = room.run("train", "drill", *limit)
     assert code == 0, output
     assert "finished at its time limit" in output

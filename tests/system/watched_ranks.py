@@ -54,7 +54,7 @@ SETS = (
     "batch.sequence_length=32", "batch.sequences=12", "batch.micro_sequences=3", "batch.stages=[]",
     "optim.schedule.warmup_steps=2", "evaluation.interval_steps=0",
     "checkpoint.interval_steps=0", "checkpoint.snapshot_interval_steps=0",
-    "monitor.gauge_interval_steps=7", "data.sources.0.weight=1",
+    "monitor.gauge_interval_steps=5", "data.sources.0.weight=1",
 )  # fmt: skip
 
 

@@ -115,7 +115,7 @@ def test_a_checkpoint_is_restored(fake, make_trainer, tmp_path: Path) -> None:
 
 
 def test_a_loan_waits_at_both_ends(fake, make_trainer) -> None:
-    trainer = make_trainer("evaluation.interval_steps=0")
+    trainer = make_trainer("evaluation.interval_steps=0", "train.steps=4")
     for _ in trainer.steps():
         pass
     fake.allowed = LOAN
@@ -124,13 +124,13 @@ def test_a_loan_waits_at_both_ends(fake, make_trainer) -> None:
 
 
 def test_sampling_waits_for_each_token(fake, make_trainer) -> None:
-    trainer = make_trainer()
+    trainer = make_trainer("model.context=16")
     fake.allowed = ("train.sampling:sample_tokens",)
     tokens = sample_tokens(
-        trainer.training_step.model, [1, 2, 3], most_tokens=40, context=32, temperature=0.8,
+        trainer.training_step.model, [1, 2, 3], most_tokens=20, context=16, temperature=0.8,
         top_k=5, seed=1, device=fake.device,
     )  # fmt: skip
-    assert len(list(tokens)) == 40
+    assert len(list(tokens)) == 20
     assert fake.waited == {"tests", "train.sampling:sample_tokens"}
 
 

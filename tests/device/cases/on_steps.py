@@ -20,6 +20,8 @@ from longhaul.train.step import TrainingStep
 VOCABULARY = 512
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 SMALL = ("model.layers=2", "batch.sequences=4", "batch.micro_sequences=2")
+ONE_LAYER = "model.layers=1"
+"""Where a case is about what updates weights: each operation costs a millisecond here."""
 
 
 def recipe_of(name, *overrides: str) -> Recipe:
@@ -68,13 +70,15 @@ def test_a_recipe(fake, name: str) -> None:
 @pytest.mark.parametrize("offloaded", [False, True])
 @pytest.mark.parametrize("name", sorted(OPTIMIZERS))
 def test_an_optimizer(fake, name: str, offloaded: bool) -> None:
-    train(fake, recipe_of("drill", f"optim.name={name}", f"optim.offload={str(offloaded).lower()}"))
+    offload = f"optim.offload={str(offloaded).lower()}"
+    train(fake, recipe_of("drill", ONE_LAYER, f"optim.name={name}", offload))
 
 
 @pytest.mark.parametrize("weights", ["bf16", "fp16"])
 @pytest.mark.parametrize("name", sorted(OPTIMIZERS))
 def test_half_weights_and_a_loss_scale(fake, name: str, weights: str) -> None:
-    train(fake, recipe_of("drill", f"optim.name={name}", f"precision.compute={weights}_weights"))
+    compute = f"precision.compute={weights}_weights"
+    train(fake, recipe_of("drill", ONE_LAYER, f"optim.name={name}", compute))
 
 
 @pytest.mark.parametrize("how", ["full", "selective"])
