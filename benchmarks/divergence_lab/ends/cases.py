@@ -34,6 +34,7 @@ HELD_OUT_FROM = SECOND_FROM
 """Numbers of held-out cases begin here."""
 HEALTHY_STEPS = 2_200
 SNAPSHOT_STEPS = 20
+_SPIKING_FROM = 4
 _GENERATION = 1
 """Raised when cases of the same name come to mean something else."""
 
@@ -176,6 +177,21 @@ def _text_changes(least: float, most: float) -> Make:
     return make
 
 
+def _now_and_then(kind: str, *strengths: float) -> Make:
+    """One step in eight is touched, as where a few documents of a source are odd."""
+
+    def make(choose: Choices, base: dict[str, Any]) -> dict[str, Any]:
+        onset, steps = _moment(choose, base), choose.whole(60, 160)
+        strength = choose.log_between(*strengths)
+        if kind != "gradient-noise":
+            return {"settings": base, "onset": onset, "fault": Fault(kind, onset, strength, steps)}
+        # A rate that is too high brings it about.
+        return {"settings": base, "onset": onset, "fault": Fault(kind, onset, strength, 10**6),
+                "cured_below": choose.log_between(0.15, 0.7)}  # fmt: skip
+
+    return make
+
+
 def _of_lab(mechanism: str) -> Make:
     """A mechanism of the lab; what it sets later, a person sets."""
 
@@ -217,10 +233,19 @@ WAYS: dict[str, Way] = {
     "corrupted-weight": Way(2, 1, _of_lab("corrupted-weight"), "a corrupted weight", "outside"),
     "frozen-group": Way(1, 1, _of_lab("frozen-group"), "frozen positions or group", "outside"),
     "escape-leak": Way(4, 3, _of_lab("escape-leak"), "escape characters leak in", "outside"),
+    "gradient-spikes": Way(
+        4, 0, _now_and_then("gradient-spikes", 7, 24), "gradient spikes that do no harm", "outside"
+    ),
+    "odd-batches": Way(
+        4, 0, _now_and_then("odd-batches", 0.2, 1.0), "an odd batch now and then", "outside"
+    ),
+    "gradient-noise": Way(
+        4, 0, _now_and_then("gradient-noise", 7, 24), "gradients of noise now and then", "outside"
+    ),
     "text-changes": Way(8, 8, _text_changes(0.25, 0.95), "the text changes for good", "text"),
     "some-changes": Way(6, 6, _text_changes(0.15, 0.45), "some of it changes for good", "text"),
 }
-HEALTHY_CASES = {"tuning": 4, "held-out": 4}
+HEALTHY_CASES = {"tuning": 6, "held-out": 4}
 
 
 def case(way: str, number: int) -> Case:
@@ -245,7 +270,7 @@ def _must_show(name: str) -> Case:
 
 
 def healthy(number: int) -> Case:
-    """A long sound run with harmless disturbances."""
+    """A long sound run with harmless disturbances; those added later have many spikes as well."""
     name = f"healthy/{number:03d}"
     choose = Choices(f"ends/{name}")
     settings = _base(choose, number) | {"train.steps": HEALTHY_STEPS}
@@ -257,6 +282,9 @@ def healthy(number: int) -> Case:
     if first == "H3":
         onset = choose.whole(80, HEALTHY_STEPS - 40)
         spike = Fault("gradient-spike", onset, choose.log_between(15, 300))
+    if number % HELD_OUT_FROM >= _SPIKING_FROM:
+        onset = choose.whole(80, HEALTHY_STEPS - 400)
+        spike = Fault("gradient-spikes", onset, choose.log_between(7, 24), 300)
     run = Run(name, "healthy", choose.whole(1, 10**6), settings, harmless=harmless, spike=spike)
     return Case(of_other_text(run) if number >= HELD_OUT_FROM else run)
 
