@@ -87,6 +87,15 @@ def test_gradient_spikes_that_led_to_an_action_do_not_lead_to_the_next(made, kno
     assert loud[1].evidence["spikes"] == 6
 
 
+def test_a_crash_right_after_an_action_does_not_bring_its_spikes_back(made):
+    records = [
+        replace(r, attempt=2, segment="2.00") if r.step > 546 else r for r in spiking(made, up=0.6)
+    ]
+    loud = made.loud(made.told(made.judge(records), "gradient-spike"))
+    assert loud[0].step == 546
+    assert all(f.first_step > 546 for f in loud[1:])
+
+
 def test_an_alarm_that_was_acted_on_is_told_again_after_as_many_spikes_more(made):
     findings = made.judge(spiking(made, acted=(572,)), clips=False)
     steps = [f.step for f in made.told(findings, "gradient-spike", "alarm")]

@@ -215,7 +215,7 @@ class GradientSpike(Detector):
             self._noise.renew()
             self._spikes.clear()
             self._sound = math.inf
-        elif before and before.attempt == record.attempt and before.segment != record.segment:
+        elif before is not None and before.segment != record.segment:
             if self._spikes:
                 # Whether that helps is told by the loss from before it was needed.
                 self._sound = min(self._sound, self._spikes[0].loss)
