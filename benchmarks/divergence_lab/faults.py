@@ -28,9 +28,12 @@ _BACKSLASH = 92
 _LEAKING_SOURCE = 1
 TEXT_FAULTS = (
     "noise-tokens", "repeated-token", "shuffled-tokens", "escape-leak", "other-script",
+    "odd-batches",
 )  # fmt: skip
 _SCRIPT = 7
 """Seed of the letters that stand for others, the same in all runs: text that can be learned."""
+_NOW_AND_THEN = ("gradient-spikes", "gradient-noise", "odd-batches")
+"""Kinds that touch one step in eight, by chance, of those that the fault lasts."""
 _RAMP_STEPS = 90
 """Steps over which escape characters come to their full share."""
 
@@ -78,7 +81,7 @@ class DisturbedStep(TrainingStep):
         return figures
 
     def _acts(self, fault: Fault) -> bool:
-        return fault.onset <= self.number < fault.onset + fault.steps
+        return in_turn(fault, self.number)
 
     def _duration(self) -> float:
         jitter = math.exp(_JITTER * float(torch.randn((), generator=self._noise)))
@@ -92,7 +95,7 @@ class DisturbedStep(TrainingStep):
         match fault.kind:
             case "noise-tokens":
                 spoiled_BT = torch.randint(256, window_BT.shape, generator=self._noise)
-            case "repeated-token":
+            case "repeated-token" | "odd-batches":
                 row_B1 = torch.randint(256, (len(window_BT), 1), generator=self._noise)
                 spoiled_BT = row_B1.expand_as(window_BT)
             case "shuffled-tokens":
@@ -174,8 +177,11 @@ class DisturbedStep(TrainingStep):
     def _gradient(self, gradient: Tensor, fault: Fault) -> Tensor:
         if not self._acts(fault):
             return gradient
-        if fault.kind == "gradient-spike":
+        if fault.kind in ("gradient-spike", "gradient-spikes"):
             return gradient * fault.strength
+        if fault.kind == "gradient-noise":
+            noise = torch.randn(gradient.shape, generator=self._noise)
+            return noise * (fault.strength * gradient.norm() / noise.norm())
         return torch.zeros_like(gradient)
 
     def _round_logits(self) -> None:
@@ -194,8 +200,18 @@ class DisturbedStep(TrainingStep):
 
 
 _GRADIENT_FAULTS = (
-    "gradient-spike", "frozen-position", "frozen-embedding", "frozen-vector",
+    "gradient-spike", "gradient-spikes", "gradient-noise", "frozen-position", "frozen-embedding",
+    "frozen-vector",
 )  # fmt: skip
+
+
+def in_turn(fault: Fault, number: int) -> bool:
+    """Whether a fault touches the step of this number."""
+    if not fault.onset <= number < fault.onset + fault.steps:
+        return False
+    if fault.kind not in _NOW_AND_THEN:
+        return True
+    return derive_key(fault.onset, "now and then", str(number)) % 8 == 0
 
 
 def round_activations(model: GPT, shift: int) -> None:

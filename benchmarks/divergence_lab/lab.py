@@ -13,8 +13,9 @@ from typing import Any
 
 from benchmarks.common import Bar, at_least, at_most, figure, write_results
 from benchmarks.divergence_lab import tables, traces
+from benchmarks.divergence_lab.causes import caused
 from benchmarks.divergence_lab.generate import Made, make_all
-from benchmarks.divergence_lab.runs import Run, catalogue
+from benchmarks.divergence_lab.runs import Run, catalogue, healthy
 from benchmarks.divergence_lab.score import Judged, Score, lead_of, score, slow_kinds
 from benchmarks.divergence_lab.split import part_of
 from benchmarks.divergence_lab.truth import Truth
@@ -70,7 +71,16 @@ def fresh(home: Path, processes: int, runs: Sequence[Run] | None = None) -> list
 def judge(made: Sequence[Made]) -> list[Judged]:
     """Findings of the shipped limits, in every run."""
     limits = DiagnoseSection()
-    return [Judged(m, tuple(replay(m.trace, limits, len(m.steps)))) for m in made]
+    return [
+        Judged(m, tuple(replay(m.trace, limits, len(m.steps), clips=_clips(m.name)))) for m in made
+    ]
+
+
+def _clips(name: str) -> bool:
+    """Whether the run of this name clips gradients."""
+    mechanism, number = name.split("/")
+    run = healthy(int(number)) if mechanism == "healthy" else caused(mechanism, int(number))
+    return bool(run.settings["optim.clip"] > 0)
 
 
 def of_part(judged: Sequence[Judged], part: str) -> list[Judged]:

@@ -19,13 +19,14 @@ from benchmarks.divergence_lab.ends.calm import calm
 from benchmarks.divergence_lab.ends.cases import WAYS, Case, Change, case, catalogue, healthy
 from benchmarks.divergence_lab.ends.drive import Action, Ended, Form, settings_of, train
 from benchmarks.divergence_lab.ends.make import Ends, as_json, from_json, together
+from benchmarks.divergence_lab.faults import in_turn
 from benchmarks.divergence_lab.other import is_of_other_text
 from benchmarks.divergence_lab.runs import HARMLESS, Fault, Run
 from benchmarks.divergence_lab.runs import catalogue as first_catalogue
 from benchmarks.divergence_lab.split import part_of
 
 TUNING, HELD_OUT = list(catalogue("tuning")), list(catalogue("held-out"))
-HELD_OUT_CASES = "5bae0618cea7a296"
+HELD_OUT_CASES = "526c31bf41619f4d"
 SECOND_RUNS = "be291de1e1b459ac"
 
 
@@ -124,6 +125,16 @@ def test_a_fault_nobody_acts_on_is_the_same_each_time(home: Path) -> None:
     first, again = (train(poisoned, "nobody", home) for _ in range(2))
     assert (first.loss, first.curve) == (again.loss, again.curve)
     assert first.curve[2] > train(poisoned, "undisturbed", home).curve[2] + 0.2
+
+
+def test_what_comes_now_and_then_touches_one_step_in_eight_and_the_same_ones_each_time() -> None:
+    fault = Fault("gradient-spikes", 100, 12.0, 160)
+    touched = [step for step in range(1, 400) if in_turn(fault, step)]
+    assert touched == [step for step in range(1, 400) if in_turn(fault, step)]
+    assert 10 <= len(touched) <= 30
+    assert all(100 <= step < 260 for step in touched)
+    always = replace(fault, kind="gradient-spike")
+    assert [step for step in range(1, 400) if in_turn(always, step)] == list(range(100, 260))
 
 
 # --- the figures -----------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -38,14 +39,91 @@ def test_nan_and_infinity_leave_the_baselines_as_they_were(made):
     assert [f.step for f in made.told(findings, "loss-spike")] == [310]
 
 
-def test_gradient_spikes_again_and_again_become_an_alarm(made):
-    def spikes(record):
-        return {"gradient_norm": 20.0} if record.step > 500 and record.step % 13 == 0 else {}
+def spiking(made, *, up=0.0, acted=(), until=800):
+    """A spike every 13 steps from 507 on. The loss is higher by `up` from 510 on and up to `until`;
+    segments begin after the steps in `acted`."""
 
-    findings = made.told(made.judge(made.changed(made.healthy(800), spikes)), "gradient-spike")
-    assert [f.severity for f in findings] == ["notice", "warning", "alarm"]
-    assert findings[-1].step < 600
-    assert findings[-1].first_step == 507
+    def spike(record):
+        change = {"segment": f"1.{sum(record.step > step for step in acted):02d}"}
+        if record.step > 500 and record.step % 13 == 0:
+            change["gradient_norm"] = 20.0
+        if 510 <= record.step <= until:
+            change["loss"] = record.loss + up
+        return change
+
+    return made.changed(made.healthy(800), spike)
+
+
+def test_gradient_spikes_again_and_again_become_an_alarm_without_clipping(made):
+    findings = made.told(made.judge(spiking(made), clips=False), "gradient-spike")
+    assert [f.severity for f in findings][:3] == ["notice", "warning", "alarm"]
+    assert findings[2].step < 600
+    assert {f.first_step for f in findings[:3]} == {507}
+
+
+@pytest.mark.parametrize("up", [0.0, -0.5])
+def test_gradient_spikes_that_clipping_absorbs_are_judged_by_the_loss(made, up):
+    findings = made.told(made.judge(spiking(made, up=up)), "gradient-spike")
+    assert [f.severity for f in findings] == ["notice"]
+    assert findings[0].step == 507
+
+
+def test_gradient_spikes_that_raise_the_loss_become_an_alarm_though_they_are_clipped(made):
+    findings = made.told(made.judge(spiking(made, up=0.6)), "gradient-spike")
+    assert [f.severity for f in findings][:3] == ["notice", "warning", "alarm"]
+    evidence = findings[1].evidence
+    assert evidence["loss"] - evidence["loss_before"] == pytest.approx(0.6, abs=0.1)
+    assert "the loss rose from about" in findings[1].sentence
+    assert findings[1].first_step == 507
+
+
+@pytest.mark.parametrize("known", [{}, {"clips": False}])
+def test_gradient_spikes_that_led_to_an_action_do_not_lead_to_the_next(made, known):
+    """Acted on at the fourth, at step 546: only spikes after it count."""
+    findings = made.judge(spiking(made, up=0.6, acted=(546,)), **known)
+    loud = made.loud(made.told(findings, "gradient-spike"))
+    assert [(f.severity, f.step) for f in loud][:2] == [("warning", 546), ("alarm", 624)]
+    assert loud[1].first_step == 559
+    assert loud[1].evidence["spikes"] == 6
+
+
+def test_a_crash_right_after_an_action_does_not_bring_its_spikes_back(made):
+    records = [
+        replace(r, attempt=2, segment="2.00") if r.step > 546 else r for r in spiking(made, up=0.6)
+    ]
+    loud = made.loud(made.told(made.judge(records), "gradient-spike"))
+    assert loud[0].step == 546
+    assert all(f.first_step > 546 for f in loud[1:])
+
+
+def test_an_alarm_that_was_acted_on_is_told_again_after_as_many_spikes_more(made):
+    findings = made.judge(spiking(made, acted=(572,)), clips=False)
+    steps = [f.step for f in made.told(findings, "gradient-spike", "alarm")]
+    assert steps[:2] == [572, 650]
+
+
+def test_after_an_action_the_loss_is_held_against_what_it_was_before_the_spikes(made):
+    """It stays up: the action did not help. It comes down: it did, whatever the gradients do."""
+    up, down = (
+        made.judge(spiking(made, up=0.6, acted=(546,), until=until)) for until in (800, 546)
+    )
+    assert made.told(up, "gradient-spike", "alarm")[0].evidence["loss_before"] == pytest.approx(
+        made.told(up, "gradient-spike", "warning")[0].evidence["loss_before"], abs=0.1
+    )
+    assert [f.step for f in made.loud(made.told(down, "gradient-spike"))] == [546]
+
+
+def test_a_loss_that_other_data_raise_is_no_harm_of_gradient_spikes(made):
+    records = [
+        replace(r, mixture_stage=int(r.step >= 510)) for r in spiking(made, up=0.6)
+    ]  # fmt: skip
+    assert made.loud(made.told(made.judge(records), "gradient-spike")) == []
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_losses_that_are_not_finite_say_nothing_about_gradient_spikes(made, loss):
+    records = [replace(r, loss=loss) if r.step % 3 == 0 else r for r in spiking(made)]
+    assert made.loud(made.told(made.judge(records), "gradient-spike")) == []
 
 
 def test_a_new_level_of_the_gradient_is_learned(made):

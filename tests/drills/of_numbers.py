@@ -81,7 +81,9 @@ def _too_much() -> tuple[Drill, ...]:
                      loss_below=FINE),
             ("train.steps=400", "recover.settle_steps=4"),
             (Fault("gradient-spike", strength="40", made=(100, FOREVER), every=9,
-                   above_lr=2.2e-3),),
+                   above_lr=2.2e-3),
+             # Clipping bounds an update; where it goes is another matter.
+             Fault("jolt", strength="0.5", made=(101, FOREVER), every=9, above_lr=2.2e-3)),
         ),
         Drill(
             "N3", "one batch gives NaN",

@@ -34,6 +34,7 @@ HELD_OUT_FROM = SECOND_FROM
 """Numbers of held-out cases begin here."""
 HEALTHY_STEPS = 2_200
 SNAPSHOT_STEPS = 20
+_SPIKING_FROM = 4
 _GENERATION = 1
 """Raised when cases of the same name come to mean something else."""
 
@@ -176,6 +177,21 @@ def _text_changes(least: float, most: float) -> Make:
     return make
 
 
+def _now_and_then(kind: str, *strengths: float) -> Make:
+    """One step in eight is touched, as where a few documents of a source are odd."""
+
+    def make(choose: Choices, base: dict[str, Any]) -> dict[str, Any]:
+        onset, steps = _moment(choose, base), choose.whole(60, 160)
+        strength = choose.log_between(*strengths)
+        if kind != "gradient-noise":
+            return {"settings": base, "onset": onset, "fault": Fault(kind, onset, strength, steps)}
+        # A rate that is too high brings it about.
+        return {"settings": base, "onset": onset, "fault": Fault(kind, onset, strength, 10**6),
+                "cured_below": choose.log_between(0.15, 0.7)}  # fmt: skip
+
+    return make
+
+
 def _of_lab(mechanism: str) -> Make:
     """A mechanism of the lab; what it sets later, a person sets."""
 
@@ -194,33 +210,40 @@ def _of_lab(mechanism: str) -> Make:
 
 
 WAYS: dict[str, Way] = {
-    "set-lr-x10": Way(3, 1, _set_rate(10), "set: rate × 10", "people"),
+    "set-lr-x10": Way(3, 2, _set_rate(10), "set: rate × 10", "people"),
     "set-lr-x100": Way(4, 1, _set_rate(100), "set: rate × 100", "people"),
     "set-lr-x1000": Way(4, 2, _set_rate(1000), "set: rate × 1,000", "people"),
     "set-lr-x0.01": Way(2, 1, _set_rate(0.01), "set: rate × 0.01", "people"),
-    "set-decay": Way(3, 1, _set_decay, "set: weight decay 5 to 50", "people"),
+    "set-decay": Way(3, 2, _set_decay, "set: weight decay 5 to 50", "people"),
     "set-betas": Way(4, 1, _set_betas, "set: a beta", "people"),
     "set-clip-off": Way(2, 1, _set_clip, "set: clipping off", "people"),
     "restart": Way(4, 1, _restart, "restart with --set: rate or decay", "people"),
     "fork": Way(4, 1, _fork, "fork with --set: rate or decay", "people"),
-    "lr-from-start": Way(5, 2, _rate_from_start, "rate × 10 to 300 from the start", "rates"),
+    "lr-from-start": Way(5, 3, _rate_from_start, "rate × 10 to 300 from the start", "rates"),
     "lr-too-high": Way(2, 1, _of_lab("lr-too-high"), "rate too high, no QK-norm", "rates"),
-    "no-warmup": Way(2, 1, _of_lab("no-warmup"), "no warm-up", "rates"),
+    "no-warmup": Way(2, 2, _of_lab("no-warmup"), "no warm-up", "rates"),
     "lr-too-low": Way(1, 1, _of_lab("lr-too-low"), "rate too low", "rates"),
     "weight-decay": Way(1, 1, _of_lab("weight-decay"), "wrong weight decay", "rates"),
-    "second-moment": Way(2, 1, _of_lab("second-moment"), "β₂ too high", "rates"),
+    "second-moment": Way(2, 2, _of_lab("second-moment"), "β₂ too high", "rates"),
     "attention-logits": Way(2, 1, _of_lab("attention-logits"), "attention logits grow", "outside"),
     "output-logits": Way(0, 1, _of_lab("output-logits"), "output logits drift", "outside"),
     "float16-range": Way(2, 1, _of_lab("float16-range"), "float16 range (emulated)", "outside"),
     "poisoned-batch": Way(2, 1, _of_lab("poisoned-batch"), "a poisoned batch", "outside"),
-    "bad-stretch": Way(2, 1, _of_lab("bad-stretch"), "a bad stretch of data", "outside"),
+    "bad-stretch": Way(2, 2, _of_lab("bad-stretch"), "a bad stretch of data", "outside"),
     "corrupted-weight": Way(2, 1, _of_lab("corrupted-weight"), "a corrupted weight", "outside"),
     "frozen-group": Way(1, 1, _of_lab("frozen-group"), "frozen positions or group", "outside"),
-    "escape-leak": Way(4, 3, _of_lab("escape-leak"), "escape characters leak in", "outside"),
+    "escape-leak": Way(4, 4, _of_lab("escape-leak"), "escape characters leak in", "outside"),
+    "gradient-spikes": Way(
+        4, 3, _now_and_then("gradient-spikes", 7, 24), "gradient spikes", "outside"
+    ),
+    "odd-batches": Way(4, 2, _now_and_then("odd-batches", 0.2, 1.0), "odd batches", "outside"),
+    "gradient-noise": Way(
+        4, 2, _now_and_then("gradient-noise", 7, 24), "gradients of noise", "outside"
+    ),
     "text-changes": Way(8, 8, _text_changes(0.25, 0.95), "the text changes for good", "text"),
-    "some-changes": Way(6, 6, _text_changes(0.15, 0.45), "some of it changes for good", "text"),
+    "some-changes": Way(6, 9, _text_changes(0.15, 0.45), "some of it changes for good", "text"),
 }
-HEALTHY_CASES = {"tuning": 4, "held-out": 4}
+HEALTHY_CASES = {"tuning": 6, "held-out": 6}
 
 
 def case(way: str, number: int) -> Case:
@@ -245,7 +268,7 @@ def _must_show(name: str) -> Case:
 
 
 def healthy(number: int) -> Case:
-    """A long sound run with harmless disturbances."""
+    """A long sound run with harmless disturbances; those added later have many spikes as well."""
     name = f"healthy/{number:03d}"
     choose = Choices(f"ends/{name}")
     settings = _base(choose, number) | {"train.steps": HEALTHY_STEPS}
@@ -257,6 +280,9 @@ def healthy(number: int) -> Case:
     if first == "H3":
         onset = choose.whole(80, HEALTHY_STEPS - 40)
         spike = Fault("gradient-spike", onset, choose.log_between(15, 300))
+    if number % HELD_OUT_FROM >= _SPIKING_FROM:
+        onset = choose.whole(80, HEALTHY_STEPS - 400)
+        spike = Fault("gradient-spikes", onset, choose.log_between(7, 24), 300)
     run = Run(name, "healthy", choose.whole(1, 10**6), settings, harmless=harmless, spike=spike)
     return Case(of_other_text(run) if number >= HELD_OUT_FROM else run)
 

@@ -7,8 +7,9 @@ The lab's faults count the steps of a run that goes forward only. Here it goes b
 steps to find a cause, so each kind says what it is a property of:
     text and poisoned batches: of the data. They come again wherever the same blocks are read.
     a corrupted weight, a gradient spike of H3: of the moment. They come once; no replay has them.
-    what grows or is frozen: of the run, from its onset on, however often it goes back; replays of
-        such steps have it too. What grows stops where the rate is low (`Case.cured_below`).
+    what grows, is frozen or is noise in gradients: of the run, from its onset on, however often it
+        goes back; replays of such steps have it too. It stops where the rate is low
+        (`Case.cured_below`).
 """
 
 import time
@@ -20,7 +21,7 @@ from typing import Any
 
 import torch
 from benchmarks.divergence_lab.ends.cases import Case
-from benchmarks.divergence_lab.faults import TEXT_FAULTS, DisturbedStep
+from benchmarks.divergence_lab.faults import TEXT_FAULTS, DisturbedStep, in_turn
 from benchmarks.divergence_lab.runs import Fault
 from torch import Tensor
 
@@ -33,7 +34,7 @@ from longhaul.data.batches import Batch
 from longhaul.optim.gate import LossScale
 from longhaul.train.trainer import Trainer
 
-_OF_DATA = (*TEXT_FAULTS, "loss-nan", "gradient-spike")
+_OF_DATA = (*TEXT_FAULTS, "loss-nan", "gradient-spike", "gradient-spikes")
 _ONCE = ("corrupted-weight",)
 _COLD_STEPS = 3
 _COLD_S = 0.1
@@ -98,7 +99,7 @@ class LiveStep(DisturbedStep):
         return self._shared.steps if self._shared.live else self._shared.at.get(draw, 1)
 
     def _acts(self, fault: Fault) -> bool:
-        begun = fault.onset <= self.number < fault.onset + fault.steps
+        begun = in_turn(fault, self.number)
         if fault is self._run.spike or fault.kind in _ONCE:
             return begun and self._shared.live
         return begun and (fault.kind in _OF_DATA or self._rate > self._cured_below)

@@ -38,7 +38,9 @@ class LossSpikeLimits(SpikeLimits):
 
 
 class GradientSpikeLimits(SpikeLimits):
-    """The gradient norm jumps; it is judged by its natural logarithm."""
+    """The gradient norm jumps; it is judged by its natural logarithm. Where gradients are clipped,
+    spikes are more than a notice only if the loss is worse than before the first of them.
+    """
 
     deviations: float = live(8.0, gt=0)
     """As above; the tails of gradient norms are heavier than those of losses."""

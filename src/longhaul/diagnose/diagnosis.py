@@ -28,13 +28,13 @@ from longhaul.diagnose.throughput import ThroughputDrop
 
 
 def detectors(
-    limits: DiagnoseSection, total_steps: int | None, least_scale: float
+    limits: DiagnoseSection, total_steps: int | None, least_scale: float, clips: bool
 ) -> tuple[Detector, ...]:
     """New ones, in the order in which they are asked."""
     return (
         NonFinite(limits.non_finite),
         LossSpike(limits.loss_spike),
-        GradientSpike(limits.gradient_spike),
+        GradientSpike(limits.gradient_spike, clips),
         Divergence(limits.divergence),
         LossScaleCollapse(limits.loss_scale, least_scale),
         Growth(limits.growth, total_steps),
@@ -124,14 +124,20 @@ class Diagnosis:
         total_steps: steps the run is to make, where that is known: a plateau at its end, or a
             forecast beyond it, is no trouble.
         least_scale: `optim.loss_scale.floor`, below which fp16's loss scale is not lowered.
+        clips: gradient norms are clipped.
     """
 
     def __init__(
-        self, limits: DiagnoseSection, total_steps: int | None = None, least_scale: float = 1.0
+        self,
+        limits: DiagnoseSection,
+        total_steps: int | None = None,
+        least_scale: float = 1.0,
+        clips: bool = True,
     ) -> None:
         self._limits = limits
         self._total_steps = total_steps
         self._least_scale = least_scale
+        self._clips = clips
         self._memory: deque[StepRecord | Event] = deque(maxlen=limits.memory_steps)
         self._last: StepRecord | None = None
         self._begin_anew()
@@ -152,10 +158,15 @@ class Diagnosis:
         return point(Point.FINDINGS, tuple(self._stepped(record)))
 
     def change(
-        self, limits: DiagnoseSection, total_steps: int | None, least_scale: float = 1.0
+        self,
+        limits: DiagnoseSection,
+        total_steps: int | None,
+        least_scale: float = 1.0,
+        clips: bool = True,
     ) -> None:
         """Judge by other limits from now on, and what is remembered by them too."""
-        self._limits, self._total_steps, self._least_scale = limits, total_steps, least_scale
+        self._limits, self._total_steps = limits, total_steps
+        self._least_scale, self._clips = least_scale, clips
         self._memory = deque(self._memory, limits.memory_steps)
         if self._last is not None:
             self._rebuild(self._last.step + 1)
@@ -165,7 +176,9 @@ class Diagnosis:
         self._other_data = False  # the next step brings some, whatever its record has
         self._judges = tuple(
             (detector, Incidents(self._limits.quiet, detector.again))
-            for detector in detectors(self._limits, self._total_steps, self._least_scale)
+            for detector in detectors(
+                self._limits, self._total_steps, self._least_scale, self._clips
+            )
         )
 
     def _rebuild(self, before_step: int) -> None:
@@ -199,9 +212,10 @@ def replay(
     limits: DiagnoseSection,
     total_steps: int | None = None,
     least_scale: float = 1.0,
+    clips: bool = True,
 ) -> Iterator[Finding]:
     """Findings of a whole journal, as they were or would have been told live."""
-    diagnosis = Diagnosis(limits, total_steps, least_scale)
+    diagnosis = Diagnosis(limits, total_steps, least_scale, clips)
     for record in records:
         yield from diagnosis.observe(record)
 

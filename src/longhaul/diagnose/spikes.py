@@ -4,10 +4,12 @@ gradient norm jumps far above its level.
 
 import math
 from collections import deque
+from statistics import median
+from typing import NamedTuple
 
 from longhaul.config.diagnose import GradientSpikeLimits, LossSpikeLimits
 from longhaul.core.records import Severity, StepRecord
-from longhaul.diagnose.robust import Baseline, Window
+from longhaul.diagnose.robust import Baseline, Noise, Window
 from longhaul.diagnose.signs import HEALTHY, Change, Detector, Mark, Sign, Signs, mark
 
 
@@ -133,55 +135,122 @@ class LossSpike(Detector):
 
 _LONG_SPIKE_STEPS = 10
 """A norm that stays up this long counts as one more spike."""
+_LEAST_LOSSES = Baseline.least_level
+"""Needed since the first spike to tell harm: an odd batch has a high loss of its own, which is not
+what its update did to the weights."""
+_HARM_DEVIATIONS = 3.0
+"""Standard deviations of the difference of two levels, from which on a rise is no chance."""
+_LEAST_DEVIATION = 0.01
+"""Nats: least one to reckon with."""
+
+
+class _Spike(NamedTuple):
+    """One spike of the gradient norm."""
+
+    mark: Mark
+    loss: float
+    """Level of the loss before it; infinite if unknown."""
 
 
 class GradientSpike(Detector):
     """Judges every finite gradient norm.
 
-    The norm is judged by its logarithm, in which healthy norms are about normal.
+    The norm is judged by its logarithm, in which healthy norms are about normal. What clipping
+    absorbs is judged by the loss: spikes that repeat are a notice unless it lies above its level
+    before the first of them by more than its noise. Counting begins anew where settings change: a
+    spike that something was done about leads to nothing else.
+
+    Args:
+        limits: from where on a norm is a spike, and how many are too many.
+        clips: gradient norms are clipped.
     """
 
-    def __init__(self, limits: GradientSpikeLimits) -> None:
+    def __init__(self, limits: GradientSpikeLimits, clips: bool) -> None:
         self._limits = limits
+        self._clips = clips
         self._baseline = Baseline(limits.window_steps, limits.new_level_steps)
-        self._spikes: deque[Mark] = deque()
+        self._spikes: deque[_Spike] = deque()
         self._high_steps = 0
+        self._before: StepRecord | None = None
+        self._losses: deque[tuple[int, float]] = deque(maxlen=Baseline.level_size)
+        self._noise = Noise(3 * limits.window_steps // 4)
+        # Level of the loss before spikes that something was done about; for spikes up to a step.
+        self._sound, self._sound_until = math.inf, 0
+        self.again = limits.alarm
 
     def step(self, record: StepRecord, changed: Change) -> Signs:
         """Steps in a row above the line are one spike; ten are another."""
         if changed:
             self._baseline.recentre()
+        limits = self._limits
+        while self._spikes and self._spikes[0].mark.step <= record.step - limits.repeat_steps:
+            self._spikes.popleft()
+        self._count_anew(record, changed)
         norm = record.gradient_norm
         if not math.isfinite(norm) or norm <= 0 or record.masked:
             return None
-        limits, level = self._limits, self._baseline.level
-        value = math.log(norm)
+        level, value = self._baseline.level, math.log(norm)
         high = value - level > limits.least and self._baseline.is_unheard_of(
             value, limits.deviations, limits.floor
         )
         self._baseline.learn(value, high)
-        if not high:
+        if high and (self._high_steps % _LONG_SPIKE_STEPS == 0 or not self._spikes):
+            self._count(record)
+        self._high_steps = self._high_steps + 1 if high else 0
+        if math.isfinite(record.loss):
+            self._losses.append((record.step, record.loss))
+            self._noise.push(record.loss)
+        return (self._sign(norm, math.exp(level), record),) if high else HEALTHY
+
+    def _count(self, record: StepRecord) -> None:
+        if not self._spikes and record.step > self._sound_until:
+            self._sound = math.inf
+        self._spikes.append(_Spike(mark(record), self._loss_since(-1)))
+
+    def _count_anew(self, record: StepRecord, changed: Change) -> None:
+        before, self._before = self._before, record
+        if changed == "data":
+            # A loss says nothing beside those of other data.
+            self._losses.clear()
+            self._noise.renew()
+            self._spikes.clear()
+            self._sound = math.inf
+        elif before is not None and before.segment != record.segment:
+            if self._spikes:
+                # Whether that helps is told by the loss from before it was needed.
+                self._sound = min(self._sound, self._spikes[0].loss)
+                self._sound_until = record.step + self._limits.repeat_steps
+            self._spikes.clear()
             self._high_steps = 0
-            return HEALTHY
-        if self._high_steps % _LONG_SPIKE_STEPS == 0:
-            self._spikes.append(mark(record))
-        self._high_steps += 1
-        while self._spikes[0].step <= record.step - limits.repeat_steps:
-            self._spikes.popleft()
-        return (self._sign(norm, math.exp(level), record),)
+
+    def _loss_since(self, step: int) -> float:
+        """Level of the last losses after a step; infinite if there are too few."""
+        losses = [loss for when, loss in self._losses if when > step]
+        return median(losses) if len(losses) >= _LEAST_LOSSES else math.inf
+
+    def _rise(self) -> tuple[float, float] | None:
+        """Level of the loss before the first spike, and now; None if it is no worse."""
+        first = self._spikes[0]
+        before, now = min(first.loss, self._sound), self._loss_since(first.mark.step)
+        deviation = max(self._noise.of_median(len(self._losses)), _LEAST_DEVIATION)
+        worse = now - before > _HARM_DEVIATIONS * math.sqrt(2) * deviation
+        return (before, now) if worse and math.isfinite(now) else None
 
     def _sign(self, norm: float, level: float, record: StepRecord) -> Sign:
-        count = len(self._spikes)
-        often = ", once: clipping takes care of that"
-        if count > 1:
-            often = f"; {count} times within {self._limits.repeat_steps} steps"
+        count, rise = len(self._spikes), self._rise() if self._clips else None
         evidence = {"gradient_norm": norm, "level": level, "spikes": float(count)}
-        sentence = f"The gradient norm jumped from about {level:.3g} to {norm:.3g}{often}."
-        first, severity = self._spikes[0], self._severity(record)
+        more = (
+            f"; {count} times within {self._limits.repeat_steps} steps" if count > 1 else ", once"
+        )
+        if rise is not None:
+            before, now = rise
+            evidence |= {"loss_before": before, "loss": now}
+            more += f", and the loss rose from about {before:.3f} to {now:.3f} nats meanwhile"
+        elif self._clips:
+            more += ": clipping takes care of that" if count == 1 else ": clipping absorbs them"
+        sentence = f"The gradient norm jumped from about {level:.3g} to {norm:.3g}{more}."
+        severity: Severity = "notice"
+        if count >= self._limits.warning and not record.warmup and (rise or not self._clips):
+            severity = "alarm" if count >= self._limits.alarm else "warning"
+        first = self._spikes[0].mark
         return Sign("gradient-spike", severity, first, sentence, evidence=evidence)
-
-    def _severity(self, record: StepRecord) -> Severity:
-        count = len(self._spikes)
-        if count < self._limits.warning or record.warmup:
-            return "notice"
-        return "alarm" if count >= self._limits.alarm else "warning"

@@ -187,6 +187,7 @@ _WHERE: Mapping[str, Where] = {"memory": "memory", "remote": "remote"}
 """On disk under any other word."""
 
 
-def _judged_by(settings: Recipe) -> tuple[DiagnoseSection, int | None, float]:
+def _judged_by(settings: Recipe) -> tuple[DiagnoseSection, int | None, float, bool]:
     """What detectors know of a recipe."""
-    return settings.diagnose, settings.total_steps(), settings.optim.loss_scale.floor
+    optim = settings.optim
+    return settings.diagnose, settings.total_steps(), optim.loss_scale.floor, optim.clip > 0
