@@ -8,20 +8,21 @@ import pytest
 
 from longhaul.core.heap import importing, keep_freed_memory
 
-_TAKEN = 6 << 20
+_TAKEN, _PIECES, _CYCLES = 6 << 20, 16, 3
+"""Together more than the 64 MiB that glibc keeps at most by itself."""
 
 
 def faults_of_cycles(keep: bool) -> int:
-    """Page faults of a process that frees and takes the same memory ten times."""
+    """Page faults of a process that frees and takes the same memory again and again."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         if keep:
             keep_freed_memory()
-        for number in range(12):
-            if number == 2:  # the heap has grown by now
+        for number in range(_CYCLES + 1):
+            if number == 1:  # the heap has grown by now
                 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-            taken = [b"x" * _TAKEN for _ in range(8)]
+            taken = [b"x" * _TAKEN for _ in range(_PIECES)]
             del taken
         faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
         os.write(writing, str(faults).encode())
@@ -34,7 +35,7 @@ def faults_of_cycles(keep: bool) -> int:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's heap")
 def test_memory_that_is_freed_and_taken_again_brings_no_page_faults():
-    pages = 10 * 8 * _TAKEN // resource.getpagesize()
+    pages = _CYCLES * _PIECES * _TAKEN // resource.getpagesize()
     assert faults_of_cycles(keep=False) > pages // 2
     assert faults_of_cycles(keep=True) < pages // 20
 
