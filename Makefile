@@ -63,8 +63,8 @@ RECIPE ?= quickstart
 train: setup
 	$(BIN)/longhaul train $(RECIPE)
 
-# Two share a machine of two cores: half of the time one process of a test waits for another.
-WORKERS ?= 2
+# Three share a machine of two cores: a fifth of the time all that a test does is wait.
+WORKERS ?= 3
 test: setup-dev
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 

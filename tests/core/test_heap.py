@@ -1,43 +1,43 @@
 import gc
 import importlib
-import os
-import resource
+import subprocess
 import sys
 
 import pytest
 
-from longhaul.core.heap import importing, keep_freed_memory
+from longhaul.core.heap import importing
 
-_TAKEN, _PIECES, _CYCLES = 6 << 20, 16, 3
-"""Together more than the 64 MiB that glibc keeps at most by itself."""
+# Together more than the 64 MiB that glibc keeps at most by itself.
+_PIECES, _PIECE, _CYCLES = 16, 6 << 20, 3
+_FREES_AND_TAKES = f"""
+import resource, sys
+from longhaul.core.heap import keep_freed_memory
+
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+if sys.argv[1] == "keep":
+    keep_freed_memory()
+for number in range({_CYCLES} + 1):
+    if number == 1:  # the heap has grown by now
+        before = faults()
+    taken = [b"x" * {_PIECE} for _ in range({_PIECES})]
+    del taken
+print(faults() - before)
+"""
 
 
-def faults_of_cycles(keep: bool) -> int:
+def faults_of_cycles(word: str) -> int:
     """Page faults of a process that frees and takes the same memory again and again."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        if keep:
-            keep_freed_memory()
-        for number in range(_CYCLES + 1):
-            if number == 1:  # the heap has grown by now
-                before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-            taken = [b"x" * _TAKEN for _ in range(_PIECES)]
-            del taken
-        faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-        os.write(writing, str(faults).encode())
-        os._exit(0)
-    os.close(writing)
-    os.waitpid(child, 0)
-    with os.fdopen(reading) as said:
-        return int(said.read())
+    command = [sys.executable, "-c", _FREES_AND_TAKES, word]
+    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's heap")
 def test_memory_that_is_freed_and_taken_again_brings_no_page_faults():
-    pages = _CYCLES * _PIECES * _TAKEN // resource.getpagesize()
-    assert faults_of_cycles(keep=False) > pages // 2
-    assert faults_of_cycles(keep=True) < pages // 20
+    pages = _CYCLES * _PIECES * _PIECE // 4096
+    assert faults_of_cycles("hand back") > pages // 2
+    assert faults_of_cycles("keep") < pages // 20
 
 
 def _import_nothing() -> None:

@@ -81,3 +81,14 @@ def test_tables_in_half_precision_do_not_add_in_place():
     model = build(settings, 5, seed=0).bfloat16()
     add_in_place(model)
     assert not model.tokens.adds_in_place
+
+
+def test_a_hook_sees_the_gradient_of_a_table_that_would_add_in_place():
+    settings = ModelSection.model_validate({"layers": 1, "heads": 2, "width": 8, "context": 4})
+    model, seen = build(settings, 5, seed=0), []
+    add_in_place(model)
+    model.tokens.weight.register_hook(seen.append)
+    tokens_BT = torch.tensor([[0, 1, 1, 4]])
+    model(tokens_BT, tokens_BT).backward()
+    assert len(seen) == 1
+    torch.testing.assert_close(seen[0], model.tokens.weight.grad)

@@ -2,6 +2,7 @@
 makes is not searched for garbage.
 """
 
+import atexit
 import ctypes
 import gc
 from collections.abc import Iterator
@@ -41,5 +42,6 @@ def importing() -> Iterator[None]:
         yield
     finally:
         gc.freeze()
+        atexit.register(gc.unfreeze)  # what ends in order looks for what it has not let go of
         if was_enabled:
             gc.enable()

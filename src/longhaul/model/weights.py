@@ -69,7 +69,9 @@ class Table(nn.Embedding):
 
     def forward(self, rows_BT: Tensor) -> Tensor:
         """The rows [B, T, D] of these numbers."""
-        if self.adds_in_place and torch.is_grad_enabled():
+        # A hook is to see the gradient.
+        watched = self.weight._backward_hooks or self.weight._post_accumulate_grad_hooks
+        if self.adds_in_place and torch.is_grad_enabled() and not watched:
             read_BTD: Tensor = _RowsInPlace.apply(self.weight, rows_BT)  # type: ignore[no-untyped-call]
             return read_BTD
         return super().forward(rows_BT)
