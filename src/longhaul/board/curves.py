@@ -123,7 +123,6 @@ def _curves(points: dict[tuple[str, int, bool], dict[float, float]]) -> list[Cur
 
 
 def _bucket_width(connection: duckdb.DuckDBPyConnection, buckets: int) -> int:
-    """Steps a bucket, so that there are at most `buckets` of them."""
     row = connection.execute("SELECT coalesce(max(step) - min(step), 0) FROM steps").fetchone()
     return int(row[0]) // max(buckets, 1) + 1 if row else 1
 

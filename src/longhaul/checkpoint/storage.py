@@ -178,11 +178,7 @@ def save_tensors(
     control: Control | None = None,
 ) -> tuple[FileEntry, ...]:
     """Write `tensors` into `folder`, each rank its pieces, all files on the medium; on rank 0, what
-    was written.
-
-    Raises:
-        OSError: the medium refused, on whichever rank.
-        NotATensor: an entry is no tensor.
+    was written. OSError if the medium refused, on whichever rank; NotATensor if an entry is none.
     """
     writer = CheckpointWriter(folder)
     try:

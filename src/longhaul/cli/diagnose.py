@@ -238,7 +238,6 @@ def _done(actions: Sequence[str], lost: int, rollback: Any) -> str:
 
 
 def _read_limits(path: Path, tables: tuple[str, ...]) -> Limits:
-    """The tables of these names in a TOML file."""
     from longhaul.config.load import leaves
     from longhaul.config.problems import lines_of_settings
     from longhaul.config.recipe import Recipe

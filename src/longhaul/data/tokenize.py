@@ -217,7 +217,6 @@ def _survey(
     table: npt.NDArray[np.int64] | None,
     progress: Progress,
 ) -> tuple[SourceSurvey, bool]:
-    """What is there, and whether files for validation are among others."""
     num_documents = num_bytes = num_held_out = num_given = num_tokens = 0
     for _, tokens, is_given in _token_documents(corpus, tokenizer):
         num_documents += 1

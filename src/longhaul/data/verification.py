@@ -34,8 +34,6 @@ _END_S: Seconds = 5.0
 
 @dataclass(frozen=True, slots=True)
 class _Compared:
-    """A file that was found to be what the manifest says."""
-
     name: str
     size_bytes: Bytes
     mtime_ns: int

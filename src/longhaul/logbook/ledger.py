@@ -219,11 +219,9 @@ class Ledger:
         """Everything decided so far; only `write` changes it."""
 
     def write(self, decision: Decision) -> LedgerState:
-        """Bring a decision onto the medium, then apply it.
-
-        Raises:
-            LedgerError: it could not be written or makes no sense; the state is as it was.
-            NotOwner: another attempt decides by now; the state is as it was.
+        """Bring a decision onto the medium, then apply it. The state is as it was after a
+        LedgerError: it could not be written or makes no sense; or a NotOwner: another attempt
+        decides by now.
         """
         state = fold(self.state, decision)
         try:

@@ -85,7 +85,6 @@ class Attention(nn.Module):
         return out_BTD
 
     def _attended(self, mixed_BTD: Tensor, carry: Carry, extra_value_BTD: Tensor | None) -> Tensor:
-        """What each position gathers [B, T, D], from queries, keys and values side by side."""
         batch, length, _ = mixed_BTD.shape
         width, key_width = self.heads * self.head_width, self.key_heads * self.head_width
         # Queries and keys stay one tensor of H + J heads as long as they are treated alike.

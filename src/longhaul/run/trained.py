@@ -95,11 +95,8 @@ class Trained:
 
 
 def open_trained(run: str, runs: Path, step: int | None) -> Trained:
-    """Load a run's model from one of its checkpoints.
-
-    Raises:
-        UsageError: the run has no such checkpoint.
-        RefusedCheckpoint: the checkpoint is damaged.
+    """Load a run's model from one of its checkpoints; UsageError if it has no such one,
+    RefusedCheckpoint if it is damaged.
     """
     folder = open_run(run, runs)
     entries = catalogue(folder.checkpoints)

@@ -119,13 +119,9 @@ class Manifest:
 
 
 def write_listed_file(path: Path, pieces: Iterable[bytes | memoryview]) -> FileEntry:
-    """Write `pieces` to a new file and fsync it; its entry for the manifest.
-
-    The hash is that of the bytes as they were meant, so that whatever the medium makes of them
-    is found out when they are read back.
-
-    Raises:
-        OSError: the medium refused, with whatever it had taken so far left behind.
+    """Write `pieces` to a new file and fsync it; its entry for the manifest. The hash is that of
+    the bytes as they were meant, so that whatever the medium makes of them is found out when they
+    are read back. An OSError of the medium leaves behind what it had taken so far.
     """
     point(Point.WRITE_FILE, path)
     digest, size_bytes, synced = hashlib.sha256(), 0, 0
@@ -181,10 +177,8 @@ def verify(
     folder: Path, past_page_cache: bool = False, share: tuple[int, int] = (0, 1)
 ) -> Manifest:
     """Read every byte of the checkpoint in `folder` and compare it with the manifest, from the
-    medium itself if asked for; (rank, size) is the `share` of one of several that divide the files.
-
-    Raises:
-        RefusedCheckpoint: names the first file that is absent, unlisted, or differs.
+    medium itself if asked for; RefusedCheckpoint names the first file that is absent, unlisted, or
+    differs. (rank, size) is the `share` of one of several that divide the files.
     """
     rank, size = share
     manifest, _ = read_manifest(folder)

@@ -62,13 +62,9 @@ class Sent:
 
 
 class RemoteTier:
-    """The checkpoints of one run in one store.
-
-    Every method raises `StoreError` if the store refuses, hangs or gives other bytes; call it
-    again later.
-
-    Args:
-        files: those below the run's own address, with its name in it.
+    """The checkpoints of one run in one store, whose `files` are those below the run's own address,
+    with its name in it. Every method raises `StoreError` if the store refuses, hangs or gives other
+    bytes; call it again later.
     """
 
     def __init__(self, files: StoreFiles) -> None:
@@ -161,7 +157,6 @@ class RemoteTier:
         return [name for name in self.files.names() if _PLACE.fullmatch(name)]
 
     def _entry(self, place: str) -> Checkpoint | None:
-        """The checkpoint there; None if it has no manifest, or not a whole one."""
         content = self.files.read_small(f"{place}/{MANIFEST_NAME}")
         if content is None:
             return None

@@ -78,9 +78,7 @@ class CheckpointManager:
 
     def take(self, event: Event) -> bool:
         """Heed what the saver says of a checkpoint; whether it belongs into the journal too.
-
-        Raises:
-            NotOwner: another attempt owns the run.
+        NotOwner if another attempt owns the run.
         """
         if event.kind == EventKind.CHECKPOINT_FAILED or event.data.get("health") == "damaged":
             self._failed, self._failure = self._failed + 1, event.data
@@ -107,10 +105,8 @@ class CheckpointManager:
         return health not in ("written", "committed")
 
     def refuse_if_gone(self, after_s: Seconds = GONE_S) -> None:
-        """Let a run whose folder was taken away end, and say what is left of it.
-
-        Raises:
-            RunGone: it is away for longer than `after_s`.
+        """Let a run whose folder was taken away end: RunGone, after `after_s`, says what is left of
+        it.
         """
         step = self._trainer.position.step
         self._run_log.lease.refuse_if_gone(
@@ -161,7 +157,10 @@ class CheckpointManager:
         self._interval.observe(record)
         if isinstance(record, StepRecord):
             self._tiers.observe(record)
-            self._send_decisions()
+            now = _decided(self._run_log.ledger.state)
+            if any(part is not known for part, known in zip(now, self._decided, strict=True)):
+                self._decided = now
+                self._tiers.offer_run_log()
         self._emit_news()
 
     def adjust_interval(self) -> None:
@@ -182,13 +181,9 @@ class CheckpointManager:
     def pause_while_failing(
         self, stop_wanted: Callable[[], bool]
     ) -> Iterator[tuple[StepRecord | Event, ...]]:
-        """Where nothing can be saved any more, wait rather than train into the void.
-
-        Yields:
-            The records of each further save, once it is over; whoever takes them may take his time.
-
-        Raises:
-            NeedsPerson: `checkpoint.retry_minutes` have passed, and it is not a full disk.
+        """Where nothing can be saved any more, wait rather than train into the void. Yields the
+        records of each further save, once it is over; whoever takes them may take his time.
+        NeedsPerson if `checkpoint.retry_minutes` have passed, and it is not a full disk.
         """
         if self._failed < _FAILED_BEFORE_PAUSE:
             return
@@ -246,14 +241,6 @@ class CheckpointManager:
         self._emit_news()
         if left := self._tiers.unsent():
             self._say(f"WARNING: {left}")
-
-    def _send_decisions(self) -> None:
-        # They must not wait for the next checkpoint: a machine that is lost before would bring a
-        # learning rate back that a decision has lowered.
-        now = _decided(self._run_log.ledger.state)
-        if any(part is not known for part, known in zip(now, self._decided, strict=True)):
-            self._decided = now
-            self._tiers.offer_run_log()
 
     def _emit_news(self) -> None:
         for kind, step, data in self._tiers.news():

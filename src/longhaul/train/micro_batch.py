@@ -51,10 +51,8 @@ def fixed_and_per_sequence(one: Bytes, two: Bytes) -> tuple[Bytes, Bytes]:
 
 
 def find_micro_sequences(stage_sequences: Iterable[int], measure: Measure, budget: Budget) -> Found:
-    """The largest candidate whose memory stays within the budget.
-
-    Raises:
-        NeedsPerson: not even one sequence does.
+    """The largest candidate whose memory stays within the budget; NeedsPerson if not even one
+    sequence does.
     """
     sizes = candidates(stage_sequences)
     one = measure(1)

@@ -227,10 +227,8 @@ class MemoryGuard:
 
     @contextmanager
     def answering(self, trainer: Trainer | None = None) -> Iterator[None]:
-        """Let errors of the body that speak of memory be answered; others pass.
-
-        Raises:
-            SmallerNext, NeedsPerson: see `answer`.
+        """Let errors of the body that speak of memory be answered (see `answer`, and what it
+        raises); others pass.
         """
         try:
             yield

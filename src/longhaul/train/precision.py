@@ -72,11 +72,7 @@ def fastest_format(device: torch.device, recipe: Recipe) -> Choice:
 
 
 def autocast(device: torch.device, precision: PrecisionSection) -> AbstractContextManager[object]:
-    """The precision policy of a forward pass.
-
-    Raises:
-        LonghaulError: `precision.compute` is `auto` still.
-    """
+    """The precision of a forward pass; LonghaulError if `precision.compute` is `auto` still."""
     if precision.compute == "auto":
         raise LonghaulError(
             "precision.compute: auto has not been measured for a device yet",

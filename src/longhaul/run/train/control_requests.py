@@ -189,7 +189,6 @@ def request_note(run: str, runs: Path, text: str, wait_s: Seconds) -> str:
 def _request(
     folder: RunFolder, kind: str, data: Mapping[str, Any], reason: str, wait_s: Seconds
 ) -> Decision | Event | None:
-    """Submit a request and wait for its answer; None if nobody trains the run."""
     clock = RealClock()
     request = new_request(kind, data, who=user_name(), reason=reason, clock=clock, folder=folder)
     submit(folder, request)

@@ -104,7 +104,6 @@ def _trainer(
     stop_requests: StopRequests,
     reached: Callable[[int], None],
 ) -> Trainer:
-    """The trainer of this rank, which begins when rank 0 makes its own."""
     recipe = briefing.recipe
     if recipe.parallel.elastic:
         from longhaul.run.train.elastic import join_within_leader

@@ -135,7 +135,6 @@ def _start(
 
 
 def _what_is_meant(typed: Start, say: Callable[[str], None]) -> tuple[RunFolder, RunSpec]:
-    """The run's folder, and what it is asked for, its earlier starts included."""
     if not typed.new and typed.recipe not in shipped_recipes():
         for path in (typed.runs / typed.recipe, Path(typed.recipe)):
             folder = RunFolder(path)
@@ -196,7 +195,6 @@ def _worker_words(folder: RunFolder) -> tuple[str, ...]:
 
 
 def _device_of(folder: RunFolder) -> str:
-    """The name of the device that the run last computed on; empty if it is not known."""
     segments = read_segments(folder)
     facts = segments[-1].fingerprint.get("torch", {}) if segments else {}
     return str(facts.get("gpu") or facts.get("device") or "")

@@ -119,7 +119,6 @@ class RequestHandler:
             raise Refused(error.message, error.remedy) from error
 
     def _grant(self, request: Request, arguments: Arguments) -> Granting:
-        """Do it; what was done, in a few words."""
         step = self._trainer.position.step
         match arguments:
             case Note(text):
@@ -251,7 +250,6 @@ class RequestHandler:
 
 
 def _at_or_before(states: Sequence[Safe], step: int) -> Safe:
-    """The newest state that is not later than `step`."""
     found = [state for state in states if state.step <= step]
     if not found:
         there = ", ".join(str(state.step) for state in states) or "none at all"
