@@ -78,9 +78,7 @@ def means(connection: duckdb.DuckDBPyConnection, expression: str) -> list[Curve]
 
 
 def throughput(connection: duckdb.DuckDBPyConnection) -> list[Curve]:
-    """Step → target tokens a second: all tokens of a bucket over all its seconds, as several steps
-    may be seen complete at once.
-    """
+    """Step → target tokens a second, of whole buckets: steps may be seen complete together."""
     rate = f"sum(tokens) / nullif(sum({_TIMED}), 0)"
     return _bucketed(connection, "max(step)", rate, _MOST_RATES)
 

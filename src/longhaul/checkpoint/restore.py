@@ -28,9 +28,7 @@ from longhaul.store.tiers import Tiers
 
 
 def set_unknown_aside(run_log: RunLog, say: Say) -> None:
-    """Let no checkpoint stay in the run's folder that its journal does not know; OSError if the
-    medium refuses.
-    """
+    """Set checkpoints aside that the run's journal does not know; OSError if that is refused."""
     recorded = run_log.ledger.state.checkpoint_health.values()
     manifests = {known.manifest for known in recorded if known.manifest}
     there = catalogue(run_log.folder.checkpoints)

@@ -159,9 +159,7 @@ def replay(
 
 
 def judged_again(folder: RunFolder, limits: Sequence[Limits] = ()) -> tuple[Backtest, int]:
-    """A run's journal judged by the limits that were in force, but for those given; and how many
-    damaged lines were passed over.
-    """
+    """A journal judged by the limits then in force but those given, and its damaged lines."""
     from longhaul.config.load import recipe_from_values, with_overrides
     from longhaul.logbook.run_spec import read_run_spec
     from longhaul.logbook.segments import read_segments

@@ -169,9 +169,7 @@ def is_deep(value: Any) -> bool:
 
 
 def lines_of(path: Path, most: Bytes = MOST_BYTES) -> Iterator[bytes]:
-    """The lines of a plain file with their ends; of one that is too long its first bytes only.
-    Errors as `open_regular`.
-    """
+    """A plain file's lines with their ends; of a too long one the beginning. See `open_regular`."""
     with open_regular(path, MOST_JOURNAL_BYTES) as file:
         while line := file.readline(most):
             yield line

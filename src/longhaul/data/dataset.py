@@ -235,9 +235,7 @@ def load_tokenizer(path: Path, end_of_text: bool = True) -> Tokenizer:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest; DataError unless it is whole and every file that it lists is there in its full
-    size.
-    """
+    """The manifest; DataError unless it is whole and every file it lists is there in full size."""
     path = folder / MANIFEST
     if not path.exists():
         raise DataError(

@@ -35,9 +35,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode(self, text: str) -> TokenArray:
-        """Token numbers of one text, without end-of-text. UsageError if it holds something that the
-        vocabulary cannot express.
-        """
+        """Token numbers of a text, without end-of-text; UsageError if they cannot express it."""
 
     def encode_batch(self, texts: Sequence[str]) -> list[TokenArray]:
         """Token numbers of each text, as by `encode`."""

@@ -249,9 +249,7 @@ def parse_sealed(
 
 
 def parse_files(value: Any, what: str, is_name: Callable[[str], bool]) -> tuple[FileEntry, ...]:
-    """The entries of a list that nobody vouches for; refused if one is none, its name would lead
-    elsewhere, or is there twice.
-    """
+    """The entries of a list that nobody vouches for; refused if one is wrong, or there twice."""
     files = []
     for item in items(value, what):
         body = table(item, {"name", "size_bytes", "sha256"}, what)

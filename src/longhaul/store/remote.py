@@ -117,9 +117,7 @@ class RemoteTier:
         return manifest
 
     def read(self, checkpoint: Checkpoint, name: str) -> bytes:
-        """The bytes of a small file of a listed checkpoint; refused if they are not what its
-        manifest lists.
-        """
+        """A small file of a listed checkpoint; refused if it is not what its manifest lists."""
         manifest, _ = self._manifest(checkpoint)
         listed = {file.name: file.sha256 for file in manifest.files}
         content = self.files.read_small(f"{checkpoint.path}/{name}") or b""

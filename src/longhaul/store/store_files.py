@@ -153,9 +153,7 @@ class StoreFiles:
         self._send(iter([content]), name, path, file)
 
     def fetch(self, path: str, target: Path, file: FileEntry, say: Say) -> None:
-        """Bring a file here, going on where an earlier attempt was cut off. OSError if the local
-        medium refuses.
-        """
+        """Bring a file here, going on where it was cut off; OSError if the local medium refuses."""
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 self._read(path, target, file)

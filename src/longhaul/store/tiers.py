@@ -50,9 +50,7 @@ def places_of(
 
 
 def draw_of(tier: RemoteTier, checkpoint: Checkpoint) -> int | None:
-    """Where a checkpoint goes on in the data; None if it does not say. StoreError if the store does
-    not answer.
-    """
+    """Where a checkpoint goes on in the data; None if unknown, StoreError without an answer."""
     try:
         facts = json.loads(tier.read(checkpoint, FACTS_NAME))["facts"]
         return int(facts["progress"]["position"]["draw"])

@@ -89,9 +89,7 @@ class Calls:
 
 
 class Deadline:
-    """The seconds that one file, named `what`, may keep a store busy in all; pauses in between do
-    not count.
-    """
+    """The seconds that one file, `what`, may keep a store busy in all, pauses not counted."""
 
     def __init__(self, calls: Calls, most_s: Seconds, what: str, clock: Clock) -> None:
         self._calls = calls

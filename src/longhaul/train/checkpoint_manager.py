@@ -105,9 +105,7 @@ class CheckpointManager:
         return health not in ("written", "committed")
 
     def refuse_if_gone(self, after_s: Seconds = GONE_S) -> None:
-        """Let a run whose folder was taken away end: RunGone, after `after_s`, says what is left of
-        it.
-        """
+        """RunGone, with what is left of the run, if its folder was away for `after_s`."""
         step = self._trainer.position.step
         self._run_log.lease.refuse_if_gone(
             step, lambda: max((s.step for s in self._tiers.states()), default=None), after_s

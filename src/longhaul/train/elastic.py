@@ -255,9 +255,7 @@ class LeadingReplica(Coordinator):
 
     @property
     def at_boundary(self) -> bool:
-        """Whether the other processes of this replica listen; other replicas are never under way
-        without this one.
-        """
+        """Whether the replica's other processes listen; other replicas never wait for this one."""
         return self._within.at_boundary
 
     def begin(self) -> None:

@@ -186,9 +186,7 @@ def settle_micro_batch(recipe: Recipe, run_log: RunLog, parts: Parts, say: Say) 
 
 
 def measure_as_ordered(recipe: Recipe, parts: Parts, ranks: Ranks) -> None:
-    """Measure with rank 0, if it has to; on every other rank. TooMuchMeasured if this one ran out
-    of memory.
-    """
+    """Measure with rank 0, if it has to; TooMuchMeasured if this rank ran out of memory."""
     while below := ranks.control.first_number(0):
         fitting_micro_sequences(parts.step, recipe, ranks, below)
 

@@ -57,7 +57,8 @@ def check_resume(context: PreflightContext) -> Iterator[Check]:
             at = _kill(training, folder, context, trip)
             _end_well(training, context)
         found = differences(RunFolder(context.folder / UNDISTURBED), folder)
-        resumed = _resumed_from(folder)
+        started = _events(read_journal(folder, steps=False), EventKind.ATTEMPT_STARTED)
+        resumed = started[-1].data.get("resumed_from") if len(started) > 1 else None
         pairs = pairwise(steps_of(folder))
         lost_s = max((b.time - a.time for a, b in pairs if b.attempt > a.attempt), default=0.0)
         size = sum(checkpoint.size_bytes for checkpoint in catalogue(folder.checkpoints)[-1:])
@@ -192,12 +193,6 @@ def _evaluated(records: Sequence[Record]) -> Check:
     figure += f"{len(sample)} characters written" if sample else "no sample requested"
     remedy = "" if fine else "validation loss is no number: look at data.held_out and the text"
     return judged("evaluation", figure, remedy, losses=losses)
-
-
-def _resumed_from(folder: RunFolder) -> int | None:
-    started = _events(read_journal(folder, steps=False), EventKind.ATTEMPT_STARTED)
-    found = started[-1].data.get("resumed_from") if len(started) > 1 else None
-    return None if found is None else int(found)
 
 
 def _events(records: Iterable[Record], kind: str) -> list[Event]:

@@ -135,9 +135,7 @@ def train_until_ended(trainer: Trainer) -> int:
 
 
 def carry_out(order: AnyOrder, trainer: Trainer, dataset: Dataset, checkpoints: Path) -> None:
-    """Do on this rank what rank 0 does at the same time, at a step boundary. Ended or
-    SilentCorruption if rank 0 has ended.
-    """
+    """Do what rank 0 does at a step boundary; Ended or SilentCorruption if rank 0 has ended."""
     assert trainer.ranks is not None
     control = trainer.ranks.control
     match order:

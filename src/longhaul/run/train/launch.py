@@ -79,9 +79,7 @@ def start(typed: Start, view: View) -> ExitCode:
 def start_supervised(
     typed: Start, say: Callable[[str], None], work: Callable[[RunFolder], None]
 ) -> ExitCode:
-    """The same in worker processes that this one watches; each does `work`, and leaves by
-    SystemExit.
-    """
+    """The same in worker processes that this one watches; each leaves by SystemExit."""
     began = process_start()
 
     def supervise(folder: RunFolder, asked: RunSpec, lease: Lease) -> ExitCode:

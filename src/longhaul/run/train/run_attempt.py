@@ -45,9 +45,7 @@ _MOST_DIFFERENCES_SAID = 8
 
 
 def run_attempt(attempt: Attempt, dataset: Dataset, stop_request: StopRequest) -> ExitCode:
-    """Train from where the run stands to its end, or to where it has to stop. RankLost if another
-    rank has gone.
-    """
+    """Train from where the run stands until it must stop; RankLost if another rank has gone."""
     place = find_place(os.environ)
     if place is None:
         return _run(attempt, dataset, stop_request, None)

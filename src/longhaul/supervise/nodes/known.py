@@ -70,9 +70,7 @@ def known_nodes(
 
 
 def find_node(known: Sequence[Known], name: str) -> Known:
-    """The node of that name, or that has a part written so; UsageError if there are several, or
-    none, with the nearest name.
-    """
+    """The node of that name or with that part; UsageError if there are several, or none."""
     found = [one for one in known if name == one.node.host or name in one.node.parts]
     if len(found) == 1:
         return found[0]
