@@ -89,9 +89,7 @@ def progress(connection: duckdb.DuckDBPyConnection) -> list[Curve]:
 
 
 def step_totals(connection: duckdb.DuckDBPyConnection) -> tuple[int, int, int]:
-    """Target tokens that the present weights were trained on, those of lost steps, and updates that
-    the gate held back in all attempts.
-    """
+    """Target tokens of the present weights, those of lost steps, and updates held back in all."""
     row = connection.execute(
         "SELECT coalesce(sum(tokens) FILTER (step <= kept), 0), "
         "coalesce(sum(tokens) FILTER (step > kept), 0), count(*) FILTER (masked) "

@@ -125,9 +125,7 @@ def _listed(steps: Sequence[int]) -> str:
 
 
 def restore_as_ordered(parts_for: PartsFor, control: Control) -> int | None:
-    """Fill the parts from the checkpoints that rank 0 tries, until one is sound on all ranks: its
-    step; None if rank 0 has found none.
-    """
+    """Fill the parts from the checkpoint that rank 0 finds; its step, None if it has found none."""
     shared: tuple[str, dict[str, Any]] | None
     while (shared := received(control)) is not None:
         path, facts = shared

@@ -94,9 +94,7 @@ def _checked(name: str, tensor: Any) -> Tensor:
 
 
 class CheckpointWriter(StorageWriter):
-    """Writes a rank's chunks to `__RANK_0.safetensors` of a folder that exists on every rank; the
-    coordinator adds `metadata.json`.
-    """
+    """Writes a rank's chunks to `__RANK_0.safetensors`; the coordinator adds `metadata.json`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

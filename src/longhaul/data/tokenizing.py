@@ -46,9 +46,7 @@ class Tokenizer(ABC):
         """The text of token numbers; a byte sequence that is no UTF-8 becomes U+FFFD."""
 
     def token_bytes(self) -> npt.NDArray[np.int64] | None:
-        """UTF-8 bytes of text that each token number stands for, of special ones 0; None where that
-        does not follow from the vocabulary.
-        """
+        """UTF-8 bytes of each token's text, special ones 0; None if that does not follow."""
         return None
 
     @abstractmethod

@@ -83,9 +83,7 @@ _KINDS: dict[str, type[Arguments]] = {
 
 
 def arguments_of(request: Request) -> Arguments:
-    """What exactly is asked for; fields that this version does not know are passed over. Refused if
-    there is no such request, or it lacks what its kind needs.
-    """
+    """What is asked for, unknown fields passed over; Refused if it is no request or lacks one."""
     kind = _KINDS.get(request.kind)
     if kind is None:
         raise Refused(f"{request.kind}: this longhaul knows no such request")

@@ -231,9 +231,7 @@ def parse_sealed(
     build: Callable[[dict[str, Any]], T],
     render: Callable[[T], bytes],
 ) -> T:
-    """What `build` makes of JSON with these keys; refused if it is of a newer format, or if
-    `render` does not give the same bytes again.
-    """
+    """What `build` makes of JSON with these keys; refused unless `render` gives the same bytes."""
     with refusing(Path(name)):
         value = strict.parse_json(content, name)
     version = value.get("format_version") if isinstance(value, dict) else None

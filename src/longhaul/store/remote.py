@@ -105,9 +105,7 @@ class RemoteTier:
         return Sent(total, len(missing) + 1, len(manifest.files) - len(missing))
 
     def fetch(self, checkpoint: Checkpoint, into: Path, say: Say) -> Manifest:
-        """Bring a listed checkpoint into a folder, its manifest last, going on where an earlier
-        attempt was cut off. OSError if the local medium refuses.
-        """
+        """Bring a listed checkpoint here, its manifest last; OSError if the local disk refuses."""
         manifest, content = self._manifest(checkpoint)
         into.mkdir(parents=True, exist_ok=True)
         with self.files.throttle:

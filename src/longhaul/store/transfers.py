@@ -136,9 +136,7 @@ class Pace:
         """Share of its time that a transfer may work (0 to 1)."""
 
     def observe(self, seconds_per_token: float, transferring: bool) -> None:
-        """Learn from a step: its training time over its tokens, so that a batch that grows is no
-        slowness, and whether a transfer ran meanwhile.
-        """
+        """Learn a step's training time per token, and whether a transfer ran meanwhile."""
         if not seconds_per_token > 0:
             return
         if not transferring:

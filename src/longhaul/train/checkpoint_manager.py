@@ -77,9 +77,7 @@ class CheckpointManager:
         return str(self._failure["message"]) if self.failing else ""
 
     def take(self, event: Event) -> bool:
-        """Heed what the saver says of a checkpoint; whether it belongs into the journal too.
-        NotOwner if another attempt owns the run.
-        """
+        """Heed news of a checkpoint; whether it is journalled. NotOwner if another owns the run."""
         if event.kind == EventKind.CHECKPOINT_FAILED or event.data.get("health") == "damaged":
             self._failed, self._failure = self._failed + 1, event.data
         if event.kind != EventKind.CHECKPOINT:

@@ -63,9 +63,7 @@ class ElasticStep(TrainingStep):
     """What is computed now is a share of what all make."""
 
     def __call__(self, batch: Batch, *given: Any, **named: Any) -> torch.Tensor:
-        """As `TrainingStep`, of the whole batch: what this replica computes of it is found out.
-        Outrun if the others went on from another state.
-        """
+        """As `TrainingStep`, of the whole batch; Outrun if the others' state is another."""
         if self.place is None:
             return super().__call__(batch, *given, **named)
         while True:

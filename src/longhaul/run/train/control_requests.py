@@ -45,9 +45,7 @@ def request_set(
 
 
 def request_rollback(run: str, runs: Path, to_step: int, reason: str, wait_s: Seconds) -> str:
-    """Ask a run to go back to its newest state at or before a step; the answer in words. UsageError
-    if the run refused, or has not come so far.
-    """
+    """Ask for the newest state at or before a step; the answer, UsageError if it is refused."""
     folder = open_run(run, runs)
     states = _states_at_rest(folder, to_step)
     if states and to_step >= states[-1]:

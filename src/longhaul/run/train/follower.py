@@ -61,9 +61,7 @@ AnyOrder = (
 
 
 def follow(place: Place, folder: RunFolder | None = None) -> ExitCode:
-    """Train with rank 0 until it ends; `folder` is None where rank 0 alone knows the run's.
-    RankLost if another rank has died, or hangs.
-    """
+    """Train with rank 0 until it ends; RankLost if one dies or hangs. `folder`: if known here."""
     clock = RealClock()
     began = time.time() - process_start()
     with ExitStack() as leaving:
