@@ -50,8 +50,7 @@ class CheckpointHealth:
     manifest: str
     """Hash of its manifest; a checkpoint written again at the same step has another."""
     former: Mapping[str, Health] = field(default_factory=dict)
-    """Manifest hash → last health of checkpoints saved before it at this step, which a slow tier
-    may hold still."""
+    """Manifest hash → last health of earlier checkpoints of this step, which a tier may hold."""
 
     @property
     def is_sound(self) -> bool:

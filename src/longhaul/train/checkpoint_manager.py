@@ -153,6 +153,8 @@ class CheckpointManager:
         self._interval.observe(record)
         if isinstance(record, StepRecord):
             self._tiers.observe(record)
+            # Decisions must not wait for the next checkpoint: a machine that is lost before would
+            # bring a learning rate back that one has lowered.
             now = _decided(self._run_log.ledger.state)
             if any(part is not known for part, known in zip(now, self._decided, strict=True)):
                 self._decided = now

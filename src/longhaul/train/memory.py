@@ -236,6 +236,7 @@ def _find(recipe: Recipe, run_log: RunLog, parts: Parts, say: Say) -> None:
     if earlier is not None and earlier.who in (_WHO, RAN_OUT):
         value, reason, who = earlier.value, earlier.reason, earlier.who
     else:
+        # Half of what a rank ran out of memory with is tried next: each size would cost a start.
         measured = [event.data.get("measured") for event in run_log.history.out_of_memory]
         below = min((size // 2 + 1 for size in measured if size), default=NO_LIMIT)
         if parts.ranks is not None:
