@@ -153,7 +153,6 @@ def _records(records: Sequence[Record]) -> Iterator[Entry]:
 
 
 def _milestones(facts: RunFacts) -> Iterator[Entry]:
-    """The best validation loss, and how the checkpoints did."""
     good = [v for v in facts.validations if v.kept and math.isfinite(v.loss)]
     events = [e for e in facts.records if isinstance(e, Event)]
     saved = [

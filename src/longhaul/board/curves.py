@@ -78,9 +78,7 @@ def means(connection: duckdb.DuckDBPyConnection, expression: str) -> list[Curve]
 
 
 def throughput(connection: duckdb.DuckDBPyConnection) -> list[Curve]:
-    """Step → target tokens a second: all tokens of a bucket over all its seconds, as several steps
-    may be seen complete at once.
-    """
+    """Step → target tokens a second, of whole buckets: steps may be seen complete together."""
     rate = f"sum(tokens) / nullif(sum({_TIMED}), 0)"
     return _bucketed(connection, "max(step)", rate, _MOST_RATES)
 
@@ -91,9 +89,7 @@ def progress(connection: duckdb.DuckDBPyConnection) -> list[Curve]:
 
 
 def step_totals(connection: duckdb.DuckDBPyConnection) -> tuple[int, int, int]:
-    """Target tokens that the present weights were trained on, those of lost steps, and updates that
-    the gate held back in all attempts.
-    """
+    """Target tokens of the present weights, those of lost steps, and updates held back in all."""
     row = connection.execute(
         "SELECT coalesce(sum(tokens) FILTER (step <= kept), 0), "
         "coalesce(sum(tokens) FILTER (step > kept), 0), count(*) FILTER (masked) "
@@ -123,7 +119,6 @@ def _curves(points: dict[tuple[str, int, bool], dict[float, float]]) -> list[Cur
 
 
 def _bucket_width(connection: duckdb.DuckDBPyConnection, buckets: int) -> int:
-    """Steps a bucket, so that there are at most `buckets` of them."""
     row = connection.execute("SELECT coalesce(max(step) - min(step), 0) FROM steps").fetchone()
     return int(row[0]) // max(buckets, 1) + 1 if row else 1
 

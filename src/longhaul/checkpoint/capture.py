@@ -122,9 +122,7 @@ def capture(parts: Mapping[str, Stateful]) -> TrainingState:
 
 
 def hand_back(parts: Mapping[str, Stateful], state: TrainingState) -> None:
-    """Let every part take its share of `state` back; a `StateMismatch`, before any has taken
-    anything, if `state` has other parts.
-    """
+    """Let every part take its share of `state`; StateMismatch, and none has, if it has others."""
     differing = _name_differences(state.facts, parts)
     if differing:
         raise StateMismatch(f"the checkpoint holds the state of other parts: {differing}")

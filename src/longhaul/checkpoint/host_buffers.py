@@ -141,9 +141,7 @@ class SharedBuffers:
         return sum(slot.held_bytes for slot in self.slots)
 
     def new(self, size: Bytes, pinned: bool) -> SharedBuffer | None:
-        """A buffer that is not sealed; None if no slot is left, or it cannot be page-locked; an
-        `OSError` if the system refuses so much memory.
-        """
+        """An unsealed buffer; None without a slot or a page-lock, OSError without the memory."""
         if not self.free or size == 0:
             return None
         slot = self.free.pop()

@@ -58,13 +58,10 @@ def to_json(tensors: Mapping[str, StoredTensor]) -> dict[str, Any]:
 
 
 def from_json(value: Any, file_sizes: Mapping[str, Bytes]) -> dict[str, StoredTensor]:
-    """The tensors that `metadata.json` describes.
-
-    Dtypes come from a list, sizes are whole numbers, chunks fill their tensor exactly, and files
-    are those in `file_sizes`, whose hashes were compared with the manifest, and large enough.
-
-    Raises:
-        RefusedCheckpoint: names the first tensor that is not described soundly.
+    """The tensors that `metadata.json` describes; RefusedCheckpoint names the first that is not
+    described soundly. Dtypes come from a list, sizes are whole numbers, chunks fill their tensor
+    exactly, and files are those in `file_sizes`, whose hashes were compared with the manifest, and
+    large enough.
     """
     body = table(value, {"format_version", "tensors"}, METADATA_NAME)
     if body["format_version"] != FORMAT_VERSION:
@@ -202,7 +199,6 @@ def plan_load(
 
 
 def _reads(stored: StoredTensor, piece: Piece, view: Tensor) -> list[_Read]:
-    """What fills a piece, of which `view` is a view."""
     found = []
     for chunk in stored.chunks:
         if (shared := _shared(piece.offset, piece.size, chunk)) is not None:

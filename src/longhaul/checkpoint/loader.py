@@ -110,9 +110,7 @@ def _plan(
 
 
 def read_facts(path: Path) -> Loaded:
-    """The facts of the checkpoint at `path`, without comparing hashes; a `RefusedCheckpoint` if
-    `state.json` is absent or not one of ours.
-    """
+    """A checkpoint's facts, its hashes not compared; RefusedCheckpoint if `state.json` is unfit."""
     what = str(path / FACTS_NAME)
     body = read_json(path / FACTS_NAME)
     version = body.get("format_version") if isinstance(body, dict) else None

@@ -28,11 +28,7 @@ from longhaul.store.tiers import Tiers
 
 
 def set_unknown_aside(run_log: RunLog, say: Say) -> None:
-    """Let no checkpoint stay in the run's folder that its journal does not know.
-
-    Raises:
-        OSError: the medium refused.
-    """
+    """Set checkpoints aside that the run's journal does not know; OSError if that is refused."""
     recorded = run_log.ledger.state.checkpoint_health.values()
     manifests = {known.manifest for known in recorded if known.manifest}
     there = catalogue(run_log.folder.checkpoints)
@@ -129,11 +125,7 @@ def _listed(steps: Sequence[int]) -> str:
 
 
 def restore_as_ordered(parts_for: PartsFor, control: Control) -> int | None:
-    """Fill the parts from the checkpoints that rank 0 tries, until one is sound on all ranks.
-
-    Returns:
-        Its step; None if rank 0 has found none.
-    """
+    """Fill the parts from the checkpoint that rank 0 finds; its step, None if it has found none."""
     shared: tuple[str, dict[str, Any]] | None
     while (shared := received(control)) is not None:
         path, facts = shared

@@ -55,12 +55,9 @@ def restore_survivor(
     say: Say,
     control: Control | None = None,
 ) -> int | None:
-    """Fill the parts from memory, on all ranks; the others call `restore_shared_as_ordered`.
-
-    What is not held again gives its memory back, whatever comes of it.
-
-    Returns:
-        Its step; None if there is nothing in memory to go on from.
+    """Fill the parts from memory, on all ranks: the step; None if there is nothing to go on from.
+    The others call `restore_shared_as_ordered`. What is not held again gives its memory back,
+    whatever comes of it.
     """
     began, found = run_log.clock.monotonic(), ring.survivors()
     keys = _common(found, control)
@@ -68,7 +65,9 @@ def restore_survivor(
         sweep(run_log.folder.checkpoints, run_log.lease.attempt)
         history = list(read_journal(run_log.folder, steps=False))
         by_key = {snapshot.key: snapshot for snapshot in found}
-        saved = _newest_checkpoint(run_log)
+        there = catalogue(run_log.folder.checkpoints)
+        health = health_now(there, run_log.ledger.state.checkpoint_health)
+        saved = next((checkpoint.step for checkpoint in newest_usable(there, health)), None)
         kept = [key for key in keys if not (repeats(history) or denied(by_key[key], history))]
         sound = list({key[0]: key for key in kept}.values())  # of one step, the last attempt's
         newest = 0 if saved is None else saved
@@ -169,15 +168,7 @@ def newest_saved(origin: Origin, folder: RunFolder) -> int | None:
     return max((there.step for there in usable(folder.checkpoints, recorded)), default=None)
 
 
-def _newest_checkpoint(run_log: RunLog) -> int | None:
-    """Of those that this run could go on from, unless reading them tells otherwise."""
-    there = catalogue(run_log.folder.checkpoints)
-    health = health_now(there, run_log.ledger.state.checkpoint_health)
-    return next((checkpoint.step for checkpoint in newest_usable(there, health)), None)
-
-
 def _common(found: Sequence[SnapshotInSharedMemory], control: Control | None) -> list[Key]:
-    """What every rank has, by rising step."""
     own = {snapshot.key for snapshot in found}
     if control is not None:
         for others in control.gather(own):

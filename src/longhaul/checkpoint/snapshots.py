@@ -50,8 +50,6 @@ class Snapshot:
 
 @dataclass(slots=True)
 class _Held:
-    """A snapshot with its bytes."""
-
     snapshot: Snapshot
     buffer: Tensor
     places: Mapping[str, Place]
@@ -101,11 +99,9 @@ class SnapshotRing:
 
     def take(self, step: int, draw: int, state: TrainingState) -> bool:
         """Copy `state`, in place of the oldest snapshot if the budget asks for it; on a GPU the
-        copies are only queued, ahead of all later work on the current stream. Errors as
+        copies are only queued, ahead of all later work on the current stream. False, with none
+        held, if fewer than two of this size fit, or the host refuses the memory. Errors as
         `render_facts`.
-
-        Returns:
-            False, with none held: fewer than two of this size fit, or the host refuses the memory.
         """
         facts = json.dumps(state.facts, allow_nan=False)
         tensors = {name: local_of(tensor) for name, tensor in state.tensors.items()}

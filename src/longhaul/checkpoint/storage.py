@@ -94,9 +94,7 @@ def _checked(name: str, tensor: Any) -> Tensor:
 
 
 class CheckpointWriter(StorageWriter):
-    """Writes a rank's chunks to `__RANK_0.safetensors` of a folder that exists on every rank; the
-    coordinator adds `metadata.json`.
-    """
+    """Writes a rank's chunks to `__RANK_0.safetensors`; the coordinator adds `metadata.json`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -178,11 +176,7 @@ def save_tensors(
     control: Control | None = None,
 ) -> tuple[FileEntry, ...]:
     """Write `tensors` into `folder`, each rank its pieces, all files on the medium; on rank 0, what
-    was written.
-
-    Raises:
-        OSError: the medium refused, on whichever rank.
-        NotATensor: an entry is no tensor.
+    was written. OSError if the medium refused, on whichever rank; NotATensor if an entry is none.
     """
     writer = CheckpointWriter(folder)
     try:

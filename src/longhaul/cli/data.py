@@ -62,7 +62,6 @@ def lint(
 
 
 def _compare(recipe: Recipe, prepared_dir: Path) -> None:
-    """Compare what was prepared for a recipe with its checksums, if anything was."""
     from longhaul.core.units import short_bytes
     from longhaul.data.dataset import MANIFEST
     from longhaul.data.prepare import prepared_folder
@@ -94,7 +93,6 @@ def summary(name: str, seen: SourceLint, skipped: str) -> Iterator[str]:
 
 
 def _recipes(texts: Sequence[str], text_field: str) -> Iterator[Recipe]:
-    """The recipes named, and one that stands for each text."""
     from longhaul.config.load import load_recipe, shipped_recipes, with_overrides
 
     shipped = shipped_recipes()

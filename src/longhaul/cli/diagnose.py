@@ -159,9 +159,7 @@ def replay(
 
 
 def judged_again(folder: RunFolder, limits: Sequence[Limits] = ()) -> tuple[Backtest, int]:
-    """A run's journal judged by the limits that were in force, but for those given; and how many
-    damaged lines were passed over.
-    """
+    """A journal judged by the limits then in force but those given, and its damaged lines."""
     from longhaul.config.load import recipe_from_values, with_overrides
     from longhaul.logbook.run_spec import read_run_spec
     from longhaul.logbook.segments import read_segments
@@ -238,7 +236,6 @@ def _done(actions: Sequence[str], lost: int, rollback: Any) -> str:
 
 
 def _read_limits(path: Path, tables: tuple[str, ...]) -> Limits:
-    """The tables of these names in a TOML file."""
     from longhaul.config.load import leaves
     from longhaul.config.problems import lines_of_settings
     from longhaul.config.recipe import Recipe

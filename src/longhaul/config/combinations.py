@@ -364,5 +364,4 @@ def _nodes(recipe: Recipe) -> Iterator[Combination]:
 
 
 def _repeated(values: Iterable[Any]) -> list[Any]:
-    """What occurs more than once."""
     return sorted(value for value, times in Counter(values).items() if times > 1)

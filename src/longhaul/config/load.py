@@ -324,7 +324,6 @@ def _remove(values: dict[str, Any], path: str) -> bool:
 
 
 def _at(table: Any, path: Sequence[str], *, create: bool = False) -> Any:
-    """The table or list at a path; None where there is none."""
     for part in path:
         if isinstance(table, list) and part.isdigit() and int(part) < len(table):
             table = table[int(part)]

@@ -163,6 +163,11 @@ class ModelSection(Section):
         return self.kv_heads or self.heads
 
     @property
+    def dropped_attention(self) -> float:
+        """Share of attention weights that is dropped in training."""
+        return self.dropout if self.attention_dropout is None else self.attention_dropout
+
+    @property
     def table_width(self) -> int:
         """Width of the token table."""
         return self.embedding_width or self.width

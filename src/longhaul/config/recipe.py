@@ -79,9 +79,7 @@ class Recipe(Section):
         return max(stage.sequence_length for stage in self.batch_stages())
 
     def micro_sequences(self, step: int) -> int:
-        """Sequences computed at once in the step after `step`. RecipeError if they are `auto`, and
-        nothing has been found for a device yet.
-        """
+        """Sequences at once in the step after `step`; RecipeError if that is `auto` still."""
         if self.batch.micro_sequences == "auto":
             raise RecipeError(
                 "batch.micro_sequences: auto has not been found for a device yet",

@@ -12,7 +12,6 @@ _StepsOrAuto = Annotated[int, Field(ge=0)] | Literal["auto"]
 
 
 def _addresses(value: Any) -> tuple[str, ...]:
-    """One address or several; none when empty."""
     several = [value] if isinstance(value, str) else value
     if not isinstance(several, list | tuple) or not all(isinstance(one, str) for one in several):
         raise PydanticCustomError("addresses", "neither an address nor a list of addresses")

@@ -21,9 +21,7 @@ class ExitCode(IntEnum):
 
 
 class LonghaulError(Exception):
-    """What is wrong, naming the thing and its value; and a remedy: what to do, on a line of its
-    own.
-    """
+    """What is wrong, naming the thing and its value; and a remedy: what to do, on its own line."""
 
     exit_code = ExitCode.NEEDS_PERSON
     title = "longhaul"

@@ -116,9 +116,7 @@ def create_exclusively(path: Path, content: bytes) -> bool:
 
 
 def sha256_of(path: Path, past_page_cache: bool = False) -> str:
-    """SHA-256 of a file's bytes, in hexadecimal; past the page cache, the bytes come from the
-    medium where the system allows it.
-    """
+    """SHA-256 of a file, in hexadecimal; past the page cache only where the system allows it."""
     digest = hashlib.sha256()
     with naming(path), path.open("rb") as file:
         if past_page_cache and hasattr(os, "posix_fadvise"):

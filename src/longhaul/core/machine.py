@@ -50,7 +50,6 @@ _SOURCE = Path(longhaul.__file__).parent
 
 
 def _git(*arguments: str) -> bytes | None:
-    """What git says of longhaul's own source; None if it does not."""
     try:
         ended = subprocess.run(
             ["git", "-C", str(_SOURCE), *arguments], capture_output=True, timeout=10, check=False

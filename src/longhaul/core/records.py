@@ -195,9 +195,7 @@ def to_line(record: Record) -> str:
 
 
 def from_line(line: str | bytes) -> Record:
-    """The record in one JSON line; a `RecordError` if it is not JSON, names no record, lacks a
-    field, or has one not of its type and range.
-    """
+    """The record in a JSON line; RecordError if it is none, or a field is absent or impossible."""
     try:
         # The many numbers of a step are all looked at below.
         text = line if isinstance(line, str) else line.decode()

@@ -42,11 +42,8 @@ class DamagedFile(UsageError, ValueError):
 
 
 def open_regular(path: Path, most: Bytes | None = None) -> BinaryIO:
-    """Open a file to read, links followed; it is a plain one, and no larger than it can be.
-
-    Raises:
-        DamagedFile: it is a folder, a pipe, a device, or too large.
-        OSError: it is absent, or cannot be opened.
+    """Open a file to read, links followed; OSError if it cannot be, DamagedFile if it is a folder,
+    a pipe, a device, or larger than it can be.
     """
     # Without it the opening of a pipe waits for somebody who writes into it.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -88,11 +85,8 @@ def read_object(path: Path, most: Bytes = MOST_BYTES) -> dict[str, Any]:
 
 def parse_json(content: bytes | str, name: str, *, check_numbers: bool = True) -> Any:
     """The JSON value in `content`; `name` is what an error calls it. Who checks numbers anyway need
-    not pay for it twice.
-
-    Raises:
-        DamagedFile: it is no JSON, is nested deeply, or holds NaN, an infinity, a number beyond 64
-            bits or a key twice.
+    not pay for it twice. DamagedFile if it is no JSON, is nested deeply, or holds NaN, an infinity,
+    a number beyond 64 bits or a key twice.
     """
     try:
         value = json.loads(
@@ -119,12 +113,9 @@ def read_toml(path: Path, most: Bytes = MOST_BYTES) -> tuple[str, dict[str, Any]
 
 
 def parse_toml(text: str, name: str) -> dict[str, Any]:
-    """The tables in a TOML text; `name` is what an error calls it.
-
-    Infinities and NaN belong to TOML: who checks its values says which setting is wrong.
-
-    Raises:
-        DamagedFile: it is no TOML, is nested deeply, or holds a whole number beyond 64 bits.
+    """The tables in a TOML text; `name` is what an error calls it. DamagedFile if it is no TOML, is
+    nested deeply, or holds a whole number beyond 64 bits. Infinities and NaN belong to TOML: who
+    checks its values says which setting is wrong.
     """
     # Looked at before it is parsed: tomllib takes the square of a dotted key's length.
     if _is_deep_toml(text):
@@ -178,9 +169,7 @@ def is_deep(value: Any) -> bool:
 
 
 def lines_of(path: Path, most: Bytes = MOST_BYTES) -> Iterator[bytes]:
-    """The lines of a plain file with their ends; of one that is too long its first bytes only.
-    Errors as `open_regular`.
-    """
+    """A plain file's lines with their ends; of a too long one the beginning. See `open_regular`."""
     with open_regular(path, MOST_JOURNAL_BYTES) as file:
         while line := file.readline(most):
             yield line

@@ -51,9 +51,7 @@ class TokenStream:
         self._starts = np.cumsum([0, *(shard.num_tokens for shard in shards)])
 
     def gather(self, begins: npt.NDArray[np.int64], length: int) -> npt.NDArray[np.int64]:
-        """(R, length) tokens of windows that begin at (R,) positions, also across shards.
-        IndexError if one does not lie within the stream.
-        """
+        """(R, length) tokens of windows at (R,) positions; IndexError outside the stream."""
         if not len(begins):
             return np.empty((0, length), np.int64)
         if not 0 <= begins.min() <= begins.max() <= self.num_tokens - length:
@@ -214,9 +212,7 @@ def open_dataset(folder: Path) -> Dataset:
 
 
 def load_tokenizer(path: Path, end_of_text: bool = True) -> Tokenizer:
-    """The tokenizer in a `tokenizer.json`, made here or by anybody else, with its end-of-text token
-    in use or not. DataError if it is none.
-    """
+    """The tokenizer in a `tokenizer.json`, with or without end-of-text; DataError if it is none."""
     try:
         content = read_bytes(path, _MOST_TOKENIZER_BYTES)
         vocabulary = parse_json(content, path.name)
@@ -235,9 +231,7 @@ def load_tokenizer(path: Path, end_of_text: bool = True) -> Tokenizer:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest; DataError unless it is whole and every file that it lists is there in its full
-    size.
-    """
+    """The manifest; DataError unless it is whole and every file it lists is there in full size."""
     path = folder / MANIFEST
     if not path.exists():
         raise DataError(

@@ -87,9 +87,7 @@ class Breakage:
         self.num_seen += 1
 
     def broken(self, file: str, reason: str, line: int | None = None) -> None:
-        """A file, or one of its lines or rows, is skipped. DataError if so much is broken already
-        that reading on would change nothing.
-        """
+        """Count a file, line or row that is skipped; DataError if they are too many already."""
         self.num_broken += 1
         if file in self._counts or len(self._counts) < _MAX_NAMED_FILES:
             self._counts[file] = self._counts.get(file, 0) + 1

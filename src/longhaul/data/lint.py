@@ -144,8 +144,6 @@ class Lint:
 
 
 class _Duplicates:
-    """The share of documents that are exact copies."""
-
     def __init__(self) -> None:
         self.examples: list[str] = []
         self._limit = 1 << 64

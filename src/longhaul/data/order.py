@@ -203,9 +203,7 @@ class Order:
         return found
 
     def epoch(self, draw: int) -> float:
-        """How often the source read most often was read up to `draw`, of those of the last cycle;
-        1.5 is one and a half times.
-        """
+        """How often the source read most often was read up to `draw`; 1.5: one and a half times."""
         if draw == 0:
             return 0.0
         lately = np.arange(max(0, draw - self._cycle), draw, dtype=np.int64)

@@ -178,7 +178,6 @@ def _piece_end(content: bytes) -> int:
 def _row(
     name: str, number: int, value: Callable[[], Any], breakage: Breakage
 ) -> Iterator[Document]:
-    """The document of a line or a row, if it is one."""
     breakage.saw()
     try:
         text = _checked(value())

@@ -182,9 +182,7 @@ _SPECS = {  # TrainerSpec and NormalizerSpec
 
 
 def from_sentencepiece(content: bytes, name: str) -> bytes:
-    """The `tokenizer.json` of a SentencePiece `.model`. DataError if it is no such model, damaged,
-    or of a kind that cannot be expressed.
-    """
+    """The `tokenizer.json` of a SentencePiece `.model`; DataError if it cannot be expressed."""
     try:
         model = _parsed(memoryview(content))
         _check(model)

@@ -81,9 +81,7 @@ class ShardWriter:
         self._names = bytearray()
 
     def add(self, name: str, tokens: TokenArray, num_bytes: int) -> None:
-        """Append one document; one without tokens is left out. ValueError if a token number is not
-        below the vocabulary size.
-        """
+        """Append one document unless it has no tokens; ValueError if one is no token number."""
         if not len(tokens):
             return
         if int(tokens.max()) >= self._vocab_size or int(tokens.min()) < 0:

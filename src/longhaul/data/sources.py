@@ -190,7 +190,6 @@ def _package_files() -> _Found:
 
 
 def _local(path: Path, given: str, tokens: bool) -> list[tuple[_File, os.stat_result]]:
-    """The files of a local path, `given` like this in the recipe."""
     if path.is_dir():
         taken = _is_token_file if tokens else taken_from_folder
         walked = _walk(path, lambda name: not name.startswith(".") and taken(name))

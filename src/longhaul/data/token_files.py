@@ -233,9 +233,7 @@ class TokenFile:
 
 
 def open_token_file(found: TokenPath) -> TokenFile:
-    """Read and check a file's header; DataError if it is not of its format, truncated, or cannot be
-    true.
-    """
+    """Read and check a file's header; DataError if it is truncated, or cannot be true."""
     path = found.path
     try:
         with path.open("rb") as file:

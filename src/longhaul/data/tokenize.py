@@ -148,9 +148,7 @@ def write_text(
     tokenizer: Tokenizer,
     say: Say,
 ) -> SourceTokens:
-    """Tokenize one source of text into shards; all sources share `duplicates`. DataError as from
-    `write_shards`.
-    """
+    """Tokenize a source of text; all share `duplicates`. DataError as from `write_shards`."""
     progress = Progress(say, f"data: tokenizing {corpus.name}")
     # Everything broken was judged by the survey; here it is only passed over again.
     kept = kept_documents(corpus, Breakage(corpus.name, 1.0), duplicates)
@@ -217,7 +215,6 @@ def _survey(
     table: npt.NDArray[np.int64] | None,
     progress: Progress,
 ) -> tuple[SourceSurvey, bool]:
-    """What is there, and whether files for validation are among others."""
     num_documents = num_bytes = num_held_out = num_given = num_tokens = 0
     for _, tokens, is_given in _token_documents(corpus, tokenizer):
         num_documents += 1

@@ -63,9 +63,7 @@ def find_tokenizer(given: str, downloads: Path, say: Say) -> TokenizerFiles:
 
 
 def load_given(files: TokenizerFiles, end_of_text: bool) -> Tokenizer:
-    """The tokenizer in these files. DataError if they are not what their names promise; RecipeError
-    if end-of-text is wanted and it has none.
-    """
+    """The tokenizer in these files; DataError if they are none, RecipeError without end-of-text."""
     path = files.vocabulary
     if files.merges is None and not path.name.lower().endswith(".model"):
         tokenizer = load_tokenizer(path, end_of_text)

@@ -35,9 +35,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode(self, text: str) -> TokenArray:
-        """Token numbers of one text, without end-of-text. UsageError if it holds something that the
-        vocabulary cannot express.
-        """
+        """Token numbers of a text, without end-of-text; UsageError if they cannot express it."""
 
     def encode_batch(self, texts: Sequence[str]) -> list[TokenArray]:
         """Token numbers of each text, as by `encode`."""
@@ -48,9 +46,7 @@ class Tokenizer(ABC):
         """The text of token numbers; a byte sequence that is no UTF-8 becomes U+FFFD."""
 
     def token_bytes(self) -> npt.NDArray[np.int64] | None:
-        """UTF-8 bytes of text that each token number stands for, of special ones 0; None where that
-        does not follow from the vocabulary.
-        """
+        """UTF-8 bytes of each token's text, special ones 0; None if that does not follow."""
         return None
 
     @abstractmethod

@@ -34,8 +34,6 @@ _END_S: Seconds = 5.0
 
 @dataclass(frozen=True, slots=True)
 class _Compared:
-    """A file that was found to be what the manifest says."""
-
     name: str
     size_bytes: Bytes
     mtime_ns: int
@@ -81,9 +79,7 @@ class Verification:
         return sum(file.size_bytes for file in self.left)
 
     def begin(self, say: Say) -> None:
-        """Compare what takes no time now, and the rest beside whatever follows. DataError if one of
-        the first files differs.
-        """
+        """Compare what takes no time, and the rest meanwhile; DataError if one differs."""
         done: Bytes = 0
         while self.left and done + self.left[0].size_bytes <= self._at_once:
             done += self.left[0].size_bytes
@@ -102,9 +98,7 @@ class Verification:
             raise self._wrong
 
     def compare_all(self, memories: Sequence[Path] = ()) -> None:
-        """Compare every file that is left now, and remember it in `memories` too. DataError if one
-        differs, or cannot be read.
-        """
+        """Compare all files left, remembered in `memories` too; DataError if one differs."""
         self._memories += tuple(memories)
         while self.left:
             self._next()
@@ -235,9 +229,7 @@ def text_for_training(folder: RunFolder, spec: RunSpec, say: Say) -> Dataset:
 
 
 def text_of(folder: RunFolder) -> Dataset:
-    """The text a run was trained on, for reading only. UsageError if there is none yet, or it is
-    gone.
-    """
+    """The text a run was trained on, to read only; UsageError if there is none, or it is gone."""
     pinned = _pinned(folder)
     if pinned is None:
         raise UsageError(f"run {folder.name} has not been trained yet", "start it first")

@@ -89,10 +89,8 @@ def create_run(path: Path, clock: Clock) -> RunFolder:
 
 
 def open_run(path_or_name: str | Path, runs: Path = Path("runs")) -> RunFolder:
-    """The existing run called `path_or_name` in `runs`, or at that path.
-
-    Raises:
-        UsageError: there is none, or its format is newer than ours.
+    """The existing run called `path_or_name` in `runs`, or at that path; UsageError if there is
+    none, or its format is newer than ours.
     """
     for folder in (RunFolder(runs / path_or_name), RunFolder(Path(path_or_name))):
         if folder.exists:

@@ -78,11 +78,9 @@ class Journal:
                     self._reserve.refill()
 
     def append_durably(self, record: Event | Decision) -> None:
-        """Write one line and bring it onto the medium before returning.
-
-        Raises:
-            OSError: it could not be; the line is withdrawn and will not be tried again.
-            NotOwner: it is a decision, and another attempt decides by now; nothing is written.
+        """Write one line and bring it onto the medium before returning. OSError if it could not be:
+        the line is withdrawn and will not be tried again. NotOwner, and nothing is written, if it
+        is a decision and another attempt decides by now.
         """
         # The next attempt has read the ledger already, and would not know of this decision.
         if isinstance(record, Decision) and not self._still_owner():

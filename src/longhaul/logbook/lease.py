@@ -128,11 +128,9 @@ class Lease:
         elsewhere: Callable[[], int | None] = lambda: None,
         after_s: Seconds = GONE_S,
     ) -> None:
-        """Let only pass who may go on; unless `after_s` is 0, this looks once a second at most.
-
-        Raises:
-            RunGone: the folder has been away for `after_s`, or is another run's. The message has
-                the step reached, and the newest one in a remote tier.
+        """Let only pass who may go on, or a RunGone: the folder has been away for `after_s`, or is
+        another run's. It says the step reached, and the newest one in a remote tier. Unless
+        `after_s` is 0, this looks once a second at most.
         """
         now = self._clock.monotonic()
         if after_s and now - self._looked < _LOOK_GONE_EVERY_S:
@@ -217,13 +215,9 @@ class Lease:
 
 
 def acquire(folder: RunFolder, clock: Clock, silent: Holder | None = None) -> Lease:
-    """Take the run's lease under the next attempt number.
-
-    `silent` is a holder that `watched_silent` has found dead.
-
-    Raises:
-        LeaseHeld: a live process has it; the message says who.
-        OSError: the lease file cannot be written.
+    """Take the run's lease under the next attempt number; `silent` is a holder that
+    `watched_silent` has found dead. LeaseHeld says what live process has it; OSError if the lease
+    file cannot be written.
     """
     while True:
         # Journal files count too: an attempt's number must not come again even if somebody
@@ -245,12 +239,9 @@ def leave_behind(folder: RunFolder, attempt: int, clock: Clock) -> None:
 
 
 def join(folder: RunFolder, attempt: int, clock: Clock) -> Lease:
-    """The lease of an attempt that another process, its supervisor, has taken and keeps.
-
-    It may be another machine's, whose file this one does not see for a while.
-
-    Raises:
-        LeaseHeld: a later attempt has begun, or this one cannot be seen.
+    """The lease of an attempt that another process, its supervisor, has taken and keeps. It may be
+    another machine's, whose file this one does not see for a while. LeaseHeld if a later attempt
+    has begun, or this one cannot be seen.
     """
     for _ in range(_LOOKS):
         holder = newest_holder(folder)

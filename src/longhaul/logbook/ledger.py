@@ -50,8 +50,7 @@ class CheckpointHealth:
     manifest: str
     """Hash of its manifest; a checkpoint written again at the same step has another."""
     former: Mapping[str, Health] = field(default_factory=dict)
-    """Manifest hash → last health of checkpoints saved before it at this step, which a slow tier
-    may hold still."""
+    """Manifest hash → last health of earlier checkpoints of this step, which a tier may hold."""
 
     @property
     def is_sound(self) -> bool:
@@ -219,11 +218,9 @@ class Ledger:
         """Everything decided so far; only `write` changes it."""
 
     def write(self, decision: Decision) -> LedgerState:
-        """Bring a decision onto the medium, then apply it.
-
-        Raises:
-            LedgerError: it could not be written or makes no sense; the state is as it was.
-            NotOwner: another attempt decides by now; the state is as it was.
+        """Bring a decision onto the medium, then apply it. The state is as it was after a
+        LedgerError: it could not be written or makes no sense; or a NotOwner: another attempt
+        decides by now.
         """
         state = fold(self.state, decision)
         try:

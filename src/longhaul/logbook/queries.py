@@ -87,7 +87,6 @@ _SQL_TYPES: Mapping[Any, str] = {
 
 
 def _columns(*kinds: type[Record]) -> dict[str, str]:
-    """Field → SQL type; JSON for what has no shape of its own."""
     types = {field.name: field.type for kind in kinds for field in fields(kind)}
     whole = {name: get_args(t)[0] if isinstance(t, UnionType) else t for name, t in types.items()}
     return {name: _SQL_TYPES.get(kind, "JSON") for name, kind in whole.items()}

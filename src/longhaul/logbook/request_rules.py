@@ -83,11 +83,7 @@ _KINDS: dict[str, type[Arguments]] = {
 
 
 def arguments_of(request: Request) -> Arguments:
-    """What exactly is asked for; fields that this version does not know are passed over.
-
-    Raises:
-        Refused: there is no such request, or it lacks what its kind needs.
-    """
+    """What is asked for, unknown fields passed over; Refused if it is no request or lacks one."""
     kind = _KINDS.get(request.kind)
     if kind is None:
         raise Refused(f"{request.kind}: this longhaul knows no such request")
@@ -152,11 +148,7 @@ def changed_recipe(
 
 
 def refuse_unless_live(paths: Iterable[str]) -> None:
-    """Let only settings pass that may change while a run trains.
-
-    Raises:
-        Refused: one of them may not.
-    """
+    """Refused if one of the settings may not change while a run trains."""
     for path in paths:
         when = change_of(path)
         if when is None:
@@ -174,10 +166,6 @@ def refuse_unless_live(paths: Iterable[str]) -> None:
 
 
 def refuse_resets(resets: Iterable[str]) -> None:
-    """Let only pass what a fork can begin anew.
-
-    Raises:
-        Refused: there is no such thing.
-    """
+    """Refused if one of them is nothing that a fork can begin anew."""
     if unknown := [what for what in resets if what not in RESETS]:
         raise Refused(f"--reset {unknown[0]}: not one of {', '.join(RESETS)}")

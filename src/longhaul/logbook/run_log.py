@@ -70,11 +70,7 @@ class RunLog:
         return event
 
     def emit_durably(self, kind: str, step: int, /, **data: Any) -> Event:
-        """Keep an event of now on the medium before anybody relies on it.
-
-        Raises:
-            LedgerError: it could not be written.
-        """
+        """Keep an event of now on the medium before anybody relies on it, or raise LedgerError."""
         event = self._event(kind, step, data)
         try:
             self._journal.append_durably(event)
@@ -103,11 +99,8 @@ class RunLog:
         reason: str,
         from_step: int = 0,
     ) -> Decision:
-        """Write a decision to the ledger, durably, before anybody acts on it.
-
-        Raises:
-            LedgerError: it could not be written; nothing may be applied.
-            NotOwner: another attempt has taken the run over.
+        """Write a decision to the ledger, durably, before anybody acts on it; nothing may be
+        applied after a LedgerError, or a NotOwner: another attempt has taken the run over.
         """
         decision = Decision(
             kind=kind,
@@ -174,9 +167,7 @@ class RunLog:
     ) -> LedgerState:
         """Decide what a restart at `step` has changed, as if it had been asked for live; the ledger
         after it. Nothing is written where numbers come from the same, or the run is new.
-
-        Raises:
-            LedgerError: it could not be written.
+        LedgerError if it could not be written.
         """
         ledger, last = self.ledger.state, self.history.last_segment
         if last is None:

@@ -60,12 +60,8 @@ def resolve_spec(
     prepared: Path,
     base: Path | None = None,
 ) -> RunSpec:
-    """Resolve what somebody asks for; see the fields of `RunSpec`.
-
-    Without `base` this is the first start, and here.
-
-    Raises:
-        RecipeError: with every problem.
+    """Resolve what somebody asks for; see the fields of `RunSpec`. Without `base` this is the first
+    start, and here. RecipeError with every problem.
     """
     path = Path(recipe)
     options, data = sealed_options(options, _absolute(data))
@@ -185,7 +181,6 @@ def _anchored_options(options: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _anchored(values: Mapping[str, Any], base: Path) -> dict[str, Any]:
-    """The same tables with paths that are absolute."""
     tables = dict(values)
     for path in _PATHS:
         section, key = path.split(".")
@@ -195,7 +190,6 @@ def _anchored(values: Mapping[str, Any], base: Path) -> dict[str, Any]:
 
 
 def _from(value: Any, base: Path) -> Any:
-    """A path, or several, from `base`; addresses as they are."""
     if isinstance(value, list):
         return [_from(item, base) for item in value]
     if not isinstance(value, str) or not value or "://" in value:

@@ -75,12 +75,9 @@ class SegmentTaken(LonghaulError):
 
 
 def open_segment(folder: RunFolder, opening: SegmentOpening, source_difference: str = "") -> None:
-    """Claim the segment's number (`next_minor`, `next_major`) and write what it starts from.
-
-    `source.diff` keeps how the source differs from the commit in the fingerprint.
-
-    Raises:
-        SegmentTaken: the number's folder exists.
+    """Claim the segment's number (`next_minor`, `next_major`) and write what it starts from;
+    SegmentTaken if the number's folder exists. `source.diff` keeps how the source differs from the
+    commit in the fingerprint.
     """
     segment = folder.segments / str(opening.number)
     try:

@@ -14,7 +14,7 @@ from longhaul.config.model import ModelSection
 from longhaul.model.carry import Carry
 from longhaul.model.embedding import rotate
 from longhaul.model.layers import unit_rms
-from longhaul.model.masks import View, attention_dropout
+from longhaul.model.masks import View
 from longhaul.model.tap import Gauge, Tap
 from longhaul.model.weights import Linear, Scalars
 
@@ -45,7 +45,7 @@ class Attention(nn.Module):
         self.heads, self.key_heads = settings.heads, settings.key_heads
         self.head_width = settings.head_width
         self.qk_norm = settings.qk_norm
-        self.dropout = attention_dropout(settings)
+        self.dropout = settings.dropped_attention
         # √s on queries and on keys instead of s = 1/√K on their product.
         self.root_scale = self.head_width**-0.25 if settings.split_score_scale else None
         # One product for queries, keys and values; rows in that order, heads within each.
@@ -85,7 +85,6 @@ class Attention(nn.Module):
         return out_BTD
 
     def _attended(self, mixed_BTD: Tensor, carry: Carry, extra_value_BTD: Tensor | None) -> Tensor:
-        """What each position gathers [B, T, D], from queries, keys and values side by side."""
         batch, length, _ = mixed_BTD.shape
         width, key_width = self.heads * self.head_width, self.key_heads * self.head_width
         # Queries and keys stay one tensor of H + J heads as long as they are treated alike.

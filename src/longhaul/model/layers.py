@@ -168,9 +168,7 @@ class MLP(nn.Module):
 
 
 class InputMix(Scalars):
-    """A block's reading: a share of the stream and, at first 0, of the embedded input
-    (modded-nanogpt).
-    """
+    """Mixes the stream with a share, at first 0, of the embedded input (modded-nanogpt)."""
 
     def __init__(self) -> None:
         super().__init__((1.0, 0.0))

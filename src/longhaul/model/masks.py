@@ -175,16 +175,10 @@ def make_sight(
     return views_of(length, past, device, windows, document_BS, sparse)
 
 
-def attention_dropout(settings: ModelSection) -> float:
-    """Dropped share of attention weights in training."""
-    own = settings.attention_dropout
-    return settings.dropout if own is None else own
-
-
 def flex_attends(settings: ModelSection, length: int, device: torch.device) -> bool:
     """Whether FlexAttention serves sequences of so many tokens, and has squares to skip: not on a
     CPU, where it has no backward pass (torch 2.13), and not with dropout.
     """
     masks = settings.document_mask or settings.window is not None
-    serves = device.type == "cuda" and not attention_dropout(settings)
+    serves = device.type == "cuda" and not settings.dropped_attention
     return masks and serves and length > _BLOCK

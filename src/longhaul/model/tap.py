@@ -84,9 +84,7 @@ class Tap:
             _fold(self._buffer_M[place], self.totals[place], value)
 
     def keep_losses(self, losses_BT: Tensor, counted_BT: Tensor) -> None:
-        """Keep the loss of each sequence; nothing if the tap is closed. `losses_BT` are 0 and
-        `counted_BT` false where there is no target.
-        """
+        """Keep each sequence's loss if open; without a target it is 0, `counted_BT` false."""
         if self.is_open:
             self._losses.append(torch.stack((losses_BT.sum(dim=1), counted_BT.sum(dim=1))))
 

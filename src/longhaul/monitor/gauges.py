@@ -102,9 +102,7 @@ class ModelGauges:
         self._noise_scale = self._absent
 
     def see_first(self, norm: Tensor, tokens: int) -> None:
-        """Take the norm of the scaled gradient of the first of several micro-batches, of so many
-        targets on all ranks.
-        """
+        """Take the norm of the scaled gradient of the first of several micro-batches."""
         self._first = norm, tokens
 
     @contextmanager

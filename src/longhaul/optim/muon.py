@@ -69,7 +69,10 @@ def newton_schulz(
         for begin in range(0, steps, _ROUNDS_OF_A_GRAM):
             x = _rounds_on_gram(x, rounds[begin : begin + _ROUNDS_OF_A_GRAM])
     else:
-        x = _rounds(x, rounds)
+        for a, b, c in rounds:
+            gram = torch.bmm(x, x.mT)
+            bent = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+            x = torch.baddbmm(x, bent, x, beta=a)
     orthogonal_NRC: Tensor = x.mT if tall else x
     return orthogonal_NRC.float()
 
@@ -78,14 +81,6 @@ def _polar_express(steps: int) -> list[_Round]:
     last = len(POLAR_EXPRESS) - 1
     found = [POLAR_EXPRESS[min(number, last)] for number in range(steps)]
     return [(a / _SAFETY, b / _SAFETY**3, c / _SAFETY**5) for a, b, c in found]
-
-
-def _rounds(x: Tensor, rounds: Sequence[_Round]) -> Tensor:
-    for a, b, c in rounds:
-        gram = torch.bmm(x, x.mT)
-        bent = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
-        x = torch.baddbmm(x, bent, x, beta=a)
-    return x
 
 
 def _rounds_on_gram(x: Tensor, rounds: Sequence[_Round]) -> Tensor:

@@ -55,9 +55,7 @@ class Rule(ABC):
 
     @abstractmethod
     def update(self, gate: Gate) -> None:
-        """One update of weights and state, or no byte of them if masked. A weight without a
-        gradient stays.
-        """
+        """One update of weights and state, or no byte of them if masked or without a gradient."""
 
     @abstractmethod
     def tensors(self) -> dict[str, Tensor]:

@@ -220,6 +220,5 @@ class Dealing:
 
 
 def _stacked(begin: tuple[int, ...], size: tuple[int, ...]) -> tuple[slice, ...]:
-    """Index of a rectangle in each matrix of a stack."""
     spans = (slice(b, b + s) for b, s in zip(begin, size, strict=True))
     return (slice(None), *spans)

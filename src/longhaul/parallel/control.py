@@ -96,9 +96,7 @@ class Control:
 
 @contextmanager
 def naming_the_lost_rank(rank: int, size: int, doing: str) -> Iterator[None]:
-    """Turn the failure of a collective in the body, as another rank has gone or did not come in
-    time, into RankLost; other errors pass.
-    """
+    """Raise RankLost for a collective in the body that fails for want of a rank."""
     try:
         yield
     except RuntimeError as error:

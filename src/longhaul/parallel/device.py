@@ -16,9 +16,7 @@ from longhaul.parallel.world import device_of
 
 
 def choose_device(wanted: str) -> torch.device:
-    """The kind of device named, or for `auto` the first of CUDA, MPS, CPU that answers. RecipeError
-    if the device named is not on this machine.
-    """
+    """The device named, or the first of CUDA, MPS, CPU; RecipeError if it is not here."""
     there = {
         "cuda": torch.cuda.is_available(),
         "mps": torch.backends.mps.is_available(),

@@ -69,7 +69,6 @@ def _can_begin(one: Pass, made: set[Pass], stages: int) -> bool:
 
 
 def _order(rank: int, ranks: int, stages_per_rank: int, micro_batches: int) -> Iterator[Pass]:
-    """A rank's passes, one after another."""
     # A round of micro-batches goes through one of a rank's stages, then through its next.
     rounds = max(1, micro_batches // ranks)
     counts = [micro_batches // rounds + (n < micro_batches % rounds) for n in range(rounds)]

@@ -30,9 +30,7 @@ class Briefing:
 
 
 def lead(place: Place, briefing: Briefing) -> Ranks:
-    """Meet the others and brief them; on rank 0. RecipeError if so many processes cannot train this
-    recipe; nobody was met then.
-    """
+    """Meet and brief the others, on rank 0; RecipeError, before that, if so many cannot train."""
     layout_for(briefing.recipe.parallel, place.size)
     wanted = briefing.recipe.machine.device
     control = Control(meet(place, wanted=wanted, own=partial(own_device, place=place)))

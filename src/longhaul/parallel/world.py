@@ -202,9 +202,7 @@ def form_world(
     device: torch.device,
     timeout_s: Seconds = COLLECTIVE_TIMEOUT_S,
 ) -> World:
-    """Lay the processes out; collective. `control`: as `meet` returned it. RecipeError if the
-    layout takes another number of processes.
-    """
+    """Lay the processes out; collective. `control`: from `meet`. RecipeError if they do not fit."""
     if layout.size != place.size:
         raise RecipeError(
             f"parallel: the layout {layout} takes {layout.size} processes, and {place.size} were "

@@ -136,7 +136,7 @@ def _attention(
         kept += FLOAT32 * (model.width + keys)
     if model.positions == "rotary" or model.split_score_scale:
         kept += computed * (model.width + keys)
-    if on_cpu and _drops_attention(model):
+    if on_cpu and model.dropped_attention:
         # No kernel of the CPU's drops attention weights, so they are written out: the shares, which
         # of them stay, what is left of them; and scaled copies of queries and keys.
         kept += (2 * FLOAT32 + 1) * model.heads * length + computed * (model.width + keys)
@@ -145,11 +145,6 @@ def _attention(
     if model.attention_head_scale:
         kept += computed * model.width
     return kept, products
-
-
-def _drops_attention(model: ModelSection) -> bool:
-    own = model.attention_dropout
-    return bool(model.dropout if own is None else own)
 
 
 def _mlp(model: ModelSection, formats: Formats) -> tuple[Bytes, Bytes]:

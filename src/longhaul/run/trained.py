@@ -50,9 +50,7 @@ class Trained:
         temperature: float | None = None,
         seed: int = 0,
     ) -> Iterator[str]:
-        """The prompt, then the text that follows it, in pieces as they are drawn; what is None is
-        the recipe's.
-        """
+        """The prompt, then what follows it, in pieces as drawn; what is None is the recipe's."""
         sample, tokenizer = self.recipe.sample, self.dataset.tokenizer
         prompt = sample.prompt if prompt is None else prompt
         yield prompt
@@ -95,12 +93,7 @@ class Trained:
 
 
 def open_trained(run: str, runs: Path, step: int | None) -> Trained:
-    """Load a run's model from one of its checkpoints.
-
-    Raises:
-        UsageError: the run has no such checkpoint.
-        RefusedCheckpoint: the checkpoint is damaged.
-    """
+    """Load a checkpoint's model; UsageError if there is none, RefusedCheckpoint if damaged."""
     folder = open_run(run, runs)
     entries = catalogue(folder.checkpoints)
     ledger, _ = load_ledger(folder)

@@ -148,11 +148,7 @@ def _needed(folder: RunFolder, why: str) -> StoreNeeded:
 
 
 def _as_of_one_run(folder: RunFolder, staging: Path, asked: RunSpec) -> RunSpec:
-    """What is asked for, judged against what the run was asked to do before it was lost.
-
-    Raises:
-        RecipeError: it is another run, as of a folder of its own; nothing of it stays here.
-    """
+    """What is asked for, judged against what the run was asked to do before it was lost."""
     staged = RunFolder(staging)
     if not has_run_spec(staged):
         return asked

@@ -80,7 +80,6 @@ def bring_run_log(run_logs: Sequence[Found], into: Path, say: Say) -> list[Lacki
 
 
 def _from_any(run_logs: Sequence[Found], page: FileEntry, target: Path, say: Say) -> bool:
-    """Whether this very page could be had from one of the stores."""
     place, silent = place_of(page), None
     for run_log in run_logs:
         if place not in run_log.places:

@@ -119,13 +119,9 @@ class Manifest:
 
 
 def write_listed_file(path: Path, pieces: Iterable[bytes | memoryview]) -> FileEntry:
-    """Write `pieces` to a new file and fsync it; its entry for the manifest.
-
-    The hash is that of the bytes as they were meant, so that whatever the medium makes of them
-    is found out when they are read back.
-
-    Raises:
-        OSError: the medium refused, with whatever it had taken so far left behind.
+    """Write `pieces` to a new file and fsync it; its entry for the manifest. The hash is that of
+    the bytes as they were meant, so that whatever the medium makes of them is found out when they
+    are read back. An OSError of the medium leaves behind what it had taken so far.
     """
     point(Point.WRITE_FILE, path)
     digest, size_bytes, synced = hashlib.sha256(), 0, 0
@@ -181,10 +177,8 @@ def verify(
     folder: Path, past_page_cache: bool = False, share: tuple[int, int] = (0, 1)
 ) -> Manifest:
     """Read every byte of the checkpoint in `folder` and compare it with the manifest, from the
-    medium itself if asked for; (rank, size) is the `share` of one of several that divide the files.
-
-    Raises:
-        RefusedCheckpoint: names the first file that is absent, unlisted, or differs.
+    medium itself if asked for; RefusedCheckpoint names the first file that is absent, unlisted, or
+    differs. (rank, size) is the `share` of one of several that divide the files.
     """
     rank, size = share
     manifest, _ = read_manifest(folder)
@@ -237,9 +231,7 @@ def parse_sealed(
     build: Callable[[dict[str, Any]], T],
     render: Callable[[T], bytes],
 ) -> T:
-    """What `build` makes of JSON with these keys; refused if it is of a newer format, or if
-    `render` does not give the same bytes again.
-    """
+    """What `build` makes of JSON with these keys; refused unless `render` gives the same bytes."""
     with refusing(Path(name)):
         value = strict.parse_json(content, name)
     version = value.get("format_version") if isinstance(value, dict) else None
@@ -255,9 +247,7 @@ def parse_sealed(
 
 
 def parse_files(value: Any, what: str, is_name: Callable[[str], bool]) -> tuple[FileEntry, ...]:
-    """The entries of a list that nobody vouches for; refused if one is none, its name would lead
-    elsewhere, or is there twice.
-    """
+    """The entries of a list that nobody vouches for; refused if one is wrong, or there twice."""
     files = []
     for item in items(value, what):
         body = table(item, {"name", "size_bytes", "sha256"}, what)

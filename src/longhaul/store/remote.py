@@ -62,13 +62,9 @@ class Sent:
 
 
 class RemoteTier:
-    """The checkpoints of one run in one store.
-
-    Every method raises `StoreError` if the store refuses, hangs or gives other bytes; call it
-    again later.
-
-    Args:
-        files: those below the run's own address, with its name in it.
+    """The checkpoints of one run in one store, whose `files` are those below the run's own address,
+    with its name in it. Every method raises `StoreError` if the store refuses, hangs or gives other
+    bytes; call it again later.
     """
 
     def __init__(self, files: StoreFiles) -> None:
@@ -109,9 +105,7 @@ class RemoteTier:
         return Sent(total, len(missing) + 1, len(manifest.files) - len(missing))
 
     def fetch(self, checkpoint: Checkpoint, into: Path, say: Say) -> Manifest:
-        """Bring a listed checkpoint into a folder, its manifest last, going on where an earlier
-        attempt was cut off. OSError if the local medium refuses.
-        """
+        """Bring a listed checkpoint here, its manifest last; OSError if the local disk refuses."""
         manifest, content = self._manifest(checkpoint)
         into.mkdir(parents=True, exist_ok=True)
         with self.files.throttle:
@@ -121,9 +115,7 @@ class RemoteTier:
         return manifest
 
     def read(self, checkpoint: Checkpoint, name: str) -> bytes:
-        """The bytes of a small file of a listed checkpoint; refused if they are not what its
-        manifest lists.
-        """
+        """A small file of a listed checkpoint; refused if it is not what its manifest lists."""
         manifest, _ = self._manifest(checkpoint)
         listed = {file.name: file.sha256 for file in manifest.files}
         content = self.files.read_small(f"{checkpoint.path}/{name}") or b""
@@ -161,7 +153,6 @@ class RemoteTier:
         return [name for name in self.files.names() if _PLACE.fullmatch(name)]
 
     def _entry(self, place: str) -> Checkpoint | None:
-        """The checkpoint there; None if it has no manifest, or not a whole one."""
         content = self.files.read_small(f"{place}/{MANIFEST_NAME}")
         if content is None:
             return None

@@ -285,7 +285,6 @@ class RunLogMirror:
         return page.size_bytes
 
     def _pages(self) -> Iterator[FileEntry]:
-        """What the run's folder has now."""
         for path in _candidates(self._folder):
             with suppress(OSError, RefusedCheckpoint):
                 if (page := self._page(path)) is not None:

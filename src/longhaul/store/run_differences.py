@@ -46,9 +46,7 @@ def differences(
 
 
 def final_state(folder: RunFolder, settings: bool = True) -> dict[str, str]:
-    """Every tensor of the last checkpoint by hash of its bytes, and its facts, with or without the
-    settings in force.
-    """
+    """The last checkpoint's facts, if wanted with the settings, and a hash of each tensor."""
     last = catalogue(folder.checkpoints)[-1]
     state: dict[str, str] = {"step": str(last.step)}
     for path in sorted(last.path.glob("*.safetensors")):

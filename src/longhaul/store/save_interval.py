@@ -163,9 +163,7 @@ class SaveInterval:
 
 
 def _failures(history: Iterable[Record]) -> tuple[int, Seconds]:
-    """How many attempts failed, by their supervisor's record or because they ended without one;
-    and the time over all of them.
-    """
+    """How many attempts failed, as far as is known, and the time over all of them."""
     failures, uptime_s = 0, 0.0
     begun: Seconds | None = None
     last = 0.0

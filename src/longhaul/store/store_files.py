@@ -141,10 +141,7 @@ class StoreFiles:
 
     def send(self, source: Path, path: str, file: FileEntry, growing: bool = False) -> None:
         """Bring a local file there and read it back; of one that is growing its first
-        `file.size_bytes`.
-
-        Raises:
-            RefusedCheckpoint: the local file is gone, or is not what `file` says.
+        `file.size_bytes`. RefusedCheckpoint if the local file is gone, or is not what `file` says.
         """
         pieces = local_pieces(source, file.size_bytes if growing else None)
         self._send(pieces, str(source), path, file)
@@ -156,9 +153,7 @@ class StoreFiles:
         self._send(iter([content]), name, path, file)
 
     def fetch(self, path: str, target: Path, file: FileEntry, say: Say) -> None:
-        """Bring a file here, going on where an earlier attempt was cut off. OSError if the local
-        medium refuses.
-        """
+        """Bring a file here, going on where it was cut off; OSError if the local medium refuses."""
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 self._read(path, target, file)
@@ -216,7 +211,6 @@ class StoreFiles:
     def _pieces_of(
         self, path: str, begin: Bytes, end: Bytes, deadline: Deadline
     ) -> Iterator[bytes]:
-        """The bytes begin ≤ position < end of a file of the store."""
         if begin == end:
             return
         stream = deadline.call(lambda: self._open_to_read(path, begin))
@@ -252,7 +246,6 @@ class StoreFiles:
         return result
 
     def _answer(self, path: str, call: Callable[[], T]) -> T | None:
-        """The result of a short call; None if there is no such file."""
         with self._explained(path):
             try:
                 return self._calls.within(self.patience.answer_s, f"{self.name}/{path}", call)

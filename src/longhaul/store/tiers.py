@@ -40,10 +40,8 @@ class StoreNeeded(LonghaulError):
 def places_of(
     recipe: Recipe, name: str, clock: Clock | None = None, throttle: Throttle | None = None
 ) -> list[StoreFiles]:
-    """Where a recipe has the run of this name lie elsewhere, in its order.
-
-    Raises:
-        RecipeError: an address cannot be understood, or its package is not installed.
+    """Where a recipe has the run of this name lie elsewhere, in its order. RecipeError if an
+    address cannot be understood, or its package is not installed.
     """
     return [
         StoreFiles(f"{address.rstrip('/')}/{name}", clock=clock, throttle=throttle)
@@ -52,11 +50,7 @@ def places_of(
 
 
 def draw_of(tier: RemoteTier, checkpoint: Checkpoint) -> int | None:
-    """Where a checkpoint goes on in the data; None if it does not say.
-
-    Raises:
-        StoreError: the store does not answer.
-    """
+    """Where a checkpoint goes on in the data; None if unknown, StoreError without an answer."""
     try:
         facts = json.loads(tier.read(checkpoint, FACTS_NAME))["facts"]
         return int(facts["progress"]["position"]["draw"])
@@ -65,10 +59,8 @@ def draw_of(tier: RemoteTier, checkpoint: Checkpoint) -> int | None:
 
 
 class Tiers:
-    """The remote tiers of one attempt; without any, everything here does nothing.
-
-    Raises:
-        RecipeError: an address cannot be understood, or its package is not installed.
+    """The remote tiers of one attempt; without any, everything here does nothing. RecipeError if an
+    address cannot be understood, or its package is not installed.
     """
 
     def __init__(self, recipe: Recipe, run_log: RunLog, say: Say) -> None:

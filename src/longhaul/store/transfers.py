@@ -89,9 +89,7 @@ class Calls:
 
 
 class Deadline:
-    """The seconds that one file, named `what`, may keep a store busy in all; pauses in between do
-    not count.
-    """
+    """The seconds that one file, `what`, may keep a store busy in all, pauses not counted."""
 
     def __init__(self, calls: Calls, most_s: Seconds, what: str, clock: Clock) -> None:
         self._calls = calls
@@ -138,9 +136,7 @@ class Pace:
         """Share of its time that a transfer may work (0 to 1)."""
 
     def observe(self, seconds_per_token: float, transferring: bool) -> None:
-        """Learn from a step: its training time over its tokens, so that a batch that grows is no
-        slowness, and whether a transfer ran meanwhile.
-        """
+        """Learn a step's training time per token, and whether a transfer ran meanwhile."""
         if not seconds_per_token > 0:
             return
         if not transferring:

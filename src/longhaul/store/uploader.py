@@ -261,7 +261,6 @@ class Uploader:
         return True
 
     def _remove(self, checkpoint: Checkpoint) -> None:
-        """Remove a checkpoint there, of those that the tier has listed."""
         self._require_lease()
         self.tier.remove(checkpoint)
         with self._changed:
@@ -276,7 +275,6 @@ class Uploader:
         return health_of(checkpoint, self._recorded) == "poisoned"
 
     def _send(self, checkpoint: Checkpoint) -> None:
-        """Send this checkpoint, or drop it."""
         began = self._clock.monotonic()
         if self._there is None:
             self.learn()
@@ -324,7 +322,6 @@ class Uploader:
         self.tier.files.throttle.wait(pause_s)
 
     def _wants(self, checkpoint: Checkpoint) -> bool:
-        """Whether the tier lacks it, and would keep it."""
         if checkpoint.manifest_sha256 in self.held:
             return False
         others = [item for item in self.known if item.step != checkpoint.step]

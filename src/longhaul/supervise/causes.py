@@ -197,9 +197,7 @@ def shape_of(message: str) -> str:
 
 def load_signatures(own: str | None = None) -> tuple[Signature, ...]:
     """The signatures of the user's TOML file `own`, if there is one, and then the built-in ones.
-
-    Raises:
-        RecipeError: the file cannot be read, or a signature in it makes no sense.
+    RecipeError if the file cannot be read, or a signature in it makes no sense.
     """
     built_in = Path(__file__).with_name("signatures.toml")
     known = _read(parse_toml(built_in.read_text(encoding="utf-8"), "built in"), "signatures.toml")

@@ -101,11 +101,8 @@ class Chronicle:
         return event
 
     def poison(self, checkpoint: int, manifest: str, step: int, reason: str) -> None:
-        """Decide that a checkpoint is not to be used again.
-
-        Raises:
-            OSError: it could not be written; then it is not so.
-            NotOwner: another attempt has taken the run over.
+        """Decide that a checkpoint is not to be used again. It is not so after an OSError: it could
+        not be written; or a NotOwner: another attempt has taken the run over.
         """
         data = {"checkpoint": checkpoint, "health": "poisoned", "manifest": manifest}
         self._journal.append_durably(

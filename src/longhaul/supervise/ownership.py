@@ -112,12 +112,9 @@ class Ownership:
         self._paused: Seconds | None = None
 
     def look(self, reached: int | None, running: bool, stopping: bool) -> bool:
-        """Call it now and then; False while the folder is away: nobody writes there then.
-
-        `reached`: updates made, if it is known. `running`: workers do, which should notice.
-
-        Raises:
-            RunGone: the folder has been away for too long.
+        """Call it now and then; False while the folder is away: nobody writes there then. RunGone
+        if it has been away for too long. `reached`: updates made, if it is known. `running`:
+        workers do, which should notice.
         """
         self._reached = self._reached if reached is None else reached
         patience_s = GONE_S + _AFTER_WORKERS_S if running else 0.0 if stopping else GONE_S

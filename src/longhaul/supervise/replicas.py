@@ -66,13 +66,9 @@ def refuse_without_torchft() -> None:
 
 
 class Lighthouse:
-    """The process at which replicas meet before every step (torchft's, in Rust).
-
-    It holds no state of the run. It waits `join_s` for a replica that is alive, and outlives its
-    supervisor by `grace_s`, as workers still need it to make their last step.
-
-    Raises:
-        NeedsPerson: it does not start.
+    """The process at which replicas meet before every step (torchft's, in Rust); NeedsPerson if it
+    does not start. It holds no state of the run. It waits `join_s` for a replica that is alive, and
+    outlives its supervisor by `grace_s`, as workers still need it to make their last step.
     """
 
     def __init__(self, join_s: Seconds, grace_s: Seconds, log: Path) -> None:

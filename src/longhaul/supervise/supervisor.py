@@ -156,7 +156,6 @@ class Supervisor:
         return True
 
     def _posts(self) -> list[Post] | None:
-        """Of the next attempt; None if there are no nodes for it, or somebody wants an end."""
         self._drain, self._newest, self._leaving = None, None, False
         if self._fleet is None:
             return posts_here(self._job.processes)
@@ -174,7 +173,6 @@ class Supervisor:
         return posts_on(world)
 
     def _ends(self, now: Seconds) -> dict[int, End]:
-        """The groups that have ended, failed, or hang."""
         asked = self._stop or (ExitCode.START_AGAIN if self._leaving else None)
         found = {n: group_end(self._codes(group), asked) for n, group in self._groups.items()}
         ends = {number: end for number, end in found.items() if end is not None}

@@ -42,13 +42,10 @@ def refuse_untrusted(
     trust: bool,
     say: Callable[[str], None],
 ) -> None:
-    """Let only a run pass whose commands the user trusts, and remember that he does.
-
-    A command among the options typed is the user's own. What a folder says of its recipe's file
-    counts nothing, only what was named at this start: it could name one that is trusted.
-
-    Raises:
-        UsageError: he has not said so.
+    """Let only a run pass whose commands the user trusts, and remember that he does; UsageError if
+    he has not said so. A command among the options typed is the user's own. What a folder says of
+    its recipe's file counts nothing, only what was named at this start: it could name one that is
+    trusted.
     """
     commands = _executed(asked.settings())
     own = _typed_commands(typed)

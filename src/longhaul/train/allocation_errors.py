@@ -72,7 +72,6 @@ def refused_memory(error: BaseException) -> str | None:
 
 
 def _pinned(trace: TracebackType | None) -> bool:
-    """Whether the innermost function of ours asks for page-locked memory."""
     if trace is None:
         return False
     while trace.tb_next is not None:

@@ -77,11 +77,7 @@ class CheckpointManager:
         return str(self._failure["message"]) if self.failing else ""
 
     def take(self, event: Event) -> bool:
-        """Heed what the saver says of a checkpoint; whether it belongs into the journal too.
-
-        Raises:
-            NotOwner: another attempt owns the run.
-        """
+        """Heed news of a checkpoint; whether it is journalled. NotOwner if another owns the run."""
         if event.kind == EventKind.CHECKPOINT_FAILED or event.data.get("health") == "damaged":
             self._failed, self._failure = self._failed + 1, event.data
         if event.kind != EventKind.CHECKPOINT:
@@ -107,11 +103,7 @@ class CheckpointManager:
         return health not in ("written", "committed")
 
     def refuse_if_gone(self, after_s: Seconds = GONE_S) -> None:
-        """Let a run whose folder was taken away end, and say what is left of it.
-
-        Raises:
-            RunGone: it is away for longer than `after_s`.
-        """
+        """RunGone, with what is left of the run, if its folder was away for `after_s`."""
         step = self._trainer.position.step
         self._run_log.lease.refuse_if_gone(
             step, lambda: max((s.step for s in self._tiers.states()), default=None), after_s
@@ -161,7 +153,12 @@ class CheckpointManager:
         self._interval.observe(record)
         if isinstance(record, StepRecord):
             self._tiers.observe(record)
-            self._send_decisions()
+            # Decisions must not wait for the next checkpoint: a machine that is lost before would
+            # bring a learning rate back that one has lowered.
+            now = _decided(self._run_log.ledger.state)
+            if any(part is not known for part, known in zip(now, self._decided, strict=True)):
+                self._decided = now
+                self._tiers.offer_run_log()
         self._emit_news()
 
     def adjust_interval(self) -> None:
@@ -182,13 +179,9 @@ class CheckpointManager:
     def pause_while_failing(
         self, stop_wanted: Callable[[], bool]
     ) -> Iterator[tuple[StepRecord | Event, ...]]:
-        """Where nothing can be saved any more, wait rather than train into the void.
-
-        Yields:
-            The records of each further save, once it is over; whoever takes them may take his time.
-
-        Raises:
-            NeedsPerson: `checkpoint.retry_minutes` have passed, and it is not a full disk.
+        """Where nothing can be saved any more, wait rather than train into the void. Yields the
+        records of each further save, once it is over; whoever takes them may take his time.
+        NeedsPerson if `checkpoint.retry_minutes` have passed, and it is not a full disk.
         """
         if self._failed < _FAILED_BEFORE_PAUSE:
             return
@@ -246,14 +239,6 @@ class CheckpointManager:
         self._emit_news()
         if left := self._tiers.unsent():
             self._say(f"WARNING: {left}")
-
-    def _send_decisions(self) -> None:
-        # They must not wait for the next checkpoint: a machine that is lost before would bring a
-        # learning rate back that a decision has lowered.
-        now = _decided(self._run_log.ledger.state)
-        if any(part is not known for part, known in zip(now, self._decided, strict=True)):
-            self._decided = now
-            self._tiers.offer_run_log()
 
     def _emit_news(self) -> None:
         for kind, step, data in self._tiers.news():

@@ -96,9 +96,7 @@ class Coordinator:
         """A decision or a rollback has changed the training state."""
 
     def copies_on_host(self, copies: int) -> int:
-        """So many copies of each process's training state, on this host; `OneProcessOnly` if none
-        can be lent.
-        """
+        """So many copies of every process's training state on this host, or `OneProcessOnly`."""
         return copies
 
 

@@ -70,10 +70,8 @@ def put_in_force(
     settings: Recipe, resets: Iterable[Reset], step: TrainingStep, progress: Progress
 ) -> Iterator[Occurrence]:
     """Put the settings of the next step into the live one, do those resets that it has not done
-    yet, and read the settings back; a `NeedsPerson` if it has others.
-
-    Yields:
-        What was swapped or reset, for the journal.
+    yet, and read the settings back; a `NeedsPerson` if it has others. Yields what was swapped or
+    reset, for the journal.
     """
     progress.settings = settings
     if swapped := fit_optimizer(step, settings.optim):

@@ -63,11 +63,7 @@ class ElasticStep(TrainingStep):
     """What is computed now is a share of what all make."""
 
     def __call__(self, batch: Batch, *given: Any, **named: Any) -> torch.Tensor:
-        """As `TrainingStep`, of the whole batch: what this replica computes of it is found out.
-
-        Raises:
-            Outrun: the others went on from another state.
-        """
+        """As `TrainingStep`, of the whole batch; Outrun if the others' state is another."""
         if self.place is None:
             return super().__call__(batch, *given, **named)
         while True:
@@ -165,10 +161,8 @@ class Place:
         return healed
 
     def meet(self) -> Deal | None:
-        """Who makes the next step; None if the others have made it, and gave the result.
-
-        Raises:
-            Outrun: what the others gave is no result of this step; the next step goes on from it.
+        """Who makes the next step; None if the others have made it, and gave the result. Outrun if
+        that is no result of this step; the next step goes on from it.
         """
         if self._met is not None:
             deal, self._met = self._met, None
@@ -259,9 +253,7 @@ class LeadingReplica(Coordinator):
 
     @property
     def at_boundary(self) -> bool:
-        """Whether the other processes of this replica listen; other replicas are never under way
-        without this one.
-        """
+        """Whether the replica's other processes listen; other replicas never wait for this one."""
         return self._within.at_boundary
 
     def begin(self) -> None:
@@ -290,11 +282,7 @@ class LeadingReplica(Coordinator):
         self._place.lead()
 
     def copies_on_host(self, copies: int) -> int:
-        """Refused: the others would wait for steps that are replayed.
-
-        Raises:
-            OneProcessOnly: always.
-        """
+        """OneProcessOnly, always: the others would wait for steps that are replayed."""
         raise OneProcessOnly("steps are replayed by one process alone, and this run has replicas")
 
 

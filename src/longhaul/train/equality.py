@@ -211,7 +211,6 @@ def _far(value: float) -> float:
 
 
 def _keep_gradients(optimizer: Optimizer, kept: dict[str, Tensor]) -> None:
-    """Copy this rank's parts of the gradients, by name."""
     for group in optimizer.groups:
         for name, weight in zip(group.names, group.parameters, strict=True):
             assert weight.grad is not None
@@ -222,7 +221,6 @@ _Held = dict[str, tuple[tuple[int, ...], list[tuple[Piece, Tensor]]]]
 
 
 def _joined(parts: Mapping[str, Tensor], sharding: Sharding) -> dict[str, Tensor]:
-    """Whole tensors at rank 0."""
     own: _Held = {}
     for name, part in parts.items():
         pieces = sharding.pieces[name]

@@ -159,8 +159,6 @@ class Evaluator:
 
 @dataclass
 class _Passes:
-    """The forward passes of one evaluation; see `evaluate`."""
-
     model: GPT
     device: torch.device
     length: int

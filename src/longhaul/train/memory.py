@@ -186,11 +186,7 @@ def settle_micro_batch(recipe: Recipe, run_log: RunLog, parts: Parts, say: Say) 
 
 
 def measure_as_ordered(recipe: Recipe, parts: Parts, ranks: Ranks) -> None:
-    """Measure with rank 0, if it has to; on every other rank.
-
-    Raises:
-        TooMuchMeasured: this rank ran out of memory.
-    """
+    """Measure with rank 0, if it has to; TooMuchMeasured if this rank ran out of memory."""
     while below := ranks.control.first_number(0):
         fitting_micro_sequences(parts.step, recipe, ranks, below)
 
@@ -240,19 +236,15 @@ def _find(recipe: Recipe, run_log: RunLog, parts: Parts, say: Say) -> None:
     if earlier is not None and earlier.who in (_WHO, RAN_OUT):
         value, reason, who = earlier.value, earlier.reason, earlier.who
     else:
-        below = _known_too_many(run_log)
+        # Half of what a rank ran out of memory with is tried next: each size would cost a start.
+        measured = [event.data.get("measured") for event in run_log.history.out_of_memory]
+        below = min((size // 2 + 1 for size in measured if size), default=NO_LIMIT)
         if parts.ranks is not None:
             parts.ranks.control.first_number(below)
         found = fitting_micro_sequences(parts.step, recipe, parts.ranks, below)
         value, reason = found.sequences, found.reason
     _decide(run_log, parts, "set", reason, who=who, value=value, old="auto")
     say(f"micro-batch: {value} sequences of {_sizes(recipe)} at once; {reason}")
-
-
-def _known_too_many(run_log: RunLog) -> int:
-    """Half of what a rank ran out of memory with is tried next, or each size would cost a start."""
-    measured = [event.data.get("measured") for event in run_log.history.out_of_memory]
-    return min((size // 2 + 1 for size in measured if size), default=NO_LIMIT)
 
 
 def _decide(

@@ -51,11 +51,7 @@ def fixed_and_per_sequence(one: Bytes, two: Bytes) -> tuple[Bytes, Bytes]:
 
 
 def find_micro_sequences(stage_sequences: Iterable[int], measure: Measure, budget: Budget) -> Found:
-    """The largest candidate whose memory stays within the budget.
-
-    Raises:
-        NeedsPerson: not even one sequence does.
-    """
+    """The largest candidate within the budget; NeedsPerson if not even one sequence is."""
     sizes = candidates(stage_sequences)
     one = measure(1)
     if one is None or one > budget.limit:

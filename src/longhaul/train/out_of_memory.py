@@ -227,11 +227,7 @@ class MemoryGuard:
 
     @contextmanager
     def answering(self, trainer: Trainer | None = None) -> Iterator[None]:
-        """Let errors of the body that speak of memory be answered; others pass.
-
-        Raises:
-            SmallerNext, NeedsPerson: see `answer`.
-        """
+        """Let errors of the body that speak of memory be answered as by `answer`; others pass."""
         try:
             yield
         except (RuntimeError, MemoryError) as error:

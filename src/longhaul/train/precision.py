@@ -72,11 +72,7 @@ def fastest_format(device: torch.device, recipe: Recipe) -> Choice:
 
 
 def autocast(device: torch.device, precision: PrecisionSection) -> AbstractContextManager[object]:
-    """The precision policy of a forward pass.
-
-    Raises:
-        LonghaulError: `precision.compute` is `auto` still.
-    """
+    """The precision of a forward pass; LonghaulError if `precision.compute` is `auto` still."""
     if precision.compute == "auto":
         raise LonghaulError(
             "precision.compute: auto has not been measured for a device yet",
@@ -88,9 +84,7 @@ def autocast(device: torch.device, precision: PrecisionSection) -> AbstractConte
 def choose_format(
     candidates: tuple[Format, ...], measure: Measure, clock: Callable[[], Seconds]
 ) -> Choice:
-    """Measure float32 and the candidates in turn, so that a machine's other work slows all formats
-    alike; the best time of each counts.
-    """
+    """Measure all formats in turn, so that other work slows them alike; each one's best counts."""
     best = {FLOAT32: _warm(measure, FLOAT32)}
     for candidate in candidates:
         seconds = _warm(measure, candidate)

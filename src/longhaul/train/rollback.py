@@ -174,7 +174,6 @@ class Recovery:
         return self._run_log.segment_name
 
     def _go_back(self, to: Safe) -> int | None:
-        """The checkpoint that was restored; None if it was a snapshot."""
         began, left = self._run_log.clock.monotonic(), self._trainer.position.step
         in_memory = to.where == "memory"
         in_memory &= any(kept.step == to.step for kept in self._trainer.snapshots.kept())

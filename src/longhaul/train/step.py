@@ -306,7 +306,6 @@ class TrainingStep:
         self.model_gauges.see_first(norm, sequences * length)
 
     def _norm_so_far(self) -> torch.Tensor:
-        """Norm of the gradients that are there."""
         if self.parallel is not None:
             first = self.parallel.first_gradient()
             first.see()

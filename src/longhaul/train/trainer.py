@@ -114,7 +114,6 @@ class Trainer:
         self.coordinator.end()
 
     def _evaluate_save_snapshot(self, settings: Recipe) -> Iterator[StepRecord | Event]:
-        """Evaluate, save and take a snapshot where they are due."""
         evaluation, checkpoint = settings.evaluation, settings.checkpoint
         if self._due(evaluation.interval_steps) and not self._stopping:
             yield from self.evaluate(evaluation.tokens)

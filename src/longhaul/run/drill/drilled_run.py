@@ -170,7 +170,6 @@ def drilled_run(
 
 
 def _end_of(training: RunProcess, deadline: Seconds, meanwhile: Callable[[], object]) -> int:
-    """Its exit code, once it has ended by itself."""
     try:
         while training.running:
             if time.monotonic() > deadline:

@@ -213,10 +213,8 @@ class Fault:
 
 
 def parse_fault(text: str) -> Fault:
-    """The fault that is written so; `str` of it is the same text, `rank0` filled in.
-
-    Raises:
-        UsageError: it cannot be understood; the message names the part and the way out.
+    """The fault that is written so; `str` of it is the same text, `rank0` filled in. UsageError,
+    which names the part and the way out, if it cannot be understood.
     """
     match = _SHAPE.fullmatch(text.strip())
     if match is None:

@@ -120,7 +120,6 @@ def _why_unnoticed(done: Done, fault: Fault, records: Sequence[Record]) -> str:
 
 
 def _watch(records: Sequence[Record]) -> Event | None:
-    """What could be watched in this run's layout."""
     return next(_events(records, EventKind.MACHINE_WATCH), None)
 
 
@@ -163,7 +162,6 @@ def _goes_on(done: Done, sign: Sign, fault: Fault, records: Sequence[Record]) ->
 
 
 def _is_end(record: Record) -> bool:
-    """The attempt is over with it."""
     if not isinstance(record, Event):
         return False
     corrupt = record.kind == EventKind.MACHINE_VERDICT and record.data.get("kind") == "corrupt"

@@ -112,9 +112,7 @@ class RankFaults:
         return now
 
     def take(self, kind: str) -> tuple[Seconds, Fault] | None:
-        """The fault of this kind that has waited for the chance that has come, noted as done now;
-        and when that was.
-        """
+        """The fault of this kind that the chance is for, noted as done now; and when that was."""
         with self._lock:
             waiting = self.waiting.pop(kind, None)
         return None if waiting is None else (self.note(*waiting), waiting[1])

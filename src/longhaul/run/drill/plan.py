@@ -58,8 +58,6 @@ class Typed:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What is trained, and where."""
-
     typed: Typed
     nproc: int
     sets: tuple[str, ...]
@@ -85,11 +83,8 @@ class _Plan:
 
 
 def drill_recipe(typed: Typed, folder: Path, report: Report) -> list[Verdict]:
-    """Run a drill in `folder`; a verdict on each run with faults.
-
-    Raises:
-        RecipeError, UsageError: something typed is wrong; nothing was started.
-        NeedsPerson: a run did not end.
+    """Run a drill in `folder`; a verdict on each run with faults. RecipeError or UsageError if
+    something typed is wrong: nothing was started; NeedsPerson if a run did not end.
     """
     if there := [name for name in _RUNS if RunFolder(folder / name).exists]:
         raise UsageError(

@@ -50,9 +50,7 @@ def kinds_for(has_remote: bool) -> tuple[str, ...]:
 def injections(
     seed: int, mtbf_s: Seconds, kinds: Sequence[str], processes: int
 ) -> Iterator[Injection]:
-    """Without end; the same seed gives the same. Pauses of mean `mtbf_s` are distributed
-    exponentially, as failures without memory are.
-    """
+    """Without end, the same for a seed; pauses of mean `mtbf_s` are distributed exponentially."""
     chance = random.Random(seed)
     while True:
         pause_s = chance.expovariate(1 / mtbf_s)

@@ -67,7 +67,6 @@ def check_data(context: PreflightContext) -> Iterator[Check]:
 
 
 def _prepared(context: PreflightContext) -> Iterator[Check]:
-    """What was prepared for this recipe already, compared with its checksums."""
     if any(map(_is_elsewhere, context.recipe.data.sources)) or not context.prepared.is_dir():
         return  # nothing is fetched here
     try:

@@ -161,7 +161,6 @@ def _judged(case: Case, row: dict[str, Any]) -> Check:
 
 
 def _met(ranks: Sequence[dict[str, Any]]) -> Check:
-    """Who met, on what, and how far apart their clocks are."""
     skew_s = max(rank["time"] for rank in ranks) - min(rank["time"] for rank in ranks)
     hosts = sorted({rank["host"] for rank in ranks})
     devices = sorted({rank["device"] for rank in ranks})
@@ -300,7 +299,6 @@ def _device(place: Place, wanted: str) -> torch.device:
 
 
 def _facts(place: Place, control: Control, device: torch.device) -> list[dict[str, Any]]:
-    """What each rank is, once all stand at the same point."""
     named = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     ones = torch.ones(1 << 16, device=device)
     dist.all_reduce(ones)

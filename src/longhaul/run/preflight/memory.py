@@ -53,9 +53,7 @@ def check_memory(context: PreflightContext) -> Iterator[Check]:
 
 
 def check_compiler(context: PreflightContext) -> Iterator[Check]:
-    """Whether what the recipe compiles can be compiled here, else RecipeError; the small twin
-    compiles nothing.
-    """
+    """Whether what the recipe compiles can be, else RecipeError; the twin compiles nothing."""
     device = own_device(context.recipe.machine.device)
     if context.device_bytes is not None:
         yield skipped("compiler", "the run's machine is another: look for a C compiler there")

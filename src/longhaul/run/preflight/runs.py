@@ -57,8 +57,10 @@ def check_resume(context: PreflightContext) -> Iterator[Check]:
             at = _kill(training, folder, context, trip)
             _end_well(training, context)
         found = differences(RunFolder(context.folder / UNDISTURBED), folder)
-        resumed = _resumed_from(folder)
-        lost_s = _back_at_work_s(folder)
+        started = _events(read_journal(folder, steps=False), EventKind.ATTEMPT_STARTED)
+        resumed = started[-1].data.get("resumed_from") if len(started) > 1 else None
+        pairs = pairwise(steps_of(folder))
+        lost_s = max((b.time - a.time for a, b in pairs if b.attempt > a.attempt), default=0.0)
         size = sum(checkpoint.size_bytes for checkpoint in catalogue(folder.checkpoints)[-1:])
         figure = (
             f"killed at step {at}, at work again from step {resumed} after {lost_s:.1f} s; "
@@ -108,7 +110,6 @@ def _training(folder: RunFolder) -> RunProcess:
 
 
 def _end_well(training: RunProcess, context: PreflightContext) -> None:
-    """Wait for the end; NeedsPerson if it ended otherwise than finished, or not at all."""
     code = training.wait(context.timeout_s)
     if code == 0:
         return
@@ -192,19 +193,6 @@ def _evaluated(records: Sequence[Record]) -> Check:
     figure += f"{len(sample)} characters written" if sample else "no sample requested"
     remedy = "" if fine else "validation loss is no number: look at data.held_out and the text"
     return judged("evaluation", figure, remedy, losses=losses)
-
-
-def _resumed_from(folder: RunFolder) -> int | None:
-    """Step of the checkpoint that the last attempt went on from; None if there was none."""
-    started = _events(read_journal(folder, steps=False), EventKind.ATTEMPT_STARTED)
-    found = started[-1].data.get("resumed_from") if len(started) > 1 else None
-    return None if found is None else int(found)
-
-
-def _back_at_work_s(folder: RunFolder) -> float:
-    """Seconds from the last record of an attempt to the first step of the next."""
-    pairs = pairwise(steps_of(folder))
-    return max((b.time - a.time for a, b in pairs if b.attempt > a.attempt), default=0.0)
 
 
 def _events(records: Iterable[Record], kind: str) -> list[Event]:

@@ -148,7 +148,6 @@ def build_parts(site: Site, dataset: Dataset, device: torch.device) -> Parts:
 
 
 def _kind_of_step(recipe: Recipe) -> type[TrainingStep]:
-    """The step of a replica where the recipe asks for replicas."""
     if not recipe.parallel.elastic:
         return TrainingStep
     from longhaul.train.elastic import ElasticStep

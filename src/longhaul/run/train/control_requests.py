@@ -45,9 +45,7 @@ def request_set(
 
 
 def request_rollback(run: str, runs: Path, to_step: int, reason: str, wait_s: Seconds) -> str:
-    """Ask a run to go back to its newest state at or before a step; the answer in words. UsageError
-    if the run refused, or has not come so far.
-    """
+    """Ask for the newest state at or before a step; the answer, UsageError if it is refused."""
     folder = open_run(run, runs)
     states = _states_at_rest(folder, to_step)
     if states and to_step >= states[-1]:
@@ -189,7 +187,6 @@ def request_note(run: str, runs: Path, text: str, wait_s: Seconds) -> str:
 def _request(
     folder: RunFolder, kind: str, data: Mapping[str, Any], reason: str, wait_s: Seconds
 ) -> Decision | Event | None:
-    """Submit a request and wait for its answer; None if nobody trains the run."""
     clock = RealClock()
     request = new_request(kind, data, who=user_name(), reason=reason, clock=clock, folder=folder)
     submit(folder, request)

@@ -47,7 +47,11 @@ def finish(attempt: Attempt, loop: TrainingLoop, dataset: Dataset) -> ExitCode:
     loop.checkpoint_manager.refuse_if_gone(after_s=0.0)  # an end that is written nowhere is none
     if text:
         view.say(f"\nsample, from the prompt {trainer.settings.sample.prompt!r}:\n{text}\n")
-    _say_where_time_went(attempt)
+    spent = time_spent(read_journal(attempt.run_log.folder))
+    attempt.view.table("where the time went", ("", "seconds", "share"), time_rows(spent))
+    attempt.view.say(
+        f"goodput {goodput(spent):.1%} of {short_seconds(sum(spent.values()))}, all attempts"
+    )
     view.say(
         f"finished{limit}: {position.step:,} steps, {short_count(position.tokens)} tokens, "
         f"validation loss {loss_in_words(loss['loss'], loss['bits_per_byte'])}\n"
@@ -88,11 +92,3 @@ def _save(loop: TrainingLoop) -> None:
             + (f"it goes on from step {saved}" if saved else "it starts from step 0"),
         )
     checkpoints.prune()
-
-
-def _say_where_time_went(attempt: Attempt) -> None:
-    spent = time_spent(read_journal(attempt.run_log.folder))
-    attempt.view.table("where the time went", ("", "seconds", "share"), time_rows(spent))
-    attempt.view.say(
-        f"goodput {goodput(spent):.1%} of {short_seconds(sum(spent.values()))}, all attempts"
-    )

@@ -61,9 +61,7 @@ AnyOrder = (
 
 
 def follow(place: Place, folder: RunFolder | None = None) -> ExitCode:
-    """Train with rank 0 until it ends; `folder` is None where rank 0 alone knows the run's.
-    RankLost if another rank has died, or hangs.
-    """
+    """Train with rank 0 until it ends; RankLost if one dies or hangs. `folder`: if known here."""
     clock = RealClock()
     began = time.time() - process_start()
     with ExitStack() as leaving:
@@ -104,7 +102,6 @@ def _trainer(
     stop_requests: StopRequests,
     reached: Callable[[int], None],
 ) -> Trainer:
-    """The trainer of this rank, which begins when rank 0 makes its own."""
     recipe = briefing.recipe
     if recipe.parallel.elastic:
         from longhaul.run.train.elastic import join_within_leader
@@ -136,9 +133,7 @@ def train_until_ended(trainer: Trainer) -> int:
 
 
 def carry_out(order: AnyOrder, trainer: Trainer, dataset: Dataset, checkpoints: Path) -> None:
-    """Do on this rank what rank 0 does at the same time, at a step boundary. Ended or
-    SilentCorruption if rank 0 has ended.
-    """
+    """Do what rank 0 does at a step boundary; Ended or SilentCorruption if rank 0 has ended."""
     assert trainer.ranks is not None
     control = trainer.ranks.control
     match order:

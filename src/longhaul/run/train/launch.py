@@ -79,9 +79,7 @@ def start(typed: Start, view: View) -> ExitCode:
 def start_supervised(
     typed: Start, say: Callable[[str], None], work: Callable[[RunFolder], None]
 ) -> ExitCode:
-    """The same in worker processes that this one watches; each does `work`, and leaves by
-    SystemExit.
-    """
+    """The same in worker processes that this one watches; each leaves by SystemExit."""
     began = process_start()
 
     def supervise(folder: RunFolder, asked: RunSpec, lease: Lease) -> ExitCode:
@@ -135,7 +133,6 @@ def _start(
 
 
 def _what_is_meant(typed: Start, say: Callable[[str], None]) -> tuple[RunFolder, RunSpec]:
-    """The run's folder, and what it is asked for, its earlier starts included."""
     if not typed.new and typed.recipe not in shipped_recipes():
         for path in (typed.runs / typed.recipe, Path(typed.recipe)):
             folder = RunFolder(path)
@@ -196,7 +193,6 @@ def _worker_words(folder: RunFolder) -> tuple[str, ...]:
 
 
 def _device_of(folder: RunFolder) -> str:
-    """The name of the device that the run last computed on; empty if it is not known."""
     segments = read_segments(folder)
     facts = segments[-1].fingerprint.get("torch", {}) if segments else {}
     return str(facts.get("gpu") or facts.get("device") or "")

@@ -11,7 +11,7 @@ from typing import Any
 from longhaul.config.recipe import Recipe
 from longhaul.core.errors import ExitCode, NeedsPerson
 from longhaul.core.events import EventKind
-from longhaul.core.records import Event, Finding, Record, StepRecord
+from longhaul.core.records import Event, Record, StepRecord
 from longhaul.core.signals import StopRequest
 from longhaul.core.units import Seconds
 from longhaul.data.dataset import Dataset
@@ -115,7 +115,6 @@ class TrainingLoop:
             self._append_and_observe(record)
 
     def _append_and_observe(self, record: StepRecord | Event) -> None:
-        """Append a record, show it, and tell the checkpoints and detectors of it."""
         if isinstance(record, Event) and not self.checkpoint_manager.take(record):
             return
         if (
@@ -135,7 +134,8 @@ class TrainingLoop:
         for finding in self._health_monitor.observe(record):
             self._run_log.append(finding)
             self._view.say(f"step {finding.step:>6}  {finding.severity}: {finding.sentence}")
-            if isinstance(record, StepRecord) and _first_masked(finding, record):
+            first = finding.kind == "non-finite" and finding.first_step == record.step
+            if first and isinstance(record, StepRecord) and record.masked:
                 self._save_batch(record)
         if isinstance(record, Event) and record.kind in _PRINTED:
             self._view.say(f"step {record.step:>6}  " + _PRINTED[record.kind].format(**record.data))
@@ -146,7 +146,6 @@ class TrainingLoop:
             self.trainer.enter(segment)
 
     def _decide(self) -> Draft | None:
-        """What the policy decides at this boundary, its cause looked for; None: nothing."""
         ledger = self._run_log.ledger.state
         for step, manifest in self._health_monitor.passed_probation(ledger):
             self.checkpoint_manager.pass_probation(step, manifest)
@@ -156,7 +155,6 @@ class TrainingLoop:
         return replace(draft, plan=draft.shaped(self._cause_of(draft.plan)))
 
     def _apply(self, draft: Draft) -> None:
-        """Write the decision to the ledger, then carry it out."""
         trainer, plan, to = self.trainer, draft.plan, draft.plan.rollback
         if to is not None and to.where == "remote" and not self._recovery.fetch(to):
             self._health_monitor.defer(draft.findings)  # the next boundary knows what is left
@@ -182,7 +180,6 @@ class TrainingLoop:
             raise NeedsPerson(plan.reason, f"`longhaul log {self._run_log.folder.name}` shows how")
 
     def _look_after_checkpoints(self) -> None:
-        """Prune them, wait while none can be saved, and choose how often to save."""
         self.checkpoint_manager.prune()
         for records in self.checkpoint_manager.pause_while_failing(self._stop_wanted):
             self.keep(records)
@@ -232,11 +229,6 @@ class TrainingLoop:
             self._spent = hours_spent(self._run_log.folder) * 3600, now
         spent, then = self._spent
         self.out_of_time = spent + now - then >= hours * 3600
-
-
-def _first_masked(finding: Finding, record: StepRecord) -> bool:
-    """Whether an incident of skipped (masked) updates begins with this one."""
-    return finding.kind == "non-finite" and record.masked and finding.first_step == record.step
 
 
 def _health_monitor(run_log: RunLog, settings: Recipe) -> HealthMonitor:

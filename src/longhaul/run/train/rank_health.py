@@ -34,7 +34,9 @@ class RankHealth:
         journal = read_journal(run_log.folder, steps=False)
         before = [record for record in journal if isinstance(record, Event)]
         # What was restored is the same on all ranks; what earlier attempts compared still holds.
-        self._sound = {"weights": [begin], "slot": _sound_steps(before, begin)}
+        compared = (e for e in before if e.kind == EventKind.COMPARED and e.step <= begin)
+        alike = [e.step for e in compared if e.data.get("what") == "slot" and e.data.get("sound")]
+        self._sound = {"weights": [begin], "slot": alike}
         self._unsound: Verdict | None = None
         self._say_what_is_watched(before)
 
@@ -145,9 +147,3 @@ def verdict_of(compared: Compared, sound_step: int | None) -> Verdict:
     """What a comparison says; `sound_step` is that of the newest one in which all agreed."""
     given, tolerance = compared.given, compared.tolerance
     return judge(compared.step, compared.what, given, tolerance, sound_step)
-
-
-def _sound_steps(before: Sequence[Event], begin: int) -> list[int]:
-    """Steps up to `begin` at which earlier attempts found that all ranks compute the same."""
-    compared = (e for e in before if e.kind == EventKind.COMPARED and e.step <= begin)
-    return [e.step for e in compared if e.data.get("what") == "slot" and e.data.get("sound")]

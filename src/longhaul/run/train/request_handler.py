@@ -2,7 +2,7 @@
 whatever dies in between.
 """
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any, assert_never
 
 from longhaul.config.load import value_at
@@ -119,7 +119,6 @@ class RequestHandler:
             raise Refused(error.message, error.remedy) from error
 
     def _grant(self, request: Request, arguments: Arguments) -> Granting:
-        """Do it; what was done, in a few words."""
         step = self._trainer.position.step
         match arguments:
             case Note(text):
@@ -194,11 +193,13 @@ class RequestHandler:
             changed.setdefault("optim.schedule.from_step", at)
         after = self._changed(request, changed, at, asked.force)
         values = before.model_dump(mode="json")
+        # A fresh optimizer is warmed up as at the start, unless the whole schedule begins anew.
+        is_fresh = "optimizer" in asked.reset and "schedule" not in asked.reset
         data = self._recover_data("fork", step, to, request) | {
             "set": changed,
             "old": {path: value_at(values, path) for path in changed},
             "reset": [what for what in asked.reset if what != "schedule"],
-            "rewarm_steps": _rewarm_steps(asked.reset, after),
+            "rewarm_steps": after.optim.schedule.warmup_steps if is_fresh else 0,
         }
         reason = request.reason or f"forked at step {at} by {request.who}"
         who = request.who
@@ -218,7 +219,11 @@ class RequestHandler:
         if all(state.step != wanted for state in self._recovery.states()):
             self._recovery.ask_elsewhere()
         while True:
-            to = _at_or_before(self._recovery.states(), wanted)
+            states = self._recovery.states()
+            to = next((state for state in reversed(states) if state.step <= wanted), None)
+            if to is None:
+                there = ", ".join(str(state.step) for state in states) or "none at all"
+                raise Refused(f"no state of step {wanted} or before is left; there are: {there}")
             if to.where != "remote" or self._recovery.fetch(to):
                 return to
 
@@ -248,19 +253,3 @@ class RequestHandler:
             reason=request.reason,
             from_step=from_step,
         )
-
-
-def _at_or_before(states: Sequence[Safe], step: int) -> Safe:
-    """The newest state that is not later than `step`."""
-    found = [state for state in states if state.step <= step]
-    if not found:
-        there = ", ".join(str(state.step) for state in states) or "none at all"
-        raise Refused(f"no state of step {step} or before is left; there are: {there}")
-    return found[-1]
-
-
-def _rewarm_steps(resets: Sequence[str], settings: Recipe) -> int:
-    """A fresh optimizer is warmed up as at the start, unless the whole schedule begins anew."""
-    if "optimizer" not in resets or "schedule" in resets:
-        return 0
-    return settings.optim.schedule.warmup_steps

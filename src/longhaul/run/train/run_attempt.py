@@ -45,9 +45,7 @@ _MOST_DIFFERENCES_SAID = 8
 
 
 def run_attempt(attempt: Attempt, dataset: Dataset, stop_request: StopRequest) -> ExitCode:
-    """Train from where the run stands to its end, or to where it has to stop. RankLost if another
-    rank has gone.
-    """
+    """Train from where the run stands until it must stop; RankLost if another rank has gone."""
     place = find_place(os.environ)
     if place is None:
         return _run(attempt, dataset, stop_request, None)
@@ -150,7 +148,6 @@ def _announce(
     prints: Mapping[str, Any],
     stop_request: StopRequest,
 ) -> Trainer:
-    """Open a segment, say what differs from before, and make the trainer."""
     run_log, history, position = attempt.run_log, attempt.run_log.history, parts.progress.position
     # A start may have decided something already.
     overrides = run_log.ledger.state.overrides_at(position.step)
@@ -201,7 +198,6 @@ def _announce(
 def _say_what_differs(
     attempt: Attempt, effective: Recipe, progress: Progress, prints: Mapping[str, Any]
 ) -> None:
-    """Differences are said and recorded before the first step."""
     run_log, say, step = attempt.run_log, attempt.view.say, progress.position.step
     last = run_log.history.last_segment
     if progress.settings_of_checkpoint is not None:

@@ -31,9 +31,7 @@ from longhaul.supervise.replicas import REPLICA
 
 
 def enter(folder: RunFolder, view: View) -> ExitCode:
-    """Work under the lease of the supervisor that started this process, or else under its own.
-    LeaseHeld if somebody else trains this run.
-    """
+    """Work under the lease of its supervisor, or its own; LeaseHeld if somebody else trains."""
     if os.environ.get(REPLICA, "0") != "0":
         with importing():
             from longhaul.run.train.elastic import follow_leader

@@ -163,7 +163,6 @@ class Fleet:
         self.world = world
 
     def _move(self, names: Sequence[str]) -> None:
-        """Write down who joins and who leaves."""
         for machine in self.census.machines:
             if machine.name in names and machine.name not in self._before:
                 self.remember("joined", machine)

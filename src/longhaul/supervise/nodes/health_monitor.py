@@ -120,7 +120,6 @@ class NodeHealthMonitor:
         return None
 
     def _count(self, now: Seconds) -> Cause | None:
-        """Read counters, and what they have gained."""
         real = [machine for machine in self._world.machines if not machine.imitated]
         if now - self._counted > _COUNT_EVERY_S and not self._counting:
             since, self._counted = self._counted, now
@@ -158,7 +157,6 @@ class NodeHealthMonitor:
         return None
 
     def _piled_up(self) -> Drain | None:
-        """Incident M7: corrected errors pile up."""
         if not self._fleet.corrected:
             return None
         events, now = self._fleet.events(), self._clock.wall()
@@ -173,7 +171,6 @@ class NodeHealthMonitor:
         return None
 
     def _cordoned(self, now: Seconds) -> Drain | None:
-        """A person, or another run, has cordoned a node of this world."""
         if now - self._read < _CALL_EVERY_S:
             return None
         self._read = now
@@ -190,7 +187,6 @@ class NodeHealthMonitor:
         return None
 
     def _slow(self, now: Seconds) -> Drain | None:
-        """Incident M5: a rank keeps the others waiting."""
         for verdict in self._verdicts.new():
             if verdict.kind == "straggler":
                 self._note_slow(verdict)

@@ -70,11 +70,7 @@ def known_nodes(
 
 
 def find_node(known: Sequence[Known], name: str) -> Known:
-    """The node of that name, or that has a part written so.
-
-    Raises:
-        UsageError: there is none, with the nearest name, or there are several.
-    """
+    """The node of that name or with that part; UsageError if there are several, or none."""
     found = [one for one in known if name == one.node.host or name in one.node.parts]
     if len(found) == 1:
         return found[0]
@@ -91,12 +87,8 @@ def find_node(known: Sequence[Known], name: str) -> Known:
 
 
 def word_on(one: Known, name: str, kind: Word, reason: str, who: str, now: Seconds) -> NodeEvent:
-    """What a person's word on a node adds to the ledger.
-
-    `name`: as the person named it; if that is a part, only the part is meant.
-
-    Raises:
-        UsageError: no reason is given, or the word would change nothing.
+    """What a person's word on a node adds to the ledger; only the part is meant if `name` is one.
+    UsageError if no reason is given, or the word would change nothing.
     """
     host = one.node.host
     if not reason.strip():

@@ -128,13 +128,9 @@ class NodeEvent:
 
 
 def append(folder: Path, event: NodeEvent) -> None:
-    """Write an event down, on the medium when this returns.
-
-    A line is one write of less than a page into a file that runs share: it is whole, or not there.
-    It concerns every node that has one of its parts.
-
-    Raises:
-        OSError: the medium refused.
+    """Write an event down, on the medium when this returns; OSError if that refused. A line is one
+    write of less than a page into a file that runs share: it is whole, or not there. It concerns
+    every node that has one of its parts.
     """
     folder.mkdir(parents=True, exist_ok=True)
     body = {"format": FORMAT} | asdict(event) | {"reason": event.reason[:_LONGEST_REASON]}
@@ -154,12 +150,8 @@ def append(folder: Path, event: NodeEvent) -> None:
 
 
 def read(folder: Path) -> tuple[NodeEvent, ...]:
-    """All events, in the order written; none if there is no ledger.
-
+    """All events, in the order written; none if there is no ledger, OSError if it cannot be read.
     Lines that are torn, or of kinds that a newer longhaul knows, are left out.
-
-    Raises:
-        OSError: it is there and cannot be read.
     """
     path = folder / FILE_NAME
     if not path.exists():

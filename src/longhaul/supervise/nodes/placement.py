@@ -149,11 +149,7 @@ class NodePlan:
 
 
 def node_plan(settings: Recipe, folder: RunFolder) -> NodePlan | None:
-    """What a recipe says of nodes; None if it names none, and this machine is all there is.
-
-    Raises:
-        RecipeError: so many slots cannot train it.
-    """
+    """What a recipe says of nodes, if anything; RecipeError if so many slots cannot train it."""
     asked = settings.supervise
     if not asked.node:
         return None

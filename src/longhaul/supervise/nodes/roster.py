@@ -131,7 +131,12 @@ def choose(standing: Standing) -> Choice:
     those that are cordoned, gone, or have not passed a probe never are.
     """
     absent = _unusable(standing)
-    suspected = _suspected(standing)
+    suspected = {
+        machine.name: left.reason
+        for left in still_left_out(standing.left_out, standing.events, standing.now)
+        for machine in standing.machines
+        if machine.node.shares(left.node.parts)
+    }
     usable = [machine for machine in standing.machines if machine.name not in absent]
     choice = _chosen(standing, [m for m in usable if m.name not in suspected])
     if choice.world is None and suspected:
@@ -172,15 +177,6 @@ def still_left_out(
             e.kind == "released" and e.time > left.time for e in concerning(left.node, events)
         )
     ]
-
-
-def _suspected(standing: Standing) -> dict[str, str]:
-    return {
-        machine.name: left.reason
-        for left in still_left_out(standing.left_out, standing.events, standing.now)
-        for machine in standing.machines
-        if machine.node.shares(left.node.parts)
-    }
 
 
 def _chosen(standing: Standing, usable: Sequence[Machine]) -> Choice:

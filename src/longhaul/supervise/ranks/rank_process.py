@@ -244,7 +244,6 @@ def _read(descriptor: int) -> bytes | None:
 
 
 def _live(outfit: Outfit, writing_end: int, reading_end: int | None) -> None:
-    """The life of a rank's process."""
     os.setsid()
     signal.set_wakeup_fd(-1)
     for number in (*STOPS, PAUSE, signal.SIGCHLD):
