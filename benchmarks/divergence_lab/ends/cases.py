@@ -235,20 +235,20 @@ WAYS: dict[str, Way] = {
     "output-logits": Way(0, 1, _of_lab("output-logits"), "output logits drift", "outside"),
     "float16-range": Way(2, 1, _of_lab("float16-range"), "float16 range (emulated)", "outside"),
     "poisoned-batch": Way(2, 1, _of_lab("poisoned-batch"), "a poisoned batch", "outside"),
-    "bad-stretch": Way(2, 2, _of_lab("bad-stretch"), "a bad stretch of data", "outside"),
+    "bad-stretch": Way(2, 3, _of_lab("bad-stretch"), "a bad stretch of data", "outside"),
     "corrupted-weight": Way(2, 1, _of_lab("corrupted-weight"), "a corrupted weight", "outside"),
     "frozen-group": Way(1, 1, _of_lab("frozen-group"), "frozen positions or group", "outside"),
     "escape-leak": Way(4, 4, _of_lab("escape-leak"), "escape characters leak in", "outside"),
     "gradient-spikes": Way(
         4, 3, _now_and_then("gradient-spikes", 7, 24), "gradient spikes", "outside"
     ),
-    "odd-batches": Way(4, 2, _now_and_then("odd-batches", 0.2, 1.0), "odd batches", "outside"),
+    "odd-batches": Way(4, 4, _now_and_then("odd-batches", 0.2, 1.0), "odd batches", "outside"),
     "gradient-noise": Way(
-        4, 2, _now_and_then("gradient-noise", 7, 24), "gradients of noise", "outside"
+        4, 3, _now_and_then("gradient-noise", 7, 24), "gradients of noise", "outside"
     ),
-    "text-changes": Way(8, 8, _text_changes(0.25, 0.95), "the text changes for good", "text"),
-    "some-changes": Way(6, 9, _text_changes(0.15, 0.45), "some of it changes for good", "text"),
-    "some-repeats": Way(_STAND_OUT, 0, _repeats, "some of it repeats itself for good", "text"),
+    "text-changes": Way(8, 10, _text_changes(0.25, 0.95), "the text changes for good", "text"),
+    "some-changes": Way(6, 13, _text_changes(0.15, 0.45), "some of it changes for good", "text"),
+    "some-repeats": Way(_STAND_OUT, 4, _repeats, "some of it repeats itself for good", "text"),
 }
 HEALTHY_CASES = {"tuning": 6, "held-out": 6}
 
