@@ -212,7 +212,7 @@ def _of_lab(mechanism: str) -> Make:
 
 
 _STAND_OUT = 6, 12, 21, 23, 32, 36
-"""Numbers, of the first forty, of which gradients stand out at some step or losses are told."""
+"""Numbers, of twelve that were tried, in which an alarm led to an action."""
 _repeats = _text_changes(0.1, 0.3, ("repeated-token", "repeated-token", "repeated-phrase"))
 
 WAYS: dict[str, Way] = {
