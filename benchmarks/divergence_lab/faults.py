@@ -28,8 +28,9 @@ _BACKSLASH = 92
 _LEAKING_SOURCE = 1
 TEXT_FAULTS = (
     "noise-tokens", "repeated-token", "shuffled-tokens", "escape-leak", "other-script",
-    "odd-batches",
+    "odd-batches", "repeated-phrase",
 )  # fmt: skip
+_PHRASE_TOKENS = 2
 _SCRIPT = 7
 """Seed of the letters that stand for others, the same in all runs: text that can be learned."""
 _NOW_AND_THEN = ("gradient-spikes", "gradient-noise", "odd-batches")
@@ -98,6 +99,10 @@ class DisturbedStep(TrainingStep):
             case "repeated-token" | "odd-batches":
                 row_B1 = torch.randint(256, (len(window_BT), 1), generator=self._noise)
                 spoiled_BT = row_B1.expand_as(window_BT)
+            case "repeated-phrase":
+                times = -(-window_BT.size(1) // _PHRASE_TOKENS)
+                spoiled_BT = window_BT[:, :_PHRASE_TOKENS].repeat(1, times)
+                spoiled_BT = spoiled_BT[:, : window_BT.size(1)]
             case "shuffled-tokens":
                 spoiled_BT = window_BT[:, torch.randperm(window_BT.size(1), generator=self._noise)]
             case "other-script":

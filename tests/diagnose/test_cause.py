@@ -86,6 +86,41 @@ def test_data_has_changed_for_good_if_weights_at_rest_find_it_hard_as_far_as_one
         assert "3.625 nats on it, 3.625 or more on what comes" in verdict.sentence
 
 
+JUMPED = Symptom("gradient-spike", step=20, first_step=20, healthy=1.0, reached=8.0)
+STEEP = tuple(replace(f, gradient_norm=4.0 + f.step % 3) for f in USUAL)
+UNEVEN = tuple(replace(f, gradient_norm=9.0 if f.step % 6 == 0 else 1.0) for f in USUAL)
+
+
+@pytest.mark.parametrize(
+    ("at_rest", "found_by"),
+    [
+        ((USUAL, HARD, HARD, HARD), "loss"),
+        ((USUAL, STEEP, STEEP, STEEP), "gradient norm"),
+        ((USUAL, STEEP, STEEP, USUAL), ""),
+        ((USUAL, STEEP, USUAL, STEEP), ""),
+        ((USUAL, UNEVEN, UNEVEN, USUAL), ""),
+        ((STEEP, STEEP, STEEP, STEEP), ""),
+        ((USUAL, STEEP, STEEP, (*STEEP, Figures(21, 2.5, math.inf))), ""),
+        ((USUAL, STEEP, STEEP, (*STEEP, Figures(21, 2.5, 0.0))), ""),
+        ((USUAL, USUAL, USUAL, USUAL), ""),
+    ],
+    ids=["by losses", "by gradients", "not far ahead", "not near ahead", "now and then",
+         "as steep before", "an infinity ahead", "a zero ahead", "weights at fault"],
+)  # fmt: skip
+def test_where_gradients_stand_out_losses_or_gradients_tell_that_data_has_changed_for_good(
+    at_rest: tuple[Series, ...], found_by: str
+) -> None:
+    verdict = changed_for_good(JUMPED, at_rest)
+    assert (verdict is not None) is bool(found_by)
+    if verdict is not None:
+        assert verdict.lasting
+        assert f"have a {found_by} of" in verdict.sentence
+
+
+def test_gradients_tell_nothing_where_the_loss_stands_out() -> None:
+    assert changed_for_good(LASTING, (USUAL, STEEP, STEEP, STEEP)) is None
+
+
 @pytest.mark.parametrize(
     ("ladder", "cause", "rung"),
     [

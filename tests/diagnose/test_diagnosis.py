@@ -58,6 +58,18 @@ def test_where_the_data_has_changed_for_good_losses_are_judged_by_their_new_leve
     assert any(f.step >= 400 for f in harm), "what rises from the new level is told"
 
 
+def test_where_the_data_has_changed_for_good_gradients_are_judged_by_their_new_level_too(made):
+    def steeper(record):
+        since = record.step >= 300
+        return jumping(record) | ({"gradient_norm": record.gradient_norm * 8} if since else {})
+
+    records = made.changed(made.healthy(420), steeper)
+    accepted = Event(kind="data-changed", attempt=1, segment="1.00", step=312, time=312.0)
+    told = made.judge([*records[:312], accepted, *records[312:]])
+    assert made.told([f for f in told if f.step <= 312], "gradient-spike")
+    assert not [f for f in told if f.step > 312]
+
+
 def test_what_was_accepted_on_a_lost_stretch_is_forgotten(made):
     bad = made.changed(made.healthy(340), jumping)
     accepted = Event(kind="data-changed", attempt=1, segment="1.00", step=312, time=312.0)

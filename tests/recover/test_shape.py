@@ -141,7 +141,7 @@ def test_a_cause_whose_cure_is_used_up_is_left_to_the_ladder(make) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "asked"),
-    [("loss-spike", True), ("divergence", True), ("gradient-spike", False), ("growth", False),
+    [("loss-spike", True), ("divergence", True), ("gradient-spike", True), ("growth", False),
      ("plateau", False)],
 )  # fmt: skip
 def test_the_cause_is_asked_for_before_what_costs_and_can_be_replayed(make, kind, asked) -> None:

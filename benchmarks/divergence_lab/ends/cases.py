@@ -101,8 +101,8 @@ Make = Callable[[Choices, dict[str, Any]], dict[str, Any]]
 class Way:
     """A way to go wrong."""
 
-    tuning: int
-    """How many cases."""
+    tuning: int | tuple[int, ...]
+    """How many cases, or the numbers of chosen ones."""
     held_out: int
     make: Make
     says: str
@@ -165,9 +165,11 @@ def _rate_from_start(choose: Choices, base: dict[str, Any]) -> dict[str, Any]:
     return {"settings": base | {"optim.lr": float(f"{rate:.3g}")}, "twin": dict(base)}
 
 
-def _text_changes(least: float, most: float) -> Make:
+_KINDS = ("other-script", "other-script", "shuffled-tokens", "noise-tokens", "repeated-token")
+
+
+def _text_changes(least: float, most: float, kinds: tuple[str, ...] = _KINDS) -> Make:
     """From some step on a share of the text is of another kind, and stays so."""
-    kinds = ("other-script", "other-script", "shuffled-tokens", "noise-tokens", "repeated-token")
 
     def make(choose: Choices, base: dict[str, Any]) -> dict[str, Any]:
         kind, share = choose.pick(kinds), choose.between(least, most)
@@ -209,6 +211,10 @@ def _of_lab(mechanism: str) -> Make:
     return make
 
 
+_STAND_OUT = 6, 12, 21, 23, 32, 36
+"""Numbers, of twelve that were tried, in which an alarm led to an action."""
+_repeats = _text_changes(0.1, 0.3, ("repeated-token", "repeated-token", "repeated-phrase"))
+
 WAYS: dict[str, Way] = {
     "set-lr-x10": Way(3, 2, _set_rate(10), "set: rate × 10", "people"),
     "set-lr-x100": Way(4, 1, _set_rate(100), "set: rate × 100", "people"),
@@ -229,19 +235,20 @@ WAYS: dict[str, Way] = {
     "output-logits": Way(0, 1, _of_lab("output-logits"), "output logits drift", "outside"),
     "float16-range": Way(2, 1, _of_lab("float16-range"), "float16 range (emulated)", "outside"),
     "poisoned-batch": Way(2, 1, _of_lab("poisoned-batch"), "a poisoned batch", "outside"),
-    "bad-stretch": Way(2, 2, _of_lab("bad-stretch"), "a bad stretch of data", "outside"),
+    "bad-stretch": Way(2, 3, _of_lab("bad-stretch"), "a bad stretch of data", "outside"),
     "corrupted-weight": Way(2, 1, _of_lab("corrupted-weight"), "a corrupted weight", "outside"),
     "frozen-group": Way(1, 1, _of_lab("frozen-group"), "frozen positions or group", "outside"),
     "escape-leak": Way(4, 4, _of_lab("escape-leak"), "escape characters leak in", "outside"),
     "gradient-spikes": Way(
         4, 3, _now_and_then("gradient-spikes", 7, 24), "gradient spikes", "outside"
     ),
-    "odd-batches": Way(4, 2, _now_and_then("odd-batches", 0.2, 1.0), "odd batches", "outside"),
+    "odd-batches": Way(4, 4, _now_and_then("odd-batches", 0.2, 1.0), "odd batches", "outside"),
     "gradient-noise": Way(
-        4, 2, _now_and_then("gradient-noise", 7, 24), "gradients of noise", "outside"
+        4, 3, _now_and_then("gradient-noise", 7, 24), "gradients of noise", "outside"
     ),
-    "text-changes": Way(8, 8, _text_changes(0.25, 0.95), "the text changes for good", "text"),
-    "some-changes": Way(6, 9, _text_changes(0.15, 0.45), "some of it changes for good", "text"),
+    "text-changes": Way(8, 10, _text_changes(0.25, 0.95), "the text changes for good", "text"),
+    "some-changes": Way(6, 13, _text_changes(0.15, 0.45), "some of it changes for good", "text"),
+    "some-repeats": Way(_STAND_OUT, 4, _repeats, "some of it repeats itself for good", "text"),
 }
 HEALTHY_CASES = {"tuning": 6, "held-out": 6}
 
@@ -301,8 +308,9 @@ def catalogue(part: Part, quick: bool = False) -> Iterator[Case]:
     """
     first = HELD_OUT_FROM if part == "held-out" else 0
     for name, way in WAYS.items():
-        count = way.held_out if part == "held-out" else way.tuning
-        for number in range(min(count, 1) if quick else count):
+        chosen = way.held_out if part == "held-out" else way.tuning
+        numbers = range(chosen) if isinstance(chosen, int) else chosen
+        for number in numbers[:1] if quick else numbers:
             yield case(name, first + number)
     for number in range(1 if quick else HEALTHY_CASES[part]):
         yield healthy(first + number)

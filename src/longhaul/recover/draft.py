@@ -168,7 +168,8 @@ def asks_for_cause(plan: Plan, limits: RecoverSection) -> bool:
     """Whether the cause is looked for before the plan is carried out."""
     if any(change.how != "raise" for change in plan.undo):
         return False  # what a person or a restart changed is undone whatever a replay tells
-    cures = plan.rollback is not None or "lower-lr" in plan.actions
+    # A tighter clip needs no cause, but does nothing about data that has changed for good.
+    cures = plan.rollback is not None or not {"lower-lr", "tighten-clip"}.isdisjoint(plan.actions)
     last_resort = plan.stop or bool(plan.fallback)
     return limits.diagnose and cures and not last_resort and plan.cause in _SEEN_IN_A_REPLAY
 

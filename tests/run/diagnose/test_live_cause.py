@@ -5,6 +5,7 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from statistics import median
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ import torch
 from longhaul.core.errors import ExitCode, NeedsPerson
 from longhaul.core.faults import HANDLERS, Point
 from longhaul.core.records import Event, StepRecord
+from longhaul.diagnose.signs import Series, Symptom
 from longhaul.logbook.run_spec import read_run_spec
 from longhaul.recover.backtest import replay
+from longhaul.run.diagnose import live_cause
 from longhaul.run.diagnose.live_search import LiveSearch
 from longhaul.train import borrowed_step
 from longhaul.train.trainer import Trainer
@@ -34,6 +37,7 @@ TINY = (
 )  # fmt: skip
 SKIP = '[["rollback", "skip"]]'
 LOWER = '[["rollback", "lower-lr"]]'
+TIGHTEN = '[["tighten-clip"]]'
 LOWER_IN_PLACE = '[["lower-lr"]]'
 POISONED_DRAWS = range(92, 108)  # steps 24 to 27, at four blocks a step
 NOISY_DRAWS = range(480, 520)  # steps 121 to 130: a spike is told from a history
@@ -114,6 +118,38 @@ def test_text_that_has_changed_for_good_is_gone_on_with(room, spoil: Callable[[s
     assert changed.step == decision.step
     made = [r.step for r in room.records() if isinstance(r, StepRecord)]
     assert made == list(range(1, 151)), "no step is made again"
+
+
+@pytest.mark.parametrize("ladder", [SKIP, TIGHTEN])
+def test_it_is_gone_on_with_where_gradients_stand_out_and_before_a_tighter_clip(
+    room, spoil: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, ladder: str
+) -> None:
+    def of_gradients(recorded: Series, step: int) -> Symptom:
+        norms = [figures.gradient_norm for figures in recorded]
+        return Symptom("gradient-spike", step, step, median(norms[:100]), 3 * max(norms))
+
+    monkeypatch.setattr(live_cause, "symptom_of", of_gradients)
+    spoil("noise for good")
+    assert room.train(150, *every_ladder(ladder)) is ExitCode.FINISHED, room.said
+    (decision,) = room.recoveries()
+    assert decision.data["actions"] == ["accept"], room.said
+    (told,) = room.events("cause")
+    assert told.data["rung"] == "rest"
+    searched = ladder is SKIP
+    assert ("as trained" in told.data["rungs"]) is searched, "a tighter clip asks for data only"
+
+
+def test_a_tighter_clip_follows_where_the_data_is_what_it_was(
+    room, spoil: Callable[[str], None]
+) -> None:
+    spoil("noise")
+    assert room.train(150, *every_ladder(TIGHTEN)) is ExitCode.FINISHED, room.said
+    decision = room.recoveries()[0]
+    assert decision.data["actions"] == ["tighten-clip"], room.said
+    told = room.events("cause")[0]
+    assert told.data["cause"] == "undetermined"
+    assert "weights at rest" in told.data["reason"]
+    assert told.data["replayed_steps"] <= 70
 
 
 def test_a_rate_that_is_too_high_is_lowered_and_no_data_is_passed_over(room) -> None:

@@ -56,7 +56,14 @@ def question_of(
     well_before = [state for state in before if state.step <= last - _LEAST_LEAD_STEPS]
     origin = well_before[-1] if well_before else before[0]
     steps = tuple(record for record in line if origin.step < record.step <= symptom.step)
-    return Question(symptom, origin, steps, max(last - LEAD_STEPS, origin.step))
+    return Question(
+        symptom,
+        origin,
+        steps,
+        set_out=max(last - LEAD_STEPS, origin.step),
+        first_sign=min(symptom.first_step, plan.first_step or symptom.first_step),
+        only_data=plan.rollback is None and "lower-lr" not in plan.actions,
+    )
 
 
 def _symptom(plan: Plan, recorded: Series) -> Symptom:

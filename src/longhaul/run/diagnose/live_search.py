@@ -49,7 +49,7 @@ LIVE_RATES = tuple(0.5 * 0.25**n for n in range(7))
 """Factors on the learning rate, the half and then by powers of four: down to 1/8192 of it."""
 _SEARCHED = 2
 """Times `recover.diagnose_steps`, the steps before that included, for the rate that works."""
-_OF_LOSS = ("loss-spike", "divergence")
+_MAYBE_OF_DATA = ("loss-spike", "gradient-spike", "divergence")
 _OF_A_RATE = ("undetermined", "hyper-parameter")
 _AT_REST = ("at rest, before", "at rest, now", "at rest, near ahead", "at rest, far ahead")
 _AT_REST_STEPS, _LEAST_AT_REST = 12, 6
@@ -62,6 +62,11 @@ _COPIES = 3
 """Of the training state on the host at once: the live one, and those at two steps."""
 _CUT = 8
 """Unfused attention takes more of a GPU's memory: micro-batches are cut into so many there."""
+
+
+_SAME_DATA = Verdict(
+    "undetermined", "", "weights at rest do not find that the data has changed for good"
+)
 
 
 class NoReplay(Exception):
@@ -83,6 +88,10 @@ class Question:
     """Records of all steps from there to where the symptom stands out."""
     set_out: int
     """Step that other data and lower rates set out from."""
+    first_sign: int
+    """Step of the first sign of all that is looked into, of which the symptom may be the last."""
+    only_data: bool = False
+    """Only whether data has changed for good is asked: what is planned needs no other cause."""
 
 
 def look_into(
@@ -165,6 +174,8 @@ class LiveSearch(CauseSearch):
 
     def find(self) -> Verdict:
         """Replay until the verdict is found; of a rate that is too high also which one works."""
+        if self._question.only_data:
+            return self._read_at_rest() or _SAME_DATA
         too_long = self._refusal(len(self._question.line))
         verdict = None if too_long else super().find()
         ladder = self.ladder
@@ -199,7 +210,10 @@ class LiveSearch(CauseSearch):
             wild = (value for value in values if not math.isfinite(value))
             return next(wild, max(values, default=math.nan))
 
-        tried = dict(zip(_AT_REST, (fmean(f.loss for f in s) for s in self.at_rest), strict=False))
+        tried = {
+            name: fmean(map(question.symptom.measured, series))
+            for name, series in zip(_AT_REST, self.at_rest, strict=False)
+        }
         if ladder is None:
             return found | ({"rungs": tried} if tried else {})
         tried |= {"recorded": highest(ladder.recorded), "as trained": highest(ladder.replays[0])}
@@ -260,14 +274,17 @@ class LiveSearch(CauseSearch):
         return replace(ladder, beside_plain=ladder.here, plain=tuple(found))
 
     def _read_at_rest(self) -> Verdict | None:
-        """Losses at rate 0 on data of before, of now and ahead; None if they say nothing."""
-        line = self._question.line
+        """Figures at rate 0 on data of before, of now and ahead; None if they say nothing."""
+        line, first_sign = self._question.line, self._question.first_sign
         now = line[-_AT_REST_STEPS:]
         steps, blocks = len(now), now[-1].next_draw - now[-1].draw
         skipped = max(sizes_of(self._settings.recover, self._settings.total_steps()).skip, steps)
-        before = line[0].draw - now[0].draw - 2 * steps * blocks
+        late = max(0, line[0].step - first_sign)  # so many steps of it came before the origin
+        before = line[0].draw - now[0].draw - (2 * steps + late) * blocks
         shifts = (before, 0, skipped * blocks, 4 * skipped * blocks)
-        if self.symptom.kind not in _OF_LOSS or steps < _LEAST_AT_REST or now[0].draw + before < 0:
+        if self.symptom.kind not in _MAYBE_OF_DATA:
+            return None
+        if steps < _LEAST_AT_REST or now[0].draw + before < 0:
             return None
         if self._refusal(len(shifts) * steps, _SEARCHED):
             return None
