@@ -1,9 +1,9 @@
 """The modules that own weights, and what each weight is for.
 
-Shape suffixes: B batch, T time, D width.
+Shape suffixes: B batch, T time, D width, R rows of a table that are read.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Literal, get_args
 
 import torch
@@ -94,17 +94,22 @@ class _RowsInPlace(torch.autograd.Function):
         weight = ctx.weight
         if weight.grad is None:
             weight.grad = torch.zeros_like(weight)
-        weight.grad.index_add_(0, ctx.rows_BT.flatten(), gradient_BTD.flatten(0, -2))
+        # Rows read twice are summed before they are added, as a whole gradient would have them.
+        read_R, place_BT = torch.unique(ctx.rows_BT, return_inverse=True)
+        sums_RD = gradient_BTD.new_zeros(len(read_R), weight.size(1))
+        sums_RD.index_add_(0, place_BT.flatten(), gradient_BTD.flatten(0, -2))
+        weight.grad.index_add_(0, read_R, sums_RD)
         return None, None
 
 
-def add_in_place(model: nn.Module) -> None:
-    """Let the tables of `model` add in place: on a CPU a gradient of a table's size for every
-    micro-batch, zeros almost all, takes an eighth of a small model's step. For eager passes of
-    whole tables in float32; `torch.autograd.grad` sees no gradient of them then.
+def add_in_place(model: nn.Module, but: Collection[str] = ()) -> None:
+    """Let the tables of `model` add in place, with the same bits: on a CPU a gradient of a table's
+    size for every micro-batch, zeros almost all, takes an eighth of a small model's step. For eager
+    passes of whole tables in float32; `torch.autograd.grad` sees no gradient of them then. `but`
+    are names of tables that serve something else too, in whose gradient all is added up first.
     """
-    for module in model.modules():
-        if isinstance(module, Table):
+    for name, module in model.named_modules():
+        if isinstance(module, Table) and name not in but:
             module.adds_in_place = module.weight.dtype == torch.float32
 
 

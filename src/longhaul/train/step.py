@@ -67,7 +67,7 @@ class TrainingStep:
         self._forward = compiled_by_shape(model) if compiled else model
         self.forms = Forms(model.settings, device, compiled)
         if device.type == "cpu" and parallel is None and not compiled:
-            add_in_place(model)
+            add_in_place(model, but=("tokens",) if model.settings.tied_head else ())
         self._precision = precision
         self._seed = seed
         # What is drawn differs between ranks, as they compute different things.
