@@ -42,7 +42,7 @@ def call(runs):
 def run(runs, tmp_path):
     """Two segments: a learning rate was lowered by hand at step 3, then everything died."""
     folder = create_run(runs / "alpha", FakeClock())
-    asked = resolve_spec("quickstart", (), None, tmp_path / "prepared")
+    asked = resolve_spec("quickstart", ("optim.lr=3e-3",), None, tmp_path / "prepared")
     write_run_spec(folder, asked)
     settings = asked.settings().model_dump(mode="json")
     lowered = {**settings, "optim": {**settings["optim"], "lr": 1e-3}}
