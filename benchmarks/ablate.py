@@ -1,21 +1,25 @@
 """What each idea of a speedrun buys: the recipe is trained with one idea off at a time.
 
-    python benchmarks/ablate.py --text tinyshakespeare.txt [--seeds 6] [--only qk-norm,muon]
+    python benchmarks/ablate.py --text tinyshakespeare.txt [--seeds 6] [--jobs 2] [--only QK,Muon]
 
 Each idea is off in as many runs as there are seeds, each beside the whole recipe's run of the same
 seed; the difference of their validation losses has a paired t-test, and counts where p < 0.01. The
 run without the idea is then made longer until it reaches the loss of the whole recipe: the tokens
 and the seconds that it needs more, in shares of the whole recipe's, are what the idea is worth.
 Dollars are seconds at a price an hour. An idea may cost time in each step: where it is worth fewer
-seconds than tokens, it does.
+seconds than tokens, it does. `--jobs` runs are made at a time, of one thread each, so that all are
+slowed by as much.
 """
 
 import argparse
+import itertools
 import math
 import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,18 +81,22 @@ class Run:
 
 
 class Trainings:
-    """Runs of the recipe on one text, each in a process of its own."""
+    """Runs of the recipe on one text, each in a process of its own, so many at a time."""
 
-    def __init__(self, text: Path, room: Path) -> None:
-        self._text, self._room, self._count = text.resolve(), room, 0
+    def __init__(self, text: Path, room: Path, jobs: int) -> None:
+        self._text, self._room, self._numbers = text.resolve(), room, itertools.count()
+        self._workers = ThreadPoolExecutor(jobs)
+
+    def runs(self, settings: tuple[str, ...], seeds: Iterable[int], steps: int) -> list[Run]:
+        """One run of each seed, in their order."""
+        return list(self._workers.map(lambda seed: self.run(settings, seed, steps), seeds))
 
     def run(self, settings: tuple[str, ...], seed: int, steps: int) -> Run:
         """Train, and read the journal."""
-        self._count += 1
-        runs = f"runs-{self._count}"
+        runs = f"runs-{next(self._numbers)}"
         command = [sys.executable, "-m", "longhaul", "train", RECIPE, "--data", str(self._text)]
         command += ["--runs-dir", runs, "--prepared-dir", "prepared"]
-        for setting in (*settings, f"seed={seed}", f"train.steps={steps}"):
+        for setting in (*settings, f"seed={seed}", f"train.steps={steps}", "machine.threads=1"):
             command += ["--set", setting]
         ended = subprocess.run(command, cwd=self._room, capture_output=True, text=True, check=False)
         if ended.returncode != 0:
@@ -125,7 +133,7 @@ def worth(
     trainings: Trainings, settings: tuple[str, ...], whole: dict[int, Run], steps: int
 ) -> Worth:
     """Train without an idea: as long as the whole recipe, then longer."""
-    without = {seed: trainings.run(settings, seed, steps) for seed in whole}
+    without = dict(zip(whole, trainings.runs(settings, whole, steps), strict=True))
     lost = [without[seed].loss - run.loss for seed, run in whole.items()]
     spread = statistics.stdev(lost) / math.sqrt(len(lost)) or math.inf
     aim = statistics.fmean(run.loss for run in whole.values())
@@ -153,7 +161,7 @@ def needed(
     if loss_before <= aim:
         return 1.0
     for length in LONGER:
-        runs = [trainings.run(settings, seed, round(steps * length)) for seed in few]
+        runs = trainings.runs(settings, few, round(steps * length))
         loss = statistics.fmean(run.loss for run in runs)
         if loss <= aim:
             share = (loss_before - aim) / (loss_before - loss)
@@ -199,11 +207,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--text", type=Path, required=True, help="tiny Shakespeare")
     parser.add_argument("--seeds", type=int, default=6, help="runs of each kind")
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time, of one thread each")
     parser.add_argument("--only", default="", help="ideas whose names begin like one of these")
     parser.add_argument("--price", type=float, default=0.1, help="dollars an hour of this machine")
     given = parser.parse_args()
     if not given.text.is_file():
         sys.exit(f"{given.text}: no such file")
+    if given.jobs < 1:
+        sys.exit(f"--jobs {given.jobs}: one at least")
     if given.seeds < 2:
         sys.exit(f"--seeds {given.seeds}: a test needs two at least")
     from longhaul.config.load import load_recipe
@@ -214,8 +225,10 @@ def main() -> None:
     if not ideas:
         sys.exit(f"--only {given.only}: no idea of that name (there are: {', '.join(WITHOUT)})")
     with tempfile.TemporaryDirectory(prefix="ablate-") as name:
-        trainings = Trainings(given.text, Path(name))
-        whole = {seed: trainings.run((), seed, steps) for seed in range(1, given.seeds + 1)}
+        trainings = Trainings(given.text, Path(name), given.jobs)
+        trainings.run((), 1, 1)  # prepares the text
+        seeds = range(1, given.seeds + 1)
+        whole = dict(zip(seeds, trainings.runs((), seeds, steps), strict=True))
         whole_s = statistics.median(run.seconds for run in whole.values())
         loss = statistics.fmean(run.loss for run in whole.values())
         print(f"whole recipe: loss {loss:.4f}, {whole_s:.2f} s of training", flush=True)

@@ -1,7 +1,8 @@
 """What may be done about findings, and about ranks and nodes that fail.
 
 Ladders of actions with their sizes and budgets; deadlines, restarts and the choice of nodes. What
-an action does is in `recover/remedies.py`, its words in `recover/draft.py`.
+an action does is in `recover/remedies.py`, its words in `recover/draft.py` and, for the report,
+`logbook/description.py`; a new kind of effect needs `recover/plan.py` and `train/effective.py` too.
 """
 
 from typing import Annotated, Any, Literal

@@ -1,5 +1,5 @@
-"""The trainer: a generator of completed steps, which obeys decisions at step boundaries. How many
-processes train together, and what passes between them, its coordinator knows.
+"""The trainer: a generator of completed steps, which evaluates, saves and obeys decisions at step
+boundaries. How many processes train together, and what passes between them, its coordinator knows.
 """
 
 from collections import deque
