@@ -7,13 +7,14 @@ seed; the difference of their validation losses has a paired t-test, and counts 
 run without the idea is then made longer until it reaches the loss of the whole recipe: the tokens
 and the seconds that it needs more, in shares of the whole recipe's, are what the idea is worth.
 Dollars are seconds at a price an hour. An idea may cost time in each step: where it is worth fewer
-seconds than tokens, it does. `--jobs` runs are made at a time, of one thread each, so that all are
-slowed by as much.
+seconds than tokens, it does. Runs have one thread; `--jobs` of them are made at a time. Seconds are
+the processor's own, beyond those of a run of one step (start-up, last evaluation).
 """
 
 import argparse
 import itertools
 import math
+import os
 import statistics
 import subprocess
 import sys
@@ -74,7 +75,7 @@ class Run:
     loss: float
     tokens: int
     seconds: float
-    """Tokens at the run's median rate of a step: a moment's other load falls out."""
+    """Of the processor, beyond those of a run of one step: what else it does is left out."""
 
     def __str__(self) -> str:
         return f"{self.loss:.4f}, {self.seconds:.2f} s"
@@ -86,6 +87,9 @@ class Trainings:
     def __init__(self, text: Path, room: Path, jobs: int) -> None:
         self._text, self._room, self._numbers = text.resolve(), room, itertools.count()
         self._workers = ThreadPoolExecutor(jobs)
+        self.idle_s = 0.0
+        self.run((), seed=1, steps=1)  # prepares the text
+        self.idle_s = self.run((), seed=1, steps=1).seconds
 
     def runs(self, settings: tuple[str, ...], seeds: Iterable[int], steps: int) -> list[Run]:
         """One run of each seed, in their order."""
@@ -98,15 +102,18 @@ class Trainings:
         command += ["--runs-dir", runs, "--prepared-dir", "prepared"]
         for setting in (*settings, f"seed={seed}", f"train.steps={steps}", "machine.threads=1"):
             command += ["--set", setting]
-        ended = subprocess.run(command, cwd=self._room, capture_output=True, text=True, check=False)
-        if ended.returncode != 0:
-            sys.exit(f"{' '.join(command)} ended with {ended.returncode}:\n{ended.stderr[-2000:]}")
+        output = self._room / f"{runs}.txt"
+        with output.open("wb") as file:
+            process = subprocess.Popen(command, cwd=self._room, stdout=file, stderr=file)
+            _, status, used = os.wait4(process.pid, 0)
+        if status != 0:
+            sys.exit(f"{' '.join(command)} failed:\n{output.read_text()[-2000:]}")
         folder = RunFolder(self._room / runs / RECIPE)
         made = [r for r in read_journal(folder, events=False) if isinstance(r, StepRecord)]
         finished = next(r for r in read_journal(folder, steps=False) if r.kind == "finished")
-        rates = [r.seconds.get("training", 0.0) / r.tokens for r in made[1:]]
         tokens = sum(r.tokens for r in made)
-        return Run(float(finished.data["loss"]), tokens, statistics.median(rates) * tokens)
+        seconds = used.ru_utime + used.ru_stime - self.idle_s
+        return Run(float(finished.data["loss"]), tokens, seconds)
 
 
 @dataclass(frozen=True)
@@ -226,7 +233,6 @@ def main() -> None:
         sys.exit(f"--only {given.only}: no idea of that name (there are: {', '.join(WITHOUT)})")
     with tempfile.TemporaryDirectory(prefix="ablate-") as name:
         trainings = Trainings(given.text, Path(name), given.jobs)
-        trainings.run((), 1, 1)  # prepares the text
         seeds = range(1, given.seeds + 1)
         whole = dict(zip(seeds, trainings.runs((), seeds, steps), strict=True))
         whole_s = statistics.median(run.seconds for run in whole.values())
