@@ -1,0 +1,56 @@
+"""A switch that claims to be only about speed, memory or safety leaves training unchanged: 200 steps
+of a recipe with a curriculum, with the switch and without, and no loss differs by 1e-3.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from longhaul.core.records import StepRecord
+
+STEPS = 200
+BARE = (
+    f"train.steps={STEPS}", "model.dropout=0", "evaluation.interval_steps=0",
+    "checkpoint.interval_steps=0", "monitor.gauge_interval_steps=0",
+)  # fmt: skip
+MUON = ('optim.name="muon"', "optim.lr=0.01")
+SWITCHES = {
+    "compiled": ("machine.compile=true",),
+    "whole micro-batches": ("batch.micro_sequences=8",),
+    "selective checkpointing": ('machine.activation_checkpointing="selective"',),
+    "full checkpointing": ('machine.activation_checkpointing="full"',),
+    "optimizer state on the host": ("optim.offload=true",),
+    "two threads": ("machine.threads=2",),
+    "gauges in every step": ("monitor.gauge_interval_steps=1",),
+    "saves, snapshots, evaluations": (
+        "checkpoint.interval_steps=20", "checkpoint.snapshot_interval_steps=5",
+        "evaluation.interval_steps=20",
+    ),
+}  # fmt: skip
+
+
+def losses(room, *settings: str) -> list[float]:
+    options = [part for setting in (*BARE, *settings) for part in ("--set", setting)]
+    code, output = room.run("train", "drill", "--new", *options)
+    assert code == 0, output
+    run = Path(re.findall(r"^run: (\S+)$", output, re.MULTILINE)[-1])
+    made = [r for r in room.records(run.name) if isinstance(r, StepRecord)]
+    assert [record.step for record in made] == list(range(1, STEPS + 1))
+    return [float(record.loss) for record in made]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", [(), MUON], ids=["adamw", "muon"])
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_a_switch_that_is_only_about_speed_leaves_training_unchanged(room, switch, optimizer):
+    without = losses(room, *optimizer)
+    with_it = losses(room, *optimizer, *SWITCHES[switch])
+    assert without[0] - without[-1] > 1, "nothing was learned, so nothing is compared"
+    assert with_it == pytest.approx(without, rel=0, abs=1e-3)
+
+
+@pytest.mark.slow
+def test_a_switch_about_more_than_speed_shows(room):
+    plain, tighter = losses(room), losses(room, "optim.lr=2.1e-3")
+    assert tighter != pytest.approx(plain, rel=0, abs=1e-3)
