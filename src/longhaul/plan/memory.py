@@ -19,6 +19,7 @@ from longhaul.plan.activations import (
     around_layers,
     in_layers,
     of_a_chunk,
+    of_chunked_loss,
     of_layer,
     of_logits,
 )
@@ -89,6 +90,9 @@ def estimate_memory(
     kept, working = _activations(recipe, layout, tokens, length, on_cpu)
     rows = recipe.model.padded_vocab(vocab_size) // layout.tensor
     logits = of_logits(recipe, tokens, rows, on_cpu)
+    if layout.tensor == 1:
+        chunked = of_chunked_loss(recipe, tokens, rows, on_cpu)
+        logits = logits if chunked is None else chunked
     casts = _casts(size, formats, layout)
     gradients = round(parameters * formats.weight / layout.shard)
     borrowed = _borrowed(recipe, size, round(parameters / layout.shard))
