@@ -240,6 +240,11 @@ def _batch(recipe: Recipe, stage: BatchStage, where: str) -> Iterator[Combinatio
 
 def _limits(recipe: Recipe) -> Iterator[Combination]:
     train, schedule = recipe.train, recipe.optim.schedule
+    if recipe.optim.cautious_decay and recipe.optim.name not in ("adamw", "muon"):
+        yield (
+            ("optim.cautious_decay", "optim.name"),
+            f"{recipe.optim.name} decays every place of a weight alike; adamw and muon can choose",
+        )
     if _repeated(stage.from_step for stage in recipe.batch_stages()):
         yield ("batch.stages",), "two stages begin at the same step (the first holds from step 0)"
     if train.steps is not None and train.tokens is not None:

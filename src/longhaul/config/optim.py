@@ -118,6 +118,9 @@ class OptimSection(Section):
     """Decoupled decay of matrices; norms and biases are never decayed."""
     decay_embeddings: bool = live(True)
     """Decay token and position tables too, as GPT-2 did."""
+    cautious_decay: bool = live(False)
+    """Decay a weight in those places alone where the update moves it towards zero, too (arXiv
+    2510.12402; AdamW, Muon)."""
     clip: float = live(1.0, ge=0)
     """Largest total gradient norm; 0 does not clip."""
     offload: bool = changed_at_start(False)
