@@ -205,6 +205,7 @@ def combination_problems(recipe: Recipe) -> Iterator[Combination]:
         yield from _batch(recipe, stage, f"batch.stages.{number - 1}" if number else "batch")
     yield from _limits(recipe)
     yield from _loss_scale(recipe)
+    yield from _rounding(recipe)
     yield from _text(recipe)
     yield from _mixture(recipe)
     yield from _tensor(recipe)
@@ -275,6 +276,17 @@ def _limits(recipe: Recipe) -> Iterator[Combination]:
             f"{schedule.warmup_steps} warm-up steps leave nothing of {end - schedule.from_step} "
             "steps",
         )
+
+
+def _rounding(recipe: Recipe) -> Iterator[Combination]:
+    rounding, half = recipe.optim.rounding, recipe.precision.half_weights
+    if rounding == "nearest":
+        return
+    paths = "optim.rounding", "precision.compute"
+    if half is None:
+        yield paths, f'{rounding}: float32 weights are not rounded; "bf16_weights" are'
+    elif rounding == "stochastic" and half == "fp16":
+        yield paths, 'stochastic: fp16 weights have another exponent; take "compensated"'
 
 
 def _loss_scale(recipe: Recipe) -> Iterator[Combination]:

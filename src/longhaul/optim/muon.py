@@ -16,7 +16,7 @@ from longhaul.optim.gate import Gate
 from longhaul.optim.groups import Group
 from longhaul.optim.optimizer import Rule, hush, shrink_agreeing, shrink_by
 from longhaul.optim.sharding import Dealing, Sharding, cut_alike, own_part
-from longhaul.optim.state import host_zeros, in_float32, lent
+from longhaul.optim.state import host_zeros, lent
 
 # Keller Jordan's quintic (kellerjordan.github.io/posts/muon): steepest at 0 rather than exact, so
 # that five rounds bring every singular value of a random matrix to between 0.7 and 1.2.
@@ -168,7 +168,7 @@ class MuonRule(Rule):
         """A stack; its copies are let go of before the next one's are made."""
         with lent([stack.momentum_NRC], self.device, self.offloaded) as (momentum_NRC,):
             step_NRC = self._step_of(stack, momentum_NRC, gate, momentum)
-        with in_float32(stack.parameters) as weights:
+        with self.widened(stack.parameters, gate) as weights:
             steps = list(step_NRC.unbind())
             if self.numbers["weight_decay"] and self.numbers["cautious_decay"]:
                 for weight, step in zip(weights, steps, strict=True):

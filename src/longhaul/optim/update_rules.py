@@ -25,7 +25,7 @@ from longhaul.optim.optimizer import (
     shrink_by,
 )
 from longhaul.optim.sharding import Sharding, cut_alike
-from longhaul.optim.state import gradients_of, in_float32, lent, portions, state_like
+from longhaul.optim.state import gradients_of, lent, portions, state_like
 
 _STATE = ("step", "exp_avg", "exp_avg_sq")
 
@@ -83,7 +83,10 @@ class AdamRule(MomentsRule):
     def update_portion(self, given: list[int], gate: Gate) -> None:
         """See `PortionsRule.update_portion`."""
         parameters = [self.group.parameters[n] for n in given]
-        with in_float32(parameters) as weights, self.state_of(given) as (steps, first, second):
+        with (
+            self.widened(parameters, gate) as weights,
+            self.state_of(given) as (steps, first, second),
+        ):
             gradients = gradients_of(parameters)
             decay = self.numbers["weight_decay"]
             if decay and self.numbers["cautious_decay"]:
@@ -121,7 +124,7 @@ class LambRule(MomentsRule):
     def update_portion(self, given: list[int], gate: Gate) -> None:
         """See `PortionsRule.update_portion`."""
         parameters = [self.group.parameters[n] for n in given]
-        with in_float32(parameters) as weights, self.state_of(given) as state:
+        with self.widened(parameters, gate) as weights, self.state_of(given) as state:
             gradients = gradients_of(parameters)
             divide(gradients, gate.divisor)
             names = [self.group.names[n] for n in given]
@@ -192,7 +195,10 @@ class SgdwRule(PortionsRule):
         """See `PortionsRule.update_portion`."""
         parameters = [self.group.parameters[n] for n in given]
         own = [self._buffers[n] for n in given] if self._buffers else []
-        with in_float32(parameters) as weights, lent(own, self.device, self.offloaded) as buffers:
+        with (
+            self.widened(parameters, gate) as weights,
+            lent(own, self.device, self.offloaded) as buffers,
+        ):
             gradients = gradients_of(parameters)
             if self.numbers["weight_decay"]:
                 share = self.numbers["lr"] * self.numbers["weight_decay"]

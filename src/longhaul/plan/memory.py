@@ -225,10 +225,11 @@ def _gathered(
 def _state(recipe: Recipe, size: ModelSize) -> Bytes:
     """Of all ranks together; float32 whatever the weights are."""
     name = recipe.optim.name
+    lost = Formats.of(recipe).weight * size.total * (recipe.optim.rounding == "compensated")
     if name == "muon":
-        return FLOAT32 * (_matrices(size) + 2 * (size.total - _matrices(size)))
+        return lost + FLOAT32 * (_matrices(size) + 2 * (size.total - _matrices(size)))
     moments = _MOMENTS[name] if name != "sgdw" or recipe.optim.sgdw.momentum else 0
-    return FLOAT32 * moments * size.total
+    return lost + FLOAT32 * moments * size.total
 
 
 def _matrices(size: ModelSize) -> int:
