@@ -100,6 +100,16 @@ def test_a_checkpoint_is_as_large_as_its_tensors(name: str, optimizer: str) -> N
     assert checkpoint_bytes(recipe, VOCABULARY) == pytest.approx(real, rel=0.02)
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_what_rounding_loses_is_part_of_a_checkpoint(optimizer: str) -> None:
+    options = ('precision.compute="bf16_weights"', 'optim.rounding="compensated"')
+    recipe = twin("quickstart", f"optim.name={optimizer}", *options)
+    step = make_step(recipe, VOCABULARY, CPU, None)
+    tensors = [*step.model.parameters(), *step.optimizer.tensors().values()]
+    real = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    assert checkpoint_bytes(recipe, VOCABULARY) == pytest.approx(real, rel=0.02)
+
+
 def test_opt_175b_needs_what_its_authors_had_to_share() -> None:
     recipe = load_recipe("opt-175b").recipe
     alone = estimate_memory(recipe, 50_257, ONE)
