@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from longhaul.config import model as model_section
 from longhaul.config.load import load_recipe, shipped_recipes
 from longhaul.config.recipe import Recipe
 from longhaul.config.size import known_vocabulary, shrunken
@@ -32,6 +33,22 @@ def test_an_estimate_is_near_what_a_step_of_the_small_twin_takes(name: str) -> N
     assert sum(estimate.step.values()) == pytest.approx(real.step, rel=0.08)
     assert sum(estimate.evaluation.values()) == pytest.approx(real.evaluation, rel=0.08)
     assert estimate.total == pytest.approx(max(real.step, real.evaluation), rel=0.08)
+
+
+@pytest.mark.parametrize("name", shipped_recipes())
+def test_a_step_is_estimated_whose_logits_are_never_whole(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chunks are as much shorter than a micro-batch as they are at true size."""
+    torch.set_num_threads(1)
+    recipe = twin(name)
+    whole = estimate_memory(recipe, VOCABULARY, ONE, on_cpu=True).step
+    monkeypatch.setattr(model_section, "CHUNK_ON_CPU", 40 * VOCABULARY)
+    monkeypatch.setattr(model_section, "_FEWEST_ROWS", 1)
+    estimate = estimate_memory(recipe, VOCABULARY, ONE, on_cpu=True).step
+    assert sum(estimate.values()) == pytest.approx(measured(recipe, CPU).step, rel=0.08)
+    float16 = recipe.precision.half_weights == "fp16"
+    assert (estimate == whole) if float16 else (estimate.get("logits", 0) < whole["logits"] / 2)
 
 
 @pytest.mark.parametrize("name", shipped_recipes())
@@ -83,6 +100,16 @@ def test_a_checkpoint_is_as_large_as_its_tensors(name: str, optimizer: str) -> N
     assert checkpoint_bytes(recipe, VOCABULARY) == pytest.approx(real, rel=0.02)
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_what_rounding_loses_is_part_of_a_checkpoint(optimizer: str) -> None:
+    options = ('precision.compute="bf16_weights"', 'optim.rounding="compensated"')
+    recipe = twin("quickstart", f"optim.name={optimizer}", *options)
+    step = make_step(recipe, VOCABULARY, CPU, None)
+    tensors = [*step.model.parameters(), *step.optimizer.tensors().values()]
+    real = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    assert checkpoint_bytes(recipe, VOCABULARY) == pytest.approx(real, rel=0.02)
+
+
 def test_opt_175b_needs_what_its_authors_had_to_share() -> None:
     recipe = load_recipe("opt-175b").recipe
     alone = estimate_memory(recipe, 50_257, ONE)
@@ -113,7 +140,7 @@ def test_whoever_shares_more_holds_less(shard: int, tensor: int, pipeline: int, 
     [
         ("llama-8b", 8, "activations", "batch.micro_sequences below 8"),
         ("llama-1b", 1, "activations", "activation_checkpointing"),
-        ("speedrun-124m", 16, "logits", "batch.micro_sequences below 16"),
+        ("speedrun-124m", 16, "activations", "batch.micro_sequences below 16"),
         ("llama-8b", 1, "optimizer state", "shard"),
     ],
 )
@@ -122,6 +149,15 @@ def test_the_way_out_fits_what_takes_most(name: str, micro: int, largest: str, w
     estimate = estimate_memory(recipe, 50_257, ONE)
     assert estimate.largest == largest
     assert way in way_to_cut(estimate, recipe)
+
+
+def test_logits_take_most_where_they_are_whole() -> None:
+    """Float16 weights want the loss scale before any gradient is taken."""
+    options = ("batch.micro_sequences=16", 'precision.compute="fp16_weights"')
+    recipe = load_recipe("speedrun-124m", options).recipe
+    estimate = estimate_memory(recipe, 50_257, ONE)
+    assert estimate.largest == "logits"
+    assert way_to_cut(estimate, recipe) == "batch.micro_sequences below 16 (the global batch stays)"
 
 
 def test_what_is_cut_was_the_cure() -> None:

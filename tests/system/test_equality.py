@@ -13,6 +13,7 @@ RIGHT = (
     Case("opt", "tp2", "adamw float32"),
     Case("speedrun", "fsdp2", "muon float32"),
     Case("speedrun", "tp2", "muon float32"),
+    Case("opt", "fsdp2", "muon float32", ("optim.cautious_decay=true",)),
     # A tied head at both ends of a pipeline; more micro-batches than stages.
     Case("opt", "pp2", "muon float32", ("batch.micro_sequences=2",)),
     # The same with two stages a rank, and an odd number of micro-batches.

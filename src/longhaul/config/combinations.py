@@ -205,6 +205,7 @@ def combination_problems(recipe: Recipe) -> Iterator[Combination]:
         yield from _batch(recipe, stage, f"batch.stages.{number - 1}" if number else "batch")
     yield from _limits(recipe)
     yield from _loss_scale(recipe)
+    yield from _rounding(recipe)
     yield from _text(recipe)
     yield from _mixture(recipe)
     yield from _tensor(recipe)
@@ -240,6 +241,11 @@ def _batch(recipe: Recipe, stage: BatchStage, where: str) -> Iterator[Combinatio
 
 def _limits(recipe: Recipe) -> Iterator[Combination]:
     train, schedule = recipe.train, recipe.optim.schedule
+    if recipe.optim.cautious_decay and recipe.optim.name not in ("adamw", "muon"):
+        yield (
+            ("optim.cautious_decay", "optim.name"),
+            f"{recipe.optim.name} decays every place of a weight alike; adamw and muon can choose",
+        )
     if _repeated(stage.from_step for stage in recipe.batch_stages()):
         yield ("batch.stages",), "two stages begin at the same step (the first holds from step 0)"
     if train.steps is not None and train.tokens is not None:
@@ -270,6 +276,17 @@ def _limits(recipe: Recipe) -> Iterator[Combination]:
             f"{schedule.warmup_steps} warm-up steps leave nothing of {end - schedule.from_step} "
             "steps",
         )
+
+
+def _rounding(recipe: Recipe) -> Iterator[Combination]:
+    rounding, half = recipe.optim.rounding, recipe.precision.half_weights
+    if rounding == "nearest":
+        return
+    paths = "optim.rounding", "precision.compute"
+    if half is None:
+        yield paths, f'{rounding}: float32 weights are not rounded; "bf16_weights" are'
+    elif rounding == "stochastic" and half == "fp16":
+        yield paths, 'stochastic: fp16 weights have another exponent; take "compensated"'
 
 
 def _loss_scale(recipe: Recipe) -> Iterator[Combination]:

@@ -9,6 +9,18 @@ GATED_ACTIVATIONS = ("geglu", "swiglu")
 LOGITS_AT_ONCE = 1 << 26
 """Of a forward pass that no backward pass follows: 1,300 tokens of GPT-2's vocabulary, which keep
 a GPU busy and take less than a GB with their loss."""
+CHUNK_ON_CPU, CHUNK = 1 << 20, 1 << 27
+"""Logits at once where a backward pass follows. On a CPU the 4 MB that its caches hold; on a GPU
+2,700 tokens of GPT-2's vocabulary, so that adding a chunk's gradient of the head to those before
+takes a twentieth of the passes over its logits (by arithmetic: no GPU has measured it)."""
+_FEWEST_ROWS = 128
+"""Of a chunk: fewer make products wait for memory."""
+
+
+def rows_at_once(tokens: int, padded_vocab: int, on_cpu: bool) -> int:
+    """Tokens whose logits a training step makes at once: all, or those of an even chunk."""
+    most = max(_FEWEST_ROWS, (CHUNK_ON_CPU if on_cpu else CHUNK) // padded_vocab)
+    return -(-tokens // -(-tokens // most))
 
 
 class WindowStage(Section):

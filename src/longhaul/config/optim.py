@@ -118,6 +118,14 @@ class OptimSection(Section):
     """Decoupled decay of matrices; norms and biases are never decayed."""
     decay_embeddings: bool = live(True)
     """Decay token and position tables too, as GPT-2 did."""
+    cautious_decay: bool = live(False)
+    """Decay a weight in those places alone where the update moves it towards zero, too (arXiv
+    2510.12402; AdamW, Muon)."""
+    rounding: Literal["nearest", "stochastic", "compensated"] = fixed("nearest")
+    """How half weights take the update, which is made in float32: to the nearest, which loses what
+    is below half a unit in the last place; up or down by chance, right on the average (bf16, one
+    process; arXiv 2010.06192); or with what is lost kept in half precision beside each weight and
+    added at the next step (Kahan summation, the same paper). A checkpoint holds what is kept."""
     clip: float = live(1.0, ge=0)
     """Largest total gradient norm; 0 does not clip."""
     offload: bool = changed_at_start(False)

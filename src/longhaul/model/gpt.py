@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from longhaul.config.model import LOGITS_AT_ONCE, ModelSection
+from longhaul.config.model import LOGITS_AT_ONCE, ModelSection, rows_at_once
 from longhaul.core.errors import UsageError
 from longhaul.model.block import Block
 from longhaul.model.carry import Carry, KeyValueCache
+from longhaul.model.chunked_loss import Head, chunked_loss
 from longhaul.model.embedding import BigramTable, LearnedPositions, RotaryPositions, ValueTables
 from longhaul.model.head import OUTPUT_GAUGES, SummedLoss, softcapped
 from longhaul.model.layers import Skips, make_norm
@@ -152,13 +153,24 @@ class GPT(nn.Module):
 
     def _summed_loss(self, x_BTD: Tensor, targets_BT: Tensor, tap: Tap | None) -> Tensor:
         z_loss = self.settings.z_loss if self.training else 0.0
+        padded_vocab, tokens = self.settings.padded_vocab(self.vocab_size), targets_BT.numel()
+        reads_gauges = tap is not None and tap.is_open
+        loss: Tensor
+        if torch.is_grad_enabled():
+            rows = rows_at_once(tokens, padded_vocab, x_BTD.is_cpu)
+            if rows < tokens and self._takes_gradients_early():
+                head = Head(self._head_VD(), self.padding_V, self.settings.logit_softcap, z_loss)
+                loss, of_targets = chunked_loss(
+                    x_BTD.flatten(0, 1), targets_BT.flatten(), head, rows, reads_gauges
+                )
+                if tap is not None and reads_gauges:
+                    of_targets.write(tap, targets_BT)
+                return loss
         # Without a backward pass, logits are let go of chunk by chunk: whole they would take 33 GB
         # at 32 sequences of 2,048 tokens and GPT-2's vocabulary. Chunks depend on shapes alone, as
         # tensor ranks, whose losses are collectives, must make the same.
-        rows = max(1, LOGITS_AT_ONCE // self.settings.padded_vocab(self.vocab_size))
-        reads_gauges = tap is not None and tap.is_open
-        loss: Tensor
-        if torch.is_grad_enabled() or reads_gauges or targets_BT.numel() <= rows:
+        rows = max(1, LOGITS_AT_ONCE // padded_vocab)
+        if torch.is_grad_enabled() or reads_gauges or tokens <= rows:
             loss = self.loss(self._logits(x_BTD), targets_BT, z_loss, tap)
             return loss
         chunks = zip(x_BTD.flatten(0, 1).split(rows), targets_BT.flatten().split(rows), strict=True)
@@ -167,6 +179,15 @@ class GPT(nn.Module):
             for x_RD, targets_R in chunks
         ]
         return torch.stack(losses).sum()
+
+    def _takes_gradients_early(self) -> bool:
+        """Whether gradients of logits can be taken before the loss is scaled: float16 needs the
+        scale, and a rank that has some columns knows the softmax after all others.
+        """
+        return self.loss.has_all_columns and self._head_VD().dtype != torch.float16
+
+    def _head_VD(self) -> Tensor:
+        return self.tokens.weight if self.head is None else self.head.weight
 
     def _before_head(self, x_BTD: Tensor) -> Tensor:
         """What the head reads of the last block's stream."""
@@ -178,7 +199,7 @@ class GPT(nn.Module):
 
     def _logits(self, x_BTD: Tensor) -> Tensor:
         """Logits [B, T, V] of what the head reads, padding of the vocabulary at -inf."""
-        head_VD = self.tokens.weight if self.head is None else self.head.weight
+        head_VD = self._head_VD()
         if self.widens:
             x_BTD = x_BTD.to(head_VD.dtype)
         if not self.settings.logit_softcap:

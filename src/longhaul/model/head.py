@@ -3,6 +3,7 @@
 Shape suffixes: B batch, T time, V vocabulary (padded), N targets (B·T), R some of these.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -32,8 +33,35 @@ def softcapped(logits_BTV: Tensor, cap: float) -> Tensor:
     return cap * torch.tanh(logits_BTV.float() / cap)
 
 
+@dataclass(frozen=True, slots=True)
+class OfTargets:
+    """What gauges read of the outputs."""
+
+    losses_N: Tensor
+    """Without z-loss; 0 where there is no target."""
+    log_normaliser_N: Tensor
+    """Of the softmax."""
+    largest: Tensor
+    """Of all logits."""
+
+    @torch.no_grad()
+    def write(self, tap: Tap, targets_BT: Tensor) -> None:
+        """Write the gauges and each sequence's loss to an open tap."""
+        counted_BT = targets_BT != IGNORED_TARGET
+        tap.keep_losses(self.losses_N.view(targets_BT.shape), counted_BT)
+        counted_N = counted_BT.flatten()
+        tap.write_total("output_logit_max", self.largest)
+        normaliser_N = self.log_normaliser_N
+        tap.write_total("logsumexp_max", normaliser_N.masked_fill(~counted_N, -torch.inf).amax())
+        mean = normaliser_N.masked_fill(~counted_N, 0.0).sum() / counted_N.sum()
+        tap.write_total("logsumexp_mean", mean)
+
+
 class SummedLoss(nn.Module):
     """The loss, as a part of the model that may be exchanged."""
+
+    has_all_columns = True
+    """Of the logits, so that a chunk of rows has its gradient at once (`chunked_loss.py`)."""
 
     def forward(
         self, logits_BTV: Tensor, targets_BT: Tensor, z_loss: float = 0.0, tap: Tap | None = None
@@ -49,7 +77,7 @@ class SummedLoss(nn.Module):
             logits_NV = logits_NV.float()
         losses_N = _losses(logits_NV, targets_N)
         if tap is not None and tap.is_open:
-            _measure(tap, logits_BTV, targets_BT, losses_N)
+            _of_targets(logits_NV, targets_N, losses_N).write(tap, targets_BT)
         loss = losses_N.sum()
         if z_loss:
             log_normaliser_N = torch.logsumexp(logits_NV, dim=-1)
@@ -112,16 +140,8 @@ class _LossesByRows(torch.autograd.Function):
 
 
 @torch.no_grad()
-def _measure(tap: Tap, logits_BTV: Tensor, targets_BT: Tensor, losses_N: Tensor) -> None:
-    counted_BT = targets_BT != IGNORED_TARGET
-    losses_BT = losses_N.view(targets_BT.shape)
-    tap.keep_losses(losses_BT, counted_BT)
-    tap.write_total("output_logit_max", logits_BTV.amax())
+def _of_targets(logits_NV: Tensor, targets_N: Tensor, losses_N: Tensor) -> OfTargets:
     # A target's loss is the log normaliser minus its logit, so that another pass over all logits,
     # and the copy that it would make of them, can be spared.
-    targets_BT1 = targets_BT.clamp(min=0).unsqueeze(-1)
-    log_normaliser_BT = losses_BT + logits_BTV.gather(-1, targets_BT1).squeeze(-1).float()
-    largest = log_normaliser_BT.masked_fill(~counted_BT, -torch.inf).amax()
-    mean = log_normaliser_BT.masked_fill(~counted_BT, 0.0).sum() / counted_BT.sum()
-    tap.write_total("logsumexp_max", largest)
-    tap.write_total("logsumexp_mean", mean)
+    target_N = logits_NV.gather(1, targets_N.clamp(min=0).unsqueeze(1)).squeeze(1)
+    return OfTargets(losses_N, losses_N + target_N.float(), logits_NV.amax())

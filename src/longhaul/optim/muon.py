@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from longhaul.config.optim import OptimSection
 from longhaul.optim.gate import Gate
 from longhaul.optim.groups import Group
-from longhaul.optim.optimizer import Rule, hush, shrink_by
+from longhaul.optim.optimizer import Rule, hush, shrink_agreeing, shrink_by
 from longhaul.optim.sharding import Dealing, Sharding, cut_alike, own_part
-from longhaul.optim.state import host_zeros, in_float32, lent
+from longhaul.optim.state import host_zeros, lent
 
 # Keller Jordan's quintic (kellerjordan.github.io/posts/muon): steepest at 0 rather than exact, so
 # that five rounds bring every singular value of a random matrix to between 0.7 and 1.2.
@@ -143,6 +143,7 @@ class MuonRule(Rule):
         auto = muon.newton_schulz == "auto"
         bf16 = bf16_is_fast(self.device) if auto else muon.newton_schulz == "bf16"
         return super().wanted(settings, lr) | {
+            "cautious_decay": float(settings.cautious_decay),
             "momentum": muon.momentum,
             "momentum_warmup_steps": float(muon.momentum_warmup_steps),
             "nesterov": float(muon.nesterov),
@@ -167,10 +168,14 @@ class MuonRule(Rule):
         """A stack; its copies are let go of before the next one's are made."""
         with lent([stack.momentum_NRC], self.device, self.offloaded) as (momentum_NRC,):
             step_NRC = self._step_of(stack, momentum_NRC, gate, momentum)
-        with in_float32(stack.parameters) as weights:
-            if self.numbers["weight_decay"]:
+        with self.widened(stack.parameters, gate) as weights:
+            steps = list(step_NRC.unbind())
+            if self.numbers["weight_decay"] and self.numbers["cautious_decay"]:
+                for weight, step in zip(weights, steps, strict=True):
+                    shrink_agreeing(weight, step, shrinking)
+            elif self.numbers["weight_decay"]:
                 torch._foreach_mul_(weights, shrinking)
-            torch._foreach_add_(weights, list(step_NRC.unbind()))
+            torch._foreach_add_(weights, steps)
 
     def _momentum(self) -> float | Tensor:
         """Of this step: a pure function of the updates made, on the device."""

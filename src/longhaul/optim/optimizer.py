@@ -6,18 +6,19 @@ than a second of every start, and its wrappers cost half a millisecond a step.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from longhaul.config.optim import OptimSection
-from longhaul.core.errors import NeedsPerson
+from longhaul.core.errors import NeedsPerson, RecipeError
 from longhaul.core.pieces import Pieces
 from longhaul.optim.gate import Gate, judge
 from longhaul.optim.groups import Group, learning_rate, make_groups, weight_decay
-from longhaul.optim.sharding import Sharding, own_part
-from longhaul.optim.state import wait_for_borrowed
+from longhaul.optim.sharding import Sharding, cut_alike, own_part
+from longhaul.optim.state import in_float32, lost_bits, wait_for_borrowed
 
 LiveSettings = dict[str, float | str]
 """Dotted `role.setting` → value, such as `matrix.weight_decay`; clipping is `clip`, and the update
@@ -42,6 +43,10 @@ class Rule(ABC):
         """Its state lives on the host."""
         self.device = group.parameters[0].device
         self.fused = self.device.type in FUSED_DEVICES
+        self.rounding = settings.rounding
+        compensates = settings.rounding == "compensated"
+        self.lost = {w: lost_bits(w) for w in group.parameters} if compensates else {}
+        """What roundings left over of each half weight."""
         self.numbers: dict[str, float] = {}
         """The settings that `update` reads, and reads nowhere else."""
 
@@ -51,6 +56,22 @@ class Rule(ABC):
         return {
             "lr": learning_rate(role, settings, lr),
             "weight_decay": weight_decay(role, settings),
+        }
+
+    def widened(
+        self, weights: Sequence[nn.Parameter], gate: Gate
+    ) -> AbstractContextManager[list[Tensor]]:
+        """Own parts of weights of this role, to update in place; see `state.in_float32`."""
+        lost = [self.lost[weight] for weight in weights] if self.lost else ()
+        return in_float32(weights, self.rounding, lost, gate.masked)
+
+    def lost_tensors(self) -> dict[str, Tensor]:
+        """What roundings left over, by name, `<weight>.lost`."""
+        named = zip(self.group.names, self.lost.items(), strict=False)
+        return {
+            f"{name}.lost": cut_alike(weight, left)
+            for name, (weight, left) in named
+            if left is not None
         }
 
     @abstractmethod
@@ -115,6 +136,13 @@ class Optimizer:
     ) -> None:
         self.name = name
         self.sharding = sharding
+        self.draws = settings.rounding == "stochastic"
+        """It draws random numbers, from the generator of the weights' device."""
+        if self.draws and sharding is not None:
+            raise RecipeError(
+                "optim.rounding: stochastic, but many processes would draw other numbers than one",
+                'take "compensated", or train with one process',
+            )
         self.groups = make_groups(model, sharding.pieces if sharding is not None else None)
         self.rules = [rule_for(group, settings, sharding) for group in self.groups]
         self._parameters = [p for group in self.groups for p in group.parameters]
@@ -181,7 +209,11 @@ class Optimizer:
         for rule in self.rules:
             if rule.offloaded:
                 wait_for_borrowed(rule.device)
-        return {name: state for rule in self.rules for name, state in rule.tensors().items()}
+        return {
+            name: state
+            for rule in self.rules
+            for name, state in (rule.tensors() | rule.lost_tensors()).items()
+        }
 
     def pieces(self) -> Mapping[str, Pieces]:
         """Which pieces of each tensor of state lie here, where they are cut."""
@@ -213,6 +245,13 @@ def divide(gradients: list[Tensor], divisor: Tensor | None) -> None:
 def shrink_by(gate: Gate, share: float) -> Tensor:
     """Factor that shrinks weights by `share`: a float32 scalar, exactly 1 if masked."""
     return torch.where(gate.masked, 1.0, 1.0 - share)
+
+
+def shrink_agreeing(weight: Tensor, step: Tensor, shrinking: Tensor) -> None:
+    """Multiply, in place, by `shrinking` where `step`, of any length, does not lead away from zero:
+    cautious weight decay (arXiv 2510.12402, algorithm 1).
+    """
+    weight.mul_(torch.where(weight * step <= 0, shrinking, 1.0))
 
 
 def hush(tensors: list[Tensor], gate: Gate) -> None:

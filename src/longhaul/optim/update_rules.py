@@ -21,10 +21,11 @@ from longhaul.optim.optimizer import (
     Rule,
     divide,
     hush,
+    shrink_agreeing,
     shrink_by,
 )
 from longhaul.optim.sharding import Sharding, cut_alike
-from longhaul.optim.state import gradients_of, in_float32, lent, portions, state_like
+from longhaul.optim.state import gradients_of, lent, portions, state_like
 
 _STATE = ("step", "exp_avg", "exp_avg_sq")
 
@@ -75,19 +76,40 @@ class MomentsRule(PortionsRule):
 class AdamRule(MomentsRule):
     """Adam with decoupled weight decay (arXiv 1711.05101, algorithm 2), by torch, in float32."""
 
+    def wanted(self, settings: OptimSection, lr: float) -> dict[str, float]:
+        """Those of `MomentsRule`, and whether decay is cautious, as 1 or 0."""
+        return super().wanted(settings, lr) | {"cautious_decay": float(settings.cautious_decay)}
+
     def update_portion(self, given: list[int], gate: Gate) -> None:
         """See `PortionsRule.update_portion`."""
         parameters = [self.group.parameters[n] for n in given]
-        with in_float32(parameters) as weights, self.state_of(given) as (steps, first, second):
+        with (
+            self.widened(parameters, gate) as weights,
+            self.state_of(given) as (steps, first, second),
+        ):
             gradients = gradients_of(parameters)
+            decay = self.numbers["weight_decay"]
+            if decay and self.numbers["cautious_decay"]:
+                self._decay_cautiously(weights, gradients, first, gate)
+                decay = 0.0
             call = partial(
                 adamw, weights, gradients, first, second, [], steps,
                 foreach=False, amsgrad=False, maximize=False,
                 beta1=self.numbers["beta1"], beta2=self.numbers["beta2"],
                 eps=self.numbers["eps"], lr=self.numbers["lr"],
-                weight_decay=self.numbers["weight_decay"],
+                weight_decay=decay,
             )  # fmt: skip
             self.update_by_torch(call, gradients, [*weights, *steps, *first, *second], gate)
+
+    def _decay_cautiously(
+        self, weights: list[Tensor], gradients: list[Tensor], first: list[Tensor], gate: Gate
+    ) -> None:
+        """Before the step, which goes against the first moment that is to come."""
+        beta1 = self.numbers["beta1"]
+        shrinking = shrink_by(gate, self.numbers["lr"] * self.numbers["weight_decay"])
+        for weight, gradient, moment in zip(weights, gradients, first, strict=True):
+            divided = gradient if gate.divisor is None else gradient / gate.divisor
+            shrink_agreeing(weight, moment.lerp(divided, 1.0 - beta1).neg_(), shrinking)
 
 
 class LambRule(MomentsRule):
@@ -102,7 +124,7 @@ class LambRule(MomentsRule):
     def update_portion(self, given: list[int], gate: Gate) -> None:
         """See `PortionsRule.update_portion`."""
         parameters = [self.group.parameters[n] for n in given]
-        with in_float32(parameters) as weights, self.state_of(given) as state:
+        with self.widened(parameters, gate) as weights, self.state_of(given) as state:
             gradients = gradients_of(parameters)
             divide(gradients, gate.divisor)
             names = [self.group.names[n] for n in given]
@@ -173,7 +195,10 @@ class SgdwRule(PortionsRule):
         """See `PortionsRule.update_portion`."""
         parameters = [self.group.parameters[n] for n in given]
         own = [self._buffers[n] for n in given] if self._buffers else []
-        with in_float32(parameters) as weights, lent(own, self.device, self.offloaded) as buffers:
+        with (
+            self.widened(parameters, gate) as weights,
+            lent(own, self.device, self.offloaded) as buffers,
+        ):
             gradients = gradients_of(parameters)
             if self.numbers["weight_decay"]:
                 share = self.numbers["lr"] * self.numbers["weight_decay"]

@@ -22,7 +22,7 @@ from longhaul.core.pieces import Cut, cut_parts
 from longhaul.model.block import Block
 from longhaul.model.embedding import BigramTable, LearnedPositions
 from longhaul.model.gpt import GPT
-from longhaul.model.head import IGNORED_TARGET, SummedLoss
+from longhaul.model.head import IGNORED_TARGET, OfTargets, SummedLoss
 from longhaul.model.layers import LayerNorm, RMSNorm
 from longhaul.model.tap import Tap
 from longhaul.model.weights import Linear, Table
@@ -121,6 +121,8 @@ class VocabularyTable(Table):
 class VocabularyLoss(SummedLoss):
     """The loss from logits of which each rank has some columns, from token `first` on."""
 
+    has_all_columns = False
+
     def __init__(self, first: int, group: dist.ProcessGroup) -> None:
         super().__init__()
         self.first, self._group = first, group
@@ -136,25 +138,11 @@ class VocabularyLoss(SummedLoss):
         )
         loss_N = loss_N.where(counted_N, 0.0)
         if tap is not None and tap.is_open:
-            self._measure(tap, logits_BTV, targets_BT, loss_N, log_normaliser_N)
+            OfTargets(loss_N, log_normaliser_N, logits_BTV.detach().amax()).write(tap, targets_BT)
         loss: Tensor = loss_N.sum()
         if z_loss:
             loss = loss + z_loss * (log_normaliser_N.square() * counted_N).sum()
         return loss
-
-    @staticmethod
-    @torch.no_grad()
-    def _measure(
-        tap: Tap, logits_BTV: Tensor, targets_BT: Tensor, loss_N: Tensor, log_normaliser_N: Tensor
-    ) -> None:
-        counted_BT = targets_BT != IGNORED_TARGET
-        counted_N = counted_BT.flatten()
-        tap.keep_losses(loss_N.view(targets_BT.shape), counted_BT)
-        tap.write_total("output_logit_max", logits_BTV.amax())
-        largest = log_normaliser_N.masked_fill(~counted_N, -torch.inf).amax()
-        mean = log_normaliser_N.masked_fill(~counted_N, 0.0).sum() / counted_N.sum()
-        tap.write_total("logsumexp_max", largest)
-        tap.write_total("logsumexp_mean", mean)
 
 
 class _Losses(torch.autograd.Function):

@@ -8,7 +8,7 @@ otherwise.
 
 from dataclasses import dataclass
 
-from longhaul.config.model import LOGITS_AT_ONCE, ModelSection
+from longhaul.config.model import LOGITS_AT_ONCE, ModelSection, rows_at_once
 from longhaul.config.recipe import Recipe
 from longhaul.core.units import Bytes
 
@@ -104,6 +104,23 @@ def of_logits(recipe: Recipe, tokens: int, rows: int, on_cpu: bool) -> Bytes:
     # The hyperbolic tangent of the cap, and the z-loss, take a tensor each.
     tensors = _UNFUSED + bool(model.logit_softcap) + bool(model.z_loss)
     return tokens * rows * tensors * FLOAT32
+
+
+def of_chunked_loss(recipe: Recipe, tokens: int, padded_vocab: int, on_cpu: bool) -> Bytes | None:
+    """Bytes that the loss takes at the worst moment if it takes logits chunk by chunk, the gradient
+    of the head included; None if it takes them whole. See `model/chunked_loss.py`.
+    """
+    model, product = recipe.model, Formats.of(recipe).product
+    rows = rows_at_once(tokens, padded_vocab, on_cpu)
+    if rows == tokens or recipe.precision.half_weights == "fp16":
+        return None
+    # The logits, and the logarithms of the shares; on a CPU a wide copy of the logits between them.
+    logit = product + FLOAT32 + (FLOAT32 if on_cpu and product != FLOAT32 else 0)
+    if model.logit_softcap:  # before and after the cap, and the shares
+        logit = 3 * FLOAT32
+    to_head = FLOAT32 + (product if product != FLOAT32 else 0)
+    width = model.table_width
+    return rows * padded_vocab * logit + padded_vocab * width * to_head + tokens * width * product
 
 
 def computed_in(formats: Formats, length: int, on_cpu: bool) -> Bytes:

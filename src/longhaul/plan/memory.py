@@ -19,6 +19,7 @@ from longhaul.plan.activations import (
     around_layers,
     in_layers,
     of_a_chunk,
+    of_chunked_loss,
     of_layer,
     of_logits,
 )
@@ -89,6 +90,9 @@ def estimate_memory(
     kept, working = _activations(recipe, layout, tokens, length, on_cpu)
     rows = recipe.model.padded_vocab(vocab_size) // layout.tensor
     logits = of_logits(recipe, tokens, rows, on_cpu)
+    if layout.tensor == 1:
+        chunked = of_chunked_loss(recipe, tokens, rows, on_cpu)
+        logits = logits if chunked is None else chunked
     casts = _casts(size, formats, layout)
     gradients = round(parameters * formats.weight / layout.shard)
     borrowed = _borrowed(recipe, size, round(parameters / layout.shard))
@@ -221,10 +225,11 @@ def _gathered(
 def _state(recipe: Recipe, size: ModelSize) -> Bytes:
     """Of all ranks together; float32 whatever the weights are."""
     name = recipe.optim.name
+    lost = Formats.of(recipe).weight * size.total * (recipe.optim.rounding == "compensated")
     if name == "muon":
-        return FLOAT32 * (_matrices(size) + 2 * (size.total - _matrices(size)))
+        return lost + FLOAT32 * (_matrices(size) + 2 * (size.total - _matrices(size)))
     moments = _MOMENTS[name] if name != "sgdw" or recipe.optim.sgdw.momentum else 0
-    return FLOAT32 * moments * size.total
+    return lost + FLOAT32 * moments * size.total
 
 
 def _matrices(size: ModelSize) -> int:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from longhaul.checkpoint.capture import local_of
 from longhaul.config.load import with_overrides
+from longhaul.config.model import rows_at_once
 from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import Clock
 from longhaul.core.errors import ExitCode, LonghaulError, NeedsPerson
@@ -142,7 +143,10 @@ class MemoryWatch:
         earlier = min(settings.micro_sequences(self._began), share) * first.sequence_length
         before = activations * min(computed, earlier) // computed if made else 0
         ways = parts.ranks.world.layout.tensor if parts.ranks else 1
-        logits = computed * parts.step.model.vocab_size * _FLOAT32 // ways
+        vocab_size, is_whole = parts.step.model.vocab_size, ways > 1
+        is_whole |= settings.precision.half_weights == "fp16"
+        rows = computed if is_whole else rows_at_once(computed, vocab_size, device.type == "cpu")
+        logits = rows * vocab_size * _FLOAT32 // ways
         held = [
             Held(name, self._before[name], size, "host" if name in _HOSTED else "device")
             for name, size in now.items()

@@ -109,6 +109,8 @@ class TrainingStep:
         self.alive()
         gate = self.optimizer.judge(loss, scale)
         self.optimizer.set_learning_rate(learning_rate)
+        if self.optimizer.draws:
+            key_generators(derive_key(self._seed, "rounding", batch.draw), self.device)
         with (
             self.model_gauges.watch(self.optimizer, gate, scale, batch.num_targets)
             if read_gauges

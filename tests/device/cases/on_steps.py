@@ -6,6 +6,7 @@ Each case makes steps with and without gauges, in two micro-batches.
 import pytest
 import torch
 
+from longhaul.config import model as model_section
 from longhaul.config.load import load_recipe, shipped_recipes
 from longhaul.config.recipe import Recipe
 from longhaul.config.size import shrunken
@@ -79,6 +80,27 @@ def test_an_optimizer(fake, name: str, offloaded: bool) -> None:
 def test_half_weights_and_a_loss_scale(fake, name: str, weights: str) -> None:
     compute = f"precision.compute={weights}_weights"
     train(fake, recipe_of("drill", ONE_LAYER, f"optim.name={name}", compute))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("optim.rounding=stochastic",),
+        ("optim.rounding=compensated", "optim.name=muon"),
+        ("optim.cautious_decay=true", "optim.name=muon"),
+        ("optim.cautious_decay=true", "optim.name=adamw"),
+    ],
+    ids=lambda options: options[0],
+)
+def test_rounding_and_cautious_decay(fake, options: tuple[str, ...]) -> None:
+    train(fake, recipe_of("drill", ONE_LAYER, "precision.compute=bf16_weights", *options))
+
+
+@pytest.mark.parametrize("name", ["gpt2-124m", "speedrun-124m", "opt-125m", "yalm-stable"])
+def test_a_loss_by_chunks(fake, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(model_section, "CHUNK", 50 * VOCABULARY)
+    monkeypatch.setattr(model_section, "_FEWEST_ROWS", 1)
+    train(fake, recipe_of(name))
 
 
 @pytest.mark.parametrize("how", ["full", "selective"])

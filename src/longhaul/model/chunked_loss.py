@@ -1,0 +1,145 @@
+"""Output product and loss together, a chunk of rows at a time, so that the logits of a micro-batch
+never exist whole.
+
+Shape suffixes: N targets (B·T), R rows of a chunk, D width, V vocabulary (padded).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from longhaul.model.head import IGNORED_TARGET, OfTargets
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What makes logits, and what is added to their loss."""
+
+    weight_VD: Tensor
+    padding_V: Tensor | None
+    """-inf on rows that are never predicted, 0 on others."""
+    softcap: float
+    z_loss: float
+
+
+def chunked_loss(
+    x_ND: Tensor, targets_N: Tensor, head: Head, rows: int, reads_gauges: bool = False
+) -> tuple[Tensor, OfTargets]:
+    """The summed loss of `SummedLoss`, z-loss included, and what gauges read of each target.
+
+    The forward pass takes the gradients, while a chunk's logits are there; the backward pass only
+    multiplies them (Liger Kernel, arXiv 2410.10989, section 3.2). Products are made in autocast's
+    format, if it is on, and the weight's gradient is summed over chunks in float32, where one
+    product would round it to that format. With float16 weights the gradients could overflow before
+    a loss scale makes them small.
+
+    Args:
+        x_ND: what the head reads, in the format of its weight or wider.
+        targets_N: int64; `IGNORED_TARGET` where there is none.
+        head: its weight has all columns of the logits.
+        rows: of a chunk. Each costs a pass over the gradient of the weight.
+        reads_gauges: the largest logit is looked for, too; otherwise it is NaN.
+    """
+    kind, weight = x_ND.device.type, head.weight_VD
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
+    loss, losses_N, log_normaliser_N, largest = _Chunked.apply(  # type: ignore[no-untyped-call]
+        x_ND, weight, head.padding_V, targets_N, head.softcap, head.z_loss, rows, dtype,
+        reads_gauges,
+    )  # fmt: skip
+    return loss, OfTargets(losses_N, log_normaliser_N, largest)
+
+
+class _Chunked(torch.autograd.Function):
+    """Differentiable: the first output alone, by x and the weight."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x_ND: Tensor,
+        weight_VD: Tensor,
+        padding_V: Tensor | None,
+        targets_N: Tensor,
+        softcap: float,
+        z_loss: float,
+        rows: int,
+        dtype: torch.dtype,
+        reads_gauges: bool,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        narrow_VD = weight_VD.to(dtype)
+        bias_V = None if padding_V is None else padding_V.to(dtype)
+        head = Head(narrow_VD, bias_V, softcap, z_loss)
+        wide = torch.promote_types(dtype, torch.float32)
+        to_weight_VD = torch.zeros_like(weight_VD, dtype=wide)
+        # A product in half precision that is added to them, in memory that is taken once.
+        added_VD = None if dtype == wide else torch.empty_like(narrow_VD)
+        to_x, of_chunks = [], []
+        for x_RD, targets_R in zip(x_ND.split(rows), targets_N.split(rows), strict=True):
+            narrow_RD = x_RD.to(dtype)
+            found, gradient_RV = _of_chunk(narrow_RD, targets_R, head, wide, reads_gauges)
+            of_chunks.append(found)
+            to_x.append(torch.mm(gradient_RV, narrow_VD))
+            if added_VD is None:
+                to_weight_VD.addmm_(gradient_RV.t(), narrow_RD)
+            else:
+                to_weight_VD.add_(torch.mm(gradient_RV.t(), narrow_RD, out=added_VD))
+            del gradient_RV  # before the next chunk's logits are made
+        losses, normalisers, largest = zip(*of_chunks, strict=True)
+        losses_N, log_normaliser_N = torch.cat(losses), torch.cat(normalisers)
+        loss = losses_N.sum()
+        if z_loss:
+            counted_N = targets_N != IGNORED_TARGET
+            loss = loss + z_loss * (log_normaliser_N.square() * counted_N).sum()
+        most = torch.stack(largest).amax()
+        ctx.x_dtype, ctx.weight_dtype = x_ND.dtype, weight_VD.dtype
+        ctx.save_for_backward(torch.cat(to_x), to_weight_VD)
+        ctx.mark_non_differentiable(losses_N, log_normaliser_N, most)
+        return loss, losses_N, log_normaliser_N, most
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        to_x_ND, to_weight_VD = ctx.saved_tensors
+        # In place, as they are large; a second backward pass is refused by torch, which sees it.
+        to_x_ND.mul_(gradient)
+        to_weight_VD.mul_(gradient)
+        return (to_x_ND.to(ctx.x_dtype), to_weight_VD.to(ctx.weight_dtype), *[None] * 7)
+
+
+def _of_chunk(
+    x_RD: Tensor, targets_R: Tensor, head: Head, wide: torch.dtype, reads_gauges: bool
+) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor]:
+    """Losses, log normalisers and the largest logit; and the gradient of the logits [R, V], before
+    the cap, of the summed loss.
+    """
+    bent_RV = None
+    if head.softcap:
+        # `head.softcapped`, with the tangent kept for its gradient.
+        bent_RV = functional.linear(x_RD, head.weight_VD).to(wide).div_(head.softcap).tanh_()
+        logits_RV = bent_RV * head.softcap
+        if head.padding_V is not None:
+            logits_RV += head.padding_V
+    else:
+        logits_RV = functional.linear(x_RD, head.weight_VD, head.padding_V)
+    largest = (
+        logits_RV.amax().to(wide) if reads_gauges else x_RD.new_full((), torch.nan, dtype=wide)
+    )
+    targets_R1 = targets_R.clamp(min=0).unsqueeze(1)
+    counted_R1 = (targets_R != IGNORED_TARGET).unsqueeze(1)
+    target_R1 = logits_RV.gather(1, targets_R1).to(wide)
+    shares_RV = torch.log_softmax(logits_RV, dim=1, dtype=wide)
+    del logits_RV
+    losses_R1 = -shares_RV.gather(1, targets_R1)
+    log_normaliser_R1 = losses_R1 + target_R1
+    factor_R1 = counted_R1.to(wide)
+    if head.z_loss:
+        factor_R1 = factor_R1 * (1.0 + 2.0 * head.z_loss * log_normaliser_R1)
+    gradient_RV = shares_RV.exp_().mul_(factor_R1)
+    gradient_RV.scatter_add_(1, targets_R1, -counted_R1.to(wide))
+    if bent_RV is not None:
+        gradient_RV.mul_(bent_RV.square_().neg_().add_(1.0))
+    losses_R = losses_R1.squeeze(1).where(counted_R1.squeeze(1), 0.0)
+    return (losses_R, log_normaliser_R1.squeeze(1), largest), gradient_RV.to(x_RD.dtype)
