@@ -6,6 +6,7 @@ from functools import partial
 
 import torch
 
+from longhaul.core.machine import machine
 from longhaul.core.units import Bytes, Seconds, count
 from longhaul.run.profile.roofline import Ceilings
 
@@ -16,7 +17,9 @@ _SIDE_ELSEWHERE = 1024
 """Of square products: 1.1 TFLOP on a GPU, 2 GFLOP on a CPU."""
 _COPIED = [1 << power for power in range(12, 28, 3)]
 """Bytes: 4 kB, a call and hardly anything else, to 128 MB, more than caches hold."""
-_ROUNDS, _BUDGET_S = 7, 0.3
+_ROUNDS, _BUDGET_S = 15, 0.5
+_SLEEP_CYCLES = 4_000_000
+"""2 ms, in which a host queues hundreds of calls."""
 
 
 @torch.no_grad()
@@ -37,24 +40,42 @@ def measure_ceilings(device: torch.device, types: Iterable[str]) -> Ceilings:
         # A larger copy that seems faster was measured beside less noise.
         copies.append((2 * size, max(took, copies[-1][1] if copies else 0.0)))
     of_gpu = device.type == "cuda"
-    name = torch.cuda.get_device_name(device) if of_gpu else device.type
+    name = torch.cuda.get_device_name(device) if of_gpu else str(machine()["cpu"])
     threads = "" if of_gpu else f" with {count(torch.get_num_threads(), 'thread')}"
     return Ceilings(f"{name}{threads}", flops, tuple(copies))
 
 
 def _best(device: torch.device, work: Callable[[], object], repeats: int = 1) -> Seconds:
     """Seconds of the fastest of a few rounds."""
+    timed = _timed_by_device if device.type == "cuda" else _timed_by_host
     best, until = float("inf"), time.perf_counter() + _BUDGET_S
     for number in range(_ROUNDS):
-        wait_for(device)
-        began = time.perf_counter()
-        for _ in range(repeats):
-            work()
-        wait_for(device)
-        best = min(best, (time.perf_counter() - began) / repeats)
+        best = min(best, timed(device, work, repeats) / repeats)
         if number and time.perf_counter() > until:
             break
     return best
+
+
+def _timed_by_host(device: torch.device, work: Callable[[], object], repeats: int) -> Seconds:
+    wait_for(device)
+    began = time.perf_counter()
+    for _ in range(repeats):
+        work()
+    wait_for(device)
+    return time.perf_counter() - began
+
+
+def _timed_by_device(device: torch.device, work: Callable[[], object], repeats: int) -> Seconds:
+    """Without what the host takes to queue it: all is queued while the device sleeps."""
+    with torch.cuda.device(device):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda._sleep(_SLEEP_CYCLES)
+        begin.record()
+        for _ in range(repeats):
+            work()
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end)) * 1e-3
 
 
 def wait_for(device: torch.device) -> None:

@@ -14,6 +14,7 @@ from longhaul.run.profile.roofline import Row
 from longhaul.run.profile.surprises import plain, short_time
 
 _MOST_PARTS, _MOST_POINTS, _MOST_ROWS = 14, 60, 24
+_LEGEND = {"orientation": "h", "traceorder": "normal", "y": 1.02, "yanchor": "bottom"}
 _BOUNDS = {"compute": "bound by computing", "memory": "bound by memory", "launch": "too small"}
 
 
@@ -106,7 +107,7 @@ def _stages(made: Profile) -> Figure:
         f"it. Idle: {idle}.",
         traces,
         {"barmode": "stack", "showlegend": True, "xaxis": {"title": {"text": "ms"}},
-         "yaxis": {"visible": False}, "legend": {"orientation": "h", "traceorder": "normal"}},
+         "yaxis": {"visible": False}, "legend": _LEGEND},
         190, along_steps=False,
     )  # fmt: skip
 
@@ -114,9 +115,9 @@ def _stages(made: Profile) -> Figure:
 def _parts(made: Profile) -> Figure:
     shown = made.parts[:_MOST_PARTS][::-1]
     kinds = [
-        ("measured", {"place": 0}, [part.seconds for part in shown]),
-        ("of it in small operations", {"place": 5}, [part.small for part in shown]),
         ("what its work would take", {"place": 2}, [part.fair for part in shown]),
+        ("of it in small operations", {"place": 5}, [part.small for part in shown]),
+        ("measured", {"place": 0}, [part.seconds for part in shown]),
     ]
     traces = [
         {
@@ -131,8 +132,7 @@ def _parts(made: Profile) -> Figure:
         "times the pace of all others; a look-up table against the rows that it must move."
     )
     layout = {"barmode": "group", "showlegend": True, "xaxis": {"title": {"text": "ms a step"}},
-              "legend": {"orientation": "h", "traceorder": "normal", "y": 1.02,
-                         "yanchor": "bottom"}}  # fmt: skip
+              "legend": _LEGEND | {"traceorder": "reversed"}}  # fmt: skip
     # Compiled, the model is one piece.
     return Figure("parts", "Parts of the model", note, traces if shown else [], layout,
                   110 + 34 * max(1, len(shown)), along_steps=False)  # fmt: skip

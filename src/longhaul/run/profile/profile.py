@@ -2,6 +2,7 @@
 a folder that goes, and says where the time of a step went.
 """
 
+import gc
 import gzip
 import json
 import os
@@ -158,6 +159,8 @@ def profile(typed: Typed, say: Callable[[str], None]) -> Profile:
         except ProfileTaken:
             pass
     from longhaul.run.profile.ceilings import measure_ceilings
+
+    gc.collect()  # the model may be in nobody's hands but its own; large products need its memory
 
     found = timeline(json.loads(gzip.decompress((folder / TRACE).read_bytes()))["traceEvents"])
     types = {kind for operation in found.operations for kind in operation.types}

@@ -96,7 +96,7 @@ def parts(timeline: Timeline, ceilings: Ceilings, seen: Seen) -> list[Part]:
         pace = others / least if least > 0 else 1.0
         fair = max(pace, 1.0) * ideal[name]
         made.append(
-            Part(name, large[name] + small[name], small[name], fair, calls, needs.get(name))
+            Part(name, large[name] + small[name], small[name], fair, dict(calls), needs.get(name))
         )
     return sorted(made, key=lambda part: -part.seconds)
 
@@ -140,8 +140,8 @@ def _of_parts(timeline: Timeline, made: list[Part]) -> Iterator[Surprise]:
 
 
 def _remedy(part: Part, operation: str) -> str:
-    name = operation.rpartition("::")[2]
-    if part.needs is not None and name in PRODUCTS:
+    multiplied = any(name.rpartition("::")[2] in PRODUCTS for name in part.calls)
+    if part.needs is not None and multiplied:
         return (
             "read rows by their numbers (functional.embedding), not by a product with one-hot rows"
         )

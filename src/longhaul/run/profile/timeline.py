@@ -34,6 +34,8 @@ _HOST_WAITS = ("aten::item", "aten::is_nonzero", "aten::nonzero", "aten::equal")
 _SPIKE = 3.0
 """A call that takes so many times the median of its like was interrupted, by whatever else runs."""
 
+_EXACT_S: Seconds = 2e-9
+
 Interval = tuple[Seconds, Seconds, str]
 """Begin, end, label."""
 
@@ -161,7 +163,7 @@ def timeline(events: Iterable[Mapping[str, Any]]) -> Timeline:
         free = _paint(stages, free, layer)
     stages["idle"] += sum(end - begin for begin, end in free)
     gaps = _paint({}, [(began, ended)], busy) if device else None
-    steps = sum(mark.name == f"{STAGE}idle" for mark in host.marks)
+    steps = sum(mark.name == f"{STAGE}data" for mark in host.marks)
     waits = list(_waits(host, gaps))
     return Timeline(steps, ended - began, stages, _uninterrupted(operations), waits, bool(device))
 
@@ -207,7 +209,8 @@ def _nest(spans: Iterable[_Span]) -> None:
     stacks: dict[Any, list[_Span]] = {}
     for span in spans:
         stack = stacks.setdefault(span.thread, [])
-        while stack and stack[-1].end <= span.begin:
+        # What ends before it does, as far as ends are exact, did not call it.
+        while stack and (stack[-1].end <= span.begin or stack[-1].end < span.end - _EXACT_S):
             stack.pop()
         if stack:
             span.parent = stack[-1]

@@ -98,7 +98,7 @@ class Watch:
             raise ProfileTaken
         interval = trainer.settings.monitor.gauge_interval_steps
         self.gauge_steps += interval > 0 and step % interval == 0
-        self._switch("idle")
+        self._switch("data")  # the first thing that a step does is to read its batch
 
     def _begin(self, trainer: Trainer) -> None:
         self.device, leaving = trainer.training_step.device, self._leaving
@@ -106,7 +106,7 @@ class Watch:
         if not self.compiled:  # a hook would have the model compiled again, without its graphs
             for hook in self._hooks(trainer.training_step.model):
                 leaving.callback(hook.remove)
-        leaving.callback(_name_reads())
+        leaving.callback(_name_reads(self.device.type))
         gauges = trainer.training_step.model_gauges
         leaving.callback(_in_stage(gauges, "drain", "monitors"))
         leaving.callback(_in_stage(gauges, "see_first", "monitors"))
@@ -139,7 +139,6 @@ class Watch:
             self._switch("forward" if self._left > 0 else "optimizer")
 
         return {
-            Point.READ_BATCH: lambda request: self._switch("data"),
             Point.BATCH: batch_read,
             Point.LOSS: went_forward,
             Point.BACKWARD: went_backward,
@@ -207,13 +206,15 @@ def _around_stage(owner: object, method: str, stage: str) -> Callable[[], None]:
     return lambda: delattr(owner, method)
 
 
-def _name_reads() -> Callable[[], None]:
-    """Give every read of a tensor by the host a range with its line of source."""
+def _name_reads(device: str) -> Callable[[], None]:
+    """Give every read by the host of a tensor of `device` a range with its line of source."""
     own = {name: Tensor.__dict__.get(name) for name in _READING}
     for name in _READING:
         original = getattr(Tensor, name)
 
         def reading(tensor: Tensor, *given: Any, original: Any = original, **named: Any) -> Any:
+            if tensor.device.type != device:
+                return original(tensor, *given, **named)
             with record_function(f"{WAIT}{_line()} ({original.__name__})"):
                 return original(tensor, *given, **named)
 
