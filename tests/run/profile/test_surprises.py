@@ -113,3 +113,12 @@ def test_the_most_expensive_comes_first() -> None:
     assert [one.kind for one in found(step(*HEALTHY, **stages))] == [
         "idle", "communication", "data", "monitors",
     ]  # fmt: skip
+
+
+def test_on_a_busy_machine_parts_are_held_against_the_threads_own_time() -> None:
+    table = product("tokens", 3)
+    quick = [replace(one, seconds=one.seconds / 3) for one in HEALTHY]
+    timeline, needs = step(*quick, table, idle=80), {"tokens": 40_000}
+    assert "tokens" not in [one.subject for one in found(timeline, Seen(table_bytes=needs))]
+    (one,) = found(timeline, Seen(own_s=0.014, table_bytes=needs))
+    assert "takes 21% of the step (3 ms)" in one.sentence

@@ -11,10 +11,11 @@ from longhaul.core.files import write_bytes
 from longhaul.core.units import count, sentence, short_bytes, short_count
 from longhaul.run.profile.profile import PAGE, TRACE, Profile
 from longhaul.run.profile.roofline import Row
-from longhaul.run.profile.surprises import plain, short_time
+from longhaul.run.profile.surprises import plain, short_time, undisturbed_s
 
 _MOST_PARTS, _MOST_POINTS, _MOST_ROWS = 14, 60, 24
 _LEGEND = {"orientation": "h", "traceorder": "normal", "y": 1.02, "yanchor": "bottom"}
+_MOST_DISTURBED = 0.2
 _BOUNDS = {"compute": "bound by computing", "memory": "bound by memory", "launch": "too small"}
 
 
@@ -45,10 +46,13 @@ def render(made: Profile, plotly: str) -> str:
 
 
 def in_short(made: Profile) -> str:
-    """One sentence."""
+    """One sentence; another if the machine had other work."""
     ordered = sorted(made.timeline.stages.items(), key=lambda item: -item[1])
     largest = ", ".join(f"{name} {s / made.timeline.seconds:.0%}" for name, s in ordered[:3])
-    return f"A step takes {short_time(made.plain_s)} on {made.ceilings.device}: {largest}."
+    said = f"A step takes {short_time(made.plain_s)} on {made.ceilings.device}: {largest}."
+    if made.disturbed > _MOST_DISTURBED:
+        said += f" Other work had the processor for {made.disturbed:.0%} of it."
+    return said
 
 
 def _key_figures(made: Profile) -> str:
@@ -77,9 +81,10 @@ def _surprises(made: Profile) -> str:
     """Each with its price, its share and a remedy."""
     if not made.surprises:
         return '<p class="empty">Nothing: every part takes what its work asks for.</p>'
+    step_s = undisturbed_s(made.timeline, made.seen)
     items = "".join(
         f"<li class='{'alarm' if number < 3 else 'warning'}'><time>{short_time(one.seconds)}</time>"
-        f"<span class='step'>{one.seconds / made.step_s:.1%} of a step</span><span class='what'>"
+        f"<span class='step'>{one.seconds / step_s:.1%} of a step</span><span class='what'>"
         f"<span class='head'>{escape(sentence(one.sentence))}</span> "
         f"→ {escape(one.remedy)}</span></li>"
         for number, one in enumerate(made.surprises)

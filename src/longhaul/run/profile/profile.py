@@ -20,7 +20,7 @@ from longhaul.core.units import Seconds
 from longhaul.parallel.layout import find_place
 from longhaul.run.preflight.context import ALONE
 from longhaul.run.profile.roofline import Ceilings, Row, rows
-from longhaul.run.profile.surprises import Part, Seen, Surprise, parts, surprises
+from longhaul.run.profile.surprises import Part, Seen, Surprise, parts, surprises, undisturbed_s
 from longhaul.run.profile.timeline import Timeline, timeline
 from longhaul.run.train.launch import Start, start
 
@@ -80,6 +80,11 @@ class Profile:
     def step_s(self) -> Seconds:
         """Of a watched step."""
         return self.timeline.seconds / self.timeline.steps
+
+    @property
+    def disturbed(self) -> float:
+        """Share of a step, on a CPU, in which the machine computed for others."""
+        return 1.0 - undisturbed_s(self.timeline, self.seen) / self.step_s
 
     def named(self) -> list[Surprise]:
         """Three, and every read of the host beyond them: what costs a CPU nothing stops a GPU."""
@@ -165,7 +170,7 @@ def profile(typed: Typed, say: Callable[[str], None]) -> Profile:
     found = timeline(json.loads(gzip.decompress((folder / TRACE).read_bytes()))["traceEvents"])
     types = {kind for operation in found.operations for kind in operation.types}
     ceilings = measure_ceilings(watch.device, types)
-    seen = Seen(watch.overhead_s, watch.table_bytes, watch.compiled)
+    seen = Seen(watch.overhead_s, watch.own_s, watch.table_bytes, watch.compiled)
     return Profile(asked.name, found, ceilings, seen, watch.plain_s, watch.gauge_steps, folder)
 
 

@@ -2,6 +2,7 @@
 in, sentences out.
 """
 
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
@@ -64,9 +65,17 @@ class Seen:
 
     overhead_s: Seconds = 0.0
     """The host's own time that watching adds to a step."""
+    own_s: Seconds = math.inf
+    """The host's own time of a watched step: without waiting, and without what else it computes."""
     table_bytes: Mapping[str, Bytes] = field(default_factory=dict)
     """What each look-up table must move in all watched steps together."""
     compiled: bool = False
+
+
+def undisturbed_s(timeline: Timeline, seen: Seen) -> Seconds:
+    """An average step, on a CPU without what the machine computed for others meanwhile."""
+    step_s, data_s = timeline.seconds / timeline.steps, timeline.stages["data"] / timeline.steps
+    return step_s if timeline.on_device else min(step_s, seen.own_s + data_s)
 
 
 def parts(timeline: Timeline, ceilings: Ceilings, seen: Seen) -> list[Part]:
@@ -106,17 +115,16 @@ def surprises(
 ) -> list[Surprise]:
     """All of them, the most expensive first."""
     found = [
-        *_of_parts(timeline, made),
+        *_of_parts(made, undisturbed_s(timeline, seen)),
         *_of_waits(timeline),
         *_of_stages(timeline),
         *_of_host(timeline, ceilings, seen),
-        *_of_copies(timeline),
+        *_of_copies(timeline, undisturbed_s(timeline, seen)),
     ]
     return sorted(found, key=lambda surprise: -surprise.seconds)
 
 
-def _of_parts(timeline: Timeline, made: list[Part]) -> Iterator[Surprise]:
-    step_s = timeline.seconds / timeline.steps
+def _of_parts(made: list[Part], step_s: Seconds) -> Iterator[Surprise]:
     for part in made:
         lost = part.seconds - part.small - part.fair
         if lost < _LEAST_SHARE * step_s or part.seconds - part.small < _TIMES * part.fair:
@@ -206,12 +214,15 @@ def _of_stages(timeline: Timeline) -> Iterator[Surprise]:
 
 def _of_host(timeline: Timeline, ceilings: Ceilings, seen: Seen) -> Iterator[Surprise]:
     """What is lost because the host is slower than the work it gives out."""
-    step_s = timeline.seconds / timeline.steps
+    step_s = undisturbed_s(timeline, seen)
     computing = [o for o in timeline.operations if o.stage in COMPUTING and o.seconds]
     small = [o for o in computing if ceilings.attainable(work_of(o))[1] == "launch"]
     in_small = sum(operation.seconds for operation in small) / timeline.steps
     idle, number = timeline.stages["idle"] / timeline.steps, len(small) / timeline.steps
-    if not timeline.on_device:  # watching is done by the host, between operations and in each
+    if not timeline.on_device:
+        in_all = sum(operation.seconds for operation in timeline.operations) / timeline.steps
+        idle = min(idle, max(0.0, seen.own_s - in_all))
+        # Watching is done by the host, between operations and in each.
         kept = max(0.0, 1.0 - seen.overhead_s / max(idle + in_small, 1e-12))
         idle, in_small = kept * idle, kept * in_small
     larger = "make micro-batches larger (batch.micro_sequences)"
@@ -232,12 +243,12 @@ def _of_host(timeline: Timeline, ceilings: Ceilings, seen: Seen) -> Iterator[Sur
         yield Surprise("idle", "idle", idle, sentence, remedy)
 
 
-def _of_copies(timeline: Timeline) -> Iterator[Surprise]:
+def _of_copies(timeline: Timeline, step_s: Seconds) -> Iterator[Surprise]:
     own = [
         o for o in timeline.operations if o.name.startswith(_CONVERSIONS) and o.stage in COMPUTING
     ]
     seconds = sum(operation.seconds for operation in own) / timeline.steps
-    share = seconds * timeline.steps / timeline.seconds
+    share = seconds / step_s
     if share > _MOST_CONVERTED:
         where: dict[str, Seconds] = defaultdict(float)
         for operation in own:

@@ -52,6 +52,8 @@ class Watch:
         """Of a step before it was watched: the median of the later half of the warm-up."""
         self.overhead_s: Seconds = 0.0
         """The thread's own time that watching adds to a step; other processes take none of it."""
+        self.own_s: Seconds = 0.0
+        """The thread's own time of a watched step."""
         self.table_bytes: dict[str, Bytes] = defaultdict(int)
         """What reading rows from each look-up table, and adding to their gradients, must move, in
         all watched steps together."""
@@ -95,6 +97,7 @@ class Watch:
             own = _between(self._own)
             watched = statistics.median(own[self.warmup :])
             self.overhead_s = max(0.0, watched - statistics.median(own[plain]))
+            self.own_s = watched
             raise ProfileTaken
         interval = trainer.settings.monitor.gauge_interval_steps
         self.gauge_steps += interval > 0 and step % interval == 0
