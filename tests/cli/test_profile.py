@@ -7,8 +7,8 @@ from typer.testing import CliRunner
 
 from longhaul.cli.entry import application
 from longhaul.cli.profile import show
-from longhaul.core.errors import RecipeError, UsageError
-from longhaul.run.profile.profile import Profile
+from longhaul.core.errors import ExitCode, LonghaulError, RecipeError, UsageError
+from longhaul.run.profile.profile import Profile, Typed, profile
 from longhaul.run.profile.roofline import Ceilings
 from longhaul.run.profile.surprises import Seen
 from longhaul.run.profile.timeline import STAGES, HostWait, Operation, Timeline
@@ -64,3 +64,16 @@ def test_one_of_several_processes_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     ended = CliRunner().invoke(application(), ["profile", "drill"])
     assert isinstance(ended.exception, UsageError)
     assert "without torchrun" in str(ended.exception)
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [(ExitCode.INTERRUPTED, KeyboardInterrupt), (ExitCode.FINISHED, LonghaulError)],
+)
+def test_training_that_ends_early_leaves_no_profile(
+    code: ExitCode, error: type, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("longhaul.run.profile.profile.start", lambda typed, view: code)
+    with pytest.raises(error):
+        profile(Typed("drill", out=tmp_path / "out"), print)
+    assert not list((tmp_path / "out").iterdir())

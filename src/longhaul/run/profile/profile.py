@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from longhaul.config.load import load_recipe
-from longhaul.core.errors import UsageError
+from longhaul.core.errors import ExitCode, LonghaulError, UsageError
 from longhaul.core.output import View
 from longhaul.core.units import Seconds
 from longhaul.parallel.layout import find_place
@@ -124,6 +124,7 @@ def profile(typed: Typed, say: Callable[[str], None]) -> Profile:
     Raises:
         RecipeError: the recipe is wrong.
         DataError: its text cannot be prepared.
+        KeyboardInterrupt: training was asked to stop, by a signal.
         UsageError: it has too few steps, its folder cannot be made, or this is one of many
             processes.
     """
@@ -160,7 +161,10 @@ def profile(typed: Typed, say: Callable[[str], None]) -> Profile:
                       typed.trust)  # fmt: skip
         try:
             with watch.watching():
-                start(began, _SayingView(_without(say, temporary)))
+                code = start(began, _SayingView(_without(say, temporary)))
+            if code in (ExitCode.INTERRUPTED, ExitCode.START_AGAIN):
+                raise KeyboardInterrupt  # a trainer finishes its step first, and leaves in order
+            raise LonghaulError("profile: training ended before all steps were watched")
         except ProfileTaken:
             pass
     from longhaul.run.profile.ceilings import measure_ceilings
