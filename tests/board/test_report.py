@@ -2,8 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from longhaul.board import report
-from longhaul.board.report import plotly_script, write_report
+from longhaul.board import page
+from longhaul.board.page import plotly_script
+from longhaul.board.report import write_report
 from longhaul.core.clocks import FakeClock
 from longhaul.core.errors import LonghaulError, UsageError
 
@@ -11,9 +12,9 @@ from longhaul.core.errors import LonghaulError, UsageError
 def test_the_page_lies_in_the_runs_folder_or_where_asked(told, tmp_path):
     assert write_report(told, FakeClock()) == told.path / "report.html"
     other = write_report(told, FakeClock(), tmp_path / "other.html")
-    page = other.read_text(encoding="utf-8")
-    assert page == (told.path / "report.html").read_text(encoding="utf-8")
-    assert len(page) < 6_000_000
+    text = other.read_text(encoding="utf-8")
+    assert text == (told.path / "report.html").read_text(encoding="utf-8")
+    assert len(text) < 6_000_000
 
 
 def test_a_place_that_cannot_be_written_is_a_message(told, tmp_path):
@@ -30,6 +31,6 @@ def test_plotly_cannot_end_its_own_script_element():
 
 
 def test_without_plotly_the_way_out_is_named(monkeypatch):
-    monkeypatch.setattr(report.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(page.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(LonghaulError, match="plotly is not installed"):
         plotly_script()

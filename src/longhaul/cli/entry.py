@@ -41,7 +41,17 @@ def application() -> typer.Typer:
     """All commands."""
     import typer
 
-    from longhaul.cli import control, data, diagnose, drill, preflight, recipes, runs, train
+    from longhaul.cli import (
+        control,
+        data,
+        diagnose,
+        drill,
+        preflight,
+        profile,
+        recipes,
+        runs,
+        train,
+    )
     from longhaul.cli.common import print_text_only
 
     app = typer.Typer(
@@ -74,6 +84,7 @@ def application() -> typer.Typer:
     app.command()(diagnose.replay)
     app.command()(preflight.preflight)
     app.command("preflight-rank", hidden=True)(preflight.preflight_rank)
+    app.command()(profile.profile)
     app.add_typer(data.app, name="data")
     app.command()(drill.drill)
     app.command()(runs.compact)

@@ -93,7 +93,7 @@ def train(
     starts trains itself, and is watched by them.
     """
     open_standard_files()
-    options = [*(_twin(recipe, data) if small else ()), *(overrides or ())]
+    options = [*(twin_options(recipe, data) if small else ()), *(overrides or ())]
     if device is not None:
         options.append(f'machine.device="{device}"')
     if max_hours is not None:
@@ -125,7 +125,8 @@ def _work(folder: RunFolder) -> None:
         worker(folder.path)
 
 
-def _twin(recipe: str, data: str | None) -> tuple[str, ...]:
+def twin_options(recipe: str, data: str | None) -> tuple[str, ...]:
+    """What makes the small twin of a recipe, as it would be typed."""
     from longhaul.config.load import load_recipe
     from longhaul.config.size import shrunken
 

@@ -1,7 +1,8 @@
 """Injection points: places where a drill or a test may interfere with a run.
 
 Nothing acts at a point unless a handler was registered in this process; an empty one costs a
-look-up. Only `python -m longhaul.cli.disturbed` and tests register handlers.
+look-up. Only `python -m longhaul.cli.disturbed` and tests register handlers, and
+`longhaul profile`, which only looks.
 """
 
 from collections.abc import Callable

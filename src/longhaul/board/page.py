@@ -1,0 +1,108 @@
+"""An offline page of the board's looks: its shell, its sections and charts. Nothing is fetched, and
+what is not marked as HTML is escaped here.
+"""
+
+import importlib.util
+import json
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from longhaul.board.figures import Figure, as_json
+from longhaul.core.errors import LonghaulError
+
+_HERE = Path(__file__).parent
+# The browser itself refuses whatever would leave the page.
+_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+)
+_NO_GAUGES: Mapping[str, Any] = {"step": [], "segment": [], "kept": [], "layers": {}, "totals": {}}
+
+
+def document(
+    title: str,
+    header: str,
+    sections: str,
+    footer: str,
+    figures: Sequence[Figure],
+    plotly: str,
+    gauges: Mapping[str, Any] = _NO_GAUGES,
+) -> str:
+    """The whole page; all but the title is HTML, and `plotly` is Plotly's own script."""
+    drawn = [as_json(figure) for figure in figures if figure.traces]
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
+<meta name="color-scheme" content="light dark">
+<link rel="icon" href="data:,">
+<title>{escape(title)} · longhaul</title>
+<style>{_own("page.css")}</style>
+</head>
+<body>
+<header>
+{header}
+</header>
+<main>
+{sections}
+</main>
+<footer>{footer}</footer>
+<noscript><p class="empty">The charts need JavaScript; the words above do not.</p></noscript>
+<script type="application/json" id="data">{_embedded({"figures": drawn, "gauges": gauges})}</script>
+<script>{plotly}</script>
+<script>{_own("page.js")}</script>
+</body>
+</html>
+"""
+
+
+def section(name: str, title: str, body: str) -> str:
+    """A part of the page; `body` is HTML."""
+    return f'<section id="{name}"><h2>{escape(title)}</h2>\n{body}\n</section>'
+
+
+def figure_section(figure: Figure) -> str:
+    """A part with a chart, or with the word that there is nothing to draw yet."""
+    if not figure.traces:
+        body = '<p class="empty">No step has been made yet.</p>'
+        return section(figure.name, figure.title, body)
+    controls = ""
+    if figure.can_be_log:
+        controls = (
+            f'<p class="controls"><label><input type="checkbox" data-log="{figure.name}"> '
+            "logarithmic</label></p>"
+        )
+    note = f'<p class="note">{escape(figure.note)}</p>{controls}'
+    drawn = chart(figure.name, figure.height, figure.title)
+    return section(figure.name, figure.title, note + drawn)
+
+
+def chart(name: str, height: int, label: str) -> str:
+    """The place of a chart, in pixels as high as told."""
+    return (
+        f'<div class="chart" id="chart-{name}" style="height:{height}px" '
+        f'role="img" aria-label="{escape(label)}"></div>'
+    )
+
+
+def _embedded(data: Mapping[str, Any]) -> str:
+    """JSON that no text in it can break out of."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _own(name: str) -> str:
+    return (_HERE / name).read_text(encoding="utf-8")
+
+
+def plotly_script() -> str:
+    """Plotly's own script, from the installed package; LonghaulError if it is not there."""
+    found = importlib.util.find_spec("plotly")
+    for folder in found.submodule_search_locations or () if found else ():
+        script = Path(folder) / "package_data" / "plotly.min.js"
+        if script.is_file():
+            return script.read_text(encoding="utf-8")
+    raise LonghaulError("the package plotly is not installed", "pip install plotly")

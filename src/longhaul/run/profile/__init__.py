@@ -1,0 +1,1 @@
+"""`longhaul profile`: where the time of a recipe's steps goes, by torch's profiler."""

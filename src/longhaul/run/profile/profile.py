@@ -1,0 +1,183 @@
+"""`longhaul profile`: trains a recipe for a few steps as `longhaul train` does, in one process and
+a folder that goes, and says where the time of a step went.
+"""
+
+import gc
+import gzip
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from longhaul.config.load import load_recipe
+from longhaul.core.errors import ExitCode, LonghaulError, UsageError
+from longhaul.core.output import View
+from longhaul.core.units import Seconds
+from longhaul.parallel.layout import find_place
+from longhaul.run.preflight.context import ALONE
+from longhaul.run.profile.roofline import Ceilings, Row, rows
+from longhaul.run.profile.surprises import Part, Seen, Surprise, parts, surprises, undisturbed_s
+from longhaul.run.profile.timeline import Timeline, timeline
+from longhaul.run.train.launch import Start, start
+
+WARMUP = 3
+"""Steps before those that are watched: the first compiles and makes what is kept."""
+_NOTHING_ELSE = (
+    *ALONE, "parallel.elastic=false", "evaluation.interval_steps=0", "checkpoint.remote=[]",
+    "checkpoint.interval_steps=1000000", "checkpoint.snapshot_interval_steps=0",
+)  # fmt: skip
+"""One process, and nothing but steps."""
+TRACE, PAGE = "trace.json.gz", "profile.html"
+
+
+@dataclass(frozen=True)
+class Typed:
+    """What was typed."""
+
+    recipe: str
+    options: tuple[str, ...] = ()
+    data: str | None = None
+    steps: int = 10
+    out: Path | None = None
+    """None: `profiles/` and the recipe's name."""
+    prepared: Path = Path("prepared")
+    trust: bool = False
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Where the time of some steps went."""
+
+    recipe: str
+    timeline: Timeline
+    ceilings: Ceilings
+    seen: Seen
+    plain_s: Seconds
+    """Of a step that nobody watched."""
+    gauge_steps: int
+    folder: Path
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """Operations against their roofline."""
+        return rows(self.timeline, self.ceilings)
+
+    @cached_property
+    def parts(self) -> list[Part]:
+        """Modules and the optimizer, with what their work would take."""
+        return parts(self.timeline, self.ceilings, self.seen)
+
+    @cached_property
+    def surprises(self) -> list[Surprise]:
+        """The most expensive first."""
+        return surprises(self.timeline, self.parts, self.ceilings, self.seen)
+
+    @property
+    def step_s(self) -> Seconds:
+        """Of a watched step."""
+        return self.timeline.seconds / self.timeline.steps
+
+    @property
+    def disturbed(self) -> float:
+        """Share of a step, on a CPU, in which the machine computed for others."""
+        return 1.0 - undisturbed_s(self.timeline, self.seen) / self.step_s
+
+    def named(self) -> list[Surprise]:
+        """Three, and every read of the host beyond them: what costs a CPU nothing stops a GPU."""
+        first, more = self.surprises[:3], self.surprises[3:]
+        return [*first, *(one for one in more if one.kind == "host wait")]
+
+    def as_data(self) -> dict[str, Any]:
+        """For programs; seconds of an average step."""
+        steps = self.timeline.steps
+        return {
+            "recipe": self.recipe, "device": self.ceilings.device, "steps": steps,
+            "step_s": self.step_s, "unwatched_step_s": self.plain_s,
+            "gauge_steps": self.gauge_steps,
+            "stages": {name: s / steps for name, s in self.timeline.stages.items()},
+            "operations": [asdict(row) | {"achieved": row.achieved} for row in self.rows],
+            "parts": [asdict(part) for part in self.parts],
+            "surprises": [asdict(surprise) for surprise in self.surprises],
+            "ceilings": {"flops": dict(self.ceilings.flops), "bandwidth": self.ceilings.bandwidth,
+                         "copies": list(self.ceilings.copies)},
+            "trace": str(self.folder / TRACE), "page": str(self.folder / PAGE),
+        }  # fmt: skip
+
+
+class _SayingView(View):
+    """Lets through what a start says, and nothing of the steps."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+
+    def say(self, text: str) -> None:
+        self._say(text)
+
+
+def profile(typed: Typed, say: Callable[[str], None]) -> Profile:
+    """Train, watch, and write the trace.
+
+    Raises:
+        RecipeError: the recipe is wrong.
+        DataError: its text cannot be prepared.
+        KeyboardInterrupt: training was asked to stop, by a signal.
+        UsageError: it has too few steps, its folder cannot be made, or this is one of many
+            processes.
+    """
+    if find_place(os.environ) is not None:
+        raise UsageError(
+            "profile: started as one of several processes",
+            "start it once, without torchrun or srun",
+        )
+    asked = load_recipe(typed.recipe, typed.options, typed.data).recipe
+    total, needed = asked.total_steps(), WARMUP + typed.steps + 1
+    if total is not None and total < needed:
+        raise UsageError(
+            f"profile: the recipe ends after {total} steps, and {needed} are needed",
+            "give fewer --steps, or --set train.steps=N with a larger N",
+        )
+    folder = typed.out or Path("profiles") / asked.name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"{folder}: no folder ({error.strerror})", "give another --out DIR"
+        ) from error
+    parallel = asked.parallel
+    if max(parallel.tensor, parallel.pipeline, parallel.shard or 1, asked.machine.processes) > 1:
+        say("profile: one process, whatever the recipe's layout: no collectives are seen")
+    # What its library tells the terminal is no news to anybody.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    from longhaul.run.profile.watch import ProfileTaken, Watch  # torch takes seconds to import
+
+    watch = Watch(WARMUP, typed.steps, folder / TRACE)
+    with tempfile.TemporaryDirectory(prefix="longhaul-profile-") as temporary:
+        options = (*typed.options, *_NOTHING_ELSE)
+        began = Start(typed.recipe, options, typed.data, False, Path(temporary), typed.prepared,
+                      typed.trust)  # fmt: skip
+        try:
+            with watch.watching():
+                code = start(began, _SayingView(_without(say, temporary)))
+            if code in (ExitCode.INTERRUPTED, ExitCode.START_AGAIN):
+                raise KeyboardInterrupt  # a trainer finishes its step first, and leaves in order
+            raise LonghaulError("profile: training ended before all steps were watched")
+        except ProfileTaken:
+            pass
+    from longhaul.run.profile.ceilings import measure_ceilings
+
+    gc.collect()  # the model may be in nobody's hands but its own; large products need its memory
+
+    found = timeline(json.loads(gzip.decompress((folder / TRACE).read_bytes()))["traceEvents"])
+    types = {kind for operation in found.operations for kind in operation.types}
+    ceilings = measure_ceilings(watch.device, types)
+    seen = Seen(watch.overhead_s, watch.own_s, watch.table_bytes, watch.compiled)
+    return Profile(asked.name, found, ceilings, seen, watch.plain_s, watch.gauge_steps, folder)
+
+
+def _without(say: Callable[[str], None], temporary: str) -> Callable[[str], None]:
+    """Of a run whose folder goes, nobody is told where it is."""
+    return lambda line: None if temporary in line else say(line)
