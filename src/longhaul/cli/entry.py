@@ -41,7 +41,7 @@ def application() -> typer.Typer:
     """All commands."""
     import typer
 
-    from longhaul.cli import control, data, diagnose, drill, preflight, recipes, runs, train
+    from longhaul.cli import control, data, diagnose, drill, ladder, preflight, recipes, runs, train
     from longhaul.cli.common import print_text_only
 
     app = typer.Typer(
@@ -76,5 +76,6 @@ def application() -> typer.Typer:
     app.command("preflight-rank", hidden=True)(preflight.preflight_rank)
     app.add_typer(data.app, name="data")
     app.command()(drill.drill)
+    app.command()(ladder.ladder)
     app.command()(runs.compact)
     return app
