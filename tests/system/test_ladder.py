@@ -14,7 +14,7 @@ from longhaul.core.records import Event
 from longhaul.logbook.folder import list_runs
 from longhaul.logbook.reading import read_journal
 from longhaul.run.ladder.analysis import as_markdown
-from longhaul.run.ladder.ladder import LadderRequest, climb
+from longhaul.run.ladder.ladder import LadderRequest, run_ladder
 from longhaul.supervise.ownership import left_over
 
 TINY = """
@@ -89,16 +89,16 @@ def test_a_ladder_is_interrupted_goes_on_and_ends_in_a_prediction_that_was_tried
             sleep=interrupting, monotonic=time.monotonic
         ))  # fmt: skip
         with pytest.raises(KeyboardInterrupt):
-            climb(typed, said.append)
+            run_ladder(typed, said.append)
     before = starts(typed.folder)
     assert not any(left_over(run) for run in list_runs(typed.folder / "runs"))
 
-    analysis = climb(typed, said.append)
+    analysis = run_ladder(typed, said.append)
     assert analysis is not None
     after = starts(typed.folder)
-    # Three sizes with three rates and the best with two seeds, of which one may be among the
+    # Three sizes with two or three rates and the best one with two seeds, which may be among the
     # rates; and the last size.
-    assert 14 <= len(after) <= 17
+    assert 11 <= len(after) <= 17
     finished = list(before)[: len(before) - 1]
     assert [after[name] for name in finished] == [1] * len(finished)
     assert analysis.sizes[-1].size.name == "1x32"
@@ -108,7 +108,7 @@ def test_a_ladder_is_interrupted_goes_on_and_ends_in_a_prediction_that_was_tried
     assert (typed.folder / "ladder.md").read_text() == as_markdown(analysis)
 
     attempts = sum(after.values())
-    assert climb(typed, said.append) == analysis
+    assert run_ladder(typed, said.append) == analysis
     assert sum(starts(typed.folder).values()) == attempts
 
 
@@ -116,7 +116,7 @@ def test_a_run_that_fails_ends_the_ladder_with_its_code_and_its_log(
     request_of: Callable[..., LadderRequest], tmp_path: Path
 ) -> None:
     with pytest.raises(NeedsPerson) as ended:
-        climb(request_of(data=str(tmp_path / "nowhere.txt")), lambda _: None)
+        run_ladder(request_of(data=str(tmp_path / "nowhere.txt")), lambda _: None)
     assert ended.value.exit_code == 3
     assert "nowhere.txt" in ended.value.message
     log = re.search(r"output is in (.*?);", ended.value.remedy)
@@ -128,7 +128,7 @@ def test_a_dry_run_says_the_cost_and_starts_nothing(
     request_of: Callable[..., LadderRequest],
 ) -> None:
     typed, said = request_of(dry=True, ideas=("model.qk_norm",)), []
-    assert climb(typed, said.append) is None
+    assert run_ladder(typed, said.append) is None
     assert typed.folder is not None
     assert not typed.folder.exists()
     assert "in all about" in said[-1]

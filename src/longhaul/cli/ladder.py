@@ -59,7 +59,7 @@ def ladder(
     """
     from longhaul.core.signals import NOTICES, handled
     from longhaul.run.ladder.analysis import as_markdown
-    from longhaul.run.ladder.ladder import LadderRequest, climb
+    from longhaul.run.ladder.ladder import LadderRequest, run_ladder
 
     def leave(number: int, frame: object) -> None:
         raise typer.Exit(ExitCode.START_AGAIN)
@@ -79,6 +79,6 @@ def ladder(
         dry=dry_run,
     )
     with handled(NOTICES, leave):
-        analysis = climb(typed, lambda line: print(line, flush=True))
+        analysis = run_ladder(typed, lambda line: print(line, flush=True))
     if analysis is not None:
         print(f"\n{as_markdown(analysis)}", end="")

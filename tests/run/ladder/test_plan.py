@@ -119,7 +119,7 @@ def world(run: LadderRun) -> Outcome:
     return outcome(floor + gain + noise + 0.01 * math.log2(run.rate / best) ** 2)
 
 
-def climbed() -> dict[LadderRun, Outcome]:
+def finished_ladder() -> dict[LadderRun, Outcome]:
     results: dict[LadderRun, Outcome] = {}
     while (run := next_run(PLAN, results)) is not None:
         assert run not in results
@@ -129,13 +129,13 @@ def climbed() -> dict[LadderRun, Outcome]:
 
 
 def test_a_whole_ladder_finds_the_rates_of_its_world_and_predicts_the_next() -> None:
-    rates = best_rates(PLAN, climbed())
+    rates = best_rates(PLAN, finished_ladder())
     expected = [0.08 * (1_000 / parameters) ** 0.25 for parameters in PLAN.parameters]
     assert rates == pytest.approx(expected, rel=0.01)
 
 
 def test_the_last_size_is_trained_at_the_predicted_rate_alone() -> None:
-    results = climbed()
+    results = finished_ladder()
     rates = best_rates(PLAN, results)
     last = [run for run in results if run.size == 3]
     assert {run.rate for run in last} == {rates[3]}
@@ -143,14 +143,14 @@ def test_the_last_size_is_trained_at_the_predicted_rate_alone() -> None:
 
 
 def test_the_ideas_come_when_the_prediction_has_been_tried() -> None:
-    order = list(climbed())
+    order = list(finished_ladder())
     first_idea = next(number for number, run in enumerate(order) if run.without)
     assert {run.size for run in order[:first_idea]} == {0, 1, 2, 3}
     assert all(run.without for run in order[first_idea:])
 
 
 def test_what_is_there_already_is_not_trained_again() -> None:
-    results = climbed()
+    results = finished_ladder()
     assert next_run(PLAN, results) is None
     at_best = [run for run in results if run.rate in best_rates(PLAN, results)]
     for run in at_best:

@@ -46,8 +46,16 @@ def student95(degrees: int) -> float:
 
 def power_law(x: Sequence[float], y: Sequence[float], at: float) -> float:
     """`y = a·x^b` through positive points by least squares of the logarithms, at another x."""
-    slope, intercept = linear_regression([*map(math.log, x)], [*map(math.log, y)])
-    return math.exp(intercept + slope * math.log(at))
+    return math.exp(sum(f * math.log(one) for f, one in zip(_factors(x, at), y, strict=True)))
+
+
+def _factors(x: Sequence[float], at: float) -> list[float]:
+    """Of each logarithm of y in the logarithm of the best power law at another x."""
+    logs = [math.log(one) for one in x]
+    middle = fmean(logs)
+    spread = sum((one - middle) ** 2 for one in logs)
+    beyond = (math.log(at) - middle) / spread
+    return [1 / len(logs) + beyond * (one - middle) for one in logs]
 
 
 def mean95(values: Sequence[float]) -> Interval:
@@ -110,6 +118,7 @@ def predict_loss(
     typical = fmean(of_mean)
     power = -(degrees + len(means) - 2) / 2  # two of them went into A and a
     weights = [*accumulate((1 + own / typical / degrees) ** power for own in misfits)]
+    factors = _factors(parameters, at)
     chance = random.Random(0)  # the same losses give the same interval
     made: list[Nats] = []
     while len(made) < _DRAWS:
@@ -120,8 +129,8 @@ def predict_loss(
         ]
         if min(drawn) > floor:
             own = chance.gauss(0.0, math.sqrt((noise / seeds + misfit) * wider))
-            above = [mean - floor for mean in drawn]
-            made.append(floor + power_law(parameters, above, at) + own)
+            law = sum(f * math.log(mean - floor) for f, mean in zip(factors, drawn, strict=True))
+            made.append(floor + math.exp(law) + own)
     made.sort()
     return Interval(made[_DRAWS // 2], made[round(0.025 * _DRAWS)], made[round(0.975 * _DRAWS)])
 

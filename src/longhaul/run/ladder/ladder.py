@@ -50,6 +50,7 @@ _SAVES_WITHIN_S: Seconds = 600.0
 _OWN: dict[str, object] = {
     "recover.mode": "report",  # a run that diverges is seen to diverge, not saved
     "recover.diagnose": False,
+    "checkpoint.remote": [],
     "evaluation.interval_steps": 0,
     "sample.tokens": 0,
 }
@@ -72,7 +73,7 @@ class LadderRequest:
     dry: bool = False
 
 
-def climb(typed: LadderRequest, say: Callable[[str], None]) -> Analysis | None:
+def run_ladder(typed: LadderRequest, say: Callable[[str], None]) -> Analysis | None:
     """Train a scaling ladder, or what is left of it; None if it was only to be planned.
 
     Raises:
@@ -178,6 +179,7 @@ class _LadderRuns:
             )
         # Dozens of models nobody asked for; the journal is what is wanted of them.
         rmtree(folder.checkpoints, ignore_errors=True)
+        folder.reserve.unlink(missing_ok=True)
         return found
 
     def _options(self, run: LadderRun) -> tuple[str, ...]:
