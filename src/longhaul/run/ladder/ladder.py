@@ -7,6 +7,7 @@ settings: a second start of the same command finds what is finished and goes on 
 import hashlib
 import json
 import math
+import os
 import re
 import signal
 import time
@@ -20,7 +21,7 @@ from statistics import fmean
 from longhaul.config.load import as_toml, load_recipe, parse_override
 from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import RealClock
-from longhaul.core.errors import ExitCode, NeedsPerson
+from longhaul.core.errors import ExitCode, NeedsPerson, UsageError
 from longhaul.core.events import EventKind
 from longhaul.core.files import write_bytes, write_json
 from longhaul.core.records import Event, StepRecord
@@ -29,6 +30,7 @@ from longhaul.core.units import Seconds, count, short_count, short_seconds
 from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.reading import read_journal
 from longhaul.logbook.run_spec import has_run_spec, resolve_spec, write_run_spec
+from longhaul.parallel.layout import find_place
 from longhaul.run.ladder.analysis import Analysis, analyse, as_data, as_markdown
 from longhaul.run.ladder.ideas import ideas_of
 from longhaul.run.ladder.plan import (
@@ -81,6 +83,11 @@ def run_ladder(typed: LadderRequest, say: Callable[[str], None]) -> Analysis | N
         NeedsPerson: a run ended otherwise than by finishing, with its exit code; or every learning
             rate diverges.
     """
+    if find_place(os.environ) is not None:
+        raise UsageError(
+            "ladder: started as one of several processes",
+            "start it once, without torchrun or srun; --set machine.processes=N has N a run",
+        )
     recipe = load_recipe(typed.recipe, typed.options, typed.data).recipe
     sizes = ladder_sizes(recipe, typed.count, typed.up_to, typed.tokens_per_parameter)
     plan = LadderPlan(
@@ -97,9 +104,9 @@ def run_ladder(typed: LadderRequest, say: Callable[[str], None]) -> Analysis | N
     runs.fix_formats()
     results: dict[LadderRun, Outcome] = {}
     while (run := next_run(plan, results)) is not None:
-        began = time.monotonic()
-        outcome = results[run] = runs.outcome(run)
-        took = short_seconds(time.monotonic() - began)
+        began, found = time.monotonic(), runs.found(run)
+        outcome = results[run] = found or runs.train(run)
+        took = "made before" if found else short_seconds(time.monotonic() - began)
         without = f" without {run.without}" if run.without else ""
         broken = " diverges" if diverged(outcome) else ""
         said = f"{sizes[run.size].name} rate {run.rate:g} seed {run.seed}{without}"
@@ -165,14 +172,15 @@ class _LadderRuns:
         found = read_object(kept)
         self._formats = tuple(f"{path}={as_toml(value)}" for path, value in found.items())
 
-    def outcome(self, run: LadderRun) -> Outcome:
-        """Train a run unless it is finished, and read what became of it."""
-        options = self._options(run)
-        folder = RunFolder(self.folder / "runs" / self._name(run, options))
+    def found(self, run: LadderRun) -> Outcome | None:
+        """What became of a run; None if it is not finished."""
+        return _outcome(self._folder(run))
+
+    def train(self, run: LadderRun) -> Outcome:
+        """Train a run, or go on with it, and read what became of it."""
+        folder = self._folder(run)
+        self._train(folder, self._options(run))
         if (found := _outcome(folder)) is None:
-            self._train(folder, options)
-            found = _outcome(folder)
-        if found is None:
             raise NeedsPerson(
                 f"run {folder.name} of the ladder ended without a last evaluation",
                 f"`longhaul log {folder.path} --events` has what happened",
@@ -194,14 +202,15 @@ class _LadderRuns:
         size = self._sizes[run.size].options()
         return (*self._typed.options, *own, *self._formats, *size, *without, *chosen)
 
-    def _name(self, run: LadderRun, options: tuple[str, ...]) -> str:
-        """Readable, and another one for other settings."""
-        resolved = load_recipe(self._typed.recipe, options, self._typed.data).recipe
+    def _folder(self, run: LadderRun) -> RunFolder:
+        """Its name is readable, and another one for other settings."""
+        resolved = load_recipe(self._typed.recipe, self._options(run), self._typed.data).recipe
         text = json.dumps(resolved.model_dump(mode="json"), sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:8]
         without = re.sub(r"\W+", "-", f"-without-{run.without}") if run.without else ""
-        rate = f"{run.rate:g}"
-        return f"{self._sizes[run.size].name}-rate{rate}-seed{run.seed}{without}-{digest}"
+        size = self._sizes[run.size].name
+        name = f"{size}-rate{run.rate:g}-seed{run.seed}{without}-{digest}"
+        return RunFolder(self.folder / "runs" / name)
 
     def _train(self, folder: RunFolder, options: tuple[str, ...]) -> None:
         create_run(folder.path, RealClock())

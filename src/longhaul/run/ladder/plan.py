@@ -188,13 +188,13 @@ def next_run(plan: LadderPlan, results: Results) -> LadderRun | None:
     """The run to make next; None when there is nothing left to find out.
 
     Size after size the search for its rate, and the whole recipe at that rate with every seed; the
-    last size has no search, as it is its predicted rate that is tried. Then the ideas.
+    last size has no search, as it is its predicted rate that is tried. Then idea after idea.
     """
     rates = best_rates(plan, results)
     known = [LadderRun(size, rate, seed) for size, rate in enumerate(rates) for seed in plan.seeds]
     if len(rates) == len(plan.parameters):
         names = [idea.name for idea in plan.ideas]
-        known += [replace(run, without=name) for run in known for name in names]
+        known += [replace(run, without=name) for name in names for run in known]
     for run in known:
         if run not in results:
             return run
