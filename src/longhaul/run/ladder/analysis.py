@@ -175,7 +175,7 @@ def _gains(analysis: Analysis) -> Iterator[str]:
     if not analysis.gains:
         return
     names = [result.size.name for result in analysis.sizes]
-    yield _row("gain in nats of", *names, "with each doubling of parameters", "it")
+    yield _row("gain in nats of", *names, "with each doubling of parameters", "verdict")
     yield _row(*["---"] * (len(names) + 3))
     for gain in analysis.gains:
         means = [f"{fmean(of_size):+.4f}" for of_size in gain.by_size]
