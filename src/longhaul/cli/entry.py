@@ -46,6 +46,7 @@ def application() -> typer.Typer:
         data,
         diagnose,
         drill,
+        ladder,
         preflight,
         profile,
         recipes,
@@ -87,5 +88,6 @@ def application() -> typer.Typer:
     app.command()(profile.profile)
     app.add_typer(data.app, name="data")
     app.command()(drill.drill)
+    app.command()(ladder.ladder)
     app.command()(runs.compact)
     return app

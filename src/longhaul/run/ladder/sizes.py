@@ -1,0 +1,170 @@
+"""The sizes of a scaling ladder: a recipe made smaller by whole heads, in the same proportions."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from longhaul.config.load import as_toml, with_overrides
+from longhaul.config.recipe import Recipe
+from longhaul.config.size import known_vocabulary, model_size
+from longhaul.core.errors import RecipeError, UsageError
+from longhaul.core.units import short_count
+
+_GROWTHS = (4.0, 3.0, 2.0)
+"""From one size to the next, in parameters: the first for which there are heads enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class LadderSize:
+    """One size of a recipe."""
+
+    layers: int
+    width: int
+    parameters: int
+    """Outside look-up tables and the head, as the x axis of scaling laws (arXiv 2001.08361)."""
+    flops_per_token: int
+    steps: int
+    tokens: int
+    """Target tokens of a run."""
+    settings: dict[str, Any]
+    """What differs from the recipe, by dotted path."""
+
+    @property
+    def name(self) -> str:
+        """Layers × width."""
+        return f"{self.layers}x{self.width}"
+
+    @property
+    def flops(self) -> float:
+        """Of one run, forward and backward."""
+        return float(self.tokens) * self.flops_per_token
+
+    def options(self) -> tuple[str, ...]:
+        """The same as for `--set`."""
+        return tuple(f"{path}={as_toml(value)}" for path, value in self.settings.items())
+
+
+def ladder_sizes(
+    recipe: Recipe, count: int, up_to: float | None, tokens_per_parameter: float | None
+) -> tuple[LadderSize, ...]:
+    """`count` sizes to learn from and a last one to predict, by rising number of parameters.
+
+    Heads keep their width, as many queries share a key as before, layers shrink with the width.
+    From one size to the next parameters grow four times, three times or twice, whichever the
+    recipe has heads for. The last size is the recipe's own, or the largest with no more than
+    `up_to` parameters. Each trains on as many tokens as the recipe says, or on
+    `tokens_per_parameter`, with everything that is timed in steps moved in proportion.
+
+    Raises:
+        UsageError: the recipe has too few heads for so many sizes, or says no length.
+    """
+    if recipe.total_steps() is None:
+        raise UsageError(
+            f"recipe {recipe.name}: only hours limit it, so nothing says how long a size trains",
+            "give --set train.steps=N",
+        )
+    model = recipe.model
+    together = model.heads // model.key_heads
+    all_heads = range(together, model.heads + 1, together)
+    possible = [size for heads in all_heads for size in _size(recipe, heads)]
+    possible = [size for size in possible if up_to is None or size.parameters <= up_to]
+    for growth in _GROWTHS:
+        if chosen := _spaced(possible, count, growth):
+            return tuple(_trained_on(recipe, size, tokens_per_parameter) for size in chosen)
+    most = "" if up_to is None else f" of at most {short_count(up_to)} parameters"
+    raise UsageError(
+        f"recipe {recipe.name}: its {model.heads} heads make {len(possible)} sizes{most}, too few "
+        f"or too close for {count} and the next one",
+        "give --set model.heads=N with more, narrower heads, or another --up-to",
+    )
+
+
+def _spaced(possible: list[LadderSize], count: int, growth: float) -> list[LadderSize] | None:
+    """The largest, and below it those nearest to each `growth`-th part; None if there are none."""
+    chosen, left = possible[-1:], possible[:-1]
+    for part in range(1, count + 1):
+        if not left:
+            return None
+        aim = math.log(chosen[-1].parameters) - part * math.log(growth)
+        nearest = min(left, key=lambda size: abs(math.log(size.parameters) - aim))
+        chosen.insert(0, nearest)
+        left = left[: left.index(nearest)]
+    return chosen
+
+
+def _size(recipe: Recipe, heads: int) -> Iterator[LadderSize]:
+    """The recipe with so many heads; nothing where its switches cannot have that shape."""
+    model = recipe.model
+    width, share = heads * model.head_width, heads / model.heads
+    layers = max(1, round(model.layers * share))
+    settings: dict[str, Any] = {"layers": layers, "heads": heads, "width": width}
+    if model.kv_heads:
+        settings["kv_heads"] = model.kv_heads * heads // model.heads
+    for name in ("mlp_width", "embedding_width"):
+        if (inner := getattr(model, name)) is not None:
+            settings[name] = max(1, round(inner * share))
+    if model.value_embeddings:
+        settings["value_embeddings"] = min(model.value_embeddings, layers // 2)
+    if model.window_full_every:
+        settings["window_full_every"] = min(model.window_full_every, layers)
+    settings = {f"model.{name}": value for name, value in settings.items()}
+    try:
+        sized = with_overrides(recipe, settings)
+    except RecipeError:
+        return
+    size = model_size(sized.model, known_vocabulary(sized)[0])
+    flops = size.flops_per_token(sized.block_length())
+    yield LadderSize(layers, width, size.non_embedding, flops, 0, 0, settings)
+
+
+def _trained_on(recipe: Recipe, size: LadderSize, tokens_per_parameter: float | None) -> LadderSize:
+    """The size with its length."""
+    own_steps = recipe.total_steps()
+    assert own_steps is not None
+    own_tokens = _tokens(recipe, own_steps)
+    if tokens_per_parameter is None:
+        return replace(size, steps=own_steps, tokens=own_tokens)
+    share = tokens_per_parameter * size.parameters / own_tokens
+    length = "train.tokens" if recipe.train.steps is None else "train.steps"
+    own = own_tokens if recipe.train.steps is None else own_steps
+    timed = {length: max(1, round(own * share))} | _moved(recipe, share)
+    timed_recipe = with_overrides(recipe, timed)
+    steps = timed_recipe.total_steps()
+    assert steps is not None
+    tokens = _tokens(timed_recipe, steps)
+    return replace(size, steps=steps, tokens=tokens, settings=size.settings | timed)
+
+
+def _moved(recipe: Recipe, share: float) -> dict[str, Any]:
+    """What the recipe times in steps or draws, at `share` of its time."""
+    schedule = recipe.optim.schedule
+    moved: dict[str, Any] = {}
+    single = {
+        "optim.schedule.warmup_steps": schedule.warmup_steps,
+        "optim.schedule.decay_steps": schedule.decay_steps,
+        "optim.muon.momentum_warmup_steps": recipe.optim.muon.momentum_warmup_steps,
+    }
+    for path, steps in single.items():
+        if steps:
+            moved[path] = max(1, round(steps * share))
+    lists = {
+        "model.window_stages": (recipe.model.window_stages, "from_step", 0),
+        "batch.stages": (recipe.batch.stages, "from_step", 1),
+        "data.stages": (recipe.data.stages, "from_draw", 1),
+    }
+    for path, (stages, start, least) in lists.items():
+        if stages:
+            tables = [stage.model_dump() for stage in stages]
+            moved[path] = [t | {start: max(least, round(t[start] * share))} for t in tables]
+    return moved
+
+
+def _tokens(recipe: Recipe, steps: int) -> int:
+    """Target tokens of so many steps."""
+    stages = recipe.batch_stages()
+    ends = [*(stage.from_step for stage in stages[1:]), steps]
+    return sum(
+        stage.sequences * stage.sequence_length * max(0, min(end, steps) - stage.from_step)
+        for stage, end in zip(stages, ends, strict=True)
+    )
