@@ -104,19 +104,19 @@ TEXT ?= ../shared/corpora/tinyshakespeare.txt
 PAIRS ?= 5
 bench-nanogpt: setup
 	@test -n "$(PEER)" || { echo "say where nanoGPT is: make bench-nanogpt PEER=path/to/nanoGPT"; exit 2; }
-	$(BIN)/python benchmarks/vs_nanogpt.py --peer "$(PEER)" --text "$(TEXT)" --pairs $(PAIRS) $(RACE)
+	$(BIN)/python -m benchmarks.vs_nanogpt --peer "$(PEER)" --text "$(TEXT)" --pairs $(PAIRS) $(RACE)
 
 bench-step: setup
-	$(BIN)/python benchmarks/step.py "$(RECIPE)"
+	$(BIN)/python -m benchmarks.step "$(RECIPE)"
 
 bench-quickstart: setup
-	$(BIN)/python benchmarks/quickstart.py
+	$(BIN)/python -m benchmarks.quickstart
 
 bench-monitor: setup
-	$(BIN)/python benchmarks/monitor_cost.py
+	$(BIN)/python -m benchmarks.monitor_cost
 
 bench-cause: setup
-	$(BIN)/python benchmarks/cause_matrix.py
+	$(BIN)/python -m benchmarks.cause_matrix
 
 # The acceptance drills. ROWS: some of them; DRILL: options, such as --blind or --keep DIR.
 DRILLS := PYTHONPATH=tests $(BIN)/python -m drills
@@ -153,7 +153,7 @@ bench-reshape: setup
 	$(BIN)/python -m benchmarks.reshape
 
 bench-save: setup
-	$(BIN)/python benchmarks/save_stall.py
+	$(BIN)/python -m benchmarks.save_stall
 
 bench-prefetch: setup
 	$(BIN)/python -m benchmarks.prefetch
@@ -162,7 +162,7 @@ figures: setup
 	$(BIN)/python -m benchmarks.figures
 
 bench-recovery: setup
-	$(BIN)/python benchmarks/recovery.py
+	$(BIN)/python -m benchmarks.recovery
 
 # The lab trains 610 small runs, an hour; once trained they are kept in prepared/.
 lab: setup-dev

@@ -1,6 +1,6 @@
 """The newcomer's run, measured: whole time, start-up, waiting for data, saving.
 
-    python benchmarks/quickstart.py
+    python -m benchmarks.quickstart
 
 Runs recipe `quickstart` in a temporary folder, then starts another run on the prepared text.
 """
@@ -12,7 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from common import at_most, figure, write_results
+from benchmarks.common import at_most, figure, write_results
+
 from longhaul.core.clocks import time_spent, wall_seconds
 from longhaul.core.records import StepRecord
 from longhaul.logbook.folder import RunFolder
