@@ -13,6 +13,7 @@ import statistics
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import TypeVar
 
@@ -156,12 +157,10 @@ def _device() -> dict[str, object]:
 
 
 def _versions() -> dict[str, str]:
-    import torch
-
     import longhaul
 
     return {
         "longhaul": longhaul.__version__,
-        "torch": torch.__version__,
+        "torch": metadata.version("torch"),
         "python": platform.python_version(),
     }

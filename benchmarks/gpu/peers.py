@@ -9,7 +9,7 @@ from statistics import median
 
 import numpy as np
 from benchmarks.common import Bar, at_least, at_most, figure
-from benchmarks.gpu.race import Curve, first_at
+from benchmarks.gpu.race import Curve, cut, first_at
 from benchmarks.gpu.setting import QUIET, NotMeasured, Outcome, Setting, last_words
 from benchmarks.vs_nanogpt import ITERATION
 
@@ -54,11 +54,11 @@ def _ours(setting: Setting, tokens: Path) -> float:
     from longhaul.logbook.reading import read_journal
 
     source = f'data.sources=[{{name="random", path="{tokens}", format="nanogpt"}}]'
+    tokenizer = f'tokenizer={{kind="numbers", vocab_size={_VOCABULARY}}}'
     shape = (f"batch.sequences={_SEQUENCES}", 'batch.micro_sequences="auto"')
-    folder = setting.train(
-        "gpt2-124m", source, f'tokenizer={{kind="numbers", vocab_size={_VOCABULARY}}}', *QUIET,
-        f"train={{steps={_steps(setting)}}}", *setting.pick(shape, ()), text=False,
-    )  # fmt: skip
+    settings = [source, tokenizer, *setting.pick(shape, ())]
+    settings += cut(setting.recipe("gpt2-124m", *settings), _steps(setting))
+    folder = setting.train("gpt2-124m", *settings, *QUIET, text=False)
     records = [r for r in read_journal(folder, events=False) if isinstance(r, StepRecord)]
     timed = records[_WARM - 1 :]
     return sum(r.tokens for r in timed[1:]) / (timed[-1].time - timed[0].time)

@@ -149,6 +149,6 @@ class Setting:
 
 
 def last_words(printed: str) -> str:
-    """The last line that says something, for a table."""
+    """The last two lines that say something, for a table: what, and what to do about it."""
     lines = [line.strip() for line in printed.splitlines() if line.strip()]
-    return lines[-1][:200] if lines else "no word"
+    return " ".join(lines[-2:])[-300:] or "no word"

@@ -5,11 +5,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from benchmarks.common import Bar, at_most, figure, missing
+from benchmarks.gpu import race
 from benchmarks.gpu.setting import QUIET, NotMeasured, Outcome, Setting
 from benchmarks.quickstart import first_step_s
 from benchmarks.save_stall import stall, state_of
-
-from longhaul.checkpoint.capture import Stateful, capture
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,6 +28,7 @@ def save(setting: Setting) -> Outcome:
 
 def rollback(setting: Setting) -> Outcome:
     """How long it takes to have an earlier state back, from the host's memory and from the disk."""
+    from longhaul.checkpoint.capture import capture
     from longhaul.checkpoint.loader import load
     from longhaul.checkpoint.snapshots import SnapshotRing
     from longhaul.checkpoint.write import render_facts, write_checkpoint
@@ -66,7 +66,7 @@ def rollback(setting: Setting) -> Outcome:
     return Outcome(bars)
 
 
-class _Part(Stateful):
+class _Part:
     """Of the training state: gives its live tensors, and takes them back by being filled."""
 
     def __init__(self, tensors: "Mapping[str, Tensor]", name: str) -> None:
@@ -76,20 +76,26 @@ class _Part(Stateful):
     def tensors(self) -> "Mapping[str, Tensor]":
         return self._own
 
+    def facts(self) -> Mapping[str, object]:
+        return {}
+
+    def take_back(self, tensors: object, facts: object) -> None:
+        return
+
 
 def start(setting: Setting) -> Outcome:
     """From the start of the command to the end of its first step, compile cache cold and warm."""
     recipe, cache = "gpt2-124m", setting.room / "compiled"
+    settings = [*race.cut(setting.recipe(recipe), 3), *QUIET]
     setting.dataset(setting.recipe(recipe))
     # Both caches that torch keeps on disk; the driver's own is of no use to freshly made code.
     there = {
         "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
         "TRITON_CACHE_DIR": str(cache / "triton"),
     }
-    short = (*QUIET, "train={steps=3}")
     found = {}
     for way in ("cold", "warm"):
-        folder = setting.train(recipe, *short, run=way, **there)
+        folder = setting.train(recipe, *settings, run=way, **there)
         found[way] = first_step_s(folder)
     compiled = setting.pick("compile cache", "nothing compiled: compile cache")
     return Outcome(
