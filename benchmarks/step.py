@@ -86,10 +86,17 @@ def sets(overrides: Sequence[str]) -> list[str]:
     return [word for override in overrides for word in ("--set", override)]
 
 
-def run_case(recipe: str, case: str, options: Sequence[str]) -> dict[str, Any] | str:
+def run_case(
+    recipe: str, case: str, options: Sequence[str], limit_s: float | None = None
+) -> dict[str, Any] | str:
     """What `measure` finds in a process of its own, or why it found nothing."""
     command = [sys.executable, "-m", "benchmarks.step", recipe, "--case", case, *options]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    try:
+        ended = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=limit_s
+        )
+    except subprocess.TimeoutExpired:
+        return f"no end within {limit_s:.0f} s"
     if ended.returncode != 0:
         return (ended.stderr.strip().splitlines() or ["no word"])[-1][:200]
     found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])

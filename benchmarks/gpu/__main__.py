@@ -17,11 +17,10 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-import psutil
 from benchmarks.common import RESULTS, ROOT, Bar, missing, print_table
 from benchmarks.gpu import report
 from benchmarks.gpu.parts import PARTS
-from benchmarks.gpu.setting import LIMIT_S, NotMeasured, Outcome, Setting
+from benchmarks.gpu.setting import LIMIT_S, NotMeasured, Outcome, Setting, end
 
 _TITLES = {name: part.title for name, part in PARTS.items()}
 _GRACE_S = 20.0
@@ -112,22 +111,6 @@ def run(name: str, given: argparse.Namespace, facts: dict[str, object]) -> repor
     bars = bars or [missing(PARTS[name].title, outcome["reason"])]
     line = f"python -m benchmarks.gpu {name}{' --tiny' if given.tiny else ''}"
     return report.found_by(bars, outcome["facts"], time.monotonic() - began, line, given.tiny)
-
-
-def end(process: "subprocess.Popen[bytes]") -> None:
-    """Leave none of a part's processes behind, those in sessions of their own included."""
-    try:
-        left = psutil.Process(process.pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        left = []
-    if process.poll() is None:
-        process.kill()
-        process.wait()
-    for child in left:
-        try:
-            child.kill()
-        except psutil.NoSuchProcess:
-            continue
 
 
 def measure(given: argparse.Namespace) -> None:

@@ -9,8 +9,9 @@ from benchmarks.step import bare_step, largest_product, run_case, seconds_each, 
 LLAMA_3B = ("model.layers=28", "model.heads=24", "model.width=3072")
 """Llama 3.2 3B's shape on top of `llama-1b`, which has the rest of it."""
 MFU_BAR = 55.0
-_MICRO_BATCHES = 8
-"""Of a step at most; the recipes have 12 to 40, in which the update has a smaller share yet."""
+_OWN, _LARGEST = 4, 2
+"""Micro-batches of a step; the recipes have 12 to 40, so that an update has a smaller share yet."""
+_TO_TELL_S = 10.0
 _CARD, _CARD_GB, _CARD_HOURS = "RTX 3090", 24.0, 8.0
 
 
@@ -36,12 +37,10 @@ def mfu(setting: Setting, recipe: str, shape: str, overrides: tuple[str, ...] = 
         if best and setting.left_s < 0.6 * LIMIT_S:
             break
         given = setting.options(recipe, *overrides, *micro, text=False)
-        whole = setting.recipe(recipe, *overrides)
-        most = whole.batch_at(0).sequences // (whole.batch.micro_sequences or 1) if not micro else 4
-        many = min(setting.pick(_MICRO_BATCHES, 2), max(1, most))
+        many = setting.pick(_LARGEST if micro else _OWN, 2)
         case = setting.pick("bf16,compiled", "bf16,eager")
-        options = ["--steps", setting.pick("20", "1"), "--micro-batches", str(many), *sets(given)]
-        found = run_case(recipe, case, options)
+        options = ["--steps", setting.pick("10", "1"), "--micro-batches", str(many), *sets(given)]
+        found = run_case(recipe, case, options, setting.left_s - _TO_TELL_S)
         if isinstance(found, str):
             reasons.append(f"micro-batch {way}: {found}")
         elif found["tokens_per_s"] > best.get("tokens_per_s", 0.0):
@@ -84,7 +83,7 @@ def overnight(setting: Setting) -> Outcome:
     if on_gpu:
         # Whatever needs more ends here as it would there: out of memory.
         total = torch.cuda.get_device_properties(device).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(1.0, _CARD_GB * 1e9 / total), device)
+        torch.cuda.set_per_process_memory_fraction(min(1.0, _CARD_GB * 1e9 / total))
     step, batch = bare_step(recipe, recipe.machine.compile, micro_batches=4)
     sequences, length = batch.tokens_BT.shape
     at_once = sequences // 4
