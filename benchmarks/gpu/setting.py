@@ -91,13 +91,15 @@ class Setting:
         """One value for a GPU, another for a twin."""
         return tiny if self.tiny else whole
 
-    def options(self, recipe: str, *more: str, text: bool = True) -> list[str]:
-        """Overrides of a recipe: its twin's sizes if tiny, the text, `more` on top."""
+    def options(
+        self, recipe: str, *more: str, text: bool = True, shape: tuple[str, ...] = ()
+    ) -> list[str]:
+        """Overrides of a recipe: another `shape`, its twin's if tiny, the text, `more` on top."""
         from longhaul.config.load import load_recipe
         from longhaul.config.size import shrunken
 
-        twin = shrunken(load_recipe(recipe).recipe, own_data=True) if self.tiny else ()
-        here = [*twin, f"machine.device={self.device.type}"]
+        twin = shrunken(load_recipe(recipe, shape).recipe, own_data=True) if self.tiny else ()
+        here = [*shape, *twin, f"machine.device={self.device.type}"]
         if text:
             here += _TINY_TEXT if self.tiny else _TEXT
         return [*here, *more]

@@ -36,7 +36,7 @@ def mfu(setting: Setting, recipe: str, shape: str, overrides: tuple[str, ...] = 
         # The second takes as long as the first, and may find larger shapes to compile.
         if best and setting.left_s < 0.6 * LIMIT_S:
             break
-        given = setting.options(recipe, *overrides, *micro, text=False)
+        given = setting.options(recipe, *micro, text=False, shape=overrides)
         many = setting.pick(_LARGEST if micro else _OWN, 2)
         case = setting.pick("bf16,compiled", "bf16,eager")
         options = ["--steps", setting.pick("10", "1"), "--micro-batches", str(many), *sets(given)]
@@ -47,7 +47,8 @@ def mfu(setting: Setting, recipe: str, shape: str, overrides: tuple[str, ...] = 
             best = {**found, "way": way}
     if not best:
         raise NotMeasured("; ".join(reasons))
-    note = f"micro-batch {best['way']}: {best['sequences_at_once']} sequences"
+    told = [f"micro-batch {best['way']}: {best['sequences_at_once']} sequences", *reasons]
+    note = "; ".join(told)
     return Outcome(mfu_bars(shape, best, note), {"found": best, "reasons": reasons})
 
 

@@ -144,6 +144,14 @@ def test_the_3b_shape_has_three_billion_parameters(gpu_setting: Setting) -> None
     assert 2.9e9 < model_size(recipe.model, 50_257).total < 3.3e9
 
 
+def test_a_twin_is_small_whatever_the_shape(tmp_path: Path) -> None:
+    from longhaul.config.load import load_recipe
+
+    setting = Setting(True, tmp_path, tmp_path)
+    options = setting.options("llama-1b", shape=steps.LLAMA_3B)
+    assert load_recipe("llama-1b", options).recipe.model.width == 64
+
+
 def test_what_has_no_peer_or_no_target_says_so(tmp_path: Path) -> None:
     setting = Setting(True, tmp_path, tmp_path)
     for part, word in (("nanogpt", "--peer"), ("modded", "--modded"), ("race-speedrun", "target")):
