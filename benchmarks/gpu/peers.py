@@ -109,7 +109,7 @@ def modded(setting: Setting) -> Outcome:
     # It need not come to its end: what it has evaluated until then is compared.
     limited = ["timeout", "-k", "5", str(int(max(1.0, setting.left_s - 60))), *command]
     line = " ".join(limited) + f" > {log.name} 2>&1 || true"
-    setting.run(["sh", "-c", line], folder, DATA_PATH=str(folder))
+    setting.run(["sh", "-c", line], folder, DATA_PATH=str(folder), PYTHONUNBUFFERED="1")
     printed = log.read_text(errors="replace")
     theirs = [(float(ms) / 1e3, 0, float(loss)) for _, loss, ms in _EVALUATED.findall(printed)]
     theirs = [point for point in theirs if point[0] > 0]
