@@ -4,6 +4,7 @@ The text is the code of installed packages, cut by a byte-level BPE of GPT-2's s
 on it: nothing comes from the network, and the head is as wide as the recipe's own.
 """
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -29,11 +30,7 @@ if TYPE_CHECKING:
 
 LIMIT_S = 480.0
 """A part has so long."""
-_TEXT = (
-    'data.sources=[{name="packages", path="python-packages"}]',
-    'tokenizer={kind="bpe", vocab_size=50257, training_mb=32.0}',
-    "data.max_broken_fraction=0.02",  # packages bring tests of broken text with them
-)
+_TEXT = ('tokenizer={kind="bpe", vocab_size=50257, training_mb=32.0}',)
 _TINY_TEXT = ('data.sources=[{name="made-up", path="synthetic"}]',)
 QUIET = ("evaluation.interval_steps=0", "checkpoint.interval_steps=0", "sample.tokens=0")
 """Nothing between steps and little at the end."""
@@ -101,7 +98,8 @@ class Setting:
         twin = shrunken(load_recipe(recipe, shape).recipe, own_data=True) if self.tiny else ()
         here = [*shape, *twin, f"machine.device={self.device.type}"]
         if text:
-            here += _TINY_TEXT if self.tiny else _TEXT
+            source = f'data.sources=[{{name="packages", path="{packages()}"}}]'
+            here += _TINY_TEXT if self.tiny else (source, *_TEXT)
         return [*here, *more]
 
     def recipe(self, name: str, *more: str) -> "Recipe":
@@ -154,6 +152,17 @@ class Setting:
         skipped = shutil.ignore_patterns(".git", "records", "assets", "*.ipynb")
         shutil.copytree(checkout, folder, ignore=skipped)
         return folder
+
+
+def packages() -> str:
+    """The source of text: installed packages; torch alone in an environment that borrows them."""
+    from longhaul.data.sources import package_folders
+
+    found = importlib.util.find_spec("torch")
+    assert found is not None
+    assert found.origin is not None
+    torch = Path(found.origin).parent
+    return "python-packages" if torch.parent in package_folders() else str(torch)
 
 
 def end(process: "subprocess.Popen[Any]") -> None:
