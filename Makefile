@@ -1,7 +1,8 @@
 # make train   sets everything up and trains recipe `quickstart`
 # make test    sets everything up and runs the tests
 .PHONY: help setup setup-dev train test test-slow test-mutants test-newest drills-real check format \
-  bench bench-nanogpt bench-quickstart bench-step bench-monitor bench-cause \
+  bench bench-gpu bench-gpu-tiny bench-cpu bench-nanogpt bench-quickstart bench-step bench-monitor \
+  bench-loader bench-cause \
   bench-equality bench-reshape bench-save bench-prefetch bench-recovery figures lab lab-ends lab-prevention \
   drills-numbers drills-machines drill-resume drill-preempt drill-replicas drill-soak preflight clean
 
@@ -19,6 +20,9 @@ help:
 	@echo "make check   ruff, mypy, import-linter"
 	@echo "make figures  lines and files by room, and the files that a start touches"
 	@echo "make setup   only set up .venv"
+	@echo "make bench-gpu   what one NVIDIA GPU makes of it (PEER=, MODDED=, PARTS=; bench-gpu-tiny: on a CPU)"
+	@echo "make bench-cpu PEER=path/to/nanoGPT TEXT=path/to/input.txt   start-up, loader, monitors, the race, ablations"
+	@echo "make bench-loader    measure how fast batches are read"
 	@echo "make bench-quickstart   measure the newcomer's run"
 	@echo "make bench-step RECIPE=NAME   measure a recipe's bare step on this device"
 	@echo "make bench-monitor   measure what gauges cost"
@@ -104,19 +108,36 @@ TEXT ?= ../shared/corpora/tinyshakespeare.txt
 PAIRS ?= 5
 bench-nanogpt: setup
 	@test -n "$(PEER)" || { echo "say where nanoGPT is: make bench-nanogpt PEER=path/to/nanoGPT"; exit 2; }
-	$(BIN)/python benchmarks/vs_nanogpt.py --peer "$(PEER)" --text "$(TEXT)" --pairs $(PAIRS) $(RACE)
+	$(BIN)/python -m benchmarks.vs_nanogpt --peer "$(PEER)" --text "$(TEXT)" --pairs $(PAIRS) $(RACE)
+
+# The parts that are missing, each at most 8 minutes; AGAIN=--again measures all anew.
+MODDED ?=
+BENCH_GPU = $(BIN)/python -m benchmarks.gpu $(PARTS) $(AGAIN) \
+  $(if $(PEER),--peer "$(PEER)") $(if $(MODDED),--modded "$(MODDED)")
+bench-gpu: setup
+	$(BENCH_GPU)
+
+bench-gpu-tiny: setup
+	$(BENCH_GPU) --tiny
+
+bench-cpu: setup
+	$(BIN)/python -m benchmarks.cpu $(if $(PEER),--peer "$(PEER)") \
+	  $(if $(wildcard $(TEXT)),--text "$(TEXT)")
+
+bench-loader: setup
+	$(BIN)/python -m benchmarks.loader
 
 bench-step: setup
-	$(BIN)/python benchmarks/step.py "$(RECIPE)"
+	$(BIN)/python -m benchmarks.step "$(RECIPE)"
 
 bench-quickstart: setup
-	$(BIN)/python benchmarks/quickstart.py
+	$(BIN)/python -m benchmarks.quickstart
 
 bench-monitor: setup
-	$(BIN)/python benchmarks/monitor_cost.py
+	$(BIN)/python -m benchmarks.monitor_cost
 
 bench-cause: setup
-	$(BIN)/python benchmarks/cause_matrix.py
+	$(BIN)/python -m benchmarks.cause_matrix
 
 # The acceptance drills. ROWS: some of them; DRILL: options, such as --blind or --keep DIR.
 DRILLS := PYTHONPATH=tests $(BIN)/python -m drills
@@ -153,7 +174,7 @@ bench-reshape: setup
 	$(BIN)/python -m benchmarks.reshape
 
 bench-save: setup
-	$(BIN)/python benchmarks/save_stall.py
+	$(BIN)/python -m benchmarks.save_stall
 
 bench-prefetch: setup
 	$(BIN)/python -m benchmarks.prefetch
@@ -162,7 +183,7 @@ figures: setup
 	$(BIN)/python -m benchmarks.figures
 
 bench-recovery: setup
-	$(BIN)/python benchmarks/recovery.py
+	$(BIN)/python -m benchmarks.recovery
 
 # The lab trains 610 small runs, an hour; once trained they are kept in prepared/.
 lab: setup-dev

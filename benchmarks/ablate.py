@@ -1,6 +1,6 @@
 """What each idea of a speedrun buys: the recipe is trained with one idea off at a time.
 
-    python benchmarks/ablate.py --text tinyshakespeare.txt [--seeds 6] [--jobs 2] [--only QK,Muon]
+    python -m benchmarks.ablate --text tinyshakespeare.txt [--seeds 6] [--jobs 2] [--only QK,Muon]
 
 Each idea is off in as many runs as there are seeds, each beside the whole recipe's run of the same
 seed; the difference of their validation losses has a paired t-test, and counts where p < 0.01. The
@@ -24,7 +24,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from common import Bar, figure, missing, write_results
+from benchmarks.common import Bar, figure, missing, write_results
+
 from longhaul.core.records import StepRecord
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal
@@ -246,7 +247,7 @@ def main() -> None:
             rows += rows_of(idea, found[idea], whole_s, given.price)
     print(table(found, whole_s, given.price))
     if not given.only:
-        write_results("ablate", rows, "python benchmarks/ablate.py " + " ".join(sys.argv[1:]))
+        write_results("ablate", rows, "python -m benchmarks.ablate " + " ".join(sys.argv[1:]))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The confusion matrix of `longhaul diagnose`: injected causes against named ones.
 
-    python benchmarks/cause_matrix.py [--seeds 2] [--only machine]
+    python -m benchmarks.cause_matrix [--seeds 2] [--only machine]
 
 Each case is a small real run with one thing wrong in it: a faulty device, a wrong kernel, wrong
 software, poisoned batches, a wrong setting, or nothing that a replay could find. The step asked
@@ -24,8 +24,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cause_worlds import Happening, World, living_in, poisoned, train
-from common import at_least, figure, write_results
+from benchmarks.cause_worlds import Happening, World, living_in, poisoned, train
+from benchmarks.common import at_least, figure, write_results
+
 from longhaul.core.records import StepRecord
 from longhaul.diagnose.cause import CAUSES, Cause
 from longhaul.diagnose.signs import Figures, symptom_of
@@ -250,7 +251,7 @@ def report(
     if given.only:
         print("a part only: no results are written")
         return
-    write_results("cause_matrix", bars, f"python benchmarks/cause_matrix.py --seeds {given.seeds}")
+    write_results("cause_matrix", bars, f"python -m benchmarks.cause_matrix --seeds {given.seeds}")
 
 
 if __name__ == "__main__":

@@ -13,10 +13,13 @@ import statistics
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import TypeVar
 
 HERE = Path(__file__).parent
+ROOT = HERE.parent
+RESULTS = HERE / "results"
 T = TypeVar("T")
 # Student's t, two-sided 95 %, by degrees of freedom.
 _T95 = [math.inf, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23]
@@ -92,25 +95,48 @@ def interleaved(rounds: int, measures: Mapping[str, Callable[[], T]]) -> dict[st
 
 def write_results(name: str, bars: Sequence[Bar], command: str) -> None:
     """Print the table and write `results/NAME.json`."""
+    print_table(name, bars)
+    body = {"benchmark": name, "command": command, **circumstances()}
+    path = RESULTS / f"{name}.json"
+    path.parent.mkdir(exist_ok=True)
+    body["bars"] = [asdict(bar) for bar in bars]
+    path.write_text(json.dumps(body, indent=2, ensure_ascii=False) + "\n")
+    print(f"written to {path.relative_to(ROOT)}")
+
+
+def print_table(name: str, bars: Sequence[Bar]) -> None:
     print(f"\n{name}")
     for bar in bars:
-        value = "not measured" if bar.value is None else f"{bar.value:,.4g} {bar.unit}"
-        verdict = {True: "met", False: "NOT MET", None: ""}[bar.met]
+        value, verdict = told(bar)
         wanted = "" if bar.bar is None else f"bar {bar.bar:g}"
         print(f"  {bar.name:48} {value:>22}  {wanted:>10}  {verdict:8} {bar.note}".rstrip())
-    body = {
-        "benchmark": name,
-        "command": command,
+
+
+def told(bar: Bar) -> tuple[str, str]:
+    """Value and verdict in words."""
+    value = "not measured" if bar.value is None else f"{bar.value:,.4g} {bar.unit}"
+    return value, {True: "met", False: "NOT MET", None: ""}[bar.met]
+
+
+def markdown(bars: Sequence[Bar]) -> str:
+    """The same table for a document."""
+    lines = ["| what | figure | bar | met | |", "|---|---|---|---|---|"]
+    for bar in bars:
+        value, verdict = told(bar)
+        wanted = "" if bar.bar is None else f"{bar.bar:g} {bar.unit}".strip()
+        cells = (bar.name, value, wanted, verdict, bar.note)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines)
+
+
+def circumstances() -> dict[str, object]:
+    """When, from which source, on what and with what something was measured."""
+    return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "commit": _commit(),
         "device": _device(),
         "versions": _versions(),
-        "bars": [asdict(bar) for bar in bars],
     }
-    path = HERE / "results" / f"{name}.json"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(body, indent=2, ensure_ascii=False) + "\n")
-    print(f"written to {path.relative_to(HERE.parent)}")
 
 
 def _commit() -> str:
@@ -131,12 +157,10 @@ def _device() -> dict[str, object]:
 
 
 def _versions() -> dict[str, str]:
-    import torch
-
     import longhaul
 
     return {
         "longhaul": longhaul.__version__,
-        "torch": torch.__version__,
+        "torch": metadata.version("torch"),
         "python": platform.python_version(),
     }

@@ -1,6 +1,6 @@
 """What watching costs: a step that reads every gauge beside one that reads none.
 
-    python benchmarks/monitor_cost.py [--rounds 20]
+    python -m benchmarks.monitor_cost [--rounds 20]
 
 The two take turns in one process, on random tokens, each with what the trainer does with its
 figures on the host (names, a journal line). The difference over the default interval between
@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from common import Bar, Ratio, figure, interleaved, missing, paired_ratio, write_results
-from step import bare_step
+from benchmarks.common import Bar, Ratio, figure, interleaved, missing, paired_ratio, write_results
+from benchmarks.step import bare_step
 
 if TYPE_CHECKING:
     from longhaul.monitor.gauges import Readings

@@ -1,6 +1,6 @@
 """The newcomer's run, measured: whole time, start-up, waiting for data, saving.
 
-    python benchmarks/quickstart.py [--pairs 1]
+    python -m benchmarks.quickstart [--pairs 1]
 
 Runs recipe `quickstart` in a temporary folder, then starts another run on the prepared text. Beside
 it, whole processes in turn, runs the recipe as it was while it had AdamW: the loss that it ended

@@ -1,6 +1,6 @@
 """How long it takes to notice, and to go on: a rank is killed, hangs, or computes NaN.
 
-    python benchmarks/recovery.py [--rounds 6] [--recipe quickstart]
+    python -m benchmarks.recovery [--rounds 6] [--recipe quickstart]
 
 Real runs of the recipe at default settings, with 2 processes and with 1, that are hit again and
 again at different distances from their last checkpoint. NaN is the loss of one rank in three steps
@@ -26,7 +26,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from common import Bar, missing, write_results
+from benchmarks.common import Bar, missing, write_results
+from benchmarks.save_stall import stall
+
 from longhaul.core.errors import LonghaulError
 from longhaul.core.records import Decision, Event, Finding, Record, StepRecord
 from longhaul.run.drill.drilled_run import MODULE as DRILLED
@@ -34,7 +36,6 @@ from longhaul.run.drill.drilled_run import set_up_run
 from longhaul.run.drill.fault import parse_fault
 from longhaul.run.drill.laid import lay, read_done
 from longhaul.supervise.run_process import RunProcess, of_attempt, records
-from save_stall import stall
 
 INTERVAL_STEPS = 10
 """Between checkpoints: the recipe's own, 100, would make every restart train for a minute again."""

@@ -1,6 +1,6 @@
 """What a save costs the training thread: beside training, and in the foreground.
 
-    python benchmarks/save_stall.py [--rounds 6]
+    python -m benchmarks.save_stall [--rounds 6]
 
 The two take turns in one process, on the whole training state of a recipe (weights and AdamW's
 moments), into a folder beside this one. In the foreground a save is written, hashed, fsynced and
@@ -20,9 +20,19 @@ import resource
 import statistics
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from common import HERE, Bar, at_most, figure, interleaved, missing, paired_ratio, write_results
+from benchmarks.common import (
+    HERE,
+    Bar,
+    at_most,
+    figure,
+    interleaved,
+    missing,
+    paired_ratio,
+    write_results,
+)
 
 BAR_PERCENT = 6.0
 
@@ -41,18 +51,26 @@ def main() -> None:
         bars += stall(gpu, "gpt2-124m", "cuda", given.rounds)
     else:
         bars.append(missing(f"{gpu}: stall", "there is no GPU on this machine", bar=BAR_PERCENT))
-    write_results("save_stall", bars, "python benchmarks/save_stall.py")
+    write_results("save_stall", bars, "python -m benchmarks.save_stall")
 
 
-def stall(name: str, recipe: str, device: str, rounds: int) -> list[Bar]:
+def stall(
+    name: str,
+    recipe: str,
+    device: str,
+    rounds: int,
+    overrides: Sequence[str] = (),
+    beside_here: Path = HERE,
+) -> list[Bar]:
+    """Rows of a recipe's state under `overrides`, saved into a folder in `beside_here`."""
     from longhaul.checkpoint.saver import Saver
     from longhaul.checkpoint.write import render_facts, write_checkpoint
     from longhaul.core.clocks import RealClock
 
-    state, passes = state_of(recipe, device)
+    state, passes = state_of(recipe, device, overrides)
     size = sum(tensor.nbytes for tensor in state.tensors.values())
     print(f"{name}: {size / 1e6:.0f} MB", flush=True)
-    with tempfile.TemporaryDirectory(prefix=".save-stall-", dir=HERE) as folder:
+    with tempfile.TemporaryDirectory(prefix=".save-stall-", dir=beside_here) as folder:
         clock = RealClock()
         saver = Saver(Path(folder), attempt=1, still_owner=lambda: True, clock=clock, settled=True)
         computed: list[float] = []
@@ -110,7 +128,7 @@ def stall(name: str, recipe: str, device: str, rounds: int) -> list[Bar]:
     ]  # fmt: skip
 
 
-def state_of(name: str, device: str):  # type: ignore[no-untyped-def]
+def state_of(name: str, device: str, overrides: Sequence[str] = ()):  # type: ignore[no-untyped-def]
     """A recipe's training state, weights and two moments each; and the passes of one sequence."""
     import torch
 
@@ -118,7 +136,7 @@ def state_of(name: str, device: str):  # type: ignore[no-untyped-def]
     from longhaul.config.load import load_recipe
     from longhaul.model.initialise import build
 
-    recipe = load_recipe(name).recipe
+    recipe = load_recipe(name, overrides).recipe
     vocabulary = recipe.tokenizer.vocab_size or 50_257
     model = build(recipe.model, vocabulary, recipe.seed, torch.device(device), 0)
     tensors = {}
@@ -128,7 +146,10 @@ def state_of(name: str, device: str):  # type: ignore[no-untyped-def]
     tokens_BT = torch.arange(recipe.model.context, device=device).view(1, -1) % vocabulary
 
     def passes() -> None:
-        model(tokens_BT, tokens_BT).backward()
+        # In float32 a GPU would take several times as long, and hide copies behind it.
+        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+            loss = model(tokens_BT, tokens_BT)
+        loss.backward()
         model.zero_grad(set_to_none=True)
         if device == "cuda":
             torch.cuda.synchronize()

@@ -1,12 +1,13 @@
 """The bare step of a recipe on the device at hand: tokens/s, MFU, peak memory.
 
-    python benchmarks/step.py RECIPE [--small] [--set batch.micro_sequences=8]
+    python -m benchmarks.step RECIPE [--small] [--set batch.micro_sequences=8]
 
 Eager and compiled (where a compiler exists), in every precision that the device has, each case in
 a process of its own. The text is random tokens: data, journal and evaluation have no part in it.
-On a GPU this is the first thing to run. MFU is PaLM's (DESIGN rule 16) over the vendor's dense
-peak of the dtype; where that is not known (any CPU), the product of two large matrices measured
-in the same process stands beside it as a ceiling.
+On a GPU this is the first thing to run; its steps are queued, as a trainer queues them, and
+timed by the device's own events. MFU is PaLM's (DESIGN rule 16) over the vendor's dense peak of the
+dtype; beside it, and alone where that is not known (any CPU), stands as a ceiling the best product
+of two matrices measured in the same process.
 """
 
 import argparse
@@ -17,12 +18,15 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from common import Bar, figure, missing, write_results
+from benchmarks.common import ROOT, Bar, figure, missing, write_results
 
 if TYPE_CHECKING:
+    import torch
+
     from longhaul.config.recipe import Recipe
     from longhaul.data.batches import Batch
     from longhaul.train.step import TrainingStep
@@ -36,6 +40,7 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="the recipe's small twin")
     parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE")
     parser.add_argument("--steps", type=int, default=20, help="timed steps of each case")
+    parser.add_argument("--micro-batches", type=int, default=1, help="in a step")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.case:
@@ -51,20 +56,19 @@ def main() -> None:
             results += case(given, precision, form, name)
     label = given.recipe.rsplit("/", 1)[-1].removesuffix(".toml")
     write_results(
-        f"step-{label}{'-small' if given.small else ''}", results, "python " + " ".join(sys.argv)
+        f"step-{label}{'-small' if given.small else ''}",
+        results,
+        "python -m benchmarks.step " + " ".join(sys.argv[1:]),
     )
 
 
 def case(given: argparse.Namespace, precision: str, form: str, name: str) -> list[Bar]:
     print(f"measuring {name}", flush=True)
-    ended = subprocess.run(
-        [sys.executable, *sys.argv, "--case", f"{precision},{form}"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if ended.returncode != 0:
-        reason = (ended.stderr.strip().splitlines() or ["no word"])[-1]
-        return [missing(name, reason[:120])]
-    got = json.loads(ended.stdout.splitlines()[-1])
+    options = ["--small"] if given.small else []
+    options += ["--steps", str(given.steps), "--micro-batches", str(given.micro_batches)]
+    got = run_case(given.recipe, f"{precision},{form}", [*options, *sets(given.set)])
+    if isinstance(got, str):
+        return [missing(name, got)]
     mfu = got["mfu"]
     return [
         figure(f"{name}: tokens/s", got["tokens_per_s"], "tokens/s",
@@ -75,6 +79,28 @@ def case(given: argparse.Namespace, precision: str, form: str, name: str) -> lis
                f"ceiling {got['ceiling_tflops']:.3g} TFLOP/s"),
         figure(f"{name}: peak memory", got["peak_mb"], "MB"),
     ]  # fmt: skip
+
+
+def sets(overrides: Sequence[str]) -> list[str]:
+    """As options of a command."""
+    return [word for override in overrides for word in ("--set", override)]
+
+
+def run_case(
+    recipe: str, case: str, options: Sequence[str], limit_s: float | None = None
+) -> dict[str, Any] | str:
+    """What `measure` finds in a process of its own, or why it found nothing."""
+    command = [sys.executable, "-m", "benchmarks.step", recipe, "--case", case, *options]
+    try:
+        ended = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=limit_s
+        )
+    except subprocess.TimeoutExpired:
+        return f"no end within {limit_s:.0f} s"
+    if ended.returncode != 0:
+        return (ended.stderr.strip().splitlines() or ["no word"])[-1][:200]
+    found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    return found
 
 
 def precisions() -> tuple[str, ...]:
@@ -97,32 +123,37 @@ def measure(given: argparse.Namespace) -> dict[str, object]:
     options = [*twin, *given.set, f'precision.compute="{precision}"']
     recipe = load_recipe(given.recipe, options).recipe
     vocabulary = vocabulary_of(recipe)
-    step, batch = bare_step(recipe, compiled=form == "compiled")
+    step, batch = bare_step(recipe, form == "compiled", given.micro_batches)
     device, (sequences, length) = step.device, batch.tokens_BT.shape
+    at_once = sequences // given.micro_batches
+    on_gpu = device.type == "cuda"
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats(device)  # finding a micro-batch has its own peak
 
-    def once() -> float:
-        began = time.perf_counter()
-        step(batch, sequences, recipe.optim.lr, read_gauges=False)[0].item()  # waits
-        return time.perf_counter() - began
+    def once() -> "torch.Tensor":
+        return step(batch, at_once, recipe.optim.lr, read_gauges=False)
 
-    first = once()
+    first = timed(lambda: once()[0].item())  # waits
     for _ in range(3):
         once()
-    seconds = statistics.median(once() for _ in range(given.steps))
+    queued = 5 if on_gpu else 1
+    rounds = max(1, given.steps // queued)
+    seconds = statistics.median(seconds_each(once, device, queued) for _ in range(rounds))
     flops_per_token = model_size(recipe.model, vocabulary).flops_per_token(length)
     flops, tokens_per_s = flops_per_token * sequences * length, sequences * length / seconds
+    # Before the ceiling is measured, whose matrices are none of the step's.
+    peak = torch.cuda.max_memory_reserved(device) / 1e6 if on_gpu else resident_mb()
     ceiling = largest_product(device, precision)
     return {
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "device": torch.cuda.get_device_name(device) if on_gpu else device.type,
         "tokens_per_s": tokens_per_s,
+        "sequences_at_once": at_once,
         "step_ms": seconds * 1e3,
         "first_s": first,
         "mfu": mfu(tokens_per_s, flops_per_token, known_peak(device, precision)),
         "of_ceiling": flops / seconds / ceiling,
         "ceiling_tflops": ceiling / 1e12,
-        "peak_mb": torch.cuda.max_memory_allocated(device) / 1e6
-        if device.type == "cuda"
-        else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
+        "peak_mb": peak,
     }
 
 
@@ -133,10 +164,12 @@ def vocabulary_of(recipe: "Recipe") -> int:
     return tokenizer.vocab_size or known or VOCABULARY
 
 
-def bare_step(recipe: "Recipe", compiled: bool) -> "tuple[TrainingStep, Batch]":
-    """A fresh model's step, and a micro-batch of random tokens.
+def bare_step(
+    recipe: "Recipe", compiled: bool, micro_batches: int = 1
+) -> "tuple[TrainingStep, Batch]":
+    """A fresh model's step, and so many micro-batches of random tokens.
 
-    One micro-batch a step: accumulation repeats it and adds nothing to learn.
+    One is enough to compare steps; with more the update has no larger share than in training.
     """
     import torch
 
@@ -165,6 +198,7 @@ def bare_step(recipe: "Recipe", compiled: bool) -> "tuple[TrainingStep, Batch]":
         sequences = fitting_micro_sequences(step, recipe).sequences
     else:
         sequences = recipe.micro_sequences(0)
+    sequences *= micro_batches
     generator = torch.Generator().manual_seed(0)
     window_BT = torch.randint(vocabulary, (sequences, length + 1), generator=generator)
     source_B = torch.zeros(sequences, dtype=torch.int64)
@@ -172,31 +206,67 @@ def bare_step(recipe: "Recipe", compiled: bool) -> "tuple[TrainingStep, Batch]":
     return step, Batch(tokens_BT, targets_BT, targets_BT.numel(), 0, sequences, source_B)
 
 
-def known_peak(device: object, precision: str) -> float | None:
+def known_peak(device: "torch.device", precision: str) -> float | None:
     import torch
 
     from longhaul.monitor.throughput import peak_flops
 
-    if getattr(device, "type", "") != "cuda":
+    if device.type != "cuda":
         return None
     tf32 = torch.backends.cuda.matmul.allow_tf32
     return peak_flops(torch.cuda.get_device_name(device), precision, tf32)
 
 
-def largest_product(device: object, precision: str) -> float:
-    """FLOP/s of the product of two square matrices, the best of five."""
+# On GPUs which shape is fastest depends on their multiprocessors: the best of several is told.
+_GPU_SHAPES = ((4096, 4096, 4096), (8192, 8192, 8192), (16384, 8192, 4096), (16384, 8192, 8192))
+_CPU_SHAPES = ((1024, 1024, 1024),)
+
+
+def largest_product(device: "torch.device", precision: str) -> float:
+    """FLOP/s of the best product of two matrices, of random numbers: zeros and ones take less power
+    and so pass for faster than any model's.
+    """
     import torch
 
-    side = 8192 if getattr(device, "type", "") == "cuda" else 2048
-    dtype = torch.float32 if precision == "float32" else torch.bfloat16
-    a, b = (torch.ones(side, side, dtype=dtype, device=device) for _ in range(2))
-    return 2 * side**3 / min(timed(lambda: torch.mm(a, b)[0, 0].item()) for _ in range(6))
+    dtype = {"float32": torch.float32, "fp16_weights": torch.float16}
+    best, shapes = 0.0, _GPU_SHAPES if device.type == "cuda" else _CPU_SHAPES
+    for rows, inner, columns in shapes:
+        kind = dtype.get(precision, torch.bfloat16)
+        a = torch.randn(rows, inner, device=device).to(kind)
+        b = torch.randn(inner, columns, device=device).to(kind)
+        times = 20 if device.type == "cuda" else 2
+        seconds = min(seconds_each(partial(torch.mm, a, b), device, times) for _ in range(6))
+        best = max(best, 2 * rows * inner * columns / seconds)
+    return best
+
+
+def seconds_each(body: Callable[[], object], device: "torch.device", times: int) -> float:
+    """Of each of so many calls, by the device's own clock where it has one: from the end of all
+    that was queued before to the end of the last.
+    """
+    import torch
+
+    if device.type != "cuda":
+        return timed(lambda: [body() for _ in range(times)]) / times
+    began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize(device)
+    began.record()
+    for _ in range(times):
+        body()
+    ended.record()
+    ended.synchronize()
+    return began.elapsed_time(ended) / 1e3 / times
 
 
 def timed(function: Callable[[], object]) -> float:
     began = time.perf_counter()
     function()
     return time.perf_counter() - began
+
+
+def resident_mb() -> float:
+    """Largest resident set of this process."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """longhaul beside nanoGPT on tiny Shakespeare, with nanoGPT's settings for a CPU.
 
-    python benchmarks/vs_nanogpt.py --peer PATH_OF_NANOGPT --text tinyshakespeare.txt
+    python -m benchmarks.vs_nanogpt --peer PATH_OF_NANOGPT --text tinyshakespeare.txt
 
 The shape: with nanoGPT's settings the loss after its 2,000 steps must be within 0.02 of nanoGPT's,
 and tokens/s at least 1.3 times its own. nanoGPT computes in float32 on a CPU and has no other way
@@ -33,8 +33,16 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
+from benchmarks.common import (
+    Bar,
+    at_least,
+    at_most,
+    figure,
+    interleaved,
+    paired_ratio,
+    write_results,
+)
 
-from common import Bar, at_least, at_most, figure, interleaved, paired_ratio, write_results
 from longhaul.core.records import StepRecord
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal
@@ -50,7 +58,7 @@ RACE_BARS = {"bf16": 0.1, "float32": 0.15}
 """Share of nanoGPT's time, by the format that `precision.compute = "auto"` finds fastest."""
 _EVALUATES_EVERY = 250
 """nanoGPT's configuration for this text; so does recipe `shakespeare-char`."""
-_ITERATION = re.compile(r"iter (\d+): loss [\d.]+, time ([\d.]+)ms")
+ITERATION = re.compile(r"iter (\d+): loss [\d.]+, time ([\d.]+)ms")
 
 
 @dataclass(frozen=True)
@@ -121,7 +129,7 @@ class Peer:
         printed, seconds, memory_mb = run_whole(command, self.folder)
         times = [
             float(ms) / 1000
-            for number, ms in _ITERATION.findall(printed)
+            for number, ms in ITERATION.findall(printed)
             # An iteration that evaluates says so by its length; both sides leave those out.
             if 20 < int(number) <= timed_steps and int(number) % _EVALUATES_EVERY
         ]
