@@ -15,7 +15,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from common import Bar, at_most, figure, interleaved, paired_ratio, write_results
+from benchmarks.common import Bar, at_most, figure, interleaved, paired_ratio, write_results
+
 from longhaul.core.clocks import time_spent, wall_seconds
 from longhaul.core.records import StepRecord
 from longhaul.logbook.folder import RunFolder

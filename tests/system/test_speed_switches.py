@@ -1,5 +1,5 @@
-"""A switch that claims to be only about speed, memory or safety leaves training unchanged: 200 steps
-of a recipe with a curriculum, with the switch and without, and no loss differs by 1e-3.
+"""A switch that claims to be only about speed, memory or safety leaves training unchanged: 200
+steps of a recipe with a curriculum, with the switch and without, and no loss differs by 1e-3.
 """
 
 import re
