@@ -122,3 +122,5 @@ def test_on_a_busy_machine_parts_are_held_against_the_threads_own_time() -> None
     assert "tokens" not in [one.subject for one in found(timeline, Seen(table_bytes=needs))]
     (one,) = found(timeline, Seen(own_s=0.014, table_bytes=needs))
     assert "takes 21% of the step (3 ms)" in one.sentence
+    (one,) = found(timeline, Seen(own_s=0.001, table_bytes=needs))
+    assert "takes 23% of the step (3 ms)" in one.sentence, "no part is more than all together"

@@ -75,7 +75,9 @@ class Seen:
 def undisturbed_s(timeline: Timeline, seen: Seen) -> Seconds:
     """An average step, on a CPU without what the machine computed for others meanwhile."""
     step_s, data_s = timeline.seconds / timeline.steps, timeline.stages["data"] / timeline.steps
-    return step_s if timeline.on_device else min(step_s, seen.own_s + data_s)
+    in_all = sum(operation.seconds for operation in timeline.operations) / timeline.steps
+    # Where every call of an operation was interrupted, so is its median.
+    return step_s if timeline.on_device else min(step_s, max(seen.own_s, in_all) + data_s)
 
 
 def parts(timeline: Timeline, ceilings: Ceilings, seen: Seen) -> list[Part]:
