@@ -163,8 +163,9 @@ def test_override_values_are_toml_or_else_text() -> None:
 
 def test_overrides_leave_the_recipe_as_it_was_and_refuse_nonsense() -> None:
     recipe = load_recipe("quickstart").recipe
-    assert with_overrides(recipe, {"optim.lr": 1e-5}).optim.lr == 1e-5
-    assert recipe.optim.lr == 3e-3
+    before = recipe.optim.lr
+    assert with_overrides(recipe, {"optim.lr": 1e-5}).optim.lr == 1e-5 != before
+    assert recipe.optim.lr == before
     with pytest.raises(RecipeError, match=r"did you mean optim\.lr"):
         with_overrides(recipe, {"optim.lrr": 1})
     with pytest.raises(RecipeError, match="is not > 0"):

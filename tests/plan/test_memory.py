@@ -83,7 +83,7 @@ def test_an_evaluation_is_estimated_where_layers_and_where_logits_take_most(
 )
 def test_an_estimate_follows_the_switches(options: tuple[str, ...]) -> None:
     torch.set_num_threads(1)
-    recipe = twin("quickstart", *options)
+    recipe = twin("quickstart", 'optim.name="adamw"', *options)
     estimate, real = estimate_memory(recipe, VOCABULARY, ONE, on_cpu=True), measured(recipe, CPU)
     assert estimate.total == pytest.approx(real.step, rel=0.12)
     assert sum(estimate.evaluation.values()) == pytest.approx(real.evaluation, rel=0.12)

@@ -23,14 +23,14 @@ from longhaul.train.trainer import Trainer
 # step with gauges, and what LAMB did to read a number at each update). Another torch splits them
 # differently.
 BEFORE = {
-    ("opt-125m", "adamw"): (767, 1477),
-    ("opt-125m", "muon"): (940, 1621),
-    ("opt-125m", "lamb"): (970, 1680),
-    ("opt-125m", "sgdw"): (771, 1367),
-    ("llama-1b", "adamw"): (668, 1261),
-    ("llama-1b", "muon"): (894, 1458),
-    ("llama-1b", "lamb"): (806, 1399),
-    ("llama-1b", "sgdw"): (670, 1185),
+    ("opt-125m", "adamw"): (767, 1479),
+    ("opt-125m", "muon"): (940, 1623),
+    ("opt-125m", "lamb"): (970, 1682),
+    ("opt-125m", "sgdw"): (771, 1369),
+    ("llama-1b", "adamw"): (668, 1263),
+    ("llama-1b", "muon"): (894, 1460),
+    ("llama-1b", "lamb"): (806, 1401),
+    ("llama-1b", "sgdw"): (670, 1187),
 }
 
 

@@ -14,7 +14,7 @@ from longhaul.model.block import Block
 from longhaul.model.carry import Carry, KeyValueCache
 from longhaul.model.chunked_loss import Head, chunked_loss
 from longhaul.model.embedding import BigramTable, LearnedPositions, RotaryPositions, ValueTables
-from longhaul.model.head import OUTPUT_GAUGES, SummedLoss, softcapped
+from longhaul.model.head import OUTPUT_GAUGES, SummedLoss, measure, softcapped
 from longhaul.model.layers import Skips, make_norm
 from longhaul.model.masks import make_sight
 from longhaul.model.tap import Tap
@@ -164,7 +164,7 @@ class GPT(nn.Module):
                     x_BTD.flatten(0, 1), targets_BT.flatten(), head, rows, reads_gauges
                 )
                 if tap is not None and reads_gauges:
-                    of_targets.write(tap, targets_BT)
+                    measure(tap, targets_BT, of_targets)
                 return loss
         # Without a backward pass, logits are let go of chunk by chunk: whole they would take 33 GB
         # at 32 sequences of 2,048 tokens and GPT-2's vocabulary. Chunks depend on shapes alone, as

@@ -3,8 +3,7 @@
 Shape suffixes: B batch, T time, V vocabulary (padded), N targets (B·T), R some of these.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -33,8 +32,7 @@ def softcapped(logits_BTV: Tensor, cap: float) -> Tensor:
     return cap * torch.tanh(logits_BTV.float() / cap)
 
 
-@dataclass(frozen=True, slots=True)
-class OfTargets:
+class OfTargets(NamedTuple):
     """What gauges read of the outputs."""
 
     losses_N: Tensor
@@ -43,18 +41,6 @@ class OfTargets:
     """Of the softmax."""
     largest: Tensor
     """Of all logits."""
-
-    @torch.no_grad()
-    def write(self, tap: Tap, targets_BT: Tensor) -> None:
-        """Write the gauges and each sequence's loss to an open tap."""
-        counted_BT = targets_BT != IGNORED_TARGET
-        tap.keep_losses(self.losses_N.view(targets_BT.shape), counted_BT)
-        counted_N = counted_BT.flatten()
-        tap.write_total("output_logit_max", self.largest)
-        normaliser_N = self.log_normaliser_N
-        tap.write_total("logsumexp_max", normaliser_N.masked_fill(~counted_N, -torch.inf).amax())
-        mean = normaliser_N.masked_fill(~counted_N, 0.0).sum() / counted_N.sum()
-        tap.write_total("logsumexp_mean", mean)
 
 
 class SummedLoss(nn.Module):
@@ -77,13 +63,25 @@ class SummedLoss(nn.Module):
             logits_NV = logits_NV.float()
         losses_N = _losses(logits_NV, targets_N)
         if tap is not None and tap.is_open:
-            _of_targets(logits_NV, targets_N, losses_N).write(tap, targets_BT)
+            measure(tap, targets_BT, _of_targets(logits_NV, targets_N, losses_N))
         loss = losses_N.sum()
         if z_loss:
             log_normaliser_N = torch.logsumexp(logits_NV, dim=-1)
             counted_N = targets_N != IGNORED_TARGET
             loss = loss + z_loss * (log_normaliser_N.square() * counted_N).sum()
         return loss
+
+
+@torch.no_grad()
+def measure(tap: Tap, targets_BT: Tensor, found: OfTargets) -> None:
+    """Write the outputs' gauges and each sequence's loss to an open tap."""
+    counted_BT = targets_BT != IGNORED_TARGET
+    tap.keep_losses(found.losses_N.view(targets_BT.shape), counted_BT)
+    tap.write_total("output_logit_max", found.largest)
+    counted_N, normaliser_N = counted_BT.flatten(), found.log_normaliser_N
+    tap.write_total("logsumexp_max", normaliser_N.masked_fill(~counted_N, -torch.inf).amax())
+    mean = normaliser_N.masked_fill(~counted_N, 0.0).sum() / counted_N.sum()
+    tap.write_total("logsumexp_mean", mean)
 
 
 def _losses(logits_NV: Tensor, targets_N: Tensor) -> Tensor:

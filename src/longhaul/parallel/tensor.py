@@ -22,7 +22,7 @@ from longhaul.core.pieces import Cut, cut_parts
 from longhaul.model.block import Block
 from longhaul.model.embedding import BigramTable, LearnedPositions
 from longhaul.model.gpt import GPT
-from longhaul.model.head import IGNORED_TARGET, OfTargets, SummedLoss
+from longhaul.model.head import IGNORED_TARGET, OfTargets, SummedLoss, measure
 from longhaul.model.layers import LayerNorm, RMSNorm
 from longhaul.model.tap import Tap
 from longhaul.model.weights import Linear, Table
@@ -138,7 +138,8 @@ class VocabularyLoss(SummedLoss):
         )
         loss_N = loss_N.where(counted_N, 0.0)
         if tap is not None and tap.is_open:
-            OfTargets(loss_N, log_normaliser_N, logits_BTV.detach().amax()).write(tap, targets_BT)
+            largest = logits_BTV.detach().amax()
+            measure(tap, targets_BT, OfTargets(loss_N, log_normaliser_N, largest))
         loss: Tensor = loss_N.sum()
         if z_loss:
             loss = loss + z_loss * (log_normaliser_N.square() * counted_N).sum()
