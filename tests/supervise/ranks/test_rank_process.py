@@ -32,3 +32,16 @@ def test_nobody_waits_for_a_process_that_the_kernel_does_not_let_go(
     monkeypatch.setattr(rank_process, "_KILLED_WITHIN_S", 20.0)
     assert worker.kill()
     assert worker.exit_code == -signal.SIGKILL
+
+
+def test_an_interrupt_before_the_work_listens_ends_it_with_130_and_no_traceback(
+    tmp_path: Path,
+) -> None:
+    def interrupted() -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    outfit = Outfit(interrupted, {}, tmp_path / "0.log", on_terminal=False, closes=())
+    worker = RankProcess(0, outfit)
+    worker._process.join(20)
+    assert not worker.running
+    assert (worker.exit_code, worker.log_end(1000)) == (130, "")

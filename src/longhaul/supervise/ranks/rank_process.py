@@ -244,6 +244,13 @@ def _read(descriptor: int) -> bytes | None:
 
 
 def _live(outfit: Outfit, writing_end: int, reading_end: int | None) -> None:
+    try:
+        _live_in_session(outfit, writing_end, reading_end)
+    except KeyboardInterrupt:  # before the work has begun to listen; Python would show where it was
+        os._exit(ExitCode.INTERRUPTED)
+
+
+def _live_in_session(outfit: Outfit, writing_end: int, reading_end: int | None) -> None:
     os.setsid()
     signal.set_wakeup_fd(-1)
     for number in (*STOPS, PAUSE, signal.SIGCHLD):
