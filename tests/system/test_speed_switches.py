@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from longhaul.core.records import StepRecord
+from small_runs import HALF_A_BATCH
 
 STEPS = 200
 BARE = (
-    f"train.steps={STEPS}", "model.dropout=0", "evaluation.interval_steps=0",
+    HALF_A_BATCH, f"train.steps={STEPS}", "model.dropout=0", "evaluation.interval_steps=0",
     "checkpoint.interval_steps=0", "monitor.gauge_interval_steps=0",
 )  # fmt: skip
 MUON = ('optim.name="muon"', "optim.lr=0.01")
