@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from longhaul.run.profile.timeline import MODULE, STAGE
+from longhaul.plan.timeline import MODULE, STAGE
 
 Event = dict[str, Any]
 

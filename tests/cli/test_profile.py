@@ -8,10 +8,11 @@ from typer.testing import CliRunner
 from longhaul.cli.entry import application
 from longhaul.cli.profile import show
 from longhaul.core.errors import ExitCode, LonghaulError, RecipeError, UsageError
-from longhaul.run.profile.profile import Profile, Typed, profile
-from longhaul.run.profile.roofline import Ceilings
-from longhaul.run.profile.surprises import Seen
-from longhaul.run.profile.timeline import STAGES, HostWait, Operation, Timeline
+from longhaul.plan.profile import Profile
+from longhaul.plan.roofline import Ceilings
+from longhaul.plan.surprises import Seen
+from longhaul.plan.timeline import STAGES, HostWait, Operation, Timeline
+from longhaul.run.profile.profile import Typed, profile
 
 PRODUCT = Operation("aten::mm", "forward", "head", 0.01, ([64, 64], [64, 64]), ("float", "float"))
 

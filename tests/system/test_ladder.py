@@ -13,7 +13,7 @@ from longhaul.core.errors import NeedsPerson
 from longhaul.core.records import Event
 from longhaul.logbook.folder import list_runs
 from longhaul.logbook.reading import read_journal
-from longhaul.run.ladder.analysis import as_markdown
+from longhaul.plan.ladder.analysis import as_markdown
 from longhaul.run.ladder.ladder import LadderRequest, run_ladder
 from longhaul.supervise.ownership import left_over
 
@@ -49,7 +49,7 @@ def request_of(
     tmp_path: Path, shared_prepared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., LadderRequest]:
     """A ladder with three rates a size."""
-    monkeypatch.setattr("longhaul.run.ladder.plan.REACH", 1)
+    monkeypatch.setattr("longhaul.plan.ladder.search.REACH", 1)
     recipe = tmp_path / "tiny.toml"
     recipe.write_text(TINY)
 

@@ -58,7 +58,7 @@ def ladder(
     stopped. `docs/ladder.md` says how all of it is defined.
     """
     from longhaul.core.signals import NOTICES, handled
-    from longhaul.run.ladder.analysis import as_markdown
+    from longhaul.plan.ladder.analysis import as_markdown
     from longhaul.run.ladder.ladder import LadderRequest, run_ladder
 
     def leave(number: int, frame: object) -> None:

@@ -21,7 +21,7 @@ from longhaul.core.records import finite_or_word
 from longhaul.core.signals import leaving_at_once
 
 if TYPE_CHECKING:
-    from longhaul.run.profile.profile import Profile
+    from longhaul.plan.profile import Profile
 
 _MOST_ROWS = 8
 
@@ -67,7 +67,7 @@ def profile(
     typed = Typed(recipe, tuple(options), data, steps, out, prepared_dir, trust)
     with leaving_at_once():  # the run's folder goes
         made = take(typed, partial(typer.echo, err=as_json))
-        from longhaul.run.profile.page import write_page
+        from longhaul.board.profile import write_page
 
         write_page(made)
     if as_json:
@@ -81,10 +81,10 @@ def show(made: Profile) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from longhaul.board.profile import in_short
     from longhaul.core.units import sentence
-    from longhaul.run.profile.page import in_short
-    from longhaul.run.profile.profile import PAGE, TRACE
-    from longhaul.run.profile.surprises import plain, short_time
+    from longhaul.plan.profile import PAGE, TRACE
+    from longhaul.plan.surprises import plain, short_time
 
     terminal, timeline = console(), made.timeline
     terminal.print(

@@ -1,1 +1,1 @@
-"""What a run will need, computed from its recipe alone. Imports no torch."""
+"""What a run needs, where its time goes and how it grows, by arithmetic. Imports no torch."""

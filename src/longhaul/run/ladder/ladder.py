@@ -31,9 +31,8 @@ from longhaul.logbook.folder import RunFolder, create_run
 from longhaul.logbook.reading import read_journal
 from longhaul.logbook.run_spec import has_run_spec, resolve_spec, write_run_spec
 from longhaul.parallel.layout import find_place
-from longhaul.run.ladder.analysis import Analysis, analyse, as_data, as_markdown
-from longhaul.run.ladder.ideas import ideas_of
-from longhaul.run.ladder.plan import (
+from longhaul.plan.ladder.analysis import Analysis, analyse, as_data, as_markdown
+from longhaul.plan.ladder.search import (
     RATES_EXPECTED,
     LadderPlan,
     LadderRun,
@@ -41,7 +40,7 @@ from longhaul.run.ladder.plan import (
     diverged,
     next_run,
 )
-from longhaul.run.ladder.sizes import LadderSize, ladder_sizes
+from longhaul.plan.ladder.variants import LadderSize, ideas_of, ladder_sizes
 from longhaul.supervise.causes import last_message
 from longhaul.supervise.run_process import RunProcess
 

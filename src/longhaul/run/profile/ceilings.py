@@ -8,7 +8,7 @@ import torch
 
 from longhaul.core.machine import machine
 from longhaul.core.units import Bytes, Seconds, count
-from longhaul.run.profile.roofline import Ceilings
+from longhaul.plan.roofline import Ceilings
 
 _TYPES = {"float": torch.float32, "c10::BFloat16": torch.bfloat16, "c10::Half": torch.float16}
 """By the names that a trace has for them."""

@@ -8,20 +8,17 @@ import json
 import os
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from longhaul.config.load import load_recipe
 from longhaul.core.errors import ExitCode, LonghaulError, UsageError
 from longhaul.core.output import View
-from longhaul.core.units import Seconds
 from longhaul.parallel.layout import find_place
+from longhaul.plan.profile import TRACE, Profile
+from longhaul.plan.surprises import Seen
+from longhaul.plan.timeline import timeline
 from longhaul.run.preflight.context import ALONE
-from longhaul.run.profile.roofline import Ceilings, Row, rows
-from longhaul.run.profile.surprises import Part, Seen, Surprise, parts, surprises, undisturbed_s
-from longhaul.run.profile.timeline import Timeline, timeline
 from longhaul.run.train.launch import Start, start
 
 WARMUP = 3
@@ -31,7 +28,6 @@ _NOTHING_ELSE = (
     "checkpoint.interval_steps=1000000", "checkpoint.snapshot_interval_steps=0",
 )  # fmt: skip
 """One process, and nothing but steps."""
-TRACE, PAGE = "trace.json.gz", "profile.html"
 
 
 @dataclass(frozen=True)
@@ -46,66 +42,6 @@ class Typed:
     """None: `profiles/` and the recipe's name."""
     prepared: Path = Path("prepared")
     trust: bool = False
-
-
-@dataclass(frozen=True)
-class Profile:
-    """Where the time of some steps went."""
-
-    recipe: str
-    timeline: Timeline
-    ceilings: Ceilings
-    seen: Seen
-    plain_s: Seconds
-    """Of a step that nobody watched."""
-    gauge_steps: int
-    folder: Path
-
-    @cached_property
-    def rows(self) -> list[Row]:
-        """Operations against their roofline."""
-        return rows(self.timeline, self.ceilings)
-
-    @cached_property
-    def parts(self) -> list[Part]:
-        """Modules and the optimizer, with what their work would take."""
-        return parts(self.timeline, self.ceilings, self.seen)
-
-    @cached_property
-    def surprises(self) -> list[Surprise]:
-        """The most expensive first."""
-        return surprises(self.timeline, self.parts, self.ceilings, self.seen)
-
-    @property
-    def step_s(self) -> Seconds:
-        """Of a watched step."""
-        return self.timeline.seconds / self.timeline.steps
-
-    @property
-    def disturbed(self) -> float:
-        """Share of a step, on a CPU, in which the machine computed for others."""
-        return 1.0 - undisturbed_s(self.timeline, self.seen) / self.step_s
-
-    def named(self) -> list[Surprise]:
-        """Three, and every read of the host beyond them: what costs a CPU nothing stops a GPU."""
-        first, more = self.surprises[:3], self.surprises[3:]
-        return [*first, *(one for one in more if one.kind == "host wait")]
-
-    def as_data(self) -> dict[str, Any]:
-        """For programs; seconds of an average step."""
-        steps = self.timeline.steps
-        return {
-            "recipe": self.recipe, "device": self.ceilings.device, "steps": steps,
-            "step_s": self.step_s, "unwatched_step_s": self.plain_s,
-            "gauge_steps": self.gauge_steps,
-            "stages": {name: s / steps for name, s in self.timeline.stages.items()},
-            "operations": [asdict(row) | {"achieved": row.achieved} for row in self.rows],
-            "parts": [asdict(part) for part in self.parts],
-            "surprises": [asdict(surprise) for surprise in self.surprises],
-            "ceilings": {"flops": dict(self.ceilings.flops), "bandwidth": self.ceilings.bandwidth,
-                         "copies": list(self.ceilings.copies)},
-            "trace": str(self.folder / TRACE), "page": str(self.folder / PAGE),
-        }  # fmt: skip
 
 
 class _SayingView(View):

@@ -21,8 +21,8 @@ from torch.profiler import ProfilerActivity, profile
 from longhaul.core.faults import HANDLERS, Point, register
 from longhaul.core.units import Bytes, Seconds
 from longhaul.data.batches import Batch
+from longhaul.plan.timeline import MODULE, STAGE, WAIT
 from longhaul.run.profile.ceilings import wait_for
-from longhaul.run.profile.timeline import MODULE, STAGE, WAIT
 from longhaul.train.step import TrainingStep
 from longhaul.train.trainer import Trainer
 

@@ -9,9 +9,9 @@ from longhaul.board.page import document, figure_section, plotly_script, section
 from longhaul.core.errors import UsageError
 from longhaul.core.files import write_bytes
 from longhaul.core.units import count, sentence, short_bytes, short_count
-from longhaul.run.profile.profile import PAGE, TRACE, Profile
-from longhaul.run.profile.roofline import Row
-from longhaul.run.profile.surprises import plain, short_time, undisturbed_s
+from longhaul.plan.profile import PAGE, TRACE, Profile
+from longhaul.plan.roofline import Row
+from longhaul.plan.surprises import plain, short_time, undisturbed_s
 
 _MOST_PARTS, _MOST_POINTS, _MOST_ROWS = 14, 60, 24
 _LEGEND = {"orientation": "h", "traceorder": "normal", "y": 1.02, "yanchor": "bottom"}

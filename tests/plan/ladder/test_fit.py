@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from longhaul.run.ladder.fit import (
+from longhaul.plan.ladder.fit import (
     Interval,
     lowest_point,
     mean95,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from longhaul.core.units import Bytes, Seconds
-from longhaul.run.profile.timeline import Operation, Timeline, alike
+from longhaul.plan.timeline import Operation, Timeline, alike
 
 Bound = Literal["compute", "memory", "launch"]
 _SIZES = {

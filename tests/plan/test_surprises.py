@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from longhaul.run.profile.roofline import Ceilings
-from longhaul.run.profile.surprises import Seen, Surprise, parts, surprises
-from longhaul.run.profile.timeline import STAGES, HostWait, Operation, Timeline
+from longhaul.plan.roofline import Ceilings
+from longhaul.plan.surprises import Seen, Surprise, parts, surprises
+from longhaul.plan.timeline import STAGES, HostWait, Operation, Timeline
 
 DEVICE = Ceilings("invented", {"float": 1e12}, ((1_000, 1e-6), (1_000_000_000, 0.01)))
 SHAPES = ([1000, 1000], [1000, 1000])

@@ -5,9 +5,9 @@ import math
 
 import pytest
 
-from longhaul.run.ladder.analysis import Analysis, analyse, as_data, as_markdown
-from longhaul.run.ladder.plan import Idea, LadderPlan, LadderRun, Outcome, next_run
-from longhaul.run.ladder.sizes import LadderSize
+from longhaul.plan.ladder.analysis import Analysis, analyse, as_data, as_markdown
+from longhaul.plan.ladder.search import Idea, LadderPlan, LadderRun, Outcome, next_run
+from longhaul.plan.ladder.variants import LadderSize
 
 IDEAS = (Idea("fading", ("a.b=1",)), Idea("vital", ("a.c=1",)))
 PLAN = LadderPlan((1_000, 4_000, 16_000, 64_000), 0.1, (1, 2), IDEAS)

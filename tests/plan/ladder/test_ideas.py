@@ -5,8 +5,8 @@ import pytest
 from longhaul.config.load import load_recipe
 from longhaul.config.recipe import setting_paths
 from longhaul.core.errors import UsageError
-from longhaul.run.ladder.ideas import PLAIN, ideas_of
-from longhaul.run.ladder.plan import Idea
+from longhaul.plan.ladder.search import Idea
+from longhaul.plan.ladder.variants import PLAIN, ideas_of
 
 SPEEDRUN = load_recipe("speedrun-124m").recipe
 

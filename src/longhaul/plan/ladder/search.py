@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from longhaul.core.errors import NeedsPerson
 from longhaul.core.units import Nats
-from longhaul.run.ladder.fit import lowest_point, power_law
+from longhaul.plan.ladder.fit import lowest_point, power_law
 
 REACH = 12
 """Doublings from the recipe's rate, up and down, after which the search gives up."""

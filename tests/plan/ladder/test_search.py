@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from longhaul.core.errors import NeedsPerson
-from longhaul.run.ladder.plan import (
+from longhaul.plan.ladder.search import (
     REACH,
     Idea,
     LadderPlan,

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from longhaul.core.units import Bytes, Seconds, short_bytes
-from longhaul.run.profile.roofline import PRODUCTS, Ceilings, Work, work_of
-from longhaul.run.profile.timeline import COMPUTING, Operation, Timeline
+from longhaul.plan.roofline import PRODUCTS, Ceilings, Work, work_of
+from longhaul.plan.timeline import COMPUTING, Operation, Timeline
 
 _LEAST_SHARE = 0.05
 """Of a step, below which a part is nobody's concern."""

@@ -6,7 +6,7 @@ import pytest
 
 from longhaul.config.load import load_recipe, shipped_recipes, with_overrides
 from longhaul.core.errors import UsageError
-from longhaul.run.ladder.sizes import ladder_sizes
+from longhaul.plan.ladder.variants import ladder_sizes
 
 MANY_HEADS = sorted(set(shipped_recipes()) - {"drill"})
 

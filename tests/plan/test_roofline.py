@@ -2,8 +2,8 @@
 
 import pytest
 
-from longhaul.run.profile.roofline import Ceilings, rows, work_of
-from longhaul.run.profile.timeline import Operation, Timeline
+from longhaul.plan.roofline import Ceilings, rows, work_of
+from longhaul.plan.timeline import Operation, Timeline
 
 DEVICE = Ceilings("invented", {"float": 1e12, "c10::BFloat16": 4e12},
                   ((1_000, 1e-6), (1_000_000, 1e-5), (100_000_000, 1e-2)))  # fmt: skip

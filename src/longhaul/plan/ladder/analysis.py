@@ -8,8 +8,8 @@ from typing import Any
 
 from longhaul.core.records import finite_or_word
 from longhaul.core.units import Nats, short_count
-from longhaul.run.ladder.fit import Interval, mean95, predict_loss, slope95, trend_in_words
-from longhaul.run.ladder.plan import (
+from longhaul.plan.ladder.fit import Interval, mean95, predict_loss, slope95, trend_in_words
+from longhaul.plan.ladder.search import (
     LadderPlan,
     LadderRun,
     Outcome,
@@ -19,7 +19,7 @@ from longhaul.run.ladder.plan import (
     rate_searches,
     tried_rates,
 )
-from longhaul.run.ladder.sizes import LadderSize
+from longhaul.plan.ladder.variants import LadderSize
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,11 @@ import json
 import re
 from pathlib import Path
 
-from longhaul.run.profile.page import render
-from longhaul.run.profile.profile import Profile
-from longhaul.run.profile.roofline import Ceilings
-from longhaul.run.profile.surprises import Seen
-from longhaul.run.profile.timeline import STAGES, HostWait, Operation, Timeline
+from longhaul.board.profile import render
+from longhaul.plan.profile import Profile
+from longhaul.plan.roofline import Ceilings
+from longhaul.plan.surprises import Seen
+from longhaul.plan.timeline import STAGES, HostWait, Operation, Timeline
 
 EVIL = "kernel<b>&"
 

@@ -3,7 +3,7 @@
 import pytest
 
 from invented_trace import Event, kernel, launch, module, op, span, stage
-from longhaul.run.profile.timeline import STAGES, WAIT, timeline
+from longhaul.plan.timeline import STAGES, WAIT, timeline
 
 NODE = "autograd::engine::evaluate_function: "
 # One step of 100 ms: data 11, forward 30 (of which 10 between operations), backward 40, ...
