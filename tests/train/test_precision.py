@@ -8,6 +8,7 @@ import torch
 from longhaul.config.load import load_recipe
 from longhaul.config.train import PrecisionSection
 from longhaul.core.errors import LonghaulError
+from longhaul.train import precision
 from longhaul.train.precision import FLOAT32, Format, autocast, choose_format, fastest_format
 
 BF16, TF32 = Format("bf16"), Format("float32", tf32=True)
@@ -74,6 +75,17 @@ def test_this_device_is_measured_without_touching_the_run_s_random_numbers():
     choice = fastest_format(torch.device("cpu"), recipe)
     assert choice.format in (FLOAT32, BF16)
     assert torch.equal(before, torch.random.get_rng_state())
+
+
+@pytest.mark.parametrize("has_kernels", [False, True])
+def test_a_processor_without_kernels_for_bf16_is_not_tried_in_it(has_kernels, monkeypatch):
+    """An emulated pass takes a second of every start."""
+    recipe = load_recipe("quickstart", ["model.width=32", "batch.sequences=2"]).recipe
+    device = Device({FLOAT32: 1.0, BF16: 30.0})
+    monkeypatch.setattr(precision, "_products", lambda where, recipe: device)
+    monkeypatch.setattr(precision, "_cpu_multiplies_bf16", lambda: has_kernels)
+    assert fastest_format(torch.device("cpu"), recipe).format == FLOAT32
+    assert (BF16 in device.asked) == has_kernels
 
 
 def test_a_format_that_nobody_has_chosen_is_refused():

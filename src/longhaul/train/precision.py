@@ -120,6 +120,8 @@ def _warm(measure: Measure, candidate: Format) -> Seconds:
 
 def _candidates(device: torch.device) -> tuple[Format, ...]:
     """Formats a device may have; the measurement tells whether it computes them fast."""
+    if device.type == "cpu" and not _cpu_multiplies_bf16():
+        return ()
     if device.type != "cuda":
         return (Format("bf16"),)
     found = []
@@ -129,6 +131,13 @@ def _candidates(device: torch.device) -> tuple[Format, ...]:
         if torch.cuda.is_bf16_supported(including_emulation=False):
             found.append(Format("bf16"))
     return tuple(found)
+
+
+def _cpu_multiplies_bf16() -> bool:
+    """Whether torch has kernels for this processor; without, one pass in bf16 takes a second."""
+    return bool(
+        torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    )
 
 
 def _products(device: torch.device, recipe: Recipe) -> Measure:
