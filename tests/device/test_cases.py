@@ -18,12 +18,13 @@ LONGEST_S = 900.0
 
 
 @pytest.mark.timeout(LONGEST_S + 30)
-def test_on_a_device_without_numbers() -> None:
+@pytest.mark.parametrize("cases", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
+def test_on_a_device_without_numbers(cases: str) -> None:
     if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
         pytest.skip(f"torch {torch.__version__} has no device that is made of Python alone")
     command = [
         sys.executable, "-X", "faulthandler", "-m", "pytest", "-q", "--no-header", "--tb=short",
-        "-p", "no:cacheprovider", *sorted(map(str, CASES.glob("on_*.py"))),
+        "-p", "no:cacheprovider", "-m", cases, *sorted(map(str, CASES.glob("on_*.py"))),
     ]  # fmt: skip
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=LONGEST_S,

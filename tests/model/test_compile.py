@@ -119,7 +119,8 @@ def test_no_number_of_shapes_and_windows_is_computed_uncompiled_in_silence(
 
 @pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning")
 @pytest.mark.skipif(not shutil.which(os.environ.get("CXX", "g++")), reason="needs a C++ compiler")
-@pytest.mark.parametrize("form", [pytest.param("speedrun", marks=pytest.mark.slow), "post_norm"])
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["speedrun", "post_norm"])
 def test_generated_code_gives_the_same_loss_and_gradients(form):
     """Of every switch alone, and of pairs: test_switches.py."""
     torch.compiler.reset()

@@ -20,7 +20,10 @@ from longhaul.train.step import TrainingStep
 
 VOCABULARY = 512
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
+slow = pytest.mark.slow
+"""Of the cases that differ from others in one switch more: `make test-slow` has all of them."""
 SMALL = ("model.layers=2", "batch.sequences=4", "batch.micro_sequences=2")
+PLAIN_RULES = sorted(OPTIMIZERS.keys() - {"muon"})
 ONE_LAYER = "model.layers=1"
 """Where a case is about what updates weights: each operation costs a millisecond here."""
 
@@ -68,15 +71,18 @@ def test_a_recipe(fake, name: str) -> None:
     train(fake, recipe_of(name))
 
 
-@pytest.mark.parametrize("offloaded", [False, True])
 @pytest.mark.parametrize("name", sorted(OPTIMIZERS))
-def test_an_optimizer(fake, name: str, offloaded: bool) -> None:
-    offload = f"optim.offload={str(offloaded).lower()}"
-    train(fake, recipe_of("drill", ONE_LAYER, f"optim.name={name}", offload))
+def test_an_optimizer(fake, name: str) -> None:
+    train(fake, recipe_of("drill", ONE_LAYER, f"optim.name={name}"))
 
 
-@pytest.mark.parametrize("weights", ["bf16", "fp16"])
-@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+@pytest.mark.parametrize("name", ["muon", *(pytest.param(n, marks=slow) for n in PLAIN_RULES)])
+def test_an_optimizer_whose_state_is_on_the_host(fake, name: str) -> None:
+    train(fake, recipe_of("drill", ONE_LAYER, f"optim.name={name}", "optim.offload=true"))
+
+
+@pytest.mark.parametrize("weights", ["fp16", pytest.param("bf16", marks=slow)])
+@pytest.mark.parametrize("name", ["muon", *(pytest.param(n, marks=slow) for n in PLAIN_RULES)])
 def test_half_weights_and_a_loss_scale(fake, name: str, weights: str) -> None:
     compute = f"precision.compute={weights}_weights"
     train(fake, recipe_of("drill", ONE_LAYER, f"optim.name={name}", compute))
@@ -85,10 +91,10 @@ def test_half_weights_and_a_loss_scale(fake, name: str, weights: str) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        ("optim.rounding=stochastic",),
+        pytest.param(("optim.rounding=stochastic",), marks=slow),
         ("optim.rounding=compensated", "optim.name=muon"),
         ("optim.cautious_decay=true", "optim.name=muon"),
-        ("optim.cautious_decay=true", "optim.name=adamw"),
+        pytest.param(("optim.cautious_decay=true", "optim.name=adamw"), marks=slow),
     ],
     ids=lambda options: options[0],
 )
@@ -96,15 +102,23 @@ def test_rounding_and_cautious_decay(fake, options: tuple[str, ...]) -> None:
     train(fake, recipe_of("drill", ONE_LAYER, "precision.compute=bf16_weights", *options))
 
 
-@pytest.mark.parametrize("name", ["gpt2-124m", "speedrun-124m", "opt-125m", "yalm-stable"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "speedrun-124m",
+        *(pytest.param(n, marks=slow) for n in ("gpt2-124m", "opt-125m", "yalm-stable")),
+    ],
+)
 def test_a_loss_by_chunks(fake, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(model_section, "CHUNK", 50 * VOCABULARY)
     monkeypatch.setattr(model_section, "_FEWEST_ROWS", 1)
     train(fake, recipe_of(name))
 
 
+@pytest.mark.parametrize(
+    "name", ["drill", *(pytest.param(n, marks=slow) for n in ("speedrun-124m", "llama-8b"))]
+)
 @pytest.mark.parametrize("how", ["full", "selective"])
-@pytest.mark.parametrize("name", ["drill", "speedrun-124m", "llama-8b"])
 def test_layers_that_are_computed_again(fake, name: str, how: str) -> None:
     train(fake, recipe_of(name, f"machine.activation_checkpointing={how}", "model.dropout=0.1"))
 
