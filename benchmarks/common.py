@@ -129,6 +129,18 @@ def markdown(bars: Sequence[Bar]) -> str:
     return "\n".join(lines)
 
 
+def page(
+    title: str, command: str, sections: Mapping[str, tuple[str, Sequence[Bar]]], left: str
+) -> str:
+    """Markdown: a section of each heading with its circumstances and its table; `left` names what
+    was not measured.
+    """
+    lines = [f"# {title}", "", f"Made by `{command}`; docs/performance.md explains.", ""]
+    for heading, (where, bars) in sections.items():
+        lines += [f"## {heading}", where, "", markdown(bars), ""]
+    return "\n".join([*lines, *([left, ""] if left else [])])
+
+
 def circumstances() -> dict[str, object]:
     """When, from which source, on what and with what something was measured."""
     return {

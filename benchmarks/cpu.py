@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import RESULTS, ROOT, Bar, markdown
+from benchmarks.common import RESULTS, ROOT, Bar, page
 
 TITLES = {
     "quickstart": "The newcomer's run, and start-up",
@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--page", action="store_true", help="only the page")
     given = parser.parse_args()
     failed = [] if given.page else run_all(commands(given.peer, given.text))
-    (RESULTS / "cpu.md").write_text(page(stored()))
+    (RESULTS / "cpu.md").write_text(as_page(stored()))
     print(f"\nwritten to {(RESULTS / 'cpu.md').relative_to(ROOT)}")
     if failed:
         sys.exit(f"not measured: {', '.join(failed)}")
@@ -75,27 +75,19 @@ def stored() -> dict[str, dict[str, Any]]:
     return {name: json.loads(path.read_text()) for name, path in paths.items() if path.is_file()}
 
 
-def page(found: Mapping[str, Mapping[str, Any]]) -> str:
+def as_page(found: Mapping[str, Mapping[str, Any]]) -> str:
     """Markdown: a section for each; what was never measured is named."""
-    lines = [
-        "# longhaul on a CPU",
-        "",
-        "Made by `make bench-cpu`; docs/performance.md explains.",
-        "",
-    ]
+    sections = {}
     for name, body in found.items():
         device, versions = body["device"], body["versions"]
-        lines += [
-            f"## {TITLES[name]}",
+        where = (
             f"`{body['command']}`, {body['date'][:10]}, commit {body['commit']}, torch "
-            f"{versions['torch']}, {device['cpu']}, {device['usable_cores']} cores",
-            "",
-            markdown([Bar(**row) for row in body["bars"]]),
-            "",
-        ]
-    if left := [f"`{name}`" for name in TITLES if name not in found]:
-        lines += [f"Not measured: {', '.join(left)}.", ""]
-    return "\n".join(lines)
+            f"{versions['torch']}, {device['cpu']}, {device['usable_cores']} cores"
+        )
+        sections[TITLES[name]] = (where, [Bar(**row) for row in body["bars"]])
+    left = ", ".join(f"`{name}`" for name in TITLES if name not in found)
+    said = f"Not measured: {left}." if left else ""
+    return page("longhaul on a CPU", "make bench-cpu", sections, said)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import Bar, circumstances, markdown
+from benchmarks.common import Bar, circumstances, page
 
 Found = dict[str, Any]
 """Of one part: `bars`, `facts` that other parts go by, `seconds`, `command`, circumstances."""
@@ -50,26 +50,18 @@ def write(path: Path, device: str, parts: Mapping[str, Found], titles: Mapping[s
     path.parent.mkdir(parents=True, exist_ok=True)
     body = {"benchmark": "gpu", "device": device, "parts": parts}
     path.write_text(json.dumps(body, indent=2, ensure_ascii=False) + "\n")
-    path.with_suffix(".md").write_text(page(device, parts, titles))
+    path.with_suffix(".md").write_text(as_page(device, parts, titles))
 
 
-def page(device: str, parts: Mapping[str, Found], titles: Mapping[str, str]) -> str:
+def as_page(device: str, parts: Mapping[str, Found], titles: Mapping[str, str]) -> str:
     """Markdown: a section for each part, then those that were not run."""
-    lines = [
-        f"# longhaul on {device}",
-        "",
-        "Made by `make bench-gpu`; docs/performance.md explains.",
-        "",
-    ]
+    sections = {}
     for name, found in parts.items():
-        lines += [
-            f"## {titles[name]}",
+        where = (
             f"`{name}`, {found['date'][:10]}, commit {found['commit']}, torch "
-            f"{found['versions']['torch']}, {found['seconds']:g} s",
-            "",
-            markdown([Bar(**row) for row in found["bars"]]),
-            "",
-        ]
-    if left := [f"`{name}`" for name in titles if name not in parts]:
-        lines += [f"Not run: {', '.join(left)}.", ""]
-    return "\n".join(lines)
+            f"{found['versions']['torch']}, {found['seconds']:g} s"
+        )
+        sections[titles[name]] = (where, [Bar(**row) for row in found["bars"]])
+    left = ", ".join(f"`{name}`" for name in titles if name not in parts)
+    said = f"Not run: {left}." if left else ""
+    return page(f"longhaul on {device}", "make bench-gpu", sections, said)

@@ -26,7 +26,7 @@ def test_every_benchmark_it_runs_has_a_place_on_the_page(tmp_path: Path) -> None
 
 
 def test_the_page_shows_rows_reasons_and_what_is_missing() -> None:
-    page = cpu.page({"loader": body("reading", 40.0), "ablate": body("ideas", None, "no text")})
+    page = cpu.as_page({"loader": body("reading", 40.0), "ablate": body("ideas", None, "no text")})
     assert "| reading | 40 × | 1 × |  |  |" in page
     assert "| ideas | not measured | 1 × |  | no text |" in page
     missing = page.split("Not measured: ")[1]
