@@ -29,7 +29,6 @@ from longhaul.core.units import short_bytes, short_count, short_seconds
 from longhaul.data.dataset import (
     DATASET_FORMAT,
     MANIFEST,
-    TOKENIZER_FILE,
     Dataset,
     SourceTokens,
     open_dataset,
@@ -172,7 +171,7 @@ def _fill(
         recipe.data, recipe.tokenizer, say,
     )  # fmt: skip
     tokenizer = _make_tokenizer(recipe.tokenizer, survey, given, say)
-    tokenizer.save(folder / TOKENIZER_FILE)
+    tokenizer.save(folder / tokenizer.file_name)
     duplicates = ExactDuplicates() if recipe.data.drop_exact_duplicates else None
     surveyed = iter(survey.sources)
     made: list[tuple[SourceSurvey, SourceTokens]] = []
@@ -249,7 +248,7 @@ def _manifest(
             "tokenizer": recipe.tokenizer.model_dump(mode="json"),
         },
         "tokenizer": {
-            **file_facts(folder / TOKENIZER_FILE),
+            **file_facts(folder / tokenizer.file_name),
             "vocab_size": tokenizer.vocab_size,
             "end_of_text": tokenizer.end_of_text is not None,
         },

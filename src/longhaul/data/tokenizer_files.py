@@ -1,4 +1,4 @@
-"""The tokenizer that a recipe gives: found, fetched, and made into one `tokenizer.json`."""
+"""The tokenizer that a recipe gives: found, fetched, and loaded."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from longhaul.core.addresses import without_secrets
 from longhaul.core.errors import DataError, RecipeError
 from longhaul.core.output import Say
-from longhaul.data.dataset import TOKENIZER_FILE, load_tokenizer
+from longhaul.data.dataset import MAX_TOKENIZER_BYTES, load_tokenizer
 from longhaul.data.tokenizing import Tokenizer
 
 _PAIRS = (("vocab.bpe", "encoder.json"), ("merges.txt", "vocab.json"))
@@ -65,12 +65,16 @@ def find_tokenizer(given: str, downloads: Path, say: Say) -> TokenizerFiles:
 def load_given(files: TokenizerFiles, end_of_text: bool) -> Tokenizer:
     """The tokenizer in these files; DataError if they are none, RecipeError without end-of-text."""
     path = files.vocabulary
-    if files.merges is None and not path.name.lower().endswith(".model"):
+    if files.merges is None:
         tokenizer = load_tokenizer(path, end_of_text)
     else:
-        from longhaul.data.subwords import SubwordTokenizer
+        from longhaul.data.subwords import SubwordTokenizer, from_gpt2
 
-        tokenizer = SubwordTokenizer(_converted(files), end_of_text, str(path))
+        for each in files.paths:
+            if (size := each.stat().st_size) > MAX_TOKENIZER_BYTES:
+                raise DataError(f"{each}: {size:,} bytes are no tokenizer's", _FORMATS)
+        content = from_gpt2(path.read_bytes(), files.merges.read_bytes(), str(files.merges))
+        tokenizer = SubwordTokenizer(content, end_of_text, str(path))
     if end_of_text and tokenizer.end_of_text is None:
         raise RecipeError(
             f"tokenizer.end_of_text: true, but {path} has no <|endoftext|>, </s>, <eos> or "
@@ -78,19 +82,6 @@ def load_given(files: TokenizerFiles, end_of_text: bool) -> Tokenizer:
             "set tokenizer.end_of_text = false, or give a tokenizer that has one",
         )
     return tokenizer
-
-
-def _converted(files: TokenizerFiles) -> bytes:
-    from longhaul.data.sentencepiece import MAX_MODEL_BYTES, from_sentencepiece
-    from longhaul.data.subwords import from_gpt2
-
-    for path in files.paths:
-        if (size := path.stat().st_size) > MAX_MODEL_BYTES:
-            raise DataError(f"{path}: {size:,} bytes are no tokenizer's", _FORMATS)
-    content = files.vocabulary.read_bytes()
-    if files.merges is None:
-        return from_sentencepiece(content, str(files.vocabulary))
-    return from_gpt2(content, files.merges.read_bytes(), str(files.merges))
 
 
 def _fetched(address: str, downloads: Path, say: Say) -> Path:
@@ -119,7 +110,7 @@ def _sorted(first: Path, second: Path | None = None) -> TokenizerFiles:
 
 
 def _in_folder(folder: Path) -> Path:
-    names = [TOKENIZER_FILE, "tokenizer.model", *(merges for merges, _ in _PAIRS)]
+    names = ["tokenizer.json", "tokenizer.model", *(merges for merges, _ in _PAIRS)]
     models = sorted(path.name for path in folder.glob("*.model"))
     for name in [*names, *(models if len(models) == 1 else [])]:
         if (folder / name).is_file():
