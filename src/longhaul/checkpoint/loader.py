@@ -86,11 +86,7 @@ def load(
 
 
 def _plan(
-    path: Path,
-    manifest: Manifest,
-    state: TrainingState,
-    live: Mapping[str, str],
-    prefix: str,
+    path: Path, manifest: Manifest, state: TrainingState, live: Mapping[str, str], prefix: str
 ) -> tuple[Loaded, Callable[[], None]]:
     """What the checkpoint says, and the call that fills the tensors of `state`."""
     sizes = {file.name: file.size_bytes for file in manifest.files}

@@ -46,12 +46,7 @@ _DESCRIPTION_BYTES_PER_TENSOR: Bytes = 1024
 
 def render_facts(step: int, attempt: int, facts: Mapping[str, Any]) -> bytes:
     """The content of `state.json`; a ValueError or TypeError if a fact is no finite JSON value."""
-    body = {
-        "format_version": FACTS_VERSION,
-        "step": step,
-        "attempt": attempt,
-        "facts": dict(facts),
-    }
+    body = {"format_version": FACTS_VERSION, "step": step, "attempt": attempt, "facts": dict(facts)}
     return (json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 

@@ -45,8 +45,7 @@ def drill(
         int | None, typer.Option(help="length of the run", show_default="200 at most")
     ] = None,
     soak: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="faults at random for so long, such as 10m"),
+        str | None, typer.Option(metavar="TIME", help="faults at random for so long, such as 10m")
     ] = None,
     mtbf: Annotated[
         str, typer.Option(metavar="TIME", help="of a soak: mean time between faults")

@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from longhaul.cli.common import (
-    PREPARED,
-    DataPath,
-    Overrides,
-    PreparedFolder,
-    RecipeName,
-    console,
-)
+from longhaul.cli.common import PREPARED, DataPath, Overrides, PreparedFolder, RecipeName, console
 from longhaul.core.records import finite_or_word
 from longhaul.core.signals import leaving_at_once
 

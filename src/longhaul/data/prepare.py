@@ -26,24 +26,13 @@ from longhaul.core.errors import DataError, LonghaulError, RecipeError
 from longhaul.core.files import fsync_folder, sha256_of, write_json
 from longhaul.core.output import Say
 from longhaul.core.units import short_bytes, short_count, short_seconds
-from longhaul.data.dataset import (
-    DATASET_FORMAT,
-    MANIFEST,
-    Dataset,
-    SourceTokens,
-    open_dataset,
-)
+from longhaul.data.dataset import DATASET_FORMAT, MANIFEST, Dataset, SourceTokens, open_dataset
 from longhaul.data.documents import ExactDuplicates
 from longhaul.data.shards import SHARD_VERSION
 from longhaul.data.sources import Corpus, file_stem, locate
 from longhaul.data.survey import SourceSurvey, Survey, take_survey
 from longhaul.data.tokenize import write_text, write_tokens
-from longhaul.data.tokenizer_files import (
-    PICKLE_ADVICE,
-    TokenizerFiles,
-    find_tokenizer,
-    load_given,
-)
+from longhaul.data.tokenizer_files import PICKLE_ADVICE, TokenizerFiles, find_tokenizer, load_given
 from longhaul.data.tokenizing import Tokenizer
 
 _DEFAULT_VOCAB = 8192

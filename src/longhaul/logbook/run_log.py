@@ -15,12 +15,7 @@ from longhaul.logbook.lease import Lease, user_name
 from longhaul.logbook.ledger import Ledger, LedgerError, LedgerState
 from longhaul.logbook.run_history import RunHistory
 from longhaul.logbook.run_spec import changed_settings
-from longhaul.logbook.segments import (
-    SegmentOpening,
-    next_major,
-    next_minor,
-    open_segment,
-)
+from longhaul.logbook.segments import SegmentOpening, next_major, next_minor, open_segment
 
 NUMBERS_COME_FROM = (
     "software.longhaul", "software.python", "software.git", "software.packages.torch",
