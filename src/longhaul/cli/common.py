@@ -41,12 +41,29 @@ Overrides = Annotated[
 DataPath = Annotated[
     str | None, typer.Option("--data", metavar="PATH", help="train on this file, folder or address")
 ]
+Device = Annotated[str | None, typer.Option(help="auto, cuda, mps or cpu", show_default="auto")]
+Trust = Annotated[
+    bool,
+    typer.Option("--trust", envvar="LONGHAUL_TRUST", help="run the commands that the recipe names"),
+]
 RunsFolder = Annotated[Path, typer.Option("--runs-dir", help="folder that holds the runs")]
 PreparedFolder = Annotated[
     Path, typer.Option("--prepared-dir", help="folder that holds prepared text")
 ]
 RUNS = Path("runs")
 PREPARED = Path("prepared")
+
+
+def options_of(
+    recipe: str, data: str | None, overrides: list[str] | None, device: str | None, small: bool
+) -> list[str]:
+    """`path=value` of all that was typed; those of the small twin first, so that others win."""
+    from longhaul.config.load import load_recipe
+    from longhaul.config.size import shrunken
+
+    twin = shrunken(load_recipe(recipe).recipe, own_data=data is not None) if small else ()
+    own = [] if device is None else [f'machine.device="{device}"']
+    return [*twin, *(overrides or ()), *own]
 
 
 class Shown:

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from longhaul.cli.common import DataPath, Overrides, RecipeName
+from longhaul.cli.common import DataPath, Overrides, RecipeName, Trust
 from longhaul.core.errors import ExitCode, UsageError
 from longhaul.core.units import Seconds
 
@@ -51,12 +51,7 @@ def drill(
         str, typer.Option(metavar="TIME", help="of a soak: mean time between faults")
     ] = "20s",
     seed: Annotated[int, typer.Option(help="of a soak")] = 0,
-    trust: Annotated[
-        bool,
-        typer.Option(
-            "--trust", envvar="LONGHAUL_TRUST", help="run the commands that the recipe names"
-        ),
-    ] = False,
+    trust: Trust = False,
     keep: Keep = None,
     as_json: Annotated[bool, typer.Option("--json", help="the verdict as JSON")] = False,
 ) -> None:
