@@ -62,20 +62,17 @@ class TokenStream:
                 f"within a stream of {self.num_tokens}"
             )
         if len(self._shards) == 1:
-            return self._every_window(length)[begins].astype(np.int64)
+            # A view of every window there is, of which rows are copied whole: 0.3 ms for 500
+            # rows of 1,025 tokens, against 1.3 ms when each token's position is looked up.
+            if self._windows is None or self._windows.shape[1] != length:
+                view = np.lib.stride_tricks.sliding_window_view
+                self._windows = view(self._shards[0].tokens, length)
+            return self._windows[begins].astype(np.int64)
         windows = np.empty((len(begins), length), np.int64)
         firsts = np.searchsorted(self._starts, begins, side="right") - 1
         for row, (begin, first) in enumerate(zip(begins.tolist(), firsts.tolist(), strict=True)):
             self._copy(windows[row], begin, first)
         return windows
-
-    def _every_window(self, length: int) -> TokenArray:
-        # A view of every window there is, of which rows are copied whole: 0.3 ms for 500
-        # rows of 1,025 tokens, against 1.3 ms when each token's position is looked up.
-        if self._windows is None or self._windows.shape[1] != length:
-            tokens = self._shards[0].tokens
-            self._windows = np.lib.stride_tricks.sliding_window_view(tokens, length)
-        return self._windows
 
     def _copy(self, window: npt.NDArray[np.int64], begin: int, number: int) -> None:
         filled = 0

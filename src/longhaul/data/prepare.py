@@ -33,7 +33,12 @@ from longhaul.data.sources import Corpus, file_stem, locate
 from longhaul.data.survey import SourceSurvey, Survey, take_survey
 from longhaul.data.tokenize import write_text, write_tokens
 from longhaul.data.tokenizer_files import PICKLE_ADVICE, TokenizerFiles, find_tokenizer, load_given
-from longhaul.data.tokenizing import Tokenizer
+from longhaul.data.tokenizing import (
+    ByteTokenizer,
+    CharacterTokenizer,
+    NumberTokenizer,
+    Tokenizer,
+)
 
 _DEFAULT_VOCAB = 8192
 _UNFINISHED = ".preparing"
@@ -51,27 +56,23 @@ def prepare(recipe: Recipe, home: Path, say: Say) -> Dataset:
         RecipeError: the tokenizer cannot do what the recipe wants.
         LonghaulError: the disk is full or refuses.
     """
-    try:
-        return _prepare(recipe, home, say)
-    except OSError as error:
-        raise _refused(error, home) from error
-
-
-def _prepare(recipe: Recipe, home: Path, say: Say) -> Dataset:
     clock = RealClock()
     began = clock.monotonic()
-    corpora, given = _given(recipe, home / "downloads", say)
-    _check_kinds(recipe.tokenizer, corpora)
-    folder = home / _folder_name(recipe, corpora, given)
-    if (found := _reusable(folder, say)) is not None:
-        return found
-    home.mkdir(parents=True, exist_ok=True)
-    _remove_abandoned(home)
-    with _unfinished(home, folder.name) as temporary:
-        _fill(temporary, recipe, corpora, given, say)
-        _commit(temporary, folder)
-    dataset = open_dataset(folder)
-    size = sum(path.stat().st_size for path in folder.iterdir())
+    try:
+        corpora, given = _given(recipe, home / "downloads", say)
+        _check_kinds(recipe.tokenizer, corpora)
+        folder = home / _folder_name(recipe, corpora, given)
+        if (found := _reusable(folder, say)) is not None:
+            return found
+        home.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(home)
+        with _unfinished(home, folder.name) as temporary:
+            _fill(temporary, recipe, corpora, given, say)
+            _commit(temporary, folder)
+        dataset = open_dataset(folder)
+        size = sum(path.stat().st_size for path in folder.iterdir())
+    except OSError as error:
+        raise _refused(error, home) from error
     say(
         f"data: prepared {folder} ({short_bytes(size)} on disk) "
         f"in {short_seconds(clock.monotonic() - began)}"
@@ -178,8 +179,6 @@ def _fill(
 def _make_tokenizer(
     settings: TokenizerSection, survey: Survey, given: TokenizerFiles | None, say: Say
 ) -> Tokenizer:
-    from longhaul.data.tokenizing import ByteTokenizer, CharacterTokenizer, NumberTokenizer
-
     if given is not None:
         tokenizer = load_given(given, settings.end_of_text)
         say(f"tokenizer: {tokenizer.vocab_size:,} tokens from {given.vocabulary}")
