@@ -201,10 +201,13 @@ def leaving_in_order() -> Iterator[None]:
         print_error("  → mend what the path stands on, and give the same command again")
         sys.exit(ExitCode.NEEDS_PERSON)
     except Exception as error:
-        if memory := _refused_memory(error):
-            print_error(f"longhaul: ran out of {memory}: {error}")
-            print_error("  → free some, or give --set batch.micro_sequences=N with a smaller N")
-            sys.exit(ExitCode.NEEDS_PERSON)
+        if "torch" in sys.modules:  # else no allocator has said anything
+            from longhaul.train.allocation_errors import refused_memory
+
+            if memory := refused_memory(error):
+                print_error(f"longhaul: ran out of {memory}: {error}")
+                print_error("  → free some, or give --set batch.micro_sequences=N with a smaller N")
+                sys.exit(ExitCode.NEEDS_PERSON)
         if type(error).__module__.startswith(("click", "typer")) and hasattr(error, "show"):
             error.show()
             sys.exit(ExitCode.RECIPE_WRONG)
@@ -229,15 +232,6 @@ def _print_without_secrets(
     """A traceback goes into workers' logs too, and its last line may repeat an address."""
     text = "".join(traceback.format_exception(kind, error, frames))
     print_error(scrubbed(text).rstrip())
-
-
-def _refused_memory(error: Exception) -> str | None:
-    """Whose memory an error says was refused; without torch no allocator has said anything."""
-    if "torch" not in sys.modules:
-        return None
-    from longhaul.train.allocation_errors import refused_memory
-
-    return refused_memory(error)
 
 
 def _leave(code: int) -> NoReturn:

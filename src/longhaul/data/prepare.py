@@ -104,7 +104,7 @@ def _folder_name(
         # Stages decide what is read when, and nothing that is prepared.
         "data": recipe.data.model_dump(mode="json", exclude={"stages"}),
         "tokenizer": recipe.tokenizer.model_dump(mode="json"),
-        "tokenizer_file": [sha256_of(p) for p in tokenizer.paths] if tokenizer else None,
+        "tokenizer_file": [sha256_of(p) for p in tokenizer] if tokenizer else None,
         "corpora": [corpus.identity for corpus in corpora],
     }
     digest = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
@@ -181,7 +181,7 @@ def _make_tokenizer(
 ) -> Tokenizer:
     if given is not None:
         tokenizer = load_given(given, settings.end_of_text)
-        say(f"tokenizer: {tokenizer.vocab_size:,} tokens from {given.vocabulary}")
+        say(f"tokenizer: {tokenizer.vocab_size:,} tokens from {given[0]}")
         return tokenizer
     if settings.kind == "characters":
         characters = CharacterTokenizer(survey.characters, settings.end_of_text)

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from longhaul.core.output import Say
 from longhaul.logbook.ledger import CheckpointHealth
@@ -35,18 +36,6 @@ class Found:
         return self.editions[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Lacking:
-    """A page that could not be had as the newest edition has it."""
-
-    name: str
-    instead: str
-    """What was taken instead, in words."""
-
-    def __str__(self) -> str:
-        return f"{self.name} ({self.instead})"
-
-
 def find_run_log(files: StoreFiles) -> Found | None:
     """The run log in one store; None if there is none. StoreError if it does not answer."""
     if not (there := tuple(editions(files))):
@@ -60,8 +49,8 @@ def best_first(found: Sequence[Found]) -> list[Found]:
     return sorted(same, key=lambda run_log: run_log.newest.edition, reverse=True)
 
 
-def bring_run_log(run_logs: Sequence[Found], into: Path, say: Say) -> list[Lacking]:
-    """Fetch the pages of the newest edition; what could not be had.
+def bring_run_log(run_logs: Sequence[Found], into: Path, say: Say) -> list[str]:
+    """Fetch the pages of the newest edition; what could not be had, and what was taken instead.
 
     Run logs are as by `best_first`: where one store fails, the next one's page is taken.
 
@@ -75,7 +64,7 @@ def bring_run_log(run_logs: Sequence[Found], into: Path, say: Say) -> list[Lacki
         target.parent.mkdir(parents=True, exist_ok=True)
         if not _from_any(run_logs, page, target, say):
             target.unlink(missing_ok=True)
-            lacking.append(Lacking(page.name, _an_older_one(run_logs, page, target, say)))
+            lacking.append(f"{page.name} ({_an_older_one(run_logs, page, target, say)})")
     return lacking
 
 
@@ -116,13 +105,8 @@ def _an_older_one(run_logs: Sequence[Found], page: FileEntry, target: Path, say:
 _SUFFIX = ".download"
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
-    """One checkpoint, and where it lies."""
-
-    checkpoint: Checkpoint
-    tier: RemoteTier | None
-    """None: in the run's own folder."""
+Copy: TypeAlias = tuple[Checkpoint, RemoteTier | None]
+"""One checkpoint, and where it lies; None: in the run's own folder."""
 
 
 def newest_of_all(
@@ -135,13 +119,13 @@ def newest_of_all(
     Of the tiers the first one's copy is tried first. They may hold different checkpoints of one
     step, so each is judged by its own manifest.
     """
-    copies = [Copy(checkpoint, None) for checkpoint in local]
+    copies: list[Copy] = [(checkpoint, None) for checkpoint in local]
     for tier, there in remote:
         # Of several at one step the last one made is of the line that the run is on.
-        copies += [Copy(c, tier) for c in sorted(there, key=lambda c: c.time, reverse=True)]
-    for copy in sorted(copies, key=lambda copy: copy.checkpoint.step, reverse=True):
-        if health_of(copy.checkpoint, recorded) != "poisoned":
-            yield copy
+        copies += [(c, tier) for c in sorted(there, key=lambda c: c.time, reverse=True)]
+    for checkpoint, place in sorted(copies, key=lambda copy: copy[0].step, reverse=True):
+        if health_of(checkpoint, recorded) != "poisoned":
+            yield checkpoint, place
 
 
 def bring_here(
