@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
 
 from longhaul.core.output import Say
 from longhaul.logbook.ledger import CheckpointHealth
@@ -105,8 +104,13 @@ def _an_older_one(run_logs: Sequence[Found], page: FileEntry, target: Path, say:
 _SUFFIX = ".download"
 
 
-Copy: TypeAlias = tuple[Checkpoint, RemoteTier | None]
-"""One checkpoint, and where it lies; None: in the run's own folder."""
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One checkpoint, and where it lies."""
+
+    checkpoint: Checkpoint
+    tier: RemoteTier | None
+    """None: in the run's own folder."""
 
 
 def newest_of_all(
@@ -119,13 +123,13 @@ def newest_of_all(
     Of the tiers the first one's copy is tried first. They may hold different checkpoints of one
     step, so each is judged by its own manifest.
     """
-    copies: list[Copy] = [(checkpoint, None) for checkpoint in local]
+    copies = [Copy(checkpoint, None) for checkpoint in local]
     for tier, there in remote:
         # Of several at one step the last one made is of the line that the run is on.
-        copies += [(c, tier) for c in sorted(there, key=lambda c: c.time, reverse=True)]
-    for checkpoint, place in sorted(copies, key=lambda copy: copy[0].step, reverse=True):
-        if health_of(checkpoint, recorded) != "poisoned":
-            yield checkpoint, place
+        copies += [Copy(c, tier) for c in sorted(there, key=lambda c: c.time, reverse=True)]
+    for copy in sorted(copies, key=lambda copy: copy.checkpoint.step, reverse=True):
+        if health_of(copy.checkpoint, recorded) != "poisoned":
+            yield copy
 
 
 def bring_here(

@@ -159,9 +159,8 @@ class Tiers:
         """Fetch the checkpoint with this manifest's hash; None if it cannot be had."""
         for tier, there in self._elsewhere():
             for checkpoint in there:
-                if checkpoint.manifest_sha256 == manifest and (
-                    here := self._here((checkpoint, tier))
-                ):
+                copy = Copy(checkpoint, tier)
+                if checkpoint.manifest_sha256 == manifest and (here := self._here(copy)):
                     return here
         return None
 
@@ -306,7 +305,7 @@ class Tiers:
 
     def _here(self, copy: Copy) -> Checkpoint | None:
         """The copy in the run's own folder; None if it cannot be brought here."""
-        (checkpoint, tier), run_log = copy, self._run_log
+        checkpoint, tier, run_log = copy.checkpoint, copy.tier, self._run_log
         if tier is None:
             return checkpoint
         began = run_log.clock.monotonic()
