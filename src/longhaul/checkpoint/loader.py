@@ -69,12 +69,9 @@ def load(
 ) -> Loaded:
     """Fill the tensors of `state` from the checkpoint at `path`, bit by bit.
 
-    Args:
-        path: the checkpoint's folder.
-        state: all those tensors of the checkpoint whose names begin with `prefix`.
-        prefix: such as `model.`; all of them when empty.
-        control: of several ranks that do it together; none takes a bit before all of them know
-            that they can.
+    `state` has all those tensors of the checkpoint whose names begin with `prefix`, such as
+    `model.`. With the `control` of several ranks that do it together, none takes a bit before all
+    of them know that they can.
 
     Raises:
         RefusedCheckpoint: a file differs from the manifest, or says what no checkpoint of ours

@@ -12,10 +12,10 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, ParamSpec, TextIO, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, ParamSpec, TextIO, TypeVar, cast
 
 import typer
 
@@ -86,16 +86,11 @@ class Shown:
 @contextmanager
 def text_only() -> Iterator[None]:
     """Let nothing but visible text reach standard output and error."""
-    streams = {name: getattr(sys, name) for name in ("stdout", "stderr")}
-    shown = {name: Shown(stream) for name, stream in streams.items() if stream is not None}
-    for name, stream in shown.items():
-        setattr(sys, name, stream)
-    try:
+    with ExitStack() as stack:
+        for stream, redirected in ((sys.stdout, redirect_stdout), (sys.stderr, redirect_stderr)):
+            if stream is not None:
+                stack.enter_context(redirected(cast(TextIO, Shown(stream))))
         yield
-    finally:
-        for name, stream in shown.items():
-            if getattr(sys, name) is stream:
-                setattr(sys, name, streams[name])
 
 
 def print_text_only(context: typer.Context) -> None:
