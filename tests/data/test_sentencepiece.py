@@ -1,15 +1,20 @@
+import io
 import itertools
+import json
 import math
 import struct
 
+import numpy as np
 import pytest
 import tokenizers
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
-from longhaul.core.errors import DataError
-from longhaul.data.sentencepiece import from_sentencepiece
-from longhaul.data.subwords import SubwordTokenizer
+from longhaul.core.errors import DataError, RecipeError
+from longhaul.data.dataset import MANIFEST, load_tokenizer
+from longhaul.data.prepare import prepare, prepared_folder
+from longhaul.data.sentencepiece import SentencePieceTokenizer
 
 SPACE = "▁"
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = range(1, 7)
@@ -44,9 +49,18 @@ def model(pieces, kind=1, fallback=False, prefix=True, tidy=False, charsmap=b"",
     return content + part(3, rules + number(3, int(prefix)) + number(4, int(tidy)))
 
 
-def tokenizer_of(*arguments, **settings) -> SubwordTokenizer:
-    content = from_sentencepiece(model(*arguments, **settings), "m.model")
-    return SubwordTokenizer(content, True, "m.model")
+def tokenizer_of(*arguments, **settings) -> SentencePieceTokenizer:
+    return SentencePieceTokenizer(model(*arguments, **settings), True, "m.model")
+
+
+def trained(kind: str) -> bytes:
+    made = io.BytesIO()
+    lines = ["ﬁnd the ﬁ́ne line, the end of the thing", "Ärger um 3 Äpfel", "the theme"] * 9
+    SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_writer=made, model_type=kind, vocab_size=60,
+        hard_vocab_limit=False, minloglevel=2, num_threads=1,
+    )  # fmt: skip
+    return made.getvalue()
 
 
 def pieces_of(vocabulary: dict[str, float], fallback: bool) -> list:
@@ -174,54 +188,155 @@ def test_spaces_are_tidied_only_where_the_model_says_so():
 GOOD = pieces_of(dict.fromkeys(CHARACTERS, -1.0), False)
 
 
+@pytest.mark.parametrize("kind", ["unigram", "bpe", "char", "word"])
+def test_every_type_of_model_encodes_as_the_library_does(kind):
+    content = trained(kind)
+    tokenizer = SentencePieceTokenizer(content, True, "m.model")
+    library = SentencePieceProcessor(model_proto=content)
+    texts = ["", " the  ﬁ́ne end ", "Äpfel\n\n3\t🌲", "</s> <unk> \0", "the end of " * 150_000]
+    for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True):
+        assert ids.tolist() == library.encode(text)
+        assert tokenizer.decode(ids) == library.decode(library.encode(text))
+    assert tokenizer.vocab_size == library.vocab_size()
+    assert tokenizer.content() == content
+
+
+def test_end_of_text_is_a_control_piece_or_none():
+    named = [*GOOD, ("<|endoftext|>", 0.0, CONTROL)]
+    assert tokenizer_of(named).end_of_text == len(GOOD)
+    assert tokenizer_of([*GOOD, ("<|endoftext|>", 0.0, USER)]).end_of_text == 2
+    assert tokenizer_of([*GOOD[:2], *GOOD[3:]]).end_of_text is None
+    assert SentencePieceTokenizer(model(named), False, "m").end_of_text is None
+
+
+def test_special_pieces_have_no_bytes_and_numbers_beyond_no_text():
+    tokenizer = tokenizer_of(GOOD)
+    assert tokenizer.token_bytes().tolist() == [0, 0, 0, 1, 1, 1, 1, 1]
+    assert tokenizer.decode([7, 3, 2, 4, 99, -1]) == "ab"
+
+
+@pytest.fixture
+def recipe(tmp_path, recipe_for):
+    (tmp_path / "a.txt").write_text("ab cd " * 50)
+    (tmp_path / "m.model").write_bytes(model(GOOD))
+    return recipe_for(tmp_path / "a.txt", "file", {"path": str(tmp_path / "m.model")})
+
+
+def test_prepared_data_holds_the_model(tmp_path, recipe):
+    dataset = prepare(recipe, tmp_path / "home", lambda _: None)
+    assert (dataset.folder / "tokenizer.model").read_bytes() == model(GOOD)
+    assert dataset.tokenizer.encode("ab").tolist() == [7, 3, 4]
+    assert prepare(recipe, tmp_path / "home", lambda _: None).identity == dataset.identity
+    (tmp_path / "m.model").write_bytes(model([*GOOD[:2], *GOOD[3:]]))
+    with pytest.raises(RecipeError, match="has no"):
+        prepare(recipe, tmp_path / "home", lambda _: None)
+
+
+def test_data_prepared_with_a_converted_model_is_used_as_it_is(tmp_path, recipe, recipe_for):
+    converted = tmp_path / "tokenizer.json"
+    vocabulary = [(text, score) for text, score, _ in GOOD]
+    tokenizers.Tokenizer(tokenizers.models.Unigram(vocabulary, 0)).save(str(converted))
+    other = recipe_for(tmp_path / "a.txt", "file", {"path": str(converted)})
+    made = prepare(other, tmp_path / "home", lambda _: None)
+    folder = prepared_folder(recipe, tmp_path / "home", lambda _: None)
+    made.folder.rename(folder)
+    used = prepare(recipe, tmp_path / "home", lambda _: None)
+    assert (used.folder, used.identity) == (folder, made.identity)
+    assert used.tokenizer.content() == converted.read_bytes()
+    assert json.loads((folder / MANIFEST).read_bytes())["tokenizer"]["file"] == "tokenizer.json"
+
+
+def rules() -> bytes:
+    """The trie of one rule, "A" → "ä": root at 256, its child's leaf at 512."""
+    units = np.zeros(768, "<u4")
+    units[0] = 256 << 10
+    units[256 ^ ord("A")] = (256 ^ ord("A") ^ 512) << 10 | 1 << 8 | ord("A")
+    units[512] = 1 << 31
+    return struct.pack("<I", units.nbytes) + units.tobytes() + "ä\0".encode()
+
+
+def test_rules_that_hold_are_used():
+    tokenizer = tokenizer_of([*GOOD, ("ä", -1.0, NORMAL)], charsmap=rules())
+    assert tokenizer.decode(tokenizer.encode("aAa")) == "aäa"
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "no piece"),
-        (b'{"model": {}}', "wire type"),
-        (model(GOOD, kind=4), "model type 4"),
-        (model([*GOOD, ("a", 0.0, NORMAL)]), "'a', is empty or occurs twice"),
-        (model([*GOOD, ("", 0.0, NORMAL)]), "is empty"),
-        (model([*GOOD, ("e", math.nan, NORMAL)]), "score nan"),
-        (model([*GOOD, ("e", 0.0, UNUSED)]), "type 5"),
-        (model([*GOOD, ("e", 0.0, 77)]), "type 77"),
-        (model(GOOD[1:]), "one unknown piece"),
-        (model(GOOD, fallback=True), "0 pieces for the 256 bytes"),
-        (model([*GOOD, ("e", 0.0, BYTE)]), "said to be a byte"),
-        (model(GOOD, suffix=1), "suffixes"),
-        (model(GOOD, charsmap=b"\xff\xff\xff\x7f1234"), "rules of 2,147,483,647 bytes"),
+        (b"", "unk is not defined"),
+        (b'{"model": {}}', "ParseFrom"),
+        (model([*GOOD, ("a", 0.0, NORMAL)]), "a is already defined"),
+        (model([*GOOD, ("", 0.0, NORMAL)]), "must not be empty"),
+        (model([*GOOD, ("e", math.nan, NORMAL)]), "score is NaN"),
+        (model(GOOD[1:]), "unk is not defined"),
+        (model(GOOD, fallback=True), "256 byte pieces"),
+        (model([*GOOD, ("e", 0.0, BYTE)]), "byte piece e"),
+        (model([*GOOD, ("x\0y", 0.0, USER)]), "null character"),
+        (model([*GOOD, ("a" * 3_000_000, 0.0, NORMAL)]), "too long"),
+        (model([*GOOD, ("??", 0.0, NORMAL)]).replace(b"??", b"\xff\xfe"), "utf-8"),
+        (model(GOOD, charsmap=b"\xff\xff\xff\x7f1234"), "exceeds"),
+        (model(GOOD, charsmap=struct.pack("<I", 4) + bytes(4)), "exceeds"),
+        (model(GOOD, charsmap=struct.pack("<I", 1024) + b"\xff" * 1024 + b"a\0"), "invalid"),
+        (model(GOOD, charsmap=rules()[:-1]), "null terminated"),
+        (model(GOOD) + part(5, part(2, b"\xff\xff\xff\x7f1234")), "exceeds"),
     ],
 )
-def test_what_is_no_model_or_of_a_kind_that_is_not_read_is_said(content, message):
+def test_what_is_no_model_is_said(tmp_path, content, message):
+    (tmp_path / "m.model").write_bytes(content)
     with pytest.raises(DataError) as caught:
-        from_sentencepiece(content, "m.model")
+        load_tokenizer(tmp_path / "m.model")
     assert message in caught.value.message
     assert "m.model" in caught.value.message
     assert caught.value.remedy
+
+
+def test_a_file_too_large_for_a_model_is_not_read(tmp_path):
+    with (tmp_path / "m.model").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(DataError, match=r"m\.model: not a tokenizer"):
+        load_tokenizer(tmp_path / "m.model")
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     damage=st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 255)), max_size=3),
     length=st.none() | st.integers(0, 4000),
-    kind=st.sampled_from([1, 2]),
+    kind=st.sampled_from([1, 2, 3, 4]),
+    charsmap=st.sampled_from([b"", rules()]),
 )
-def test_damaged_models_give_an_error_or_a_tokenizer_that_works(damage, length, kind):
-    content = bytearray(model(GOOD, kind=kind))
+def test_damaged_models_give_an_error_or_a_tokenizer_that_works(damage, length, kind, charsmap):
+    content = bytearray(model(GOOD, kind=kind, charsmap=charsmap))
     for at, value in damage:
         content[at % len(content)] = value
     if length is not None:
         del content[length % len(content) :]
+    check(bytes(content))
+
+
+def check(content: bytes) -> None:
     try:
-        made = SubwordTokenizer(from_sentencepiece(bytes(content), "m"), True, "m")
+        made = SentencePieceTokenizer(content, True, "m")
     except DataError:
         return
-    ids = made.encode("ab cd")
+    ids = made.encode("AbA cd ä")
     assert all(0 <= i < made.vocab_size for i in ids)
+    assert isinstance(made.decode(ids), str)
+    assert made.token_bytes().shape == (made.vocab_size,)
 
 
-def test_the_library_agrees_on_what_was_made():
-    content = from_sentencepiece(model(GOOD), "m.model")
-    inner = tokenizers.Tokenizer.from_buffer(content)
-    assert inner.get_vocab_size() == len(GOOD)
-    assert content == from_sentencepiece(model(GOOD), "elsewhere.model")
+@settings(max_examples=300, deadline=None)
+@given(
+    damage=st.lists(
+        st.tuples(
+            st.sampled_from([0, 256 ^ ord("A"), 512]) | st.integers(0, 767),
+            st.integers(0, 3),
+            st.integers(0, 255),
+        ),
+        max_size=3,
+    )
+)
+def test_damaged_rules_never_end_the_library(damage):
+    charsmap = bytearray(rules())
+    for unit, byte, value in damage:
+        charsmap[4 + 4 * unit + byte] = value
+    check(model(GOOD, charsmap=bytes(charsmap)))

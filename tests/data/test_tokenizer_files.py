@@ -22,13 +22,13 @@ def pair(tmp_path):
 
 def found(path) -> list[str]:
     files = find_tokenizer(str(path), path, lambda _: None)
-    return [each.name for each in files.paths]
+    return [each.name for each in files]
 
 
 def test_a_pair_is_found_by_either_file_or_its_folder(pair):
     for path in (pair, pair / "vocab.bpe", pair / "encoder.json", f"file://{pair}/vocab.bpe"):
         files = find_tokenizer(str(path), pair, lambda _: None)
-        assert [each.name for each in files.paths] == ["encoder.json", "vocab.bpe"]
+        assert [each.name for each in files] == ["encoder.json", "vocab.bpe"]
     assert load_given(files, end_of_text=True).encode("the").tolist() == [256, ALPHABET.index("e")]
 
 

@@ -2,7 +2,6 @@ import duckdb
 import pytest
 
 from longhaul.core.clocks import FakeClock
-from longhaul.logbook import queries
 from longhaul.logbook.journal import Journal
 from longhaul.logbook.lease import acquire
 from longhaul.logbook.queries import compact, connect, parquet_file, rollup_file
@@ -65,7 +64,7 @@ def test_a_crash_on_the_way_leaves_no_half_file(folder, make_step, monkeypatch):
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as broken:
-        broken.setattr(queries.os, "fsync", crash)
+        broken.setattr("os.fsync", crash)
         with pytest.raises(OSError, match="Input/output"):
             compact(folder, FakeClock())
     assert list(folder.compacted.iterdir()) == []

@@ -2,9 +2,10 @@ import os
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter
 
 from longhaul.store import manifest
-from longhaul.store.manifest import RefusedCheckpoint, read_json, whole
+from longhaul.store.manifest import RefusedCheckpoint, Whole, read_json, shaped
 
 
 @pytest.mark.parametrize(
@@ -29,5 +30,5 @@ def test_a_huge_file_is_refused_before_it_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", [-1, 1.0, True, "1", None, 1 << 63])
 def test_only_whole_numbers_in_range_are_whole(value: object) -> None:
     with pytest.raises(RefusedCheckpoint):
-        whole(value, "size")
-    assert whole((1 << 63) - 1, "size") == (1 << 63) - 1
+        shaped(TypeAdapter(Whole), value, "size")
+    assert shaped(TypeAdapter(Whole), (1 << 63) - 1, "size") == (1 << 63) - 1

@@ -4,7 +4,7 @@ Columns of gauges are in the order in which things happened, so that the growth 
 rollback stands before the repair; each tells whether it was kept.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,12 +61,11 @@ def thinned(
         f"JOIN kept USING (segment) WHERE isfinite(value) "
         f"GROUP BY segment, place, step <= kept, step // {width} ORDER BY place, min(step)"
     ).fetchall()
-    points: dict[tuple[str, int, bool], dict[float, float]] = {}
-    for segment, place, kept, low_step, low, high_step, high in rows:
-        curve = points.setdefault((segment, place, kept), {})
-        for step, value in sorted([(low_step, low), (high_step, high)]):
-            curve[step] = value
-    return _curves(points)
+    return _curves(
+        (*at, step, value)
+        for *at, low_step, low, high_step, high in rows
+        for step, value in sorted([(low_step, low), (high_step, high)])
+    )
 
 
 def means(connection: duckdb.DuckDBPyConnection, expression: str) -> list[Curve]:
@@ -105,13 +104,14 @@ def _bucketed(connection: duckdb.DuckDBPyConnection, x: str, y: str, most: int) 
         f"JOIN kept USING (segment) GROUP BY segment, place, step <= kept, step // {width} "
         f"HAVING isfinite(y) ORDER BY place, x"
     ).fetchall()
+    return _curves(rows)
+
+
+def _curves(rows: Iterable[tuple[Any, ...]]) -> list[Curve]:
+    """Rows of segment, place, kept, x and y, in order."""
     points: dict[tuple[str, int, bool], dict[float, float]] = {}
-    for segment, place, kept, at, value in rows:
-        points.setdefault((segment, place, kept), {})[at] = value
-    return _curves(points)
-
-
-def _curves(points: dict[tuple[str, int, bool], dict[float, float]]) -> list[Curve]:
+    for segment, place, kept, x, y in rows:
+        points.setdefault((segment, place, kept), {})[x] = y
     return [
         Curve(segment, place, kept, tuple(curve), tuple(curve.values()))
         for (segment, place, kept), curve in points.items()

@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import ConfigDict, PlainValidator, TypeAdapter
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -16,7 +17,7 @@ from longhaul.checkpoint.capture import local_of, narrowed, piece_of, pieces_her
 from longhaul.checkpoint.tensor_file import DTYPES, SUFFIX
 from longhaul.core.pieces import Piece, Pieces
 from longhaul.core.units import Bytes
-from longhaul.store.manifest import RefusedCheckpoint, items, table, text, whole_numbers
+from longhaul.store.manifest import RefusedCheckpoint, Whole, shaped, versioned
 
 FORMAT_VERSION = 1
 METADATA_NAME = "metadata.json"
@@ -24,12 +25,19 @@ _DTYPE_OF = {name: dtype for dtype, name in DTYPES.items()}
 _MOST_DIMENSIONS = 64
 
 
+def _dtype_called(name: Any) -> torch.dtype:
+    if not isinstance(name, str) or name not in _DTYPE_OF:
+        raise ValueError(f"{name!r} is not a dtype of tensors")
+    return _DTYPE_OF[name]
+
+
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """A rectangle of a whole tensor, and where it lies."""
 
-    offsets: tuple[int, ...]
-    sizes: tuple[int, ...]
+    __pydantic_config__ = ConfigDict(extra="forbid")
+    offsets: tuple[Whole, ...]
+    sizes: tuple[Whole, ...]
     file: str
     key: str
     """Its name within the file."""
@@ -39,9 +47,13 @@ class Chunk:
 class StoredTensor:
     """A tensor, by the chunks that fill it."""
 
-    dtype: torch.dtype
-    size: tuple[int, ...]
+    __pydantic_config__ = ConfigDict(extra="forbid")
+    dtype: Annotated[torch.dtype, PlainValidator(_dtype_called)]
+    size: tuple[Whole, ...]
     chunks: tuple[Chunk, ...]
+
+
+_TENSORS = TypeAdapter(dict[str, StoredTensor])
 
 
 def to_json(tensors: Mapping[str, StoredTensor]) -> dict[str, Any]:
@@ -63,38 +75,14 @@ def from_json(value: Any, file_sizes: Mapping[str, Bytes]) -> dict[str, StoredTe
     exactly, and files are those in `file_sizes`, whose hashes were compared with the manifest, and
     large enough.
     """
-    body = table(value, {"format_version", "tensors"}, METADATA_NAME)
-    if body["format_version"] != FORMAT_VERSION:
-        raise RefusedCheckpoint(
-            f"{METADATA_NAME}: format version {body['format_version']!r}; "
-            f"this longhaul reads {FORMAT_VERSION}"
-        )
-    if not isinstance(body["tensors"], dict):
-        raise RefusedCheckpoint(f"{METADATA_NAME}: tensors is not an object")
-    tensors = {}
-    for name, entry in body["tensors"].items():
+    body = versioned(value, FORMAT_VERSION, {"tensors"}, METADATA_NAME)
+    tensors = shaped(_TENSORS, body["tensors"], METADATA_NAME)
+    for name, tensor in tensors.items():
         what = f"{METADATA_NAME}: tensor {name!r}"
-        fields = table(entry, {"dtype", "size", "chunks"}, what)
-        dtype = _DTYPE_OF.get(text(fields["dtype"], what))
-        if dtype is None:
-            raise RefusedCheckpoint(f"{what}: dtype {fields['dtype']!r} is not one of tensors")
-        size = tuple(whole_numbers(fields["size"], what))
-        chunks = tuple(_chunk(item, what) for item in items(fields["chunks"], what))
-        for chunk in chunks:
-            _check_place(chunk, dtype.itemsize, file_sizes, what)
-        _check_filled(size, chunks, what)
-        tensors[name] = StoredTensor(dtype, size, chunks)
+        for chunk in tensor.chunks:
+            _check_place(chunk, tensor.dtype.itemsize, file_sizes, what)
+        _check_filled(tensor.size, tensor.chunks, what)
     return tensors
-
-
-def _chunk(value: Any, what: str) -> Chunk:
-    fields = table(value, {"offsets", "sizes", "file", "key"}, what)
-    return Chunk(
-        tuple(whole_numbers(fields["offsets"], what)),
-        tuple(whole_numbers(fields["sizes"], what)),
-        text(fields["file"], what),
-        text(fields["key"], what),
-    )
 
 
 def _check_place(

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from longhaul.checkpoint.capture import (
     Stateful,
     TrainingState,
@@ -20,16 +22,27 @@ from longhaul.checkpoint.layout import METADATA_NAME, from_json, plan_load
 from longhaul.checkpoint.write import FACTS_VERSION, read_back
 from longhaul.core.errors import LonghaulError
 from longhaul.parallel.control import Control
-from longhaul.store.manifest import FACTS_NAME, Manifest, RefusedCheckpoint, read_json, table, whole
+from longhaul.store.manifest import (
+    FACTS_NAME,
+    Manifest,
+    RefusedCheckpoint,
+    Whole,
+    read_json,
+    shaped,
+    versioned,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
     """What a checkpoint said besides tensors."""
 
-    step: int
-    attempt: int
+    step: Whole
+    attempt: Whole
     facts: Mapping[str, Any]
+
+
+_LOADED = TypeAdapter(Loaded)
 
 
 def restore(path: Path, parts: Mapping[str, Stateful], control: Control | None = None) -> Loaded:
@@ -56,12 +69,9 @@ def load(
 ) -> Loaded:
     """Fill the tensors of `state` from the checkpoint at `path`, bit by bit.
 
-    Args:
-        path: the checkpoint's folder.
-        state: all those tensors of the checkpoint whose names begin with `prefix`.
-        prefix: such as `model.`; all of them when empty.
-        control: of several ranks that do it together; none takes a bit before all of them know
-            that they can.
+    `state` has all those tensors of the checkpoint whose names begin with `prefix`, such as
+    `model.`. With the `control` of several ranks that do it together, none takes a bit before all
+    of them know that they can.
 
     Raises:
         RefusedCheckpoint: a file differs from the manifest, or says what no checkpoint of ours
@@ -86,11 +96,7 @@ def load(
 
 
 def _plan(
-    path: Path,
-    manifest: Manifest,
-    state: TrainingState,
-    live: Mapping[str, str],
-    prefix: str,
+    path: Path, manifest: Manifest, state: TrainingState, live: Mapping[str, str], prefix: str
 ) -> tuple[Loaded, Callable[[], None]]:
     """What the checkpoint says, and the call that fills the tensors of `state`."""
     sizes = {file.name: file.size_bytes for file in manifest.files}
@@ -112,15 +118,6 @@ def _plan(
 def read_facts(path: Path) -> Loaded:
     """A checkpoint's facts, its hashes not compared; RefusedCheckpoint if `state.json` is unfit."""
     what = str(path / FACTS_NAME)
-    body = read_json(path / FACTS_NAME)
-    version = body.get("format_version") if isinstance(body, dict) else None
-    if version != FACTS_VERSION:
-        raise RefusedCheckpoint(
-            f"{what}: format version {version!r}; this longhaul reads {FACTS_VERSION}"
-        )
-    body = table(body, {"format_version", "step", "attempt", "facts"}, what)
-    if not isinstance(body["facts"], dict):
-        raise RefusedCheckpoint(f"{what}: facts is not an object")
-    return Loaded(
-        step=whole(body["step"], what), attempt=whole(body["attempt"], what), facts=body["facts"]
-    )
+    keys = {"step", "attempt", "facts"}
+    body = versioned(read_json(path / FACTS_NAME), FACTS_VERSION, keys, what)
+    return shaped(_LOADED, body, what)

@@ -46,12 +46,7 @@ _DESCRIPTION_BYTES_PER_TENSOR: Bytes = 1024
 
 def render_facts(step: int, attempt: int, facts: Mapping[str, Any]) -> bytes:
     """The content of `state.json`; a ValueError or TypeError if a fact is no finite JSON value."""
-    body = {
-        "format_version": FACTS_VERSION,
-        "step": step,
-        "attempt": attempt,
-        "facts": dict(facts),
-    }
+    body = {"format_version": FACTS_VERSION, "step": step, "attempt": attempt, "facts": dict(facts)}
     return (json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
@@ -110,7 +105,12 @@ def write_checkpoint(
 
     first_does(control, begin)  # whatever it raises, there is nothing of ours to remove
     try:
-        entries = _save(partial, tensors, pieces or {}, control)
+        if control is None and is_unsharded(tensors):
+            entries = save_unsharded(partial, tensors)
+        else:  # it imports DCP, which takes longer than everything else here
+            from longhaul.checkpoint.storage import save_tensors
+
+            entries = save_tensors(partial, tensors, pieces or {}, control)
         point(Point.FILES_WRITTEN, entries, folder=partial)
         manifest = first_does(control, complete)
         yield "written", manifest, ""
@@ -140,20 +140,6 @@ def read_back(path: Path, control: Control | None, past_page_cache: bool = False
     if refusals or manifest is None:
         raise RefusedCheckpoint(refusals[0])
     return manifest
-
-
-def _save(
-    folder: Path,
-    tensors: Mapping[str, Tensor],
-    pieces: Mapping[str, Pieces],
-    control: Control | None,
-) -> tuple[FileEntry, ...]:
-    if control is None and is_unsharded(tensors):
-        return save_unsharded(folder, tensors)
-    # It imports DCP, which takes longer than everything else here.
-    from longhaul.checkpoint.storage import save_tensors
-
-    return save_tensors(folder, tensors, pieces, control)
 
 
 def is_unsharded(tensors: Mapping[str, Tensor]) -> bool:

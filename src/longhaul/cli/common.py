@@ -12,10 +12,10 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, ParamSpec, TextIO, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, ParamSpec, TextIO, TypeVar, cast
 
 import typer
 
@@ -41,12 +41,29 @@ Overrides = Annotated[
 DataPath = Annotated[
     str | None, typer.Option("--data", metavar="PATH", help="train on this file, folder or address")
 ]
+Device = Annotated[str | None, typer.Option(help="auto, cuda, mps or cpu", show_default="auto")]
+Trust = Annotated[
+    bool,
+    typer.Option("--trust", envvar="LONGHAUL_TRUST", help="run the commands that the recipe names"),
+]
 RunsFolder = Annotated[Path, typer.Option("--runs-dir", help="folder that holds the runs")]
 PreparedFolder = Annotated[
     Path, typer.Option("--prepared-dir", help="folder that holds prepared text")
 ]
 RUNS = Path("runs")
 PREPARED = Path("prepared")
+
+
+def options_of(
+    recipe: str, data: str | None, overrides: list[str] | None, device: str | None, small: bool
+) -> list[str]:
+    """`path=value` of all that was typed; those of the small twin first, so that others win."""
+    from longhaul.config.load import load_recipe
+    from longhaul.config.size import shrunken
+
+    twin = shrunken(load_recipe(recipe).recipe, own_data=data is not None) if small else ()
+    own = [] if device is None else [f'machine.device="{device}"']
+    return [*twin, *(overrides or ()), *own]
 
 
 class Shown:
@@ -69,16 +86,11 @@ class Shown:
 @contextmanager
 def text_only() -> Iterator[None]:
     """Let nothing but visible text reach standard output and error."""
-    streams = {name: getattr(sys, name) for name in ("stdout", "stderr")}
-    shown = {name: Shown(stream) for name, stream in streams.items() if stream is not None}
-    for name, stream in shown.items():
-        setattr(sys, name, stream)
-    try:
+    with ExitStack() as stack:
+        for stream, redirected in ((sys.stdout, redirect_stdout), (sys.stderr, redirect_stderr)):
+            if stream is not None:
+                stack.enter_context(redirected(cast(TextIO, Shown(stream))))
         yield
-    finally:
-        for name, stream in shown.items():
-            if getattr(sys, name) is stream:
-                setattr(sys, name, streams[name])
 
 
 def print_text_only(context: typer.Context) -> None:
@@ -184,10 +196,13 @@ def leaving_in_order() -> Iterator[None]:
         print_error("  → mend what the path stands on, and give the same command again")
         sys.exit(ExitCode.NEEDS_PERSON)
     except Exception as error:
-        if memory := _refused_memory(error):
-            print_error(f"longhaul: ran out of {memory}: {error}")
-            print_error("  → free some, or give --set batch.micro_sequences=N with a smaller N")
-            sys.exit(ExitCode.NEEDS_PERSON)
+        if "torch" in sys.modules:  # else no allocator has said anything
+            from longhaul.train.allocation_errors import refused_memory
+
+            if memory := refused_memory(error):
+                print_error(f"longhaul: ran out of {memory}: {error}")
+                print_error("  → free some, or give --set batch.micro_sequences=N with a smaller N")
+                sys.exit(ExitCode.NEEDS_PERSON)
         if type(error).__module__.startswith(("click", "typer")) and hasattr(error, "show"):
             error.show()
             sys.exit(ExitCode.RECIPE_WRONG)
@@ -212,15 +227,6 @@ def _print_without_secrets(
     """A traceback goes into workers' logs too, and its last line may repeat an address."""
     text = "".join(traceback.format_exception(kind, error, frames))
     print_error(scrubbed(text).rstrip())
-
-
-def _refused_memory(error: Exception) -> str | None:
-    """Whose memory an error says was refused; without torch no allocator has said anything."""
-    if "torch" not in sys.modules:
-        return None
-    from longhaul.train.allocation_errors import refused_memory
-
-    return refused_memory(error)
 
 
 def _leave(code: int) -> NoReturn:

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from longhaul.cli.common import DataPath, Overrides, RecipeName
+from longhaul.cli.common import DataPath, Overrides, RecipeName, Trust
 from longhaul.core.errors import ExitCode, UsageError
 from longhaul.core.units import Seconds
 
@@ -45,19 +45,13 @@ def drill(
         int | None, typer.Option(help="length of the run", show_default="200 at most")
     ] = None,
     soak: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="faults at random for so long, such as 10m"),
+        str | None, typer.Option(metavar="TIME", help="faults at random for so long, such as 10m")
     ] = None,
     mtbf: Annotated[
         str, typer.Option(metavar="TIME", help="of a soak: mean time between faults")
     ] = "20s",
     seed: Annotated[int, typer.Option(help="of a soak")] = 0,
-    trust: Annotated[
-        bool,
-        typer.Option(
-            "--trust", envvar="LONGHAUL_TRUST", help="run the commands that the recipe names"
-        ),
-    ] = False,
+    trust: Trust = False,
     keep: Keep = None,
     as_json: Annotated[bool, typer.Option("--json", help="the verdict as JSON")] = False,
 ) -> None:

@@ -10,11 +10,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from longhaul.core.signals import (
-    leave_in_order_on_interrupt,
-    leave_on_interrupt,
-    leave_on_notices,
-)
+from longhaul.core.signals import leave_in_order_on_interrupt, leave_on_interrupt, leave_on_notices
 
 if TYPE_CHECKING:
     import typer

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from longhaul.cli.common import PREPARED, DataPath, Overrides, PreparedFolder, RecipeName
+from longhaul.cli.common import PREPARED, DataPath, Device, Overrides, PreparedFolder, RecipeName
 from longhaul.core.errors import ExitCode
 
 
@@ -15,9 +15,7 @@ def ladder(
     recipe: RecipeName,
     data: DataPath = None,
     overrides: Overrides = None,
-    device: Annotated[
-        str | None, typer.Option(help="auto, cuda, mps or cpu", show_default="auto")
-    ] = None,
+    device: Device = None,
     sizes: Annotated[
         int, typer.Option(min=3, help="sizes to learn from; one more is predicted and trained")
     ] = 3,
@@ -61,10 +59,11 @@ def ladder(
     from longhaul.plan.ladder.analysis import as_markdown
     from longhaul.run.ladder.ladder import LadderRequest, run_ladder
 
+    own = () if device is None else (f'machine.device="{device}"',)
+
     def leave(number: int, frame: object) -> None:
         raise typer.Exit(ExitCode.START_AGAIN)
 
-    own = () if device is None else (f'machine.device="{device}"',)
     typed = LadderRequest(
         recipe=recipe,
         options=(*own, *(overrides or ())),

@@ -12,10 +12,13 @@ import typer
 from longhaul.cli.common import (
     PREPARED,
     DataPath,
+    Device,
     Overrides,
     PreparedFolder,
     RecipeName,
+    Trust,
     console,
+    options_of,
 )
 from longhaul.core.records import finite_or_word
 from longhaul.core.signals import leaving_at_once
@@ -30,9 +33,7 @@ def profile(
     recipe: RecipeName,
     data: DataPath = None,
     overrides: Overrides = None,
-    device: Annotated[
-        str | None, typer.Option(help="auto, cuda, mps or cpu", show_default="auto")
-    ] = None,
+    device: Device = None,
     small: Annotated[
         bool, typer.Option("--small", help="the recipe's small twin: every switch, no size")
     ] = False,
@@ -43,12 +44,7 @@ def profile(
             metavar="DIR", help="for trace and page", show_default="profiles/ and the name"
         ),
     ] = None,
-    trust: Annotated[
-        bool,
-        typer.Option(
-            "--trust", envvar="LONGHAUL_TRUST", help="run the commands that the recipe names"
-        ),
-    ] = False,
+    trust: Trust = False,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
     prepared_dir: PreparedFolder = PREPARED,
 ) -> None:
@@ -57,13 +53,10 @@ def profile(
     Time by stage, the largest operations against what this device can do at best, what costs more
     than its work explains, with a remedy; a trace for Perfetto, and a page with pictures.
     """
-    from longhaul.cli.train import twin_options
     from longhaul.run.profile.profile import Typed
     from longhaul.run.profile.profile import profile as take
 
-    options = [*(twin_options(recipe, data) if small else ()), *(overrides or ())]
-    if device is not None:
-        options.append(f'machine.device="{device}"')
+    options = options_of(recipe, data, overrides, device, small)
     typed = Typed(recipe, tuple(options), data, steps, out, prepared_dir, trust)
     with leaving_at_once():  # the run's folder goes
         made = take(typed, partial(typer.echo, err=as_json))

@@ -14,10 +14,12 @@ from longhaul.cli.common import (
     PREPARED,
     RUNS,
     DataPath,
+    Device,
     Overrides,
     PreparedFolder,
     RecipeName,
     RunsFolder,
+    options_of,
 )
 from longhaul.core.output import print_out
 from longhaul.logbook.folder import RunFolder
@@ -59,9 +61,7 @@ def train(
     recipe: RecipeName,
     data: DataPath = None,
     overrides: Overrides = None,
-    device: Annotated[
-        str | None, typer.Option(help="auto, cuda, mps or cpu", show_default="auto")
-    ] = None,
+    device: Device = None,
     nproc: Annotated[
         int | None,
         typer.Option(min=1, help="worker processes, as a rule one for each GPU", show_default="1"),
@@ -93,9 +93,7 @@ def train(
     starts trains itself, and is watched by them.
     """
     open_standard_files()
-    options = [*(twin_options(recipe, data) if small else ()), *(overrides or ())]
-    if device is not None:
-        options.append(f'machine.device="{device}"')
+    options = options_of(recipe, data, overrides, device, small)
     if max_hours is not None:
         options.append(f"train.max_hours={float(max_hours)}")
     if nproc is not None:
@@ -123,11 +121,3 @@ def _work(folder: RunFolder) -> None:
     leave_on_interrupt()  # the lease is the supervisor's; until it trains there is nothing to save
     with leaving_in_order():
         worker(folder.path)
-
-
-def twin_options(recipe: str, data: str | None) -> tuple[str, ...]:
-    """What makes the small twin of a recipe, as it would be typed."""
-    from longhaul.config.load import load_recipe
-    from longhaul.config.size import shrunken
-
-    return shrunken(load_recipe(recipe).recipe, own_data=data is not None)

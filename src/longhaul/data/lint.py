@@ -5,6 +5,7 @@ document is counted where a sign is dense, not where it occurs: code has `\n` in
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -115,8 +116,10 @@ class Lint:
                 self._affected[number] += 1
                 self._occurrences[number] += len(found)
                 if len(self._examples[number]) < _EXAMPLES:
-                    shown = _excerpt(document.text, *found[0])
-                    self._examples[number].append(f"{document.name}: {shown}")
+                    begin, end = found[0]
+                    end = min(end, begin + _EXCERPT) + _EXCERPT
+                    shown = document.text[max(0, begin - _EXCERPT) : end]
+                    self._examples[number].append(f"{document.name}: {shown!r}")
 
     def result(self) -> SourceLint:
         """What was seen so far."""
@@ -174,22 +177,16 @@ class _Lines:
     """Lines that stand in many documents; of too many, the rare ones are forgotten."""
 
     def __init__(self) -> None:
-        self._counts: dict[str, int] = {}
+        self._counts: Counter[str] = Counter()
 
     def see(self, text: str) -> None:
-        for line in {line.strip()[:200] for line in text.split("\n")}:
-            if len(line) >= _SHORTEST_REPEATED_LINE:
-                self._counts[line] = self._counts.get(line, 0) + 1
+        lines = {line.strip()[:200] for line in text.split("\n")}
+        self._counts.update(line for line in lines if len(line) >= _SHORTEST_REPEATED_LINE)
         least = 1
         while len(self._counts) > _MOST_LINES:
-            self._counts = {line: n for line, n in self._counts.items() if n > least}
+            self._counts = Counter({line: n for line, n in self._counts.items() if n > least})
             least += 1
 
     def most_frequent(self, least: float) -> list[tuple[str, int]]:
         found = [(line, count) for line, count in self._counts.items() if count >= least]
         return sorted(found, key=lambda item: (-item[1], item[0]))
-
-
-def _excerpt(text: str, begin: int, end: int) -> str:
-    end = min(end, begin + _EXCERPT)
-    return repr(text[max(0, begin - _EXCERPT) : end + _EXCERPT])

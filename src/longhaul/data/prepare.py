@@ -26,26 +26,19 @@ from longhaul.core.errors import DataError, LonghaulError, RecipeError
 from longhaul.core.files import fsync_folder, sha256_of, write_json
 from longhaul.core.output import Say
 from longhaul.core.units import short_bytes, short_count, short_seconds
-from longhaul.data.dataset import (
-    DATASET_FORMAT,
-    MANIFEST,
-    TOKENIZER_FILE,
-    Dataset,
-    SourceTokens,
-    open_dataset,
-)
+from longhaul.data.dataset import DATASET_FORMAT, MANIFEST, Dataset, SourceTokens, open_dataset
 from longhaul.data.documents import ExactDuplicates
 from longhaul.data.shards import SHARD_VERSION
 from longhaul.data.sources import Corpus, file_stem, locate
 from longhaul.data.survey import SourceSurvey, Survey, take_survey
 from longhaul.data.tokenize import write_text, write_tokens
-from longhaul.data.tokenizer_files import (
-    PICKLE_ADVICE,
-    TokenizerFiles,
-    find_tokenizer,
-    load_given,
+from longhaul.data.tokenizer_files import PICKLE_ADVICE, TokenizerFiles, find_tokenizer, load_given
+from longhaul.data.tokenizing import (
+    ByteTokenizer,
+    CharacterTokenizer,
+    NumberTokenizer,
+    Tokenizer,
 )
-from longhaul.data.tokenizing import Tokenizer
 
 _DEFAULT_VOCAB = 8192
 _UNFINISHED = ".preparing"
@@ -63,27 +56,23 @@ def prepare(recipe: Recipe, home: Path, say: Say) -> Dataset:
         RecipeError: the tokenizer cannot do what the recipe wants.
         LonghaulError: the disk is full or refuses.
     """
-    try:
-        return _prepare(recipe, home, say)
-    except OSError as error:
-        raise _refused(error, home) from error
-
-
-def _prepare(recipe: Recipe, home: Path, say: Say) -> Dataset:
     clock = RealClock()
     began = clock.monotonic()
-    corpora, given = _given(recipe, home / "downloads", say)
-    _check_kinds(recipe.tokenizer, corpora)
-    folder = home / _folder_name(recipe, corpora, given)
-    if (found := _reusable(folder, say)) is not None:
-        return found
-    home.mkdir(parents=True, exist_ok=True)
-    _remove_abandoned(home)
-    with _unfinished(home, folder.name) as temporary:
-        _fill(temporary, recipe, corpora, given, say)
-        _commit(temporary, folder)
-    dataset = open_dataset(folder)
-    size = sum(path.stat().st_size for path in folder.iterdir())
+    try:
+        corpora, given = _given(recipe, home / "downloads", say)
+        _check_kinds(recipe.tokenizer, corpora)
+        folder = home / _folder_name(recipe, corpora, given)
+        if (found := _reusable(folder, say)) is not None:
+            return found
+        home.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(home)
+        with _unfinished(home, folder.name) as temporary:
+            _fill(temporary, recipe, corpora, given, say)
+            _commit(temporary, folder)
+        dataset = open_dataset(folder)
+        size = sum(path.stat().st_size for path in folder.iterdir())
+    except OSError as error:
+        raise _refused(error, home) from error
     say(
         f"data: prepared {folder} ({short_bytes(size)} on disk) "
         f"in {short_seconds(clock.monotonic() - began)}"
@@ -115,7 +104,7 @@ def _folder_name(
         # Stages decide what is read when, and nothing that is prepared.
         "data": recipe.data.model_dump(mode="json", exclude={"stages"}),
         "tokenizer": recipe.tokenizer.model_dump(mode="json"),
-        "tokenizer_file": [sha256_of(p) for p in tokenizer.paths] if tokenizer else None,
+        "tokenizer_file": [sha256_of(p) for p in tokenizer] if tokenizer else None,
         "corpora": [corpus.identity for corpus in corpora],
     }
     digest = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
@@ -172,7 +161,7 @@ def _fill(
         recipe.data, recipe.tokenizer, say,
     )  # fmt: skip
     tokenizer = _make_tokenizer(recipe.tokenizer, survey, given, say)
-    tokenizer.save(folder / TOKENIZER_FILE)
+    tokenizer.save(folder / tokenizer.file_name)
     duplicates = ExactDuplicates() if recipe.data.drop_exact_duplicates else None
     surveyed = iter(survey.sources)
     made: list[tuple[SourceSurvey, SourceTokens]] = []
@@ -190,11 +179,9 @@ def _fill(
 def _make_tokenizer(
     settings: TokenizerSection, survey: Survey, given: TokenizerFiles | None, say: Say
 ) -> Tokenizer:
-    from longhaul.data.tokenizing import ByteTokenizer, CharacterTokenizer, NumberTokenizer
-
     if given is not None:
         tokenizer = load_given(given, settings.end_of_text)
-        say(f"tokenizer: {tokenizer.vocab_size:,} tokens from {given.vocabulary}")
+        say(f"tokenizer: {tokenizer.vocab_size:,} tokens from {given[0]}")
         return tokenizer
     if settings.kind == "characters":
         characters = CharacterTokenizer(survey.characters, settings.end_of_text)
@@ -249,7 +236,7 @@ def _manifest(
             "tokenizer": recipe.tokenizer.model_dump(mode="json"),
         },
         "tokenizer": {
-            **file_facts(folder / TOKENIZER_FILE),
+            **file_facts(folder / tokenizer.file_name),
             "vocab_size": tokenizer.vocab_size,
             "end_of_text": tokenizer.end_of_text is not None,
         },

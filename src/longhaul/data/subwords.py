@@ -1,6 +1,6 @@
 """Tokenizers of the `tokenizers` library: a BPE vocabulary trained here, or anybody's files.
 
-The only file that imports the library. GPT-2's pair of files (`vocab.bpe` and `encoder.json`, or
+The only file that imports that library. GPT-2's pair of files (`vocab.bpe` and `encoder.json`, or
 `merges.txt` and `vocab.json`; `encoder.py` of GPT-2) becomes the same BPE as a `tokenizer.json`.
 """
 
@@ -17,6 +17,8 @@ from longhaul.core.errors import DataError
 from longhaul.data.documents import batched, cut_text
 from longhaul.data.tokenizing import (
     END_OF_TEXT,
+    ENDS_OF_TEXT,
+    SPACE_MARK,
     TokenArray,
     Tokenizer,
     added_token,
@@ -77,9 +79,7 @@ def _merges(merges: bytes, vocabulary: dict[str, int], name: str) -> list[list[s
     return pairs
 
 
-_SPACE = "\u2581"
 _BYTE_PIECE = re.compile(r"<0x[0-9A-F]{2}>")
-_ENDS_OF_TEXT = (END_OF_TEXT, "</s>", "<eos>", "<|end_of_text|>")
 
 # Words with at most one leading mark or space, numbers of up to three digits, runs of marks with
 # the line ends after them, and white space: the split of GPT-4's vocabulary. On Python source it
@@ -111,7 +111,7 @@ class SubwordTokenizer(Tokenizer):
                 "give the tokenizer.json of a Hugging Face tokenizer",
             ) from None
         self._content = content
-        named = [token for token in _ENDS_OF_TEXT if self._inner.token_to_id(token) is not None]
+        named = [token for token in ENDS_OF_TEXT if self._inner.token_to_id(token) is not None]
         self.end_of_text = self._inner.token_to_id(named[0]) if named and end_of_text else None
         # Some files keep the settings of a batch they were once used for.
         self._inner.no_truncation()
@@ -144,7 +144,7 @@ class SubwordTokenizer(Tokenizer):
         """UTF-8 bytes of each token (see `Tokenizer`), if byte-level or like SentencePiece."""
         decoder = json.dumps(json.loads(self._content).get("decoder"), ensure_ascii=False)
         byte_level = '"ByteLevel"' in decoder
-        if not byte_level and _SPACE not in decoder:
+        if not byte_level and SPACE_MARK not in decoder:
             return None
         added = self._inner.get_added_tokens_decoder()
         sizes = np.zeros(self.vocab_size, np.int64)
@@ -156,7 +156,7 @@ class SubwordTokenizer(Tokenizer):
             elif _BYTE_PIECE.fullmatch(token):
                 sizes[number] = 1
             else:
-                sizes[number] = len(token.replace(_SPACE, " ").encode())
+                sizes[number] = len(token.replace(SPACE_MARK, " ").encode())
         return sizes
 
     def content(self) -> bytes:

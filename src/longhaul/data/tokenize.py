@@ -17,13 +17,7 @@ from longhaul.core.errors import DataError
 from longhaul.core.output import Say
 from longhaul.core.units import short_bytes, short_count, short_seconds
 from longhaul.data.dataset import SourceTokens, TokenStream
-from longhaul.data.documents import (
-    Breakage,
-    ExactDuplicates,
-    batched,
-    is_held_out,
-    text_digest,
-)
+from longhaul.data.documents import Breakage, ExactDuplicates, batched, is_held_out, text_digest
 from longhaul.data.shards import Shard, ShardWriter, dtype_for
 from longhaul.data.sources import Corpus
 from longhaul.data.survey import KeptDocument, Progress, SourceSurvey, kept_documents

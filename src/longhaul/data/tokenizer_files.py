@@ -1,12 +1,12 @@
-"""The tokenizer that a recipe gives: found, fetched, and made into one `tokenizer.json`."""
+"""The tokenizer that a recipe gives: found, fetched, and loaded."""
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from longhaul.core.addresses import without_secrets
 from longhaul.core.errors import DataError, RecipeError
 from longhaul.core.output import Say
-from longhaul.data.dataset import TOKENIZER_FILE, load_tokenizer
+from longhaul.data.dataset import MAX_TOKENIZER_BYTES, load_tokenizer
 from longhaul.data.tokenizing import Tokenizer
 
 _PAIRS = (("vocab.bpe", "encoder.json"), ("merges.txt", "vocab.json"))
@@ -21,19 +21,8 @@ PICKLE_ADVICE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class TokenizerFiles:
-    """A tokenizer's file, or GPT-2's two."""
-
-    vocabulary: Path
-    """`tokenizer.json`, a `.model`, or GPT-2's `encoder.json`."""
-    merges: Path | None = None
-    """GPT-2's `vocab.bpe`."""
-
-    @property
-    def paths(self) -> tuple[Path, ...]:
-        """All of them."""
-        return (self.vocabulary,) if self.merges is None else (self.vocabulary, self.merges)
+TokenizerFiles: TypeAlias = tuple[Path, ...]
+"""`tokenizer.json` or a `.model`; of GPT-2's two `encoder.json`, then `vocab.bpe`."""
 
 
 def find_tokenizer(given: str, downloads: Path, say: Say) -> TokenizerFiles:
@@ -56,7 +45,7 @@ def find_tokenizer(given: str, downloads: Path, say: Say) -> TokenizerFiles:
     if not path.is_file():
         raise DataError(f"tokenizer.path: {path}: no such file", f"paths start at {Path.cwd()}")
     if (name := _partner(path.name)) is None:
-        return TokenizerFiles(path)
+        return (path,)
     if not (partner_path := path.with_name(name)).is_file():
         raise DataError(f"tokenizer.path: {path}: {name} is not beside it", _FORMATS)
     return _sorted(path, partner_path)
@@ -64,13 +53,17 @@ def find_tokenizer(given: str, downloads: Path, say: Say) -> TokenizerFiles:
 
 def load_given(files: TokenizerFiles, end_of_text: bool) -> Tokenizer:
     """The tokenizer in these files; DataError if they are none, RecipeError without end-of-text."""
-    path = files.vocabulary
-    if files.merges is None and not path.name.lower().endswith(".model"):
+    path, *merges = files
+    if not merges:
         tokenizer = load_tokenizer(path, end_of_text)
     else:
-        from longhaul.data.subwords import SubwordTokenizer
+        from longhaul.data.subwords import SubwordTokenizer, from_gpt2
 
-        tokenizer = SubwordTokenizer(_converted(files), end_of_text, str(path))
+        for each in files:
+            if (size := each.stat().st_size) > MAX_TOKENIZER_BYTES:
+                raise DataError(f"{each}: {size:,} bytes are no tokenizer's", _FORMATS)
+        content = from_gpt2(path.read_bytes(), merges[0].read_bytes(), str(merges[0]))
+        tokenizer = SubwordTokenizer(content, end_of_text, str(path))
     if end_of_text and tokenizer.end_of_text is None:
         raise RecipeError(
             f"tokenizer.end_of_text: true, but {path} has no <|endoftext|>, </s>, <eos> or "
@@ -78,19 +71,6 @@ def load_given(files: TokenizerFiles, end_of_text: bool) -> Tokenizer:
             "set tokenizer.end_of_text = false, or give a tokenizer that has one",
         )
     return tokenizer
-
-
-def _converted(files: TokenizerFiles) -> bytes:
-    from longhaul.data.sentencepiece import MAX_MODEL_BYTES, from_sentencepiece
-    from longhaul.data.subwords import from_gpt2
-
-    for path in files.paths:
-        if (size := path.stat().st_size) > MAX_MODEL_BYTES:
-            raise DataError(f"{path}: {size:,} bytes are no tokenizer's", _FORMATS)
-    content = files.vocabulary.read_bytes()
-    if files.merges is None:
-        return from_sentencepiece(content, str(files.vocabulary))
-    return from_gpt2(content, files.merges.read_bytes(), str(files.merges))
 
 
 def _fetched(address: str, downloads: Path, say: Say) -> Path:
@@ -112,14 +92,12 @@ def _partner(name: str) -> str | None:
     return None
 
 
-def _sorted(first: Path, second: Path | None = None) -> TokenizerFiles:
-    if second is None or first.name.endswith(".json"):
-        return TokenizerFiles(first, second)
-    return TokenizerFiles(second, first)
+def _sorted(*paths: Path) -> TokenizerFiles:
+    return tuple(sorted(paths, key=lambda path: not path.name.endswith(".json")))
 
 
 def _in_folder(folder: Path) -> Path:
-    names = [TOKENIZER_FILE, "tokenizer.model", *(merges for merges, _ in _PAIRS)]
+    names = ["tokenizer.json", "tokenizer.model", *(merges for merges, _ in _PAIRS)]
     models = sorted(path.name for path in folder.glob("*.model"))
     for name in [*names, *(models if len(models) == 1 else [])]:
         if (folder / name).is_file():

@@ -23,11 +23,17 @@ TokenArray: TypeAlias = npt.NDArray[np.integer[Any]]
 END_OF_TEXT = "<|endoftext|>"
 """How end-of-text is called in vocabularies made here. Text that contains these characters is
 text: no tokenizer here ever parses a special token out of a document (or a prompt)."""
+ENDS_OF_TEXT = (END_OF_TEXT, "</s>", "<eos>", "<|end_of_text|>")
+"""How it is called in others' vocabularies; the first that is there is taken."""
+SPACE_MARK = "\u2581"
+"""What stands for a space in the pieces of SentencePiece."""
 
 
 class Tokenizer(ABC):
     """What every tokenizer can do."""
 
+    file_name = "tokenizer.json"
+    """What its file is called in a prepared folder."""
     vocab_size: int
     """One more than the largest token number."""
     end_of_text: int | None
@@ -51,7 +57,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def content(self) -> bytes:
-        """The `tokenizer.json`; the same vocabulary always gives the same bytes."""
+        """The file; the same vocabulary always gives the same bytes."""
 
     @property
     def sha256(self) -> str:
@@ -59,7 +65,7 @@ class Tokenizer(ABC):
         return hashlib.sha256(self.content()).hexdigest()
 
     def save(self, path: Path) -> None:
-        """Write `tokenizer.json`, atomically."""
+        """Write the file, atomically."""
         write_bytes(path, self.content())
 
 

@@ -119,8 +119,6 @@ def created_of(folder: RunFolder) -> Seconds | None:
 
 def list_runs(runs: Path) -> list[RunFolder]:
     """Every run in `runs`, by name."""
-    if not runs.is_dir():
-        return []
     folders = (RunFolder(runs / name) for name in sorted(entries_of(runs)))
     return [folder for folder in folders if folder.exists]
 

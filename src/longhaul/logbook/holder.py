@@ -7,12 +7,13 @@ import json
 import os
 import platform
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import psutil
+from pydantic import Field, StrictInt, TypeAdapter
 
 from longhaul.core.files import create_exclusively, write_bytes
 from longhaul.core.strict import entries_of, read_object
@@ -22,6 +23,10 @@ from longhaul.logbook.folder import DISK_FULL, FORMAT, Reserve, RunFolder
 STALE_S: Seconds = 60.0
 """Age of the last heartbeat beyond which a holder that cannot be looked at counts as dead: six
 missed beats. Between hosts this needs clocks that agree within about a minute."""
+
+
+Moment = Annotated[Seconds, Field(strict=True, ge=0, le=LAST_MOMENT)]
+"""Unix time that a file gives."""
 
 
 @dataclass(frozen=True)
@@ -39,16 +44,19 @@ class Place:
 class Holder:
     """Who trains, or trained, in one attempt."""
 
-    attempt: int
-    pid: int
+    attempt: StrictInt
+    pid: Annotated[int, Field(strict=True, lt=1 << 31)]
     started: str
     """When the process began, as `process_started` tells it."""
     place: Place
     user: str
     command: str
-    since: Seconds
-    heartbeat: Seconds
-    released: Seconds | None = None
+    since: Moment
+    heartbeat: Moment
+    released: Moment | None = None
+
+
+_HOLDER = TypeAdapter(Holder)
 
 
 @dataclass(frozen=True)
@@ -175,24 +183,9 @@ def write_holder(folder: RunFolder, holder: Holder) -> None:
 def read_holder(path: Path) -> Holder | None:
     """The holder that a lease file names; None if it is damaged, OSError if it cannot be read."""
     try:
-        return _holder_of(read_object(path))
-    except (ValueError, KeyError, TypeError, AttributeError):
+        return _HOLDER.validate_python(read_object(path))
+    except ValueError:
         return None
-
-
-def _holder_of(body: Mapping[str, Any]) -> Holder:
-    number, text = (int, float), (str,)
-    kinds: dict[str, tuple[type, ...]] = {
-        "attempt": (int,), "pid": (int,), "started": text, "user": text, "command": text,
-        "since": number, "heartbeat": number,
-    }  # fmt: skip
-    values, released = {name: body[name] for name in kinds}, body["released"]
-    wrong = [name for name, value in values.items() if type(value) not in kinds[name]]
-    times = [values["since"], values["heartbeat"], released or 0.0]
-    if wrong or not all(0 <= time <= LAST_MOMENT for time in times) or values["pid"] >= 1 << 31:
-        raise ValueError(f"no lease: {', '.join(wrong)}")
-    host, boot, namespace = (body["place"][k] for k in ("host", "boot_id", "pid_namespace"))
-    return Holder(place=Place(str(host), str(boot), int(namespace)), released=released, **values)
 
 
 def _as_bytes(holder: Holder) -> bytes:

@@ -5,18 +5,16 @@ it names itself, have the same sizes, and no attempt that was taken for dead has
 """
 
 import json
-import os
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from types import UnionType
-from typing import Any, get_args
+from typing import Any, BinaryIO, get_args
 
 import duckdb
 
 from longhaul.core.clocks import STEP_BUCKETS, Clock
-from longhaul.core.files import fsync_folder
+from longhaul.core.files import write_atomically
 from longhaul.core.records import Decision, Event, Finding, Record, Severity, StepRecord
 from longhaul.core.strict import MOST_JOURNAL_BYTES, open_regular, parse_json
 from longhaul.logbook.folder import RunFolder
@@ -174,20 +172,16 @@ def compact(folder: RunFolder, clock: Clock) -> list[int]:
 
 
 def _copy(query: str, path: Path, sources: dict[str, int]) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     made_from = json.dumps(sources).replace("'", "''")
-    try:
+
+    def write(file: BinaryIO) -> None:
         with duckdb.connect() as connection:
             connection.execute(
-                f"COPY ({query}) TO {quoted(temporary)} "
-                f"(FORMAT parquet, COMPRESSION zstd, KV_METADATA {{{SOURCES_KEY}: '{made_from}'}})"
+                f"COPY ({query}) TO {quoted(Path(file.name))} (FORMAT parquet, COMPRESSION zstd, "
+                f"USE_TMP_FILE false, KV_METADATA {{{SOURCES_KEY}: '{made_from}'}})"
             )
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    fsync_folder(path.parent)
+
+    write_atomically(path, write)
 
 
 def _rollup(rows: str) -> str:

@@ -107,14 +107,10 @@ def changed_recipe(
 ) -> Recipe:
     """The settings of a run after a change that somebody asks for while it trains.
 
-    Args:
-        before: settings in force.
-        changed: dotted path → value.
-        origins: dotted path → where it was asked, for messages.
-        ledger: of the run.
-        step: updates made when the change comes into force.
-        force: somebody insists. Then a leap of the learning rate is no slip, and what the run had
-            to undo already is not undone again: what comes of it is left to the ladders.
+    `changed` is dotted path → value, `origins` dotted path → where it was asked; `step` counts the
+    updates made when the change comes into force. With `force` somebody insists: then a leap of the
+    learning rate is no slip, and what the run had to undo already is not undone again: what comes
+    of it is left to the ladders.
 
     Raises:
         RecipeError: a value is impossible.

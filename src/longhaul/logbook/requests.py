@@ -5,6 +5,7 @@ record's `data["request"]`, and only then removes the file. After a crash betwee
 journal tells that the request was dealt with (`done_requests`), so it never happens twice.
 """
 
+import json
 import secrets
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from longhaul.core.clocks import Clock
-from longhaul.core.files import write_json
+from longhaul.core.files import write_bytes
 from longhaul.core.records import Decision, Event, Record
 from longhaul.core.strict import read_object
 from longhaul.core.units import Seconds
@@ -70,7 +71,9 @@ def new_request(
 def submit(folder: RunFolder, request: Request) -> None:
     """Lay a request before the trainer: there whole, or not at all (OSError)."""
     folder.requests.mkdir(exist_ok=True)
-    write_json(_path(folder, request), {"format": FORMAT} | _clean(asdict(request)))
+    text = json.dumps({"format": FORMAT} | asdict(request), indent=2, ensure_ascii=False)
+    # Arguments in another encoding arrive as lone surrogates, which no UTF-8 file can hold.
+    write_bytes(_path(folder, request), text.encode("utf-8", "replace") + b"\n")
 
 
 def pending(folder: RunFolder, done: Collection[str] = frozenset()) -> list[Request]:
@@ -151,14 +154,3 @@ def _move_aside(folder: RunFolder, path: Path, reason: str) -> None:
         moved = folder.refused_requests / path.name
         path.rename(moved)
         moved.with_name(f"{path.name}.reason").write_text(f"{reason}\n", errors="replace")
-
-
-def _clean(value: Any) -> Any:
-    # Arguments in another encoding arrive as lone surrogates, which no UTF-8 file can hold.
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    if isinstance(value, Mapping):
-        return {key: _clean(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_clean(item) for item in value]
-    return value

@@ -15,12 +15,7 @@ from longhaul.logbook.lease import Lease, user_name
 from longhaul.logbook.ledger import Ledger, LedgerError, LedgerState
 from longhaul.logbook.run_history import RunHistory
 from longhaul.logbook.run_spec import changed_settings
-from longhaul.logbook.segments import (
-    SegmentOpening,
-    next_major,
-    next_minor,
-    open_segment,
-)
+from longhaul.logbook.segments import SegmentOpening, next_major, next_minor, open_segment
 
 NUMBERS_COME_FROM = (
     "software.longhaul", "software.python", "software.git", "software.packages.torch",
@@ -79,15 +74,11 @@ class RunLog:
         return event
 
     def _event(self, kind: str, step: int, data: Mapping[str, Any]) -> Event:
-        return Event(
-            kind=kind,
-            attempt=self.lease.attempt,
-            segment=self.segment_name,
-            step=step,
-            time=self.clock.wall(),
-            seconds=self.time.drain(),
-            data=data,
-        )
+        return Event(kind=kind, data=data, seconds=self.time.drain(), **self._at(step))
+
+    def _at(self, step: int) -> dict[str, Any]:
+        attempt, now = self.lease.attempt, self.clock.wall()
+        return {"attempt": attempt, "segment": self.segment_name, "step": step, "time": now}
 
     def decide(
         self,
@@ -103,15 +94,7 @@ class RunLog:
         applied after a LedgerError, or a NotOwner: another attempt has taken the run over.
         """
         decision = Decision(
-            kind=kind,
-            attempt=self.lease.attempt,
-            segment=self.segment_name,
-            step=step,
-            from_step=from_step,
-            time=self.clock.wall(),
-            who=who,
-            reason=reason,
-            data=data,
+            kind=kind, data=data, who=who, reason=reason, from_step=from_step, **self._at(step)
         )
         self.ledger.write(decision)
         return decision

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -105,18 +105,8 @@ def write_run_spec(folder: RunFolder, spec: RunSpec) -> None:
     # Moved or broken since, the one kept at the first start stays.
     with suppress(RecipeError, OSError, DamagedFile):
         write_bytes(folder.recipe, _as_given(recipe_file(spec.recipe)))
-    write_json(
-        folder.run_spec,
-        {
-            "recipe": spec.recipe,
-            "options": list(spec.options),
-            "data": spec.data,
-            "prepared": spec.prepared,
-            "values": spec.values,
-            "base": spec.base,
-            "defaults": 2,
-        },
-    )
+    body = {item.name: getattr(spec, item.name) for item in fields(spec) if item.name != "file"}
+    write_json(folder.run_spec, body | {"defaults": 2})
 
 
 def read_run_spec(folder: RunFolder) -> RunSpec:

@@ -8,7 +8,9 @@ between leaves an empty folder that readers pass over.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter
 
 from longhaul.config.load import with_values
 from longhaul.core.addresses import sealed_values
@@ -16,11 +18,11 @@ from longhaul.core.errors import LonghaulError, UsageError
 from longhaul.core.files import fsync_folder, write_bytes, write_json
 from longhaul.core.machine import differences
 from longhaul.core.strict import entries_of, read_object
-from longhaul.core.units import LAST_MOMENT, Seconds
 from longhaul.logbook.folder import FORMAT, RunFolder
+from longhaul.logbook.holder import Moment
 from longhaul.logbook.ledger import LedgerState, Override
 
-_MOST_COUNT = 1 << 62
+Count = Annotated[int, Field(strict=True, gt=-(1 << 62), lt=1 << 62)]
 _NUMBER = re.compile(r"(\d{1,18})\.(\d{1,18})", re.ASCII)
 
 
@@ -50,12 +52,12 @@ class SegmentOpening:
     number: SegmentNumber
     parent: SegmentNumber | None = None
     """The segment it continues; None for the first."""
-    attempt: int
-    checkpoint: int | None = None
+    attempt: Count
+    checkpoint: Count | None = None
     """Step of the checkpoint it was restored from; None when it begins with fresh weights."""
-    step: int
+    step: Count
     """Updates made before it."""
-    draw: int
+    draw: Count
     """First block of the order of data that it reads."""
     reason: str
     difference: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
@@ -65,9 +67,12 @@ class SegmentOpening:
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
     """Software, machine, environment, torch flags and data (`core.machine`)."""
     nodes: tuple[str, ...] = ()
-    opened: Seconds
+    opened: Moment
     file: str = field(default="", compare=False)
     """Where it was read; for messages."""
+
+
+_OPENING = TypeAdapter(SegmentOpening)
 
 
 class SegmentTaken(LonghaulError):
@@ -141,35 +146,22 @@ def _claimed(folder: RunFolder) -> list[SegmentNumber]:
 def _read(folder: RunFolder, number: SegmentNumber) -> SegmentOpening | None:
     path = folder.segments / str(number) / "settings.json"
     try:
-        body, known = read_object(path), {f.name for f in fields(SegmentOpening)}
-        values = {key: value for key, value in body.items() if key in known}
+        body = read_object(path)
+        parent, difference = body.get("parent"), body.get("difference", {})
         # Runs of older versions keep addresses as they were given.
-        values["settings"] = sealed_values(values["settings"])
-        values["number"] = number
-        parent = values.get("parent")
-        values["parent"] = SegmentNumber.parse(parent) if parent else None
-        values["file"] = str(path)
-        values["nodes"] = tuple(values.get("nodes", ()))
-        difference = values.get("difference", {})
-        values["difference"] = {
-            key: (sealed_values(old), sealed_values(new)) for key, (old, new) in difference.items()
+        body |= {
+            "number": number,
+            "parent": SegmentNumber.parse(parent) if parent else None,
+            "settings": sealed_values(body["settings"]),
+            "difference": {
+                key: (sealed_values(old), sealed_values(new))
+                for key, (old, new) in difference.items()
+            },
+            "file": str(path),
         }
-        opening = SegmentOpening(**values)
-        return opening if _is_sound(opening) else None
-    except (OSError, ValueError, TypeError, AttributeError, UsageError):
+        return _OPENING.validate_python(body)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, UsageError):
         return None
-
-
-def _is_sound(opening: SegmentOpening) -> bool:
-    """Every value is of its type: the folder may be a stranger's."""
-    counts = (opening.attempt, opening.step, opening.draw, opening.checkpoint or 0)
-    return (
-        all(type(count) is int and -_MOST_COUNT < count < _MOST_COUNT for count in counts)
-        and all(isinstance(text, str) for text in (opening.reason, *opening.nodes))
-        and all(isinstance(table, dict) for table in (opening.settings, opening.fingerprint))
-        and type(opening.opened) in (int, float)
-        and 0 <= opening.opened <= LAST_MOMENT
-    )
 
 
 SECTIONS = ("settings", "software", "machine", "environment", "torch", "data", "nodes")

@@ -30,7 +30,7 @@ from longhaul.logbook.run_spec import (
     refuse_another_run,
     spec_of_restart,
 )
-from longhaul.store.fetching import Found, Lacking, best_first, bring_run_log, find_run_log
+from longhaul.store.fetching import Found, best_first, bring_run_log, find_run_log
 from longhaul.store.remote_log import is_page
 from longhaul.store.tiers import StoreNeeded, places_of
 from longhaul.store.transfers import StoreError
@@ -186,9 +186,7 @@ def _put_in_place(folder: RunFolder, staging: Path, attempt: int, clock: Clock) 
     leave_behind(folder, attempt, clock)
 
 
-def _leave_note(
-    folder: RunFolder, run_log: Found, lacking: Sequence[Lacking], took_s: Seconds
-) -> None:
+def _leave_note(folder: RunFolder, run_log: Found, lacking: Sequence[str], took_s: Seconds) -> None:
     newest = run_log.newest
     write_json(
         folder.path / _NOTE,
@@ -199,7 +197,7 @@ def _leave_note(
             "written": newest.time,
             "pages": len(newest.pages),
             "size_bytes": newest.size_bytes,
-            "lacking": [str(page) for page in lacking],
+            "lacking": list(lacking),
             "took_s": round(took_s, 3),
         },
     )

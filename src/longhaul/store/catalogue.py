@@ -203,12 +203,11 @@ def unknown(
     at a Unix time that may not be known.
     """
 
-    def is_later(checkpoint: Checkpoint) -> bool:
+    def is_own(c: Checkpoint) -> bool:
         # A damaged one has no time; it is refused with its reason when its turn comes.
-        return bool(checkpoint.damage) or created is None or checkpoint.time >= created
+        return begun and (bool(c.damage) or created is None or c.time >= created)
 
-    unnamed = [checkpoint for checkpoint in there if checkpoint.manifest_sha256 not in manifests]
-    return [checkpoint for checkpoint in unnamed if not (begun and is_later(checkpoint))]
+    return [c for c in there if c.manifest_sha256 not in manifests and not is_own(c)]
 
 
 def set_aside(checkpoints: Sequence[Checkpoint]) -> Path:

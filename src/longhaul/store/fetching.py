@@ -35,18 +35,6 @@ class Found:
         return self.editions[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Lacking:
-    """A page that could not be had as the newest edition has it."""
-
-    name: str
-    instead: str
-    """What was taken instead, in words."""
-
-    def __str__(self) -> str:
-        return f"{self.name} ({self.instead})"
-
-
 def find_run_log(files: StoreFiles) -> Found | None:
     """The run log in one store; None if there is none. StoreError if it does not answer."""
     if not (there := tuple(editions(files))):
@@ -60,8 +48,8 @@ def best_first(found: Sequence[Found]) -> list[Found]:
     return sorted(same, key=lambda run_log: run_log.newest.edition, reverse=True)
 
 
-def bring_run_log(run_logs: Sequence[Found], into: Path, say: Say) -> list[Lacking]:
-    """Fetch the pages of the newest edition; what could not be had.
+def bring_run_log(run_logs: Sequence[Found], into: Path, say: Say) -> list[str]:
+    """Fetch the pages of the newest edition; what could not be had, and what was taken instead.
 
     Run logs are as by `best_first`: where one store fails, the next one's page is taken.
 
@@ -75,7 +63,7 @@ def bring_run_log(run_logs: Sequence[Found], into: Path, say: Say) -> list[Lacki
         target.parent.mkdir(parents=True, exist_ok=True)
         if not _from_any(run_logs, page, target, say):
             target.unlink(missing_ok=True)
-            lacking.append(Lacking(page.name, _an_older_one(run_logs, page, target, say)))
+            lacking.append(f"{page.name} ({_an_older_one(run_logs, page, target, say)})")
     return lacking
 
 

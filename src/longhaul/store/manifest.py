@@ -9,11 +9,13 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from longhaul.core import strict
 from longhaul.core.errors import LonghaulError
@@ -50,38 +52,34 @@ def read_json(path: Path) -> Any:
         return strict.read_json(path, MOST_JSON_BYTES)
 
 
+def versioned(value: Any, version: int, keys: set[str], what: str) -> dict[str, Any]:
+    """`value` as an object of this format version with exactly these keys beside it, or refused."""
+    found = value.get("format_version") if isinstance(value, dict) else None
+    if found != version:
+        raise RefusedCheckpoint(f"{what}: format version {found!r}; this longhaul reads {version}")
+    return table(value, {"format_version", *keys}, what)
+
+
 def table(value: Any, keys: set[str], what: str) -> dict[str, Any]:
-    """`value` as an object with exactly these keys; else this and the next four refuse `what`."""
+    """`value` as an object with exactly these keys; else `what` is refused."""
     if not isinstance(value, dict) or value.keys() != keys:
         found = sorted(value) if isinstance(value, dict) else type(value).__name__
         raise RefusedCheckpoint(f"{what}: expected the keys {sorted(keys)}, found {found}")
     return value
 
 
-def whole(value: Any, what: str) -> int:
-    """`value` as a whole number that is not negative and fits 63 bits."""
-    if type(value) is not int or not 0 <= value < 1 << 63:
-        raise RefusedCheckpoint(f"{what}: {value!r} is not a whole number in range")
-    return value
+Whole = Annotated[int, Field(strict=True, ge=0, lt=1 << 63)]
+"""A whole number that is not negative and fits 63 bits."""
 
 
-def whole_numbers(value: Any, what: str) -> list[int]:
-    """`value` as a list of whole numbers."""
-    return [whole(item, what) for item in items(value, what)]
-
-
-def items(value: Any, what: str) -> list[Any]:
-    """`value` as a list."""
-    if not isinstance(value, list):
-        raise RefusedCheckpoint(f"{what}: expected a list, found {type(value).__name__}")
-    return value
-
-
-def text(value: Any, what: str) -> str:
-    """`value` as a string."""
-    if not isinstance(value, str):
-        raise RefusedCheckpoint(f"{what}: {value!r} is not text")
-    return value
+def shaped(kind: TypeAdapter[T], value: Any, what: str) -> T:
+    """`value` as this type; else `what` is refused, with the place in it."""
+    try:
+        return kind.validate_python(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise RefusedCheckpoint(f"{what}: {where}: {first['msg']}"[:400]) from None
 
 
 MANIFEST_NAME = "manifest.json"
@@ -91,7 +89,6 @@ _SYNC_BYTES: Bytes = 1 << 30
 """Brought onto the medium at once. Memory takes far more of a file than a slow disk writes in ten
 minutes, and nobody can tell its last fsync from one that hangs."""
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +96,15 @@ class FileEntry:
     """One file of a checkpoint."""
 
     name: str
-    size_bytes: Bytes
-    sha256: str
+    size_bytes: Whole
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """The files of one checkpoint, itself excepted."""
 
-    step: int
+    step: Whole
     time: Seconds
     """Unix time at which the files were complete."""
     files: tuple[FileEntry, ...]
@@ -116,6 +113,9 @@ class Manifest:
     def size_bytes(self) -> Bytes:
         """Bytes of all files together."""
         return sum(file.size_bytes for file in self.files)
+
+
+_MANIFEST = TypeAdapter(Manifest)
 
 
 def write_listed_file(path: Path, pieces: Iterable[bytes | memoryview]) -> FileEntry:
@@ -165,10 +165,9 @@ def parse_manifest(content: bytes, name: str) -> Manifest:
     """The manifest with these bytes; refused if it is damaged in any byte, or of a newer format."""
 
     def build(body: dict[str, Any]) -> Manifest:
-        if type(body["time"]) is not float:
-            raise RefusedCheckpoint(f"{name}: time {body['time']!r} is not a number of seconds")
-        files = parse_files(body["files"], f"{name}: files", _is_plain)
-        return Manifest(step=whole(body["step"], f"{name}: step"), time=body["time"], files=files)
+        manifest = shaped(_MANIFEST, body, name)
+        check_names(manifest.files, f"{name}: files", _is_plain)
+        return manifest
 
     return parse_sealed(content, name, {"step", "time", "files"}, build, _render)
 
@@ -234,29 +233,17 @@ def parse_sealed(
     """What `build` makes of JSON with these keys; refused unless `render` gives the same bytes."""
     with refusing(Path(name)):
         value = strict.parse_json(content, name)
-    version = value.get("format_version") if isinstance(value, dict) else None
-    if version != FORMAT_VERSION:
-        raise RefusedCheckpoint(
-            f"{name}: format version {version!r}; this longhaul reads {FORMAT_VERSION}"
-        )
-    built = build(table(value, {"format_version", "sha256", *keys}, name))
+    built = build(versioned(value, FORMAT_VERSION, {"sha256", *keys}, name))
     # There is one rendering only: whatever else parses to the same value was altered.
     if content != render(built):
         raise RefusedCheckpoint(f"{name}: does not match its own hash; it was altered or damaged")
     return built
 
 
-def parse_files(value: Any, what: str, is_name: Callable[[str], bool]) -> tuple[FileEntry, ...]:
-    """The entries of a list that nobody vouches for; refused if one is wrong, or there twice."""
-    files = []
-    for item in items(value, what):
-        body = table(item, {"name", "size_bytes", "sha256"}, what)
-        name, sha256 = text(body["name"], what), text(body["sha256"], what)
-        if not is_name(name):
-            raise RefusedCheckpoint(f"{what}: {name[:120]!r} is not a plain file name")
-        if not _SHA256.fullmatch(sha256):
-            raise RefusedCheckpoint(f"{what}: {sha256[:80]!r} is not a SHA-256")
-        files.append(FileEntry(name, whole(body["size_bytes"], what), sha256))
+def check_names(files: Sequence[FileEntry], what: str, is_name: Callable[[str], bool]) -> None:
+    """Refuse a list of files that nobody vouches for if a name is wrong, or there twice."""
+    for file in files:
+        if not is_name(file.name):
+            raise RefusedCheckpoint(f"{what}: {file.name[:120]!r} is not a plain file name")
     if len({file.name for file in files}) != len(files):
         raise RefusedCheckpoint(f"{what}: names a file twice")
-    return tuple(files)

@@ -51,16 +51,6 @@ class TierChange:
 _PLACE = re.compile(r"step-(0|[1-9][0-9]*)-([0-9a-f]{12})")
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """What sending a checkpoint took."""
-
-    bytes_sent: Bytes
-    files_sent: int
-    files_there: int
-    """Files that an earlier attempt had brought there, whole."""
-
-
 class RemoteTier:
     """The checkpoints of one run in one store, whose `files` are those below the run's own address,
     with its name in it. Every method raises `StoreError` if the store refuses, hangs or gives other
@@ -78,8 +68,8 @@ class RemoteTier:
         found = [entry for place in self._places() if (entry := self._entry(place))]
         return sorted(found, key=lambda entry: (entry.step, entry.time))
 
-    def send(self, folder: Path, still_owner: Callable[[], bool]) -> Sent:
-        """Bring the committed checkpoint in `folder` there; what is there is not sent again.
+    def send(self, folder: Path, still_owner: Callable[[], bool]) -> Bytes:
+        """Bring the committed checkpoint in `folder` there; the bytes sent: what is there stays.
 
         Raises:
             NotOwner: the fence, right before the manifest is sent: another attempt has the lease.
@@ -89,7 +79,7 @@ class RemoteTier:
         manifest, sha256 = read_manifest(folder)
         place = _place(manifest.step, sha256)
         if self._entry(place) is not None:
-            return Sent(0, 0, len(manifest.files) + 1)
+            return 0
         with self.files.throttle:
             missing = [file for file in manifest.files if not self._is_there(place, file)]
             for file in missing:
@@ -101,8 +91,7 @@ class RemoteTier:
             last = FileEntry(MANIFEST_NAME, size_bytes, sha256)
             self.files.send(folder / MANIFEST_NAME, f"{place}/{MANIFEST_NAME}", last)
         self._compared = {path for path in self._compared if not path.startswith(f"{place}/")}
-        total = sum(file.size_bytes for file in missing) + size_bytes
-        return Sent(total, len(missing) + 1, len(manifest.files) - len(missing))
+        return sum(file.size_bytes for file in missing) + size_bytes
 
     def fetch(self, checkpoint: Checkpoint, into: Path, say: Say) -> Manifest:
         """Bring a listed checkpoint here, its manifest last; OSError if the local disk refuses."""

@@ -17,7 +17,9 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter
 
 from longhaul.core.clocks import Clock
 from longhaul.core.errors import ExitCode, LonghaulError, NotOwner
@@ -27,11 +29,11 @@ from longhaul.logbook.reading import JournalFile, journal_files
 from longhaul.store.manifest import (
     FileEntry,
     RefusedCheckpoint,
-    parse_files,
+    Whole,
+    check_names,
     parse_sealed,
     render_sealed,
-    text,
-    whole,
+    shaped,
 )
 from longhaul.store.store_files import StoreFiles, local_pieces
 from longhaul.store.transfers import StoreError
@@ -40,8 +42,8 @@ FOLDER = "book"
 PAGES = f"{FOLDER}/pages"
 PLAIN_PAGES = ("run.json", "recipe.toml", "asked.json", "nodes.jsonl")
 SEGMENT_PAGES = ("settings.json", "source.diff")
-_LATEST: Seconds = 1e11
-"""Beyond the year 5000; a calendar has no words for much more."""
+Moment = Annotated[Seconds, Field(strict=True, ge=0, lt=1e11)]
+"""Before the year 5139; a calendar has no words for much more."""
 
 _EDITION = re.compile(r"([0-9]{6,18})-([0-9]{6,18})-([0-9a-f]{8})\.json", re.ASCII)
 _HOST = re.compile(r"[A-Za-z0-9_.-]{0,64}")
@@ -52,8 +54,8 @@ _SEGMENT = re.compile(r"segments/[0-9]{1,9}\.[0-9]{1,9}/([a-z.]+)", re.ASCII)
 class Edition:
     """What an index is called; a newer one is higher."""
 
-    attempt: int
-    number: int
+    attempt: Whole
+    number: Whole
     """Counts the editions of an attempt."""
     writer: str
     """Eight hexadecimal digits by which two are distinguished that come by the same attempt number,
@@ -76,11 +78,11 @@ class Index:
     """One edition of a run log."""
 
     edition: Edition
-    created: Seconds
+    created: Moment
     """Unix time at which the run was made: it distinguishes two runs of one name."""
     host: str
     """Where it was written from, for people."""
-    time: Seconds
+    time: Moment
     pages: tuple[FileEntry, ...]
     """Named by their paths in the run's folder."""
 
@@ -88,6 +90,9 @@ class Index:
     def size_bytes(self) -> Bytes:
         """Of all pages together."""
         return sum(page.size_bytes for page in self.pages)
+
+
+_INDEX = TypeAdapter(Index)
 
 
 def host_name(name: str) -> str:
@@ -132,17 +137,14 @@ def parse_index(content: bytes, edition: Edition, name: str) -> Index:
     """
 
     def build(body: dict[str, Any]) -> Index:
-        times = (body["created"], body["time"])
-        if any(type(time) is not float or not 0 <= time < _LATEST for time in times):
-            raise RefusedCheckpoint(f"{name}: {times} are no numbers of seconds")
-        called = Edition(whole(body["attempt"], name), whole(body["edition"], name), edition.writer)
-        if called != edition or body["writer"] != edition.writer:
+        called = {"attempt": body["attempt"], "number": body["edition"], "writer": body["writer"]}
+        index = shaped(_INDEX, {**body, "edition": called}, name)
+        if index.edition != edition:
             raise RefusedCheckpoint(f"{name}: it is the index of another edition")
-        pages = parse_files(body["pages"], f"{name}: pages", is_page)
-        host = text(body["host"], name)
-        if not _HOST.fullmatch(host):  # it is shown to people, on a terminal
-            raise RefusedCheckpoint(f"{name}: {host[:80]!r} is no machine's name")
-        return Index(edition=edition, created=times[0], host=host, time=times[1], pages=pages)
+        check_names(index.pages, f"{name}: pages", is_page)
+        if not _HOST.fullmatch(index.host):  # it is shown to people, on a terminal
+            raise RefusedCheckpoint(f"{name}: {index.host[:80]!r} is no machine's name")
+        return index
 
     keys = {"attempt", "edition", "writer", "created", "host", "time", "pages"}
     return parse_sealed(content, name, keys, build, render_index)

@@ -63,6 +63,4 @@ def final_state(folder: RunFolder, settings: bool = True) -> dict[str, str]:
 
 def steps_of(folder: RunFolder) -> list[StepRecord]:
     """Every step in a run's journal so far, those made again included."""
-    if not folder.journal.is_dir():
-        return []
     return [r for r in read_journal(folder, events=False) if isinstance(r, StepRecord)]

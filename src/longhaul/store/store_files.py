@@ -84,17 +84,11 @@ _GIVING_UP_S = 1.0
 
 
 class StoreFiles:
-    """The files below one address: a folder or an fsspec address.
+    """The files below one address: a folder or an fsspec address. RecipeError if there is no file
+    system for it; `system` is one that was found before, and the path in it.
 
     Every method raises `StoreError` if the store refuses, hangs or gives other bytes; whatever
     waits for a transfer raises `TransferStopped` if the run ends meanwhile.
-
-    Args:
-        address: RecipeError if there is no file system for it.
-        clock: for deadlines.
-        patience: how long the store may take.
-        throttle: the pace of transfers.
-        system: fsspec's file system and the path in it; by default found from the address.
     """
 
     def __init__(

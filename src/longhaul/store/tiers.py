@@ -213,21 +213,13 @@ class Tiers:
         local = catalogue(self._checkpoints)
         here = [checkpoint.step for checkpoint in usable(self._checkpoints, recorded)]
         asked = not here or max(here) < self._newest_sound()
-        elsewhere = self._elsewhere() if asked else []
-        tried: list[Copy] = []
-        while True:
-            copies = newest_of_all(local, elsewhere, recorded)
-            copy = next((copy for copy in copies if copy not in tried), None)
-            if copy is not None:
-                tried.append(copy)
-                checkpoint = self._here(copy)
-                if checkpoint is None:
-                    continue
+        first = None if asked else next(newest_of_all(local, (), recorded), None)
+        if first is not None:
+            yield first.checkpoint
+        # It was refused, or there was nothing to give.
+        for copy in newest_of_all(local, self._elsewhere(), recorded):
+            if copy != first and (checkpoint := self._here(copy)) is not None:
                 yield checkpoint
-            elif asked:
-                return
-            if not asked:  # what was given was refused, or there was nothing to give
-                asked, elsewhere = True, self._elsewhere()
 
     def arrived(self, step: int) -> None:
         """Training goes on from the checkpoint of `step`: say what is lost."""

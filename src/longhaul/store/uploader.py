@@ -290,7 +290,7 @@ class Uploader:
             self._there = (*self.known, checkpoint)
         self._answered(checkpoint)
         took_s = self._clock.monotonic() - began
-        self._emit(EventKind.UPLOADED, checkpoint, size_bytes=sent.bytes_sent, seconds=took_s)
+        self._emit(EventKind.UPLOADED, checkpoint, size_bytes=sent, seconds=took_s)
         self._tidy_up(checkpoint)
 
     def _may_commit(self, checkpoint: Checkpoint) -> bool:

@@ -17,10 +17,10 @@ from longhaul.core.files import write_json
 from longhaul.core.records import StepRecord
 from longhaul.data.batches import Batch
 from longhaul.logbook.ledger import Reset
-from longhaul.store.manifest import RefusedCheckpoint, read_json, table
+from longhaul.store.manifest import RefusedCheckpoint, read_json, table, versioned
 
 _FORMAT = 1
-_KEYS = {"format_version", "vocab_size", "end_of_text", "settings", "steps", "facts"}
+_KEYS = {"vocab_size", "end_of_text", "settings", "steps", "facts"}
 _AS_THEY_ARE = ("step", "learning_rate", "micro_sequences", "window", "read_gauges")
 _STEP_KEYS = {*_AS_THEY_ARE, "draw", "next_draw", "settings"}
 
@@ -112,11 +112,7 @@ def load_bundle(folder: Path) -> Bundle:
     RecipeError if its settings are none of this version's.
     """
     what = str(folder / "bundle.json")
-    body = table(read_json(folder / "bundle.json"), _KEYS, what)
-    if body["format_version"] != _FORMAT:
-        raise RefusedCheckpoint(
-            f"{what}: format version {body['format_version']!r}; this longhaul reads {_FORMAT}"
-        )
+    body = versioned(read_json(folder / "bundle.json"), _FORMAT, _KEYS, what)
     try:
         state = load_file(folder / "state.safetensors")
         batches = load_file(folder / "batches.safetensors")
