@@ -40,6 +40,31 @@ def test_memory_that_is_freed_and_taken_again_brings_no_page_faults():
     assert faults_of_cycles("keep") < pages // 20
 
 
+_KEEPS_SMALL_THINGS = f"""
+import resource, sys
+from longhaul.core.heap import keep_freed_memory, reserve
+
+keep_freed_memory()
+reserve(int(sys.argv[1]))
+before, kept = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, []
+for _ in range({_PIECES}):
+    taken = b"x" * {_PIECE}
+    del taken
+    kept.append(b"x" * 1000)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's heap")
+def test_small_things_that_stay_between_large_ones_that_go_bring_no_page_faults_in_a_reserve():
+    def faults(size: int) -> int:
+        command = [sys.executable, "-c", _KEEPS_SMALL_THINGS, str(size)]
+        return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+    assert faults(0) >= _PIECE // 4096
+    assert faults(2 * _PIECES * _PIECE) < 100
+
+
 def _import_nothing() -> None:
     assert not gc.isenabled()
     importlib.import_module("longhaul.nothing")

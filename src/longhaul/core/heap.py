@@ -31,6 +31,17 @@ def keep_freed_memory() -> None:
     mallopt(_M_TRIM_THRESHOLD, _KEPT)
 
 
+def reserve(size: Bytes) -> None:
+    """Have the heap hold so much that is free and mapped already, where freed memory is kept.
+
+    Who keeps many small things between large ones that come and go takes the place of the large
+    ones, which then pay for new pages each time.
+    """
+    piece = _MAPPED_FROM // 2
+    pieces = [b"\1" * piece for _ in range(size // piece)]  # all at once, or it were one piece
+    del pieces
+
+
 @contextmanager
 def importing() -> Iterator[None]:
     """Imports in the body: torch makes half a million objects that stay, and searching them for

@@ -19,6 +19,7 @@ from torch.autograd.profiler import record_function
 from torch.profiler import ProfilerActivity, profile
 
 from longhaul.core.faults import HANDLERS, Point, register
+from longhaul.core.heap import reserve
 from longhaul.core.units import Bytes, Seconds
 from longhaul.data.batches import Batch
 from longhaul.plan.timeline import MODULE, STAGE, WAIT
@@ -32,6 +33,9 @@ _READING = (
 """Methods of a tensor for which the host waits until a GPU has computed it."""
 _TABLE_PASSES = 5
 """Rows read and written forward; their gradients read, and rows read and written backward."""
+_RECORDED: Bytes = 32 << 20
+"""Of a step: what the profiler records, and holes that it leaves; twice what was measured."""
+_MOST_RECORDED: Bytes = 1 << 30
 _OURS = str(Path(__file__).parents[2])
 _NOT_MEANT = (str(Path(torch.__file__).parent), __file__)
 """Where a read is never planted: its line is that of whoever called these."""
@@ -117,6 +121,8 @@ class Watch:
         for point, handler in self._handlers().items():
             register(point, handler)
             leaving.callback(HANDLERS[point].remove, handler)
+        if self.device.type == "cpu":  # or new pages would pass for the time of operations
+            reserve(min(_RECORDED * self.steps, _MOST_RECORDED))
         activities = [ProfilerActivity.CPU]
         if self.device.type == "cuda":
             activities.append(ProfilerActivity.CUDA)
