@@ -20,6 +20,41 @@ WHO: Final = "policy"
 
 
 @dataclass(frozen=True, slots=True)
+class Sizes:
+    """Lengths in steps, of which those absent in `RecoverSection` are a share of a short run."""
+
+    margin: int
+    skip: int
+    probation: int
+    cooldown: int
+    settle: int
+    rewarm: int
+    raise_after: int
+    suspect: int | None = None
+    """As asked for; None: it depends on what was changed (`suspect.steps_to_show`)."""
+
+
+def sizes_of(limits: RecoverSection, total_steps: int | None) -> Sizes:
+    """The lengths in force in a run of so many steps; None if only its hours are known."""
+
+    def of(given: int | None, most: int, share: float) -> int:
+        if given is not None:
+            return given
+        return most if total_steps is None else max(1, min(most, math.ceil(total_steps * share)))
+
+    return Sizes(
+        margin=of(limits.margin_steps, 100, 1 / 50),
+        skip=of(limits.skip_steps, 300, 1 / 25),
+        probation=of(limits.probation_steps, 100, 1 / 50),
+        cooldown=of(limits.cooldown_steps, 5_000, 1 / 4),
+        settle=of(limits.settle_steps, 50, 1 / 100),
+        rewarm=of(limits.rewarm_steps, 200, 1 / 50),
+        raise_after=of(limits.raise_after_steps, 2_000, 1 / 20),
+        suspect=limits.suspect_steps,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Trouble:
     """One warning or alarm about the weights."""
 
@@ -57,6 +92,16 @@ class Situation:
     """Typical norm before clipping of recent healthy steps, if known."""
     residual_max: float | None = None
     """Largest magnitude that the residual stream usually reaches in any layer, if known."""
+
+    @property
+    def limits(self) -> RecoverSection:
+        """Ladders, lengths and budgets in force."""
+        return self.settings.recover
+
+    @property
+    def sizes(self) -> Sizes:
+        """The lengths in force."""
+        return sizes_of(self.limits, self.settings.total_steps())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,41 +175,6 @@ class Plan:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """Lengths in steps, of which those absent in `RecoverSection` are a share of a short run."""
-
-    margin: int
-    skip: int
-    probation: int
-    cooldown: int
-    settle: int
-    rewarm: int
-    raise_after: int
-    suspect: int | None = None
-    """As asked for; None: it depends on what was changed (`suspect.steps_to_show`)."""
-
-
-def sizes_of(limits: RecoverSection, total_steps: int | None) -> Sizes:
-    """The lengths in force in a run of so many steps; None if only its hours are known."""
-
-    def of(given: int | None, most: int, share: float) -> int:
-        if given is not None:
-            return given
-        return most if total_steps is None else max(1, min(most, math.ceil(total_steps * share)))
-
-    return Sizes(
-        margin=of(limits.margin_steps, 100, 1 / 50),
-        skip=of(limits.skip_steps, 300, 1 / 25),
-        probation=of(limits.probation_steps, 100, 1 / 50),
-        cooldown=of(limits.cooldown_steps, 5_000, 1 / 4),
-        settle=of(limits.settle_steps, 50, 1 / 100),
-        rewarm=of(limits.rewarm_steps, 200, 1 / 50),
-        raise_after=of(limits.raise_after_steps, 2_000, 1 / 20),
-        suspect=limits.suspect_steps,
-    )
-
-
 FREE = frozenset({"mask", "report", "raise-lr", "fallback", "accept", "stop"})
 """Actions that no budget counts. Of fallbacks there are as many as the recipe lists."""
 
@@ -198,8 +208,9 @@ def recent(
     return [r for r in recoveries if r.cause == cause and step - r.step <= within_steps]
 
 
-def spent(situation: Situation, limits: RecoverSection, cooldown_steps: int) -> str:
+def spent(situation: Situation) -> str:
     """Why no further recovery may be paid for; empty if one may."""
+    limits, cooldown_steps = situation.limits, situation.sizes.cooldown
     paid = [r for r in since_fallback(situation.ledger) if not is_free(r.actions)]
     if len(paid) >= limits.max_recoveries:
         return (
@@ -215,11 +226,11 @@ def spent(situation: Situation, limits: RecoverSection, cooldown_steps: int) -> 
     return ""
 
 
-def blocks_left(situation: Situation, limits: RecoverSection) -> int:
+def blocks_left(situation: Situation) -> int:
     """Blocks of data that may still be passed over; what people skipped counts too. Where only
     hours limit a run, its data is what it has read so far.
     """
     total = situation.settings.total_steps()
     data = situation.draw if total is None else total * situation.blocks_per_step
     skipped = sum(end - begin for begin, end in situation.ledger.skips)
-    return max(int(limits.max_skipped_share * data) - skipped, 0)
+    return max(int(situation.limits.max_skipped_share * data) - skipped, 0)
