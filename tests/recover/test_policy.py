@@ -21,9 +21,7 @@ CONSTANT = {"optim": {"lr": 1e-3, "schedule": {"shape": "constant"}}}
 FP16 = {"precision": {"compute": "fp16_weights"}}
 
 
-def carried_out(
-    make, steps_and_findings, recipe=None, good=None, limits=LIMITS, fallbacks=()
-):
+def carried_out(make, steps_and_findings, recipe=None, good=None, limits=LIMITS, fallbacks=()):
     """Each finding decided on after the others were carried out; the plans and the ledger."""
     ledger, plans = None, []
     for step, finding in steps_and_findings:

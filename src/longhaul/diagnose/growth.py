@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from statistics import median_low
 from typing import NamedTuple
 
@@ -81,19 +82,7 @@ def line_of(gauge: str, limits: GrowthLimits, fp16: bool) -> Line | None:
             in_a_row=limits.readings,
             typical=True,
         )
-    if kind in _ACTIVATIONS:
-        return _activations(limits, fp16)
-    if kind == "weight_norm":
-        return Line(
-            "healthy weights grow far more slowly at this age",
-            exponent=limits.weight_exponent,
-            ratio=limits.weight_ratio,
-        )
-    return None
-
-
-def _activations(limits: GrowthLimits, fp16: bool) -> Line:
-    if fp16:
+    if kind in _ACTIVATIONS and fp16:
         return Line(
             "fp16 holds no number beyond 65,504",
             limits.fp16_warning,
@@ -102,11 +91,19 @@ def _activations(limits: GrowthLimits, fp16: bool) -> Line:
             exponent=limits.exponent,
             ratio=limits.ratio,
         )
-    return Line(
-        "healthy gauges grow far more slowly at this age",
-        exponent=limits.exponent,
-        ratio=limits.ratio,
-    )
+    if kind in _ACTIVATIONS:
+        return Line(
+            "healthy gauges grow far more slowly at this age",
+            exponent=limits.exponent,
+            ratio=limits.ratio,
+        )
+    if kind == "weight_norm":
+        return Line(
+            "healthy weights grow far more slowly at this age",
+            exponent=limits.weight_exponent,
+            ratio=limits.weight_ratio,
+        )
+    return None
 
 
 _STEADY = 0.5
@@ -120,9 +117,8 @@ def steady_slope(
 ) -> float | None:
     """Slope of the logarithm per step, if the growth is no accident and does not flatten."""
     count = len(values)
-    if not values[0] * (1 + limits.least_rise) < values[-1] < math.inf:
-        return None
-    if not all(0 < value < math.inf for value in values):
+    rises = values[0] * (1 + limits.least_rise) < values[-1]
+    if not rises or not all(0 < value < math.inf for value in values):
         return None
     logs = [math.log(value) for value in values]
     whole = trend(times, logs)
@@ -206,12 +202,10 @@ class Growth(Detector):
             return None
         signs: list[Sign] = []
         fp16 = record.loss_scale is not None
-        for gauge, layers in record.gauges.items():
+        totals = {gauge: (value,) for gauge, value in record.totals.items()}
+        for gauge, values in chain(record.gauges.items(), totals.items()):
             if (line := self._line(gauge, fp16)) is not None:
-                signs += self._judge(gauge, layers, line, record)
-        for gauge, value in record.totals.items():
-            if (line := self._line(gauge, fp16)) is not None:
-                signs += self._judge(gauge, (value,), line, record)
+                signs += self._judge(gauge, values, line, record)
         return tuple(signs) or HEALTHY
 
     def _line(self, gauge: str, fp16: bool) -> Line | None:

@@ -44,12 +44,8 @@ class Window:
     def median(self) -> float:
         """NaN while empty."""
         count = len(self._sorted)
-        if not count:
-            return math.nan
-        half = count // 2
-        return (
-            self._sorted[half] if count % 2 else (self._sorted[half - 1] + self._sorted[half]) / 2
-        )
+        middle = self._sorted[(count - 1) // 2 : count // 2 + 1]
+        return sum(middle) / len(middle) if count else math.nan
 
     @property
     def largest(self) -> float:
@@ -287,11 +283,8 @@ class Levels:
 
     def between(self, begin: float, end: float) -> float:
         """Level of the blocks that begin within these steps; NaN if there is none."""
-        inside = [
-            level
-            for first, level in zip(self._begins, self._blocks, strict=True)
-            if begin <= first < end
-        ]
+        blocks = zip(self._begins, self._blocks, strict=True)
+        inside = [level for first, level in blocks if begin <= first < end]
         return median(inside) if inside else math.nan
 
     def before(self, step: float) -> float:
