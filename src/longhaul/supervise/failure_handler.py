@@ -1,13 +1,15 @@
 """What a supervisor makes of a failure: its cause, what follows, and what is written down."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from longhaul.config.recover import SuperviseSection
 from longhaul.core.errors import ExitCode
 from longhaul.core.events import EventKind
 from longhaul.core.faults import Point, point
 from longhaul.core.units import Seconds
-from longhaul.supervise.causes import LATELY_S, Cause, kernel_lines
+from longhaul.logbook.folder import RunFolder
+from longhaul.supervise.causes import LATELY_S, Cause, Signature, kernel_lines
 from longhaul.supervise.ends import (
     End,
     cause_of_death,
@@ -23,16 +25,37 @@ from longhaul.supervise.history import (
     unaccounted,
     usable_checkpoints,
 )
-from longhaul.supervise.job import Job
 from longhaul.supervise.nodes.answer import SILENT_CORRUPTION, accused, distrusted, on_one_machine
 from longhaul.supervise.nodes.census import Wait
 from longhaul.supervise.nodes.fleet import Fleet
 from longhaul.supervise.nodes.health_monitor import Drain, NodeHealthMonitor
 from longhaul.supervise.nodes.history import newest_corrupt
+from longhaul.supervise.nodes.placement import NodePlan
 from longhaul.supervise.nodes.qualify import probe_here
 from longhaul.supervise.ranks.group import Group
 from longhaul.supervise.replicas import LEADER, Replicas
 from longhaul.supervise.restart import Failure, Plan, next_plan, without_progress
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is to be supervised."""
+
+    folder: RunFolder
+    settings: SuperviseSection
+    processes: int
+    """Workers on this machine, where there are no `nodes`."""
+    work: Callable[[], None]
+    """What a worker does in its process; leaves by SystemExit with its exit code."""
+    signatures: Sequence[Signature]
+    device: Callable[[], str] = str
+    """The device's name, as far as it is known by then: a new run's first attempt finds it out."""
+    nodes: NodePlan | None = None
+    """What the recipe says of nodes; None: this machine is all there is."""
+    program: tuple[str, ...] = ()
+    """A command line that does what `work` does, for nodes where a fork cannot be."""
+    each: int | None = None
+    """Processes of one replica, where replicas come and go; None: all are one group."""
 
 
 class FailureHandler:

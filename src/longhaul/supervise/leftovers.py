@@ -104,12 +104,12 @@ def _is_marked(process: psutil.Process, mark: str) -> bool:
 
 def _mapped() -> frozenset[str]:
     names: set[str] = set()
-    for process in psutil.process_iter():
-        with suppress(OSError, psutil.Error):
-            lines = Path(f"/proc/{process.pid}/maps").read_text(errors="replace").splitlines()
+    for pid in psutil.pids():
+        with suppress(OSError):
+            lines = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
             names.update(line.rpartition("/dev/shm/")[2] for line in lines if "/dev/shm/" in line)
-        with suppress(OSError, psutil.Error):
-            for link in Path(f"/proc/{process.pid}/fd").iterdir():
+        with suppress(OSError):
+            for link in Path(f"/proc/{pid}/fd").iterdir():
                 with suppress(OSError):
                     target = link.readlink()
                     if target.parent == _SHARED_MEMORY:

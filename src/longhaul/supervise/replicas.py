@@ -98,9 +98,8 @@ class Lighthouse:
         """End it."""
         self._process.kill()
         self._process.wait()
-        for end in (self._process.stdin, self._process.stdout):
-            if end is not None:
-                end.close()
+        for end in filter(None, (self._process.stdin, self._process.stdout)):
+            end.close()
 
 
 class Replicas:

@@ -98,11 +98,7 @@ class RunProcess:
         return found[0]
 
     def wait_until(
-        self,
-        what: str,
-        seen: Callable[[], bool],
-        most_s: Seconds,
-        every_s: Seconds = _LOOK_EVERY_S,
+        self, what: str, seen: Callable[[], bool], most_s: Seconds, every_s: Seconds = _LOOK_EVERY_S
     ) -> None:
         """Wait until something is the case, looked at so often."""
         deadline = time.monotonic() + most_s

@@ -16,9 +16,8 @@ from longhaul.core.units import Seconds
 from longhaul.logbook.lease import Lease
 from longhaul.supervise.causes import Cause, classify, of_device
 from longhaul.supervise.ends import End, group_end, no_world, what_is_lost, write_last_message
-from longhaul.supervise.failure_handler import FailureHandler
+from longhaul.supervise.failure_handler import FailureHandler, Job
 from longhaul.supervise.history import SupervisedRun, usable_checkpoints
-from longhaul.supervise.job import Job
 from longhaul.supervise.nodes.fleet import Fleet
 from longhaul.supervise.nodes.health_monitor import Drain, NodeHealthMonitor
 from longhaul.supervise.nodes.placement import Post, posts_here, posts_on

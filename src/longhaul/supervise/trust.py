@@ -48,15 +48,14 @@ def refuse_untrusted(
     trusted.
     """
     commands = _executed(asked.settings())
+    if not commands:
+        return
     own = _typed_commands(typed)
     if asked.recipe in shipped_recipes():
         own |= _executed(load_recipe(asked.recipe).recipe)
     foreign = {path: command for path, command in commands.items() if own.get(path) != command}
-    if not commands:
-        return
-    places = [folder.path.resolve()]
-    if named.endswith(".toml"):
-        places.append(Path(named).resolve())
+    files = [Path(named).resolve()] if named.endswith(".toml") else []
+    places = [folder.path.resolve(), *files]
     marks = [_mark(place, commands) for place in places]
     if foreign and not trust and not any(mark.exists() for mark in marks):
         shown = "".join(f"\n  {path} = {json.dumps(what)}" for path, what in foreign.items())

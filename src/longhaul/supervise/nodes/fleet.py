@@ -135,14 +135,10 @@ class Fleet:
         assert world is not None
         newest = max(usable_checkpoints(self.run.folder), default=0)
         self.emit(
-            EventKind.ATTEMPT_BEGAN,
-            newest,
-            nodes=as_data(world),
-            absent=dict(choice.absent),
-            layout=str(world.layout),
-            from_step=newest,
-            reason=choice.reason,
-        )
+            EventKind.ATTEMPT_BEGAN, newest,
+            nodes=as_data(world), absent=dict(choice.absent), layout=str(world.layout),
+            from_step=newest, reason=choice.reason,
+        )  # fmt: skip
         if (self._before and set(world.names) != set(self._before)) or world.shrunk:
             self.run.say(f"nodes: {', '.join(world.names)} ({choice.reason})")
             for name, why in choice.absent.items():
@@ -243,13 +239,8 @@ class Fleet:
         if reason:
             self.census.drop(machine.name)
             self.run.say(f"refused: {reason}")
-            self.emit(
-                EventKind.NODE_REFUSED,
-                0,
-                node=machine.name,
-                parts=sorted(machine.node.parts),
-                reason=reason,
-            )
+            parts = sorted(machine.node.parts)
+            self.emit(EventKind.NODE_REFUSED, 0, node=machine.name, parts=parts, reason=reason)
             return True
         named = entry.model_copy(update={"name": machine.name, "spare": False})
         self.emit(EventKind.NODE_ORDERED, 0, node=machine.name, reason="it has come",
@@ -283,11 +274,11 @@ class Fleet:
             cause, self.world, tuple(worlds), node_failures(events), verdict, self.run.clock.wall()
         )
         said = answer(evidence)
-        by_name = {machine.name: machine for machine in self.world.machines}
+        out = {name: sorted(self.census.named(name).node.parts) for name in said.left_out}
         data: dict[str, Any] = {
             "node": said.node.name if said.node else None,
             "node_parts": sorted(said.node.node.parts) if said.node else [],
-            "evicted": {name: sorted(by_name[name].node.parts) for name in said.left_out},
+            "evicted": out,
             "cordoned": {name: list(parts) for name, parts in said.cordoned.items()},
             "nodes_reason": said.reason,
         }
@@ -295,12 +286,10 @@ class Fleet:
 
     def carry_out(self, said: Answer, cause: Cause) -> None:
         """Write into the ledger what was judged."""
-        assert self.world is not None
-        by_name = {machine.name: machine for machine in self.world.machines}
         if said.node is not None and of_machine(cause):
             self.remember("failed", said.node, cause=cause.name, reason=said.reason)
         for name, parts in said.cordoned.items():
-            self.remember("cordoned", by_name[name], parts=parts, reason=said.reason)
+            self.remember("cordoned", self.census.named(name), parts=parts, reason=said.reason)
             self.run.say(f"  node {name} is cordoned ({', '.join(parts)}): {said.reason}")
         for name in said.left_out:
             self.run.say(f"  going on without node {name}, if the run can: {said.reason}")

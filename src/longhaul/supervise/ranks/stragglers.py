@@ -95,9 +95,7 @@ class StragglerWatch:
         groups: dict[int, list[int]] = {}
         for rank in range(len(by_rank)):
             groups.setdefault(self._group(rank), []).append(rank)
-        found = [
-            item for ranks in groups.values() if len(ranks) > 1 for item in self._of(ranks, by_rank)
-        ]
+        found = (item for ranks in groups.values() for item in self._of(ranks, by_rank))
         return sorted(found, key=lambda item: -item.lost_s)
 
     def _has_recovered(self, rank: int) -> bool:
@@ -135,14 +133,9 @@ class StragglerWatch:
         # Removing one straggler helps only as far as the next slowest rank.
         others = max((whole[rank] for rank in ranks if rank not in slow), default=usual)
         first = self._window[0][0]
+        lost = {rank: whole[rank] - others for rank in slow}
         return [
-            Straggler(
-                rank=rank,
-                slower=whole[rank] / usual - 1,
-                lost_s=whole[rank] - others,
-                lost_share=(whole[rank] - others) / whole[rank],
-                since_step=first,
-            )
+            Straggler(rank, whole[rank] / usual - 1, lost[rank], lost[rank] / whole[rank], first)
             for rank in slow
         ]
 

@@ -118,10 +118,9 @@ def doubted(learned: Learned, ranks: Sequence[Rank], verdict: Verdict) -> Learne
         return learned
     seconds = 2 * verdict.deadline_s / _LEARNED_TIMES
     silences = dict(learned.silences)
-    for rank in ranks:
-        phase: Phase = rank.progress.phase if rank.progress and begun(ranks) else "start-up"
-        step = rank.progress.step if rank.progress else 0
-        silences[phase] = {**silences.get(phase, {}), step: seconds}
+    for said in (rank.progress for rank in ranks):
+        phase: Phase = said.phase if said and begun(ranks) else "start-up"
+        silences[phase] = {**silences.get(phase, {}), said.step if said else 0: seconds}
     return replace(learned, silences=silences)
 
 
