@@ -4,7 +4,7 @@ and what becomes of it once replays have told the cause (cause before cure).
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from longhaul.config.load import value_at
@@ -14,8 +14,8 @@ from longhaul.core.units import short_seconds
 from longhaul.diagnose.cause import CAUSES, Verdict
 from longhaul.logbook.description import arrow
 from longhaul.recover.learning_rate import PATH, Rates, in_force, rates
-from longhaul.recover.plan import Plan, Situation
-from longhaul.recover.remedies import Remedy, Sign, range_to_skip
+from longhaul.recover.plan import Plan, Remedy, Situation
+from longhaul.recover.remedies import Sign, range_to_skip
 
 PROGRESS_EXPONENT = math.log(0.7) / math.log(0.5)
 
@@ -134,21 +134,16 @@ def draft(
     old = {path: value_at(values, path) for path in remedy.settings}
     price = price_of(situation, remedy, for_good=bool(fallback))
     costs = what_it_costs(price)
+    done = {of.name: getattr(remedy, of.name) for of in fields(Remedy)}
     return Plan(
+        **done,
         cause=cause,
         subject=subject,
         first_step=sign.first_step if sign else 0,
         first_draw=sign.first_draw if sign else 0,
-        actions=remedy.actions,
-        rollback=remedy.rollback,
-        skip=remedy.skip,
-        settings=remedy.settings,
         old=old,
-        reset=remedy.reset,
-        rewarm_steps=remedy.rewarm_steps,
         price=price,
         fallback=fallback,
-        undo=remedy.undo,
         failed=failed,
         headline=headline,
         reason=f"{headline}: {what_is_done(remedy, old)}" + (f"; {costs}" if costs else ""),

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from longhaul.config.recipe import Recipe
+from longhaul.config.recipe import Recipe, change_of
 from longhaul.config.recover import Action, RecoverSection, Resettable
 from longhaul.core.records import Safe
 from longhaul.core.units import Seconds
@@ -104,9 +104,32 @@ class Situation:
         return sizes_of(self.limits, self.settings.total_steps())
 
 
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What is to be done; ValueError if no live run could do it."""
+
+    actions: tuple[Action, ...]
+    rollback: Safe | None = None
+    """State to go back to."""
+    skip: tuple[int, int] | None = None
+    """Blocks begin ≤ draw < end to pass over; begin is never before the draw gone on from."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Dotted path → new value, in force at once."""
+    reset: tuple[Resettable, ...] = ()
+    """State to throw away once, after the rollback."""
+    rewarm_steps: int = 0
+    """Steps over which the learning rate rises again after a reset of the optimizer."""
+    undo: tuple[Change, ...] = ()
+    """Changes that are undone, oldest first; `settings` has the values before them."""
+
+    def __post_init__(self) -> None:
+        if wrong := [path for path in self.settings if change_of(path) != "live"]:
+            raise ValueError(f"{', '.join(wrong)}: no remedy can change it in a live run")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What is to be done, at what price, and why."""
+class Plan(Remedy):
+    """The same with its price, and why."""
 
     cause: str
     """Kind of the finding that led to it, or `probation` where health did."""
@@ -115,25 +138,12 @@ class Plan:
     """First sign of the cause; 0 without a finding."""
     first_draw: int = 0
     """First block of data of that step."""
-    actions: tuple[Action, ...]
-    rollback: Safe | None = None
-    """State to go back to."""
-    skip: tuple[int, int] | None = None
-    """Blocks begin ≤ draw < end to pass over; begin is never before the draw gone on from."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    """Dotted path → new value, in force at once."""
     old: Mapping[str, Any] = field(default_factory=dict)
-    """The same paths → values before."""
-    reset: tuple[Resettable, ...] = ()
-    """State to throw away once, after the rollback."""
-    rewarm_steps: int = 0
-    """Steps over which the learning rate rises again after a reset of the optimizer."""
+    """The paths of `settings` → values before."""
     price: Mapping[str, float] = field(default_factory=dict)
     """See `draft.price_of`."""
     fallback: str = ""
     """Name of the `[[fallback]]` entry that is forked to; `settings` has its values."""
-    undo: tuple[Change, ...] = ()
-    """Changes that are undone, oldest first; `settings` has the values before them."""
     failed: tuple[float, ...] = ()
     """Learning rates that the run could not bear, as they were in force at the first sign."""
     stop: bool = False

@@ -23,6 +23,7 @@ from longhaul.recover.plan import (
     FREE,
     WHO,
     Plan,
+    Remedy,
     Situation,
     fallbacks_taken,
     own_recoveries,
@@ -32,7 +33,6 @@ from longhaul.recover.plan import (
 )
 from longhaul.recover.probation import is_worse
 from longhaul.recover.remedies import (
-    Remedy,
     fallback_remedy,
     remedy_of,
     safe_before,
@@ -327,16 +327,8 @@ def _stop(cause: Finding, sign: Finding, lack: str) -> Plan:
 
 def _only_told(plan: Plan) -> Plan:
     """The same decision when nobody may act: it is written down and nothing else."""
+    reason = f"would have done, but recover.mode is report: {plan.reason}"
     return replace(
-        plan,
-        actions=("report",),
-        rollback=None,
-        skip=None,
-        settings={},
-        old={},
-        reset=(),
-        rewarm_steps=0,
-        fallback="",
-        stop=False,
-        reason=f"would have done, but recover.mode is report: {plan.reason}",
-    )
+        plan, actions=("report",), rollback=None, skip=None, settings={}, old={}, reset=(),
+        rewarm_steps=0, fallback="", stop=False, reason=reason,
+    )  # fmt: skip

@@ -2,18 +2,16 @@
 which settings to change.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, assert_never
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import assert_never
 
 from longhaul.config.load import leaves
-from longhaul.config.recipe import change_of
-from longhaul.config.recover import SOUND_KINDS, Action, FallbackSection, Resettable
+from longhaul.config.recover import SOUND_KINDS, Action, FallbackSection
 from longhaul.core.records import Finding, Safe
-from longhaul.logbook.changes import Change
 from longhaul.logbook.ledger import LedgerState
 from longhaul.recover.learning_rate import PATH, rates, requested_value
-from longhaul.recover.plan import Plan, Situation, blocks_left
+from longhaul.recover.plan import Plan, Remedy, Situation, blocks_left
 
 _SAME_DATA_STEPS = 3
 """Signs this near to each other in the data are signs of the same data."""
@@ -80,23 +78,6 @@ _LEAST_CLIP_SHARE = 0.1
 """OPT-175B went from 2.5 to 0.3; far below the usual norm, clipping is but a lower rate."""
 _CLIP_WITHOUT_ONE = 2.0
 """Times the usual gradient norm: the first clip of a run that had none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Remedy:
-    """What a rung comes to."""
-
-    actions: tuple[Action, ...]
-    rollback: Safe | None = None
-    skip: tuple[int, int] | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    reset: tuple[Resettable, ...] = ()
-    rewarm_steps: int = 0
-    undo: tuple[Change, ...] = ()
-
-    def __post_init__(self) -> None:
-        if wrong := [path for path in self.settings if change_of(path) != "live"]:
-            raise ValueError(f"{', '.join(wrong)}: no remedy can change it in a live run")
 
 
 def remedy_of(

@@ -13,9 +13,8 @@ from longhaul.core.records import Finding, Safe
 from longhaul.logbook.changes import Change, Pairs
 from longhaul.logbook.description import changes_in_words
 from longhaul.logbook.ledger import LedgerState
-from longhaul.recover.plan import Situation, Sizes
+from longhaul.recover.plan import Remedy, Situation, Sizes
 from longhaul.recover.probation import innocent_states
-from longhaul.recover.remedies import Remedy
 
 LEARNING_RATE = "optim.lr"
 CLIP = "optim.clip"

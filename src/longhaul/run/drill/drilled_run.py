@@ -247,11 +247,10 @@ class Verdict:
 def judge_run(run: DrilledRun, baseline: DrilledRun, faults: Sequence[Fault]) -> Verdict:
     """Compare a run with these faults with a baseline of the same number of steps."""
     undone = {incident.fault for incident in run.incidents if incident.undone}
-    exact = all(f.known.harm != "numbers" or (f.once and str(f) in undone) for f in faults)
+    mended = all(f.known.harm != "numbers" or (f.once and str(f) in undone) for f in faults)
     # Fewer ranks add up in another order, and draw other masks.
-    exact = (
-        exact and len({event.data["layout"] for event in run.events(EventKind.ATTEMPT_BEGAN)}) <= 1
-    )
+    layouts = {event.data["layout"] for event in run.events(EventKind.ATTEMPT_BEGAN)}
+    exact = mended and len(layouts) <= 1
     finished = run.exit_code == 0 and baseline.exit_code == 0
     # Wrong numbers that were undone have been in the journal for a while.
     found = differences(baseline.folder, run.folder, kept_only=bool(undone)) if finished else None
@@ -301,7 +300,8 @@ def _accused(run: DrilledRun, faults: Sequence[Fault]) -> Iterator[str]:
 
 
 def _line(incident: Incident) -> str:
-    detected, recovered = map(_seconds, (incident.detect_s, incident.recover_s))
+    times = (incident.detect_s, incident.recover_s)
+    detected, recovered = ("–" if time_s is None else short_seconds(time_s) for time_s in times)
     lost, by = str(incident.steps_lost), incident.by or "–"
     return _row(incident.fault, detected, recovered, lost, by, incident.story)
 
@@ -309,10 +309,6 @@ def _line(incident: Incident) -> str:
 def _finite(value: float) -> float | None:
     """JSON has no word for what is not a number."""
     return value if math.isfinite(value) else None
-
-
-def _seconds(value: Seconds | None) -> str:
-    return "–" if value is None else short_seconds(value)
 
 
 def _row(*cells: str) -> str:

@@ -264,7 +264,7 @@ def _check_strength(fault: Fault, text: str) -> None:
         wrong = f"{fault.kind} has no strength"
     elif known.takes == "word" and given not in known.words:
         wrong = f"{given!r} is not one of {', '.join(known.words)}"
-    elif known.takes == "whole" and not (given.isascii() and given.isdecimal()):
+    elif known.takes == "whole" and not re.fullmatch(r"[0-9]+", given):
         wrong = f"{given!r} is no whole number"
     elif known.takes in ("seconds", "factor") and not re.fullmatch(r"[0-9]+(\.[0-9]+)?", given):
         wrong = f"{given!r} is no number"
