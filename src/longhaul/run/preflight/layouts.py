@@ -123,11 +123,11 @@ def cases_of(context: PreflightContext) -> tuple[list[Case], list[tuple[str, str
             continue
         if layout in (case.layout for case in cases):
             continue
-        steps = _STEPS_IN_FULL if context.full else _STEPS
+        steps = _STEPS_IN_FULL if context.typed.full else _STEPS
         cases.append(Case(layout, "float32", exact, steps, is_own))
         # fp16 needs its loss scale to find its level first; its layouts are proven in float32.
         in_bf16 = context.recipe.precision.compute in ("bf16", "bf16_weights")
-        if (is_own or context.full) and in_bf16:
+        if (is_own or context.typed.full) and in_bf16:
             own = context.twin(*_PROOF, *options, *even)
             cases.append(Case(layout, "half", own, _STEPS_IN_OWN_NUMBERS, is_own))
     return cases, refused

@@ -34,7 +34,7 @@ def check_memory(context: PreflightContext) -> Iterator[Check]:
     device = own_device(context.recipe.machine.device)
     settle_torch(context.twin())
     vocab_size, known = vocabulary(context)
-    on_cpu = device.type == "cpu" and context.device_bytes is None
+    on_cpu = device.type == "cpu" and context.typed.device_bytes is None
     estimate = estimate_memory(context.recipe, vocab_size, context.layout, on_cpu)
     there, of_what = _memory_of(context, device)
     figure = (
@@ -55,7 +55,7 @@ def check_memory(context: PreflightContext) -> Iterator[Check]:
 def check_compiler(context: PreflightContext) -> Iterator[Check]:
     """Whether what the recipe compiles can be, else RecipeError; the twin compiles nothing."""
     device = own_device(context.recipe.machine.device)
-    if context.device_bytes is not None:
+    if context.typed.device_bytes is not None:
         yield skipped("compiler", "the run's machine is another: look for a C compiler there")
         return
     refuse_without_compiler(context.recipe, device)
@@ -127,8 +127,8 @@ def _validated(twin: Recipe, device: torch.device) -> Check:
 
 def _memory_of(context: PreflightContext, device: torch.device) -> tuple[Bytes, str]:
     """Of one rank's device, and in words which that is."""
-    if context.device_bytes is not None:
-        return context.device_bytes, "on each device, as given"
+    if context.typed.device_bytes is not None:
+        return context.typed.device_bytes, "on each device, as given"
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory, "on this machine's device"
     ranks = min(context.world, context.recipe.machine.processes)
@@ -141,7 +141,9 @@ def _listed(classes: Mapping[str, Bytes]) -> str:
 
 
 def _remedy(context: PreflightContext, estimate: MemoryEstimate) -> str:
-    elsewhere = "" if context.device_bytes else "; for other devices than this one give --device-gb"
+    elsewhere = (
+        "" if context.typed.device_bytes else "; for other devices than this one give --device-gb"
+    )
     return f"cut {estimate.largest}: {way_to_cut(estimate, context.recipe)}{elsewhere}"
 
 

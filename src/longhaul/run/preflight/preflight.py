@@ -18,10 +18,11 @@ from longhaul.config.load import load_recipe
 from longhaul.config.recipe import Recipe
 from longhaul.config.size import known_vocabulary, model_size
 from longhaul.core.errors import ExitCode, LonghaulError, UsageError
-from longhaul.core.units import Bytes, Seconds, short_count
+from longhaul.core.units import Seconds, short_count
 from longhaul.parallel.layout import find_place, layout_for
 from longhaul.run.preflight.context import (
     Check,
+    Preflight,
     PreflightContext,
     failed,
     judged,
@@ -47,23 +48,6 @@ class Stage:
     """What it takes on two quiet cores: docs/preflight.md, "How long"."""
     after: str = ""
     """Name of the stage without which it can say nothing."""
-
-
-@dataclass(frozen=True)
-class Preflight:
-    """What was typed."""
-
-    recipe: str
-    options: tuple[str, ...] = ()
-    data: str | None = None
-    processes: int | None = None
-    world: int | None = None
-    device_bytes: Bytes | None = None
-    minutes: float = 2.0
-    full: bool = False
-    keep: Path | None = None
-    runs: Path = Path("runs")
-    prepared: Path = Path("prepared")
 
 
 def preflight(
@@ -167,18 +151,8 @@ def _preflight_context(typed: Preflight, folder: Path) -> PreflightContext:
         recipe = load_recipe(typed.recipe, options, typed.data).recipe
     world = typed.world or _world_of(recipe, typed.processes)
     layout_for(recipe.parallel, world)
-    return PreflightContext(
-        name=typed.recipe,
-        recipe=recipe,
-        options=options,
-        runs=typed.runs,
-        prepared=typed.prepared,
-        folder=folder,
-        world=world,
-        processes=small_world(recipe, typed.processes),
-        device_bytes=typed.device_bytes,
-        full=typed.full,
-    )
+    processes = small_world(recipe, typed.processes)
+    return PreflightContext(replace(typed, options=options), recipe, folder, world, processes)
 
 
 def _formats_here(recipe: Recipe) -> tuple[str, ...]:

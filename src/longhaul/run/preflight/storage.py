@@ -39,7 +39,7 @@ def check_disk(context: PreflightContext) -> Iterator[Check]:
     """Space for the checkpoints that retention keeps, and the speed at which they are written."""
     vocab_size, _ = vocabulary(context)
     each = checkpoint_bytes(context.recipe, vocab_size)
-    folder = _nearest(context.runs)
+    folder = _nearest(context.typed.runs)
     yield _space(context, each, folder)
     try:
         speed = write_speed(folder)
