@@ -15,7 +15,7 @@ from longhaul.core.errors import ExitCode
 from longhaul.logbook.folder import RunFolder
 from longhaul.run.preflight.context import Preflight, PreflightContext, small_world
 from longhaul.run.preflight.layouts import check_layouts
-from longhaul.run.preflight.preflight import STAGES, Preflight, preflight, verdict
+from longhaul.run.preflight.preflight import STAGES, preflight, verdict
 from longhaul.store.catalogue import catalogue
 from longhaul.store.run_differences import differences
 
