@@ -118,14 +118,11 @@ def what_changed(before: StepRecord | None, record: StepRecord) -> Change:
 
 
 class Diagnosis:
-    """Judges one run.
+    """Judges one run by `limits`, from which on a signal is worth a finding.
 
-    Args:
-        limits: from where on a signal is worth a finding.
-        total_steps: steps the run is to make, where that is known: a plateau at its end, or a
-            forecast beyond it, is no trouble.
-        least_scale: `optim.loss_scale.floor`, below which fp16's loss scale is not lowered.
-        clips: gradient norms are clipped.
+    A plateau at the end of `total_steps`, or a forecast beyond it, is no trouble. `least_scale`:
+    `optim.loss_scale.floor`, below which fp16's loss scale is not lowered. `clips`: gradient norms
+    are clipped.
     """
 
     def __init__(

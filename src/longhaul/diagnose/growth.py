@@ -181,11 +181,8 @@ class Growth(Detector):
     step. So growth counts if it is steady (`steady_slope`) and reaches its line within a share of
     the run's age; where a gauge has no line, if it is faster than a large power of age and has left
     behind whatever any layer showed before. To stand high without growing is at most a warning.
-    Weights that shrink as fast are told too: decay then outweighs all that is learned.
-
-    Args:
-        limits: of the section.
-        total_steps: a forecast beyond them is no trouble.
+    Weights that shrink as fast are told too: decay then outweighs all that is learned. A forecast
+    beyond `total_steps` is no trouble.
     """
 
     def __init__(self, limits: GrowthLimits, total_steps: int | None) -> None:
@@ -311,15 +308,13 @@ class Growth(Detector):
         if slope is None or slope * times[-1] < limits.shrink_exponent:
             return None
         first = next(r for r in reversed(last) if r.values[0] == before)
-        return Sign(
-            "growth",
-            "warning",
-            first.mark,
+        halving = math.log(2) / slope
+        sentence = (
             f"{gauge} has shrunk from {before:.4g} to {now:.4g} since step {first.mark.step}, "
-            f"halving every {math.log(2) / slope:.0f} steps: weight decay undoes what is learned.",
-            gauge,
-            {"value": now, "base": before, "halving_steps": math.log(2) / slope},
+            f"halving every {halving:.0f} steps: weight decay undoes what is learned."
         )
+        evidence = {"value": now, "base": before, "halving_steps": halving}
+        return Sign("growth", "warning", first.mark, sentence, gauge, evidence)
 
 
 def _since(layer: int, line: Line, readings: deque[_Reading]) -> int:
@@ -330,12 +325,7 @@ def _since(layer: int, line: Line, readings: deque[_Reading]) -> int:
 
 
 def _sign(
-    subject: str,
-    severity: Severity,
-    now: float,
-    line: Line,
-    rise: _Rise | int,
-    record: StepRecord,
+    subject: str, severity: Severity, now: float, line: Line, rise: _Rise | int, record: StepRecord
 ) -> Sign:
     """Of a trend, or of a gauge that has stood beyond its line since a step."""
     evidence = {"value": now}

@@ -183,10 +183,6 @@ def symptom_of(recorded: Sequence[Figures], step: int) -> Symptom:
 
     The healthy level is the lowest median of a few steps on the way: a climb must not raise its
     own baseline.
-
-    Args:
-        recorded: the run's figures in order, up to `step`.
-        step: the last of them.
     """
     history = [figures for figures in recorded if figures.step <= step]
     for back in range(_NOTICED_WITHIN):
@@ -197,12 +193,7 @@ def symptom_of(recorded: Sequence[Figures], step: int) -> Symptom:
 
 
 def symptom_since(recorded: Sequence[Figures], first_step: int) -> Symptom | None:
-    """A divergence whose first sign is known, up to the last step; None without a rise.
-
-    Args:
-        recorded: the run's figures in order.
-        first_step: of the first sign.
-    """
+    """A divergence whose first sign is known, up to the last step; None without a rise."""
     before = [f.loss for f in recorded if f.step < first_step and f.finite][-_REFERENCE:]
     rest = [f for f in recorded if f.step >= first_step]
     if not before or not rest:
@@ -217,11 +208,8 @@ def symptom_since(recorded: Sequence[Figures], first_step: int) -> Symptom | Non
 
 def working_rate(symptom: Symptom, tried: Sequence[tuple[float, Series]]) -> float | None:
     """The highest factor on the learning rate that leaves hardly anything of a symptom, and that a
-    lower one does not do much better than; None if none does.
-
-    Args:
-        symptom: seen at the full rate.
-        tried: factors, falling, with the figures of the same steps at each.
+    lower one does not do much better than; None if none does. `tried`: factors, falling, with the
+    figures of the same steps at each.
     """
     best: tuple[float, float] | None = None
     for factor, series in tried:

@@ -159,10 +159,6 @@ class GradientSpike(Detector):
     absorbs is judged by the loss: spikes that repeat are a notice unless it lies above its level
     before the first of them by more than its noise. Counting begins anew where settings change: a
     spike that something was done about leads to nothing else.
-
-    Args:
-        limits: from where on a norm is a spike, and how many are too many.
-        clips: gradient norms are clipped.
     """
 
     def __init__(self, limits: GradientSpikeLimits, clips: bool) -> None:
@@ -195,17 +191,14 @@ class GradientSpike(Detector):
         )
         self._baseline.learn(value, high)
         if high and (self._high_steps % _LONG_SPIKE_STEPS == 0 or not self._spikes):
-            self._count(record)
+            if not self._spikes and record.step > self._sound_until:
+                self._sound = math.inf
+            self._spikes.append(_Spike(mark(record), self._loss_since(-1)))
         self._high_steps = self._high_steps + 1 if high else 0
         if math.isfinite(record.loss):
             self._losses.append((record.step, record.loss))
             self._noise.push(record.loss)
         return (self._sign(norm, math.exp(level), record),) if high else HEALTHY
-
-    def _count(self, record: StepRecord) -> None:
-        if not self._spikes and record.step > self._sound_until:
-            self._sound = math.inf
-        self._spikes.append(_Spike(mark(record), self._loss_since(-1)))
 
     def _count_anew(self, record: StepRecord, changed: Change) -> None:
         before, self._before = self._before, record

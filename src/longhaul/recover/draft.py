@@ -32,9 +32,8 @@ def price_of(situation: Situation, remedy: Remedy, *, for_good: bool) -> Mapping
     for from now on, as a fallback's are.
 
     Returns:
-        `steps_lost` to be made again, `seconds_lost` on them, `blocks_skipped`,
-        `steps_lost_later` (full steps' worth of progress; below 0 where a raise gains some) and
-        `seconds_lost_later`.
+        `steps_lost` to be made again, `seconds_lost` on them, `blocks_skipped`, `steps_lost_later`
+        (full steps' worth of progress; below 0 where a raise gains some), `seconds_lost_later`.
     """
     known = rates(situation)
     begin = remedy.rollback.step if remedy.rollback else situation.step

@@ -51,13 +51,10 @@ class Draft:
 
 
 class HealthMonitor:
-    """Judges one run, or one attempt of it.
+    """Judges one run, or one attempt of it, by the `settings` in force at its start.
 
-    Args:
-        settings: in force at its start.
-        history: the run's last records, in order, from which its state is rebuilt; what they show
-            was reported when it happened.
-        course: of training up to there; None for that of `history`.
+    `history`: the run's last records, in order, from which its state is rebuilt; what they show
+    was reported when it happened. `course`: of training up to there; None for that of `history`.
     """
 
     def __init__(

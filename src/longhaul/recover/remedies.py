@@ -12,6 +12,7 @@ from longhaul.core.records import Finding, Safe
 from longhaul.logbook.ledger import LedgerState
 from longhaul.recover.learning_rate import PATH, rates, requested_value
 from longhaul.recover.plan import Plan, Remedy, Situation, blocks_left
+from longhaul.recover.probation import by_step
 
 _SAME_DATA_STEPS = 3
 """Signs this near to each other in the data are signs of the same data."""
@@ -27,9 +28,7 @@ def safe_before(good: Sequence[Safe], first_step: int, margin_steps: int) -> Saf
 
     The record of step f shows the weights after f − 1 updates.
     """
-    # The faster of two at the same step is newest.
-    by_step = sorted(good, key=lambda state: (state.step, state.where == "memory"))
-    before = [state for state in by_step if state.step < first_step]
+    before = by_step(state for state in good if state.step < first_step)
     before = [state for state in before if state.where != "remote"] or before
     well_before = [state for state in before if state.step <= first_step - margin_steps]
     return well_before[-1] if well_before else next(iter(before), None)

@@ -13,11 +13,11 @@ from longhaul.core.records import Finding, Safe
 from longhaul.logbook.changes import Change, Pairs
 from longhaul.logbook.description import changes_in_words
 from longhaul.logbook.ledger import LedgerState
+from longhaul.recover.learning_rate import PATH
 from longhaul.recover.plan import Remedy, Situation, Sizes
 from longhaul.recover.probation import innocent_states
+from longhaul.recover.remedies import CLIP
 
-LEARNING_RATE = "optim.lr"
-CLIP = "optim.clip"
 WEIGHT_DECAY = "optim.weight_decay"
 _COMPUTES = (
     "optim.", "model.", "batch.", "data.", "precision.", "order.", "parallel.", "machine.",
@@ -73,7 +73,7 @@ def harmful(change: Change, settings: Recipe, ledger: LedgerState) -> Pairs:
         if not path.startswith(_COMPUTES) or path in _FOUND_BY_THE_RUN or before == "auto":
             continue  # what is "auto" the run finds for itself
         now = value_at(values, path)
-        if now == before or (path == LEARNING_RATE and now < before):
+        if now == before or (path == PATH and now < before):
             continue
         if path == CLIP and (now or math.inf) <= (before or math.inf):
             continue

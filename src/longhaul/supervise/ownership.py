@@ -59,10 +59,8 @@ def fence(
 
     They have noticed by themselves that they are alone (`pipes.py`), and save. To take their
     lease away before they are done would cost what they save. `refuse_if_held` is called again
-    before each kill: somebody else may have fenced them meanwhile.
-
-    Raises:
-        LeaseHeld: by `refuse_if_held`, where somebody trains the run; nobody was killed.
+    before each kill: somebody else may have fenced them meanwhile. It raises LeaseHeld where
+    somebody trains the run; nobody was killed.
     """
     workers = left_over(folder)
     refuse_if_held()  # these are a dead supervisor's, and not those of one that came meanwhile
@@ -121,10 +119,8 @@ class Ownership:
     def try_to_renew(self) -> bool:
         """Take the next attempt's number; False where the disk is full, which is told once.
 
-        Raises:
-            LeaseHeld: somebody else has taken the run over.
-            RunGone: the folder is away, or another run's.
-            OSError: the lease cannot be written, for another reason than a full disk.
+        LeaseHeld if somebody else has taken the run over; RunGone if the folder is away, or another
+        run's; OSError if the lease cannot be written for another reason than a full disk.
         """
         run = self._run
         run.lease.refuse_if_gone(self._reached, after_s=0.0)
@@ -152,11 +148,9 @@ class Ownership:
         return not full
 
     def _has_space(self) -> bool:
-        # Some network file systems do not know their size and say 0.
-        for _ in range(2):
+        def has_space() -> bool:
             disk = shutil.disk_usage(self._run.folder.path)
-            if not disk.total or disk.free >= _START_BYTES:
-                return True
-            if not Reserve(self._run.folder.reserve).release():
-                break
-        return False
+            # Some network file systems do not know their size and say 0.
+            return not disk.total or disk.free >= _START_BYTES
+
+        return has_space() or (Reserve(self._run.folder.reserve).release() and has_space())

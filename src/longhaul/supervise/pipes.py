@@ -96,9 +96,7 @@ def hold_on(environment: Mapping[str, str], grace_s: Seconds, log: Path) -> thre
     descriptor = int(environment[DESCRIPTOR])
     if descriptor == 0:  # the pipe came as standard input: whoever reads that must not meet it
         descriptor = os.dup(0)
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(nothing, 0)
-        os.close(nothing)
+        read_nothing()
     os.set_inheritable(descriptor, False)  # else children would keep nothing, but inherit clutter
 
     def wait() -> None:
@@ -115,6 +113,13 @@ def hold_on(environment: Mapping[str, str], grace_s: Seconds, log: Path) -> thre
 
     threading.Thread(target=wait, name="lifeline", daemon=True).start()
     return died
+
+
+def read_nothing() -> None:
+    """Let this process's standard input be empty."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
 
 
 def _write(text: str) -> None:

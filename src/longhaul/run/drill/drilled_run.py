@@ -109,11 +109,8 @@ def set_up_run(
     trust: bool = False,
 ) -> RunFolder:
     """A run in folder `parent`, not begun. So that a drill keeps away from the user's own store and
-    ledger of nodes, these lie there too, unless they are among `sets`.
-
-    Raises:
-        RecipeError: the recipe, or what is set, is wrong.
-        UsageError: the recipe names commands that are not trusted, and `trust` does not say so.
+    ledger of nodes, these lie there too, unless they are among `sets`. RecipeError if the recipe
+    or what is set is wrong; UsageError if it names commands that are not trusted, nor by `trust`.
     """
     sets = (f"machine.processes={nproc}", *sets)
     given = load_recipe(recipe, sets, data).recipe
@@ -145,10 +142,8 @@ def drilled_run(
 ) -> DrilledRun:
     """Train a run that was set up to its end, with faults. What stands for the world around it lies
     beside it. `meanwhile` is called many times a second; after `most_s` what is left is killed.
-
-    Raises:
-        UsageError: the run cannot have such a fault; nothing was started.
-        NeedsPerson: it did not end in time.
+    UsageError if the run cannot have such a fault: nothing was started; NeedsPerson if it did not
+    end in time.
     """
     check_faults(faults, read_run_spec(folder).settings())
     lay(folder, faults)

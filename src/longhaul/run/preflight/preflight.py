@@ -55,10 +55,9 @@ def preflight(
 ) -> list[Check]:
     """Make all checks, or those of `stages`; every line is shown when it is there.
 
-    Raises:
-        RecipeError: the recipe is wrong, or so many processes cannot train it.
-        DataError: a source that should be on this machine is not.
-        UsageError: this process is one of several already, or `keep` is no empty folder.
+    RecipeError if the recipe is wrong, or so many processes cannot train it; DataError if a source
+    that should be on this machine is not; UsageError if this process is one of several already, or
+    `keep` is no empty folder.
     """
     if find_place(os.environ) is not None:
         raise UsageError(

@@ -122,14 +122,10 @@ def judge(
     tolerance: float = 0.0,
     sound_step: int | None = None,
 ) -> Verdict:
-    """What a comparison of all ranks says.
+    """What a comparison of all ranks says, of `weights` or of a `slot`.
 
-    Args:
-        step: at which it was made.
-        what: was compared: `weights` or `slot`.
-        given: by rank: name of a group of ranks → a hash, or what was computed.
-        tolerance: as `judge_slots`.
-        sound_step: of the newest comparison in which all agreed.
+    `given`: by rank: name of a group of ranks → a hash, or what was computed. `tolerance`: as
+    `judge_slots`. `sound_step`: of the newest comparison in which all agreed.
     """
     groups: dict[str, list[int]] = {}
     for rank, own in enumerate(given):

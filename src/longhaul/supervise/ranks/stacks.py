@@ -123,8 +123,7 @@ def take_stacks(
     Of a rank that does not answer py-spy, where it is installed, writes the stacks from outside,
     down to C, into `workers/RANK.native`. With NCCL each rank's collectives are written too.
 
-    Returns:
-        Rank → where it waits for others, empty if it does something else, None if it gave none.
+    Returns rank → where it waits for others, empty if it does something else, None if it gave none.
     """
     asked = {worker.rank: stacks_path(folder, worker.rank) for worker in workers}
     for worker in workers:
