@@ -11,7 +11,7 @@ from statistics import median, quantiles
 from longhaul.config.recover import SOUND_KINDS
 from longhaul.core.events import EventKind
 from longhaul.core.records import Event, Finding, Record, Safe, StepRecord
-from longhaul.recover.plan import Trouble
+from longhaul.recover.plan import Situation, Trouble
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,24 +84,16 @@ def good_states(states: Iterable[Safe], course: Course, probation_steps: int) ->
     return tuple(by_step(s for s in states if course.is_good(s.step, probation_steps)))
 
 
-def innocent_states(
-    states: Iterable[Safe],
-    troubles: Iterable[Trouble],
-    change_step: int,
-    margin_steps: int,
-    probation_steps: int,
-) -> tuple[Safe, ...]:
+def innocent_states(situation: Situation, change_step: int) -> list[Safe]:
     """States from before a change, `by_step`, that nothing but what came of the change speaks
     against: one whose probation it cut short is as good as any. First signs may be estimated too
-    early by `margin_steps`.
+    early by a margin.
     """
-    older = [
-        trouble
-        for trouble in troubles
-        if trouble.step <= change_step or trouble.first_step <= change_step - margin_steps
-    ]
-    before = by_step(state for state in states if state.step <= change_step)
-    return tuple(s for s in before if not _denied(s.step, older, probation_steps))
+    late, probation_steps = change_step - situation.sizes.margin, situation.sizes.probation
+    older = [t for t in situation.troubles if t.step <= change_step or t.first_step <= late]
+    states = by_step(situation.states or situation.good)
+    before = [state for state in states if state.step <= change_step]
+    return [state for state in before if not _denied(state.step, older, probation_steps)]
 
 
 _FEWEST = 8

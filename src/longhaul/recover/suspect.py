@@ -191,9 +191,6 @@ def _undone(near: Sequence[Change], situation: Situation, to: Safe | None) -> Re
 
 def _newest_before(change: Change, situation: Situation) -> Safe | None:
     """The newest state before a change that nothing older speaks against; fetched if need be."""
-    states, sizes = situation.states or situation.good, situation.sizes
-    innocent = innocent_states(
-        states, situation.troubles, change.step - change.renews, sizes.margin, sizes.probation
-    )
+    innocent = innocent_states(situation, change.step - change.renews)
     here = [state for state in innocent if state.where != "remote"] or innocent
     return here[-1] if here else None

@@ -80,7 +80,12 @@ def leftovers(
 
 def processes_with(mark: str) -> list[psutil.Process]:
     """Processes whose environment carries the mark, forked ones included."""
-    return [process for process in psutil.process_iter() if _is_marked(process, mark)]
+    return [
+        process
+        for process in psutil.process_iter(["status", "environ"])
+        if process.info["status"] != psutil.STATUS_ZOMBIE
+        and (process.info["environ"] or {}).get(MARK) == mark  # none of another user's
+    ]
 
 
 def _processes(mark: str) -> Iterator[str]:
@@ -91,15 +96,6 @@ def _processes(mark: str) -> Iterator[str]:
             ports = [c.laddr.port for c in process.net_connections() if c.status == "LISTEN"]
         yield f"process {process.pid} ({name})"
         yield from (f"port {port} of process {process.pid}" for port in ports)
-
-
-def _is_marked(process: psutil.Process, mark: str) -> bool:
-    try:
-        if process.status() == psutil.STATUS_ZOMBIE:
-            return False
-        return bool(process.environ().get(MARK) == mark)
-    except psutil.Error:  # it has gone, or is another user's
-        return False
 
 
 def _mapped() -> frozenset[str]:

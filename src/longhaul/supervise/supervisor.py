@@ -60,7 +60,7 @@ class Supervisor:
         """What the leader is sent only when it has made a step."""
         self._missed = False
         self._drain: Drain | None = None
-        self._newest: int | None = None
+        self._newest = 0
         """Newest checkpoint when a restart at the next one was requested."""
         self._leaving = False
         """The workers have been told to leave for that restart."""
@@ -155,7 +155,7 @@ class Supervisor:
         return True
 
     def _posts(self) -> list[Post] | None:
-        self._drain, self._newest, self._leaving = None, None, False
+        self._drain, self._leaving = None, False
         if self._fleet is None:
             return posts_here(self._job.processes)
         world = self._fleet.allocate(self._wait)
@@ -315,7 +315,7 @@ class Supervisor:
             self._newest = max(usable_checkpoints(self._job.folder), default=0)
             when = "now" if found.at_once else "at the next checkpoint"
             self._say(f"a restart {when}: {found.reason}")
-        if self._drain is not None and self._newest is not None and group.steps_made:
+        if self._drain is not None and group.steps_made:
             newest = max(usable_checkpoints(self._job.folder), default=0)
             if self._drain.at_once or newest > self._newest:
                 self._leaving = True

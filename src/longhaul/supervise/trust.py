@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from longhaul.config.load import load_recipe, parse_override, shipped_recipes
+from longhaul.config.load import load_recipe, parse_override, shipped_recipes, with_values
 from longhaul.config.recipe import Recipe
 from longhaul.core.errors import UsageError
 from longhaul.core.files import write_json
@@ -81,11 +81,7 @@ def trusted_folder() -> Path:
 def _typed_commands(typed: Iterable[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for option in typed:
-        path, value = parse_override(option)
-        table = value
-        for part in reversed(path.split(".")):
-            table = {part: table}
-        supervise = table.get("supervise")
+        supervise = with_values({}, dict([parse_override(option)])).get("supervise")
         if not isinstance(supervise, dict):
             continue
         if "replace_command" in supervise:

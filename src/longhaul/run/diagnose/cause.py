@@ -1,6 +1,7 @@
 """Cause before cure for a step of a run that was (`longhaul diagnose`): replays of its records."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -67,8 +68,7 @@ def diagnose(
     `attempt` of a step made more than once is the last when None; `report` takes what is being
     done, for a person. UsageError if there is no such step, or nothing to set out from.
     """
-    recorded = Recorded(open_run(run, runs), step, attempt)
-    try:
+    with closing(Recorded(open_run(run, runs), step, attempt)) as recorded:
         settings, opening = recorded.settings_at(step), recorded.segment
         device = own_device(settings.machine.device)
         before = opening.fingerprint if opening else {}
@@ -78,8 +78,6 @@ def diagnose(
             verdict = search.find()
             assert search.ladder is not None
             return Diagnosed(search.symptom, verdict, search.ladder, search.began, changed)
-    finally:
-        recorded.close()
 
 
 def symptom_in(recorded: Recorded) -> Symptom:
@@ -228,9 +226,8 @@ def _second_gpu(device: torch.device) -> str | None:
 
 def _changed(before: Mapping[str, object], now: Mapping[str, object]) -> tuple[str, ...]:
     """What computes numbers and is not as it was."""
-    found = differences(before, now)
     return tuple(
         f"{path} {old!r} → {new!r}"
-        for path, (old, new) in found.items()
+        for path, (old, new) in differences(before, now).items()
         if path.startswith(NUMBERS_COME_FROM)
     )

@@ -138,9 +138,9 @@ def _borrowed(trainer: Trainer, control: Control | None) -> BorrowedStep:
         why = f"{type(error).__name__}: {error}"
     lent = borrowed_step is not None
     by_all = lent if control is None else control.agree(lent)
-    if borrowed_step is not None and by_all:
-        return borrowed_step
     if borrowed_step is not None:
+        if by_all:
+            return borrowed_step
         trainer.return_step(borrowed_step)
     raise NoReplay(why)
 
@@ -282,9 +282,8 @@ class LiveSearch(CauseSearch):
         late = max(0, line[0].step - first_sign)  # so many steps of it came before the origin
         before = line[0].draw - now[0].draw - (2 * steps + late) * blocks
         shifts = (before, 0, skipped * blocks, 4 * skipped * blocks)
-        if self.symptom.kind not in _MAYBE_OF_DATA:
-            return None
-        if steps < _LEAST_AT_REST or now[0].draw + before < 0:
+        too_few = steps < _LEAST_AT_REST or now[0].draw + before < 0
+        if too_few or self.symptom.kind not in _MAYBE_OF_DATA:
             return None
         if self._refusal(len(shifts) * steps, _SEARCHED):
             return None

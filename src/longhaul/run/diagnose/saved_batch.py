@@ -6,6 +6,7 @@ token numbers and the names of their documents, for whoever has neither the corp
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,8 +114,7 @@ def slots_of(
     dataset: Dataset, recipe: Recipe, record: StepRecord, skips: Skips
 ) -> Iterator[SlotText]:
     """Each sequence of the batch that a step read; `skips` are the ledger's when it was made."""
-    reader = batch_reader(dataset, recipe)
-    try:
+    with closing(batch_reader(dataset, recipe)) as reader:
         request = BatchRequest(record.draw, record.sequences, record.sequence_length, skips)
         for number, slot in enumerate(reader.slots(request)):
             source = dataset.sources[slot.source]
@@ -122,8 +122,6 @@ def slots_of(
             documents = source.train.documents_in(slot.begin, slot.begin + record.sequence_length)
             tokens = tuple(window[0].tolist())
             yield SlotText(number, source.name, slot.epoch, slot.begin, tokens, tuple(documents))
-    finally:
-        reader.close()
 
 
 class SavedBatches:

@@ -176,7 +176,7 @@ def _gauges(steps: Sequence[StepRecord], context: PreflightContext) -> Check:
         name
         for step in read
         for name, values in [*step.gauges.items(), *((n, (v,)) for n, v in step.totals.items())]
-        if not all(math.isfinite(value) for value in values)
+        if not all(map(math.isfinite, values))
     }
     names = len(read[-1].gauges) + len(read[-1].totals) if read else 0
     figure = f"{names} gauges read {len(read)} times, "

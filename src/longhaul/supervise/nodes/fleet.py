@@ -169,9 +169,10 @@ class Fleet:
             self._unwritten.append(event)
             self.run.say(f"WARNING: the node ledger in {self.plan.ledger} takes nothing ({error})")
 
-    def probe_words(self, machine: Machine) -> list[str]:
-        """The command line of a node's probe."""
-        return probe_words(machine.command, self.run.folder.workers.resolve(), machine.slots)
+    def probe(self, machine: Machine) -> Inquiry:
+        """A process that probes a node."""
+        folder = self.run.folder.workers.resolve()
+        return Inquiry(probe_words(machine.command, folder, machine.slots), PROBE_WITHIN_S)
 
     def probed(self, machine: Machine, probe: Probe) -> None:
         """Keep what a probe has found."""
@@ -188,8 +189,7 @@ class Fleet:
     def _probe_all(self, machines: Sequence[Machine], wait: Wait) -> bool:
         self.run.say(f"probing {', '.join(machine.name for machine in machines)}")
         self.run.folder.workers.mkdir(parents=True, exist_ok=True)
-        inquiries = [Inquiry(self.probe_words(m), PROBE_WITHIN_S) for m in machines]
-        answers = wait_for_all(inquiries, wait)
+        answers = wait_for_all([self.probe(machine) for machine in machines], wait)
         if answers is None:
             return False
         for machine, said in zip(machines, answers, strict=True):

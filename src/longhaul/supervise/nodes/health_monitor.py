@@ -14,7 +14,6 @@ from longhaul.supervise.nodes.history import Verdicts
 from longhaul.supervise.nodes.ledger import cordons
 from longhaul.supervise.nodes.placement import Machine, World
 from longhaul.supervise.nodes.qualify import (
-    PROBE_WITHIN_S,
     Answer,
     Inquiry,
     corrected_in,
@@ -245,14 +244,10 @@ class NodeHealthMonitor:
             machine = census.named(name)
             idle = why == "a spare" and name not in self._world.names
             if idle and name not in self._probing and must_be_probed(machine, standing):
-                self._probe(machine)
+                self._probing[name] = self._fleet.probe(machine)
         for machine in choice.probe:
             if machine.name not in self._probing and machine.name not in self._world.names:
-                self._probe(machine)
-
-    def _probe(self, machine: Machine) -> None:
-        words = self._fleet.probe_words(machine)
-        self._probing[machine.name] = Inquiry(words, PROBE_WITHIN_S)
+                self._probing[machine.name] = self._fleet.probe(machine)
 
 
 def _answered(inquiries: dict[str, Inquiry]) -> Iterator[tuple[str, Answer]]:

@@ -334,16 +334,12 @@ def main(arguments: Sequence[str]) -> None:
         return
     folder, slots, gpus = Path(arguments[0]), int(arguments[1]), bool(node.gpus)
     figures: dict[str, Any] = {}
-    checks = (
-        partial(check_folder, folder),
-        check_memory,
-        partial(check_ecc, gpus),
-        partial(check_devices, slots, gpus),
-    )
     found: dict[str, Any] = {"passed": True}
     try:
-        for check in checks:
-            figures |= check()
+        figures |= check_folder(folder)
+        figures |= check_memory()
+        figures |= check_ecc(gpus)
+        figures |= check_devices(slots, gpus)
     except Unfit as error:
         found = {"passed": False, "reason": str(error), "broken": error.broken}
     print(json.dumps(found | known | {"figures": figures}))
