@@ -153,7 +153,7 @@ def _chain(ledger: LedgerState, path: str, now: Any, step: int) -> tuple[Any, tu
         new = recovery.settings[path]
         if recovery.fallback:
             requested, chain = new, (recovery,)
-        elif path in _not_raised(recovery):
+        elif any(c["how"] != "raise" and path in c["settings"] for c in recovery.undo):
             # As before somebody changed it: with what had been asked for then, and had failed.
             known = [(a, c) for v, a, c in held if v == new]
             requested, chain = known[-1] if known else (new, ())
@@ -164,10 +164,3 @@ def _chain(ledger: LedgerState, path: str, now: Any, step: int) -> tuple[Any, tu
         value = new
         held.append((value, requested, chain))
     return (requested, chain) if value == now else (now, ())
-
-
-def _not_raised(recovery: Recovery) -> set[str]:
-    """Settings that a recovery undid, but for raises by the policy."""
-    return {
-        path for change in recovery.undo if change["how"] != "raise" for path in change["settings"]
-    }

@@ -3,7 +3,7 @@ are in this run, and how much was spent on recoveries.
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -204,18 +204,6 @@ def since_fallback(ledger: LedgerState) -> list[Recovery]:
     own = own_recoveries(ledger)
     last = max((n for n, recovery in enumerate(own) if recovery.fallback), default=-1)
     return own[last + 1 :]
-
-
-def fallbacks_taken(ledger: LedgerState) -> int:
-    """How many entries of `[[fallback]]` were forked to."""
-    return sum(bool(recovery.fallback) for recovery in own_recoveries(ledger))
-
-
-def recent(
-    recoveries: Sequence[Recovery], cause: str, step: int, within_steps: int
-) -> list[Recovery]:
-    """Those for the same cause of the last steps, or decided at a later one and rolled back."""
-    return [r for r in recoveries if r.cause == cause and step - r.step <= within_steps]
 
 
 def spent(situation: Situation) -> str:

@@ -25,9 +25,7 @@ from longhaul.recover.plan import (
     Plan,
     Remedy,
     Situation,
-    fallbacks_taken,
     own_recoveries,
-    recent,
     since_fallback,
     spent,
 )
@@ -199,7 +197,8 @@ def _instead_of(
 def _last_resort(
     situation: Situation, cause: Finding, sign: Finding, safe: Safe | None, lack: str
 ) -> Plan:
-    taken, fallbacks = fallbacks_taken(situation.ledger), situation.settings.fallback
+    fallbacks = situation.settings.fallback
+    taken = sum(bool(recovery.fallback) for recovery in own_recoveries(situation.ledger))
     if taken < len(fallbacks):
         entry = fallbacks[taken]
         remedy = fallback_remedy(entry, situation, sign, safe)
@@ -303,10 +302,16 @@ def _earlier(
     another source or role is another story. An update that the gate held back is no rung, nor is a
     change that was undone.
     """
-    made = recent(recoveries, finding.kind, situation.step, situation.sizes.cooldown)
-    made = [r for r in made if r.actions != ("mask",) and not r.undo]
-    sound = finding.kind in SOUND_KINDS
-    return [r for r in made if not sound or r.subject == finding.subject]
+    begin, sound = situation.step - situation.sizes.cooldown, finding.kind in SOUND_KINDS
+    return [
+        recovery
+        for recovery in recoveries
+        if recovery.cause == finding.kind
+        and recovery.step >= begin
+        and recovery.actions != ("mask",)
+        and not recovery.undo
+        and (recovery.subject == finding.subject or not sound)
+    ]
 
 
 def _stop(cause: Finding, sign: Finding, lack: str) -> Plan:

@@ -56,7 +56,9 @@ def refuse_untrusted(
     foreign = {path: command for path, command in commands.items() if own.get(path) != command}
     files = [Path(named).resolve()] if named.endswith(".toml") else []
     places = [folder.path.resolve(), *files]
-    marks = [_mark(place, commands) for place in places]
+    hashes = (json.dumps([str(place), commands], sort_keys=True) for place in places)
+    names = [hashlib.sha256(decisive.encode()).hexdigest()[:32] for decisive in hashes]
+    marks = [trusted_folder() / f"{name}.json" for name in names]
     if foreign and not trust and not any(mark.exists() for mark in marks):
         shown = "".join(f"\n  {path} = {json.dumps(what)}" for path, what in foreign.items())
         raise UsageError(
@@ -92,11 +94,6 @@ def _typed_commands(typed: Iterable[str]) -> dict[str, Any]:
             if isinstance(node, dict) and "command" in node:
                 found[f"supervise.node.{number}.command"] = node["command"]
     return found
-
-
-def _mark(place: Path, commands: Mapping[str, Any]) -> Path:
-    decisive = json.dumps([str(place), commands], sort_keys=True)
-    return trusted_folder() / f"{hashlib.sha256(decisive.encode()).hexdigest()[:32]}.json"
 
 
 def _remember(

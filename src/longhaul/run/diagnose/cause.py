@@ -174,7 +174,9 @@ class _RecordedSearch(CauseSearch):
 
     def _witness(self, ladder: Ladder) -> Ladder:
         frames = self.captured()
-        witness = self._options.witness or _second_gpu(self._device)
+        witness = self._options.witness
+        if witness is None and self._device.type == "cuda" and torch.cuda.device_count() > 1:
+            witness = "cuda:1" if self._device.index == 0 else "cuda:0"
         if witness is None:
             return skip(ladder, "witness", "there is no other device (--witness names one)")
         if isinstance(witness, str):
@@ -216,12 +218,6 @@ def _without_dropout(bundle: Bundle) -> Bundle:
     off = {f"model.{kind}": 0.0 for kind in ("dropout", "attention_dropout", "embedding_dropout")}
     inputs = (replace(g, settings=with_overrides(g.settings, off)) for g in bundle.inputs)
     return replace(bundle, inputs=tuple(inputs))
-
-
-def _second_gpu(device: torch.device) -> str | None:
-    if device.type != "cuda" or torch.cuda.device_count() < 2:
-        return None
-    return "cuda:1" if device.index == 0 else "cuda:0"
 
 
 def _changed(before: Mapping[str, object], now: Mapping[str, object]) -> tuple[str, ...]:

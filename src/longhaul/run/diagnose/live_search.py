@@ -269,7 +269,12 @@ class LiveSearch(CauseSearch):
         with self.replayer.in_plain_form():
             for bundle, here in zip(self.captured(), ladder.here, strict=True):
                 inputs = self._inputs(here[0].step, here[-1].step)
-                plain = (_in_parts(given, parts) for given in inputs)
+                plain = (
+                    replace(
+                        g, micro_sequences=max(1, g.micro_sequences // parts), read_gauges=False
+                    )
+                    for g in inputs
+                )
                 found.append(self._replay(bundle, plain))
         return replace(ladder, beside_plain=ladder.here, plain=tuple(found))
 
@@ -354,8 +359,3 @@ class LiveSearch(CauseSearch):
         """Of each state that was kept, its step and the one after, where a wrong update shows."""
         steps = sorted(self.frames)
         return tuple(tuple(f for f in series if step <= f.step <= step + 1) for step in steps)
-
-
-def _in_parts(given: StepInput, parts: int) -> StepInput:
-    micro_sequences = max(1, given.micro_sequences // parts)
-    return replace(given, micro_sequences=micro_sequences, read_gauges=False)

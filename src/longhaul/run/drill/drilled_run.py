@@ -200,7 +200,9 @@ class Verdict:
     def lines(self) -> Iterator[str]:
         """For a person."""
         yield _row("fault", "noticed", "went on", "lost", "by", "story")
-        yield from map(_line, self.run.incidents)
+        for one in self.run.incidents:
+            times = ("–" if s is None else short_seconds(s) for s in (one.detect_s, one.recover_s))
+            yield _row(one.fault, *times, str(one.steps_lost), one.by or "–", one.story)
         wall = short_seconds(sum(self.run.spent.values()))
         spent = ", ".join(f"{bucket} {s}" for bucket, s, _ in time_rows(self.run.spent))
         yield f"goodput {self.run.goodput:.1%} of {wall}: {spent}"
@@ -292,13 +294,6 @@ def _accused(run: DrilledRun, faults: Sequence[Fault]) -> Iterator[str]:
             # What a flipped weight has done to a rank is there until the run goes back.
             if not any(rank == own and attempt <= verdict.attempt for attempt, own in guilty):
                 yield f"rank {rank} was named, and no fault acted on it: {verdict.data['reason']}"
-
-
-def _line(incident: Incident) -> str:
-    times = (incident.detect_s, incident.recover_s)
-    detected, recovered = ("–" if time_s is None else short_seconds(time_s) for time_s in times)
-    lost, by = str(incident.steps_lost), incident.by or "–"
-    return _row(incident.fault, detected, recovered, lost, by, incident.story)
 
 
 def _finite(value: float) -> float | None:

@@ -64,6 +64,9 @@ def _incident(done: Done, fault: Fault, records: Sequence[Record]) -> Incident:
     sign = next((record for record in late if _reports(record, done, fault)), None)
     if sign is None:
         return Incident(*own, story=_why_unnoticed(done, fault, records))
+    by = LEADER
+    if isinstance(sign, Event) and sign.kind in _BETWEEN_ATTEMPTS:
+        by = SUPERVISOR if "cause" in sign.data else SCHEDULER
     again = _goes_on(done, sign, fault, records)
     reached = _reached(done, records)
     new = next((s for s in _steps(records) if s.time > done.time and s.step > reached), None)
@@ -73,7 +76,7 @@ def _incident(done: Done, fault: Fault, records: Sequence[Record]) -> Incident:
         recover_s=None if again is None else max(0.0, again.time - done.time),
         caught_up_s=None if new is None else new.time - done.time,
         steps_lost=_lost(sign, again, reached),
-        by=_decided_by(sign),
+        by=by,
         story="; ".join([_in_words(sign), *_followed(sign, records)]),
         named=_named(sign),
         undone=bool(fault.known.compared)
@@ -183,12 +186,6 @@ def _lost(sign: Sign, again: Record | None, reached: int) -> int:
     if isinstance(again, StepRecord) and _is_end(sign):
         return max(0, reached - (again.step - 1))
     return 0
-
-
-def _decided_by(sign: Sign) -> str:
-    if not isinstance(sign, Event) or sign.kind not in _BETWEEN_ATTEMPTS:
-        return LEADER
-    return SUPERVISOR if "cause" in sign.data else SCHEDULER
 
 
 def _in_words(sign: Sign) -> str:
