@@ -3,7 +3,6 @@ measurement of the small twin; and whether the model can learn at all: one batch
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
 
 import torch
 
@@ -79,16 +78,10 @@ def _of_first_evaluation(
     return judged("first evaluation", figure, remedy, classes=dict(estimate.evaluation), **data)
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What one process really takes of a small recipe, at the worst moment."""
-
-    step: Bytes
-    evaluation: Bytes
-
-
-def measured(recipe: Recipe, device: torch.device) -> Measured:
-    """What a step and an evaluation of a small recipe take, each with what stands."""
+def measured(recipe: Recipe, device: torch.device) -> dict[str, Bytes]:
+    """What a `step` and an `evaluation` of a small recipe really take of one process at the worst
+    moment, each with what stands.
+    """
     step = make_step(recipe, VOCABULARY, device, None)
     recomputation = recipe.machine.activation_checkpointing
     if recomputation != "none":
@@ -105,15 +98,15 @@ def measured(recipe: Recipe, device: torch.device) -> Measured:
     evaluated = recipe.evaluated_within(sequences * recipe.block_length())
     length = recipe.model.context
     of_evaluation = peak_of(lambda: step.rehearse_evaluation(evaluated, length), device)
-    return Measured(standing + of_step, standing + of_evaluation)
+    return {"step": standing + of_step, "evaluation": standing + of_evaluation}
 
 
 def _validated(twin: Recipe, device: torch.device) -> Check:
     estimate = estimate_memory(twin, VOCABULARY, Layout(), device.type == "cpu")
     real = measured(twin, device)
     pairs = {
-        "a step": (sum(estimate.step.values()), real.step),
-        "an evaluation": (sum(estimate.evaluation.values()), real.evaluation),
+        "a step": (sum(estimate.step.values()), real["step"]),
+        "an evaluation": (sum(estimate.evaluation.values()), real["evaluation"]),
     }
     ratios = {what: estimated / taken for what, (estimated, taken) in pairs.items()}
     figure = "the small twin takes " + ", ".join(
@@ -122,7 +115,7 @@ def _validated(twin: Recipe, device: torch.device) -> Check:
     )
     near = all(_NEAR[0] <= ratio <= _NEAR[1] for ratio in ratios.values())
     remedy = "" if near else "do not trust the estimate above: measure on one of the devices"
-    return judged("memory estimate", figure, remedy, ratios=ratios, measured=asdict(real))
+    return judged("memory estimate", figure, remedy, ratios=ratios, measured=real)
 
 
 def _memory_of(context: PreflightContext, device: torch.device) -> tuple[Bytes, str]:
