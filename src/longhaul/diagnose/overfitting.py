@@ -42,9 +42,8 @@ class Overfitting(Detector):
     def step(self, record: StepRecord, changed: Change) -> Signs:
         """Follow the training loss; another mixture has another one."""
         if changed == "data":
-            self._training.clear()
-            self._recent.clear()
-            self._history.clear()
+            for kept in (self._training, self._recent, self._history):
+                kept.clear()
             self._best, self._above = None, 0
         if math.isfinite(record.loss):
             self._training.push(record.loss)

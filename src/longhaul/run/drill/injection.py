@@ -77,8 +77,7 @@ class RankFaults:
 
     def look(self) -> None:
         """Read the faults if others were laid."""
-        path = laid_path(self.folder)
-        found = path.stat()
+        found = laid_path(self.folder).stat()
         seen = (found.st_ino, found.st_mtime_ns)
         if seen != self._seen:
             self._laid, self._seen = read_laid(self.folder), seen

@@ -176,6 +176,5 @@ def _is_elsewhere(source: SourceSection) -> bool:
 
 def _write(path: Path, documents: Sequence[Document]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="utf-8") as lines:
-        for document in documents:
-            lines.write(json.dumps({"text": document.text}) + "\n")
+    lines = (json.dumps({"text": document.text}) + "\n" for document in documents)
+    path.write_text("".join(lines), encoding="utf-8")

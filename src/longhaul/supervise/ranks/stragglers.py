@@ -79,11 +79,10 @@ class StragglerWatch:
         self._seen += 1
         if len(self._window) < WINDOW_STEPS or self._seen % _EVERY_STEPS:
             return ()
-        now = self._judge()
-        new = tuple(item for item in now if item.rank not in self._named)
-        still = {rank for rank in self._named if not self._has_recovered(rank)}
+        now, before = self._judge(), self._named
+        still = {rank for rank in before if not self._has_recovered(rank)}
         self._named = frozenset(still.union(item.rank for item in now))
-        return new
+        return tuple(item for item in now if item.rank not in before)
 
     def forget(self) -> None:
         """Begin anew: the world has changed, or the work of a step has."""
