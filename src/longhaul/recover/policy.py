@@ -6,7 +6,7 @@ Ladders and actions are declared in `config/recover.py`; `remedies.py` says what
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from longhaul.config.recover import (
     SOUND_KINDS,
@@ -332,8 +332,12 @@ def _stop(cause: Finding, sign: Finding, lack: str) -> Plan:
 
 def _only_told(plan: Plan) -> Plan:
     """The same decision when nobody may act: it is written down and nothing else."""
-    reason = f"would have done, but recover.mode is report: {plan.reason}"
+    told = Remedy(("report",), undo=plan.undo)
     return replace(
-        plan, actions=("report",), rollback=None, skip=None, settings={}, old={}, reset=(),
-        rewarm_steps=0, fallback="", stop=False, reason=reason,
-    )  # fmt: skip
+        plan,
+        **{of.name: getattr(told, of.name) for of in fields(Remedy)},
+        old={},
+        fallback="",
+        stop=False,
+        reason=f"would have done, but recover.mode is report: {plan.reason}",
+    )

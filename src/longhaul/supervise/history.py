@@ -107,9 +107,14 @@ class Chronicle:
         """
         data = {"checkpoint": checkpoint, "health": "poisoned", "manifest": manifest}
         decision = Decision(
-            kind="checkpoint-health", attempt=self._attempt, step=step, time=self._clock.wall(),
-            who=WHO, reason=reason, data=data,
-        )  # fmt: skip
+            kind="checkpoint-health",
+            attempt=self._attempt,
+            step=step,
+            time=self._clock.wall(),
+            who=WHO,
+            reason=reason,
+            data=data,
+        )
         self._journal.append_durably(decision)
 
     def close(self) -> None:

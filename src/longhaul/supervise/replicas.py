@@ -147,9 +147,13 @@ class Replicas:
                 continue
             away_s = recovery.monotonic - self._away.pop(number)
             self._run.emit(
-                EventKind.REPLICA_BACK, recovery.step,
-                rank=number, peer=recovery.peer, healed=recovery.wall, away_s=away_s,
-            )  # fmt: skip
+                EventKind.REPLICA_BACK,
+                recovery.step,
+                rank=number,
+                peer=recovery.peer,
+                healed=recovery.wall,
+                away_s=away_s,
+            )
             self._run.say(
                 f"replica {number} is back after {short_seconds(away_s)}, with the state of "
                 f"replica {recovery.peer} at step {recovery.step}"

@@ -102,9 +102,12 @@ class Replayer:
         """Make a step that was prepared for."""
         with self._flags():
             figures = self.step(
-                given.batch, given.micro_sequences, given.learning_rate, given.read_gauges,
+                given.batch,
+                given.micro_sequences,
+                given.learning_rate,
+                given.read_gauges,
                 given.window,
-            ).tolist()  # fmt: skip
+            ).tolist()
         loss, gradient_norm, masked = figures[:3]
         gauges = self.step.readings(figures).gauges
         return Figures(given.step, loss, gradient_norm, bool(masked), gauges)

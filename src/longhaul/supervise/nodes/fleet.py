@@ -135,10 +135,14 @@ class Fleet:
         assert world is not None
         newest = max(usable_checkpoints(self.run.folder), default=0)
         self.emit(
-            EventKind.ATTEMPT_BEGAN, newest,
-            nodes=as_data(world), absent=dict(choice.absent), layout=str(world.layout),
-            from_step=newest, reason=choice.reason,
-        )  # fmt: skip
+            EventKind.ATTEMPT_BEGAN,
+            newest,
+            nodes=as_data(world),
+            absent=dict(choice.absent),
+            layout=str(world.layout),
+            from_step=newest,
+            reason=choice.reason,
+        )
         if (self._before and set(world.names) != set(self._before)) or world.shrunk:
             self.run.say(f"nodes: {', '.join(world.names)} ({choice.reason})")
             for name, why in choice.absent.items():
@@ -223,10 +227,11 @@ class Fleet:
         if isinstance(result, str):
             self.run.say(f"WARNING: {result}")
             self.emit(EventKind.NODE_ORDERED, 0, node=None, reason=result)
-            return True
-        return self._receive(result)
+        else:
+            self._receive(result)
+        return True
 
-    def _receive(self, entry: NodeSection) -> bool:
+    def _receive(self, entry: NodeSection) -> None:
         machine, reason = self.census.add(entry), ""
         slots = self.census.machines[0].slots
         self.census.call([machine.name], _sleep)
@@ -241,11 +246,10 @@ class Fleet:
             self.run.say(f"refused: {reason}")
             parts = sorted(machine.node.parts)
             self.emit(EventKind.NODE_REFUSED, 0, node=machine.name, parts=parts, reason=reason)
-            return True
+            return
         named = entry.model_copy(update={"name": machine.name, "spare": False})
         self.emit(EventKind.NODE_ORDERED, 0, node=machine.name, reason="it has come",
                   entry=named.model_dump(mode="json"))  # fmt: skip
-        return True
 
     def gone_of(self, wait: Wait) -> Cause | None:
         """That a node of the world has gone, if it has: what its ranks said is a consequence."""

@@ -136,10 +136,15 @@ class Group:
                 kept = memory.environment(rank) if memory and not post.command else {}
                 kept |= self._meeting.of_first if rank == first else {}
                 outfit = Outfit(
-                    work, shared | kept | dict(post.environment), folder.workers / f"{rank}.log",
-                    on_terminal=rank == 0, closes=(*self.held(), *others, *closes),
-                    command=post.command, program=program, lifeline=self._lifeline.reading_end,
-                )  # fmt: skip
+                    work,
+                    shared | kept | dict(post.environment),
+                    folder.workers / f"{rank}.log",
+                    on_terminal=rank == 0,
+                    closes=(*self.held(), *others, *closes),
+                    command=post.command,
+                    program=program,
+                    lifeline=self._lifeline.reading_end,
+                )
                 self.workers.append(RankProcess(rank, outfit))
                 self._meeting.close()  # rank 0 has its own copy, and nobody else is to have one
         except BaseException:

@@ -152,8 +152,11 @@ def look_from_outside(pid: int, path: Path, most_s: Seconds) -> bool:
     with suppress(OSError, subprocess.SubprocessError):
         ended = subprocess.run(
             [command, "dump", "--native", "--pid", str(pid)],
-            stdin=subprocess.DEVNULL, capture_output=True, timeout=most_s, check=True,
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=most_s,
+            check=True,
+        )
         path.write_bytes(ended.stdout)
         return True
     return False
