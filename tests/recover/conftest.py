@@ -1,3 +1,4 @@
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -5,6 +6,7 @@ import pytest
 
 from longhaul.config.load import recipe_from_values, with_overrides
 from longhaul.config.recipe import Recipe
+from longhaul.config.recover import RecoverSection
 from longhaul.core.records import Decision, Finding, Safe, StepRecord
 from longhaul.logbook.ledger import LedgerState, fold
 from longhaul.recover.plan import WHO, Plan, Situation
@@ -73,6 +75,12 @@ def situation_of(
     return Situation(**defaults | values)
 
 
+def under(situation: Situation, limits: RecoverSection, fallback: Any = ()) -> Situation:
+    """The same where other limits are in force, and there are plans B."""
+    settings = situation.settings.model_copy(update={"recover": limits, "fallback": fallback})
+    return replace(situation, settings=settings)
+
+
 def step_of(step: int, **values: Any) -> StepRecord:
     defaults: dict[str, Any] = {
         "attempt": 1, "segment": "1.00", "step": step, "draw": (step - 1) * BLOCKS,
@@ -88,5 +96,5 @@ def make() -> SimpleNamespace:
     """What tests of the policy are made from."""
     return SimpleNamespace(
         recipe=recipe_of, finding=finding_of, safe=safe_at, after=after, set=person_sets,
-        situation=situation_of, step=step_of, blocks=BLOCKS,
+        situation=situation_of, step=step_of, under=under, blocks=BLOCKS,
     )  # fmt: skip

@@ -3,10 +3,7 @@ from hypothesis import strategies as st
 
 from longhaul.config.recover import RecoverSection
 from longhaul.core.records import Safe
-from longhaul.recover.plan import sizes_of
 from longhaul.recover.remedies import batch_to_skip, range_to_skip, safe_before
-
-LIMITS = RecoverSection()
 
 
 def test_a_rollback_keeps_its_margin_where_it_can(make):
@@ -45,14 +42,14 @@ def test_never_to_a_state_at_or_after_the_first_sign(make, steps, first, margin)
 def test_palms_range_begins_before_the_spike_and_ends_after_it(make):
     situation = make.situation(310)
     sign = make.finding("loss-spike", 310, 300)
-    begin, end = range_to_skip(situation, sign, make.safe(280)[0], LIMITS, sizes_of(LIMITS, 1000))
+    begin, end = range_to_skip(situation, sign, make.safe(280)[0])
     assert end - begin == 40 * make.blocks
     assert begin == sign.first_draw - 10 * make.blocks
 
 
 def test_a_single_batch_is_passed_over_with_the_one_before(make):
     sign = make.finding("loss-spike", 310, 300)
-    assert batch_to_skip(make.situation(310), sign, make.safe(280)[0], LIMITS) == (
+    assert batch_to_skip(make.situation(310), sign, make.safe(280)[0]) == (
         sign.first_draw - make.blocks,
         sign.first_draw + make.blocks,
     )
@@ -61,6 +58,6 @@ def test_a_single_batch_is_passed_over_with_the_one_before(make):
 def test_a_share_that_is_nearly_spent_makes_the_range_shorter_and_then_none(make):
     sign, to = make.finding("loss-spike", 310, 300), make.safe(280)[0]
     for share, steps in ((0.02, 20), (0.011, 11), (0.01, None)):
-        limits = RecoverSection(max_skipped_share=share)
-        skip = range_to_skip(make.situation(310), sign, to, limits, sizes_of(limits, 1000))
+        situation = make.under(make.situation(310), RecoverSection(max_skipped_share=share))
+        skip = range_to_skip(situation, sign, to)
         assert skip is None if steps is None else skip[1] - skip[0] == steps * make.blocks

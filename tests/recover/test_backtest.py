@@ -12,7 +12,7 @@ from longhaul.diagnose.diagnosis import Diagnosis
 from longhaul.logbook.ledger import LedgerState, fold
 from longhaul.recover.backtest import replay
 from longhaul.recover.plan import WHO, sizes_of
-from longhaul.recover.policy import LOOK_EVERY_STEPS, Policy
+from longhaul.recover.policy import LOOK_EVERY_STEPS, decide
 from longhaul.recover.probation import Course, good_states
 
 LIMITS = RecoverSection()
@@ -81,7 +81,7 @@ class Live:
         )  # fmt: skip
         plan = None
         if findings or self.step % LOOK_EVERY_STEPS == 0:
-            plan = Policy(LIMITS).decide(situation, findings)
+            plan = decide(situation, findings)
         if plan is not None:
             self.carry_out(plan)
         if self.step % EVERY == 0:

@@ -10,10 +10,10 @@ from longhaul.config.recover import SOUND_KINDS, FallbackSection, RecoverSection
 from longhaul.logbook.ledger import LedgerState
 from longhaul.recover.learning_rate import rates
 from longhaul.recover.plan import Plan, is_free
-from longhaul.recover.policy import PROBATION, Policy
+from longhaul.recover.policy import PROBATION, decide
 from longhaul.recover.probation import Course
 
-POLICY = Policy(RecoverSection())
+LIMITS = RecoverSection()
 HARMFUL = (
     "non-finite", "loss-scale-collapse", "divergence", "loss-spike", "gradient-spike", "growth",
 )  # fmt: skip
@@ -21,12 +21,13 @@ CONSTANT = {"optim": {"lr": 1e-3, "schedule": {"shape": "constant"}}}
 FP16 = {"precision": {"compute": "fp16_weights"}}
 
 
-def carried_out(make, policy, steps_and_findings, recipe=None, good=None):
+def carried_out(make, steps_and_findings, recipe=None, good=None, limits=LIMITS, fallbacks=()):
     """Each finding decided on after the others were carried out; the plans and the ledger."""
     ledger, plans = None, []
     for step, finding in steps_and_findings:
         values = {} if good is None else {"good": good}
-        plan = policy.decide(make.situation(step, ledger, recipe, **values), [finding])
+        situation = make.situation(step, ledger, recipe, **values)
+        plan = decide(make.under(situation, limits, fallbacks), [finding])
         plans.append(plan)
         if plan is not None:
             base = make.situation(step, ledger, recipe).ledger
@@ -38,7 +39,7 @@ def carried_out(make, policy, steps_and_findings, recipe=None, good=None):
 
 
 def test_n1_a_divergence_goes_back_and_lowers_the_learning_rate(make):
-    plan = POLICY.decide(make.situation(150), [make.finding("divergence", 148, 120)])
+    plan = decide(make.situation(150), [make.finding("divergence", 148, 120)])
     assert plan.actions == ("rollback", "lower-lr")
     assert plan.rollback.step == 100  # a margin of 20 steps before the first sign
     assert plan.settings == {"optim.lr": 5e-4}
@@ -55,7 +56,7 @@ def test_n2_gradient_spikes_tighten_clipping_and_then_lower_the_learning_rate(ma
         (206, make.finding("gradient-spike", 206, 201)),
         (260, make.finding("gradient-spike", 260, 250)),
     ]
-    plans, _ = carried_out(make, POLICY, spikes)
+    plans, _ = carried_out(make, spikes)
     assert [plan.actions for plan in plans] == [
         ("tighten-clip",), ("lower-lr",), ("rollback", "lower-lr"),
     ]  # fmt: skip
@@ -68,7 +69,7 @@ def test_activations_are_clamped_with_room_for_what_they_usually_reach(make):
     limits = RecoverSection(ladder={"growth": (("clamp",), ("lower-lr",))})
     grows = make.finding("growth", 200, 150, severity="warning", subject="residual_max[1]")
     situation = make.situation(200, residual_max=12.5)
-    plan = Policy(limits).decide(situation, [grows])
+    plan = decide(make.under(situation, limits), [grows])
     assert plan.actions == ("clamp",)
     assert plan.settings == {"model.residual_clamp": 25.0}
     assert "model.residual_clamp 0 → 25" in plan.reason
@@ -78,27 +79,27 @@ def test_activations_are_clamped_with_room_for_what_they_usually_reach(make):
         make.situation(400, make.after(LedgerState(), plan, 200), residual_max=20.0, good=()),
     ):
         later = make.finding("growth", known.step, known.step - 20)
-        assert Policy(limits).decide(known, [later]).actions == ("lower-lr",)
+        assert decide(make.under(known, limits), [later]).actions == ("lower-lr",)
 
 
 def test_n3_a_batch_that_is_not_finite_is_masked_and_training_goes_on(make):
     one = make.finding("non-finite", 200, severity="notice")
     two = make.finding("non-finite", 200, 190, severity="warning")
-    assert POLICY.decide(make.situation(200), [one]) is None
-    plan = POLICY.decide(make.situation(200), [two])
+    assert decide(make.situation(200), [one]) is None
+    plan = decide(make.situation(200), [two])
     assert plan.actions == ("mask",)
     assert not plan.effects
     # It is no rung of the ladder: what is done first about an alarm is still the first rung.
     ledger = make.after(LedgerState(), plan, 200)
     alarm = make.finding("non-finite", 201, 190)
-    plan = POLICY.decide(make.situation(201, ledger), [alarm])
+    plan = decide(make.situation(201, ledger), [alarm])
     assert plan.actions == ("rollback", "skip")
 
 
 def test_n4_a_sinking_loss_scale_goes_back_resets_it_and_lowers_the_rate(make):
     for severity in ("warning", "alarm"):
         finding = make.finding("loss-scale-collapse", 300, 260, severity=severity)
-        plan = POLICY.decide(make.situation(300, recipe=make.recipe(**FP16)), [finding])
+        plan = decide(make.situation(300, recipe=make.recipe(**FP16)), [finding])
         assert plan.actions == ("rollback", "reset-loss-scale", "lower-lr")
         assert plan.reset == ("loss-scale",)
         assert plan.rollback.step < 260
@@ -106,7 +107,7 @@ def test_n4_a_sinking_loss_scale_goes_back_resets_it_and_lowers_the_rate(make):
 
 def test_n5_growth_is_acted_on_while_the_loss_is_fine_from_before_it_began(make):
     growth = make.finding("growth", 500, 400, severity="warning", subject="attention_logit_max[1]")
-    plan = POLICY.decide(make.situation(500), [growth])
+    plan = decide(make.situation(500), [growth])
     assert plan.rollback.step <= 400 - 20
     assert "lower-lr" in plan.actions
 
@@ -116,20 +117,20 @@ def test_n5_growth_is_acted_on_while_the_loss_is_fine_from_before_it_began(make)
 def test_n6_n7_n8_n14_n15_sound_weights_are_reported_on_once_and_left_alone(make, kind, severity):
     finding = make.finding(kind, 300, 200, severity=severity, subject="web")
     situation = make.situation(300)
-    plan = POLICY.decide(situation, [finding])
+    plan = decide(situation, [finding])
     assert plan.actions == ("report",)
     assert not plan.effects
     assert not plan.stop
     ledger = make.after(situation.ledger, plan, 300)
-    assert POLICY.decide(make.situation(330, ledger), [finding]) is None
+    assert decide(make.situation(330, ledger), [finding]) is None
     other = make.finding(kind, 330, severity=severity, subject="code")
-    assert POLICY.decide(make.situation(330, ledger), [other]).actions == ("report",)
+    assert decide(make.situation(330, ledger), [other]).actions == ("report",)
 
 
 def test_n9_the_same_data_that_spikes_again_is_passed_over(make):
     by_rate = RecoverSection.model_validate({"ladder": {"loss_spike": (("rollback", "lower-lr"),)}})
     spike = make.finding("loss-spike", 310, 300)
-    plans, _ = carried_out(make, Policy(by_rate), [(310, spike), (311, spike)])
+    plans, _ = carried_out(make, [(310, spike), (311, spike)], limits=by_rate)
     assert plans[0].actions == ("rollback", "lower-lr")
     assert plans[0].skip is None
     assert plans[1].actions == ("rollback", "skip")
@@ -139,7 +140,7 @@ def test_n9_the_same_data_that_spikes_again_is_passed_over(make):
 
 def test_data_that_is_passed_over_already_is_no_cure_again(make):
     spike = make.finding("loss-spike", 310, 300)
-    plans, _ = carried_out(make, POLICY, [(310, spike), (311, spike)])
+    plans, _ = carried_out(make, [(310, spike), (311, spike)])
     assert plans[0].actions == ("rollback", "skip")
     assert plans[1].actions == ("rollback", "lower-lr")
 
@@ -154,19 +155,19 @@ def test_data_that_is_passed_over_already_is_no_cure_again(make):
 def test_a_rate_that_held_or_was_lowered_is_not_to_blame(make, old, step):
     ledger = make.set(LedgerState(), "optim.lr", 0.1, old, step)
     spike = make.finding("loss-spike", 310, 300)
-    assert POLICY.decide(make.situation(310, ledger), [spike]).actions == ("rollback", "skip")
+    assert decide(make.situation(310, ledger), [spike]).actions == ("rollback", "skip")
 
 
 def test_n10_whatever_the_data_the_rate_goes_down_step_by_step_and_up_again_after_health(make):
     spikes = [(step, make.finding("loss-spike", step, step - 5)) for step in (300, 340, 380, 410)]
-    plans, ledger = carried_out(make, POLICY, spikes)
+    plans, ledger = carried_out(make, spikes)
     assert plans[0].actions == ("rollback", "skip")
     rates = [plan.settings["optim.lr"] for plan in plans[1:]]
     assert rates == [5e-4, 2.5e-4, 1.25e-4]
     back = plans[-1].rollback.step
-    assert POLICY.decide(make.situation(back + 49, ledger)) is None
+    assert decide(make.situation(back + 49, ledger)) is None
     raised, step = [], back
-    while (plan := POLICY.decide(make.situation(step := step + 50, ledger))) is not None:
+    while (plan := decide(make.situation(step := step + 50, ledger))) is not None:
         assert plan.actions == ("raise-lr",)
         assert plan.rollback is None
         assert plan.price["steps_lost_later"] < 0
@@ -180,19 +181,17 @@ def test_n10_whatever_the_data_the_rate_goes_down_step_by_step_and_up_again_afte
 
 def test_notices_and_what_was_rolled_back_are_never_acted_on(make):
     for kind in HARMFUL:
-        assert (
-            POLICY.decide(make.situation(300), [make.finding(kind, 300, severity="notice")]) is None
-        )
-        assert POLICY.decide(make.situation(300), [make.finding(kind, 301)]) is None
+        assert decide(make.situation(300), [make.finding(kind, 300, severity="notice")]) is None
+        assert decide(make.situation(300), [make.finding(kind, 301)]) is None
     for kind in ("loss-spike", "divergence"):
         finding = make.finding(kind, 300, severity="warning")
-        assert POLICY.decide(make.situation(300), [finding]) is None
+        assert decide(make.situation(300), [finding]) is None
 
 
 def test_without_a_good_state_the_run_goes_on_at_a_lower_rate(make):
     for kind in ("loss-spike", "divergence"):
         situation = make.situation(300, good=make.safe(290))
-        plan = POLICY.decide(situation, [make.finding(kind, 300, 250)])
+        plan = decide(situation, [make.finding(kind, 300, 250)])
         assert plan.actions == ("lower-lr",)
         assert plan.rollback is None
         assert plan.skip is None
@@ -202,27 +201,27 @@ def test_without_a_good_state_the_run_goes_on_at_a_lower_rate(make):
 def test_a_change_in_place_is_given_time_but_an_alarm_is_not_kept_waiting(make):
     warning = make.finding("growth", 300, 250, severity="warning", subject="a[0]")
     situation = make.situation(300, good=())
-    ledger = make.after(situation.ledger, POLICY.decide(situation, [warning]), 300)
+    ledger = make.after(situation.ledger, decide(situation, [warning]), 300)
     soon = make.finding("growth", 305, 250, severity="warning", subject="a[1]")
-    assert POLICY.decide(make.situation(305, ledger, good=()), [soon]) is None
+    assert decide(make.situation(305, ledger, good=()), [soon]) is None
     worse = make.finding("growth", 305, 250, subject="a[1]")
-    assert POLICY.decide(make.situation(305, ledger, good=()), [worse]).settings
+    assert decide(make.situation(305, ledger, good=()), [worse]).settings
 
 
 def test_what_was_only_reported_keeps_no_other_warning_waiting(make):
     high = {"value": 0.07, "stands_since": 250.0}
     ratio = make.finding("growth", 300, severity="warning", subject="u", evidence=high)
     known = {"losses": tuple((step, 3 - step / 1000) for step in range(1, 311))}
-    plan = POLICY.decide(make.situation(300, **known), [ratio])
+    plan = decide(make.situation(300, **known), [ratio])
     assert plan.actions == ("report",)
     ledger = make.after(LedgerState(), plan, 300)
     trend = make.finding("growth", 305, 250, severity="warning", subject="a[1]")
-    assert "lower-lr" in POLICY.decide(make.situation(305, ledger, **known), [trend]).actions
+    assert "lower-lr" in decide(make.situation(305, ledger, **known), [trend]).actions
 
 
 def test_the_first_sign_of_all_decides_where_to_go_back_to(make):
     findings = [make.finding("divergence", 300, 280), make.finding("growth", 300, 200)]
-    plan = POLICY.decide(make.situation(300), findings)
+    plan = decide(make.situation(300), findings)
     assert plan.cause == "divergence"
     assert plan.rollback.step <= 180
     assert plan.first_step == 200
@@ -230,20 +229,20 @@ def test_the_first_sign_of_all_decides_where_to_go_back_to(make):
 
 def test_a_cause_that_comes_back_is_looked_for_further_back(make):
     divergence = make.finding("divergence", 310, 300)
-    plans, _ = carried_out(make, POLICY, [(310, divergence), (310, divergence)])
+    plans, _ = carried_out(make, [(310, divergence), (310, divergence)])
     assert plans[0].rollback.step == 280
     assert plans[1].rollback.step == 260
 
 
 def test_after_the_cooldown_a_ladder_begins_anew(make):
     first, later = make.finding("loss-spike", 300), make.finding("loss-spike", 600)
-    plans, _ = carried_out(make, POLICY, [(300, first), (600, later)])
+    plans, _ = carried_out(make, [(300, first), (600, later)])
     assert [plan.actions for plan in plans] == [("rollback", "skip")] * 2
 
 
 def test_a_third_divergence_resets_the_optimizer_and_warms_up_again(make):
     found = [(step, make.finding("divergence", step)) for step in (300, 330, 360)]
-    plan = carried_out(make, POLICY, found)[0][-1]
+    plan = carried_out(make, found)[0][-1]
     assert "reset-optimizer" in plan.actions
     assert plan.reset == ("optimizer",)
     assert plan.rewarm_steps == 20
@@ -259,7 +258,7 @@ def test_when_the_budget_is_spent_plans_b_come_in_order_and_then_a_person_must_l
         FallbackSection(name="calmer", set={"optim": {"beta2": 0.9}}, reset=("optimizer",)),
     )
     found = [(step, make.finding("divergence", step)) for step in range(300, 390, 10)]
-    plans, ledger = carried_out(make, Policy(limits, fallbacks), found)
+    plans, ledger = carried_out(make, found, limits=limits, fallbacks=fallbacks)
     assert [plan.fallback for plan in plans] == ["", "", "calm", "", "", "calmer", "", "", ""]
     assert plans[2].settings == {"optim.lr": 3e-4, "optim.clip": 0.25}
     assert plans[2].actions == ("rollback", "fallback")
@@ -274,9 +273,8 @@ def test_when_the_budget_is_spent_plans_b_come_in_order_and_then_a_person_must_l
 
 
 def test_report_mode_tells_what_would_be_done_and_does_nothing(make):
-    plan = Policy(RecoverSection(mode="report")).decide(
-        make.situation(300), [make.finding("divergence", 300)]
-    )
+    situation = make.under(make.situation(300), RecoverSection(mode="report"))
+    plan = decide(situation, [make.finding("divergence", 300)])
     assert plan.actions == ("report",)
     assert not plan.effects
     assert not plan.stop
@@ -286,42 +284,43 @@ def test_report_mode_tells_what_would_be_done_and_does_nothing(make):
 def test_a_ladder_may_end_in_a_stop_and_an_unknown_kind_does_nothing(make):
     limits = RecoverSection.model_validate({"ladder": {"plateau": (("report",), ("stop",))}})
     found = [(step, make.finding("plateau", step)) for step in (300, 340)]
-    plans, _ = carried_out(make, Policy(limits), found)
+    plans, _ = carried_out(make, found, limits=limits)
     assert [plan.stop for plan in plans] == [False, True]
-    assert POLICY.decide(make.situation(300), [make.finding("never-heard-of", 300)]) is None
+    assert decide(make.situation(300), [make.finding("never-heard-of", 300)]) is None
 
 
 def test_a_plateau_may_fork_to_plan_b_but_never_goes_back(make):
     limits = RecoverSection.model_validate({"ladder": {"plateau": (("fallback",),)}})
     plan_b = FallbackSection(name="b", set={"optim": {"lr": 2e-3}})
-    plan = Policy(limits, (plan_b,)).decide(make.situation(300), [make.finding("plateau", 300, 99)])
+    situation = make.under(make.situation(300), limits, (plan_b,))
+    plan = decide(situation, [make.finding("plateau", 300, 99)])
     assert plan.actions == ("fallback",)
     assert plan.rollback is None
 
 
 def test_a_person_who_sets_the_rate_has_asked_for_it(make):
     spike = make.finding("divergence", 300)
-    plan = POLICY.decide(make.situation(300), [spike])
+    plan = decide(make.situation(300), [spike])
     ledger = make.set(make.after(make.situation(300).ledger, plan, 300), "optim.lr", 7e-4)
-    assert POLICY.decide(make.situation(600, ledger)) is None  # nothing to raise to
-    again = POLICY.decide(make.situation(600, ledger), [make.finding("divergence", 600)])
+    assert decide(make.situation(600, ledger)) is None  # nothing to raise to
+    again = decide(make.situation(600, ledger), [make.finding("divergence", 600)])
     ledger = make.after(ledger, again, 600)
-    plan = POLICY.decide(make.situation(700, ledger))
-    plan2 = POLICY.decide(make.situation(800, make.after(ledger, plan, 700)))
+    plan = decide(make.situation(700, ledger))
+    plan2 = decide(make.situation(800, make.after(ledger, plan, 700)))
     assert plan2.settings["optim.lr"] == 7e-4
 
 
 def test_a_raise_that_fails_is_undone_and_tried_once_more_after_twice_the_wait(make):
     """No rise to within √2 of a rate that failed twice: the run stays at the highest that held."""
     recipe, fails_from, step = make.recipe(**CONSTANT), 6.5e-4, 300
-    plan = POLICY.decide(make.situation(step, recipe=recipe), [make.finding("divergence", step)])
+    plan = decide(make.situation(step, recipe=recipe), [make.finding("divergence", step)])
     ledger, raised, undone = make.after(LedgerState(), plan, step), [], []
     while step < 2000:
         step += 10
         situation = make.situation(step, ledger, recipe)
         too_high = situation.settings.optim.lr > fails_from
         found = [make.finding("divergence", step)] if too_high else []
-        plan = POLICY.decide(situation, found)
+        plan = decide(situation, found)
         if plan is None:
             continue
         if found:
@@ -340,7 +339,7 @@ def test_a_raise_that_fails_is_undone_and_tried_once_more_after_twice_the_wait(m
 def test_what_failed_at_its_peak_may_be_borne_once_the_schedule_goes_below_it(make, shape):
     """Rates that failed are compared as they are in force."""
     recipe = make.recipe(optim={"lr": 1e-3, "schedule": {"shape": shape, "warmup_steps": 50}})
-    plan = POLICY.decide(make.situation(60, recipe=recipe), [make.finding("divergence", 60)])
+    plan = decide(make.situation(60, recipe=recipe), [make.finding("divergence", 60)])
     ledger = make.after(LedgerState(), plan, 60)
     for step in (120, 190):  # twice at the rate that failed
         plan = Plan(cause=PROBATION, actions=("raise-lr",), settings={"optim.lr": 1e-3},
@@ -348,12 +347,9 @@ def test_what_failed_at_its_peak_may_be_borne_once_the_schedule_goes_below_it(ma
         ledger = make.after(ledger, plan, step)
         situation = make.situation(step + 10, ledger, recipe)
         ledger = make.after(
-            ledger, POLICY.decide(situation, [make.finding("divergence", step + 10)]), step + 10
+            ledger, decide(situation, [make.finding("divergence", step + 10)]), step + 10
         )
-    highest = [
-        rates(make.situation(step, ledger, recipe), RecoverSection()).ceiling
-        for step in (210, 400, 600, 900)
-    ]
+    highest = [rates(make.situation(step, ledger, recipe)).ceiling for step in (210, 400, 600, 900)]
     if shape == "constant":
         assert highest == pytest.approx([1e-3 / 2**0.5] * 4)
     else:
@@ -384,7 +380,7 @@ ASKED = 1e-3
 
 def flown(make, limits, story):
     """Every (situation, findings, plan) of a run in which findings come as told."""
-    policy, recipe, ledger = Policy(limits), make.recipe(steps=2000, lr=ASKED), None
+    recipe, ledger = make.recipe(steps=2000, lr=ASKED), None
     step = 500  # the rate that was asked for has held so far
     for ahead, found in story:
         step += ahead
@@ -392,8 +388,8 @@ def flown(make, limits, story):
             make.finding(kind, step, max(step - age, 1), severity=severity)
             for kind, severity, age in found
         ]
-        situation = make.situation(step, ledger, recipe)
-        plan = policy.decide(situation, findings)
+        situation = make.under(make.situation(step, ledger, recipe), limits)
+        plan = decide(situation, findings)
         yield situation, findings, plan
         if plan is not None:
             ledger = make.after(situation.ledger, plan, step)
@@ -406,11 +402,11 @@ def test_a_rate_that_fails_from_its_start_is_left_in_a_few_growing_steps(make):
     """A hundred times too high: seven halvings, and the floor of a rate that has held, are not
     what such a run needs.
     """
-    policy, recipe, ledger = Policy(RecoverSection()), make.recipe(steps=2000, lr=1.0), None
+    recipe, ledger = make.recipe(steps=2000, lr=1.0), None
     rates_set, step = [], 30
     while len(rates_set) < 4:
         situation = make.situation(step, ledger, recipe)
-        plan = policy.decide(situation, [make.finding("growth", step, step - 5)])
+        plan = decide(situation, [make.finding("growth", step, step - 5)])
         ledger = make.after(situation.ledger, plan, step)
         rates_set.append(plan.settings["optim.lr"])
         step += 20
@@ -420,7 +416,7 @@ def test_a_rate_that_fails_from_its_start_is_left_in_a_few_growing_steps(make):
 def test_a_rate_that_has_held_is_lowered_to_its_floor_and_no_further(make):
     ledger, recipe = LedgerState(), make.recipe(steps=2000, lr=1.0)
     for step in range(900, 1000, 20):
-        plan = POLICY.decide(
+        plan = decide(
             make.situation(step, ledger, recipe), [make.finding("growth", step, step - 5)]
         )
         ledger = make.after(ledger, plan, step)
@@ -467,8 +463,8 @@ def test_a_crash_and_a_fold_give_the_same_next_decision(make, limits, story):
         ledger = make.situation(0, None, recipe).ledger
         for step, earlier in taken:
             ledger = make.after(ledger, earlier, step)
-        anew = make.situation(situation.step, ledger, recipe)
-        assert Policy(limits).decide(anew, findings) == plan
+        anew = make.under(make.situation(situation.step, ledger, recipe), limits)
+        assert decide(anew, findings) == plan
         if plan is not None:
             taken.append((situation.step, plan))
 
@@ -476,17 +472,17 @@ def test_a_crash_and_a_fold_give_the_same_next_decision(make, limits, story):
 @given(finding=kinds, severity=severities)
 @settings(max_examples=40, deadline=None)
 def test_sound_weights_are_never_rolled_back(make, finding, severity):
-    plan = POLICY.decide(make.situation(500), [make.finding(finding, 500, 400, severity=severity)])
+    plan = decide(make.situation(500), [make.finding(finding, 500, 400, severity=severity)])
     if finding in SOUND_KINDS and plan is not None:
         assert plan.rollback is None
         assert not plan.settings
 
 
 def test_the_course_that_quiet_is_counted_from_delays_the_raise(make):
-    plan = POLICY.decide(make.situation(300), [make.finding("divergence", 300)])
+    plan = decide(make.situation(300), [make.finding("divergence", 300)])
     ledger = make.after(make.situation(300).ledger, plan, 300)
     course = (
         Course().after(make.step(340)).after(make.finding("loss-spike", 340, severity="warning"))
     )
-    assert POLICY.decide(make.situation(360, ledger)) is not None
-    assert POLICY.decide(make.situation(360, ledger, quiet_since=course.quiet_since)) is None
+    assert decide(make.situation(360, ledger)) is not None
+    assert decide(make.situation(360, ledger, quiet_since=course.quiet_since)) is None

@@ -11,8 +11,7 @@ LIMITS = RecoverSection()
 
 
 def price(make, remedy, for_good=False):
-    situation = make.situation(500)
-    return price_of(situation, remedy, LIMITS, sizes_of(LIMITS, 1000), for_good=for_good)
+    return price_of(make.situation(500), remedy, for_good=for_good)
 
 
 def test_half_the_rate_for_good_loses_30_percent_as_yalm_measured(make):

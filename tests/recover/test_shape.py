@@ -10,7 +10,7 @@ from longhaul.diagnose.cause import Verdict
 from longhaul.logbook.ledger import LedgerState
 from longhaul.recover.draft import asks_for_cause, shaped, verdict_in
 from longhaul.recover.learning_rate import in_force
-from longhaul.recover.policy import Policy
+from longhaul.recover.policy import decide
 from longhaul.recover.remedies import Remedy
 
 LIMITS = RecoverSection()
@@ -25,7 +25,7 @@ NOTHING = Verdict("undetermined", "", "nothing takes it away")
 def drafted(make, kind, **situation):
     """The ladder's own plan: a spike skips, a divergence lowers the rate."""
     at = make.situation(200, **situation)
-    plan = Policy(LIMITS).decide(at, [make.finding(kind, 200, 190)])
+    plan = decide(at, [make.finding(kind, 200, 190)])
     assert plan is not None
     return plan, at
 
@@ -33,7 +33,7 @@ def drafted(make, kind, **situation):
 @pytest.mark.parametrize("kind", ["loss-spike", "divergence"])
 def test_bad_data_is_passed_over_and_the_rate_stays(make, kind) -> None:
     plan, at = drafted(make, kind)
-    done = shaped(plan, DATA, at, LIMITS)
+    done = shaped(plan, DATA, at)
     assert done.actions == ("rollback", "skip")
     assert done.rollback == plan.rollback
     assert done.settings == {}
@@ -46,7 +46,7 @@ def test_bad_data_is_passed_over_and_the_rate_stays(make, kind) -> None:
 @pytest.mark.parametrize("kind", ["loss-spike", "divergence"])
 def test_a_rate_that_is_too_high_is_lowered_and_no_data_is_passed_over(make, kind) -> None:
     plan, at = drafted(make, kind)
-    done = shaped(plan, RATE, at, LIMITS)
+    done = shaped(plan, RATE, at)
     assert done.actions == ("rollback", "lower-lr")
     assert done.rollback == plan.rollback
     assert done.skip is None
@@ -56,14 +56,14 @@ def test_a_rate_that_is_too_high_is_lowered_and_no_data_is_passed_over(make, kin
 
 def test_where_half_of_the_rate_does_not_help_it_is_lowered_to_what_does(make) -> None:
     plan, at = drafted(make, "divergence")
-    assert shaped(plan, EIGHTH, at, LIMITS).settings == {"optim.lr": 1.25e-4}
+    assert shaped(plan, EIGHTH, at).settings == {"optim.lr": 1.25e-4}
 
 
 def test_a_rate_that_replays_found_is_gone_to_at_once_however_low(make) -> None:
     """Ladders halve down to a floor; from what replays have shown they may go on halving."""
     found = Verdict("hyper-parameter", "rate", "", {"factor": 1 / 128, "too_high": 1 / 32})
     plan, at = drafted(make, "divergence", recipe=make.recipe(lr=1.0))
-    done = shaped(plan, found, at, LIMITS)
+    done = shaped(plan, found, at)
     assert done.settings == {"optim.lr": 1 / 128}
     rate = in_force(at.settings, plan.first_step)
     assert done.failed == (rate / 32, rate), "what failed, in the run and in replays"
@@ -77,7 +77,7 @@ def test_a_rate_that_replays_found_is_gone_to_at_once_however_low(make) -> None:
 @pytest.mark.parametrize("kind", ["loss-spike", "divergence"])
 def test_data_that_has_changed_for_good_is_gone_on_with(make, kind) -> None:
     plan, at = drafted(make, kind)
-    done = shaped(plan, FOR_GOOD, at, LIMITS)
+    done = shaped(plan, FOR_GOOD, at)
     assert done.actions == ("accept",)
     assert (done.rollback, done.skip, done.settings, done.stop) == (None, None, {}, False)
     assert FOR_GOOD.sentence in done.reason
@@ -91,7 +91,7 @@ def test_data_that_has_changed_for_good_is_gone_on_with(make, kind) -> None:
 
 def test_who_asks_for_a_stop_gets_one_where_the_data_has_changed_for_good(make) -> None:
     plan, at = drafted(make, "loss-spike")
-    done = shaped(plan, FOR_GOOD, at, RecoverSection(stop_for_surroundings=True))
+    done = shaped(plan, FOR_GOOD, make.under(at, RecoverSection(stop_for_surroundings=True)))
     assert done.stop
     assert done.actions == ("stop",)
     assert "recover.stop_for_surroundings asks for it" in done.reason
@@ -101,7 +101,7 @@ def test_who_asks_for_a_stop_gets_one_where_the_data_has_changed_for_good(make) 
 def test_who_computes_wrong_numbers_does_not_go_on(make, cause) -> None:
     plan, at = drafted(make, "divergence")
     fault = Verdict(cause, "plain", KERNEL.sentence)
-    done = shaped(plan, fault, at, LIMITS)
+    done = shaped(plan, fault, at)
     assert done.stop
     assert done.actions == ("rollback", "stop")
     assert done.rollback == plan.rollback, "whoever mends it goes on from before the harm"
@@ -112,7 +112,7 @@ def test_who_computes_wrong_numbers_does_not_go_on(make, cause) -> None:
 
 def test_what_stays_undetermined_is_left_to_the_ladder(make) -> None:
     plan, at = drafted(make, "loss-spike")
-    done = shaped(plan, NOTHING, at, LIMITS)
+    done = shaped(plan, NOTHING, at)
     own, data = plan.decision_data(200), done.decision_data(200)
     assert data.pop("verdict") == {
         "cause": "undetermined", "rung": "", "sentence": "nothing takes it away",
@@ -127,16 +127,16 @@ def test_a_cause_whose_cure_is_used_up_is_left_to_the_ladder(make) -> None:
     """
     plan, at = drafted(make, "loss-spike", good=())
     assert plan.actions == ("lower-lr",)
-    assert shaped(plan, DATA, at, LIMITS).actions == plan.actions
+    assert shaped(plan, DATA, at).actions == plan.actions
     lowered = LedgerState()
     for _ in range(5):
         plan, at = drafted(make, "divergence", ledger=lowered)
         lowered = make.after(lowered, plan, 200)
     plan, at = drafted(make, "loss-spike", ledger=lowered)
     assert at.settings.optim.lr == pytest.approx(5e-5), "the floor"
-    assert shaped(plan, RATE, at, LIMITS).actions == plan.actions == ("rollback", "skip")
+    assert shaped(plan, RATE, at).actions == plan.actions == ("rollback", "skip")
     none = RecoverSection(max_skipped_share=0.0)
-    assert shaped(plan, DATA, at, none).actions == plan.actions
+    assert shaped(plan, DATA, make.under(at, none)).actions == plan.actions
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_the_cause_is_asked_for_before_what_costs_and_can_be_replayed(make, kind
 def test_nobody_asks_for_the_cause_where_nothing_may_be_done(make) -> None:
     at = make.situation(200)
     for limits in (RecoverSection(mode="report"), RecoverSection(max_recoveries=0)):
-        plan = Policy(limits).decide(at, [make.finding("divergence", 200, 190)])
+        plan = decide(make.under(at, limits), [make.finding("divergence", 200, 190)])
         assert plan is not None
         assert not asks_for_cause(plan, limits)
 

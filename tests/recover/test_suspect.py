@@ -12,11 +12,10 @@ from longhaul.logbook.changes import Change
 from longhaul.logbook.ledger import LedgerState, fold
 from longhaul.recover.draft import asks_for_cause
 from longhaul.recover.plan import Trouble, sizes_of
-from longhaul.recover.policy import Policy
+from longhaul.recover.policy import decide
 from longhaul.recover.suspect import suspect
 
 LIMITS = RecoverSection()
-POLICY = Policy(LIMITS)
 SIZES = sizes_of(LIMITS, 1000)
 """Margin and probation 20, the second moment's memory 20, cooldown 250."""
 HARMFUL = (
@@ -91,7 +90,7 @@ def blamed(make, kind="divergence", step=310, first_step=302, good=None, **value
     ledger = values.pop("ledger", None) or make.set(LedgerState(), "optim.lr", 1.0, 1e-3, 300)
     values.setdefault("states", good or make.safe(*range(200, 330, 10)))
     situation = make.situation(step, ledger, **values)
-    return situation, POLICY.decide(situation, [make.finding(kind, step, first_step)])
+    return situation, decide(situation, [make.finding(kind, step, first_step)])
 
 
 @pytest.mark.parametrize("kind", HARMFUL)
@@ -128,7 +127,7 @@ def test_what_a_person_changed_is_undone_on_a_warning_only_where_the_loss_agrees
     here = {"states": make.safe(290, 300), "losses": losses(2.5, since)}
     situation = make.situation(310, ledger, **here)
     warning = make.finding(kind, 310, 302, severity="warning")
-    plan = POLICY.decide(situation, [warning])
+    plan = decide(situation, [warning])
     assert "after anna set optim.lr 0.001 → 1 at step 300" in plan.reason
     if undone:
         assert plan.actions == ("rollback", "undo")
@@ -137,11 +136,11 @@ def test_what_a_person_changed_is_undone_on_a_warning_only_where_the_loss_agrees
     assert "the loss is no worse than before" in plan.reason
     ledger = make.after(ledger, plan, 310)
     soon = make.situation(312, ledger, **here)
-    assert POLICY.decide(soon, [replace(warning, step=312)]) is None, "it is told once"
+    assert decide(soon, [replace(warning, step=312)]) is None, "it is told once"
     alarm = make.finding(kind, 330, 302)
-    plan = POLICY.decide(make.situation(330, ledger, **here), [alarm])
+    plan = decide(make.situation(330, ledger, **here), [alarm])
     assert plan.actions == ("rollback", "undo"), "an alarm acts whatever the loss"
-    plan = POLICY.decide(make.situation(700, ledger), [make.finding(kind, 700)])
+    plan = decide(make.situation(700, ledger), [make.finding(kind, 700)])
     assert "number 2" not in plan.reason, "a report is no rung of the ladder"
 
 
@@ -149,7 +148,7 @@ def test_a_warning_is_sign_enough_where_no_loss_from_before_the_change_is_known(
     ledger = make.set(LedgerState(), "optim.lr", 1.0, 1e-3, 300)
     situation = make.situation(310, ledger, states=make.safe(290, 300))
     warning = make.finding("growth", 310, 302, severity="warning")
-    assert POLICY.decide(situation, [warning]).actions == ("rollback", "undo")
+    assert decide(situation, [warning]).actions == ("rollback", "undo")
 
 
 @pytest.mark.parametrize("kind", ["non-finite", "loss-spike", "divergence"])
@@ -158,10 +157,10 @@ def test_a_loss_that_may_return_by_itself_undoes_nothing_before_the_alarm(make, 
     ledger = make.set(LedgerState(), "optim.lr", 1.0, 1e-3, 300)
     situation = make.situation(310, ledger, states=make.safe(290, 300), losses=losses(2.5, 4.0))
     warning = make.finding(kind, 310, 302, severity="warning")
-    plan = POLICY.decide(situation, [warning])
+    plan = decide(situation, [warning])
     assert plan is None or not plan.effects
     alarm = replace(warning, severity="alarm")
-    assert POLICY.decide(situation, [alarm]).actions == ("rollback", "undo")
+    assert decide(situation, [alarm]).actions == ("rollback", "undo")
 
 
 def test_only_if_the_sign_returns_does_the_ladder_begin_and_no_budget_is_spent(make):
@@ -171,8 +170,8 @@ def test_only_if_the_sign_returns_does_the_ladder_begin_and_no_budget_is_spent(m
     assert again.actions == ("rollback", "lower-lr")
     assert again.settings == {"optim.lr": 5e-4}
     assert "number 2" not in again.reason
-    nothing_left = Policy(RecoverSection(max_recoveries=0))
-    assert nothing_left.decide(situation, [make.finding("divergence", 310, 302)]) == plan
+    nothing_left = make.under(situation, RecoverSection(max_recoveries=0))
+    assert decide(nothing_left, [make.finding("divergence", 310, 302)]) == plan
 
 
 def test_who_sets_it_again_on_purpose_gets_it_and_the_ladder_then(make):
@@ -230,7 +229,7 @@ def test_what_can_do_no_harm_is_no_suspect(make, path, old, new):
 
 def test_a_rate_that_the_policy_had_lowered_is_what_it_goes_back_to(make):
     """And from there up again to what was asked for before somebody interfered."""
-    first = POLICY.decide(make.situation(200), [make.finding("divergence", 200)])
+    first = decide(make.situation(200), [make.finding("divergence", 200)])
     ledger = make.after(LedgerState(), first, 200)
     ledger = make.set(ledger, "optim.lr", 1.0, 5e-4, 240)
     _, plan = blamed(make, step=250, first_step=242, ledger=ledger)
@@ -238,7 +237,7 @@ def test_a_rate_that_the_policy_had_lowered_is_what_it_goes_back_to(make):
     ledger = make.after(ledger, plan, 250)
     raised = []
     for step in range(250, 500, 10):
-        if (up := POLICY.decide(make.situation(step, ledger))) is not None:
+        if (up := decide(make.situation(step, ledger))) is not None:
             raised.append(up.settings["optim.lr"])
             ledger = make.after(ledger, up, step)
     assert raised[-1] == 1e-3
@@ -261,8 +260,8 @@ def test_a_restart_with_other_settings_is_undone_and_software_is_named(make):
     assert plan.actions == ("rollback", "lower-lr"), "the ladder goes on"
     assert "software.packages.torch 2.13 → 2.14 at step 300" in plan.reason
     assert "which a live run cannot undo" in plan.reason
-    strict = Policy(RecoverSection(stop_for_surroundings=True))
-    plan = strict.decide(situation, [make.finding("divergence", 310, 302)])
+    strict = make.under(situation, RecoverSection(stop_for_surroundings=True))
+    plan = decide(strict, [make.finding("divergence", 310, 302)])
     assert plan.stop
     assert "torch" in plan.reason
 
@@ -276,9 +275,8 @@ def test_of_sound_weights_the_suspect_is_told_and_nothing_done(make, kind):
 
 def test_who_wants_no_undoing_has_the_suspect_named(make):
     situation, _ = blamed(make)
-    plan = Policy(RecoverSection(undo=False)).decide(
-        situation, [make.finding("divergence", 310, 302)]
-    )
+    kept = make.under(situation, RecoverSection(undo=False))
+    plan = decide(kept, [make.finding("divergence", 310, 302)])
     assert "lower-lr" in plan.actions
     assert "after anna set optim.lr" in plan.reason
 
@@ -288,22 +286,22 @@ def test_a_stage_of_the_mixture_is_planned_and_only_named(make):
     sources = [{"path": "synthetic"}]
     recipe = make.recipe(data={"sources": sources, "stages": stages})
     spike = make.finding("loss-spike", 305, 303)
-    plan = POLICY.decide(make.situation(305, recipe=recipe), [spike])
+    plan = decide(make.situation(305, recipe=recipe), [spike])
     assert plan.actions == ("rollback", "skip")
     assert "after stage 1 of the mixture began, as planned, 2 steps before" in plan.reason
     late = make.finding("loss-spike", 405, 403)
-    plan = POLICY.decide(make.situation(405, recipe=recipe), [late])
+    plan = decide(make.situation(405, recipe=recipe), [late])
     assert "stage" not in plan.reason
 
 
 def test_of_several_raises_the_last_is_undone_and_then_the_ladder_begins(make):
     ledger = make.after(
         LedgerState(),
-        POLICY.decide(make.situation(200), [make.finding("divergence", 200)]),
+        decide(make.situation(200), [make.finding("divergence", 200)]),
         200,
     )
     for step in (240, 290):
-        up = POLICY.decide(make.situation(step, ledger))
+        up = decide(make.situation(step, ledger))
         assert up.actions == ("raise-lr",)
         ledger = make.after(ledger, up, step)
     _, plan = blamed(

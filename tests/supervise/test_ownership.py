@@ -8,6 +8,7 @@ from longhaul.logbook import holder
 from longhaul.logbook.folder import create_run
 from longhaul.logbook.lease import RunGone, acquire
 from longhaul.supervise import ownership as ownership_module
+from longhaul.supervise.history import SupervisedRun
 from longhaul.supervise.ownership import RETRY_S, Ownership
 
 
@@ -18,7 +19,9 @@ class Run:
         self.lease = acquire(self.folder, self.clock)
         self.said: list[str] = []
         self.waited: list[float] = []
-        self.ownership = Ownership(self.folder, self.lease, self.clock, self.said.append)
+        self.ownership = Ownership(
+            SupervisedRun(self.folder, self.lease, self.clock, self.said.append)
+        )
 
     def wait(self, seconds: float) -> None:
         self.waited.append(seconds)

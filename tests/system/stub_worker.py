@@ -24,8 +24,8 @@ from longhaul.logbook.lease import acquire, refuse_if_held
 from longhaul.parallel.layout import Layout
 from longhaul.store.manifest import Manifest, write_listed_file, write_manifest
 from longhaul.supervise.causes import load_signatures
+from longhaul.supervise.failure_handler import Job
 from longhaul.supervise.history import usable_checkpoints
-from longhaul.supervise.job import Job
 from longhaul.supervise.nodes.placement import NodePlan
 from longhaul.supervise.ownership import fence, left_over
 from longhaul.supervise.pipes import hold_on

@@ -13,9 +13,9 @@ from fork_server import SERVER
 from longhaul.config.load import load_recipe
 from longhaul.core.errors import ExitCode
 from longhaul.logbook.folder import RunFolder
-from longhaul.run.preflight.context import PreflightContext, small_world
+from longhaul.run.preflight.context import Preflight, PreflightContext, small_world
 from longhaul.run.preflight.layouts import check_layouts
-from longhaul.run.preflight.preflight import STAGES, Preflight, preflight, verdict
+from longhaul.run.preflight.preflight import STAGES, preflight, verdict
 from longhaul.store.catalogue import catalogue
 from longhaul.store.run_differences import differences
 
@@ -25,10 +25,9 @@ DOUBLING = Path(__file__).with_name("doubling_rank.py")
 def ground_of(room: Path, name: str, *options: str) -> PreflightContext:
     recipe = load_recipe(name, options).recipe
     room.mkdir()
-    return PreflightContext(
-        name, recipe, options, room, room, room, small_world(recipe, None),
-        small_world(recipe, None),
-    )  # fmt: skip
+    typed = Preflight(name, options, runs=room, prepared=room)
+    size = small_world(recipe, None)
+    return PreflightContext(typed, recipe, room, size, size)
 
 
 @pytest.fixture(scope="module")

@@ -77,8 +77,9 @@ def preflight(
     The twin has every switch of the recipe and none of its size. It is trained, killed, resumed,
     read back, and dealt out over processes.
     """
-    from longhaul.run.preflight.preflight import Preflight, verdict
+    from longhaul.run.preflight.context import Preflight
     from longhaul.run.preflight.preflight import preflight as check
+    from longhaul.run.preflight.preflight import verdict
 
     typed = Preflight(
         recipe=recipe,

@@ -18,12 +18,8 @@ _Levels = tuple[float, float, float]
 
 def changed_for_good(symptom: Symptom, at_rest: Sequence[Series]) -> Verdict | None:
     """Weights that learn nothing find the data hard, as far as one can see: by the loss, or by the
-    gradient norm where that stands out.
-
-    Args:
-        symptom: of a loss or a gradient norm.
-        at_rest: figures at a learning rate of zero, from weights before it: on data of before, of
-            now, and of what is to come, near and far.
+    gradient norm where that stands out. `at_rest`: figures at a learning rate of zero, from
+    weights before it: on data of before, of now, and of what is to come, near and far.
     """
     of_gradient = symptom.kind == "gradient-spike"
     losses = [[f.loss for f in series] for series in at_rest]

@@ -6,7 +6,7 @@ device as witness: alone, it cannot be told from the software that runs on it.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
@@ -327,15 +327,12 @@ def _changes(
 ) -> tuple[int, float] | None:
     """(step, units of rounding) at which the others differ enough to change the answer."""
     worst: tuple[int, float] | None = None
-    for mine, theirs in zip(ours, others or (), strict=False):
-        for place, (a, b) in enumerate(zip(mine, theirs, strict=False)):
-            allowed = _AFTER_UPDATE if place else 1.0
-            distance = apart(a, b, rounding) / allowed
-            if distance <= 1.0 or (worst is not None and distance <= worst[1]):
-                continue
-            gross = distance > (gross_after_update if place else _GROSS)
-            if gross or symptom.kind == "none" or _explains(symptom, a, b):
-                worst = (a.step, distance)
+    for a, b, is_after, distance in _distances(ours, others or (), rounding):
+        if distance <= 1.0 or (worst is not None and distance <= worst[1]):
+            continue
+        gross = distance > (gross_after_update if is_after else _GROSS)
+        if gross or symptom.kind == "none" or _explains(symptom, a, b):
+            worst = (a.step, distance)
     return worst
 
 
@@ -357,16 +354,20 @@ def _agrees(record: Figures, frames: tuple[Series, ...], rounding: Rounding) -> 
     )
 
 
+def _distances(
+    ours: tuple[Series, ...], others: tuple[Series, ...], rounding: Rounding
+) -> Iterator[tuple[Figures, Figures, bool, float]]:
+    """Each step as two computed it from the same states, whether it comes after an update, and how
+    far apart, in units of the rounding that it may show then.
+    """
+    for mine, theirs in zip(ours, others, strict=False):
+        for place, (a, b) in enumerate(zip(mine, theirs, strict=False)):
+            yield a, b, place > 0, apart(a, b, rounding) / (_AFTER_UPDATE if place else 1.0)
+
+
 def _furthest(a: tuple[Series, ...], b: tuple[Series, ...], rounding: Rounding) -> float:
     """Largest distance between two computations of the same states."""
-    return max(
-        (
-            apart(x, y, rounding) / (_AFTER_UPDATE if place else 1.0)
-            for one, other in zip(a, b, strict=False)
-            for place, (x, y) in enumerate(zip(one, other, strict=False))
-        ),
-        default=0.0,
-    )
+    return max((distance for *_, distance in _distances(a, b, rounding)), default=0.0)
 
 
 def _relative(a: float, b: float) -> float:

@@ -12,6 +12,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from longhaul.config.diagnose import DiagnoseSection
 from longhaul.core.events import EventKind
@@ -117,14 +118,11 @@ def what_changed(before: StepRecord | None, record: StepRecord) -> Change:
 
 
 class Diagnosis:
-    """Judges one run.
+    """Judges one run by `limits`, from which on a signal is worth a finding.
 
-    Args:
-        limits: from where on a signal is worth a finding.
-        total_steps: steps the run is to make, where that is known: a plateau at its end, or a
-            forecast beyond it, is no trouble.
-        least_scale: `optim.loss_scale.floor`, below which fp16's loss scale is not lowered.
-        clips: gradient norms are clipped.
+    A plateau at the end of `total_steps`, or a forecast beyond it, is no trouble. `least_scale`:
+    `optim.loss_scale.floor`, below which fp16's loss scale is not lowered. `clips`: gradient norms
+    are clipped.
     """
 
     def __init__(
@@ -135,9 +133,7 @@ class Diagnosis:
         clips: bool = True,
     ) -> None:
         self._limits = limits
-        self._total_steps = total_steps
-        self._least_scale = least_scale
-        self._clips = clips
+        self._detectors = partial(detectors, limits, total_steps, least_scale, clips)
         self._memory: deque[StepRecord | Event] = deque(maxlen=limits.memory_steps)
         self._last: StepRecord | None = None
         self._begin_anew()
@@ -147,15 +143,14 @@ class Diagnosis:
         if isinstance(record, Event):
             if record.kind not in (EventKind.EVALUATION, EventKind.DATA_CHANGED):
                 return ()
-            self._memory.append(record)
-            return point(Point.FINDINGS, tuple(self._evaluated(record)))
-        if not isinstance(record, StepRecord):
+        elif isinstance(record, StepRecord):
+            last, self._last = self._last, record
+            if last is not None and (record.attempt != last.attempt or record.step <= last.step):
+                self._rebuild(record.step)
+        else:
             return ()
-        last, self._last = self._last, record
-        if last is not None and (record.attempt != last.attempt or record.step <= last.step):
-            self._rebuild(record.step)
         self._memory.append(record)
-        return point(Point.FINDINGS, tuple(self._stepped(record)))
+        return point(Point.FINDINGS, tuple(self._judged(record)))
 
     def change(
         self,
@@ -165,8 +160,8 @@ class Diagnosis:
         clips: bool = True,
     ) -> None:
         """Judge by other limits from now on, and what is remembered by them too."""
-        self._limits, self._total_steps = limits, total_steps
-        self._least_scale, self._clips = least_scale, clips
+        self._limits = limits
+        self._detectors = partial(detectors, limits, total_steps, least_scale, clips)
         self._memory = deque(self._memory, limits.memory_steps)
         if self._last is not None:
             self._rebuild(self._last.step + 1)
@@ -176,35 +171,30 @@ class Diagnosis:
         self._other_data = False  # the next step brings some, whatever its record has
         self._judges = tuple(
             (detector, Incidents(self._limits.quiet, detector.again))
-            for detector in detectors(
-                self._limits, self._total_steps, self._least_scale, self._clips
-            )
+            for detector in self._detectors()
         )
 
     def _rebuild(self, before_step: int) -> None:
         """Forget everything but the line of records that leads to `before_step`."""
         self._begin_anew()
         for record in _line(self._memory, before_step):
-            findings = (
-                self._stepped(record) if isinstance(record, StepRecord) else self._evaluated(record)
-            )
-            deque(findings, 0)
+            deque(self._judged(record), 0)
 
-    def _stepped(self, record: StepRecord) -> Iterator[Finding]:
-        changed = "data" if self._other_data else what_changed(self._before, record)
-        self._before, self._other_data = record, False
-        for detector, incidents in self._judges:
-            signs = detector.step(record, changed)
-            for sign in incidents.news(signs):
-                yield _finding(sign, record)
-
-    def _evaluated(self, event: Event) -> Iterator[Finding]:
-        if event.kind == EventKind.DATA_CHANGED:
+    def _judged(self, record: StepRecord | Event) -> Iterator[Finding]:
+        changed: Change = ""
+        if isinstance(record, StepRecord):
+            changed = "data" if self._other_data else what_changed(self._before, record)
+            self._before, self._other_data = record, False
+        elif record.kind == EventKind.DATA_CHANGED:
             self._other_data = True
             return
         for detector, incidents in self._judges:
-            for sign in incidents.news(detector.evaluated(event)):
-                yield _finding(sign, event)
+            if isinstance(record, StepRecord):
+                signs = detector.step(record, changed)
+            else:
+                signs = detector.evaluated(record)
+            for sign in incidents.news(signs):
+                yield _finding(sign, record)
 
 
 def replay(

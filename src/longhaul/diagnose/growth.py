@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from statistics import median_low
 from typing import NamedTuple
 
@@ -81,19 +82,7 @@ def line_of(gauge: str, limits: GrowthLimits, fp16: bool) -> Line | None:
             in_a_row=limits.readings,
             typical=True,
         )
-    if kind in _ACTIVATIONS:
-        return _activations(limits, fp16)
-    if kind == "weight_norm":
-        return Line(
-            "healthy weights grow far more slowly at this age",
-            exponent=limits.weight_exponent,
-            ratio=limits.weight_ratio,
-        )
-    return None
-
-
-def _activations(limits: GrowthLimits, fp16: bool) -> Line:
-    if fp16:
+    if kind in _ACTIVATIONS and fp16:
         return Line(
             "fp16 holds no number beyond 65,504",
             limits.fp16_warning,
@@ -102,11 +91,19 @@ def _activations(limits: GrowthLimits, fp16: bool) -> Line:
             exponent=limits.exponent,
             ratio=limits.ratio,
         )
-    return Line(
-        "healthy gauges grow far more slowly at this age",
-        exponent=limits.exponent,
-        ratio=limits.ratio,
-    )
+    if kind in _ACTIVATIONS:
+        return Line(
+            "healthy gauges grow far more slowly at this age",
+            exponent=limits.exponent,
+            ratio=limits.ratio,
+        )
+    if kind == "weight_norm":
+        return Line(
+            "healthy weights grow far more slowly at this age",
+            exponent=limits.weight_exponent,
+            ratio=limits.weight_ratio,
+        )
+    return None
 
 
 _STEADY = 0.5
@@ -120,9 +117,8 @@ def steady_slope(
 ) -> float | None:
     """Slope of the logarithm per step, if the growth is no accident and does not flatten."""
     count = len(values)
-    if not values[0] * (1 + limits.least_rise) < values[-1] < math.inf:
-        return None
-    if not all(0 < value < math.inf for value in values):
+    rises = values[0] * (1 + limits.least_rise) < values[-1]
+    if not rises or not all(0 < value < math.inf for value in values):
         return None
     logs = [math.log(value) for value in values]
     whole = trend(times, logs)
@@ -185,11 +181,8 @@ class Growth(Detector):
     step. So growth counts if it is steady (`steady_slope`) and reaches its line within a share of
     the run's age; where a gauge has no line, if it is faster than a large power of age and has left
     behind whatever any layer showed before. To stand high without growing is at most a warning.
-    Weights that shrink as fast are told too: decay then outweighs all that is learned.
-
-    Args:
-        limits: of the section.
-        total_steps: a forecast beyond them is no trouble.
+    Weights that shrink as fast are told too: decay then outweighs all that is learned. A forecast
+    beyond `total_steps` is no trouble.
     """
 
     def __init__(self, limits: GrowthLimits, total_steps: int | None) -> None:
@@ -206,12 +199,10 @@ class Growth(Detector):
             return None
         signs: list[Sign] = []
         fp16 = record.loss_scale is not None
-        for gauge, layers in record.gauges.items():
+        totals = {gauge: (value,) for gauge, value in record.totals.items()}
+        for gauge, values in chain(record.gauges.items(), totals.items()):
             if (line := self._line(gauge, fp16)) is not None:
-                signs += self._judge(gauge, layers, line, record)
-        for gauge, value in record.totals.items():
-            if (line := self._line(gauge, fp16)) is not None:
-                signs += self._judge(gauge, (value,), line, record)
+                signs += self._judge(gauge, values, line, record)
         return tuple(signs) or HEALTHY
 
     def _line(self, gauge: str, fp16: bool) -> Line | None:
@@ -317,15 +308,13 @@ class Growth(Detector):
         if slope is None or slope * times[-1] < limits.shrink_exponent:
             return None
         first = next(r for r in reversed(last) if r.values[0] == before)
-        return Sign(
-            "growth",
-            "warning",
-            first.mark,
+        halving = math.log(2) / slope
+        sentence = (
             f"{gauge} has shrunk from {before:.4g} to {now:.4g} since step {first.mark.step}, "
-            f"halving every {math.log(2) / slope:.0f} steps: weight decay undoes what is learned.",
-            gauge,
-            {"value": now, "base": before, "halving_steps": math.log(2) / slope},
+            f"halving every {halving:.0f} steps: weight decay undoes what is learned."
         )
+        evidence = {"value": now, "base": before, "halving_steps": halving}
+        return Sign("growth", "warning", first.mark, sentence, gauge, evidence)
 
 
 def _since(layer: int, line: Line, readings: deque[_Reading]) -> int:
@@ -336,12 +325,7 @@ def _since(layer: int, line: Line, readings: deque[_Reading]) -> int:
 
 
 def _sign(
-    subject: str,
-    severity: Severity,
-    now: float,
-    line: Line,
-    rise: _Rise | int,
-    record: StepRecord,
+    subject: str, severity: Severity, now: float, line: Line, rise: _Rise | int, record: StepRecord
 ) -> Sign:
     """Of a trend, or of a gauge that has stood beyond its line since a step."""
     evidence = {"value": now}

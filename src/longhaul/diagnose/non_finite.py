@@ -106,11 +106,10 @@ class LossScaleCollapse(Detector):
         if record.loss_scale is None or not 0 < record.loss_scale < math.inf:
             return None
         scale = math.log2(record.loss_scale)
-        move = 0.0 if self._before is None else scale - self._before
-        if self._before is None or move > _FRESH_RISE:
-            self._calm_steps, self._settled = 0, False
+        move = math.inf if self._before is None else scale - self._before
+        if move > _FRESH_RISE:
+            self._calm_steps, self._settled, move = 0, False, 0.0
             self._moves.clear()
-            move = 0.0
         self._before = scale
         self._calm_steps = self._calm_steps + 1 if move >= 0 and not record.masked else 0
         self._settled = self._settled or self._calm_steps >= self._limits.settle_steps

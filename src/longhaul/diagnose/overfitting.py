@@ -42,9 +42,8 @@ class Overfitting(Detector):
     def step(self, record: StepRecord, changed: Change) -> Signs:
         """Follow the training loss; another mixture has another one."""
         if changed == "data":
-            self._training.clear()
-            self._recent.clear()
-            self._history.clear()
+            for kept in (self._training, self._recent, self._history):
+                kept.clear()
             self._best, self._above = None, 0
         if math.isfinite(record.loss):
             self._training.push(record.loss)
@@ -197,13 +196,9 @@ class TooGood(Detector):
             return self._below_floor(record, source, level)
         others = [other for name, other in levels.items() if name != source]
         if others and level < self._limits.share * median(others):
-            return self._sign(
-                record,
-                source,
-                {"level": level, "others": median(others)},
-                f"Text of {source} has a loss of {level:.3f} nats where the other sources have "
-                f"{median(others):.3f}",
-            )
+            evidence = {"level": level, "others": median(others)}
+            said = f"has a loss of {level:.3f} nats where the other sources have"
+            return self._sign(record, source, evidence, f"{said} {median(others):.3f}")
         before, deviation = self._source_before(record, source)
         least = max(self._limits.drop * before, _DEVIATIONS * deviation / 2)
         if not level < before - least or self._all_fall(record, source, levels):
@@ -212,11 +207,9 @@ class TooGood(Detector):
 
     def _all_fall(self, record: StepRecord, source: str, levels: Mapping[str, float]) -> bool:
         """The other sources fall too: a decaying rate, not a leak."""
-        rest = []
-        for name, level in levels.items():
-            before, _ = self._source_before(record, name)
-            if name != source:
-                rest.append(1.0 if math.isnan(before) else level / before)
+        others = [name for name in levels if name != source]
+        befores = {name: self._source_before(record, name)[0] for name in others}
+        rest = [1.0 if math.isnan(b) else levels[name] / b for name, b in befores.items()]
         return bool(rest) and median(rest) < 1 - self._limits.drop / 2
 
     def _source_before(self, record: StepRecord, source: str) -> tuple[float, float]:
@@ -229,32 +222,19 @@ class TooGood(Detector):
         return level, SIGMA_PER_MAD * median(abs(reading - level) for reading in history)
 
     def _below_floor(self, record: StepRecord, source: str, level: float) -> Sign:
-        return self._sign(
-            record,
-            source,
-            {"level": level, "floor": self._limits.floor},
-            f"{_text_of(source)} has a loss of {level:.3f} nats a token, less than natural text "
-            f"allows ({self._limits.floor:g})",
-        )
+        floor = self._limits.floor
+        said = f"has a loss of {level:.3f} nats a token, less than natural text allows ({floor:g})"
+        return self._sign(record, source, {"level": level, "floor": floor}, said)
 
     def _dropped(self, record: StepRecord, source: str, level: float, before: float) -> Sign:
-        return self._sign(
-            record,
-            source,
-            {"level": level, "before": before},
-            f"{_text_of(source)} suddenly has a loss of {level:.3f} nats after {before:.3f}",
-        )
+        said = f"suddenly has a loss of {level:.3f} nats after {before:.3f}"
+        return self._sign(record, source, {"level": level, "before": before}, said)
 
-    def _sign(
-        self, record: StepRecord, source: str, evidence: dict[str, float], sentence: str
-    ) -> Sign:
+    def _sign(self, record: StepRecord, source: str, evidence: dict[str, float], said: str) -> Sign:
         first = self._since.setdefault(source, mark(record))
         advice = (
             "look for leaked, repeated or escaped text with `longhaul data lint`; "
             f"`longhaul data at` with --step {record.step} names the documents"
         )
-        return Sign("too-good", "warning", first, f"{sentence}: {advice}.", source, evidence)
-
-
-def _text_of(source: str) -> str:
-    return f"Text of {source}" if source else "The text"
+        text = f"Text of {source}" if source else "The text"
+        return Sign("too-good", "warning", first, f"{text} {said}: {advice}.", source, evidence)

@@ -1,5 +1,5 @@
-"""Too little progress: the loss stands still although its own earlier progress predicts more
-, updates are too small to get anywhere, a role of weights does not train.
+"""Too little progress: the loss stands still although its own earlier progress predicts more,
+updates are too small to get anywhere, a role of weights does not train.
 """
 
 import math
@@ -76,9 +76,10 @@ class Plateau(Detector):
         now = self._levels.before(record.step + 1)
         if self._still is not None and now > self._still.level - self._still.least_fall:
             return (self._sign(record, now, self._still),)
+        lasting = (self._fell_before(record, now, *stretch) for stretch in _STRETCHES)
         self._still = (
             self._never_moved(record, now)
-            or self._stands_still(record, now)
+            or next((still for still in lasting if still is not None), None)
             or self._rests_since_start(record, now)
         )
         return HEALTHY if self._still is None else (self._sign(record, now, self._still),)
@@ -99,28 +100,13 @@ class Plateau(Detector):
             return None
         return _Still(mark(record), now, least_fall, f"it was {start:.3f} at the first step")
 
-    def _stands_still(self, record: StepRecord, now: float) -> _Still | None:
-        for begin, middle, share in _STRETCHES:
-            still = self._fell_before(record, now, begin, middle, share)
-            if still is not None:
-                return still
-        return None
-
     def _rests_since_start(self, record: StepRecord, now: float) -> _Still | None:
         """All that a young run has learned, it learned in its first steps."""
         if self._levels.begin > 1 or record.step > _YOUNG * self._limits.least_steps:
             return None
-        before = self._first_loss - now
-        lately = self._levels.before(_FIRST_SHARE * record.step) - now
-        trusted = max(self._limits.least_fall, _DEVIATIONS * self._levels.noise)
-        least_fall = _FIRST_FALL * self._limits.progress_share * before
-        if not before >= trusted or not -trusted < lately < least_fall:
-            return None
-        why = (
-            f"it fell by {before - lately:.3f} up to step {_FIRST_SHARE * record.step:.0f}, and by "
-            f"{lately:.3f} after that"
-        )
-        return _Still(mark(record), now, least_fall, why)
+        before, until = self._first_loss - now, _FIRST_SHARE * record.step
+        lately = self._levels.before(until) - now
+        return self._rests(record, now, before, lately, _FIRST_FALL, (before - lately, until))
 
     def _fell_before(
         self, record: StepRecord, now: float, begin: float, middle: float, share: float
@@ -132,11 +118,23 @@ class Plateau(Detector):
         early = self._levels.between(first, first + (half - first) / 4 + 1)
         middle_level = self._levels.before(half)
         before, lately = early - middle_level, middle_level - now
+        return self._rests(record, now, before, lately, share, (before, half))
+
+    def _rests(
+        self,
+        record: StepRecord,
+        now: float,
+        before: float,
+        lately: float,
+        share: float,
+        fell: tuple[float, float],
+    ) -> _Still | None:
+        """Whether it `fell` so many nats up to a step, and too little of `before` lately."""
         trusted = max(self._limits.least_fall, _DEVIATIONS * self._levels.noise)
         least_fall = share * self._limits.progress_share * before
         if not before >= trusted or not -trusted < lately < least_fall:
             return None
-        why = f"it fell by {before:.3f} up to step {half:.0f}, and by {lately:.3f} after that"
+        why = f"it fell by {fell[0]:.3f} up to step {fell[1]:.0f}, and by {lately:.3f} after that"
         return _Still(mark(record), now, least_fall, why)
 
     def _sign(self, record: StepRecord, now: float, still: _Still) -> Sign:
@@ -217,20 +215,13 @@ class SlowProgress(Detector):
         if young:
             fall = self._levels.first - self._levels.last
         usual = self._before_change if lowered else 1e-3
-        return (
-            Sign(
-                kind="slow-progress",
-                severity="warning",
-                first=self._first,
-                evidence={"update_ratio": ratio, "usual": usual, "fall": fall},
-                sentence=(
-                    f"An update changes the weights by {ratio:.2g} of their size, where "
-                    f"{usual:.2g} {'was' if lowered else 'is'} usual, and the loss hardly falls "
-                    f"({fall:.3f} nats): the learning rate of {record.learning_rate:.3g} may be "
-                    f"too low."
-                ),
-            ),
+        evidence = {"update_ratio": ratio, "usual": usual, "fall": fall}
+        sentence = (
+            f"An update changes the weights by {ratio:.2g} of their size, where {usual:.2g} "
+            f"{'was' if lowered else 'is'} usual, and the loss hardly falls ({fall:.3f} nats): "
+            f"the learning rate of {record.learning_rate:.3g} may be too low."
         )
+        return (Sign("slow-progress", "warning", self._first, sentence, evidence=evidence),)
 
     def _is_young(self, record: StepRecord) -> bool:
         """The loss is still about that of the first steps, late enough to be elsewhere."""
@@ -244,10 +235,8 @@ class SlowProgress(Detector):
         begin = max(0.8 * end, lowered_at)
         if end - begin < 32:
             return math.nan
-        quarter = (end - begin) / 4
-        return self._levels.between(begin, begin + quarter) - self._levels.between(
-            end - quarter, end
-        )
+        quarter, between = (end - begin) / 4, self._levels.between
+        return between(begin, begin + quarter) - between(end - quarter, end)
 
 
 _UPDATE = "update_ratio."
@@ -281,7 +270,8 @@ class FrozenGroup(Detector):
                 marks.append(mark(record))
             if len(marks) == self._limits.readings:
                 signs.append(_sign(role, gauge, value, marks[0]))
-        return _one_a_role(signs) or HEALTHY
+        # Without a gradient there is no update either: told once.
+        return tuple({sign.subject: sign for sign in signs}.values()) or HEALTHY
 
 
 def _sign(role: str, gauge: str, value: float, first: Mark) -> Sign:
@@ -294,8 +284,3 @@ def _sign(role: str, gauge: str, value: float, first: Mark) -> Sign:
         )
     evidence = {gauge.partition(".")[0]: value}
     return Sign("frozen-group", "warning", first, sentence, role, evidence)
-
-
-def _one_a_role(signs: list[Sign]) -> tuple[Sign, ...]:
-    """Without a gradient there is no update either: told once."""
-    return tuple({sign.subject: sign for sign in signs}.values())

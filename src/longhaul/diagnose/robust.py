@@ -44,12 +44,8 @@ class Window:
     def median(self) -> float:
         """NaN while empty."""
         count = len(self._sorted)
-        if not count:
-            return math.nan
-        half = count // 2
-        return (
-            self._sorted[half] if count % 2 else (self._sorted[half - 1] + self._sorted[half]) / 2
-        )
+        middle = self._sorted[(count - 1) // 2 : count // 2 + 1]
+        return sum(middle) / len(middle) if count else math.nan
 
     @property
     def largest(self) -> float:
@@ -145,12 +141,8 @@ class Baseline:
 
     The level is the median of the last few accepted values, so that a fall or a slow rise is
     followed. The spread is that of values about their curve (`Noise`); distances from the level
-    tell what was heard of. A value that was flagged stays out of all, until so many come in a row
-    that they are a new level.
-
-    Args:
-        spread_size: accepted values whose distances make the spread.
-        new_level_after: flagged values in a row that are taken for a new level.
+    tell what was heard of, those of `spread_size` accepted values. A value that was flagged stays
+    out of all, until `new_level_after` in a row are a new level.
     """
 
     level_size = 16
@@ -200,11 +192,10 @@ class Baseline:
             self._flagged.append(value)
             if len(self._flagged) < self._new_level_after:
                 return
-            accepted, self._flagged = self._flagged, []
             self._levels.clear()
             self.noise.cut()
-            for held in accepted:
-                self._levels.push(held)
+            while self._flagged:
+                self._levels.push(self._flagged.pop(0))
             return
         self._flagged.clear()
         self.noise.push(value)
@@ -287,11 +278,8 @@ class Levels:
 
     def between(self, begin: float, end: float) -> float:
         """Level of the blocks that begin within these steps; NaN if there is none."""
-        inside = [
-            level
-            for first, level in zip(self._begins, self._blocks, strict=True)
-            if begin <= first < end
-        ]
+        blocks = zip(self._begins, self._blocks, strict=True)
+        inside = [level for first, level in blocks if begin <= first < end]
         return median(inside) if inside else math.nan
 
     def before(self, step: float) -> float:

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Literal, NamedTuple
 
 from longhaul.core.records import Event, Severity, StepRecord
@@ -143,10 +143,9 @@ class Symptom:
         if self.kind == "non-finite":
             return False
         values = [self.measured(figures) for figures in rest]
-        if self.kind == "divergence":
-            values = [_ending(values)]
+        highest = _ending(values) if self.kind == "divergence" else max(values)
         levels = [self.healthy, *_levels([self.measured(figures) for figures in lead])]
-        return max(values) >= max(map(self._risen_from, levels))
+        return highest >= max(map(self._risen_from, levels))
 
     def calm_in(self, series: Sequence[Figures]) -> bool:
         """Hardly anything of it is left: what is not half of it may still harm a run at leisure.
@@ -184,10 +183,6 @@ def symptom_of(recorded: Sequence[Figures], step: int) -> Symptom:
 
     The healthy level is the lowest median of a few steps on the way: a climb must not raise its
     own baseline.
-
-    Args:
-        recorded: the run's figures in order, up to `step`.
-        step: the last of them.
     """
     history = [figures for figures in recorded if figures.step <= step]
     for back in range(_NOTICED_WITHIN):
@@ -198,12 +193,7 @@ def symptom_of(recorded: Sequence[Figures], step: int) -> Symptom:
 
 
 def symptom_since(recorded: Sequence[Figures], first_step: int) -> Symptom | None:
-    """A divergence whose first sign is known, up to the last step; None without a rise.
-
-    Args:
-        recorded: the run's figures in order.
-        first_step: of the first sign.
-    """
+    """A divergence whose first sign is known, up to the last step; None without a rise."""
     before = [f.loss for f in recorded if f.step < first_step and f.finite][-_REFERENCE:]
     rest = [f for f in recorded if f.step >= first_step]
     if not before or not rest:
@@ -218,11 +208,8 @@ def symptom_since(recorded: Sequence[Figures], first_step: int) -> Symptom | Non
 
 def working_rate(symptom: Symptom, tried: Sequence[tuple[float, Series]]) -> float | None:
     """The highest factor on the learning rate that leaves hardly anything of a symptom, and that a
-    lower one does not do much better than; None if none does.
-
-    Args:
-        symptom: seen at the full rate.
-        tried: factors, falling, with the figures of the same steps at each.
+    lower one does not do much better than; None if none does. `tried`: factors, falling, with the
+    figures of the same steps at each.
     """
     best: tuple[float, float] | None = None
     for factor, series in tried:
@@ -242,9 +229,7 @@ def _standing_out(history: list[Figures]) -> Symptom | None:
     if bad is not None:
         return Symptom("non-finite", step, bad)
     finite = [figures for figures in history if figures.finite]
-    kinds: tuple[Literal["loss-spike", "gradient-spike"], ...] = ("loss-spike", "gradient-spike")
-    risen = (_risen(finite, step, kind) for kind in kinds)
-    return next((symptom for symptom in risen if symptom is not None), None)
+    return _risen(finite, step, "loss-spike") or _risen(finite, step, "gradient-spike")
 
 
 def _risen(
@@ -287,9 +272,5 @@ def _levels(values: list[float]) -> list[float]:
 
 def _since(history: Sequence[Figures], bad: Callable[[Figures], bool]) -> int | None:
     """First step of the unbroken stretch of bad ones at the end; None if the last is not bad."""
-    first = None
-    for figures in reversed(history):
-        if not bad(figures):
-            break
-        first = figures.step
-    return first
+    stretch = list(takewhile(bad, reversed(history)))
+    return stretch[-1].step if stretch else None

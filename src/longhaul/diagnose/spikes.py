@@ -36,9 +36,8 @@ class LossSpike(Detector):
         if changed == "data":
             self._baseline.recentre()
             self._medians.recentre()
-            self._last.clear()
-            self._pending.clear()
-            self._marks.clear()
+            for kept in (self._last, self._pending, self._marks):
+                kept.clear()
             self._first = None
         if not math.isfinite(record.loss):
             return None
@@ -96,14 +95,9 @@ class LossSpike(Detector):
 
     def _lasting_sign(self, loss: float, first: Mark) -> Sign:
         """High as one of many, not by itself."""
-        level, now = self._medians.level, self._last.median
-        deviation = self._deviation_of_median()
-        evidence = {
-            "loss": loss,
-            "level": level,
-            "deviations": (now - level) / deviation,
-            "steps": float(self._lasting_steps),
-        }
+        level, now, steps = self._medians.level, self._last.median, float(self._lasting_steps)
+        deviations = (now - level) / self._deviation_of_median()
+        evidence = {"loss": loss, "level": level, "deviations": deviations, "steps": steps}
         sentence = (
             f"The loss rose from about {level:.3f} to {now:.3f} nats about step {first.step} "
             f"and stays up, though no step of it is unheard of by itself."
@@ -114,22 +108,16 @@ class LossSpike(Detector):
     def _sign(self, record: StepRecord, level: float, first: Mark) -> Sign:
         severity: Severity = "notice"
         if self._lasting_steps or self._high_steps >= self._limits.warning:
-            steps = max(self._lasting_steps, self._high_steps)
-            severity = "alarm" if steps >= self._limits.alarm else "warning"
-        deviation = max(self._baseline.noise.deviation, self._limits.floor)
+            most = max(self._lasting_steps, self._high_steps)
+            severity = "alarm" if most >= self._limits.alarm else "warning"
         lasts = "; nothing like it was seen in the steps before"
         if self._high_steps > 1:
             lasts = f" and has stayed up for {self._high_steps} steps"
-        evidence = {
-            "loss": record.loss,
-            "level": level,
-            "deviations": (record.loss - level) / deviation,
-            "steps": float(self._high_steps),
-        }
-        sentence = (
-            f"The loss jumped from about {level:.3f} to {record.loss:.3f} nats at step "
-            f"{first.step}{lasts}."
-        )
+        loss, steps = record.loss, float(self._high_steps)
+        deviations = (loss - level) / max(self._baseline.noise.deviation, self._limits.floor)
+        evidence = {"loss": loss, "level": level, "deviations": deviations, "steps": steps}
+        jumped = f"The loss jumped from about {level:.3f} to {loss:.3f} nats"
+        sentence = f"{jumped} at step {first.step}{lasts}."
         return Sign("loss-spike", severity, first, sentence, evidence=evidence)
 
 
@@ -159,10 +147,6 @@ class GradientSpike(Detector):
     absorbs is judged by the loss: spikes that repeat are a notice unless it lies above its level
     before the first of them by more than its noise. Counting begins anew where settings change: a
     spike that something was done about leads to nothing else.
-
-    Args:
-        limits: from where on a norm is a spike, and how many are too many.
-        clips: gradient norms are clipped.
     """
 
     def __init__(self, limits: GradientSpikeLimits, clips: bool) -> None:
@@ -195,17 +179,14 @@ class GradientSpike(Detector):
         )
         self._baseline.learn(value, high)
         if high and (self._high_steps % _LONG_SPIKE_STEPS == 0 or not self._spikes):
-            self._count(record)
+            if not self._spikes and record.step > self._sound_until:
+                self._sound = math.inf
+            self._spikes.append(_Spike(mark(record), self._loss_since(-1)))
         self._high_steps = self._high_steps + 1 if high else 0
         if math.isfinite(record.loss):
             self._losses.append((record.step, record.loss))
             self._noise.push(record.loss)
         return (self._sign(norm, math.exp(level), record),) if high else HEALTHY
-
-    def _count(self, record: StepRecord) -> None:
-        if not self._spikes and record.step > self._sound_until:
-            self._sound = math.inf
-        self._spikes.append(_Spike(mark(record), self._loss_since(-1)))
 
     def _count_anew(self, record: StepRecord, changed: Change) -> None:
         before, self._before = self._before, record
@@ -239,9 +220,8 @@ class GradientSpike(Detector):
     def _sign(self, norm: float, level: float, record: StepRecord) -> Sign:
         count, rise = len(self._spikes), self._rise() if self._clips else None
         evidence = {"gradient_norm": norm, "level": level, "spikes": float(count)}
-        more = (
-            f"; {count} times within {self._limits.repeat_steps} steps" if count > 1 else ", once"
-        )
+        often = f"; {count} times within {self._limits.repeat_steps} steps"
+        more = often if count > 1 else ", once"
         if rise is not None:
             before, now = rise
             evidence |= {"loss_before": before, "loss": now}

@@ -71,12 +71,10 @@ class ThroughputDrop(Detector):
         if not slow:
             self._slow.clear()
             return HEALTHY
-        if len(self._slow) < limits.blocks:
-            self._slow.append(first)
+        self._slow = [*self._slow, first][: limits.blocks]
         if len(self._slow) < limits.blocks:
             return HEALTHY
-        usual, now = 1 / level, 1 / seconds
-        first = self._slow[0]
+        usual, now, first = 1 / level, 1 / seconds, self._slow[0]
         evidence = {"tokens_per_second": now, "usual_tokens_per_second": usual}
         sentence = (
             f"Training has slowed down from {usual:,.0f} to {now:,.0f} tokens a second since step "

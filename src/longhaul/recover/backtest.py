@@ -48,51 +48,23 @@ class Turn:
         return self.step - self.would.rollback.step if self.would and self.would.rollback else 0
 
 
-@dataclass(frozen=True, slots=True)
 class Backtest:
-    """The outcome."""
-
-    steps: int
-    """Step records read."""
-    findings: tuple[Finding, ...]
-    """That would have been made."""
-    live_findings: tuple[Finding, ...]
-    """That were made."""
-    turns: tuple[Turn, ...]
-    has_states: bool = True
-    """Its records say what could be gone back to; those of an older longhaul do not."""
-
-    @property
-    def steps_saved(self) -> int:
-        """Steps the run went back over, less those it would have."""
-        return sum(turn.steps_lost_live - turn.steps_lost for turn in self.turns)
-
-
-def replay(
-    records: Iterable[Record], recipe: Recipe, segments: Mapping[str, Recipe] | None = None
-) -> Backtest:
-    """Judge and decide a whole journal again, its records in order.
+    """A journal that is judged and decided again, its records in order.
 
     `segments` has the settings in force in a segment by its number, with the limits to judge by;
     the `recipe` serves where these are not known.
     """
-    run = _Rerun(recipe, segments or {})
-    for record in records:
-        run.take(record)
-    run.settle()
-    found, live, turns = tuple(run.found), tuple(run.live), tuple(run.turns)
-    return Backtest(run.steps, found, live, turns, run.has_states)
-
-
-class _Rerun:
-    """Takes in records one by one."""
 
     def __init__(self, recipe: Recipe, segments: Mapping[str, Recipe]) -> None:
         self.steps = 0
-        self.found: list[Finding] = []
-        self.live: list[Finding] = []
+        """Step records read."""
+        self.findings: tuple[Finding, ...] = ()
+        """That would have been made."""
+        self.live_findings: tuple[Finding, ...] = ()
+        """That were made."""
         self.turns: list[Turn] = []
         self.has_states = False
+        """Its records say what could be gone back to; those of an older longhaul do not."""
         self._recipe = recipe
         self._segments = segments
         self._health_monitor = HealthMonitor(recipe)
@@ -104,6 +76,11 @@ class _Rerun:
         self._segment = ""
         self._overridden: tuple[dict[str, Any], Recipe] = ({}, recipe)
 
+    @property
+    def steps_saved(self) -> int:
+        """Steps the run went back over, less those it would have."""
+        return sum(turn.steps_lost_live - turn.steps_lost for turn in self.turns)
+
     def take(self, record: Record) -> None:
         """One more record."""
         if record.attempt != self._attempt:
@@ -113,7 +90,7 @@ class _Rerun:
             cause = record if isinstance(record, Event) and record.kind == EventKind.CAUSE else None
             self.settle(verdict_in(cause.data) if cause else None)
         if isinstance(record, Finding):
-            self.live.append(record)
+            self.live_findings += (record,)
         elif isinstance(record, Decision):
             self._decided(record)
         else:
@@ -142,7 +119,7 @@ class _Rerun:
             self.steps += 1
             self.has_states |= record.states is not None
         self._health_monitor.enter(self._settings(record.step))
-        self.found += self._health_monitor.observe(record)
+        self.findings += self._health_monitor.observe(record)
         if not isinstance(record, StepRecord) or self._draft is not None:
             return
         if self._apart:
@@ -177,6 +154,17 @@ class _Rerun:
         if overrides != self._overridden[0]:
             self._overridden = overrides, with_overrides(self._recipe, overrides)
         return self._overridden[1]
+
+
+def replay(
+    records: Iterable[Record], recipe: Recipe, segments: Mapping[str, Recipe] | None = None
+) -> Backtest:
+    """Judge and decide a whole journal again; the other arguments are as those of `Backtest`."""
+    done = Backtest(recipe, segments or {})
+    for record in records:
+        done.take(record)
+    done.settle()
+    return done
 
 
 def _is_past(record: Record, draft: Draft) -> bool:

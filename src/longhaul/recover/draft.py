@@ -4,7 +4,7 @@ and what becomes of it once replays have told the cause (cause before cure).
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from longhaul.config.load import value_at
@@ -14,15 +14,13 @@ from longhaul.core.units import short_seconds
 from longhaul.diagnose.cause import CAUSES, Verdict
 from longhaul.logbook.description import arrow
 from longhaul.recover.learning_rate import PATH, Rates, in_force, rates
-from longhaul.recover.plan import Plan, Situation, Sizes, sizes_of
-from longhaul.recover.remedies import Remedy, Sign, range_to_skip
+from longhaul.recover.plan import Plan, Remedy, Situation
+from longhaul.recover.remedies import Sign, range_to_skip
 
 PROGRESS_EXPONENT = math.log(0.7) / math.log(0.5)
 
 
-def price_of(
-    situation: Situation, remedy: Remedy, limits: RecoverSection, sizes: Sizes, *, for_good: bool
-) -> Mapping[str, float]:
+def price_of(situation: Situation, remedy: Remedy, *, for_good: bool) -> Mapping[str, float]:
     """The price of a remedy.
 
     **The model of progress.** YaLM-100B lost about 30 % of its progress by halving the learning
@@ -34,19 +32,18 @@ def price_of(
     for from now on, as a fallback's are.
 
     Returns:
-        `steps_lost` to be made again, `seconds_lost` on them, `blocks_skipped`,
-        `steps_lost_later` (full steps' worth of progress; below 0 where a raise gains some) and
-        `seconds_lost_later`.
+        `steps_lost` to be made again, `seconds_lost` on them, `blocks_skipped`, `steps_lost_later`
+        (full steps' worth of progress; below 0 where a raise gains some), `seconds_lost_later`.
     """
-    known = rates(situation, limits)
+    known = rates(situation)
     begin = remedy.rollback.step if remedy.rollback else situation.step
     total = situation.settings.total_steps()
     left = None if total is None else max(total - begin, 0)
     new = float(remedy.settings.get(PATH, known.now))
-    factor = 1.0 if for_good else limits.raise_factor
+    factor = 1.0 if for_good else situation.limits.raise_factor
 
     def cost(rate: float) -> float:
-        return cost_of_rate(rate, known, factor, sizes.raise_after, left)
+        return cost_of_rate(rate, known, factor, situation.sizes.raise_after, left)
 
     lost = situation.step - begin
     later = cost(new) - cost(known.now) + remedy.rewarm_steps / 2
@@ -122,8 +119,6 @@ def what_it_costs(price: Mapping[str, float]) -> str:
 
 def draft(
     situation: Situation,
-    limits: RecoverSection,
-    sizes: Sizes,
     remedy: Remedy,
     headline: str,
     *,
@@ -136,23 +131,18 @@ def draft(
     """The plan that a remedy makes; the other arguments are as the fields of `Plan`."""
     values = situation.settings.model_dump(mode="json")
     old = {path: value_at(values, path) for path in remedy.settings}
-    price = price_of(situation, remedy, limits, sizes, for_good=bool(fallback))
+    price = price_of(situation, remedy, for_good=bool(fallback))
     costs = what_it_costs(price)
+    done = {of.name: getattr(remedy, of.name) for of in fields(Remedy)}
     return Plan(
+        **done,
         cause=cause,
         subject=subject,
         first_step=sign.first_step if sign else 0,
         first_draw=sign.first_draw if sign else 0,
-        actions=remedy.actions,
-        rollback=remedy.rollback,
-        skip=remedy.skip,
-        settings=remedy.settings,
         old=old,
-        reset=remedy.reset,
-        rewarm_steps=remedy.rewarm_steps,
         price=price,
         fallback=fallback,
-        undo=remedy.undo,
         failed=failed,
         headline=headline,
         reason=f"{headline}: {what_is_done(remedy, old)}" + (f"; {costs}" if costs else ""),
@@ -174,7 +164,7 @@ def asks_for_cause(plan: Plan, limits: RecoverSection) -> bool:
     return limits.diagnose and cures and not last_resort and plan.cause in _SEEN_IN_A_REPLAY
 
 
-def shaped(plan: Plan, verdict: Verdict, situation: Situation, limits: RecoverSection) -> Plan:
+def shaped(plan: Plan, verdict: Verdict, situation: Situation) -> Plan:
     """The plan that suits the cause; the ladder's own where the cause asks for nothing that is
     still possible.
 
@@ -185,22 +175,21 @@ def shaped(plan: Plan, verdict: Verdict, situation: Situation, limits: RecoverSe
     finding.
     """
     plan = replace(plan, verdict=verdict)
-    sizes = sizes_of(limits, situation.settings.total_steps())
     match verdict.cause:
         case "undetermined":
             return plan
         case "data" if verdict.lasting:
-            return _of_lasting_data(plan, verdict, situation, limits, sizes)
+            return _of_lasting_data(plan, verdict, situation)
         case "data":
             to = plan.rollback
-            skip = range_to_skip(situation, plan, to, limits, sizes) if to else None
+            skip = range_to_skip(situation, plan, to) if to else None
             remedy = Remedy(("rollback", "skip"), to, skip) if skip else None
         case "hyper-parameter" if plan.undo:
             return plan  # the rate before the raise is one that held
         case "hyper-parameter":
-            remedy = _of_rate(plan, verdict, situation, limits)
+            remedy = _of_rate(plan, verdict, situation)
         case _:
-            return _stop(plan, verdict, situation, limits, sizes)
+            return _stop(plan, verdict, situation)
     if remedy is None:
         return plan
     headline = f"{plan.headline}, because of the {_WORDS[verdict.cause]}"
@@ -208,7 +197,7 @@ def shaped(plan: Plan, verdict: Verdict, situation: Situation, limits: RecoverSe
     if verdict.cause == "hyper-parameter":
         rate = in_force(situation.settings, plan.first_step)
         failed = tuple(sorted({rate, rate * verdict.evidence.get("too_high", 1.0)}))
-    return _redrafted(plan, remedy, headline, situation, limits, sizes, failed)
+    return _redrafted(plan, remedy, situation, headline, failed)
 
 
 def verdict_in(data: Mapping[str, Any]) -> Verdict | None:
@@ -223,13 +212,11 @@ def verdict_in(data: Mapping[str, Any]) -> Verdict | None:
 _WORDS = {"data": "data", "hyper-parameter": "learning rate"}
 
 
-def _of_lasting_data(
-    plan: Plan, verdict: Verdict, situation: Situation, limits: RecoverSection, sizes: Sizes
-) -> Plan:
+def _of_lasting_data(plan: Plan, verdict: Verdict, situation: Situation) -> Plan:
     """Going on, as there is no other data to be had, and a lower rate would only learn it later."""
-    stop = limits.stop_for_surroundings
+    stop = situation.limits.stop_for_surroundings
     remedy = Remedy(("stop",) if stop else ("accept",))
-    drafted = _redrafted(plan, remedy, plan.headline, situation, limits, sizes)
+    drafted = _redrafted(plan, remedy, situation, plan.headline)
     then = (
         "stopped for a person to look, as recover.stop_for_surroundings asks for it"
         if stop
@@ -238,14 +225,12 @@ def _of_lasting_data(
     return replace(drafted, stop=stop, reason=f"{plan.headline}: {verdict.sentence}; {then}")
 
 
-def _of_rate(
-    plan: Plan, verdict: Verdict, situation: Situation, limits: RecoverSection
-) -> Remedy | None:
+def _of_rate(plan: Plan, verdict: Verdict, situation: Situation) -> Remedy | None:
     # Where half of the rate shows it too, lowering to half would only lead here again: replays have
     # found the rate that works, if need be below the floor of ladders, which only halve.
-    found, known = verdict.evidence.get("factor", 1.0), rates(situation, limits)
-    new = known.lowered(limits.lr_factor)
-    if found < limits.lr_factor:
+    found, known = verdict.evidence.get("factor", 1.0), rates(situation)
+    new = known.lowered(situation.limits.lr_factor)
+    if found < situation.limits.lr_factor:
         new = known.now * found
     if new is None:
         return None
@@ -256,12 +241,10 @@ def _of_rate(
     return Remedy(actions, plan.rollback, None, settings, plan.reset, plan.rewarm_steps)
 
 
-def _stop(
-    plan: Plan, verdict: Verdict, situation: Situation, limits: RecoverSection, sizes: Sizes
-) -> Plan:
+def _stop(plan: Plan, verdict: Verdict, situation: Situation) -> Plan:
     """Going back is part of it, so that whoever has mended it goes on from before the harm."""
     remedy = Remedy(("rollback", "stop") if plan.rollback else ("stop",), plan.rollback)
-    stop = _redrafted(plan, remedy, plan.headline, situation, limits, sizes)
+    stop = _redrafted(plan, remedy, situation, plan.headline)
     back = f"; back to step {plan.rollback.step:,}" if plan.rollback else ""
     return replace(
         stop,
@@ -278,14 +261,12 @@ def _stop(
 def _redrafted(
     plan: Plan,
     remedy: Remedy,
-    headline: str,
     situation: Situation,
-    limits: RecoverSection,
-    sizes: Sizes,
+    headline: str,
     failed: tuple[float, ...] = (),
 ) -> Plan:
     redrafted = draft(
-        situation, limits, sizes, remedy, headline,
+        situation, remedy, headline,
         cause=plan.cause, subject=plan.subject, sign=plan, failed=failed,
     )  # fmt: skip
     return replace(redrafted, verdict=plan.verdict)

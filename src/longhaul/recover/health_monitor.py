@@ -20,7 +20,7 @@ from longhaul.diagnose.diagnosis import Diagnosis
 from longhaul.logbook.ledger import LedgerState
 from longhaul.recover.draft import asks_for_cause, shaped
 from longhaul.recover.plan import Plan, Situation, sizes_of
-from longhaul.recover.policy import LOOK_EVERY_STEPS, Policy
+from longhaul.recover.policy import LOOK_EVERY_STEPS, decide
 from longhaul.recover.probation import Course, good_states
 
 _RECENT_STEPS = 64
@@ -43,21 +43,18 @@ class Draft:
     @property
     def asks_for_cause(self) -> bool:
         """Whether the cause is looked for before anything is done."""
-        return asks_for_cause(self.plan, self.situation.settings.recover)
+        return asks_for_cause(self.plan, self.situation.limits)
 
     def shaped(self, verdict: Verdict) -> Plan:
         """The plan that suits the cause."""
-        return shaped(self.plan, verdict, self.situation, self.situation.settings.recover)
+        return shaped(self.plan, verdict, self.situation)
 
 
 class HealthMonitor:
-    """Judges one run, or one attempt of it.
+    """Judges one run, or one attempt of it, by the `settings` in force at its start.
 
-    Args:
-        settings: in force at its start.
-        history: the run's last records, in order, from which its state is rebuilt; what they show
-            was reported when it happened.
-        course: of training up to there; None for that of `history`.
+    `history`: the run's last records, in order, from which its state is rebuilt; what they show
+    was reported when it happened. `course`: of training up to there; None for that of `history`.
     """
 
     def __init__(
@@ -136,7 +133,7 @@ class HealthMonitor:
             gradient_norm=median(self._norms) if self._norms else None,
             residual_max=median(self._residuals) if self._residuals else None,
         )
-        plan = Policy(settings.recover, settings.fallback).decide(situation, findings)
+        plan = decide(situation, findings)
         return None if plan is None else Draft(plan, situation, record, findings)
 
     def defer(self, findings: Sequence[Finding]) -> None:

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from longhaul.config.recipe import Recipe
-from longhaul.config.recover import RecoverSection
 from longhaul.logbook.ledger import LedgerState, Recovery
-from longhaul.recover.plan import WHO, Situation, sizes_of
+from longhaul.recover.plan import WHO, Situation
 
 PATH = "optim.lr"
 _WITHIN = 1e-6
@@ -59,13 +58,12 @@ class Rates:
         return new if new > self.now * (1 + _WITHIN) else None
 
 
-def rates(situation: Situation, limits: RecoverSection) -> Rates:
+def rates(situation: Situation) -> Rates:
     """The rates as the ledger tells them."""
-    now = situation.settings.optim.lr
+    now, limits = situation.settings.optim.lr, situation.limits
     requested, chain = _chain(situation.ledger, PATH, now, situation.step)
     ceiling = min(requested, _highest_to_try(chain, situation.settings, situation.step))
-    sizes = sizes_of(limits, situation.settings.total_steps())
-    base, falls = requested, 0
+    sizes, base, falls = situation.sizes, requested, 0
     if chain and not _has_held(situation, chain[0].step, sizes.raise_after):
         base = requested * LOWEST_SHARE / limits.min_lr_share
         falls = _falls(chain, situation.step, sizes.cooldown)
@@ -155,7 +153,7 @@ def _chain(ledger: LedgerState, path: str, now: Any, step: int) -> tuple[Any, tu
         new = recovery.settings[path]
         if recovery.fallback:
             requested, chain = new, (recovery,)
-        elif path in _not_raised(recovery):
+        elif any(c["how"] != "raise" and path in c["settings"] for c in recovery.undo):
             # As before somebody changed it: with what had been asked for then, and had failed.
             known = [(a, c) for v, a, c in held if v == new]
             requested, chain = known[-1] if known else (new, ())
@@ -166,10 +164,3 @@ def _chain(ledger: LedgerState, path: str, now: Any, step: int) -> tuple[Any, tu
         value = new
         held.append((value, requested, chain))
     return (requested, chain) if value == now else (now, ())
-
-
-def _not_raised(recovery: Recovery) -> set[str]:
-    """Settings that a recovery undid, but for raises by the policy."""
-    return {
-        path for change in recovery.undo if change["how"] != "raise" for path in change["settings"]
-    }

@@ -3,11 +3,11 @@ are in this run, and how much was spent on recoveries.
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from longhaul.config.recipe import Recipe
+from longhaul.config.recipe import Recipe, change_of
 from longhaul.config.recover import Action, RecoverSection, Resettable
 from longhaul.core.records import Safe
 from longhaul.core.units import Seconds
@@ -17,6 +17,41 @@ from longhaul.logbook.ledger import LedgerState, Recovery
 
 WHO: Final = "policy"
 """Who decided, in the ledger. Only what it decided itself counts against its budgets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Lengths in steps, of which those absent in `RecoverSection` are a share of a short run."""
+
+    margin: int
+    skip: int
+    probation: int
+    cooldown: int
+    settle: int
+    rewarm: int
+    raise_after: int
+    suspect: int | None = None
+    """As asked for; None: it depends on what was changed (`suspect.steps_to_show`)."""
+
+
+def sizes_of(limits: RecoverSection, total_steps: int | None) -> Sizes:
+    """The lengths in force in a run of so many steps; None if only its hours are known."""
+
+    def of(given: int | None, most: int, share: float) -> int:
+        if given is not None:
+            return given
+        return most if total_steps is None else max(1, min(most, math.ceil(total_steps * share)))
+
+    return Sizes(
+        margin=of(limits.margin_steps, 100, 1 / 50),
+        skip=of(limits.skip_steps, 300, 1 / 25),
+        probation=of(limits.probation_steps, 100, 1 / 50),
+        cooldown=of(limits.cooldown_steps, 5_000, 1 / 4),
+        settle=of(limits.settle_steps, 50, 1 / 100),
+        rewarm=of(limits.rewarm_steps, 200, 1 / 50),
+        raise_after=of(limits.raise_after_steps, 2_000, 1 / 20),
+        suspect=limits.suspect_steps,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +93,43 @@ class Situation:
     residual_max: float | None = None
     """Largest magnitude that the residual stream usually reaches in any layer, if known."""
 
+    @property
+    def limits(self) -> RecoverSection:
+        """Ladders, lengths and budgets in force."""
+        return self.settings.recover
+
+    @property
+    def sizes(self) -> Sizes:
+        """The lengths in force."""
+        return sizes_of(self.limits, self.settings.total_steps())
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What is to be done; ValueError if no live run could do it."""
+
+    actions: tuple[Action, ...]
+    rollback: Safe | None = None
+    """State to go back to."""
+    skip: tuple[int, int] | None = None
+    """Blocks begin ≤ draw < end to pass over; begin is never before the draw gone on from."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Dotted path → new value, in force at once."""
+    reset: tuple[Resettable, ...] = ()
+    """State to throw away once, after the rollback."""
+    rewarm_steps: int = 0
+    """Steps over which the learning rate rises again after a reset of the optimizer."""
+    undo: tuple[Change, ...] = ()
+    """Changes that are undone, oldest first; `settings` has the values before them."""
+
+    def __post_init__(self) -> None:
+        if wrong := [path for path in self.settings if change_of(path) != "live"]:
+            raise ValueError(f"{', '.join(wrong)}: no remedy can change it in a live run")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What is to be done, at what price, and why."""
+class Plan(Remedy):
+    """The same with its price, and why."""
 
     cause: str
     """Kind of the finding that led to it, or `probation` where health did."""
@@ -70,25 +138,12 @@ class Plan:
     """First sign of the cause; 0 without a finding."""
     first_draw: int = 0
     """First block of data of that step."""
-    actions: tuple[Action, ...]
-    rollback: Safe | None = None
-    """State to go back to."""
-    skip: tuple[int, int] | None = None
-    """Blocks begin ≤ draw < end to pass over; begin is never before the draw gone on from."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    """Dotted path → new value, in force at once."""
     old: Mapping[str, Any] = field(default_factory=dict)
-    """The same paths → values before."""
-    reset: tuple[Resettable, ...] = ()
-    """State to throw away once, after the rollback."""
-    rewarm_steps: int = 0
-    """Steps over which the learning rate rises again after a reset of the optimizer."""
+    """The paths of `settings` → values before."""
     price: Mapping[str, float] = field(default_factory=dict)
     """See `draft.price_of`."""
     fallback: str = ""
     """Name of the `[[fallback]]` entry that is forked to; `settings` has its values."""
-    undo: tuple[Change, ...] = ()
-    """Changes that are undone, oldest first; `settings` has the values before them."""
     failed: tuple[float, ...] = ()
     """Learning rates that the run could not bear, as they were in force at the first sign."""
     stop: bool = False
@@ -130,41 +185,6 @@ class Plan:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """Lengths in steps, of which those absent in `RecoverSection` are a share of a short run."""
-
-    margin: int
-    skip: int
-    probation: int
-    cooldown: int
-    settle: int
-    rewarm: int
-    raise_after: int
-    suspect: int | None = None
-    """As asked for; None: it depends on what was changed (`suspect.steps_to_show`)."""
-
-
-def sizes_of(limits: RecoverSection, total_steps: int | None) -> Sizes:
-    """The lengths in force in a run of so many steps; None if only its hours are known."""
-
-    def of(given: int | None, most: int, share: float) -> int:
-        if given is not None:
-            return given
-        return most if total_steps is None else max(1, min(most, math.ceil(total_steps * share)))
-
-    return Sizes(
-        margin=of(limits.margin_steps, 100, 1 / 50),
-        skip=of(limits.skip_steps, 300, 1 / 25),
-        probation=of(limits.probation_steps, 100, 1 / 50),
-        cooldown=of(limits.cooldown_steps, 5_000, 1 / 4),
-        settle=of(limits.settle_steps, 50, 1 / 100),
-        rewarm=of(limits.rewarm_steps, 200, 1 / 50),
-        raise_after=of(limits.raise_after_steps, 2_000, 1 / 20),
-        suspect=limits.suspect_steps,
-    )
-
-
 FREE = frozenset({"mask", "report", "raise-lr", "fallback", "accept", "stop"})
 """Actions that no budget counts. Of fallbacks there are as many as the recipe lists."""
 
@@ -186,20 +206,9 @@ def since_fallback(ledger: LedgerState) -> list[Recovery]:
     return own[last + 1 :]
 
 
-def fallbacks_taken(ledger: LedgerState) -> int:
-    """How many entries of `[[fallback]]` were forked to."""
-    return sum(bool(recovery.fallback) for recovery in own_recoveries(ledger))
-
-
-def recent(
-    recoveries: Sequence[Recovery], cause: str, step: int, within_steps: int
-) -> list[Recovery]:
-    """Those for the same cause of the last steps, or decided at a later one and rolled back."""
-    return [r for r in recoveries if r.cause == cause and step - r.step <= within_steps]
-
-
-def spent(situation: Situation, limits: RecoverSection, cooldown_steps: int) -> str:
+def spent(situation: Situation) -> str:
     """Why no further recovery may be paid for; empty if one may."""
+    limits, cooldown_steps = situation.limits, situation.sizes.cooldown
     paid = [r for r in since_fallback(situation.ledger) if not is_free(r.actions)]
     if len(paid) >= limits.max_recoveries:
         return (
@@ -215,11 +224,11 @@ def spent(situation: Situation, limits: RecoverSection, cooldown_steps: int) -> 
     return ""
 
 
-def blocks_left(situation: Situation, limits: RecoverSection) -> int:
+def blocks_left(situation: Situation) -> int:
     """Blocks of data that may still be passed over; what people skipped counts too. Where only
     hours limit a run, its data is what it has read so far.
     """
     total = situation.settings.total_steps()
     data = situation.draw if total is None else total * situation.blocks_per_step
     skipped = sum(end - begin for begin, end in situation.ledger.skips)
-    return max(int(limits.max_skipped_share * data) - skipped, 0)
+    return max(int(situation.limits.max_skipped_share * data) - skipped, 0)

@@ -11,7 +11,7 @@ from statistics import median, quantiles
 from longhaul.config.recover import SOUND_KINDS
 from longhaul.core.events import EventKind
 from longhaul.core.records import Event, Finding, Record, Safe, StepRecord
-from longhaul.recover.plan import Trouble
+from longhaul.recover.plan import Situation, Trouble
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +61,17 @@ class Course:
 
     def is_good(self, step: int, probation_steps: int) -> bool:
         """Whether the state after `step` updates is good, as defined above."""
-        if step == 0:
-            return True
-        if self.step < step + probation_steps:
-            return False
-        return not any(
-            trouble.first_step - probation_steps <= step <= trouble.step
-            for trouble in self.troubles
-        )
+        long_ago = self.step >= step + probation_steps
+        return step == 0 or (long_ago and not _denied(step, self.troubles, probation_steps))
+
+
+def _denied(step: int, troubles: Iterable[Trouble], probation_steps: int) -> bool:
+    return any(t.first_step - probation_steps <= step <= t.step for t in troubles)
+
+
+def by_step(states: Iterable[Safe]) -> list[Safe]:
+    """In their order; of several after a step memory, the faster, last."""
+    return sorted(states, key=lambda state: (state.step, state.where == "memory"))
 
 
 def course_of(records: Iterable[Record]) -> Course:
@@ -77,34 +80,20 @@ def course_of(records: Iterable[Record]) -> Course:
 
 
 def good_states(states: Iterable[Safe], course: Course, probation_steps: int) -> tuple[Safe, ...]:
-    """Those that are good, by rising step; of several after a step memory, the faster, last."""
-    good = (state for state in states if course.is_good(state.step, probation_steps))
-    return tuple(sorted(good, key=lambda state: (state.step, state.where == "memory")))
+    """Those that are good, `by_step`."""
+    return tuple(by_step(s for s in states if course.is_good(s.step, probation_steps)))
 
 
-def innocent_states(
-    states: Iterable[Safe],
-    troubles: Iterable[Trouble],
-    change_step: int,
-    margin_steps: int,
-    probation_steps: int,
-) -> tuple[Safe, ...]:
-    """States from before a change, by rising step, that nothing but what came of the change speaks
+def innocent_states(situation: Situation, change_step: int) -> list[Safe]:
+    """States from before a change, `by_step`, that nothing but what came of the change speaks
     against: one whose probation it cut short is as good as any. First signs may be estimated too
-    early by `margin_steps`.
+    early by a margin.
     """
-    older = [
-        trouble
-        for trouble in troubles
-        if trouble.step <= change_step or trouble.first_step <= change_step - margin_steps
-    ]
-    innocent = (
-        state
-        for state in states
-        if state.step <= change_step
-        and not any(t.first_step - probation_steps <= state.step <= t.step for t in older)
-    )
-    return tuple(sorted(innocent, key=lambda state: (state.step, state.where == "memory")))
+    late, probation_steps = change_step - situation.sizes.margin, situation.sizes.probation
+    older = [t for t in situation.troubles if t.step <= change_step or t.first_step <= late]
+    states = by_step(situation.states or situation.good)
+    before = [state for state in states if state.step <= change_step]
+    return [state for state in before if not _denied(state.step, older, probation_steps)]
 
 
 _FEWEST = 8
@@ -123,10 +112,11 @@ def is_worse(losses: Sequence[tuple[int, float]], since: int, begin: int = 0) ->
     values = {step: loss if math.isfinite(loss) else math.inf for step, loss in losses}
     last = max(values, default=0)
     count = min(max((last - since) // 2, _FEWEST), _MOST)
-    before = [values[step] for step in range(max(since - count, begin) + 1, since + 1)
-              if step in values]  # fmt: skip
-    after = [values[step] for step in range(max(last - count, since) + 1, last + 1)
-             if step in values]  # fmt: skip
+    stretches = (max(since - count, begin), since), (max(last - count, since), last)
+    before, after = (
+        [values[step] for step in range(first + 1, end + 1) if step in values]
+        for first, end in stretches
+    )
     if len(before) < _FEWEST or not after:
         return None
     return median(after) > quantiles(before, n=4, method="inclusive")[2]

@@ -2,34 +2,24 @@
 which settings to change.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, assert_never
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import assert_never
 
 from longhaul.config.load import leaves
-from longhaul.config.recipe import change_of
-from longhaul.config.recover import SOUND_KINDS, Action, FallbackSection, RecoverSection, Resettable
+from longhaul.config.recover import SOUND_KINDS, Action, FallbackSection
 from longhaul.core.records import Finding, Safe
-from longhaul.logbook.changes import Change
 from longhaul.logbook.ledger import LedgerState
-from longhaul.recover import learning_rate
-from longhaul.recover.learning_rate import rates, requested_value
-from longhaul.recover.plan import Situation, Sizes, blocks_left
+from longhaul.recover.learning_rate import PATH, rates, requested_value
+from longhaul.recover.plan import Plan, Remedy, Situation, blocks_left
+from longhaul.recover.probation import by_step
 
 _SAME_DATA_STEPS = 3
 """Signs this near to each other in the data are signs of the same data."""
 
 
-class Sign(Protocol):
-    """Where a cause showed first: a finding, or the plan that came of it."""
-
-    @property
-    def first_step(self) -> int:
-        """Step of the first sign."""
-
-    @property
-    def first_draw(self) -> int:
-        """First block of data of that step."""
+Sign = Finding | Plan
+"""Where a cause showed first: a finding, or the plan that came of it."""
 
 
 def safe_before(good: Sequence[Safe], first_step: int, margin_steps: int) -> Safe | None:
@@ -38,30 +28,26 @@ def safe_before(good: Sequence[Safe], first_step: int, margin_steps: int) -> Saf
 
     The record of step f shows the weights after f − 1 updates.
     """
-    before = sorted((state for state in good if state.step < first_step), key=_by_step)
+    before = by_step(state for state in good if state.step < first_step)
     before = [state for state in before if state.where != "remote"] or before
     well_before = [state for state in before if state.step <= first_step - margin_steps]
     return well_before[-1] if well_before else next(iter(before), None)
 
 
-def range_to_skip(
-    situation: Situation, sign: Sign, to: Safe, limits: RecoverSection, sizes: Sizes
-) -> tuple[int, int] | None:
+def range_to_skip(situation: Situation, sign: Sign, to: Safe) -> tuple[int, int] | None:
     """Blocks to pass over: a quarter of the range before the first sign, as PaLM's began before
     its spikes, not before the state gone back to. A share that is nearly spent makes it shorter;
     None if it does not even hold the batch of the first sign, or if that is passed over already.
     """
-    length = sizes.skip * situation.blocks_per_step
+    length = situation.sizes.skip * situation.blocks_per_step
     begin = max(to.draw, sign.first_draw - length // 4)
-    return _within_budget(situation, sign, limits, begin, begin + length)
+    return _within_budget(situation, sign, begin, begin + length)
 
 
-def batch_to_skip(
-    situation: Situation, sign: Sign, to: Safe, limits: RecoverSection
-) -> tuple[int, int] | None:
+def batch_to_skip(situation: Situation, sign: Sign, to: Safe) -> tuple[int, int] | None:
     """The batch of the first sign and the one before, which may have harmed the weights."""
     begin = max(to.draw, sign.first_draw - situation.blocks_per_step)
-    return _within_budget(situation, sign, limits, begin, 0)
+    return _within_budget(situation, sign, begin, 0)
 
 
 def same_data(ledger: LedgerState, sign: Sign, blocks_per_step: int) -> bool:
@@ -73,16 +59,12 @@ def same_data(ledger: LedgerState, sign: Sign, blocks_per_step: int) -> bool:
     )
 
 
-def _by_step(state: Safe) -> tuple[int, bool]:
-    return state.step, state.where == "memory"  # the faster of two at the same step is newest
-
-
 def _within_budget(
-    situation: Situation, sign: Sign, limits: RecoverSection, begin: int, end: int
+    situation: Situation, sign: Sign, begin: int, end: int
 ) -> tuple[int, int] | None:
-    least = sign.first_draw + situation.blocks_per_step
-    end = max(least, min(end, begin + blocks_left(situation, limits)))
-    fits = end - begin <= blocks_left(situation, limits)
+    least, left = sign.first_draw + situation.blocks_per_step, blocks_left(situation)
+    end = max(least, min(end, begin + left))
+    fits = end - begin <= left
     known = any(first <= sign.first_draw < last for first, last in situation.ledger.skips)
     return (begin, end) if begin <= sign.first_draw and fits and not known else None
 
@@ -97,47 +79,18 @@ _CLIP_WITHOUT_ONE = 2.0
 """Times the usual gradient norm: the first clip of a run that had none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Remedy:
-    """What a rung comes to."""
-
-    actions: tuple[Action, ...]
-    rollback: Safe | None = None
-    skip: tuple[int, int] | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    reset: tuple[Resettable, ...] = ()
-    rewarm_steps: int = 0
-    undo: tuple[Change, ...] = ()
-
-    def __post_init__(self) -> None:
-        if wrong := [path for path in self.settings if change_of(path) != "live"]:
-            raise ValueError(f"{', '.join(wrong)}: no remedy can change it in a live run")
-
-
-@dataclass(frozen=True, slots=True)
-class RemedyOptions:
-    """All that a rung is worked out from."""
-
-    situation: Situation
-    limits: RecoverSection
-    sizes: Sizes
-    sign: Finding
-    """The finding with the first sign."""
-    margin_steps: int
-
-
-def remedy_of(rung: tuple[Action, ...], options: RemedyOptions) -> Remedy | None:
+def remedy_of(
+    rung: tuple[Action, ...], situation: Situation, sign: Sign, safe: Safe | None
+) -> Remedy | None:
     """What a rung does now, at a lower rate where nothing can be gone back to; None if nothing of
-    it that could cure is left to be done.
+    it that could cure is left to be done. `safe`: the state to go back to, if there is one.
     """
-    to = None
-    if "rollback" in rung:
-        to = safe_before(options.situation.good, options.sign.first_step, options.margin_steps)
-        if to is None and "lower-lr" not in rung:
-            rung = (*rung, "lower-lr")
+    to = safe if "rollback" in rung else None
+    if to is None and "rollback" in rung and "lower-lr" not in rung:
+        rung = (*rung, "lower-lr")
     remedy = Remedy(("rollback",) if to else (), to)
     for action in rung:
-        remedy = _with_action(remedy, action, options)
+        remedy = _with_action(remedy, action, situation, sign)
     cures = [action for action in rung if action not in ("rollback", "report", "mask")]
     cured = [action for action in remedy.actions if action in cures]
     # Going back alone would lead to the same place again, bit by bit; a rung that asks for
@@ -145,18 +98,18 @@ def remedy_of(rung: tuple[Action, ...], options: RemedyOptions) -> Remedy | None
     return remedy if remedy.actions and (cured or not cures) else None
 
 
-def fallback_remedy(entry: FallbackSection, options: RemedyOptions) -> Remedy:
+def fallback_remedy(
+    entry: FallbackSection, situation: Situation, sign: Finding, safe: Safe | None
+) -> Remedy:
     """A fallback: its settings, from the last good state if there is one; sound weights stay."""
-    to = None
-    if options.sign.kind not in SOUND_KINDS:
-        to = safe_before(options.situation.good, options.sign.first_step, options.margin_steps)
-    rewarm_steps = options.sizes.rewarm if "optimizer" in entry.reset else 0
+    to = None if sign.kind in SOUND_KINDS else safe
+    rewarm_steps = situation.sizes.rewarm if "optimizer" in entry.reset else 0
     actions: tuple[Action, ...] = ("rollback", "fallback") if to else ("fallback",)
     return Remedy(actions, to, None, dict(leaves(entry.set)), entry.reset, rewarm_steps)
 
 
-def _with_action(remedy: Remedy, action: Action, options: RemedyOptions) -> Remedy:
-    situation, to = options.situation, remedy.rollback
+def _with_action(remedy: Remedy, action: Action, situation: Situation, sign: Sign) -> Remedy:
+    to = remedy.rollback
     added = replace(remedy, actions=(*remedy.actions, action))
     match action:
         case "report" | "mask":
@@ -164,16 +117,13 @@ def _with_action(remedy: Remedy, action: Action, options: RemedyOptions) -> Reme
         case "skip" | "skip-batch":
             if to is None or remedy.skip is not None:
                 return remedy
-            if action == "skip":
-                skip = range_to_skip(situation, options.sign, to, options.limits, options.sizes)
-            else:
-                skip = batch_to_skip(situation, options.sign, to, options.limits)
+            which = range_to_skip if action == "skip" else batch_to_skip
+            skip = which(situation, sign, to)
             return replace(added, skip=skip) if skip else remedy
         case "lower-lr":
-            lower = rates(situation, options.limits).lowered(options.limits.lr_factor)
-            path, value = learning_rate.PATH, lower
+            path, value = PATH, rates(situation).lowered(situation.limits.lr_factor)
         case "tighten-clip":
-            path, value = CLIP, _tighter_clip(situation, options.limits)
+            path, value = CLIP, _tighter_clip(situation)
         case "clamp":
             usual, now = situation.residual_max, situation.settings.model.residual_clamp
             path, value = CLAMP, _CLAMP_FACTOR * usual if usual and not now else None
@@ -182,9 +132,8 @@ def _with_action(remedy: Remedy, action: Action, options: RemedyOptions) -> Reme
                 return remedy
             return replace(added, reset=(*remedy.reset, "loss-scale"))
         case "reset-optimizer":
-            return replace(
-                added, reset=(*remedy.reset, "optimizer"), rewarm_steps=options.sizes.rewarm
-            )
+            reset = (*remedy.reset, "optimizer")
+            return replace(added, reset=reset, rewarm_steps=situation.sizes.rewarm)
         case "rollback" | "undo" | "raise-lr" | "fallback" | "accept" | "stop":
             return remedy  # done for the whole rung, or never by one
         case _:
@@ -194,7 +143,7 @@ def _with_action(remedy: Remedy, action: Action, options: RemedyOptions) -> Reme
     return replace(added, settings={**remedy.settings, path: value})
 
 
-def _tighter_clip(situation: Situation, limits: RecoverSection) -> float | None:
+def _tighter_clip(situation: Situation) -> float | None:
     now = situation.settings.optim.clip
     if now == 0:
         norm = situation.gradient_norm
@@ -202,5 +151,5 @@ def _tighter_clip(situation: Situation, limits: RecoverSection) -> float | None:
     requested = float(requested_value(situation, CLIP, now))
     # A run that was asked for no clip at all got its first one from its usual norm.
     floor = _LEAST_CLIP_SHARE * (requested or now)
-    new = max(now * limits.clip_factor, floor)
+    new = max(now * situation.limits.clip_factor, floor)
     return new if new < now else None

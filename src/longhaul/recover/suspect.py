@@ -8,17 +8,16 @@ from typing import Any
 
 from longhaul.config.load import value_at
 from longhaul.config.recipe import Recipe, change_of
-from longhaul.config.recover import SOUND_KINDS, RecoverSection
+from longhaul.config.recover import SOUND_KINDS
 from longhaul.core.records import Finding, Safe
 from longhaul.logbook.changes import Change, Pairs
 from longhaul.logbook.description import changes_in_words
 from longhaul.logbook.ledger import LedgerState
-from longhaul.recover.plan import Situation, Sizes
+from longhaul.recover.learning_rate import PATH
+from longhaul.recover.plan import Remedy, Situation, Sizes
 from longhaul.recover.probation import innocent_states
-from longhaul.recover.remedies import Remedy
+from longhaul.recover.remedies import CLIP
 
-LEARNING_RATE = "optim.lr"
-CLIP = "optim.clip"
 WEIGHT_DECAY = "optim.weight_decay"
 _COMPUTES = (
     "optim.", "model.", "batch.", "data.", "precision.", "order.", "parallel.", "machine.",
@@ -74,7 +73,7 @@ def harmful(change: Change, settings: Recipe, ledger: LedgerState) -> Pairs:
         if not path.startswith(_COMPUTES) or path in _FOUND_BY_THE_RUN or before == "auto":
             continue  # what is "auto" the run finds for itself
         now = value_at(values, path)
-        if now == before or (path == LEARNING_RATE and now < before):
+        if now == before or (path == PATH and now < before):
             continue
         if path == CLIP and (now or math.inf) <= (before or math.inf):
             continue
@@ -125,15 +124,13 @@ class Suspicion:
     """Software or machines changed, and nothing that can be undone."""
 
 
-def suspicion(
-    situation: Situation, cause: Finding, limits: RecoverSection, sizes: Sizes
-) -> Suspicion:
+def suspicion(situation: Situation, cause: Finding) -> Suspicion:
     """What changed just before a sign, and how it is undone.
 
     The run goes back to the newest good state before the change. Software, machines and what needs
     a restart cannot be undone by a live run; they are named, and the ladder goes on.
     """
-    settings, ledger = situation.settings, situation.ledger
+    settings, ledger, sizes = situation.settings, situation.ledger, situation.sizes
     able = [
         change
         for change in ledger.changes
@@ -145,24 +142,24 @@ def suspicion(
         stage = stage_before(cause, settings, situation.blocks_per_step, within)
         return Suspicion(f"after {stage}" if stage else "")
     near = [change for change in able if suspect([change], cause, settings, sizes) is not None]
-    together, to = _together(newest, near, situation, sizes)
+    together, to = _together(newest, near, situation)
     remedy = _undone(together, situation, to)
     if remedy is None:
         words = f"after {in_words([newest])}, which a live run cannot undo"
         return Suspicion(words, None, bool(newest.surroundings))
     words = f"after {in_words(remedy.undo)}"
-    if cause.kind in SOUND_KINDS or not limits.undo:
+    if cause.kind in SOUND_KINDS or not situation.limits.undo:
         return Suspicion(words)
     return Suspicion(words, remedy)
 
 
 def _together(
-    newest: Change, near: Sequence[Change], situation: Situation, sizes: Sizes
+    newest: Change, near: Sequence[Change], situation: Situation
 ) -> tuple[list[Change], Safe | None]:
     """The state to go back to, and all suspects that came after it."""
     known = [newest]
     while True:
-        states = [_newest_before(change, situation, sizes) for change in known]
+        states = [_newest_before(change, situation) for change in known]
         there = [state for state in states if state is not None]
         to = min(there, key=lambda state: state.step) if len(there) == len(states) else None
         begin = min(change.step for change in known) if to is None else to.step
@@ -192,11 +189,8 @@ def _undone(near: Sequence[Change], situation: Situation, to: Safe | None) -> Re
                   undo=tuple(undone))  # fmt: skip
 
 
-def _newest_before(change: Change, situation: Situation, sizes: Sizes) -> Safe | None:
+def _newest_before(change: Change, situation: Situation) -> Safe | None:
     """The newest state before a change that nothing older speaks against; fetched if need be."""
-    states = situation.states or situation.good
-    innocent = innocent_states(
-        states, situation.troubles, change.step - change.renews, sizes.margin, sizes.probation
-    )
+    innocent = innocent_states(situation, change.step - change.renews)
     here = [state for state in innocent if state.where != "remote"] or innocent
     return here[-1] if here else None

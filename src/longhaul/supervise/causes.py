@@ -172,10 +172,8 @@ def first_cause(
     deaths: Sequence[Death], signatures: Sequence[Signature], device: str = ""
 ) -> Cause:
     """The cause of a group's end: the earliest death that was no consequence of another one."""
-    causes = [
-        classify(death, signatures, device)
-        for death in sorted(deaths, key=lambda death: (death.ended, death.rank))
-    ]
+    in_order = sorted(deaths, key=lambda death: (death.ended, death.rank))
+    causes = [classify(death, signatures, device) for death in in_order]
     return next((cause for cause in causes if not cause.consequence), causes[0])
 
 
@@ -225,10 +223,7 @@ def _read(tables: Mapping[str, Any], where: str) -> tuple[Signature, ...]:
             f"{where}: signature is no list of tables",
             "begin each of them with [[signature]] (docs/supervise.md shows one)",
         )
-    return tuple(
-        _signature(table, f"{where}, signature {number}")
-        for number, table in enumerate(found, start=1)
-    )
+    return tuple(_signature(table, f"{where}, signature {n}") for n, table in enumerate(found, 1))
 
 
 def _signature(table: Mapping[str, Any], where: str) -> Signature:

@@ -1,15 +1,15 @@
 """What a supervisor makes of a failure: its cause, what follows, and what is written down."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from longhaul.core.clocks import Clock
+from longhaul.config.recover import SuperviseSection
 from longhaul.core.errors import ExitCode
 from longhaul.core.events import EventKind
 from longhaul.core.faults import Point, point
 from longhaul.core.units import Seconds
-from longhaul.logbook.lease import Lease
-from longhaul.supervise.causes import LATELY_S, Cause, kernel_lines
+from longhaul.logbook.folder import RunFolder
+from longhaul.supervise.causes import LATELY_S, Cause, Signature, kernel_lines
 from longhaul.supervise.ends import (
     End,
     cause_of_death,
@@ -20,21 +20,42 @@ from longhaul.supervise.ends import (
 )
 from longhaul.supervise.history import (
     Chronicle,
+    SupervisedRun,
     failures,
     unaccounted,
     usable_checkpoints,
-    write_event,
 )
-from longhaul.supervise.job import Job
 from longhaul.supervise.nodes.answer import SILENT_CORRUPTION, accused, distrusted, on_one_machine
 from longhaul.supervise.nodes.census import Wait
 from longhaul.supervise.nodes.fleet import Fleet
 from longhaul.supervise.nodes.health_monitor import Drain, NodeHealthMonitor
 from longhaul.supervise.nodes.history import newest_corrupt
+from longhaul.supervise.nodes.placement import NodePlan
 from longhaul.supervise.nodes.qualify import probe_here
 from longhaul.supervise.ranks.group import Group
 from longhaul.supervise.replicas import LEADER, Replicas
 from longhaul.supervise.restart import Failure, Plan, next_plan, without_progress
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is to be supervised."""
+
+    folder: RunFolder
+    settings: SuperviseSection
+    processes: int
+    """Workers on this machine, where there are no `nodes`."""
+    work: Callable[[], None]
+    """What a worker does in its process; leaves by SystemExit with its exit code."""
+    signatures: Sequence[Signature]
+    device: Callable[[], str] = str
+    """The device's name, as far as it is known by then: a new run's first attempt finds it out."""
+    nodes: NodePlan | None = None
+    """What the recipe says of nodes; None: this machine is all there is."""
+    program: tuple[str, ...] = ()
+    """A command line that does what `work` does, for nodes where a fork cannot be."""
+    each: int | None = None
+    """Processes of one replica, where replicas come and go; None: all are one group."""
 
 
 class FailureHandler:
@@ -43,15 +64,12 @@ class FailureHandler:
     def __init__(
         self,
         job: Job,
-        lease: Lease,
-        clock: Clock,
-        say: Callable[[str], None],
+        run: SupervisedRun,
         began: Seconds,
         fleet: Fleet | None,
         wait: Wait,
     ) -> None:
-        self._job, self._lease, self._clock, self._say = job, lease, clock, say
-        self._fleet, self._wait = fleet, wait
+        self._job, self._run, self._fleet, self._wait = job, run, fleet, wait
         self.began = began
         """Unix time from which the next attempt counts."""
         self.replicas: Replicas | None = None
@@ -72,12 +90,8 @@ class FailureHandler:
         `number`: of the replica, the leader's where there is but one group. `group`: closed here.
         `others`: those that train on.
         """
-        folder, now, step, leads = (
-            self._job.folder,
-            self._clock.wall(),
-            group.step,
-            number == LEADER,
-        )
+        run, step, leads = self._run, group.step, number == LEADER
+        folder, attempt, now = run.folder, run.lease.attempt, run.clock.wall()
         cause = self._cause(group, end)
         codes = group.exit_codes
         group.close()
@@ -85,13 +99,13 @@ class FailureHandler:
             (failures(folder), usable_checkpoints(folder)) if leads else (self._lost, {})
         )
         corrupt = leads and cause.name == SILENT_CORRUPTION
-        verdict = newest_corrupt(folder, self._lease.attempt) if corrupt else None
+        verdict = newest_corrupt(folder, attempt) if corrupt else None
         cause = accused(cause, verdict)
         code = codes[cause.rank - group.first] if cause.rank is not None else None
         if self._fleet is None:
             cause = on_one_machine(cause, verdict, before, now)
         unfit = self._unfit(cause)
-        chronicle = Chronicle(folder, self._lease.attempt, self._clock, self._lease.may_decide)
+        chronicle = Chronicle(folder, attempt, run.clock, run.lease.may_decide)
         if verdict is not None:
             for checkpoint in distrusted(list(usable), verdict):
                 chronicle.poison(checkpoint, usable.pop(checkpoint), step or 0, verdict.reason)
@@ -101,7 +115,7 @@ class FailureHandler:
         counted: Sequence[Failure] = [*before, failure]
         if self.replicas is not None:
             cause = replace(cause, rank=number)
-            self.replicas.lost(number, self._clock.monotonic())
+            self.replicas.lost(number, run.clock.monotonic())
             # Deaths that training went on after cost seconds each, and may come for ever.
             counted = without_progress(counted)
         plan = next_plan(counted, list(usable), code or 0, self._job.settings)
@@ -116,17 +130,17 @@ class FailureHandler:
         judged = self._fleet.judge(cause, step, verdict) if self._fleet is not None else None
         data |= judged[1] if judged else {}
         if leads:
-            seconds = unaccounted(folder, self._lease.attempt, self.began, self._clock.wall())
+            seconds = unaccounted(folder, attempt, self.began, run.clock.wall())
             self.began = chronicle.emit(EventKind.ATTEMPT_ENDED, step or 0, data, seconds).time
         else:
             chronicle.emit(EventKind.REPLICA_LOST, step or 0, data, {})
             self._lost.append(failure)
         chronicle.close()
         if self.replicas is not None:
-            tell_replica_lost(self._say, cause, plan, sum(bool(o.running) for o in others))
+            tell_replica_lost(run.say, cause, plan, sum(bool(o.running) for o in others))
         else:
             times = sum(earlier.cause == cause.name for earlier in counted)
-            tell_failure(self._say, group, cause, plan, times)
+            tell_failure(run.say, group, cause, plan, times)
         if self._fleet is not None and judged is not None:
             self._fleet.carry_out(judged[0], cause)
         return plan
@@ -144,7 +158,7 @@ class FailureHandler:
     def _kernel(self, group: Group) -> list[str]:
         """By rank, its kernel's messages of this attempt, lately."""
         if self._fleet is None or self._fleet.world is None or self.health_monitor is None:
-            since = max(group.began, self._clock.monotonic() - LATELY_S)
+            since = max(group.began, self._run.clock.monotonic() - LATELY_S)
             lines = kernel_lines(since).splitlines()
             lines = point(Point.KERNEL_LOG, lines, since=since, node="")
             return ["\n".join(lines)] * len(group.workers)
@@ -162,15 +176,10 @@ class FailureHandler:
     def record_drain(self, group: Group, drain: Drain) -> Plan:
         """Write down why all are started again although nothing had failed."""
         assert self._fleet is not None
-        now = self._clock.wall()
-        folder, attempt = self._job.folder, self._lease.attempt
-        seconds = unaccounted(folder, attempt, self.began, now)
+        run = self._run
+        seconds = unaccounted(run.folder, run.lease.attempt, self.began, run.clock.wall())
         data = self._fleet.drain(drain.node) | {"reason": drain.reason}
-        step = group.step or 0
-        event = write_event(
-            folder, attempt, self._clock, EventKind.NODE_DRAINED, step, data, seconds
-        )
-        self.began = event.time
+        self.began = run.emit(EventKind.NODE_DRAINED, group.step or 0, seconds, **data).time
         return Plan(True, drain.reason)
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ from longhaul.core.strict import read_object
 from longhaul.core.units import Seconds
 from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.journal import Journal
+from longhaul.logbook.lease import Lease
 from longhaul.logbook.ledger import load_ledger
 from longhaul.logbook.reading import read_journal, read_last
 from longhaul.store.catalogue import usable
@@ -105,37 +106,40 @@ class Chronicle:
         not be written; or a NotOwner: another attempt has taken the run over.
         """
         data = {"checkpoint": checkpoint, "health": "poisoned", "manifest": manifest}
-        self._journal.append_durably(
-            Decision(
-                kind="checkpoint-health",
-                attempt=self._attempt,
-                step=step,
-                time=self._clock.wall(),
-                who=WHO,
-                reason=reason,
-                data=data,
-            )
+        decision = Decision(
+            kind="checkpoint-health",
+            attempt=self._attempt,
+            step=step,
+            time=self._clock.wall(),
+            who=WHO,
+            reason=reason,
+            data=data,
         )
+        self._journal.append_durably(decision)
 
     def close(self) -> None:
         """Close the file."""
         self._journal.close()
 
 
-def write_event(
-    folder: RunFolder,
-    attempt: int,
-    clock: Clock,
-    kind: str,
-    step: int,
-    data: Mapping[str, Any],
-    seconds: Mapping[str, Seconds] | None = None,
-) -> Event:
-    """Write one event, as `Chronicle.emit` does."""
-    chronicle = Chronicle(folder, attempt, clock)
-    event = chronicle.emit(kind, step, data, seconds or {})
-    chronicle.close()
-    return event
+@dataclass(frozen=True, slots=True)
+class SupervisedRun:
+    """What all parts of a supervisor share."""
+
+    folder: RunFolder
+    lease: Lease
+    clock: Clock
+    say: Callable[[str], None]
+    """Tells people."""
+
+    def emit(
+        self, kind: str, step: int, seconds: Mapping[str, Seconds] | None = None, **data: Any
+    ) -> Event:
+        """Write one event of the present attempt, as `Chronicle.emit` does."""
+        chronicle = Chronicle(self.folder, self.lease.attempt, self.clock)
+        event = chronicle.emit(kind, step, data, seconds or {})
+        chronicle.close()
+        return event
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,12 @@ def leftovers(
 
 def processes_with(mark: str) -> list[psutil.Process]:
     """Processes whose environment carries the mark, forked ones included."""
-    return [process for process in psutil.process_iter() if _is_marked(process, mark)]
+    return [
+        process
+        for process in psutil.process_iter(["status", "environ"])
+        if process.info["status"] != psutil.STATUS_ZOMBIE
+        and (process.info["environ"] or {}).get(MARK) == mark  # none of another user's
+    ]
 
 
 def _processes(mark: str) -> Iterator[str]:
@@ -93,23 +98,14 @@ def _processes(mark: str) -> Iterator[str]:
         yield from (f"port {port} of process {process.pid}" for port in ports)
 
 
-def _is_marked(process: psutil.Process, mark: str) -> bool:
-    try:
-        if process.status() == psutil.STATUS_ZOMBIE:
-            return False
-        return bool(process.environ().get(MARK) == mark)
-    except psutil.Error:  # it has gone, or is another user's
-        return False
-
-
 def _mapped() -> frozenset[str]:
     names: set[str] = set()
-    for process in psutil.process_iter():
-        with suppress(OSError, psutil.Error):
-            lines = Path(f"/proc/{process.pid}/maps").read_text(errors="replace").splitlines()
+    for pid in psutil.pids():
+        with suppress(OSError):
+            lines = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
             names.update(line.rpartition("/dev/shm/")[2] for line in lines if "/dev/shm/" in line)
-        with suppress(OSError, psutil.Error):
-            for link in Path(f"/proc/{process.pid}/fd").iterdir():
+        with suppress(OSError):
+            for link in Path(f"/proc/{pid}/fd").iterdir():
                 with suppress(OSError):
                     target = link.readlink()
                     if target.parent == _SHARED_MEMORY:

@@ -9,15 +9,14 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from longhaul.core.clocks import Clock
 from longhaul.core.events import EventKind
 from longhaul.core.files import write_json
 from longhaul.core.strict import read_object
 from longhaul.core.units import Bytes, Seconds
 from longhaul.logbook.folder import DISK_FULL, FORMAT, Reserve, RunFolder, why_paused
 from longhaul.logbook.holder import Place, here, process_started
-from longhaul.logbook.lease import GONE_S, Lease
-from longhaul.supervise.history import usable_checkpoints, write_event
+from longhaul.logbook.lease import GONE_S
+from longhaul.supervise.history import SupervisedRun, usable_checkpoints
 
 _ENDED_LOOK_EVERY_S: Seconds = 0.05
 
@@ -60,10 +59,8 @@ def fence(
 
     They have noticed by themselves that they are alone (`pipes.py`), and save. To take their
     lease away before they are done would cost what they save. `refuse_if_held` is called again
-    before each kill: somebody else may have fenced them meanwhile.
-
-    Raises:
-        LeaseHeld: by `refuse_if_held`, where somebody trains the run; nobody was killed.
+    before each kill: somebody else may have fenced them meanwhile. It raises LeaseHeld where
+    somebody trains the run; nobody was killed.
     """
     workers = left_over(folder)
     refuse_if_held()  # these are a dead supervisor's, and not those of one that came meanwhile
@@ -104,10 +101,8 @@ _START_BYTES: Bytes = 1 << 20
 class Ownership:
     """A supervisor's hold on its run."""
 
-    def __init__(
-        self, folder: RunFolder, lease: Lease, clock: Clock, say: Callable[[str], None]
-    ) -> None:
-        self._folder, self._lease, self._clock, self._say = folder, lease, clock, say
+    def __init__(self, run: SupervisedRun) -> None:
+        self._run = run
         self._reached: int | None = None
         self._paused: Seconds | None = None
 
@@ -118,48 +113,44 @@ class Ownership:
         """
         self._reached = self._reached if reached is None else reached
         patience_s = GONE_S + _AFTER_WORKERS_S if running else 0.0 if stopping else GONE_S
-        self._lease.refuse_if_gone(self._reached, after_s=patience_s)
-        return not self._lease.gone()
+        self._run.lease.refuse_if_gone(self._reached, after_s=patience_s)
+        return not self._run.lease.gone()
 
     def try_to_renew(self) -> bool:
         """Take the next attempt's number; False where the disk is full, which is told once.
 
-        Raises:
-            LeaseHeld: somebody else has taken the run over.
-            RunGone: the folder is away, or another run's.
-            OSError: the lease cannot be written, for another reason than a full disk.
+        LeaseHeld if somebody else has taken the run over; RunGone if the folder is away, or another
+        run's; OSError if the lease cannot be written for another reason than a full disk.
         """
-        self._lease.refuse_if_gone(self._reached, after_s=0.0)
+        run = self._run
+        run.lease.refuse_if_gone(self._reached, after_s=0.0)
         try:
             full = not self._has_space()
             if not full:
-                self._lease.renew()
+                run.lease.renew()
         except OSError as error:
             if error.errno not in DISK_FULL:
                 raise
             full = True
         if full and self._paused is None:
-            self._paused = self._clock.monotonic()
-            saved = max(usable_checkpoints(self._folder), default=None)
+            self._paused = run.clock.monotonic()
+            saved = max(usable_checkpoints(run.folder), default=None)
             where = "" if self._reached is None else f" at step {self._reached}"
-            self._say(
-                f"PAUSED{where}: {why_paused(self._folder.checkpoints, saved)}\n"
+            run.say(
+                f"PAUSED{where}: {why_paused(run.folder.checkpoints, saved)}\n"
                 "  → free space there: training then goes on by itself"
             )
         if not full and self._paused is not None:
-            waited_s, self._paused = self._clock.monotonic() - self._paused, None
-            data = {"reason": "there is space again", "waited_s": round(waited_s, 3)}
-            write_event(self._folder, self._lease.attempt, self._clock, EventKind.RESUMED,
-                        self._reached or 0, data)  # fmt: skip
-            self._say("there is space again: training goes on")
+            waited_s, self._paused = run.clock.monotonic() - self._paused, None
+            run.emit(EventKind.RESUMED, self._reached or 0, reason="there is space again",
+                     waited_s=round(waited_s, 3))  # fmt: skip
+            run.say("there is space again: training goes on")
         return not full
 
     def _has_space(self) -> bool:
-        # Some network file systems do not know their size and say 0.
-        for _ in range(2):
-            disk = shutil.disk_usage(self._folder.path)
-            if not disk.total or disk.free >= _START_BYTES:
-                return True
-            if not Reserve(self._folder.reserve).release():
-                break
-        return False
+        def has_space() -> bool:
+            disk = shutil.disk_usage(self._run.folder.path)
+            # Some network file systems do not know their size and say 0.
+            return not disk.total or disk.free >= _START_BYTES
+
+        return has_space() or (Reserve(self._run.folder.reserve).release() and has_space())

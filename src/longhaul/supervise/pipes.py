@@ -42,11 +42,15 @@ class SignalPipe:
 @contextmanager
 def listening() -> Iterator[SignalPipe]:
     """Hear stop signals, and wake up for the deaths of children, for the body's duration."""
+    # Under nohup SIGHUP is ignored on purpose, and stays so. SIGINT is not: shells have it ignored
+    # by whatever they start in the background, and somebody who sends it by hand means it.
+    nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    wanted = {*STOPS, PAUSE, signal.SIGCHLD} - ({signal.SIGHUP} if nohup else set())
     reading_end, writing_end = os.pipe()
     for end in (reading_end, writing_end):
         os.set_blocking(end, False)
     # The byte on the pipe is all there is to a signal.
-    previous = {number: signal.signal(number, lambda *_: None) for number in _wanted()}
+    previous = {number: signal.signal(number, lambda *_: None) for number in wanted}
     wakes = signal.set_wakeup_fd(writing_end, warn_on_full_buffer=False)
     try:
         yield SignalPipe(reading_end)
@@ -56,13 +60,6 @@ def listening() -> Iterator[SignalPipe]:
             signal.signal(number, handler)
         os.close(reading_end)
         os.close(writing_end)
-
-
-def _wanted() -> list[signal.Signals]:
-    # Under nohup SIGHUP is ignored on purpose, and stays so. SIGINT is not: shells have it ignored
-    # by whatever they start in the background, and somebody who sends it by hand means it.
-    nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    return [n for n in (*STOPS, PAUSE, signal.SIGCHLD) if not (nohup and n == signal.SIGHUP)]
 
 
 DESCRIPTOR = "LONGHAUL_LIFELINE"
@@ -96,9 +93,7 @@ def hold_on(environment: Mapping[str, str], grace_s: Seconds, log: Path) -> thre
     descriptor = int(environment[DESCRIPTOR])
     if descriptor == 0:  # the pipe came as standard input: whoever reads that must not meet it
         descriptor = os.dup(0)
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(nothing, 0)
-        os.close(nothing)
+        read_nothing()
     os.set_inheritable(descriptor, False)  # else children would keep nothing, but inherit clutter
 
     def wait() -> None:
@@ -115,6 +110,13 @@ def hold_on(environment: Mapping[str, str], grace_s: Seconds, log: Path) -> thre
 
     threading.Thread(target=wait, name="lifeline", daemon=True).start()
     return died
+
+
+def read_nothing() -> None:
+    """Let this process's standard input be empty."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
 
 
 def _write(text: str) -> None:

@@ -9,18 +9,16 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from longhaul.config.recover import SuperviseSection
-from longhaul.core.clocks import Clock
 from longhaul.core.errors import NeedsPerson, RecipeError
 from longhaul.core.events import EventKind
 from longhaul.core.units import Seconds, short_seconds
 from longhaul.logbook.folder import RunFolder
-from longhaul.logbook.lease import Lease
-from longhaul.supervise.history import forget_peer_recovery, read_peer_recovery, write_event
+from longhaul.supervise.history import SupervisedRun, forget_peer_recovery, read_peer_recovery
 from longhaul.supervise.nodes.placement import Post, posts_here, threads_each
 
 LEADER = 0
@@ -100,34 +98,30 @@ class Lighthouse:
         """End it."""
         self._process.kill()
         self._process.wait()
-        for end in (self._process.stdin, self._process.stdout):
-            if end is not None:
-                end.close()
+        for end in filter(None, (self._process.stdin, self._process.stdout)):
+            end.close()
 
 
 class Replicas:
     """What a supervisor needs where a run is of replicas of `each` processes that come and go."""
 
     def __init__(
-        self, folder: RunFolder, settings: SuperviseSection, processes: int, each: int
+        self, run: SupervisedRun, settings: SuperviseSection, processes: int, each: int
     ) -> None:
-        self._folder, self._processes, self.each = folder, processes, each
+        self._run, self._processes, self.each = run, processes, each
         self._away: dict[int, Seconds] = {}
         """Since when replicas have been away that no peer has given its state yet."""
-        folder.workers.mkdir(parents=True, exist_ok=True)
-        leader_is_there(folder).unlink(missing_ok=True)
-        join_s, log = settings.deadlines()["collective_s"], folder.workers / "lighthouse.log"
+        run.folder.workers.mkdir(parents=True, exist_ok=True)
+        leader_is_there(run.folder).unlink(missing_ok=True)
+        join_s, log = settings.deadlines()["collective_s"], run.folder.workers / "lighthouse.log"
         self._lighthouse = Lighthouse(join_s, settings.grace_s, log)
         self.numbers = range(processes // each)
         self.close = self._lighthouse.close
-
-    def descriptors(self) -> tuple[int, ...]:
-        """Of this process, which workers must close."""
-        return self._lighthouse.descriptors()
+        self.descriptors = self._lighthouse.descriptors
 
     def posts(self, number: int) -> list[Post]:
         """Of the processes of a replica about to start; devices are counted over all replicas."""
-        forget_peer_recovery(self._folder, number)
+        forget_peer_recovery(self._run.folder, number)
         threads = os.environ.get("OMP_NUM_THREADS", str(threads_each(self._processes)))
         shared = {
             REPLICA: str(number), LIGHTHOUSE: self._lighthouse.address,
@@ -145,25 +139,22 @@ class Replicas:
         if number != LEADER:
             self._away.setdefault(number, now)
 
-    def welcome(
-        self, running: Iterable[int], lease: Lease, clock: Clock, say: Callable[[str], None]
-    ) -> None:
+    def welcome(self, running: Iterable[int]) -> None:
         """Write down which replicas are back, and whose state they were given."""
         for number in self._away.keys() & set(running):
-            recovery = read_peer_recovery(self._folder, number)
+            recovery = read_peer_recovery(self._run.folder, number)
             if recovery is None:
                 continue
             away_s = recovery.monotonic - self._away.pop(number)
-            data = {
-                "rank": number,
-                "peer": recovery.peer,
-                "healed": recovery.wall,
-                "away_s": away_s,
-            }
-            write_event(
-                self._folder, lease.attempt, clock, EventKind.REPLICA_BACK, recovery.step, data
+            self._run.emit(
+                EventKind.REPLICA_BACK,
+                recovery.step,
+                rank=number,
+                peer=recovery.peer,
+                healed=recovery.wall,
+                away_s=away_s,
             )
-            say(
+            self._run.say(
                 f"replica {number} is back after {short_seconds(away_s)}, with the state of "
                 f"replica {recovery.peer} at step {recovery.step}"
             )

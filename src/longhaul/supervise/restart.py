@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from longhaul.config.recover import SuperviseSection
 from longhaul.core.errors import ExitCode
@@ -55,8 +56,7 @@ def next_plan(
     last = failures[-1]
     if last.remedy == "stop":
         tells = set(ExitCode) - {ExitCode.FINISHED, ExitCode.FAILED}
-        known = exit_code in tells
-        code = ExitCode(exit_code) if known else ExitCode.NEEDS_PERSON
+        code = ExitCode(exit_code) if exit_code in tells else ExitCode.NEEDS_PERSON
         return Plan(False, f"{last.cause}: starting again would change nothing", exit_code=code)
     if _cured_by_time(last):
         return _once_more(failures)
@@ -65,11 +65,8 @@ def next_plan(
         return Plan(False, f"{last.cause}: this machine must not be used, and there is no other")
     lately = [failure for failure in failures if last.time - failure.time <= _DAY_S]
     if len(lately) > settings.restarts_per_day:
-        return Plan(
-            False,
-            f"{len(lately)} failures within 24 hours, and supervise.restarts_per_day is "
-            f"{settings.restarts_per_day}",
-        )
+        allowed = f"supervise.restarts_per_day is {settings.restarts_per_day}"
+        return Plan(False, f"{len(lately)} failures within 24 hours, and {allowed}")
     same = without_progress(failures)
     place = "before any step" if last.step is None else f"at step {last.step}"
     if len(same) >= 2 and any(failure.went_back for failure in same[:-1]):
@@ -89,11 +86,9 @@ def _cured_by_time(failure: Failure) -> bool:
 
 def _once_more(failures: Sequence[Failure]) -> Plan:
     """Try again as long as there is patience; neither budget nor checkpoints are touched."""
-    last, row = failures[-1], 0
-    for failure in reversed(failures):
-        if failure.cause != last.cause or failure.step is not None:
-            break
-        row += 1
+    last = failures[-1]
+    alike = takewhile(lambda f: f.cause == last.cause and f.step is None, reversed(failures))
+    row = len(list(alike))
     waited = last.time - failures[-row].time
     if waited > PATIENCE_S:
         return Plan(False, f"{last.cause} for {short_seconds(waited)}, {row} times in a row")
@@ -103,9 +98,7 @@ def _once_more(failures: Sequence[Failure]) -> Plan:
 def without_progress(failures: Sequence[Failure]) -> Sequence[Failure]:
     """The last failures: all of one cause and at one step, or before any step."""
     count, step = 0, None
-    for failure in reversed(failures):
-        if failure.cause != failures[-1].cause:
-            break
+    for failure in takewhile(lambda f: f.cause == failures[-1].cause, reversed(failures)):
         if failure.step is not None:
             step = failure.step if step is None else step
             # What a device computes is known to be complete a step or two later.

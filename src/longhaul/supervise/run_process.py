@@ -88,21 +88,13 @@ class RunProcess:
 
     def wait_for(self, what: str, seen: Seen, most_s: Seconds) -> Record:
         """Wait for a record in the journal; the first there is."""
-        found: list[Record] = []
-
-        def look() -> bool:
-            found.extend(record for record in records(self.folder) if seen(record))
-            return bool(found)
-
-        self.wait_until(what, look, most_s, _JOURNAL_EVERY_S)
-        return found[0]
+        self.wait_until(
+            what, lambda: any(map(seen, records(self.folder))), most_s, _JOURNAL_EVERY_S
+        )
+        return next(filter(seen, records(self.folder)))
 
     def wait_until(
-        self,
-        what: str,
-        seen: Callable[[], bool],
-        most_s: Seconds,
-        every_s: Seconds = _LOOK_EVERY_S,
+        self, what: str, seen: Callable[[], bool], most_s: Seconds, every_s: Seconds = _LOOK_EVERY_S
     ) -> None:
         """Wait until something is the case, looked at so often."""
         deadline = time.monotonic() + most_s
@@ -147,8 +139,7 @@ def of_attempt(attempt: int, kind: str | None = None) -> Seen:
     """Seen is a step of an attempt, or an event of that kind in it."""
 
     def seen(record: Record) -> bool:
-        if kind is None:
-            return isinstance(record, StepRecord) and record.attempt == attempt
-        return isinstance(record, Event) and record.kind == kind and record.attempt == attempt
+        wanted = isinstance(record, Event) and record.kind == kind
+        return record.attempt == attempt and (wanted if kind else isinstance(record, StepRecord))
 
     return seen

@@ -16,9 +16,8 @@ from longhaul.core.units import Seconds
 from longhaul.logbook.lease import Lease
 from longhaul.supervise.causes import Cause, classify, of_device
 from longhaul.supervise.ends import End, group_end, no_world, what_is_lost, write_last_message
-from longhaul.supervise.failure_handler import FailureHandler
-from longhaul.supervise.history import usable_checkpoints, write_event
-from longhaul.supervise.job import Job
+from longhaul.supervise.failure_handler import FailureHandler, Job
+from longhaul.supervise.history import SupervisedRun, usable_checkpoints
 from longhaul.supervise.nodes.fleet import Fleet
 from longhaul.supervise.nodes.health_monitor import Drain, NodeHealthMonitor
 from longhaul.supervise.nodes.placement import Post, posts_here, posts_on
@@ -40,14 +39,14 @@ class Supervisor:
     """Supervises one run, from a start to its end; the first attempt counts from `began`."""
 
     def __init__(self, job: Job, lease: Lease, say: Callable[[str], None], began: Seconds) -> None:
-        self._job, self._lease, self._say = job, lease, say
-        self._clock = clock = RealClock()
-        self._ownership = Ownership(job.folder, lease, clock, say)
+        self._job, self._lease, self._say, self._clock = job, lease, say, RealClock()
+        self._run = SupervisedRun(job.folder, lease, self._clock, say)
+        self._ownership = Ownership(self._run)
         self._ranks = Watch(job.folder, job.settings)
         self._memory = SharedMemory()  # goes with this process, which may end as it likes
         self._replicas: Replicas | None = None
-        self._fleet = Fleet(job.folder, job.nodes, lease, clock, say) if job.nodes else None
-        self._failures = FailureHandler(job, lease, clock, say, began, self._fleet, self._wait)
+        self._fleet = Fleet(self._run, job.nodes) if job.nodes else None
+        self._failures = FailureHandler(job, self._run, began, self._fleet, self._wait)
         self._groups: dict[int, Group] = {}
         """Replicas that have been started; the only group is the leader."""
         self._due: dict[int, Seconds] = {}
@@ -61,7 +60,7 @@ class Supervisor:
         """What the leader is sent only when it has made a step."""
         self._missed = False
         self._drain: Drain | None = None
-        self._newest: int | None = None
+        self._newest = 0
         """Newest checkpoint when a restart at the next one was requested."""
         self._leaving = False
         """The workers have been told to leave for that restart."""
@@ -74,7 +73,7 @@ class Supervisor:
             if self._fleet is not None:
                 leaving.callback(self._fleet.close)
             if job.each is not None:
-                self._replicas = Replicas(job.folder, job.settings, job.processes, job.each)
+                self._replicas = Replicas(self._run, job.settings, job.processes, job.each)
                 self._failures.replicas = self._replicas
                 leaving.callback(self._replicas.close)
             leaving.callback(self._close_groups)
@@ -115,7 +114,7 @@ class Supervisor:
             if code is not None:
                 return code
         if self._replicas is not None:
-            self._replicas.welcome(self._groups, self._lease, self._clock, self._say)
+            self._replicas.welcome(self._groups)
         return None
 
     def _let_pass(self, seconds: Seconds) -> None:
@@ -156,7 +155,7 @@ class Supervisor:
         return True
 
     def _posts(self) -> list[Post] | None:
-        self._drain, self._newest, self._leaving = None, None, False
+        self._drain, self._leaving = None, False
         if self._fleet is None:
             return posts_here(self._job.processes)
         world = self._fleet.allocate(self._wait)
@@ -167,9 +166,7 @@ class Supervisor:
         if self._fleet.changed:
             self._memory.keep_only(())  # it is that of ranks on other nodes
         signatures = of_device(self._job.signatures, self._job.device())
-        self._failures.health_monitor = NodeHealthMonitor(
-            self._fleet, self._lease.attempt, signatures, self._clock, self._say
-        )
+        self._failures.health_monitor = NodeHealthMonitor(self._fleet, signatures)
         return posts_on(world)
 
     def _ends(self, now: Seconds) -> dict[int, End]:
@@ -287,9 +284,7 @@ class Supervisor:
                 "the scheduler kills the run now, the steps since the last one are lost"
             )
             self._say(f"WARNING: {message}")
-            kind, data = EventKind.PREEMPTION_MISSED, {"message": message}
-            folder, attempt = self._job.folder, self._lease.attempt
-            write_event(folder, attempt, self._clock, kind, self._step or 0, data)
+            self._run.emit(EventKind.PREEMPTION_MISSED, self._step or 0, message=message)
         return None
 
     @property
@@ -320,7 +315,7 @@ class Supervisor:
             self._newest = max(usable_checkpoints(self._job.folder), default=0)
             when = "now" if found.at_once else "at the next checkpoint"
             self._say(f"a restart {when}: {found.reason}")
-        if self._drain is not None and self._newest is not None and group.steps_made:
+        if self._drain is not None and group.steps_made:
             newest = max(usable_checkpoints(self._job.folder), default=0)
             if self._drain.at_once or newest > self._newest:
                 self._leaving = True

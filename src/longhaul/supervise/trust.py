@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from longhaul.config.load import load_recipe, parse_override, shipped_recipes
+from longhaul.config.load import load_recipe, parse_override, shipped_recipes, with_values
 from longhaul.config.recipe import Recipe
 from longhaul.core.errors import UsageError
 from longhaul.core.files import write_json
@@ -48,16 +48,17 @@ def refuse_untrusted(
     trusted.
     """
     commands = _executed(asked.settings())
+    if not commands:
+        return
     own = _typed_commands(typed)
     if asked.recipe in shipped_recipes():
         own |= _executed(load_recipe(asked.recipe).recipe)
     foreign = {path: command for path, command in commands.items() if own.get(path) != command}
-    if not commands:
-        return
-    places = [folder.path.resolve()]
-    if named.endswith(".toml"):
-        places.append(Path(named).resolve())
-    marks = [_mark(place, commands) for place in places]
+    files = [Path(named).resolve()] if named.endswith(".toml") else []
+    places = [folder.path.resolve(), *files]
+    hashes = (json.dumps([str(place), commands], sort_keys=True) for place in places)
+    names = [hashlib.sha256(decisive.encode()).hexdigest()[:32] for decisive in hashes]
+    marks = [trusted_folder() / f"{name}.json" for name in names]
     if foreign and not trust and not any(mark.exists() for mark in marks):
         shown = "".join(f"\n  {path} = {json.dumps(what)}" for path, what in foreign.items())
         raise UsageError(
@@ -82,11 +83,7 @@ def trusted_folder() -> Path:
 def _typed_commands(typed: Iterable[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for option in typed:
-        path, value = parse_override(option)
-        table = value
-        for part in reversed(path.split(".")):
-            table = {part: table}
-        supervise = table.get("supervise")
+        supervise = with_values({}, dict([parse_override(option)])).get("supervise")
         if not isinstance(supervise, dict):
             continue
         if "replace_command" in supervise:
@@ -97,11 +94,6 @@ def _typed_commands(typed: Iterable[str]) -> dict[str, Any]:
             if isinstance(node, dict) and "command" in node:
                 found[f"supervise.node.{number}.command"] = node["command"]
     return found
-
-
-def _mark(place: Path, commands: Mapping[str, Any]) -> Path:
-    decisive = json.dumps([str(place), commands], sort_keys=True)
-    return trusted_folder() / f"{hashlib.sha256(decisive.encode()).hexdigest()[:32]}.json"
 
 
 def _remember(

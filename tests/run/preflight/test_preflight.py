@@ -14,6 +14,7 @@ from longhaul.core.errors import DataError, ExitCode, NeedsPerson, RecipeError, 
 from longhaul.parallel.layout import layout_for
 from longhaul.run.preflight.context import (
     Check,
+    Preflight,
     PreflightContext,
     failed,
     judged,
@@ -22,7 +23,7 @@ from longhaul.run.preflight.context import (
 )
 from longhaul.run.preflight.data import check_data
 from longhaul.run.preflight.layouts import cases_of
-from longhaul.run.preflight.preflight import STAGES, Preflight, Stage, preflight, verdict
+from longhaul.run.preflight.preflight import STAGES, Stage, preflight, verdict
 from longhaul.run.preflight.storage import check_disk, check_remote, checkpoints_kept
 
 MakeGround = Callable[..., PreflightContext]
@@ -36,12 +37,12 @@ def make_ground(tmp_path: Path) -> MakeGround:
         recipe = load_recipe(name, options, data).recipe
         room = tmp_path / "room"
         room.mkdir(exist_ok=True)
-        values: dict[str, Any] = {
-            "name": name, "recipe": recipe, "options": options,
-            "runs": tmp_path / "runs", "prepared": tmp_path / "prepared", "folder": room,
-            "world": 1, "processes": small_world(recipe, None),
-        }  # fmt: skip
-        return PreflightContext(**values | more)
+        typed = Preflight(
+            name, options, runs=tmp_path / "runs", prepared=tmp_path / "prepared",
+            device_bytes=more.pop("device_bytes", None), full=more.pop("full", False),
+        )  # fmt: skip
+        values = {"world": 1, "processes": small_world(recipe, None)}
+        return PreflightContext(typed, recipe, room, **values | more)
 
     return make
 
@@ -359,7 +360,7 @@ def test_memory_is_held_against_the_device_that_is_meant(make_ground: MakeGround
     context = make_ground("llama-1b", world=8, device_bytes=80 * 10**9)
     fits, evaluation, validated = check_memory(context)
     assert {fits.verdict, evaluation.verdict, validated.verdict} == {"ok"}
-    too_small = replace(context, device_bytes=16 * 10**9)
+    too_small = replace(context, typed=replace(context.typed, device_bytes=16 * 10**9))
     small, _, _ = check_memory(too_small)
     assert small.verdict == "failed"
     assert "activations" in small.remedy
@@ -374,7 +375,9 @@ def test_what_the_first_evaluation_takes_is_told(make_ground: MakeGround) -> Non
     assert evaluation.figure.startswith("at step 125: 8 sequences of 2,048 at once, ")
     # Its logits alone would have taken 33 GB with 32 at once.
     assert evaluation.data["total"] < 6e9
-    _, evaluation, _ = check_memory(replace(context, device_bytes=10**9))
+    _, evaluation, _ = check_memory(
+        replace(context, typed=replace(context.typed, device_bytes=10**9))
+    )
     assert evaluation.verdict == "failed"
 
 
@@ -400,5 +403,7 @@ def test_a_recipe_that_cannot_be_compiled_here_is_told(
     compiled = make_ground("quickstart", "machine.compile=true", 'machine.device="cpu"')
     with pytest.raises(RecipeError, match=r"lacks a C\+\+ compiler"):
         list(check_compiler(compiled))
-    (elsewhere,) = check_compiler(replace(compiled, device_bytes=10**9))
+    (elsewhere,) = check_compiler(
+        replace(compiled, typed=replace(compiled.typed, device_bytes=10**9))
+    )
     assert elsewhere.verdict == "skipped"

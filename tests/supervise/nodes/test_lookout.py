@@ -11,6 +11,7 @@ from longhaul.core.clocks import FakeClock
 from longhaul.logbook.folder import create_run
 from longhaul.parallel.layout import Layout
 from longhaul.supervise.causes import Cause, load_signatures
+from longhaul.supervise.history import SupervisedRun
 from longhaul.supervise.nodes import health_monitor as lookout_module
 from longhaul.supervise.nodes.fleet import Fleet
 from longhaul.supervise.nodes.health_monitor import Drain, NodeHealthMonitor
@@ -58,9 +59,9 @@ def scene(tmp_path: Path, monkeypatch):
     folder, clock = create_run(tmp_path / "run", FakeClock()), FakeClock()
     imitated = NodeSection(name="b", identity=("board:B",))
     plan = NodePlan((NodeSection(name="a"), imitated), Layout(2), 8, tmp_path, shared=False)
-    fleet = Fleet(folder, plan, Held(), clock, lambda text: None)
+    fleet = Fleet(SupervisedRun(folder, Held(), clock, lambda text: None), plan)
     assert fleet.allocate(lambda seconds: True) is not None
-    watch = NodeHealthMonitor(fleet, 1, load_signatures(), clock, lambda text: None)
+    watch = NodeHealthMonitor(fleet, load_signatures())
     yield Scene(watch, fleet, clock, counters)
     watch.close()
 

@@ -1,6 +1,7 @@
 """Cause before cure for a step of a run that was (`longhaul diagnose`): replays of its records."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -67,8 +68,7 @@ def diagnose(
     `attempt` of a step made more than once is the last when None; `report` takes what is being
     done, for a person. UsageError if there is no such step, or nothing to set out from.
     """
-    recorded = Recorded(open_run(run, runs), step, attempt)
-    try:
+    with closing(Recorded(open_run(run, runs), step, attempt)) as recorded:
         settings, opening = recorded.settings_at(step), recorded.segment
         device = own_device(settings.machine.device)
         before = opening.fingerprint if opening else {}
@@ -78,8 +78,6 @@ def diagnose(
             verdict = search.find()
             assert search.ladder is not None
             return Diagnosed(search.symptom, verdict, search.ladder, search.began, changed)
-    finally:
-        recorded.close()
 
 
 def symptom_in(recorded: Recorded) -> Symptom:
@@ -176,7 +174,9 @@ class _RecordedSearch(CauseSearch):
 
     def _witness(self, ladder: Ladder) -> Ladder:
         frames = self.captured()
-        witness = self._options.witness or _second_gpu(self._device)
+        witness = self._options.witness
+        if witness is None and self._device.type == "cuda" and torch.cuda.device_count() > 1:
+            witness = "cuda:1" if self._device.index == 0 else "cuda:0"
         if witness is None:
             return skip(ladder, "witness", "there is no other device (--witness names one)")
         if isinstance(witness, str):
@@ -220,17 +220,10 @@ def _without_dropout(bundle: Bundle) -> Bundle:
     return replace(bundle, inputs=tuple(inputs))
 
 
-def _second_gpu(device: torch.device) -> str | None:
-    if device.type != "cuda" or torch.cuda.device_count() < 2:
-        return None
-    return "cuda:1" if device.index == 0 else "cuda:0"
-
-
 def _changed(before: Mapping[str, object], now: Mapping[str, object]) -> tuple[str, ...]:
     """What computes numbers and is not as it was."""
-    found = differences(before, now)
     return tuple(
         f"{path} {old!r} → {new!r}"
-        for path, (old, new) in found.items()
+        for path, (old, new) in differences(before, now).items()
         if path.startswith(NUMBERS_COME_FROM)
     )

@@ -138,9 +138,9 @@ def _borrowed(trainer: Trainer, control: Control | None) -> BorrowedStep:
         why = f"{type(error).__name__}: {error}"
     lent = borrowed_step is not None
     by_all = lent if control is None else control.agree(lent)
-    if borrowed_step is not None and by_all:
-        return borrowed_step
     if borrowed_step is not None:
+        if by_all:
+            return borrowed_step
         trainer.return_step(borrowed_step)
     raise NoReplay(why)
 
@@ -269,7 +269,12 @@ class LiveSearch(CauseSearch):
         with self.replayer.in_plain_form():
             for bundle, here in zip(self.captured(), ladder.here, strict=True):
                 inputs = self._inputs(here[0].step, here[-1].step)
-                plain = (_in_parts(given, parts) for given in inputs)
+                plain = (
+                    replace(
+                        g, micro_sequences=max(1, g.micro_sequences // parts), read_gauges=False
+                    )
+                    for g in inputs
+                )
                 found.append(self._replay(bundle, plain))
         return replace(ladder, beside_plain=ladder.here, plain=tuple(found))
 
@@ -282,9 +287,8 @@ class LiveSearch(CauseSearch):
         late = max(0, line[0].step - first_sign)  # so many steps of it came before the origin
         before = line[0].draw - now[0].draw - (2 * steps + late) * blocks
         shifts = (before, 0, skipped * blocks, 4 * skipped * blocks)
-        if self.symptom.kind not in _MAYBE_OF_DATA:
-            return None
-        if steps < _LEAST_AT_REST or now[0].draw + before < 0:
+        too_few = steps < _LEAST_AT_REST or now[0].draw + before < 0
+        if too_few or self.symptom.kind not in _MAYBE_OF_DATA:
             return None
         if self._refusal(len(shifts) * steps, _SEARCHED):
             return None
@@ -355,8 +359,3 @@ class LiveSearch(CauseSearch):
         """Of each state that was kept, its step and the one after, where a wrong update shows."""
         steps = sorted(self.frames)
         return tuple(tuple(f for f in series if step <= f.step <= step + 1) for step in steps)
-
-
-def _in_parts(given: StepInput, parts: int) -> StepInput:
-    micro_sequences = max(1, given.micro_sequences // parts)
-    return replace(given, micro_sequences=micro_sequences, read_gauges=False)

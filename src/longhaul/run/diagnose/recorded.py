@@ -1,6 +1,6 @@
 """The steps that led to a step, as they are in the journal, and as they can be made again."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
@@ -9,23 +9,20 @@ from longhaul.checkpoint.loader import read_facts, restore
 from longhaul.config.load import recipe_from_values
 from longhaul.config.recipe import Recipe
 from longhaul.core.errors import UsageError
-from longhaul.core.records import Finding, StepRecord
+from longhaul.core.records import StepRecord
 from longhaul.data.batches import BatchRequest
 from longhaul.data.dataset import Dataset
 from longhaul.data.verification import text_of
 from longhaul.diagnose.signs import Figures, Series
 from longhaul.logbook.folder import RunFolder
-from longhaul.logbook.ledger import LedgerState, load_ledger
+from longhaul.logbook.ledger import load_ledger
 from longhaul.logbook.segments import SegmentOpening, read_segments
 from longhaul.run.diagnose.bundle import StepInput, given_to
 from longhaul.run.diagnose.replays import Replayer
-from longhaul.run.diagnose.saved_batch import batch_reader, never_made, with_ledger
+from longhaul.run.diagnose.saved_batch import batch_reader, line_to
 from longhaul.store.catalogue import Checkpoint, catalogue, health_now, newest_usable
 from longhaul.store.manifest import RefusedCheckpoint
 from longhaul.train.effective import EffectiveSettings
-
-_Made = tuple[StepRecord, LedgerState]
-"""A step as it was made: its record, and the ledger as it was by then."""
 
 
 class Recorded:
@@ -36,9 +33,7 @@ class Recorded:
     def __init__(self, folder: RunFolder, step: int, attempt: int | None = None) -> None:
         self.folder = folder
         self.step = step
-        self.findings: tuple[Finding, ...] = ()
-        """Of this step."""
-        self._made = self._read(attempt)
+        self._made, self.findings = line_to(folder, step, attempt)
         self.records = {number: record for number, (record, _) in self._made.items()}
         self._segments = {str(item.number): item for item in read_segments(folder)}
         self.dataset: Dataset = text_of(folder)
@@ -129,26 +124,6 @@ class Recorded:
 
     def _unbroken_from(self, begin: int) -> bool:
         return all(step in self.records for step in range(begin + 1, self.step + 1))
-
-    def _read(self, attempt: int | None) -> Mapping[int, _Made]:
-        """Of each step the last one made before the target was: those it stands on."""
-        made: dict[int, _Made] = {}
-        line: dict[int, _Made] | None = None
-        findings: list[Finding] = []
-        for record, ledger in with_ledger(self.folder):
-            if isinstance(record, Finding) and record.step == self.step:
-                findings.append(record)
-            elif isinstance(record, StepRecord):
-                made[record.step] = record, ledger
-                if record.step == self.step and attempt in (None, record.attempt):
-                    line = {step: item for step, item in made.items() if step <= self.step}
-        if line is None:
-            raise never_made(self.folder, self.step, attempt, made)
-        target, _ = line[self.step]
-        self.findings = tuple(
-            f for f in findings if (f.attempt, f.segment) == (target.attempt, target.segment)
-        )
-        return line
 
 
 def figures_of(record: StepRecord) -> Figures:

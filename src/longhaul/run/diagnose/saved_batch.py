@@ -5,7 +5,8 @@ token numbers and the names of their documents, for whoever has neither the corp
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 from longhaul.config.recipe import Recipe
 from longhaul.core.errors import UsageError
 from longhaul.core.files import write_bytes
-from longhaul.core.records import Decision, Record, StepRecord
+from longhaul.core.records import Decision, Finding, StepRecord
 from longhaul.data.batches import BatchReader, BatchRequest
 from longhaul.data.dataset import Dataset, DocumentSpan
 from longhaul.data.verification import text_of
@@ -48,23 +49,36 @@ class SlotText:
     documents: tuple[DocumentSpan, ...]
 
 
-def with_ledger(folder: RunFolder) -> Iterator[tuple[Record, LedgerState]]:
-    """A run's journal, with the ledger as it was by each record."""
+Made = tuple[StepRecord, LedgerState]
+"""A step as it was made: its record, and the ledger as it was by then."""
+
+
+def line_to(
+    folder: RunFolder, step: int, attempt: int | None
+) -> tuple[dict[int, Made], tuple[Finding, ...]]:
+    """Of each step up to `step` the last one made before it was: those it stands on; and its
+    findings. Of a step made more than once the attempt's counts, or the last where it is None.
+    UsageError if no such step was made.
+    """
     ledger = LedgerState()
+    made: dict[int, Made] = {}
+    line: dict[int, Made] = {}
+    findings: list[Finding] = []
     for record in read_journal(folder):
         if isinstance(record, Decision):
             ledger = fold(ledger, record)
-        yield record, ledger
-
-
-def never_made(
-    folder: RunFolder, step: int, attempt: int | None, made: Iterable[int]
-) -> UsageError:
-    """What to raise about a step that is not among those made."""
-    made = sorted(made)
-    steps = f"it has made steps {made[0]} to {made[-1]}" if made else "it has made none"
-    of_attempt = f" in attempt {attempt}" if attempt is not None else ""
-    return UsageError(f"step {step}: not made by run {folder.name}{of_attempt}", steps)
+        elif isinstance(record, Finding) and record.step == step:
+            findings.append(record)
+        elif isinstance(record, StepRecord):
+            made[record.step] = record, ledger
+            if record.step == step and attempt in (None, record.attempt):
+                line = {number: item for number, item in made.items() if number <= step}
+    if not line:
+        steps = f"it has made steps {min(made)} to {max(made)}" if made else "it has made none"
+        of_attempt = f" in attempt {attempt}" if attempt is not None else ""
+        raise UsageError(f"step {step}: not made by run {folder.name}{of_attempt}", steps)
+    own = line[step][0].attempt, line[step][0].segment
+    return line, tuple(f for f in findings if (f.attempt, f.segment) == own)
 
 
 def documents_at(run: str, runs: Path, step: int, attempt: int | None) -> Iterator[str]:
@@ -72,16 +86,7 @@ def documents_at(run: str, runs: Path, step: int, attempt: int | None) -> Iterat
     such step was made.
     """
     folder = open_run(run, runs)
-    made: set[int] = set()
-    found: tuple[StepRecord, LedgerState] | None = None
-    for record, ledger in with_ledger(folder):
-        if isinstance(record, StepRecord):
-            made.add(record.step)
-            if record.step == step and attempt in (None, record.attempt):
-                found = record, ledger
-    if found is None:
-        raise never_made(folder, step, attempt, made)
-    target, ledger = found
+    target, ledger = line_to(folder, step, attempt)[0][step]
     recipe = read_run_spec(folder).settings()
     yield (
         f"step {target.step}, attempt {target.attempt}, segment {target.segment}: "
@@ -109,8 +114,7 @@ def slots_of(
     dataset: Dataset, recipe: Recipe, record: StepRecord, skips: Skips
 ) -> Iterator[SlotText]:
     """Each sequence of the batch that a step read; `skips` are the ledger's when it was made."""
-    reader = batch_reader(dataset, recipe)
-    try:
+    with closing(batch_reader(dataset, recipe)) as reader:
         request = BatchRequest(record.draw, record.sequences, record.sequence_length, skips)
         for number, slot in enumerate(reader.slots(request)):
             source = dataset.sources[slot.source]
@@ -118,8 +122,6 @@ def slots_of(
             documents = source.train.documents_in(slot.begin, slot.begin + record.sequence_length)
             tokens = tuple(window[0].tolist())
             yield SlotText(number, source.name, slot.epoch, slot.begin, tokens, tuple(documents))
-    finally:
-        reader.close()
 
 
 class SavedBatches:

@@ -109,11 +109,8 @@ def set_up_run(
     trust: bool = False,
 ) -> RunFolder:
     """A run in folder `parent`, not begun. So that a drill keeps away from the user's own store and
-    ledger of nodes, these lie there too, unless they are among `sets`.
-
-    Raises:
-        RecipeError: the recipe, or what is set, is wrong.
-        UsageError: the recipe names commands that are not trusted, and `trust` does not say so.
+    ledger of nodes, these lie there too, unless they are among `sets`. RecipeError if the recipe
+    or what is set is wrong; UsageError if it names commands that are not trusted, nor by `trust`.
     """
     sets = (f"machine.processes={nproc}", *sets)
     given = load_recipe(recipe, sets, data).recipe
@@ -145,10 +142,8 @@ def drilled_run(
 ) -> DrilledRun:
     """Train a run that was set up to its end, with faults. What stands for the world around it lies
     beside it. `meanwhile` is called many times a second; after `most_s` what is left is killed.
-
-    Raises:
-        UsageError: the run cannot have such a fault; nothing was started.
-        NeedsPerson: it did not end in time.
+    UsageError if the run cannot have such a fault: nothing was started; NeedsPerson if it did not
+    end in time.
     """
     check_faults(faults, read_run_spec(folder).settings())
     lay(folder, faults)
@@ -205,7 +200,9 @@ class Verdict:
     def lines(self) -> Iterator[str]:
         """For a person."""
         yield _row("fault", "noticed", "went on", "lost", "by", "story")
-        yield from map(_line, self.run.incidents)
+        for one in self.run.incidents:
+            times = ("–" if s is None else short_seconds(s) for s in (one.detect_s, one.recover_s))
+            yield _row(one.fault, *times, str(one.steps_lost), one.by or "–", one.story)
         wall = short_seconds(sum(self.run.spent.values()))
         spent = ", ".join(f"{bucket} {s}" for bucket, s, _ in time_rows(self.run.spent))
         yield f"goodput {self.run.goodput:.1%} of {wall}: {spent}"
@@ -247,11 +244,10 @@ class Verdict:
 def judge_run(run: DrilledRun, baseline: DrilledRun, faults: Sequence[Fault]) -> Verdict:
     """Compare a run with these faults with a baseline of the same number of steps."""
     undone = {incident.fault for incident in run.incidents if incident.undone}
-    exact = all(f.known.harm != "numbers" or (f.once and str(f) in undone) for f in faults)
+    mended = all(f.known.harm != "numbers" or (f.once and str(f) in undone) for f in faults)
     # Fewer ranks add up in another order, and draw other masks.
-    exact = (
-        exact and len({event.data["layout"] for event in run.events(EventKind.ATTEMPT_BEGAN)}) <= 1
-    )
+    layouts = {event.data["layout"] for event in run.events(EventKind.ATTEMPT_BEGAN)}
+    exact = mended and len(layouts) <= 1
     finished = run.exit_code == 0 and baseline.exit_code == 0
     # Wrong numbers that were undone have been in the journal for a while.
     found = differences(baseline.folder, run.folder, kept_only=bool(undone)) if finished else None
@@ -300,19 +296,9 @@ def _accused(run: DrilledRun, faults: Sequence[Fault]) -> Iterator[str]:
                 yield f"rank {rank} was named, and no fault acted on it: {verdict.data['reason']}"
 
 
-def _line(incident: Incident) -> str:
-    detected, recovered = map(_seconds, (incident.detect_s, incident.recover_s))
-    lost, by = str(incident.steps_lost), incident.by or "–"
-    return _row(incident.fault, detected, recovered, lost, by, incident.story)
-
-
 def _finite(value: float) -> float | None:
     """JSON has no word for what is not a number."""
     return value if math.isfinite(value) else None
-
-
-def _seconds(value: Seconds | None) -> str:
-    return "–" if value is None else short_seconds(value)
 
 
 def _row(*cells: str) -> str:

@@ -230,14 +230,12 @@ def parse_fault(text: str) -> Fault:
     for part in match["place"].split(":"):
         place = _PLACE.fullmatch(part)
         if place is None:
-            raise UsageError(
-                f"fault {text!r}: {part!r} is no rank, node, step or attempt", _EXAMPLE
-            )
-        for key, value in place.groupdict().items():
-            if value is not None and key in found:
-                raise UsageError(f"fault {text!r}: {part} is one {key} too many", _EXAMPLE)
-            if value is not None:
-                found[key] = value
+            what = "is no rank, node, step or attempt"
+            raise UsageError(f"fault {text!r}: {part!r} {what}", _EXAMPLE)
+        named = {key: value for key, value in place.groupdict().items() if value is not None}
+        for key in named.keys() & found.keys():
+            raise UsageError(f"fault {text!r}: {part} is one {key} too many", _EXAMPLE)
+        found |= named
     if "first" not in found:
         raise UsageError(f"fault {text!r}: it names no step", _EXAMPLE)
     numbers = {key: int(found[key]) for key in ("first", "last", "rank", "attempt") if key in found}
@@ -264,7 +262,7 @@ def _check_strength(fault: Fault, text: str) -> None:
         wrong = f"{fault.kind} has no strength"
     elif known.takes == "word" and given not in known.words:
         wrong = f"{given!r} is not one of {', '.join(known.words)}"
-    elif known.takes == "whole" and not (given.isascii() and given.isdecimal()):
+    elif known.takes == "whole" and not re.fullmatch(r"[0-9]+", given):
         wrong = f"{given!r} is no whole number"
     elif known.takes in ("seconds", "factor") and not re.fullmatch(r"[0-9]+(\.[0-9]+)?", given):
         wrong = f"{given!r} is no number"

@@ -64,6 +64,9 @@ def _incident(done: Done, fault: Fault, records: Sequence[Record]) -> Incident:
     sign = next((record for record in late if _reports(record, done, fault)), None)
     if sign is None:
         return Incident(*own, story=_why_unnoticed(done, fault, records))
+    by = LEADER
+    if isinstance(sign, Event) and sign.kind in _BETWEEN_ATTEMPTS:
+        by = SUPERVISOR if "cause" in sign.data else SCHEDULER
     again = _goes_on(done, sign, fault, records)
     reached = _reached(done, records)
     new = next((s for s in _steps(records) if s.time > done.time and s.step > reached), None)
@@ -73,17 +76,21 @@ def _incident(done: Done, fault: Fault, records: Sequence[Record]) -> Incident:
         recover_s=None if again is None else max(0.0, again.time - done.time),
         caught_up_s=None if new is None else new.time - done.time,
         steps_lost=_lost(sign, again, reached),
-        by=_decided_by(sign),
+        by=by,
         story="; ".join([_in_words(sign), *_followed(sign, records)]),
         named=_named(sign),
-        undone=bool(fault.known.compared) and _went_back(done, sign, records),
+        undone=bool(fault.known.compared)
+        and any(
+            event.time >= sign.time and event.attempt > done.attempt and event.step < done.step
+            for event in _events(records, EventKind.ATTEMPT_STARTED)
+        ),
     )
 
 
 def must_be_noticed(incident: Incident, records: Sequence[Record]) -> bool:
     """Whether a fault that was injected cannot have passed unreported in a run of this journal."""
     fault = parse_fault(incident.fault)
-    watch = _watch(records)
+    watch = next(_events(records, EventKind.MACHINE_WATCH), None)
     if fault.kind == "slow":
         last = fault.last or fault.first
         made = {s.step for s in _steps(records) if s.step <= last and s.time >= incident.time}
@@ -109,7 +116,7 @@ def _compared(done: Done | Incident, fault: Fault, records: Sequence[Record]) ->
 
 
 def _why_unnoticed(done: Done, fault: Fault, records: Sequence[Record]) -> str:
-    known, watch = fault.known, _watch(records)
+    known, watch = fault.known, next(_events(records, EventKind.MACHINE_WATCH), None)
     if fault.kind == "bitflip-weight" and watch is not None and watch.data["replicas"] == 1:
         return "it has not shown: no other rank holds that weight"
     if known.compared and not _compared(done, fault, records):
@@ -117,10 +124,6 @@ def _why_unnoticed(done: Done, fault: Fault, records: Sequence[Record]) -> str:
     if known.must_be_noticed or known.ends_attempt or known.compared:
         return "the journal does not report it"
     return "it has not shown"
-
-
-def _watch(records: Sequence[Record]) -> Event | None:
-    return next(_events(records, EventKind.MACHINE_WATCH), None)
 
 
 def _reports(record: Sign, done: Done, fault: Fault) -> bool:
@@ -185,12 +188,6 @@ def _lost(sign: Sign, again: Record | None, reached: int) -> int:
     return 0
 
 
-def _decided_by(sign: Sign) -> str:
-    if not isinstance(sign, Event) or sign.kind not in _BETWEEN_ATTEMPTS:
-        return LEADER
-    return SUPERVISOR if "cause" in sign.data else SCHEDULER
-
-
 def _in_words(sign: Sign) -> str:
     """A record's own reason: shorter than a line of the log, which would repeat the step."""
     if isinstance(sign, StepRecord):
@@ -231,13 +228,6 @@ def _followed(sign: Sign, records: Sequence[Record]) -> Iterator[str]:
         yield f"went on from step {start.step}"
     if world is not None and world.attempt > sign.attempt:
         yield f"on nodes {', '.join(node['name'] for node in world.data['nodes'])}"
-
-
-def _went_back(done: Done, sign: Sign, records: Sequence[Record]) -> bool:
-    return any(
-        event.time >= sign.time and event.attempt > done.attempt and event.step < done.step
-        for event in _events(records, EventKind.ATTEMPT_STARTED)
-    )
 
 
 def _events(records: Sequence[Record], *kinds: str) -> Iterator[Event]:

@@ -66,7 +66,7 @@ class RankFaults:
         self._step = 0
         self._laid: tuple[Fault, ...] = ()
         self._seen: tuple[int, int] | None = None
-        self._done = {(done.number, done.attempt) for done in self._own(read_done(folder))}
+        self._done = {(done.number, done.attempt) for done in self._read_own()}
         self._lock = threading.Lock()
         self._slowness = _Slowness()
         self.acting: dict[str, Fault] = {}
@@ -77,8 +77,7 @@ class RankFaults:
 
     def look(self) -> None:
         """Read the faults if others were laid."""
-        path = laid_path(self.folder)
-        found = path.stat()
+        found = laid_path(self.folder).stat()
         seen = (found.st_ino, found.st_mtime_ns)
         if seen != self._seen:
             self._laid, self._seen = read_laid(self.folder), seen
@@ -105,10 +104,8 @@ class RankFaults:
         with self._lock:
             if (number, self.attempt) not in self._done:
                 self._done.add((number, self.attempt))
-                note_done(
-                    self.folder,
-                    Done(number, str(fault), self.rank, self.node, self.attempt, self._step, now),
-                )
+                own = self.rank, self.node, self.attempt, self._step
+                note_done(self.folder, Done(number, str(fault), *own, now))
         return now
 
     def take(self, kind: str) -> tuple[Seconds, Fault] | None:
@@ -129,7 +126,7 @@ class RankFaults:
         if (taken := self.take(kind)) is not None:
             return taken[0] + taken[1].value
         now = time.time()
-        for done in self._own(read_done(self.folder)):
+        for done in self._read_own():
             fault = self._laid[done.number] if done.number < len(self._laid) else None
             if fault and fault.kind == kind and now < done.time + fault.value:
                 return done.time + fault.value
@@ -183,17 +180,16 @@ class RankFaults:
         if self.until("store-gone") is not None:
             raise ConnectionRefusedError(errno.ECONNREFUSED, "the store is away (drill)")
 
-    def _own(self, done: list[Done]) -> list[Done]:
-        return [item for item in done if item.rank == self.rank]
+    def _read_own(self) -> list[Done]:
+        return [done for done in read_done(self.folder) if done.rank == self.rank]
 
     def _comes(self, number: int, fault: Fault) -> bool:
         if fault.rank is None and not fault.node:
             return False  # it is no rank's, but of the run's numbers
         if fault.rank not in (None, self.rank) or fault.attempt not in (None, self.attempt):
             return False
-        if fault.node not in ("", self.node):
-            return False
-        if fault.rank is None and not (fault.known.whole_node or self._is_first):
+        here = fault.node in ("", self.node)
+        if not here or (fault.rank is None and not (fault.known.whole_node or self._is_first)):
             return False
         if fault.last is not None:
             return fault.first <= self._step <= fault.last

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+
+from pydantic import TypeAdapter
 
 from longhaul.core.files import write_json
 from longhaul.core.units import Seconds
@@ -29,6 +30,9 @@ _KERNEL_LOG = "drill-kernel.jsonl"
 """A line for each message, with `monotonic`, `node` and `line`."""
 
 
+_FAULTS = TypeAdapter(tuple[Fault, ...])
+
+
 def lay(folder: RunFolder, faults: Sequence[Fault] = ()) -> None:
     """Leave faults for the run's next worker, and for those that look now."""
     write_json(laid_path(folder), [asdict(fault) for fault in faults])
@@ -41,11 +45,7 @@ def laid_path(folder: RunFolder) -> Path:
 
 def read_laid(folder: RunFolder) -> tuple[Fault, ...]:
     """What was left."""
-    bodies: list[dict[str, Any]] = json.loads(laid_path(folder).read_bytes())
-    for body in bodies:
-        for key in ("draws", "made"):
-            body[key] = body[key] and tuple(body[key])
-    return tuple(Fault(**body) for body in bodies)
+    return _FAULTS.validate_json(laid_path(folder).read_bytes())
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +66,11 @@ class Done:
 
 def note_done(folder: RunFolder, done: Done) -> None:
     """Remember a fault, on the medium, before it is done."""
-    # On a line of its own, even if a machine went in the middle of the one before.
-    line = f"\n{json.dumps(asdict(done))}\n"
-    descriptor = os.open(_memory(folder), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    try:
-        os.write(descriptor, line.encode())
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with _memory(folder).open("a", encoding="utf-8") as memory:
+        # On a line of its own, even if a machine went in the middle of the one before.
+        memory.write(f"\n{json.dumps(asdict(done))}\n")
+        memory.flush()
+        os.fsync(memory.fileno())
 
 
 def read_done(folder: RunFolder) -> list[Done]:

@@ -103,11 +103,10 @@ def drill_recipe(typed: Typed, folder: Path, report: Report) -> list[Verdict]:
     }
     verdicts = []
     for name, family in families.items():
-        if not family:
-            continue
-        report(f"{name}: {' '.join(map(str, family))}")
-        run = drilled_run(plan.set_up(name), family)
-        verdicts.append(_judged(run, baseline, family, report))
+        if family:
+            report(f"{name}: {' '.join(map(str, family))}")
+            run = drilled_run(plan.set_up(name), family)
+            verdicts.append(_judged(run, baseline, family, report))
     return verdicts
 
 

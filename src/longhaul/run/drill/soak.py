@@ -125,9 +125,6 @@ class Soak:
         done = read_done(self._folder)
         if len(done) < len(self.laid):
             return math.inf
-        faults = [parse_fault(item.fault) for item in done]
-        delays = [fault.value if fault.known.is_signal else 0.0 for fault in faults]
-        return max(
-            (item.time + delay + _SETTLED_S for item, delay in zip(done, delays, strict=True)),
-            default=0.0,
-        )
+        faults = [(item.time, parse_fault(item.fault)) for item in done]
+        late = [time + (fault.value if fault.known.is_signal else 0.0) for time, fault in faults]
+        return max(late) + _SETTLED_S if late else 0.0

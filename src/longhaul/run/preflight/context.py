@@ -62,27 +62,39 @@ def failed(name: str, error: LonghaulError) -> Check:
 
 
 @dataclass(frozen=True)
+class Preflight:
+    """What was typed."""
+
+    recipe: str
+    """A shipped recipe's name or a file."""
+    options: tuple[str, ...] = ()
+    """`path=value`."""
+    data: str | None = None
+    processes: int | None = None
+    world: int | None = None
+    device_bytes: Bytes | None = None
+    """Memory of each device of the real run; None: as on this machine."""
+    minutes: float = 2.0
+    full: bool = False
+    keep: Path | None = None
+    runs: Path = Path("runs")
+    """Where the run itself would be."""
+    prepared: Path = Path("prepared")
+
+
+@dataclass(frozen=True)
 class PreflightContext:
     """One preflight."""
 
-    name: str
-    """A shipped recipe's name or a file, as typed."""
+    typed: Preflight
     recipe: Recipe
     """At true size, with every option."""
-    options: tuple[str, ...]
-    """`path=value`, as typed."""
-    runs: Path
-    """Where the run itself would be."""
-    prepared: Path
     folder: Path
     """Where everything of the small twin is."""
     world: int
     """Processes of the real run."""
     processes: int
     """Processes of the small twin."""
-    device_bytes: Bytes | None = None
-    """Memory of each device of the real run; None: as on this machine."""
-    full: bool = False
     ranks: tuple[str, ...] = ("-m", "longhaul", "preflight-rank")
     """What ranks that compare layouts are started with."""
 
@@ -94,12 +106,12 @@ class PreflightContext:
     @property
     def steps(self) -> int:
         """Of the small twin's runs."""
-        return _STEPS_IN_FULL if self.full else _STEPS
+        return _STEPS_IN_FULL if self.typed.full else _STEPS
 
     @property
     def timeout_s(self) -> Seconds:
         """After which a process of a small twin counts as hanging."""
-        return 4 * _HANGING_S if self.full else _HANGING_S
+        return 4 * _HANGING_S if self.typed.full else _HANGING_S
 
     def sample_of(self, number: int) -> Path:
         """Where the sample of a source lies, that the small twin reads instead."""
@@ -116,7 +128,7 @@ class PreflightContext:
             for number, source in enumerate(recipe.data.sources)
         ]
         return (
-            *self.options,
+            *self.typed.options,
             *shrunken(recipe, own_data=True),
             f"data.sources=[{', '.join(sources)}]",
             *_own_settings(recipe, self.steps),
@@ -126,7 +138,7 @@ class PreflightContext:
 
     def twin(self, *more: str) -> Recipe:
         """The small twin; RecipeError if it cannot have `more`."""
-        return load_recipe(self.name, self.twin_options(*more)).recipe
+        return load_recipe(self.typed.recipe, self.twin_options(*more)).recipe
 
 
 def small_world(recipe: Recipe, processes: int | None) -> int:
@@ -149,13 +161,11 @@ def _small_layout(recipe: Recipe, processes: int) -> Iterator[str]:
     """The recipe's own layout with each of its ways two wide, as many as there are processes."""
     own = _two_wide(recipe)[: max(0, processes.bit_length() - 1)]
     yield f"machine.processes={processes}"
-    for name in ("tensor", "pipeline"):
+    for name in ("tensor", "pipeline", "replicate"):
         yield f"parallel.{name}={2 if name in own else 1}"
     taken = 2 ** len(own)
     rest = processes // taken if taken <= processes else 1
-    shard = (2 if "shard" in own else 1) * (1 if "replicate" in own else rest)
-    yield f"parallel.shard={shard}"
-    yield f"parallel.replicate={2 if 'replicate' in own else 1}"
+    yield f"parallel.shard={(2 if 'shard' in own else 1) * (1 if 'replicate' in own else rest)}"
     staged = "pipeline" in own and recipe.parallel.stages_per_rank > 1
     yield f"parallel.stages_per_rank={2 if staged else 1}"
     if "pipeline" in own:

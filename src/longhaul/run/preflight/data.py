@@ -67,17 +67,19 @@ def check_data(context: PreflightContext) -> Iterator[Check]:
 
 
 def _prepared(context: PreflightContext) -> Iterator[Check]:
-    if any(map(_is_elsewhere, context.recipe.data.sources)) or not context.prepared.is_dir():
+    if any(map(_is_elsewhere, context.recipe.data.sources)) or not context.typed.prepared.is_dir():
         return  # nothing is fetched here
     try:
-        folder = prepared_folder(context.recipe, context.prepared, lambda _: None)
+        folder = prepared_folder(context.recipe, context.typed.prepared, lambda _: None)
         if not (folder / MANIFEST).exists():
             return
         verification = Verification(folder, (folder / MEMORY,))
         size = verification.left_bytes
         if size > _MOST_COMPARED:
             figure = f"{short_bytes(size)} in {folder} to compare beside training"
-            yield judged(_NAME, f"{figure}; `longhaul data lint {context.name}` compares it now")
+            yield judged(
+                _NAME, f"{figure}; `longhaul data lint {context.typed.recipe}` compares it now"
+            )
             return
         verification.compare_all()
     except DataError as error:
@@ -90,7 +92,7 @@ def _prepared(context: PreflightContext) -> Iterator[Check]:
 def _look(
     context: PreflightContext, source: SourceSection, most: Bytes
 ) -> tuple[Check, Sequence[Document]]:
-    name, downloads = source_name(source.name, source.path), context.prepared / "downloads"
+    name, downloads = source_name(source.name, source.path), context.typed.prepared / "downloads"
     if _is_elsewhere(source) and not is_here(source.path, downloads):
         names = listed(source.path, "text" if source.format == "auto" else "tokens")
         where = without_secrets(source.path)
@@ -141,7 +143,7 @@ def _given_tokenizer(context: PreflightContext) -> Tokenizer | None:
     if settings.kind != "file" or settings.path is None:
         return None
     # Not ours to keep, unless the run has been here already.
-    downloads = context.prepared / "downloads"
+    downloads = context.typed.prepared / "downloads"
     if "://" in settings.path and not is_here(settings.path, downloads):
         downloads = context.folder / "downloads"
     files = find_tokenizer(settings.path, downloads, lambda _: None)
@@ -174,6 +176,5 @@ def _is_elsewhere(source: SourceSection) -> bool:
 
 def _write(path: Path, documents: Sequence[Document]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="utf-8") as lines:
-        for document in documents:
-            lines.write(json.dumps({"text": document.text}) + "\n")
+    lines = (json.dumps({"text": document.text}) + "\n" for document in documents)
+    path.write_text("".join(lines), encoding="utf-8")

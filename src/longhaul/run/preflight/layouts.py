@@ -32,6 +32,7 @@ from longhaul.parallel.device import choose_device
 from longhaul.parallel.layout import Layout, Place, find_place, layout_for
 from longhaul.parallel.world import device_of, form_world, meet, part
 from longhaul.run.preflight.context import ALONE, Check, PreflightContext, failed, judged, skipped
+from longhaul.supervise.nodes.placement import posts_here
 from longhaul.train.equality import Trace, distance, trace
 from longhaul.train.step import TrainingStep
 
@@ -123,11 +124,11 @@ def cases_of(context: PreflightContext) -> tuple[list[Case], list[tuple[str, str
             continue
         if layout in (case.layout for case in cases):
             continue
-        steps = _STEPS_IN_FULL if context.full else _STEPS
+        steps = _STEPS_IN_FULL if context.typed.full else _STEPS
         cases.append(Case(layout, "float32", exact, steps, is_own))
         # fp16 needs its loss scale to find its level first; its layouts are proven in float32.
         in_bf16 = context.recipe.precision.compute in ("bf16", "bf16_weights")
-        if (is_own or context.full) and in_bf16:
+        if (is_own or context.typed.full) and in_bf16:
             own = context.twin(*_PROOF, *options, *even)
             cases.append(Case(layout, "half", own, _STEPS_IN_OWN_NUMBERS, is_own))
     return cases, refused
@@ -211,16 +212,13 @@ def _start(
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     started = []
-    for rank in range(size):
-        place = {
-            "RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": size,
-            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": 1,
-        }  # fmt: skip
+    for rank, post in enumerate(posts_here(size)):
+        place = {**post.environment, "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
         with (folder / f"{rank}.log").open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, *context.ranks, *arguments], stdin=subprocess.DEVNULL, stdout=log,
                 stderr=subprocess.STDOUT, start_new_session=True,
-                env=os.environ | {name: str(value) for name, value in place.items()},
+                env=os.environ | place,
             )  # fmt: skip
         started.append(process)
     return started

@@ -3,7 +3,6 @@ measurement of the small twin; and whether the model can learn at all: one batch
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
 
 import torch
 
@@ -34,7 +33,7 @@ def check_memory(context: PreflightContext) -> Iterator[Check]:
     device = own_device(context.recipe.machine.device)
     settle_torch(context.twin())
     vocab_size, known = vocabulary(context)
-    on_cpu = device.type == "cpu" and context.device_bytes is None
+    on_cpu = device.type == "cpu" and context.typed.device_bytes is None
     estimate = estimate_memory(context.recipe, vocab_size, context.layout, on_cpu)
     there, of_what = _memory_of(context, device)
     figure = (
@@ -55,7 +54,7 @@ def check_memory(context: PreflightContext) -> Iterator[Check]:
 def check_compiler(context: PreflightContext) -> Iterator[Check]:
     """Whether what the recipe compiles can be, else RecipeError; the twin compiles nothing."""
     device = own_device(context.recipe.machine.device)
-    if context.device_bytes is not None:
+    if context.typed.device_bytes is not None:
         yield skipped("compiler", "the run's machine is another: look for a C compiler there")
         return
     refuse_without_compiler(context.recipe, device)
@@ -79,16 +78,10 @@ def _of_first_evaluation(
     return judged("first evaluation", figure, remedy, classes=dict(estimate.evaluation), **data)
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What one process really takes of a small recipe, at the worst moment."""
-
-    step: Bytes
-    evaluation: Bytes
-
-
-def measured(recipe: Recipe, device: torch.device) -> Measured:
-    """What a step and an evaluation of a small recipe take, each with what stands."""
+def measured(recipe: Recipe, device: torch.device) -> dict[str, Bytes]:
+    """What a `step` and an `evaluation` of a small recipe really take of one process at the worst
+    moment, each with what stands.
+    """
     step = make_step(recipe, VOCABULARY, device, None)
     recomputation = recipe.machine.activation_checkpointing
     if recomputation != "none":
@@ -105,15 +98,15 @@ def measured(recipe: Recipe, device: torch.device) -> Measured:
     evaluated = recipe.evaluated_within(sequences * recipe.block_length())
     length = recipe.model.context
     of_evaluation = peak_of(lambda: step.rehearse_evaluation(evaluated, length), device)
-    return Measured(standing + of_step, standing + of_evaluation)
+    return {"step": standing + of_step, "evaluation": standing + of_evaluation}
 
 
 def _validated(twin: Recipe, device: torch.device) -> Check:
     estimate = estimate_memory(twin, VOCABULARY, Layout(), device.type == "cpu")
     real = measured(twin, device)
     pairs = {
-        "a step": (sum(estimate.step.values()), real.step),
-        "an evaluation": (sum(estimate.evaluation.values()), real.evaluation),
+        "a step": (sum(estimate.step.values()), real["step"]),
+        "an evaluation": (sum(estimate.evaluation.values()), real["evaluation"]),
     }
     ratios = {what: estimated / taken for what, (estimated, taken) in pairs.items()}
     figure = "the small twin takes " + ", ".join(
@@ -122,13 +115,13 @@ def _validated(twin: Recipe, device: torch.device) -> Check:
     )
     near = all(_NEAR[0] <= ratio <= _NEAR[1] for ratio in ratios.values())
     remedy = "" if near else "do not trust the estimate above: measure on one of the devices"
-    return judged("memory estimate", figure, remedy, ratios=ratios, measured=asdict(real))
+    return judged("memory estimate", figure, remedy, ratios=ratios, measured=real)
 
 
 def _memory_of(context: PreflightContext, device: torch.device) -> tuple[Bytes, str]:
     """Of one rank's device, and in words which that is."""
-    if context.device_bytes is not None:
-        return context.device_bytes, "on each device, as given"
+    if context.typed.device_bytes is not None:
+        return context.typed.device_bytes, "on each device, as given"
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory, "on this machine's device"
     ranks = min(context.world, context.recipe.machine.processes)
@@ -141,7 +134,9 @@ def _listed(classes: Mapping[str, Bytes]) -> str:
 
 
 def _remedy(context: PreflightContext, estimate: MemoryEstimate) -> str:
-    elsewhere = "" if context.device_bytes else "; for other devices than this one give --device-gb"
+    elsewhere = (
+        "" if context.typed.device_bytes else "; for other devices than this one give --device-gb"
+    )
     return f"cut {estimate.largest}: {way_to_cut(estimate, context.recipe)}{elsewhere}"
 
 

@@ -18,10 +18,11 @@ from longhaul.config.load import load_recipe
 from longhaul.config.recipe import Recipe
 from longhaul.config.size import known_vocabulary, model_size
 from longhaul.core.errors import ExitCode, LonghaulError, UsageError
-from longhaul.core.units import Bytes, Seconds, short_count
+from longhaul.core.units import Seconds, short_count
 from longhaul.parallel.layout import find_place, layout_for
 from longhaul.run.preflight.context import (
     Check,
+    Preflight,
     PreflightContext,
     failed,
     judged,
@@ -49,32 +50,14 @@ class Stage:
     """Name of the stage without which it can say nothing."""
 
 
-@dataclass(frozen=True)
-class Preflight:
-    """What was typed."""
-
-    recipe: str
-    options: tuple[str, ...] = ()
-    data: str | None = None
-    processes: int | None = None
-    world: int | None = None
-    device_bytes: Bytes | None = None
-    minutes: float = 2.0
-    full: bool = False
-    keep: Path | None = None
-    runs: Path = Path("runs")
-    prepared: Path = Path("prepared")
-
-
 def preflight(
     typed: Preflight, show: Callable[[Check], None], stages: Sequence[Stage] | None = None
 ) -> list[Check]:
     """Make all checks, or those of `stages`; every line is shown when it is there.
 
-    Raises:
-        RecipeError: the recipe is wrong, or so many processes cannot train it.
-        DataError: a source that should be on this machine is not.
-        UsageError: this process is one of several already, or `keep` is no empty folder.
+    RecipeError if the recipe is wrong, or so many processes cannot train it; DataError if a source
+    that should be on this machine is not; UsageError if this process is one of several already, or
+    `keep` is no empty folder.
     """
     if find_place(os.environ) is not None:
         raise UsageError(
@@ -167,18 +150,8 @@ def _preflight_context(typed: Preflight, folder: Path) -> PreflightContext:
         recipe = load_recipe(typed.recipe, options, typed.data).recipe
     world = typed.world or _world_of(recipe, typed.processes)
     layout_for(recipe.parallel, world)
-    return PreflightContext(
-        name=typed.recipe,
-        recipe=recipe,
-        options=options,
-        runs=typed.runs,
-        prepared=typed.prepared,
-        folder=folder,
-        world=world,
-        processes=small_world(recipe, typed.processes),
-        device_bytes=typed.device_bytes,
-        full=typed.full,
-    )
+    processes = small_world(recipe, typed.processes)
+    return PreflightContext(replace(typed, options=options), recipe, folder, world, processes)
 
 
 def _formats_here(recipe: Recipe) -> tuple[str, ...]:

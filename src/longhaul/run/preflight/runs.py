@@ -51,7 +51,7 @@ def check_stretch(context: PreflightContext) -> Iterator[Check]:
 
 def check_resume(context: PreflightContext) -> Iterator[Check]:
     """A run whose worker is killed and started again ends in the bytes of the one left alone."""
-    for trip in range(_TRIPS if context.full else 1):
+    for trip in range(_TRIPS if context.typed.full else 1):
         folder = _set_up(context, f"killed-{trip + 1}")
         with _training(folder) as training:
             at = _kill(training, folder, context, trip)
@@ -100,7 +100,9 @@ def check_read_back(context: PreflightContext) -> Iterator[Check]:
 
 def _set_up(context: PreflightContext, name: str) -> RunFolder:
     folder = create_run(context.folder / name, RealClock())
-    spec = resolve_spec(context.name, context.twin_options(), None, context.folder / "prepared")
+    spec = resolve_spec(
+        context.typed.recipe, context.twin_options(), None, context.folder / "prepared"
+    )
     write_run_spec(folder, spec)
     return folder
 
@@ -174,7 +176,7 @@ def _gauges(steps: Sequence[StepRecord], context: PreflightContext) -> Check:
         name
         for step in read
         for name, values in [*step.gauges.items(), *((n, (v,)) for n, v in step.totals.items())]
-        if not all(math.isfinite(value) for value in values)
+        if not all(map(math.isfinite, values))
     }
     names = len(read[-1].gauges) + len(read[-1].totals) if read else 0
     figure = f"{names} gauges read {len(read)} times, "

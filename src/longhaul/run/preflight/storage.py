@@ -39,7 +39,8 @@ def check_disk(context: PreflightContext) -> Iterator[Check]:
     """Space for the checkpoints that retention keeps, and the speed at which they are written."""
     vocab_size, _ = vocabulary(context)
     each = checkpoint_bytes(context.recipe, vocab_size)
-    folder = _nearest(context.runs)
+    runs = context.typed.runs
+    folder = next(path for path in (runs, *runs.absolute().parents) if path.is_dir())
     yield _space(context, each, folder)
     try:
         speed = write_speed(folder)
@@ -55,10 +56,8 @@ def check_disk(context: PreflightContext) -> Iterator[Check]:
         f"{short_seconds(save_s)}; with one failure in {between_s / 86_400:.0f} days, save about "
         f"every {short_seconds(max(every_s, save_s))} if training had to wait for it"
     )
-    yield judged(
-        "write speed", figure, bytes_per_s=speed, checkpoint_bytes=each, save_s=save_s,
-        interval_s=every_s,
-    )  # fmt: skip
+    data: dict[str, Any] = {"bytes_per_s": speed, "checkpoint_bytes": each, "save_s": save_s}
+    yield judged("write speed", figure, **data, interval_s=every_s)
 
 
 def check_remote(context: PreflightContext) -> Iterator[Check]:
@@ -129,8 +128,3 @@ def _try_store(address: str, folder: Path) -> tuple[str, Seconds]:
     finally:
         store.remove(path)
     return store.name, time.monotonic() - began
-
-
-def _nearest(folder: Path) -> Path:
-    """The folder, or the nearest one around it that exists."""
-    return next(path for path in (folder, *folder.absolute().parents) if path.is_dir())

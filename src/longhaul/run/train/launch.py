@@ -35,7 +35,7 @@ from longhaul.logbook.segments import read_segments
 from longhaul.parallel.layout import find_place
 from longhaul.store.bring_back import bring_back, is_elsewhere
 from longhaul.supervise.causes import load_signatures
-from longhaul.supervise.job import Job
+from longhaul.supervise.failure_handler import Job
 from longhaul.supervise.nodes.placement import node_plan
 from longhaul.supervise.ownership import fence, left_over
 from longhaul.supervise.replicas import refuse_without_torchft

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from longhaul.core.units import Seconds
 from longhaul.supervise.causes import Cause
@@ -34,8 +35,7 @@ class MachineVerdict:
     """Of `corrupt`: newest step at which everybody still agreed."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeFailure:
+class NodeFailure(NamedTuple):
     """An attempt that a node has ended."""
 
     node: Node
@@ -77,12 +77,10 @@ def answer(evidence: Evidence) -> Answer:
         return _corrupt(evidence)
     blamed = world.machine_of(cause.rank) if cause.rank is not None else None
     if cause.name == "hang":
-        named = blamed.node if blamed else None
-        newcomers = after_hang(evidence.worlds, named)
+        newcomers = after_hang(evidence.worlds, blamed.node if blamed else None)
         if newcomers.nodes:
-            guilty = tuple(
-                m for m in world.machines if any(m.node.shares(n.parts) for n in newcomers.nodes)
-            )
+            parts = frozenset().union(*(node.parts for node in newcomers.nodes))
+            guilty = [machine for machine in world.machines if machine.node.shares(parts)]
             return Answer(blamed if blamed in guilty else guilty[0], newcomers.reason,
                           left_out=tuple(machine.name for machine in guilty))  # fmt: skip
     if blamed is None or not of_machine(cause):
@@ -91,8 +89,8 @@ def answer(evidence: Evidence) -> Answer:
     if cause.remedy == "cordon":  # hardware that is broken for good (incident M6)
         return Answer(blamed, where, {blamed.name: tuple(sorted(blamed.node.parts))})
     times = 1 + sum(
-        evidence.now - earlier.time <= _DAY_S and bool(blamed.node.shares(earlier.node.parts))
-        for earlier in evidence.failures
+        evidence.now - time <= _DAY_S and bool(blamed.node.shares(node.parts))
+        for node, time in evidence.failures
     )
     if times >= REPEATS and len(world.machines) > 1:
         reason = f"{where}, which has ended {times} attempts within a day"

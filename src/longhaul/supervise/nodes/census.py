@@ -2,7 +2,7 @@
 
 import json
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import chain, count
 from typing import Any
@@ -107,17 +107,13 @@ class Census:
         answer = point(Point.NODE_ANSWER, answer, node=name)
         if answer is not None and not answer.came:
             self.gone[name] = f"it does not answer ({answer.reason})"
-        else:
-            self.gone.pop(name, None)
-            self._identify(name, answer.body if answer else {})
-
-    def _identify(self, name: str, said: Mapping[str, Any]) -> None:
+            return
+        self.gone.pop(name, None)
         if name not in self._unknown:
             return
         self._unknown.discard(name)
-        machine, node = self.named(name), read_node(host=name)
+        said, machine, node = answer.body if answer else {}, self.named(name), read_node(host=name)
         if machine.command:
             node = Node(name, tuple(said.get("gpus", ())), str(said.get("board", "")),
                         str(said.get("machine_id", "")))  # fmt: skip
-        place = self.machines.index(machine)
-        self.machines[place] = replace(machine, node=node)
+        self.machines[self.machines.index(machine)] = replace(machine, node=node)

@@ -3,18 +3,15 @@
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from longhaul.config.recover import NodeSection
-from longhaul.core.clocks import Clock
 from longhaul.core.events import EventKind
 from longhaul.core.units import Seconds
-from longhaul.logbook.folder import RunFolder
-from longhaul.logbook.lease import Lease
 from longhaul.supervise.causes import Cause
-from longhaul.supervise.history import usable_checkpoints, write_event
+from longhaul.supervise.history import SupervisedRun, usable_checkpoints
 from longhaul.supervise.nodes.answer import (
     NODE_GONE,
     Answer,
@@ -58,15 +55,8 @@ _MOST_ORDERS = 3
 class Fleet:
     """The nodes of one run, for the life of its supervisor."""
 
-    def __init__(
-        self,
-        folder: RunFolder,
-        plan: NodePlan,
-        lease: Lease,
-        clock: Clock,
-        say: Callable[[str], None],
-    ) -> None:
-        self.folder, self.plan = folder, plan
+    def __init__(self, run: SupervisedRun, plan: NodePlan) -> None:
+        self.run, self.plan, self.emit = run, plan, run.emit
         self.world: World | None = None
         self.slow: set[str] = set()
         self.changed = False
@@ -74,8 +64,7 @@ class Fleet:
         self.corrected = False
         """Errors of memory have been seen, corrected ones."""
         self.why_none = ""
-        self._lease, self._clock, self._say = lease, clock, say
-        self.census = Census(plan.entries, ordered(node_events(folder)))
+        self.census = Census(plan.entries, ordered(node_events(run.folder)))
         self._suspects: set[str] = set()
         self._before: tuple[str, ...] = ()
         self._order: Inquiry | None = None
@@ -84,7 +73,7 @@ class Fleet:
     def allocate(self, wait: Wait) -> World | None:
         """The world of the next attempt, written down; None if there is none, or `wait` says so."""
         self.world, self.why_none = None, ""
-        orders, until = 0, self._clock.monotonic() + PATIENCE_S
+        orders, until = 0, self.run.clock.monotonic() + PATIENCE_S
         waits = False
         while self.census.call([machine.name for machine in self.census.machines], wait):
             choice = choose(self.standing())
@@ -93,9 +82,9 @@ class Fleet:
                 orders += 1
                 if self._order_another(choice, wait):
                     continue
-            if choice.world is None and self._would_do() and self._clock.monotonic() < until:
+            if choice.world is None and self._would_do() and self.run.clock.monotonic() < until:
                 if not waits:
-                    self._say(f"waiting for nodes to answer: {choice.without()}")
+                    self.run.say(f"waiting for nodes to answer: {choice.without()}")
                     self.emit(EventKind.NODE_AWAITED, 0, reason=choice.without())
                 waits = True
                 if not wait(_CALL_EVERY_S):
@@ -119,7 +108,7 @@ class Fleet:
 
     def standing(self) -> Standing:
         """What is known now."""
-        events = node_events(self.folder)
+        events = node_events(self.run.folder)
         return Standing(
             machines=tuple(self.census.machines),
             wanted=self.plan.wanted,
@@ -131,7 +120,7 @@ class Fleet:
             suspects=frozenset(self._suspects),
             slow=frozenset(self.slow),
             trusting=not self.plan.shared,
-            now=self._clock.wall(),
+            now=self.run.clock.wall(),
         )
 
     def events(self) -> tuple[NodeEvent, ...]:
@@ -144,7 +133,7 @@ class Fleet:
     def _begin(self, choice: Choice) -> None:
         world = choice.world
         assert world is not None
-        newest = max(usable_checkpoints(self.folder), default=0)
+        newest = max(usable_checkpoints(self.run.folder), default=0)
         self.emit(
             EventKind.ATTEMPT_BEGAN,
             newest,
@@ -155,9 +144,9 @@ class Fleet:
             reason=choice.reason,
         )
         if (self._before and set(world.names) != set(self._before)) or world.shrunk:
-            self._say(f"nodes: {', '.join(world.names)} ({choice.reason})")
+            self.run.say(f"nodes: {', '.join(world.names)} ({choice.reason})")
             for name, why in choice.absent.items():
-                self._say(f"  without {name}: {why}")
+                self.run.say(f"  without {name}: {why}")
         self.changed = world.names != self._before
         self._move(world.names)
         self.world = world
@@ -174,41 +163,37 @@ class Fleet:
         """Add a line to the node ledger. A disk that refuses it must not end the run."""
         parts = what.pop("parts", tuple(sorted(machine.node.parts)))
         event = NodeEvent(
-            kind=kind, parts=parts, host=machine.name, time=self._clock.wall(),
-            run=self.folder.name, **what,
+            kind=kind, parts=parts, host=machine.name, time=self.run.clock.wall(),
+            run=self.run.folder.name, **what,
         )  # fmt: skip
         self.corrected = self.corrected or kind == "corrected"
         try:
             append(self.plan.ledger, event)
         except OSError as error:
             self._unwritten.append(event)
-            self._say(f"WARNING: the node ledger in {self.plan.ledger} takes nothing ({error})")
+            self.run.say(f"WARNING: the node ledger in {self.plan.ledger} takes nothing ({error})")
 
-    def emit(self, kind: str, step: int, **data: Any) -> None:
-        """Write an event into the run's journal."""
-        write_event(self.folder, self._lease.attempt, self._clock, kind, step, data)
-
-    def probe_words(self, machine: Machine) -> list[str]:
-        """The command line of a node's probe."""
-        return probe_words(machine.command, self.folder.workers.resolve(), machine.slots)
+    def probe(self, machine: Machine) -> Inquiry:
+        """A process that probes a node."""
+        folder = self.run.folder.workers.resolve()
+        return Inquiry(probe_words(machine.command, folder, machine.slots), PROBE_WITHIN_S)
 
     def probed(self, machine: Machine, probe: Probe) -> None:
         """Keep what a probe has found."""
         self._suspects.discard(machine.name)
-        found = {"passed": probe.passed, "reason": probe.reason}
+        found: dict[str, Any] = {"passed": probe.passed, "reason": probe.reason}
         figures = dict(probe.figures)
         self.remember("probed", machine, data=figures, **found)
         self.emit(EventKind.NODE_PROBED, 0, node=machine.name, **found, figures=figures)
         if not probe.passed:
-            self._say(f"node {machine.name} has not passed its probe: {probe.reason}")
+            self.run.say(f"node {machine.name} has not passed its probe: {probe.reason}")
         if probe.broken:
             self.remember("cordoned", machine, reason=probe.reason)
 
     def _probe_all(self, machines: Sequence[Machine], wait: Wait) -> bool:
-        self._say(f"probing {', '.join(machine.name for machine in machines)}")
-        self.folder.workers.mkdir(parents=True, exist_ok=True)
-        inquiries = [Inquiry(self.probe_words(m), PROBE_WITHIN_S) for m in machines]
-        answers = wait_for_all(inquiries, wait)
+        self.run.say(f"probing {', '.join(machine.name for machine in machines)}")
+        self.run.folder.workers.mkdir(parents=True, exist_ok=True)
+        answers = wait_for_all([self.probe(machine) for machine in machines], wait)
         if answers is None:
             return False
         for machine, said in zip(machines, answers, strict=True):
@@ -220,7 +205,7 @@ class Fleet:
         lost = [m for m in self.census.machines if m.name in choice.absent]
         if self._order is None and lost:
             assert self.plan.replace_command is not None
-            self._say(f"ordering another node in place of {lost[-1].name}")
+            self.run.say(f"ordering another node in place of {lost[-1].name}")
             self._order = order(self.plan.replace_command, lost[-1].node)
         goes_on = choice.world is not None or self._would_do()
         patience = _ORDER_PATIENCE_S if goes_on else float("inf")
@@ -240,36 +225,31 @@ class Fleet:
         self._order.close()
         self._order, result = None, delivered(answer)
         if isinstance(result, str):
-            self._say(f"WARNING: {result}")
+            self.run.say(f"WARNING: {result}")
             self.emit(EventKind.NODE_ORDERED, 0, node=None, reason=result)
-            return True
-        return self._receive(result)
+        else:
+            self._receive(result)
+        return True
 
-    def _receive(self, entry: NodeSection) -> bool:
+    def _receive(self, entry: NodeSection) -> None:
         machine, reason = self.census.add(entry), ""
         slots = self.census.machines[0].slots
         self.census.call([machine.name], _sleep)
         machine = self.census.named(machine.name)
-        admission = admit(machine.node, self.events(), self._clock.wall())
+        admission = admit(machine.node, self.events(), self.run.clock.wall())
         if machine.slots != slots:
             reason = f"{machine.name} has {machine.slots} slots, the others have {slots}"
         elif admission.verdict == "refuse":
             reason = admission.reason
         if reason:
             self.census.drop(machine.name)
-            self._say(f"refused: {reason}")
-            self.emit(
-                EventKind.NODE_REFUSED,
-                0,
-                node=machine.name,
-                parts=sorted(machine.node.parts),
-                reason=reason,
-            )
-            return True
+            self.run.say(f"refused: {reason}")
+            parts = sorted(machine.node.parts)
+            self.emit(EventKind.NODE_REFUSED, 0, node=machine.name, parts=parts, reason=reason)
+            return
         named = entry.model_copy(update={"name": machine.name, "spare": False})
         self.emit(EventKind.NODE_ORDERED, 0, node=machine.name, reason="it has come",
                   entry=named.model_dump(mode="json"))  # fmt: skip
-        return True
 
     def gone_of(self, wait: Wait) -> Cause | None:
         """That a node of the world has gone, if it has: what its ranks said is a consequence."""
@@ -288,21 +268,21 @@ class Fleet:
     ) -> tuple[Answer, dict[str, Any]]:
         """What follows for nodes, and what of it the journal keeps, before `carry_out`."""
         assert self.world is not None
-        events = node_events(self.folder)
+        events = node_events(self.run.folder)
         worlds = list(spans(events))
         if worlds:  # its end is about to be written
             began = [event for event in events if event.kind == EventKind.ATTEMPT_BEGAN][-1]
             made = max(0, (reached or 0) - int(began.data["from_step"]))
             worlds[-1] = replace(worlds[-1], steps_made=made, hung=cause.name == "hang")
         evidence = Evidence(
-            cause, self.world, tuple(worlds), node_failures(events), verdict, self._clock.wall()
+            cause, self.world, tuple(worlds), node_failures(events), verdict, self.run.clock.wall()
         )
         said = answer(evidence)
-        by_name = {machine.name: machine for machine in self.world.machines}
+        out = {name: sorted(self.census.named(name).node.parts) for name in said.left_out}
         data: dict[str, Any] = {
             "node": said.node.name if said.node else None,
             "node_parts": sorted(said.node.node.parts) if said.node else [],
-            "evicted": {name: sorted(by_name[name].node.parts) for name in said.left_out},
+            "evicted": out,
             "cordoned": {name: list(parts) for name, parts in said.cordoned.items()},
             "nodes_reason": said.reason,
         }
@@ -310,15 +290,13 @@ class Fleet:
 
     def carry_out(self, said: Answer, cause: Cause) -> None:
         """Write into the ledger what was judged."""
-        assert self.world is not None
-        by_name = {machine.name: machine for machine in self.world.machines}
         if said.node is not None and of_machine(cause):
             self.remember("failed", said.node, cause=cause.name, reason=said.reason)
         for name, parts in said.cordoned.items():
-            self.remember("cordoned", by_name[name], parts=parts, reason=said.reason)
-            self._say(f"  node {name} is cordoned ({', '.join(parts)}): {said.reason}")
+            self.remember("cordoned", self.census.named(name), parts=parts, reason=said.reason)
+            self.run.say(f"  node {name} is cordoned ({', '.join(parts)}): {said.reason}")
         for name in said.left_out:
-            self._say(f"  going on without node {name}, if the run can: {said.reason}")
+            self.run.say(f"  going on without node {name}, if the run can: {said.reason}")
         self._suspects.update(said.suspects)
 
     def can_do_without(self, name: str) -> bool:

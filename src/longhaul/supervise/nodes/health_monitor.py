@@ -1,10 +1,9 @@
 """Looking after nodes while they train; what may take its time is asked in other processes."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from longhaul.core.clocks import Clock
 from longhaul.core.events import EventKind
 from longhaul.core.faults import Point, point
 from longhaul.core.units import Seconds
@@ -15,7 +14,6 @@ from longhaul.supervise.nodes.history import Verdicts
 from longhaul.supervise.nodes.ledger import cordons
 from longhaul.supervise.nodes.placement import Machine, World
 from longhaul.supervise.nodes.qualify import (
-    PROBE_WITHIN_S,
     Answer,
     Inquiry,
     corrected_in,
@@ -45,22 +43,14 @@ class Drain:
 class NodeHealthMonitor:
     """Looks after the nodes of one attempt; `signatures` tell what a kernel's message means."""
 
-    def __init__(
-        self,
-        fleet: Fleet,
-        attempt: int,
-        signatures: Sequence[Signature],
-        clock: Clock,
-        say: Callable[[str], None],
-    ) -> None:
+    def __init__(self, fleet: Fleet, signatures: Sequence[Signature]) -> None:
         assert fleet.world is not None
         self._fleet = fleet
         self._world: World = fleet.world
         self._kernel = [s for s in signatures if s.kernel and not (s.text or s.exit or s.signal)]
-        self._clock = clock
-        self._say = say
-        self._verdicts = Verdicts(fleet.folder, attempt)
-        self._began = self._called = self._counted = clock.monotonic()
+        self._clock = fleet.run.clock
+        self._verdicts = Verdicts(fleet.run.folder, fleet.run.lease.attempt)
+        self._began = self._called = self._counted = self._clock.monotonic()
         self._tried = self._read = -_CALL_EVERY_S
         self._leaving: set[str] = set()
         """Names of those that are to leave, or would if they could."""
@@ -153,7 +143,7 @@ class NodeHealthMonitor:
         self._leaving.add(machine.name)
         if self._fleet.can_do_without(machine.name):
             return Drain(reason, node)
-        self._say(f"WARNING: {without}")
+        self._fleet.run.say(f"WARNING: {without}")
         return None
 
     def _piled_up(self) -> Drain | None:
@@ -210,8 +200,10 @@ class NodeHealthMonitor:
             self._fleet.slow.add(machine.name)
             self._fleet.remember("failed", machine, cause="straggler", reason=verdict.reason)
             self._fleet.emit(EventKind.NODE_SLOW, 0, node=machine.name, reason=verdict.reason)
-            self._say(f"node {machine.name} is slow ({verdict.reason}): a spare takes its place "
-                      "at the next restart, if there is one")  # fmt: skip
+            self._fleet.run.say(
+                f"node {machine.name} is slow ({verdict.reason}): a spare takes its place at the "
+                "next restart, if there is one"
+            )
 
     def _others(self, now: Seconds) -> Drain | None:
         """Ask those that are not there whether they are; probe spares; grow if that is possible."""
@@ -252,14 +244,10 @@ class NodeHealthMonitor:
             machine = census.named(name)
             idle = why == "a spare" and name not in self._world.names
             if idle and name not in self._probing and must_be_probed(machine, standing):
-                self._probe(machine)
+                self._probing[name] = self._fleet.probe(machine)
         for machine in choice.probe:
             if machine.name not in self._probing and machine.name not in self._world.names:
-                self._probe(machine)
-
-    def _probe(self, machine: Machine) -> None:
-        words = self._fleet.probe_words(machine)
-        self._probing[machine.name] = Inquiry(words, PROBE_WITHIN_S)
+                self._probing[machine.name] = self._fleet.probe(machine)
 
 
 def _answered(inquiries: dict[str, Inquiry]) -> Iterator[tuple[str, Answer]]:

@@ -37,12 +37,8 @@ def node_events(folder: RunFolder) -> list[Event]:
 def as_data(world: World) -> list[dict[str, Any]]:
     """The nodes of a world as `attempt-began` keeps them."""
     return [
-        {
-            "name": machine.name,
-            "parts": sorted(machine.node.parts),
-            "ranks": list(world.ranks(machine)),
-        }
-        for machine in world.machines
+        {"name": m.name, "parts": sorted(m.node.parts), "ranks": list(world.ranks(m))}
+        for m in world.machines
     ]
 
 
@@ -122,12 +118,10 @@ def newest_corrupt(folder: RunFolder, attempt: int) -> MachineVerdict | None:
 
 
 def _verdict(line: bytes) -> MachineVerdict | None:
-    if _KIND.encode() not in line:
-        return None
-    try:
-        record = from_line(line)
-    except RecordError:
-        return None
+    record = None
+    if _KIND.encode() in line:
+        with suppress(RecordError):
+            record = from_line(line)
     if not isinstance(record, Event) or record.kind != _KIND:
         return None
     data = record.data

@@ -64,7 +64,7 @@ def known_nodes(
     for node in (*whole, *named, *of_parts):
         if not any(node.key in other.parts for other in nodes):
             nodes.append(node)
-    suspected = [(left.node.parts, left.reason) for left in still_left_out(left_out, events, now)]
+    suspected = still_left_out(left_out, events, now)
     found = (_known(node, events, suspected) for node in nodes)
     return tuple(sorted(found, key=lambda one: (one.node.host, one.node.key)))
 
@@ -75,10 +75,8 @@ def find_node(known: Sequence[Known], name: str) -> Known:
     if len(found) == 1:
         return found[0]
     if found:
-        parts = ", ".join(one.node.key for one in found)
-        raise UsageError(
-            f"node {name}: {len(found)} nodes have had that name", f"name a part of it: {parts}"
-        )
+        parts = "name a part of it: " + ", ".join(one.node.key for one in found)
+        raise UsageError(f"node {name}: {len(found)} nodes have had that name", parts)
     names = [one.node.host for one in known]
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
     there = f"did you mean {near[0]}? " if near else ""
@@ -97,9 +95,8 @@ def word_on(one: Known, name: str, kind: Word, reason: str, who: str, now: Secon
     if kind == "released":
         parts = parts if one.left_out else parts & one.cordoned.keys()
         if not parts:
-            raise UsageError(
-                f"node {host}: is not cordoned", "`longhaul nodes` lists those that are"
-            )
+            lists = "`longhaul nodes` lists those that are"
+            raise UsageError(f"node {host}: is not cordoned", lists)
     elif parts <= one.cordoned.keys():
         since = one.cordoned[min(parts)]
         raise UsageError(f"node {host}: is cordoned already: {since.reason}")
@@ -107,9 +104,7 @@ def word_on(one: Known, name: str, kind: Word, reason: str, who: str, now: Secon
                      reason=reason.strip(), who=who)  # fmt: skip
 
 
-def _known(
-    node: Node, events: Sequence[NodeEvent], suspected: Iterable[tuple[frozenset[str], str]]
-) -> Known:
+def _known(node: Node, events: Sequence[NodeEvent], suspected: Iterable[LeftOut]) -> Known:
     own = concerning(node, events)
     probes = [event for event in own if event.kind == "probed"]
     worlds = [event for event in own if event.kind in _IN_USE]
@@ -124,7 +119,7 @@ def _known(
         corrected=sum(event.count for event in own if event.kind == "corrected"),
         cordoned={part: active[part] for part in sorted(node.shares(active))},
         released=sum(event.kind == "released" for event in own),
-        left_out=next((why for parts, why in suspected if node.shares(parts)), ""),
+        left_out=next((one.reason for one in suspected if node.shares(one.node.parts)), ""),
         used=worlds[-1].time if worlds else None,
         in_use=bool(moves) and moves[-1].kind == "joined",
     )

@@ -64,12 +64,10 @@ class Inquiry:
     def answer(self) -> Answer | None:
         """What it said; None as long as it has time."""
         if self._answer is None and self._process is not None:
-            code = self._process.poll()
-            if code is not None:
+            if (code := self._process.poll()) is not None:
                 self._answer = self._read(code)
             elif time.monotonic() > self._deadline:
-                said = f"no answer within {short_seconds(self._most_s)}"
-                self._answer = Answer(False, said)
+                self._answer = Answer(False, f"no answer within {short_seconds(self._most_s)}")
                 self.close()
         return self._answer
 
@@ -83,7 +81,9 @@ class Inquiry:
         self._errors.close()
 
     def _read(self, code: int) -> Answer:
-        text, errors = (_text(file) for file in (self._output, self._errors))
+        for file in (self._output, self._errors):
+            file.seek(0)
+        text, errors = (f.read().decode(errors="replace") for f in (self._output, self._errors))
         lines = [line for line in text.splitlines() if line.strip()]
         body: Any = {}
         with suppress(ValueError, IndexError):
@@ -106,11 +106,6 @@ def wait_for_all(
     finally:
         for inquiry in inquiries:
             inquiry.close()
-
-
-def _text(file: Any) -> str:
-    file.seek(0)
-    return str(file.read().decode(errors="replace"))
 
 
 PROBE_WITHIN_S: Seconds = 120.0
@@ -211,14 +206,14 @@ def check_memory() -> dict[str, float]:
     return {}
 
 
-def factors(side: int = SIDE) -> tuple[list[list[int]], list[list[int]]]:
+def factors() -> tuple[list[list[int]], list[list[int]]]:
     """Two matrices of whole numbers from -6 to 6 without a simple pattern."""
 
     def entry(row: int, column: int, salt: int) -> int:
         return (row * 7919 + column * 104_729 + row * column * salt) % 13 - 6
 
     first, second = (
-        [[entry(row, column, salt) for column in range(side)] for row in range(side)]
+        [[entry(row, column, salt) for column in range(SIDE)] for row in range(SIDE)]
         for salt in (31, 57)
     )
     return first, second
@@ -339,16 +334,12 @@ def main(arguments: Sequence[str]) -> None:
         return
     folder, slots, gpus = Path(arguments[0]), int(arguments[1]), bool(node.gpus)
     figures: dict[str, Any] = {}
-    checks = (
-        partial(check_folder, folder),
-        check_memory,
-        partial(check_ecc, gpus),
-        partial(check_devices, slots, gpus),
-    )
     found: dict[str, Any] = {"passed": True}
     try:
-        for check in checks:
-            figures |= check()
+        figures |= check_folder(folder)
+        figures |= check_memory()
+        figures |= check_ecc(gpus)
+        figures |= check_devices(slots, gpus)
     except Unfit as error:
         found = {"passed": False, "reason": str(error), "broken": error.broken}
     print(json.dumps(found | known | {"figures": figures}))

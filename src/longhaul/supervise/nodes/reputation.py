@@ -59,9 +59,8 @@ def admit(node: Node, events: Sequence[NodeEvent], now: Seconds) -> Admission:
     if bad := sorted(node.shares(active)):
         event = active[bad[0]]
         known = f", then called {event.host}" if event.host != node.host else ""
-        return Admission(
-            "refuse", f"{node.host} has {bad[0]}, which was cordoned{known}: {event.reason}"
-        )
+        said = f"{node.host} has {bad[0]}, which was cordoned{known}: {event.reason}"
+        return Admission("refuse", said)
     own = concerning(node, events)
     probes = [event for event in own if event.kind == "probed"]
     if not probes:
@@ -114,12 +113,8 @@ def after_corrected_errors(node: Node, events: Sequence[NodeEvent], now: Seconds
         for event in concerning(node, events)
         if event.kind == "corrected" and now - _CORRECTED_WINDOW_S < event.time <= now
     )
-    if count < CORRECTED_PER_HOUR:
-        return ""
-    return (
-        f"{node.host} corrected {count} memory errors within an hour; "
-        "it leaves at the next checkpoint"
-    )
+    said = f"{node.host} corrected {count} memory errors within an hour"
+    return f"{said}; it leaves at the next checkpoint" if count >= CORRECTED_PER_HOUR else ""
 
 
 def after_hang(worlds: Sequence[WorldSpan], named: Node | None = None) -> Newcomers:
@@ -129,10 +124,8 @@ def after_hang(worlds: Sequence[WorldSpan], named: Node | None = None) -> Newcom
     `worlds`: the attempts of this run, the last one just ended. `named`: the node of the rank that
     did not arrive. A newcomer may make others hang, so it decides only among several newcomers.
     """
-    if not worlds or not worlds[-1].hung or worlds[-1].steps_made >= PROVEN_STEPS:
-        return Newcomers()
     sound = [world for world in worlds[:-1] if world.steps_made >= PROVEN_STEPS]
-    if not sound:
+    if not sound or not worlds[-1].hung or worlds[-1].steps_made >= PROVEN_STEPS:
         return Newcomers()
     proven = frozenset().union(*(node.parts for node in sound[-1].nodes))
     newcomers = tuple(node for node in worlds[-1].nodes if not node.shares(proven))

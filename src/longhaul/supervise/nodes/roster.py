@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from longhaul.core.units import Seconds
 from longhaul.parallel.layout import Layout
@@ -143,25 +143,21 @@ def choose(standing: Standing) -> Choice:
         choice = _chosen(standing, usable)
     inside = choice.world.names if choice.world else ()
     why = {m.name: "a spare" for m in usable} | suspected | absent
-    return Choice(
-        choice.world, choice.reason, choice.probe,
-        {m.name: why[m.name] for m in standing.machines if m.name not in inside},
-    )  # fmt: skip
+    absent = {m.name: why[m.name] for m in standing.machines if m.name not in inside}
+    return replace(choice, absent=absent)
 
 
 def _unusable(standing: Standing) -> dict[str, str]:
-    found: dict[str, str] = {}
+    found = dict(standing.gone)
     for machine in standing.machines:
         admission = admit(machine.node, standing.events, standing.now)
         own = concerning(machine.node, standing.events)
         # A person's release asks for another try at once.
-        tries = [e for e in own if e.kind in ("probed", "released")]
+        last = [e for e in own if e.kind in ("probed", "released")][-1:]
         if admission.verdict == "refuse":
             found[machine.name] = admission.reason
-        elif machine.name in standing.gone:
-            found[machine.name] = standing.gone[machine.name]
-        elif tries and not tries[-1].passed and standing.now - tries[-1].time < PROBE_AGAIN_S:
-            found[machine.name] = f"it has not passed its probe: {tries[-1].reason}"
+        elif last and not last[0].passed and standing.now - last[0].time < PROBE_AGAIN_S:
+            found.setdefault(machine.name, f"it has not passed its probe: {last[0].reason}")
     return found
 
 

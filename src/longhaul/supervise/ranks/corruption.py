@@ -7,7 +7,7 @@ is computed by two ranks, and their losses and gradients are compared.
 """
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -74,16 +74,12 @@ def judge_slots(comparisons: Sequence[Comparison], tolerance: float = 0.0) -> Ve
     sound_step = max((step for step in steps if step < earliest), default=None)
     accused = {c.first for c in differing} | {c.second for c in differing}
     # Whoever agrees with anybody on a slot is not the odd one of that slot.
-    acquitted_at = {
-        (c.step, rank) for c in comparisons if c.same(tolerance) for rank in (c.first, c.second)
-    }
-    explains = {
-        rank
-        for rank in accused
-        if all(
-            rank in (c.first, c.second) and (c.step, rank) not in acquitted_at for c in differing
-        )
-    }
+    acquitted: defaultdict[int, set[int]] = defaultdict(set)
+    for c in comparisons:
+        if c.same(tolerance):
+            acquitted[c.step] |= {c.first, c.second}
+    guilty_at = ({c.first, c.second} - acquitted[c.step] for c in differing)
+    explains = accused.intersection(*guilty_at)
     partners = {c.second if c.first == rank else c.first for rank in explains for c in differing}
     names = _ranks(list(explains or accused))
     kind: Literal["odd", "undecided"] = "odd" if len(explains) == 1 else "undecided"
@@ -126,14 +122,10 @@ def judge(
     tolerance: float = 0.0,
     sound_step: int | None = None,
 ) -> Verdict:
-    """What a comparison of all ranks says.
+    """What a comparison of all ranks says, of `weights` or of a `slot`.
 
-    Args:
-        step: at which it was made.
-        what: was compared: `weights` or `slot`.
-        given: by rank: name of a group of ranks → a hash, or what was computed.
-        tolerance: as `judge_slots`.
-        sound_step: of the newest comparison in which all agreed.
+    `given`: by rank: name of a group of ranks → a hash, or what was computed. `tolerance`: as
+    `judge_slots`. `sound_step`: of the newest comparison in which all agreed.
     """
     groups: dict[str, list[int]] = {}
     for rank, own in enumerate(given):
@@ -145,11 +137,11 @@ def judge(
             continue
         if what == "weights":
             verdicts.append(judge_hashes(step, {r: str(given[r][group]) for r in ranks}))
-            continue
-        values = {r: tuple(map(float, given[r][group])) for r in ranks}
-        pairs = {tuple(sorted(next_pair(turn, ranks))) for turn in range(len(ranks))}
-        slots = [Comparison(step, a, b, values[a], values[b]) for a, b in sorted(pairs)]
-        verdicts.append(judge_slots(slots, tolerance))
+        else:
+            values = {r: tuple(map(float, given[r][group])) for r in ranks}
+            pairs = {tuple(sorted(next_pair(turn, ranks))) for turn in range(len(ranks))}
+            slots = [Comparison(step, a, b, values[a], values[b]) for a, b in sorted(pairs)]
+            verdicts.append(judge_slots(slots, tolerance))
     together = judge_together(verdicts, step)
     return together if together.kind == "sound" else replace(together, sound_step=sound_step)
 

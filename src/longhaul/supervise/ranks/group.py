@@ -136,9 +136,9 @@ class Group:
                 kept = memory.environment(rank) if memory and not post.command else {}
                 kept |= self._meeting.of_first if rank == first else {}
                 outfit = Outfit(
-                    work=work,
-                    environment=shared | kept | dict(post.environment),
-                    log=folder.workers / f"{rank}.log",
+                    work,
+                    shared | kept | dict(post.environment),
+                    folder.workers / f"{rank}.log",
                     on_terminal=rank == 0,
                     closes=(*self.held(), *others, *closes),
                     command=post.command,
@@ -167,14 +167,14 @@ class Group:
     @property
     def step(self) -> int | None:
         """Furthest step that a rank has reached; None if none has got as far as training."""
-        said = [self._progress(worker.rank) for worker in self.workers]
+        said = (self._progress(worker.rank) for worker in self.workers)
         trained = [p.step for p in said if p and p.phase not in ("prepare", "start-up")]
         return max(trained, default=None)
 
     @property
     def steps_made(self) -> bool:
         """A rank has made a step in this attempt."""
-        said = [self._progress(worker.rank) for worker in self.workers]
+        said = (self._progress(worker.rank) for worker in self.workers)
         return any(progress.step > 0 for progress in said if progress)
 
     def look(self) -> list[Rank]:

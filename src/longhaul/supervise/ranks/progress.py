@@ -66,11 +66,9 @@ class ProgressFile:
         self._step = self._step if step is None else step
         self._sign += 1
         self._written = time.monotonic()
-        line = (f"{phase} {self._step} {self._sign} {self._written:.6f} {time.time():.6f}").ljust(
-            _WIDTH_BYTES - 1
-        )
+        line = f"{phase} {self._step} {self._sign} {self._written:.6f} {time.time():.6f}"
         with suppress(OSError):
-            os.pwrite(self._descriptor, f"{line}\n".encode(), 0)
+            os.pwrite(self._descriptor, f"{line:<{_WIDTH_BYTES - 1}}\n".encode(), 0)
 
     def reach(self, step: int) -> None:
         """Say how many updates are made."""

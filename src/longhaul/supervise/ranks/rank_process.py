@@ -16,7 +16,7 @@ from longhaul.core.addresses import KEPT_IN, SENT, unsealed
 from longhaul.core.errors import ExitCode
 from longhaul.core.output import output
 from longhaul.core.units import Bytes, Seconds
-from longhaul.supervise.pipes import DESCRIPTOR, PAUSE, STOPS
+from longhaul.supervise.pipes import DESCRIPTOR, PAUSE, STOPS, read_nothing
 from longhaul.supervise.ranks.watchdog import ProcessState
 
 _BY_SIGNAL = 128
@@ -258,11 +258,10 @@ def _live_in_session(outfit: Outfit, writing_end: int, reading_end: int | None) 
             signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
-    for descriptor in (*outfit.closes, *(() if reading_end is None else (reading_end,))):
-        os.close(descriptor)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
+    for descriptor in (*outfit.closes, reading_end):
+        if descriptor is not None:
+            os.close(descriptor)
+    read_nothing()
     if outfit.on_terminal:
         os.dup2(writing_end, 2)
         os.close(writing_end)

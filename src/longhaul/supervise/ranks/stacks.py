@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -94,7 +94,8 @@ STACKS_SIGNAL = signal.SIGQUIT
 _LOOK_EVERY_S: Seconds = 0.02
 _TOP = 4
 """A rank waits for others if one of the innermost frames belongs to torch.distributed."""
-_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$')
+_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.M)
+"""File, line and name of a function."""
 
 
 def answer_for_stacks(folder: RunFolder, rank: int) -> IO[str]:
@@ -122,8 +123,7 @@ def take_stacks(
     Of a rank that does not answer py-spy, where it is installed, writes the stacks from outside,
     down to C, into `workers/RANK.native`. With NCCL each rank's collectives are written too.
 
-    Returns:
-        Rank → where it waits for others, empty if it does something else, None if it gave none.
+    Returns rank → where it waits for others, empty if it does something else, None if it gave none.
     """
     asked = {worker.rank: stacks_path(folder, worker.rank) for worker in workers}
     for worker in workers:
@@ -166,21 +166,14 @@ def waiting_in(stacks: str) -> str | None:
     """Where the main thread waits for other ranks: the innermost frame outside of torch's
     machinery. Empty if it does something else; None if there are no stacks.
     """
-    threads = [list(_frames(thread)) for thread in re.split(r"^.*hread 0x.*$", stacks, flags=re.M)]
-    threads = [frames for frames in threads if frames]
-    if not threads:
+    threads = [_FRAME.findall(text) for text in re.split(r"^.*hread 0x.*$", stacks, flags=re.M)]
+    main = next(filter(None, reversed(threads)), None)
+    if main is None:
         return None
-    main = threads[-1]
     if not any("torch/distributed/" in file for file, _, _ in main[:_TOP]):
         return ""
-    file, line, name = next((frame for frame in main if "torch/distributed/" in frame[0]), main[0])
+    file, line, name = next(frame for frame in main if "torch/distributed/" in frame[0])
     return f"{name} ({Path(file).name}:{line})"
-
-
-def _frames(thread: str) -> Iterator[tuple[str, int, str]]:
-    for text in thread.splitlines():
-        if found := _FRAME.match(text):
-            yield found["file"], int(found["line"]), found["name"]
 
 
 def _size(path: Path) -> int:

@@ -79,11 +79,10 @@ class StragglerWatch:
         self._seen += 1
         if len(self._window) < WINDOW_STEPS or self._seen % _EVERY_STEPS:
             return ()
-        now = self._judge()
-        new = tuple(item for item in now if item.rank not in self._named)
-        still = {rank for rank in self._named if not self._has_recovered(rank)}
+        now, before = self._judge(), self._named
+        still = {rank for rank in before if not self._has_recovered(rank)}
         self._named = frozenset(still.union(item.rank for item in now))
-        return new
+        return tuple(item for item in now if item.rank not in before)
 
     def forget(self) -> None:
         """Begin anew: the world has changed, or the work of a step has."""
@@ -95,9 +94,7 @@ class StragglerWatch:
         groups: dict[int, list[int]] = {}
         for rank in range(len(by_rank)):
             groups.setdefault(self._group(rank), []).append(rank)
-        found = [
-            item for ranks in groups.values() if len(ranks) > 1 for item in self._of(ranks, by_rank)
-        ]
+        found = (item for ranks in groups.values() for item in self._of(ranks, by_rank))
         return sorted(found, key=lambda item: -item.lost_s)
 
     def _has_recovered(self, rank: int) -> bool:
@@ -135,14 +132,9 @@ class StragglerWatch:
         # Removing one straggler helps only as far as the next slowest rank.
         others = max((whole[rank] for rank in ranks if rank not in slow), default=usual)
         first = self._window[0][0]
+        lost = {rank: whole[rank] - others for rank in slow}
         return [
-            Straggler(
-                rank=rank,
-                slower=whole[rank] / usual - 1,
-                lost_s=whole[rank] - others,
-                lost_share=(whole[rank] - others) / whole[rank],
-                since_step=first,
-            )
+            Straggler(rank, whole[rank] / usual - 1, lost[rank], lost[rank] / whole[rank], first)
             for rank in slow
         ]
 

@@ -1,6 +1,5 @@
 """Whether ranks still do something, and if not, who did not arrive; pure, but for `Watch`."""
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -10,6 +9,7 @@ from typing import Any, Literal
 
 from longhaul.config.recover import SuperviseSection
 from longhaul.core.files import write_json
+from longhaul.core.strict import read_object
 from longhaul.core.units import Bytes, Seconds, short_seconds
 from longhaul.logbook.folder import RunFolder
 from longhaul.supervise.ranks.progress import PHASES, Phase, Progress
@@ -118,10 +118,9 @@ def doubted(learned: Learned, ranks: Sequence[Rank], verdict: Verdict) -> Learne
         return learned
     seconds = 2 * verdict.deadline_s / _LEARNED_TIMES
     silences = dict(learned.silences)
-    for rank in ranks:
-        phase: Phase = rank.progress.phase if rank.progress and begun(ranks) else "start-up"
-        step = rank.progress.step if rank.progress else 0
-        silences[phase] = {**silences.get(phase, {}), step: seconds}
+    for said in (rank.progress for rank in ranks):
+        phase: Phase = said.phase if said and begun(ranks) else "start-up"
+        silences[phase] = {**silences.get(phase, {}), said.step if said else 0: seconds}
     return replace(learned, silences=silences)
 
 
@@ -271,10 +270,10 @@ def silences_path(folder: RunFolder) -> Path:
 
 def read_silences(path: Path) -> dict[Phase, Seconds]:
     """Phase → longest silence as it was kept; nothing of what is not as it was written."""
-    body: Any = None
-    with suppress(OSError, ValueError, RecursionError), path.open("rb") as file:
-        body = json.loads(file.read(_MOST_BYTES))
-    seconds = body.get("longest_s") if isinstance(body, dict) else None
+    body: dict[str, Any] = {}
+    with suppress(OSError, ValueError):
+        body = read_object(path, _MOST_BYTES)
+    seconds = body.get("longest_s")
     if not isinstance(seconds, dict) or body.get("format") != _FORMAT:
         return {}
     return {
