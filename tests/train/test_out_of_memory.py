@@ -105,7 +105,7 @@ def test_an_error_from_within_a_step_is_told_from_others() -> None:
 
 
 def shortage(*held: Held) -> Shortage:
-    return Shortage(8, 512, held, free=10, unused=0)
+    return Shortage(8, 512, held, free_bytes=10, unused_bytes=0)
 
 
 def test_the_class_that_grew_most_is_named_with_its_figures() -> None:

@@ -134,14 +134,6 @@ class EventKind(StrEnum):
 
 
 NODE_EVENTS = frozenset(
-    {
-        EventKind.ATTEMPT_BEGAN,
-        EventKind.NODE_PROBED,
-        EventKind.NODE_REFUSED,
-        EventKind.NODE_ORDERED,
-        EventKind.NODE_AWAITED,
-        EventKind.NODE_DRAINED,
-        EventKind.NODE_SLOW,
-    }
+    kind for kind in EventKind if kind.startswith("node-") or kind == EventKind.ATTEMPT_BEGAN
 )
 """What a supervisor writes of nodes while others train: no sign of them, and no second booked."""

@@ -19,6 +19,16 @@ class Piece:
     """In the holder's own."""
     size: tuple[int, ...]
 
+    @property
+    def there(self) -> tuple[slice, ...]:
+        """Its indices in the whole."""
+        return tuple(slice(b, b + s) for b, s in zip(self.offset, self.size, strict=True))
+
+    @property
+    def here(self) -> tuple[slice, ...]:
+        """Its indices in the holder's own."""
+        return tuple(slice(b, b + s) for b, s in zip(self.local, self.size, strict=True))
+
 
 @dataclass(frozen=True, slots=True)
 class Cut:

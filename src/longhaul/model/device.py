@@ -79,6 +79,8 @@ def wait_for(device: torch.device) -> None:
     """Wait for everything that is queued on a device, if it has a queue."""
     if queues(device):
         torch.get_device_module(device).synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
 
 
 def key_generators(key: int, device: torch.device) -> None:

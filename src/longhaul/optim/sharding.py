@@ -173,9 +173,7 @@ class Dealing:
         for holder, (segment, shape) in enumerate(zip(segments, self._shapes, strict=True)):
             part_Mrc = segment.view(count, *shape)
             for piece in self._pieces.by_holder[holder]:
-                whole_MRC[_stacked(piece.offset, piece.size)] = part_Mrc[
-                    _stacked(piece.local, piece.size)
-                ]
+                whole_MRC[:, *piece.there] = part_Mrc[:, *piece.here]
         return whole_MRC
 
     def _scattered(self, made_MRC: Tensor, parts_Nrc: Tensor, dealt: list[list[int]]) -> Tensor:
@@ -184,9 +182,7 @@ class Dealing:
         for holder, shape in enumerate(self._shapes):
             part_Mrc = made_MRC.new_empty(count, *shape)
             for piece in self._pieces.by_holder[holder]:
-                part_Mrc[_stacked(piece.local, piece.size)] = made_MRC[
-                    _stacked(piece.offset, piece.size)
-                ]
+                part_Mrc[:, *piece.here] = made_MRC[:, *piece.there]
             segments.append(part_Mrc.flatten())
         own = parts_Nrc[0].numel()
         sizes = [len(segment) for segment in segments]
@@ -217,8 +213,3 @@ class Dealing:
         received = sent.new_empty(sum(take))
         dist.all_to_all_single(received, sent, take, give, group=self._sharding.holders)
         return received
-
-
-def _stacked(begin: tuple[int, ...], size: tuple[int, ...]) -> tuple[slice, ...]:
-    spans = (slice(b, b + s) for b, s in zip(begin, size, strict=True))
-    return (slice(None), *spans)

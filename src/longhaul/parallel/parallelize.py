@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -21,24 +22,19 @@ from longhaul.parallel.tensor import VocabularyLoss, split_layers
 from longhaul.parallel.world import World
 
 
+@dataclass(eq=False)
 class Parallel:
     """A model that several ranks train together, seen from one of them."""
 
-    def __init__(
-        self,
-        world: World,
-        model: GPT,
-        sharding: Sharding,
-        unsummed: Unsummed,
-        staged: StageGPT | None = None,
-    ) -> None:
-        self.world = world
-        self.sharding = sharding
-        self.parameters = dict(model.named_parameters())
+    world: World
+    _model: GPT
+    sharding: Sharding
+    _unsummed: Unsummed
+    staged: StageGPT | None
+
+    def __post_init__(self) -> None:
+        self.parameters = dict(self._model.named_parameters())
         """By name, this rank's parts, valid also while the model holds gathered weights."""
-        self.staged = staged
-        self._model = model
-        self._unsummed = unsummed
 
     def before_backward(self, is_last: bool, is_last_of_all: bool = True) -> None:
         """Replicas sum their gradients after the last micro-batch alone.
@@ -158,11 +154,7 @@ def _fill_parts(
         fill_weight(whole, name, owners[name.rpartition(".")[0]], model.settings, seed)
         own = own_part(parameter)
         for piece in pieces[name].mine:
-            here, there = (
-                tuple(slice(b, b + n) for b, n in zip(begin, piece.size, strict=True))
-                for begin in (piece.local, piece.offset)
-            )
-            own[here] = whole[there].to(own.device, own.dtype)
+            own[piece.here] = whole[piece.there].to(own.device, own.dtype)
     first = model.loss.first if isinstance(model.loss, VocabularyLoss) else 0
     fill_buffers(model, first)
 

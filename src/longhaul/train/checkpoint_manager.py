@@ -7,6 +7,7 @@ Scheduled saves are started by `train/trainer.py`.
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from longhaul.core.errors import NeedsPerson, NotOwner
@@ -33,36 +34,27 @@ _LONGEST_RETRY_S: Seconds = 60.0
 """The pause between two tries doubles up to here: they copy the state, and fill the journal."""
 
 
+@dataclass(eq=False)
 class CheckpointManager:
-    """Keeps the checkpoints of one attempt.
+    """Keeps the checkpoints of one attempt."""
 
-    `restored` is the step of the checkpoint that the trainer goes on from; None if from none.
-    """
+    _run_log: RunLog
+    _trainer: Trainer
+    _recovery: Recovery
+    _interval: SaveInterval
+    _say: Say
+    _tiers: Tiers
+    _saved_step: int | None
+    """At first that of the checkpoint that the trainer goes on from; None if from none."""
+    _prune_due: bool = field(default=False, init=False)
+    _failed: int = field(default=0, init=False)
+    """Saves in a row that failed, for whatever reason."""
+    _failure: Mapping[str, Any] = field(default_factory=dict, init=False)
+    """Data of the last of them."""
 
-    def __init__(
-        self,
-        run_log: RunLog,
-        trainer: Trainer,
-        recovery: Recovery,
-        interval: SaveInterval,
-        say: Say,
-        tiers: Tiers,
-        restored: int | None = None,
-    ) -> None:
-        self.folder = run_log.folder.checkpoints
-        self._run_log = run_log
-        self._say = say
-        self._tiers = tiers
-        self._trainer = trainer
-        self._recovery = recovery
-        self._interval = interval
-        self._decided = _decided(run_log.ledger.state)
-        self._saved_step = restored
-        self._prune_due = False
-        self._failed = 0
-        """Saves in a row that failed, for whatever reason."""
-        self._failure: Mapping[str, Any] = {}
-        """Data of the last of them."""
+    def __post_init__(self) -> None:
+        self.folder = self._run_log.folder.checkpoints
+        self._decided = _decided(self._run_log.ledger.state)
 
     @property
     def saved_step(self) -> int | None:

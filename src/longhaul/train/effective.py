@@ -3,7 +3,7 @@ and read back from it, with a swapped optimizer or a reset of state where they a
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from longhaul.checkpoint.capture import Stateful
@@ -18,13 +18,13 @@ from longhaul.train.state import Progress, Rewarm, training_state
 from longhaul.train.step import TrainingStep
 
 
+@dataclass(eq=False)
 class EffectiveSettings:
     """The settings in force at each step, worked out once per change of the ledger."""
 
-    def __init__(self, recipe: Recipe, ledger: LedgerState) -> None:
-        self._recipe = recipe
-        self._ledger = ledger
-        self._known: tuple[dict[str, Any], Recipe] | None = None
+    _recipe: Recipe
+    _ledger: LedgerState
+    _known: tuple[dict[str, Any], Recipe] | None = None
 
     def at(self, step: int) -> Recipe:
         """Settings of the update that turns `step` into `step + 1`."""

@@ -225,7 +225,7 @@ def _joined(parts: Mapping[str, Tensor], sharding: Sharding) -> dict[str, Tensor
     for name, part in parts.items():
         pieces = sharding.pieces[name]
         if pieces.is_first_copy:
-            held = [(piece, part[_index(piece.local, piece.size)]) for piece in pieces.mine]
+            held = [(piece, part[piece.here]) for piece in pieces.mine]
             own[name] = pieces.shape, held
     gathered: list[_Held] | None = None
     if dist.get_rank() == 0:
@@ -236,9 +236,5 @@ def _joined(parts: Mapping[str, Tensor], sharding: Sharding) -> dict[str, Tensor
         for name, (shape, given) in of_rank.items():
             tensor = whole.setdefault(name, torch.full(shape, torch.nan))
             for piece, part in given:
-                tensor[_index(piece.offset, piece.size)] = part
+                tensor[piece.there] = part
     return whole
-
-
-def _index(begin: tuple[int, ...], size: tuple[int, ...]) -> tuple[slice, ...]:
-    return tuple(slice(b, b + s) for b, s in zip(begin, size, strict=True))

@@ -80,15 +80,15 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """What was held when memory ran out."""
+    """What was held when memory ran out; its fields are those of the event."""
 
-    sequences: int
+    micro_sequences: int
     """Computed at once on this rank."""
-    length: int
+    sequence_length: int
     held: tuple[Held, ...]
-    free: Bytes
+    free_bytes: Bytes
     """What was left, as its owner says."""
-    unused: Bytes
+    unused_bytes: Bytes
     """What the device's allocator held in pieces too small to be used; 0 on a CPU."""
 
     @property
@@ -99,21 +99,14 @@ class Shortage:
 
     def as_data(self) -> dict[str, Any]:
         """As an event carries it."""
-        return {
-            "micro_sequences": self.sequences,
-            "sequence_length": self.length,
-            "grew": self.grew.name if self.grew else None,
-            "held": [asdict(held) for held in self.held],
-            "free_bytes": self.free,
-            "unused_bytes": self.unused,
-        }
+        return asdict(self) | {"grew": self.grew.name if self.grew else None}
 
     def __str__(self) -> str:
         grew = self.grew
         what = f"{grew.name} grew most" if grew else "nothing of this run had grown"
         return (
-            f"{what} while {self.sequences} sequences of {self.length} were computed at once "
-            f"({', '.join(map(str, self.held))}; {short_bytes(self.free)} were free)"
+            f"{what} while {self.micro_sequences} sequences of {self.sequence_length} were computed "
+            f"at once ({', '.join(map(str, self.held))}; {short_bytes(self.free_bytes)} were free)"
         )
 
 
@@ -193,8 +186,8 @@ def _most_resident() -> Bytes:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB
 
 
-Emit = Callable[[int, Mapping[str, Any]], None]
-"""Writes an `out-of-memory` event, durably: the step and its data."""
+Emit = Callable[..., object]
+"""Writes an `out-of-memory` event, durably: the step, and its data by name."""
 _WAYS_OUT = {
     HOST: "free memory, take fewer snapshots (checkpoint.snapshot_mb), shard over more processes "
     "([parallel]), or make batch.sequence_length or the model smaller",
@@ -215,19 +208,19 @@ def _smaller_next(message: str, what: str) -> SmallerNext:
     return SmallerNext(f"{message}; the next attempt {what}", "start the same command again")
 
 
+@dataclass(eq=False)
 class MemoryGuard:
-    """Answers errors of one rank's attempt.
+    """Answers errors of one rank's attempt."""
 
-    A summary of the allocator is left in `workers/` of the run's folder; `emit` writes the event.
-    """
+    _parts: Parts
+    _recipe: Recipe
+    _folder: RunFolder
+    """The run's; a summary of the allocator is left in its `workers/`."""
+    _emit: Emit
 
-    def __init__(self, parts: Parts, recipe: Recipe, folder: RunFolder, emit: Emit) -> None:
-        self._parts = parts
-        self._recipe = recipe
-        self._folder = folder
-        self._emit = emit
-        self._rank = 0 if parts.ranks is None else parts.ranks.world.rank
-        self._watch = MemoryWatch(parts)
+    def __post_init__(self) -> None:
+        self._rank = 0 if self._parts.ranks is None else self._parts.ranks.world.rank
+        self._watch = MemoryWatch(self._parts)
 
     @contextmanager
     def answering(self, trainer: Trainer | None = None) -> Iterator[None]:
@@ -259,7 +252,9 @@ class MemoryGuard:
         elif memory == PINNED:
             why_not = "fewer sequences at once need no less of it"
         elif within_step(error):
-            fewer, why_not = fewer_sequences(self._recipe, trainer.ledger, step, shortage.sequences)
+            fewer, why_not = fewer_sequences(
+                self._recipe, trainer.ledger, step, shortage.micro_sequences
+            )
         doing = " in an evaluation" if path == EVALUATION else ""
         data = shortage.as_data() | {
             "memory": memory,
@@ -278,7 +273,7 @@ class MemoryGuard:
         """Write an event of what this rank ran out of, as far as possible; its message."""
         message, asked = f"rank {self._rank} {what}", self._recipe.batch.micro_sequences
         with suppress(LedgerError, OSError):  # the end is told all the same
-            self._emit(step, {"rank": self._rank, "message": message, "asked": asked, **data})
+            self._emit(step, rank=self._rank, message=message, asked=asked, **data)
         return message
 
     def _allocator_summary(self) -> str | None:
@@ -309,7 +304,7 @@ def fewer_sequences(
 def reporting_in_own_file(folder: RunFolder, attempt: int, rank: int, clock: Clock) -> Emit:
     """For a rank that has no logbook: a journal file of its own, made when it is needed."""
 
-    def emit(step: int, data: Mapping[str, Any]) -> None:
+    def emit(step: int, **data: Any) -> None:
         event = Event(
             kind=EventKind.OUT_OF_MEMORY, attempt=attempt, step=step, time=clock.wall(), data=data
         )

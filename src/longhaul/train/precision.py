@@ -25,6 +25,7 @@ from longhaul.core.output import Say
 from longhaul.core.units import Seconds
 from longhaul.logbook.ledger import LedgerState, Override
 from longhaul.logbook.run_log import RunLog
+from longhaul.model.device import wait_for
 from longhaul.parallel.device import torch_facts
 
 BUDGET_S: Seconds = 0.25
@@ -155,7 +156,7 @@ def _products(device: torch.device, recipe: Recipe) -> Measure:
     x_TD, up_FD, down_DF = filled(num_tokens, width), filled(inner, width), filled(width, inner)
 
     def measure(candidate: Format) -> Seconds:
-        _wait_for(device)
+        wait_for(device)
         began = time.perf_counter()
         try:
             with (
@@ -167,7 +168,7 @@ def _products(device: torch.device, recipe: Recipe) -> Measure:
                 torch.autograd.grad(y_TD.float().sum(), (x_TD, up_FD, down_DF))
         except RuntimeError:  # a device without this format says so when it is asked for it
             return float("inf")
-        _wait_for(device)
+        wait_for(device)
         return time.perf_counter() - began
 
     return measure
@@ -181,13 +182,6 @@ def _tf32(allowed: bool) -> Iterator[None]:
         yield
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
-
-
-def _wait_for(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()
 
 
 COMPUTE, TF32, NEWTON_SCHULZ = "precision.compute", "precision.tf32", "optim.muon.newton_schulz"

@@ -3,6 +3,7 @@ a segment of its own with its reason.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from longhaul.checkpoint.capture import PartsFor
@@ -26,30 +27,21 @@ from longhaul.train.trainer import Trainer
 Answer = TypeVar("Answer")
 
 
+@dataclass(eq=False)
 class Recovery:
-    """Carries out what was decided, at a step boundary.
+    """Carries out what was decided, at a step boundary."""
 
-    `fingerprint` is that of this attempt, for the segments that are opened.
-    """
-
-    def __init__(
-        self,
-        run_log: RunLog,
-        trainer: Trainer,
-        fingerprint: Mapping[str, Any],
-        say: Say,
-        tiers: Tiers,
-    ) -> None:
-        self._run_log = run_log
-        self._trainer = trainer
-        self._fingerprint = fingerprint
-        self._say = say
-        self._tiers = tiers
-        self._not_to_be_had: set[Safe] = set()
-        """States elsewhere that could not be fetched, until the tiers are asked again."""
-        self._draws: dict[str, int] = {}
-        self._on_disk: tuple[Safe, ...] | None = None
-        self._recorded: tuple[Safe, ...] | None = None
+    _run_log: RunLog
+    _trainer: Trainer
+    _fingerprint: Mapping[str, Any]
+    """Of this attempt, for the segments that are opened."""
+    _say: Say
+    _tiers: Tiers
+    _not_to_be_had: set[Safe] = field(default_factory=set, init=False)
+    """States elsewhere that could not be fetched, until the tiers are asked again."""
+    _draws: dict[str, int] = field(default_factory=dict, init=False)
+    _on_disk: tuple[Safe, ...] | None = field(default=None, init=False)
+    _recorded: tuple[Safe, ...] | None = field(default=None, init=False)
 
     def states(self) -> tuple[Safe, ...]:
         """Every sound training state that can be gone back to, by rising step.

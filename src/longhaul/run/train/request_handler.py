@@ -3,12 +3,14 @@ whatever dies in between.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 from longhaul.config.load import value_at
 from longhaul.config.recipe import Recipe
 from longhaul.core.errors import NotOwner, RecipeError
 from longhaul.core.events import EventKind
+from longhaul.core.output import Say
 from longhaul.core.records import Decision, Event, Safe, StepRecord
 from longhaul.core.units import Seconds
 from longhaul.logbook.ledger import LedgerError
@@ -37,29 +39,22 @@ Granting = Generator[StepRecord | Event, None, str]
 """The records that come to light while a request is granted; in the end, what was done."""
 
 
+@dataclass(eq=False)
 class RequestHandler:
-    """Answers requests at step boundaries.
+    """Answers requests at step boundaries."""
 
-    `seconds_per_step` gives those of a typical step, as of late: the price of going back.
-    """
+    _run_log: RunLog
+    _trainer: Trainer
+    _recovery: Recovery
+    _say: Say
+    _seconds_per_step: Callable[[], Seconds]
+    """Those of a typical step, as of late: the price of going back."""
+    stop_reason: str | None = field(default=None, init=False)
+    """Why somebody asked the run to stop; None if nobody did."""
+    _looked: Seconds = field(default=-1e9, init=False)
 
-    def __init__(
-        self,
-        run_log: RunLog,
-        trainer: Trainer,
-        recovery: Recovery,
-        say: Callable[[str], None],
-        seconds_per_step: Callable[[], Seconds],
-    ) -> None:
-        self.stop_reason: str | None = None
-        """Why somebody asked the run to stop; None if nobody did."""
-        self._run_log = run_log
-        self._trainer = trainer
-        self._recovery = recovery
-        self._done = set(run_log.history.done_requests)
-        self._say = say
-        self._seconds_per_step = seconds_per_step
-        self._looked = -1e9
+    def __post_init__(self) -> None:
+        self._done = set(self._run_log.history.done_requests)
 
     def answer(self) -> Iterator[StepRecord | Event]:
         """Answer what was asked since the last look, at a step boundary, as the records are taken

@@ -18,7 +18,6 @@ from longhaul.core.signals import StopRequest
 from longhaul.data.dataset import Dataset
 from longhaul.logbook.ledger import LedgerState
 from longhaul.logbook.run_history import is_fork
-from longhaul.logbook.run_log import RunLog
 from longhaul.logbook.run_spec import changed_settings
 from longhaul.model.compiling import refuse_without_compiler
 from longhaul.parallel.control import RankLost, naming_the_lost_rank
@@ -77,7 +76,9 @@ def _run(
     if ranks is not None:
         prints["ranks"] = {"size": ranks.world.size, **asdict(ranks.world.layout)}
     trainer: Trainer | None = None
-    guard = MemoryGuard(parts, recipe, run_log.folder, partial(_ran_out, run_log))
+    guard = MemoryGuard(
+        parts, recipe, run_log.folder, partial(run_log.emit_durably, EventKind.OUT_OF_MEMORY)
+    )
     try:
         settle_micro_batch(recipe, run_log, parts, say)
         missed: Sequence[StepRecord] = ()
@@ -130,10 +131,6 @@ def _restore(attempt: Attempt, parts: Parts) -> Origin:
     if survived is not None:
         return Origin(survived, "memory")
     return Origin(restore_newest(run_log, fill, say, control, attempt.tiers), "disk")
-
-
-def _ran_out(run_log: RunLog, step: int, data: Mapping[str, Any]) -> None:
-    run_log.emit_durably(EventKind.OUT_OF_MEMORY, step, **data)
 
 
 def _end_others(trainer: Trainer | None, code: ExitCode) -> None:
