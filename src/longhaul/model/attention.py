@@ -61,13 +61,8 @@ class Attention(nn.Module):
         self.head_scale = (
             Scalars((1.0,) * self.heads) if settings.attention_head_scale else None
         )  # arXiv 2110.09456, section 2.2
-        self.out = Linear(
-            settings.width,
-            settings.width,
-            settings.bias,
-            writes_residual=True,
-            zero=settings.zero_projections,
-        )
+        zero, width = settings.zero_projections, settings.width
+        self.out = Linear(width, width, settings.bias, writes_residual=True, zero=zero)
 
     def forward(self, x_BTD: Tensor, carry: Carry, extra_value_BTD: Tensor | None = None) -> Tensor:
         """Attend from every position of the normalised stream to itself and those before it, as far

@@ -146,13 +146,8 @@ class MLP(nn.Module):
         parts = (inner, inner) if self.gated else (inner,)
         self.up = Linear(settings.width, sum(parts), settings.bias, parts=parts)
         self.inner_norm = make_norm(settings, inner) if settings.mlp_inner_norm else None
-        self.down = Linear(
-            inner,
-            settings.width,
-            settings.bias,
-            writes_residual=True,
-            zero=settings.zero_projections,
-        )
+        zero, width = settings.zero_projections, settings.width
+        self.down = Linear(inner, width, settings.bias, writes_residual=True, zero=zero)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """Apply to every position alike."""

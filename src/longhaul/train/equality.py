@@ -110,9 +110,9 @@ def make_step(
     is_fp16 = recipe.precision.half_weights == "fp16"
     parallel = None
     recompute = recipe.machine.activation_checkpointing
-    if world is not None and recompute != "none":
-        checkpoint_activations(model, recompute)
     if world is not None:
+        if recompute != "none":
+            checkpoint_activations(model, recompute)
         from longhaul.parallel.parallelize import parallelize
 
         parallel = parallelize(model, world, recipe.parallel, recipe.seed)

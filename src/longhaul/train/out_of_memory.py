@@ -110,59 +110,6 @@ class Shortage:
         )
 
 
-class MemoryWatch:
-    """Remembers what an attempt holds at its beginning, and tells what has grown since."""
-
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        self._began = parts.progress.position.step
-        self._before = _known(parts)
-        self._resident = _most_resident()
-
-    def shortage(self, trainer: Trainer) -> Shortage:
-        """What is held by now; called where the error was caught."""
-        parts, settings = self._parts, trainer.settings
-        device, step = parts.step.device, trainer.position.step
-        stage = settings.batch_at(step)
-        share = -(-stage.sequences // (parts.ranks.world.data_size if parts.ranks else 1))
-        sequences = min(settings.micro_sequences(step), share)
-        computed, made = sequences * stage.sequence_length, step > self._began
-        now = _known(parts)
-        # Those of the steps that were made well: they were as large as these.
-        gradients = sum(local_of(p).nbytes for p in parts.step.model.parameters())
-        now["gradients"], self._before["gradients"] = gradients, gradients if made else 0
-        activations = self._activations(now)
-        first = settings.batch_at(self._began)
-        earlier = min(settings.micro_sequences(self._began), share) * first.sequence_length
-        before = activations * min(computed, earlier) // computed if made else 0
-        ways = parts.ranks.world.layout.tensor if parts.ranks else 1
-        vocab_size, is_whole = parts.step.model.vocab_size, ways > 1
-        is_whole |= settings.precision.half_weights == "fp16"
-        rows = computed if is_whole else rows_at_once(computed, vocab_size, device.type == "cpu")
-        logits = rows * vocab_size * _FLOAT32 // ways
-        held = [
-            Held(name, self._before[name], size, "host" if name in _HOSTED else "device")
-            for name, size in now.items()
-        ]
-        held.append(Held("activations", before, activations, "device"))
-        # Part of the activations, and the part that a large vocabulary makes the largest.
-        held.append(Held("logits", logits if made else 0, logits, "device"))
-        if device.type == "cuda":
-            free, _ = torch.cuda.mem_get_info(device)
-            unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-            return Shortage(sequences, stage.sequence_length, tuple(held), free, unused)
-        return Shortage(sequences, stage.sequence_length, tuple(held), available_memory(), 0)
-
-    def _activations(self, now: dict[str, Bytes]) -> Bytes:
-        """What the passes held at most, beside what is known: the rest of what was allocated."""
-        device = self._parts.step.device
-        if device.type == "cuda":
-            known = sum(size for name, size in now.items() if name not in _HOSTED)
-            return max(0, torch.cuda.max_memory_allocated(device) - known)
-        grown = sum(now.values()) - sum(self._before.values())
-        return max(0, _most_resident() - self._resident - max(0, grown))
-
-
 _HOSTED = ("snapshots", "staging of saves")
 
 
@@ -220,7 +167,10 @@ class MemoryGuard:
 
     def __post_init__(self) -> None:
         self._rank = 0 if self._parts.ranks is None else self._parts.ranks.world.rank
-        self._watch = MemoryWatch(self._parts)
+        # What the attempt holds at its beginning.
+        self._began = self._parts.progress.position.step
+        self._before = _known(self._parts)
+        self._resident = _most_resident()
 
     @contextmanager
     def answering(self, trainer: Trainer | None = None) -> Iterator[None]:
@@ -243,7 +193,7 @@ class MemoryGuard:
         memory = refused_memory(error)
         if trainer is None or memory is None:
             return None
-        shortage, step = self._watch.shortage(trainer), trainer.position.step
+        shortage, step = self._shortage(trainer), trainer.position.step
         path, fewer = PATH, None
         why_not = "it was neither a training step nor an evaluation that asked for it"
         if isinstance(error, TooMuchEvaluated):
@@ -286,6 +236,49 @@ class MemoryGuard:
             path.parent.mkdir(exist_ok=True)
             path.write_text(torch.cuda.memory_summary(device), encoding="utf-8")
         return str(path)
+
+    def _shortage(self, trainer: Trainer) -> Shortage:
+        """What is held by now; called where the error was caught."""
+        parts, settings = self._parts, trainer.settings
+        device, step = parts.step.device, trainer.position.step
+        stage = settings.batch_at(step)
+        share = -(-stage.sequences // (parts.ranks.world.data_size if parts.ranks else 1))
+        sequences = min(settings.micro_sequences(step), share)
+        computed, made = sequences * stage.sequence_length, step > self._began
+        now = _known(parts)
+        # Those of the steps that were made well: they were as large as these.
+        gradients = sum(local_of(p).nbytes for p in parts.step.model.parameters())
+        now["gradients"], self._before["gradients"] = gradients, gradients if made else 0
+        activations = self._activations(now)
+        first = settings.batch_at(self._began)
+        earlier = min(settings.micro_sequences(self._began), share) * first.sequence_length
+        before = activations * min(computed, earlier) // computed if made else 0
+        ways = parts.ranks.world.layout.tensor if parts.ranks else 1
+        vocab_size, is_whole = parts.step.model.vocab_size, ways > 1
+        is_whole |= settings.precision.half_weights == "fp16"
+        rows = computed if is_whole else rows_at_once(computed, vocab_size, device.type == "cpu")
+        logits = rows * vocab_size * _FLOAT32 // ways
+        held = [
+            Held(name, self._before[name], size, "host" if name in _HOSTED else "device")
+            for name, size in now.items()
+        ]
+        held.append(Held("activations", before, activations, "device"))
+        # Part of the activations, and the part that a large vocabulary makes the largest.
+        held.append(Held("logits", logits if made else 0, logits, "device"))
+        if device.type == "cuda":
+            free, _ = torch.cuda.mem_get_info(device)
+            unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+            return Shortage(sequences, stage.sequence_length, tuple(held), free, unused)
+        return Shortage(sequences, stage.sequence_length, tuple(held), available_memory(), 0)
+
+    def _activations(self, now: dict[str, Bytes]) -> Bytes:
+        """What the passes held at most, beside what is known: the rest of what was allocated."""
+        device = self._parts.step.device
+        if device.type == "cuda":
+            known = sum(size for name, size in now.items() if name not in _HOSTED)
+            return max(0, torch.cuda.max_memory_allocated(device) - known)
+        grown = sum(now.values()) - sum(self._before.values())
+        return max(0, _most_resident() - self._resident - max(0, grown))
 
 
 def fewer_sequences(
