@@ -203,16 +203,11 @@ def combination_problems(recipe: Recipe) -> Iterator[Combination]:
     yield from model_problems(recipe.model)
     for number, stage in enumerate(recipe.batch_stages()):
         yield from _batch(recipe, stage, f"batch.stages.{number - 1}" if number else "batch")
-    yield from _limits(recipe)
-    yield from _loss_scale(recipe)
-    yield from _rounding(recipe)
-    yield from _text(recipe)
-    yield from _mixture(recipe)
-    yield from _tensor(recipe)
-    yield from _pipeline(recipe)
-    yield from _elastic(recipe)
-    yield from _deadlines(recipe)
-    yield from _nodes(recipe)
+    for check in (
+        _limits, _loss_scale, _rounding, _text, _mixture, _tensor, _pipeline, _elastic, _deadlines,
+        _nodes,
+    ):  # fmt: skip
+        yield from check(recipe)
 
 
 def _batch(recipe: Recipe, stage: BatchStage, where: str) -> Iterator[Combination]:
