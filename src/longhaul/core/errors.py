@@ -57,8 +57,6 @@ class DataError(LonghaulError):
 class NeedsPerson(LonghaulError):
     """Going on would do harm, and longhaul cannot repair it by itself."""
 
-    exit_code = ExitCode.NEEDS_PERSON
-
 
 class NotOwner(LonghaulError):
     """Another attempt owns this run now; this one must not touch it any more."""

@@ -13,7 +13,7 @@ from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import RealClock, TimeBuckets
 from longhaul.core.errors import ExitCode, RecipeError
 from longhaul.core.events import EventKind
-from longhaul.core.output import SilentView
+from longhaul.core.output import View
 from longhaul.core.records import StepRecord
 from longhaul.core.signals import leaving_at_once
 from longhaul.data.verification import text_for_training
@@ -107,7 +107,7 @@ def follow_leader(folder: RunFolder) -> ExitCode:
         recipe = with_formats(recipe, ledger)
         site = Site(
             recipe, ledger, folder.checkpoints, attempt=0, still_owner=lambda: False,
-            time_buckets=time_buckets, clock=clock, view=SilentView(), ranks=ranks,
+            time_buckets=time_buckets, clock=clock, view=View(), ranks=ranks,
         )  # fmt: skip
         device = ranks.world.device if ranks else _device(number, recipe.machine.device)
         parts = build_parts(site, dataset, device)

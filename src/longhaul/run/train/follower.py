@@ -15,7 +15,7 @@ from longhaul.checkpoint.shared_memory_snapshot import restore_shared_as_ordered
 from longhaul.checkpoint.snapshots import DamagedSnapshot
 from longhaul.core.clocks import RealClock, TimeBuckets, process_start
 from longhaul.core.errors import ExitCode
-from longhaul.core.output import SilentView
+from longhaul.core.output import View
 from longhaul.core.signals import leaving_at_once, listening
 from longhaul.data.dataset import Dataset
 from longhaul.data.verification import text_for_training
@@ -188,7 +188,7 @@ def _restored_parts(
     site = Site(
         briefing.recipe, briefing.ledger, folder.checkpoints, briefing.attempt,
         still_owner=lambda: True,  # rank 0 asks, and it alone commits
-        time_buckets=time_buckets, clock=RealClock(), view=SilentView(), ranks=ranks,
+        time_buckets=time_buckets, clock=RealClock(), view=View(), ranks=ranks,
     )  # fmt: skip
     parts = build_parts(site, dataset, ranks.world.device)
     leaving.callback(parts.saver.close, time_buckets.alive)
