@@ -105,8 +105,8 @@ class Shortage:
         grew = self.grew
         what = f"{grew.name} grew most" if grew else "nothing of this run had grown"
         return (
-            f"{what} while {self.micro_sequences} sequences of {self.sequence_length} were computed "
-            f"at once ({', '.join(map(str, self.held))}; {short_bytes(self.free_bytes)} were free)"
+            f"{what} while {self.micro_sequences} sequences of {self.sequence_length} were computed"
+            f" at once ({', '.join(map(str, self.held))}; {short_bytes(self.free_bytes)} were free)"
         )
 
 
