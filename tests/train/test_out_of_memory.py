@@ -164,7 +164,7 @@ def test_it_is_done_once() -> None:
 def test_a_rank_without_a_logbook_leaves_its_word_in_the_journal(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.journal.mkdir()
-    reporting_in_own_file(folder, 3, 2, FakeClock())(17, {"rank": 2, "next": 4})
+    reporting_in_own_file(folder, 3, 2, FakeClock())(17, rank=2, next=4)
     [event] = read_journal(folder)
     assert (event.kind, event.attempt, event.step) == ("out-of-memory", 3, 17)
     assert event.data == {"rank": 2, "next": 4}
