@@ -48,6 +48,13 @@ def test_a_live_lease_says_who_holds_it_and_how_to_stop_it(folder, clock):
         assert part in message
 
 
+def test_a_lease_keeps_a_command_without_its_secrets(folder, clock, monkeypatch):
+    address = "http://anna:hunter2@host/text.jsonl?sig=c2lnbmVk"
+    monkeypatch.setattr(lease_module.sys, "argv", ["longhaul", "train", "drill", "--data", address])
+    acquire(folder, clock)
+    assert newest_holder(folder).command == "longhaul train drill --data http://host/text.jsonl"
+
+
 def test_attempts_rise_over_releases_and_deaths(folder, clock):
     first = acquire(folder, clock)
     first.release()
