@@ -1,5 +1,6 @@
 """Whatever ends the tests ends what they have started."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -8,6 +9,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+
+from guard import MARK
 
 _TESTS = """
 import signal, subprocess, sys, time
@@ -21,6 +24,12 @@ trainer = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"
 print(trainer.pid, flush=True)
 time.sleep(600)
 """
+
+
+def test_whatever_a_test_starts_is_marked_for_the_guard() -> None:
+    code = f"import os; print(os.environ.get({MARK!r}))"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == os.environ.get(MARK, "no guard was started")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

@@ -1,7 +1,7 @@
 import pytest
 
 from longhaul.config.load import load_recipe
-from longhaul.config.recipe import Recipe, change_of, setting_paths
+from longhaul.config.recipe import Recipe, change_of, setting_paths, source_name
 from longhaul.core.errors import RecipeError
 
 
@@ -47,3 +47,7 @@ def test_a_micro_batch_not_yet_found_is_no_number() -> None:
     assert recipe().micro_sequences(0) == recipe().batch.sequences
     with pytest.raises(RecipeError, match="auto has not been found"):
         recipe("batch.micro_sequences=auto").micro_sequences(0)
+
+
+def test_a_source_is_called_after_its_file_and_never_by_a_secret() -> None:
+    assert source_name("", "http://anna:hunter2@host/text.jsonl?sig=c2lnbmVk") == "text.jsonl"

@@ -4,13 +4,14 @@ import fcntl
 import io
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
 
-from longhaul.core.output import Output, Stream, flush_outputs, output, write_to
+from longhaul.core.output import Output, Stream, flush_outputs, output, print_error, write_to
 
 
 @pytest.fixture
@@ -61,6 +62,27 @@ def test_nobody_reads_and_writing_goes_on(pipe: tuple[int, int]) -> None:
     assert len(shown) + dropped == 20_000
     numbers = [int(line.rpartition(" ")[2]) for line in shown]
     assert numbers == sorted(set(numbers)), "in order, none twice"
+
+
+def test_words_of_a_signal_handler_wait_for_nobody(
+    pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a standard error that is full; a handler that waits there hears no further signal."""
+
+    def tell() -> None:
+        for number in range(1000):
+            print_error(f"SIGTERM: finishing step {number}")
+
+    monkeypatch.setattr("longhaul.core.output._outputs", {})
+    with open(pipe[1], "w", closefd=False) as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        telling = threading.Thread(target=tell, daemon=True)
+        telling.start()
+        telling.join(10)
+        waits = telling.is_alive()
+        read_until(pipe[0], b"finishing step 999\n" if waits else b"not shown")
+        telling.join(10)
+    assert not waits
 
 
 def test_a_reader_that_comes_back_sees_new_lines(pipe: tuple[int, int]) -> None:

@@ -98,3 +98,14 @@ def test_tokens_are_those_of_the_global_batch() -> None:
         gradient_norm=0.0, learning_rate=0.0, sequences=8, sequence_length=32,
     )  # fmt: skip
     assert record.tokens == 256
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("step", "5"), ("step", 10**30), ("kind", 7), ("time", 1e300), ("time", -1.0), ("data", [1])],
+)
+def test_a_value_that_no_run_writes_is_no_record(name: str, value: object) -> None:
+    event = {"record": "event", "kind": "note", "attempt": 1, "step": 1, "time": 1.8e9}
+    assert isinstance(from_line(json.dumps(event)), Event)
+    with pytest.raises(RecordError):
+        from_line(json.dumps(event | {name: value}))

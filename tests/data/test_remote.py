@@ -115,6 +115,12 @@ def test_a_key_in_the_address_is_not_shown_or_kept(server, tmp_path):
     assert b"secret" not in kept
 
 
+def test_an_error_is_told_without_the_key_in_its_address(server, tmp_path):
+    with pytest.raises(DataError, match=r"gone\.jsonl: cannot be fetched") as refused:
+        fetch(f"{server.url}/gone.jsonl?token=secret", tmp_path / "d", print)
+    assert "secret" not in str(refused.value)
+
+
 def test_unknown_formats_and_schemes_are_refused_before_anything_is_fetched(server, tmp_path):
     with pytest.raises(DataError, match="no reader"):
         fetch(f"{server.url}/a.png", tmp_path / "d", print)

@@ -10,7 +10,7 @@ import pytest
 from longhaul.core.clocks import FakeClock
 from longhaul.logbook import holder
 from longhaul.logbook import lease as lease_module
-from longhaul.logbook.folder import create_run
+from longhaul.logbook.folder import Reserve, create_run
 from longhaul.logbook.holder import STALE_S, here
 from longhaul.logbook.journal import Journal
 from longhaul.logbook.lease import (
@@ -46,6 +46,13 @@ def test_a_live_lease_says_who_holds_it_and_how_to_stop_it(folder, clock):
     holder = live_holder(folder, clock)
     for part in (str(holder.pid), holder.place.host, "7.0 s ago", "longhaul stop alpha"):
         assert part in message
+
+
+def test_a_lease_keeps_a_command_without_its_secrets(folder, clock, monkeypatch):
+    address = "http://anna:hunter2@host/text.jsonl?sig=c2lnbmVk"
+    monkeypatch.setattr(lease_module.sys, "argv", ["longhaul", "train", "drill", "--data", address])
+    acquire(folder, clock)
+    assert newest_holder(folder).command == "longhaul train drill --data http://host/text.jsonl"
 
 
 def test_attempts_rise_over_releases_and_deaths(folder, clock):
@@ -107,6 +114,25 @@ def test_a_full_disk_keeps_no_heartbeat_and_no_release_from_being_seen(folder, c
     clock.advance(10)
     own.release()
     assert newest_holder(folder).released == clock.wall()
+
+
+def test_on_a_full_disk_an_attempt_begins_with_the_space_kept_in_reserve(
+    folder, clock, monkeypatch
+):
+    create = holder.create_exclusively
+
+    def full(path, content):
+        if folder.reserve.exists():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return create(path, content)
+
+    Reserve(folder.reserve).refill()
+    assert folder.reserve.exists()
+    monkeypatch.setattr(holder, "create_exclusively", full)
+    own = acquire(folder, clock)
+    Reserve(folder.reserve).refill()
+    own.renew()
+    assert (own.attempt, own.is_ours()) == (2, True)
 
 
 def test_a_heartbeat_after_the_release_does_not_take_the_lease_back(folder, clock):

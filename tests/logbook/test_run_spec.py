@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from longhaul.core.addresses import forget_addresses
 from longhaul.core.clocks import FakeClock
 from longhaul.core.errors import RecipeError, UsageError
 from longhaul.logbook.folder import RunFolder, create_run
@@ -101,6 +102,21 @@ def test_a_folder_from_elsewhere_has_no_file_of_ours_copied_into_it(
     (folder.path / "asked.json").write_text(json.dumps(body | {"recipe": str(ours)}))
     write_run_spec(folder, spec_with_more(read_run_spec(folder), (), None))
     assert "for `longhaul drill`" in folder.recipe.read_text()
+
+
+def test_no_secret_of_an_address_is_kept_with_a_run(folder: RunFolder, tmp_path: Path) -> None:
+    address = "http://anna:hunter2@host/text.jsonl?sig=c2lnbmVk"
+    mine = tmp_path / "mine.toml"
+    source = f'{{ path = "{address}" }}'
+    mine.write_text(f'# {address}\nextends = "drill"\n[data]\nsources = [{source}]\n')
+    try:
+        write_run_spec(folder, resolve_spec(str(mine), (), None, Path("prepared")))
+    finally:
+        forget_addresses()
+    for kept in (folder.recipe.read_text(), folder.run_spec.read_text()):
+        assert "http://***@host/text.jsonl?sig=***" in kept
+        assert "hunter2" not in kept
+        assert "c2lnbmVk" not in kept
 
 
 def test_other_text_is_refused() -> None:

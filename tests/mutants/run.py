@@ -1,7 +1,8 @@
 """`make test-mutants`: bugs planted one at a time, each of which a named test must find.
 
-Each row of `mutants.toml` has slipped through the tests once. The sources are copied, the bug is
-planted in the copy, and the test is run against it; it must pass without the bug and fail with it.
+Each row of `mutants.toml` has slipped through the tests once. Sources and tests are copied, the bug
+is planted in the copy, and the test is run there; it must pass without the bug and fail with it.
+`python tests/mutants/run.py WORD…` plants only those whose name has one of the words.
 """
 
 import os
@@ -41,11 +42,23 @@ def mutants() -> list[Mutant]:
     return [Mutant(**row) for row in tomllib.loads(TABLE.read_text())["mutant"]]
 
 
-def passes(test: str, sources: Path) -> bool:
-    """Whether a test passes with the package read from `sources`."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", test]
+def copied(root: Path) -> Path:
+    """A copy of the repository in `root`; folders but those of sources and tests are links."""
+    for there in ROOT.iterdir():
+        if there.name in ("src", "tests"):
+            shutil.copytree(there, root / there.name)
+        elif there.is_dir():
+            (root / there.name).symlink_to(there)
+        else:
+            shutil.copy2(there, root / there.name)
+    return root
+
+
+def passes(test: str, root: Path) -> bool:
+    """Whether a test passes with the package and the tests of `root`."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "", test]
     ended = subprocess.run(
-        command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(sources)}, timeout=_MOST_S,
+        command, cwd=root, env=os.environ | {"PYTHONPATH": str(root / "src")}, timeout=_MOST_S,
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     if ended.returncode not in (0, 1):  # collected nothing, or pytest itself failed
@@ -53,16 +66,16 @@ def passes(test: str, sources: Path) -> bool:
     return ended.returncode == 0
 
 
-def main() -> int:
+def main(words: list[str]) -> int:
     """Plant each bug in turn; 1 if a test does not find its bug, or fails without it."""
     wrong = 0
-    rows = mutants()
-    healthy = {test: passes(test, ROOT / "src") for test in dict.fromkeys(m.test for m in rows)}
+    rows = [row for row in mutants() if not words or any(word in row.name for word in words)]
+    healthy = {test: passes(test, ROOT) for test in dict.fromkeys(m.test for m in rows)}
     for mutant in rows:
-        with tempfile.TemporaryDirectory() as copy:
-            shutil.copytree(ROOT / "src", Path(copy, "src"))
-            mutant.plant(Path(copy))
-            found = not passes(mutant.test, Path(copy, "src"))
+        with tempfile.TemporaryDirectory() as temporary:
+            copy = copied(Path(temporary))
+            mutant.plant(copy)
+            found = not passes(mutant.test, copy)
         verdict = "found" if found else "NOT FOUND"
         if not healthy[mutant.test]:
             verdict = "fails without it"
@@ -73,4 +86,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

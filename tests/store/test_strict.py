@@ -10,7 +10,17 @@ from longhaul.store.manifest import RefusedCheckpoint, Whole, read_json, shaped
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b'{"a":1,"a":2}', b"[NaN]", b"[Infinity]", b"\xff", b"[" * 100_000, b"1" * 5000],
+    [
+        b"",
+        b"{",
+        b'{"a":1,"a":2}',
+        b"[NaN]",
+        b"[Infinity]",
+        b"[1e999]",
+        b"\xff",
+        b"[" * 100_000,
+        b"1" * 5000,
+    ],
 )
 def test_what_is_not_plain_json_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "here").write_bytes(content)

@@ -1,5 +1,6 @@
 import importlib.util
 import time
+import tomllib
 from contextlib import closing
 from pathlib import Path
 
@@ -13,6 +14,16 @@ needs_torchft = pytest.mark.skipif(
     reason="torchft is not installed: a lighthouse needs the extra `ft`",
 )
 DEADLINE_S = 60.0
+
+
+def test_who_installs_what_tests_need_skips_none_of_these() -> None:
+    """`make test` installs `dev`."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    (own,) = [package for package in extras["dev"] if package.startswith("longhaul[")]
+    named = own.removeprefix("longhaul[").removesuffix("]").split(",")
+    assert set(named) == set(extras) - {"dev"}
+    assert any(package.startswith("torchft") for package in extras["ft"])
 
 
 def test_who_lacks_torchft_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from longhaul.config.load import load_recipe
 from longhaul.config.size import shrunken
 from longhaul.data.batches import Batch
 from longhaul.model.initialise import build
+from longhaul.optim import muon
 from longhaul.optim.update_rules import build_optimizer
 from longhaul.train.step import TrainingStep
 from longhaul.train.trainer import Trainer
@@ -77,6 +78,18 @@ def test_a_step_of_one_process_does_what_it_did_before_there_were_many(
         assert totals == BEFORE[name, optimizer]
     if optimizer != "lamb":  # whose counters of steps are host scalars on a CPU
         assert not plain.of["aten._local_scalar_dense.default"]
+
+
+@pytest.mark.parametrize("name", ["opt-125m", "llama-1b"])
+def test_what_is_counted_is_no_matter_of_the_processor(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Muon takes the format that is fast: with bf16 there are casts beside its products."""
+    counts = []
+    for is_fast in (True, False):
+        monkeypatch.setattr(muon, "bf16_is_fast", lambda device, is_fast=is_fast: is_fast)
+        counts.append([count.of.total() for count in counted(name, "muon")])
+    assert counts[0] == counts[1]
 
 
 def test_around_its_step_one_process_does_what_it_did_before(

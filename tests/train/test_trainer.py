@@ -1,6 +1,7 @@
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -8,7 +9,9 @@ import torch
 from longhaul.core.errors import NeedsPerson
 from longhaul.core.faults import HANDLERS, Point
 from longhaul.core.records import Decision, Event, StepRecord
+from longhaul.data.batches import BatchRequest
 from longhaul.logbook.ledger import LedgerState, fold
+from longhaul.parallel.pipeline import Pass
 from longhaul.train.trainer import Trainer
 
 MakeTrainer = Callable[..., Trainer]
@@ -294,3 +297,35 @@ def test_every_micro_batch_and_every_batch_of_an_evaluation_gives_a_sign_of_life
     steps(trainer)
     assert signs.count("training") >= 6 * (16 // 2 + 2), "and in the update"
     assert signs.count("evaluation") >= 256 // (2 * 32)
+
+
+def test_every_pass_of_a_pipeline_gives_a_sign_of_life(make_trainer: MakeTrainer) -> None:
+    """Of the only stage, so that nothing is sent; a rank that waits for another gives none."""
+    trainer = make_trainer("batch.stages=[]")
+    step, batch = trainer.training_step, trainer._parts.batches.read(BatchRequest(0, 6, 16))
+    signs: list[int] = []
+    step.alive = lambda: signs.append(1)
+    given_in: list[int] = []
+
+    class Stage:
+        pipe = property(lambda self: self)
+        own_stages = range(1)
+
+        def run(self, shapes: list[Any], forward: Any, backward: Any) -> None:
+            for number in range(len(shapes)):
+                made = forward(Pass(0, number, True), None)
+                given_in.append(len(signs))
+                backward(Pass(0, number, False), made, None)
+                given_in.append(len(signs))
+
+        def shape_of(self, tokens_BT: torch.Tensor) -> torch.Size:
+            return tokens_BT.shape
+
+        def makes_loss(self, stage: int) -> bool:
+            return True
+
+    model = step.model
+    step._forward = lambda tokens_BT, targets_BT, **_: model(tokens_BT, targets_BT)
+    step.parallel = cast(Any, SimpleNamespace(staged=Stage(), before_backward=lambda *_: None))
+    step.compute(batch, 2)
+    assert given_in == list(range(1, 7))

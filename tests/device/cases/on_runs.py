@@ -18,7 +18,7 @@ from longhaul.data.batches import BatchRequest
 from longhaul.data.dataset import Dataset
 from longhaul.data.prepare import prepare
 from longhaul.logbook.ledger import LedgerState
-from longhaul.model.device import Mark
+from longhaul.model.device import Mark, generator_states, key_generators, put_back_generators
 from longhaul.parallel.replicas import Deal, Replicas
 from longhaul.run.diagnose.bundle import StepInput
 from longhaul.run.diagnose.replays import Replayer, replay_each, settled
@@ -240,6 +240,16 @@ def test_every_replica_has_the_device_of_its_number(fake, monkeypatch) -> None:
     assert fake.module.current_device() == 1
     with pytest.raises(RecipeError, match="replica 2 has no GPU of its own"):
         _device(2, "fakegpu")
+
+
+def test_what_a_witness_draws_is_drawn_on_its_device(fake) -> None:
+    """Without an argument torch means the device of the thread: here the one that trains."""
+    other = torch.device("fakegpu:0")
+    states = generator_states(other)
+    key_generators(7, other)
+    put_back_generators(states, other)
+    assert fake.module.asked == [("state", 0), ("seed", 0), ("state", 0)]
+    fake.module.asked.clear()
 
 
 def test_a_thread_that_waits_means_the_device_that_it_waits_for(fake) -> None:

@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -45,3 +46,20 @@ def test_an_interrupt_before_the_work_listens_ends_it_with_130_and_no_traceback(
     worker._process.join(20)
     assert not worker.running
     assert (worker.exit_code, worker.log_end(1000)) == (130, "")
+
+
+def test_what_rank_0_says_goes_to_a_writer_that_waits_for_no_reader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[bytes] = []
+    monkeypatch.setattr(rank_process, "output", lambda _: SimpleNamespace(write=told.append))
+
+    def say() -> None:
+        os.write(2, b"step 1\n")
+
+    outfit = Outfit(say, {}, tmp_path / "0.log", on_terminal=True, closes=())
+    worker = RankProcess(0, outfit)
+    worker._process.join(20)
+    worker.pass_on()
+    assert b"".join(told) == b"step 1\n"
+    assert worker.log_end(1000) == "step 1\n"
