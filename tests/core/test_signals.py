@@ -2,12 +2,14 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 
 from longhaul.core.errors import ExitCode
 from longhaul.core.signals import (
     ignore_notices,
+    leave_in_order_on_interrupt,
     leave_on_notices,
     leaving_at_once,
     listening,
@@ -53,6 +55,20 @@ def test_a_second_interrupt_says_that_nothing_is_saved_before_it_ends() -> None:
     assert os.waitstatus_to_exitcode(status) == ExitCode.INTERRUPTED
     assert b"what was done since the last save is lost" in os.read(reading_end, 4096)
     os.close(reading_end)
+
+
+def test_a_second_interrupt_while_a_start_unwinds_ends_it_at_once() -> None:
+    pid = os.fork()
+    if pid == 0:
+        with suppress(BaseException):
+            leave_in_order_on_interrupt()
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+            finally:
+                os.kill(os.getpid(), signal.SIGINT)
+        os._exit(1)  # it was raised once more, into whatever unwinds
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == ExitCode.INTERRUPTED
 
 
 @pytest.mark.parametrize(("orphaned", "why"), [(False, "preempted"), (True, "its supervisor died")])
