@@ -14,7 +14,7 @@ BIN := .venv/bin
 help:
 	@echo "make train   set up and train recipe quickstart (RECIPE=NAME for another)"
 	@echo "make test    set up and run the tests"
-	@echo "make test-slow   the tests that compile every switch, 6 minutes"
+	@echo "make test-slow   the long ones: every switch compiled, every layout, real faults"
 	@echo "make test-mutants   plant bugs one at a time; their tests must find them"
 	@echo "make test-newest   a core of the tests with the newest torch that is allowed"
 	@echo "make check   ruff, mypy, import-linter"
@@ -73,7 +73,7 @@ test: setup-dev
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-slow: setup-dev
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow -n 2 --dist loadfile
 
 test-mutants: setup-dev
 	$(BIN)/python tests/mutants/run.py
@@ -159,7 +159,7 @@ drill-replicas: setup
 	$(DRILLS) replicas $(DRILL)
 
 drills-real: setup-dev
-	$(BIN)/python -m pytest -v tests/drills/test_real_*.py
+	$(BIN)/python -m pytest -v -m '' tests/drills/test_real_*.py
 
 drill-soak: setup
 	$(BIN)/longhaul drill drill --small --nproc 2 --soak 10m --mtbf 20s --seed 7

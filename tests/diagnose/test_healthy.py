@@ -5,6 +5,7 @@ import random
 import pytest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "noise"), [(0, 0.02), (1, 0.1), (2, 0.3)])
 def test_long_noisy_runs_are_left_in_peace(made, seed, noise):
     assert made.loud(made.judge(made.healthy(20_000, seed, noise))) == []

@@ -11,6 +11,8 @@ from longhaul.core.records import Event
 from longhaul.supervise.ownership import left_over
 from small_runs import HALF_A_STEP
 
+pytestmark = pytest.mark.slow  # `make drills-real`
+
 STEPS = tuple(f"--set={option}" for option in ("train.steps=120", *HALF_A_STEP))
 
 

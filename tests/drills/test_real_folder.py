@@ -10,6 +10,8 @@ import pytest
 from longhaul.core.records import Event, StepRecord
 from small_runs import HALF_A_STEP
 
+pytestmark = pytest.mark.slow  # `make drills-real`
+
 ENDLESS = (
     "--set", "train.steps=1000000", "--set", "optim.schedule.shape=constant",
     "--set", "evaluation.interval_steps=0", "--set", "batch.stages=[]",

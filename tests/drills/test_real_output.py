@@ -22,6 +22,8 @@ from longhaul.store.catalogue import catalogue
 from longhaul.supervise.ownership import left_over
 from small_runs import FEW_HELD_OUT, HALF_A_STEP
 
+pytestmark = pytest.mark.slow  # `make drills-real`
+
 DEADLINE_S = 90.0
 STEPS = 120
 SETS = (FEW_HELD_OUT, f"train.steps={STEPS}", *HALF_A_STEP)

@@ -9,6 +9,8 @@ from longhaul.core.records import Event
 from longhaul.store.catalogue import catalogue
 from small_runs import HALF_A_STEP
 
+pytestmark = pytest.mark.slow  # `make drills-real`
+
 STEPS = tuple(f"--set={option}" for option in ("train.steps=120", *HALF_A_STEP))
 
 

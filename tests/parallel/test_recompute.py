@@ -55,7 +55,7 @@ def test_less_is_kept() -> None:
     assert full < selective < everything
 
 
-@pytest.mark.parametrize("how", ["selective", "full"])
+@pytest.mark.parametrize("how", [pytest.param("selective", marks=pytest.mark.slow), "full"])
 def test_a_compiled_step_computes_again_too(how: str) -> None:
     """As `machine.compile` compiles it, but for the generation of code, which needs a compiler."""
     torch.compiler.reset()
@@ -120,7 +120,7 @@ def flex_on_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     torch.compiler.reset()
 
 
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_flex_attention_is_kept_and_not_computed_again(
     flex_on_cpu: list[str], compiled: bool
 ) -> None:

@@ -25,6 +25,15 @@ def twin(name: str, *options: str) -> Recipe:
     return load_recipe(name, [*shrunken(load_recipe(name).recipe), *options]).recipe
 
 
+SOME = ("quickstart", "llama-1b", "speedrun-124m")
+some_shipped = pytest.mark.parametrize(
+    "name",
+    [name if name in SOME else pytest.param(name, marks=pytest.mark.slow)
+     for name in shipped_recipes()],
+)  # fmt: skip
+"""Forms that differ most; all others with the slow tests."""
+
+
 @pytest.mark.parametrize("name", shipped_recipes())
 def test_an_estimate_is_near_what_a_step_of_the_small_twin_takes(name: str) -> None:
     torch.set_num_threads(1)
@@ -35,7 +44,7 @@ def test_an_estimate_is_near_what_a_step_of_the_small_twin_takes(name: str) -> N
     assert estimate.total == pytest.approx(max(real["step"], real["evaluation"]), rel=0.08)
 
 
-@pytest.mark.parametrize("name", shipped_recipes())
+@some_shipped
 def test_a_step_is_estimated_whose_logits_are_never_whole(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -51,7 +60,7 @@ def test_a_step_is_estimated_whose_logits_are_never_whole(
     assert (estimate == whole) if float16 else (estimate.get("logits", 0) < whole["logits"] / 2)
 
 
-@pytest.mark.parametrize("name", shipped_recipes())
+@some_shipped
 @pytest.mark.parametrize("vocabulary", [32, VOCABULARY], ids=["layers", "logits"])
 def test_an_evaluation_is_estimated_where_layers_and_where_logits_take_most(
     name: str, vocabulary: int, monkeypatch: pytest.MonkeyPatch

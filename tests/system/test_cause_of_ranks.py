@@ -14,6 +14,8 @@ from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.reading import read_journal
 from longhaul.store.catalogue import catalogue
 
+pytestmark = pytest.mark.slow
+
 LAYOUTS = {
     "dp2": ("parallel.replicate=2",),
     "fsdp2": ("parallel.shard=2",),

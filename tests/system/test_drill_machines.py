@@ -14,7 +14,7 @@ from drills.stage import Stage
 from longhaul.core.errors import UsageError
 from longhaul.run.drill.fault import parse_fault
 
-CORE = ("M1", "M12", "S2")
+CORE = ("S2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("M1", "M12")))
 pytestmark = pytest.mark.timeout(600)
 
 

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from longhaul.run.drill.plan import Typed, drill_recipe
 from small_runs import FEW_HELD_OUT
 
@@ -31,6 +33,7 @@ def test_a_run_survives_a_dead_rank_and_a_wrong_byte_to_the_byte(tmp_path: Path)
     assert said[-1].startswith("left behind: no process")
 
 
+@pytest.mark.slow
 def test_a_wrong_weight_is_noticed_undone_and_leaves_no_byte(tmp_path: Path) -> None:
     said: list[str] = []
     sets = (*TINY, "parallel.replicate=2", "monitor.hash_every=5", "monitor.witness_every=0")

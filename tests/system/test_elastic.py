@@ -36,6 +36,7 @@ def test_replicas_die_and_come_back_while_the_run_never_stops(tmp_path: Path) ->
     assert verdict.steps > verdict.fates[-1].kill.step
 
 
+@pytest.mark.slow
 def test_a_replica_of_two_processes_comes_back_as_a_whole(tmp_path: Path) -> None:
     said: list[str] = []
     sets = ("parallel.shard=2",)

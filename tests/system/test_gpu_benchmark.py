@@ -168,6 +168,7 @@ def bench(tmp_path: Path, *arguments: str) -> dict[str, Any]:
     return parts
 
 
+@pytest.mark.slow
 def test_a_part_runs_in_a_process_and_is_not_run_again(tmp_path: Path) -> None:
     first = bench(tmp_path, "product", "nanogpt")
     assert first["product"]["bars"][0]["value"] > 0

@@ -60,7 +60,14 @@ def test_workers_know_their_node_and_the_journal_who_was_where(stubs) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [["env"], ["setsid", "--wait"], ["sh", "-c", '"$@"; exit $?', "sh"]]
+    "command",
+    [
+        ["env"],
+        *(
+            pytest.param(command, marks=pytest.mark.slow)
+            for command in (["setsid", "--wait"], ["sh", "-c", '"$@"; exit $?', "sh"])
+        ),
+    ],
 )
 def test_a_command_starts_workers_that_are_watched_and_ended_like_any(stubs, command) -> None:
     stubs.plot(act("b", "loop"), steps=30,

@@ -174,8 +174,13 @@ def test_an_evaluation_that_runs_out_is_made_with_half_as_many_at_once(
     "layout",
     [
         ("parallel.shard=2",),
-        ("parallel.tensor=2",),
-        ("parallel.pipeline=2", "parallel.replicate=1", "model.layers=2"),
+        *(
+            pytest.param(layout, marks=pytest.mark.slow)
+            for layout in (
+                ("parallel.tensor=2",),
+                ("parallel.pipeline=2", "parallel.replicate=1", "model.layers=2"),
+            )
+        ),
     ],
 )
 def test_ranks_that_share_a_pass_evaluate_half_as_many_at_once_from_the_next_attempt_on(

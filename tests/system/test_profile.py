@@ -109,6 +109,7 @@ def test_a_read_of_the_host_is_named_with_its_line(
     assert "forward stage" in one["sentence"]
 
 
+@pytest.mark.slow
 def test_a_slow_loader_is_named_first(profiled: Profiled, monkeypatch: pytest.MonkeyPatch) -> None:
     original = BatchReader.read
 

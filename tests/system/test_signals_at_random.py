@@ -4,6 +4,8 @@ import signal
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from drills.moments import PHASES
 from drills.preempt import Outcome, drill_preempt, strikes
 from small_runs import FEW_HELD_OUT
@@ -17,6 +19,7 @@ SHORT = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_no_notice_costs_more_than_a_step_whenever_it_comes(tmp_path: Path) -> None:
     said: list[str] = []
     assert drill_preempt(4, SEED, tmp_path, said.append, SHORT), "\n".join(said)

@@ -12,7 +12,9 @@ replace_command = "touch {touched}"
 """
 
 
-@pytest.mark.parametrize("word", ["--trust", "by the environment"])
+@pytest.mark.parametrize(
+    "word", ["--trust", pytest.param("by the environment", marks=pytest.mark.slow)]
+)
 def test_a_recipe_with_a_command_is_refused_until_it_is_trusted_once(room, monkeypatch, word):
     touched, file = room.path / "touched", room.path / "foreign.toml"
     file.write_text(RECIPE.format(touched=touched))

@@ -11,6 +11,8 @@ import pytest
 
 from fork_server import SERVER
 
+pytestmark = pytest.mark.slow
+
 DEADLINE_S = 200.0
 FEW = ("train.steps=6",)
 WATCHED = (*FEW, "monitor.hash_every=4", "monitor.witness_every=4")
@@ -138,7 +140,6 @@ def test_with_four_data_ranks_the_odd_one_is_named_whoever_shares_its_weights() 
     assert first("hsdp2x2 gradient") == (4, "slot", "odd", [1])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("layout", SLOW)
 def test_a_rank_that_computes_a_fifth_longer_is_named(layout: str) -> None:
     # A clock runs here, so it is no part of `make test`. It becomes slow before step 33. Other
@@ -151,7 +152,6 @@ def test_a_rank_that_computes_a_fifth_longer_is_named(layout: str) -> None:
     assert named[0][2] > 0.1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("layout", SLOW)
 def test_nobody_is_named_where_nobody_is_slow(layout: str) -> None:
     """150 steps: nobody is judged before the 64th."""

@@ -79,6 +79,7 @@ def weights(trainer: Trainer) -> list[torch.Tensor]:
     return [weight.detach().clone() for weight in trainer.training_step.model.parameters()]
 
 
+@pytest.mark.slow
 def test_every_length_and_window_of_a_curriculum_is_compiled_and_none_falls_back(
     make_trainer: MakeTrainer, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,7 +66,15 @@ def train(fake, recipe: Recipe) -> None:
     assert ("seed", fake.device.index) in fake.module.asked
 
 
-@pytest.mark.parametrize("name", sorted(shipped_recipes()))
+FORMS = ("drill", "llama-8b", "opt-175b", "speedrun-124m")
+"""The recipes that differ most."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in FORMS else pytest.param(name, marks=slow)
+     for name in sorted(shipped_recipes())],
+)  # fmt: skip
 def test_a_recipe(fake, name: str) -> None:
     train(fake, recipe_of(name))
 

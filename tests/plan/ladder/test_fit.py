@@ -78,6 +78,7 @@ def invented(chance: random.Random, noise: float, runs: int) -> tuple[list[list[
     return [several(size) for size in SIZES], sum(several(NEXT)) / runs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("noise", "runs"), [(0.002, 2), (0.01, 2)])
 def test_the_interval_holds_what_comes_about_as_often_as_it_says(noise: float, runs: int) -> None:
     chance, held, made = random.Random(7), 0, 100

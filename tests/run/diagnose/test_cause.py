@@ -104,6 +104,7 @@ def test_the_software_before_is_asked(worlds, tmp_path) -> None:
         assert diagnose(folder.path, 30, options=options).verdict.cause == "software"
 
 
+@pytest.mark.slow
 def test_a_poisoned_batch_is_told_from_a_rate_that_is_too_high(worlds, tmp_path) -> None:
     with worlds.poisoned((AT,), "random", 8):
         folder = worlds.train(tmp_path, "poisoned", OPTIONS, worlds.Happening())

@@ -182,8 +182,16 @@ def test_a_kernel_that_computes_wrong_numbers_stops_the_run_with_a_reason(
     assert decision.data["actions"] == ["rollback", "stop"]
 
 
-@pytest.mark.parametrize("ladder", [SKIP, LOWER_IN_PLACE])
-@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize(
+    ("ladder", "fails"),
+    [
+        (SKIP, True),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in ((SKIP, False), (LOWER_IN_PLACE, True), (LOWER_IN_PLACE, False))
+        ),
+    ],
+)
 def test_looking_for_the_cause_changes_no_bit_of_a_run_that_does_the_same(
     room,
     other,
