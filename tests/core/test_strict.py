@@ -4,8 +4,6 @@ import os
 from pathlib import Path
 from threading import Thread
 
-import pytest
-
 from longhaul.core.strict import DamagedFile, lines_of, read_bytes
 
 
@@ -13,9 +11,13 @@ def test_a_pipe_is_refused_and_nobody_waits_for_what_comes_through_it(tmp_path: 
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
 
+    refused: list[DamagedFile] = []
+
     def read() -> None:
-        with pytest.raises(DamagedFile, match="not a plain file"):
+        try:
             read_bytes(pipe)
+        except DamagedFile as error:
+            refused.append(error)
 
     reading = Thread(target=read, daemon=True)
     reading.start()
@@ -24,6 +26,7 @@ def test_a_pipe_is_refused_and_nobody_waits_for_what_comes_through_it(tmp_path: 
     if waits:
         os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))  # lets it go
     assert not waits
+    assert "not a plain file" in str(refused[0])
 
 
 def test_a_journal_of_nul_bytes_is_never_in_memory_whole(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import torch
 
 import longhaul.run.train.elastic
 import longhaul.train.elastic
+from longhaul.checkpoint.capture import capture
 from longhaul.checkpoint.loader import restore
 from longhaul.config.load import load_recipe
 from longhaul.core.clocks import FakeClock, TimeBuckets
@@ -213,7 +214,13 @@ def test_replicas_make_steps_and_heal_each_other(fake, make_trainer, monkeypatch
     fake.allowed = (EVALUATION, "train.elastic:Place._give")
     trainer = make_trainer("parallel.elastic=true", "machine.processes=2", replica=True)
     finished(trainer)
-    place, given = trainer.training_step.place, []
+    place, given, meant = trainer.training_step.place, [], []
+
+    def captured(parts):
+        meant.append(fake.module.current_device())
+        return capture(parts)
+
+    monkeypatch.setattr(longhaul.train.elastic, "capture", captured)
 
     def give() -> None:
         with fake:  # a thread begins without it
@@ -222,6 +229,7 @@ def test_replicas_make_steps_and_heal_each_other(fake, make_trainer, monkeypatch
     asking = Thread(target=give)
     asking.start()
     asking.join()
+    assert meant == [fake.device.index]
     host = {
         name: torch.zeros(value.shape, dtype=value.dtype) if is_there(value) else value
         for name, value in given[0].items()
