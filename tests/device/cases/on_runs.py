@@ -84,7 +84,7 @@ def finished(trainer: Trainer) -> list[StepRecord | Event]:
     return records
 
 
-@pytest.mark.parametrize("offload", ["false", "true"])
+@pytest.mark.parametrize("offload", [pytest.param("false", marks=pytest.mark.slow), "true"])
 def test_training_waits_in_evaluation_alone(fake, make_trainer, offload: str) -> None:
     """Records, snapshots and saves come over without the host waiting for them."""
     fake.allowed = (EVALUATION,)
