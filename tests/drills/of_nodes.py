@@ -260,7 +260,7 @@ def _deleted(stage: Stage, drill: MachineDrill) -> Played:
     with stage.train() as training:
         training.wait_for("a checkpoint elsewhere", _is_uploaded(20), LONGEST_S)
         rate = read_run_spec(folder).settings().optim.lr
-        request_set(str(folder.path), stage.room, f"optim.lr={rate}", _REASON, LONGEST_S)
+        request_set(folder, f"optim.lr={rate}", _REASON, LONGEST_S)
         decided = training.wait_for("the decision", _is_decided, LONGEST_S)
         training.wait_for("a checkpoint after it", _is_uploaded(decided.step + 1), LONGEST_S)
     shutil.rmtree(folder.path)

@@ -199,15 +199,14 @@ def _play(folder: RunFolder, change: Change | None) -> tuple[int, str]:
 
 
 def _act(folder: RunFolder, change: Change) -> None:
-    run, runs = str(folder.path), folder.path.parent
     options = [f"{path}={value}" for path, value in change.settings.items()]
     if change.how == "set":
         for option in options:
-            request_set(run, runs, option, "", 0.0, force=True)
+            request_set(folder, option, "", 0.0, force=True)
     elif change.how == "fork":
-        request_fork(run, runs, change.at - change.back, options, (), "", 0.0, force=True)
+        request_fork(folder, change.at - change.back, options, (), "", 0.0, force=True)
     else:
-        request_stop(run, runs, "", 0.0)
+        request_stop(folder, "", 0.0)
 
 
 def _attempt(folder: RunFolder, options: tuple[str, ...], view: SilentView) -> tuple[int, str]:

@@ -43,7 +43,7 @@ def set_setting(
     """Change one setting of a run at its next step boundary; a restart keeps it."""
     from longhaul.run.train.control_requests import request_set
 
-    print(request_set(run, runs_dir, change, reason, wait, force=force))
+    print(request_set(open_run(run, runs_dir), change, reason, wait, force=force))
 
 
 def rollback(
@@ -56,7 +56,7 @@ def rollback(
     """Go back to an earlier state; decisions stay. A run that rests does so when next started."""
     from longhaul.run.train.control_requests import request_rollback
 
-    print(request_rollback(run, runs_dir, to, reason, wait))
+    print(request_rollback(open_run(run, runs_dir), to, reason, wait))
 
 
 def fork(
@@ -81,14 +81,14 @@ def fork(
     """Begin a new line of descent, with a major number of its own, at an earlier state."""
     from longhaul.run.train.control_requests import request_fork
 
-    print(request_fork(run, runs_dir, at, change, reset, reason, wait, force))
+    print(request_fork(open_run(run, runs_dir), at, change, reset, reason, wait, force))
 
 
 def stop(run: RunName, reason: Reason = "", wait: Wait = 60.0, runs_dir: RunsFolder = RUNS) -> None:
     """Let a run finish its step, save, and end; `longhaul train` goes on with it."""
     from longhaul.run.train.control_requests import request_stop
 
-    print(request_stop(run, runs_dir, reason, wait))
+    print(request_stop(open_run(run, runs_dir), reason, wait))
 
 
 def note(
@@ -100,7 +100,7 @@ def note(
     """Write a note into a run's logbook."""
     from longhaul.run.train.control_requests import request_note
 
-    print(request_note(run, runs_dir, text, wait))
+    print(request_note(open_run(run, runs_dir), text, wait))
 
 
 @reads_a_run

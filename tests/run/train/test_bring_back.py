@@ -344,8 +344,8 @@ def test_a_resting_run_is_asked_to_go_back_to_what_the_store_has(room: Room) -> 
     here = [c.step for c in catalogue(room.folder.checkpoints)]
     assert 5 not in here
     with pytest.raises(UsageError, match="no state of that step or before"):
-        request_rollback("drill", room.runs, 4, "", 0)
-    assert "when it is next started" in request_rollback("drill", room.runs, 5, "look again", 0)
+        request_rollback(room.folder, 4, "", 0)
+    assert "when it is next started" in request_rollback(room.folder, 5, "look again", 0)
     room.train(16, *everything)
     assert [e.data["to"] for e in room.events("rolled-back")] == [5]
 

@@ -251,7 +251,7 @@ def test_where_no_checkpoint_is_left_to_go_on_from_the_reason_is_said(room: Room
 
 def test_a_run_that_rests_goes_back_when_it_is_next_started(room: Room, plain: Room) -> None:
     room.train(12)
-    said = request_rollback("drill", room.path, 5, "too far", 0)
+    said = request_rollback(room.folder, 5, "too far", 0)
     assert "when it is next started" in said
     room.train(12)
     assert [r.step for r in room.steps()] == [*range(1, 13), *range(6, 13)]
@@ -262,7 +262,7 @@ def test_a_run_that_rests_goes_back_when_it_is_next_started(room: Room, plain: R
 
 def test_stopping_where_a_rollback_led_saves_there(room: Room) -> None:
     room.train(10)
-    request_rollback("drill", room.path, 8, "", 0)
+    request_rollback(room.folder, 8, "", 0)
     view = Watcher({6: room.ask("stop")})
     typed = Start("drill", runs=room.path, prepared=room.prepared)
     assert start(typed, view) is ExitCode.START_AGAIN
@@ -452,8 +452,8 @@ def test_a_fork_may_begin_the_schedule_anew(room: Room) -> None:
 def test_a_fork_of_a_finished_run_goes_on_when_it_is_next_started(room: Room) -> None:
     room.train(10)
     with pytest.raises(UsageError, match="has made steps up to 10"):
-        request_fork("drill", room.path, 11, [], [], "", 0)
-    request_fork("drill", room.path, 5, ["optim.lr=1e-5"], ["optimizer"], "plan B", 0)
+        request_fork(room.folder, 11, [], [], "", 0)
+    request_fork(room.folder, 5, ["optim.lr=1e-5"], ["optimizer"], "plan B", 0)
     room.train(10)
     assert {r.learning_rate for r in room.steps()[12:]} == {1e-5}
     assert room.steps()[-1].segment == "2.00"
@@ -462,13 +462,13 @@ def test_a_fork_of_a_finished_run_goes_on_when_it_is_next_started(room: Room) ->
 def test_what_a_resting_run_could_not_grant_is_refused_when_asked(room: Room) -> None:
     room.train(12, "checkpoint.keep_last=1", "recover.probation_steps=100")
     with pytest.raises(UsageError, match="nothing to go back to"):
-        request_rollback("drill", room.path, 12, "", 0)
+        request_rollback(room.folder, 12, "", 0)
     with pytest.raises(UsageError, match="has no state of that step or before left"):
-        request_rollback("drill", room.path, 3, "", 0)
+        request_rollback(room.folder, 3, "", 0)
     with pytest.raises(UsageError, match="has no state of that step or before left"):
-        request_fork("drill", room.path, 3, [], [], "", 0)
+        request_fork(room.folder, 3, [], [], "", 0)
     with pytest.raises(UsageError, match="reset brain: not one of optimizer"):
-        request_fork("drill", room.path, 12, [], ["brain"], "", 0)
+        request_fork(room.folder, 12, [], ["brain"], "", 0)
     assert not pending(room.folder)
 
 
@@ -476,7 +476,7 @@ def test_what_nobody_can_mean_is_refused_when_typed(room: Room) -> None:
     room.train(6)
 
     def change(path_and_value: str, force: bool = False) -> str:
-        return request_set("drill", room.path, path_and_value, "", 0, force=force)
+        return request_set(room.folder, path_and_value, "", 0, force=force)
 
     with pytest.raises(UsageError, match="--force"):
         change("optim.lr=1e30")
@@ -485,11 +485,11 @@ def test_what_nobody_can_mean_is_refused_when_typed(room: Room) -> None:
     with pytest.raises(RecipeError, match=r"-1 is not > 0.0 \(optim.lr=-1\)"):
         change("optim.lr=-1")
     with pytest.raises(RecipeError, match=r"\(--set optim.lr=-1\)"):
-        request_fork("drill", room.path, 5, ["optim.lr=-1"], [], "", 0)
+        request_fork(room.folder, 5, ["optim.lr=-1"], [], "", 0)
     with pytest.raises(UsageError, match=r"optim\.lr: given twice"):
-        request_fork("drill", room.path, 5, ["optim.lr=1e-3", "optim.lr=1e-4"], [], "", 0)
+        request_fork(room.folder, 5, ["optim.lr=1e-3", "optim.lr=1e-4"], [], "", 0)
     with pytest.raises(UsageError, match="without a word"):
-        request_note("drill", room.path, "\n ", 0)
+        request_note(room.folder, "\n ", 0)
     assert not pending(room.folder)
     change("optim.lr=1e-9", force=True)
     room.train(7)

@@ -5,7 +5,6 @@ A request is laid into the run's folder; the answer is read in its journal, if o
 
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from longhaul.config.load import parse_override, with_overrides
@@ -14,7 +13,7 @@ from longhaul.core.errors import UsageError
 from longhaul.core.events import EventKind
 from longhaul.core.records import Decision, Event
 from longhaul.core.units import Seconds
-from longhaul.logbook.folder import RunFolder, open_run
+from longhaul.logbook.folder import RunFolder
 from longhaul.logbook.lease import live_holder, user_name
 from longhaul.logbook.ledger import CheckpointHealth
 from longhaul.logbook.reading import read_journal
@@ -28,13 +27,12 @@ _LOOK_EVERY_S: Seconds = 0.1
 
 
 def request_set(
-    run: str, runs: Path, change: str, reason: str, wait_s: Seconds, force: bool = False
+    folder: RunFolder, change: str, reason: str, wait_s: Seconds, force: bool = False
 ) -> str:
-    """Ask for one setting to change, by `path=value`; the answer in words. `run` is a name in
-    `runs` or a path, `force` asks for a value that looks like a slip of the pen. RecipeError if
-    there is no such setting, or the value is impossible; UsageError if the run refused.
+    """Ask for one setting to change, by `path=value`; the answer in words. `force` asks for a value
+    that looks like a slip of the pen. RecipeError if there is no such setting, or the value is
+    impossible; UsageError if the run refused.
     """
-    folder = open_run(run, runs)
     path, value = parse_override(change)
     made = read_run_history(folder).steps_made
     _refuse_change(folder, {path: value}, {path: change}, made, force)
@@ -44,16 +42,14 @@ def request_set(
     return f"step {answer.step}: {path} {answer.data.get('old')!r} → {value!r}"
 
 
-def request_rollback(run: str, runs: Path, to_step: int, reason: str, wait_s: Seconds) -> str:
+def request_rollback(folder: RunFolder, to_step: int, reason: str, wait_s: Seconds) -> str:
     """Ask for the newest state at or before a step; the answer, UsageError if it is refused."""
-    folder = open_run(run, runs)
     states = _states_at_rest(folder, to_step)
     if states and to_step >= states[-1]:
         raise UsageError(
             f"step {to_step}: run {folder.name} goes on from step {states[-1]}; "
             "nothing to go back to"
         )
-    _refuse_unkept(folder, to_step, states)
     answer = _request(folder, "rollback", {"to": to_step}, reason, wait_s)
     if answer is None:
         return f"asked: back to step {to_step}; the run goes back when it is next started"
@@ -61,8 +57,7 @@ def request_rollback(run: str, runs: Path, to_step: int, reason: str, wait_s: Se
 
 
 def request_fork(
-    run: str,
-    runs: Path,
+    folder: RunFolder,
     at_step: int,
     changes: Sequence[str],
     resets: Sequence[str],
@@ -73,7 +68,6 @@ def request_fork(
     """Ask a run to begin a new line of descent at a step; the answer in words. Errors as from
     `request_set`, and UsageError if the run has not come so far.
     """
-    folder = open_run(run, runs)
     states = _states_at_rest(folder, at_step)
     refuse_resets(resets)
     if states and at_step > states[-1]:
@@ -81,7 +75,6 @@ def request_fork(
             f"step {at_step}: its newest checkpoint is of step {states[-1]}",
             f"fork there: --at {states[-1]}",
         )
-    _refuse_unkept(folder, at_step, states)
     changed: dict[str, Any] = {}
     typed: dict[str, str] = {}
     for change in changes:
@@ -105,7 +98,9 @@ def _went_back(answer: Decision | Event) -> str:
 
 
 def _states_at_rest(folder: RunFolder, step: int) -> list[int]:
-    """Steps a resting run can go back to, rising; none while it trains: it answers itself then."""
+    """Steps a resting run can go back to, rising; none while it trains: it answers itself then.
+    UsageError if it has not come to `step`, or has no state of that step or before.
+    """
     history = read_run_history(folder)
     if not 0 <= step <= history.steps_made:
         raise UsageError(
@@ -115,7 +110,13 @@ def _states_at_rest(folder: RunFolder, step: int) -> list[int]:
         return []
     recorded = history.ledger.checkpoint_health
     sound = {checkpoint.step for checkpoint in usable(folder.checkpoints, recorded)}
-    return sorted(sound | _kept_elsewhere(folder, recorded)) or [0]
+    states = sorted(sound | _kept_elsewhere(folder, recorded)) or [0]
+    if step < states[0]:
+        raise UsageError(
+            f"step {step}: run {folder.name} has no state of that step or before left",
+            f"its checkpoints are of steps {', '.join(map(str, states))}",
+        )
+    return states
 
 
 def _kept_elsewhere(folder: RunFolder, recorded: Mapping[int, CheckpointHealth]) -> set[int]:
@@ -138,15 +139,6 @@ def _kept_elsewhere(folder: RunFolder, recorded: Mapping[int, CheckpointHealth])
     }
 
 
-def _refuse_unkept(folder: RunFolder, step: int, states: Sequence[int]) -> None:
-    if states and step < states[0]:
-        kept = ", ".join(map(str, states))
-        raise UsageError(
-            f"step {step}: run {folder.name} has no state of that step or before left",
-            f"its checkpoints are of steps {kept}",
-        )
-
-
 def _refuse_change(
     folder: RunFolder,
     changed: Mapping[str, Any],
@@ -160,11 +152,9 @@ def _refuse_change(
     changed_recipe(before, changed, typed, history.ledger, step, force=force)
 
 
-def request_stop(run: str, runs: Path, reason: str, wait_s: Seconds) -> str:
+def request_stop(folder: RunFolder, reason: str, wait_s: Seconds) -> str:
     """Ask a run to save and end; the answer in words."""
-    folder = open_run(run, runs)
-    holder = live_holder(folder, RealClock())
-    if holder is None:
+    if live_holder(folder, RealClock()) is None:
         return f"run {folder.name} is not being trained; nothing to stop"
     answer = _request(folder, "stop", {}, reason, wait_s)
     deadline = time.monotonic() + wait_s
@@ -176,11 +166,11 @@ def request_stop(run: str, runs: Path, reason: str, wait_s: Seconds) -> str:
     return "asked; the run is saving"
 
 
-def request_note(run: str, runs: Path, text: str, wait_s: Seconds) -> str:
+def request_note(folder: RunFolder, text: str, wait_s: Seconds) -> str:
     """Ask a run to write a note down; the answer in words. UsageError if the note is empty."""
     if not text.strip():
         raise UsageError("a note without a word says nothing", "write it in quotes")
-    answer = _request(open_run(run, runs), "note", {"text": text}, "", wait_s)
+    answer = _request(folder, "note", {"text": text}, "", wait_s)
     return f"noted at step {answer.step}" if answer else "asked; noted at the run's next start"
 
 
