@@ -13,7 +13,6 @@ from longhaul.checkpoint.loader import restore
 from longhaul.config.load import load_recipe
 from longhaul.core.clocks import FakeClock, TimeBuckets
 from longhaul.core.errors import RecipeError
-from longhaul.core.output import SilentView
 from longhaul.core.records import Event, StepRecord
 from longhaul.data.batches import BatchRequest
 from longhaul.data.dataset import Dataset
@@ -59,7 +58,7 @@ def make_trainer(fake, dataset, tmp_path):
         clock = FakeClock()
         site = Site(
             recipe, LedgerState(), tmp_path / "checkpoints", attempt=1, still_owner=lambda: True,
-            time_buckets=TimeBuckets(clock), clock=clock, view=SilentView(),
+            time_buckets=TimeBuckets(clock), clock=clock,
         )  # fmt: skip
         with fake.building():
             parts = build_parts(site, dataset, fake.device)
@@ -142,7 +141,7 @@ def input_of(trainer: Trainer) -> StepInput:
 
 def test_replays_on_the_own_device_and_on_another(fake, make_trainer) -> None:
     trainer = make_trainer()
-    fake.allowed = (*REPLAY, "run.diagnose.bundle:copied", *FILLING)
+    fake.allowed = (*REPLAY, "run.diagnose.replays:Replayer.bundle", *FILLING)
     replayer = Replayer(trainer.training_step, trainer.settings)
     bundle = replayer.bundle((input_of(trainer),))
     with settled(trainer.settings, None, fake.device):
@@ -159,12 +158,12 @@ def test_replays_on_the_own_device_and_on_another(fake, make_trainer) -> None:
 def test_a_replay_in_plain_form_counts_on_the_host(fake, make_trainer) -> None:
     trainer = make_trainer()
     plain = "optim.optimizer:PortionsRule.update_by_torch"  # torch's loop reads its counters
-    fake.allowed = (*REPLAY, *FILLING, "run.diagnose.bundle:copied", plain)
+    fake.allowed = (*REPLAY, *FILLING, "run.diagnose.replays:Replayer.bundle", plain)
     replayer = Replayer(trainer.training_step, trainer.settings)
     bundle = replayer.bundle((input_of(trainer),))
     with replayer.in_plain_form():
         replayer.replay(bundle)
-    replay_each((bundle,), fake.device, "plain")
+    replay_each((bundle,), fake.device, plain=True)
 
 
 FILLING = (

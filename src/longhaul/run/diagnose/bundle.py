@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from longhaul.checkpoint.capture import TrainingState, local_of
+from longhaul.checkpoint.capture import TrainingState
 from longhaul.checkpoint.tensor_file import write_tensor_file
 from longhaul.config.load import recipe_from_values
 from longhaul.config.recipe import Recipe
@@ -125,12 +125,6 @@ def load_bundle(folder: Path) -> Bundle:
         )
     except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
         raise RefusedCheckpoint(f"{folder}: no bundle that can be read ({error})") from error
-
-
-def copied(state: TrainingState) -> TrainingState:
-    """A copy on the host that training does not touch; of cut tensors what lies here."""
-    tensors = {name: local_of(t).cpu().clone() for name, t in state.tensors.items()}
-    return TrainingState(tensors, state.facts)
 
 
 def _input(

@@ -1,6 +1,6 @@
 """Cause before cure for a step of a run that was (`longhaul diagnose`): replays of its records."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,6 +9,7 @@ import torch
 
 from longhaul.config.load import with_overrides
 from longhaul.core.machine import differences, fingerprint
+from longhaul.core.output import Say
 from longhaul.diagnose.cause import Ladder, Verdict, first_difference, reproduced
 from longhaul.diagnose.signs import Series, Symptom, symptom_of
 from longhaul.logbook.folder import open_run
@@ -24,7 +25,6 @@ LEAD_STEPS = 16
 """Steps before the first sign that other data and lower rates set out from."""
 RATES = (0.5, 0.125)
 """Factors on the learning rate: a rate that is ten times too high is too high at half too."""
-Report = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def diagnose(
     *,
     attempt: int | None = None,
     options: RemedyOptions = RemedyOptions(),
-    report: Report = lambda line: None,
+    report: Say = lambda line: None,
 ) -> Diagnosed:
     """Find what made `step` go wrong, by computing it again with one thing changed at a time.
 
@@ -80,15 +80,6 @@ def diagnose(
             return Diagnosed(search.symptom, verdict, search.ladder, search.began, changed)
 
 
-def symptom_in(recorded: Recorded) -> Symptom:
-    """What stands out at the step, by its finding if it has one, else by its record."""
-    seen = symptom_of(recorded.figures(), recorded.step)
-    for finding in recorded.findings:
-        if finding.kind == seen.kind:
-            return replace(seen, first_step=min(seen.first_step, finding.first_step))
-    return seen
-
-
 class _RecordedSearch(CauseSearch):
     """Steps made again as they are in the journal."""
 
@@ -101,14 +92,17 @@ class _RecordedSearch(CauseSearch):
         device: torch.device,
         options: RemedyOptions,
         same_software: bool,
-        report: Report,
+        report: Say,
     ) -> None:
         self._recorded = recorded
         self._device = device
         self._options = options
         self._same_software = same_software
         self._report = report
-        symptom = symptom_in(recorded)
+        seen = symptom_of(recorded.figures(), recorded.step)
+        # A detector may have seen the first sign earlier.
+        told = (finding.first_step for finding in recorded.findings if finding.kind == seen.kind)
+        symptom = replace(seen, first_step=min(seen.first_step, next(told, seen.first_step)))
         set_out = max(0, symptom.first_step - 1 - options.lead_steps)
         super().__init__(symptom, set_out, recorded.records)
 
@@ -194,7 +188,7 @@ class _RecordedSearch(CauseSearch):
         if self._has_dropout():
             frames = tuple(map(_without_dropout, frames))
             beside = replay_each(frames, self._device)
-        plain = replay_each(frames, self._device, "plain")
+        plain = replay_each(frames, self._device, plain=True)
         return replace(ladder, beside_plain=beside, plain=plain)
 
     def _has_dropout(self) -> bool:

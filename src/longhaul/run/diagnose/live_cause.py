@@ -5,7 +5,7 @@ the host. All ranks lend theirs, and search together.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from longhaul.core.events import EventKind
@@ -14,10 +14,9 @@ from longhaul.diagnose.cause import Verdict
 from longhaul.diagnose.signs import Series, Symptom, symptom_of, symptom_since
 from longhaul.logbook.run_log import RunLog
 from longhaul.recover.plan import Plan
-from longhaul.run.diagnose.live_search import NoReplay, Question, look_into, unknown
+from longhaul.run.diagnose.live_search import FindCause, NoReplay, look_into, unknown
 from longhaul.run.diagnose.recorded import figures_of
 from longhaul.run.diagnose.search import symptom_in_words
-from longhaul.train.orders import Order
 from longhaul.train.trainer import Trainer
 
 LEAD_STEPS = 12
@@ -26,16 +25,9 @@ _LEAST_LEAD_STEPS = 6
 """A state that is nearer to the first sign is only set out from where there is no other."""
 
 
-@dataclass(frozen=True, slots=True)
-class FindCause(Order):
-    """Search with rank 0."""
-
-    question: Question
-
-
 def question_of(
     plan: Plan, line: Sequence[StepRecord], states: Sequence[Safe], segment: str
-) -> Question:
+) -> FindCause:
     """What is to be looked into, and from which state.
 
     `line` has the records of the last steps that the run stands on, in order; `states` can be gone
@@ -56,7 +48,7 @@ def question_of(
     well_before = [state for state in before if state.step <= last - _LEAST_LEAD_STEPS]
     origin = well_before[-1] if well_before else before[0]
     steps = tuple(record for record in line if origin.step < record.step <= symptom.step)
-    return Question(
+    return FindCause(
         symptom,
         origin,
         steps,
@@ -108,7 +100,7 @@ class LiveCause:
             verdict = unknown(error)
         else:
             self._report(f"step {step:>6}  what is the cause? {symptom_in_words(question.symptom)}")
-            trainer.coordinator.order(FindCause(question))
+            trainer.coordinator.order(question)
             checkpoints = self._run_log.folder.checkpoints
             verdict, figures = look_into(question, trainer, checkpoints, self._stop_wanted)
         self._run_log.emit(

@@ -43,6 +43,7 @@ from longhaul.run.diagnose.search import (
 from longhaul.store.catalogue import checkpoint_path
 from longhaul.store.manifest import RefusedCheckpoint
 from longhaul.train.borrowed_step import BorrowedStep
+from longhaul.train.orders import Order
 from longhaul.train.trainer import Trainer
 
 LIVE_RATES = tuple(0.5 * 0.25**n for n in range(7))
@@ -78,8 +79,8 @@ _MET_BY_ALL = (NoReplay, DamagedSnapshot, RefusedCheckpoint, StateMismatch)
 
 
 @dataclass(frozen=True)
-class Question:
-    """What is looked into."""
+class FindCause(Order):
+    """Search with rank 0: what is looked into."""
 
     symptom: Symptom
     origin: Safe
@@ -95,7 +96,7 @@ class Question:
 
 
 def look_into(
-    question: Question,
+    question: FindCause,
     trainer: Trainer,
     checkpoints: Path,
     stop_wanted: Callable[[], bool] = lambda: False,
@@ -153,7 +154,7 @@ class LiveSearch(CauseSearch):
 
     def __init__(
         self,
-        question: Question,
+        question: FindCause,
         trainer: Trainer,
         borrowed_step: BorrowedStep,
         checkpoints: Path,

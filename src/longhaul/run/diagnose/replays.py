@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -18,28 +18,26 @@ from longhaul.optim.gate import LossScale
 from longhaul.optim.optimizer import FUSED_DEVICES
 from longhaul.optim.update_rules import build_optimizer
 from longhaul.parallel.device import settle_torch
-from longhaul.run.diagnose.bundle import Bundle, StepInput, copied
+from longhaul.run.diagnose.bundle import Bundle, StepInput
 from longhaul.train.effective import do_reset, fit_optimizer, parts_for
 from longhaul.train.state import Progress, training_state
 from longhaul.train.step import TrainingStep
 
-Form = Literal["as trained", "plain"]
-"""`plain` is eager float32, unsharded, with attention and update written out: no kernel that
-fuses."""
-
 
 class Replayer:
-    """Makes given steps with a `TrainingStep` built for the form; its state is not kept."""
+    """Makes given steps with a `TrainingStep`, whose state is not kept; `plain` ones in eager
+    float32, unsharded, with attention and update written out: no kernel that fuses.
+    """
 
     def __init__(
         self,
         step: TrainingStep,
         settings: Recipe,
         end_of_text: int | None = None,
-        form: Form = "as trained",
+        plain: bool = False,
     ) -> None:
         self.step = step
-        self.form = form
+        self.plain = plain
         self.progress = Progress(settings, "")
         self._end_of_text = end_of_text
 
@@ -50,10 +48,9 @@ class Replayer:
         vocab_size: int,
         end_of_text: int | None,
         device: torch.device,
-        form: Form = "as trained",
+        plain: bool = False,
     ) -> "Replayer":
         """A replayer with a model of its own on this device."""
-        plain = form == "plain"
         refuse_without_compiler(settings, device, trains=not plain)
         precision = PrecisionSection(compute="float32") if plain else settings.precision
         model = build(settings.model, vocab_size, settings.seed, device, end_of_text)
@@ -68,17 +65,17 @@ class Replayer:
             loss_scale=LossScale(settings.optim.loss_scale, device) if is_fp16 else None,
             compiled=settings.machine.compile and not plain,
         )
-        return cls(step, settings, end_of_text, form)
+        return cls(step, settings, end_of_text, plain)
 
     @contextmanager
     def in_plain_form(self) -> Iterator[None]:
         """Its steps are plain until the body ends, if its weights are in float32."""
-        before, self.form = self.form, "plain"
+        before, self.plain = self.plain, True
         try:
             with self.step.plainly():
                 yield
         finally:
-            self.form = before
+            self.plain = before
             self._fuse(fused=True)
 
     def parts_for(self, facts: Mapping[str, Any], dataset: str) -> dict[str, Stateful]:
@@ -90,7 +87,7 @@ class Replayer:
         """Bring the settings of a step into force, and do the resets that came before it."""
         self.progress.settings = given.settings
         fit_optimizer(self.step, given.settings.optim)
-        if self.form == "plain":
+        if self.plain:
             self._fuse(fused=False)
         for reset in given.resets:
             if reset.number > self.progress.resets_done:
@@ -133,9 +130,12 @@ class Replayer:
 
     def bundle(self, inputs: tuple[StepInput, ...]) -> Bundle:
         """A copy on the host of the state as it is now, with steps to make from it."""
-        state = copied(capture(self._parts()))
+        live = capture(self._parts())
+        tensors = {name: local_of(t).cpu().clone() for name, t in live.tensors.items()}
         vocabulary = self.step.model.vocab_size, self._end_of_text
-        return Bundle(state, inputs, *vocabulary, self.progress.resets_done)
+        return Bundle(
+            TrainingState(tensors, live.facts), inputs, *vocabulary, self.progress.resets_done
+        )
 
     def _fuse(self, *, fused: bool) -> None:
         """Let update rules use kernels that fuse, where their device has them, or not."""
@@ -148,7 +148,7 @@ class Replayer:
 
     @contextmanager
     def _flags(self) -> Iterator[None]:
-        if self.form == "as trained":
+        if not self.plain:
             yield
             return
         with _tf32_kept() as switches, sdpa_kernel(SDPBackend.MATH):
@@ -170,7 +170,7 @@ def _tf32_kept() -> Iterator[tuple[Any, Any]]:
 
 
 def replay_each(
-    bundles: tuple[Bundle, ...], device: torch.device, form: Form = "as trained"
+    bundles: tuple[Bundle, ...], device: torch.device, plain: bool = False
 ) -> tuple[Series, ...]:
     """Replay bundles of one run on `device`, each from its own state."""
     replayer: Replayer | None = None
@@ -179,7 +179,7 @@ def replay_each(
         settings = bundle.inputs[0].settings
         if replayer is None or replayer.progress.settings.optim.name != settings.optim.name:
             vocabulary = bundle.vocab_size, bundle.end_of_text
-            replayer = Replayer.fresh(settings, *vocabulary, device, form)
+            replayer = Replayer.fresh(settings, *vocabulary, device, plain)
         found.append(replayer.replay(bundle))
     return tuple(found)
 

@@ -4,7 +4,7 @@ It makes its part of each step and of each checkpoint, writes no log, and shows 
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,6 @@ from longhaul.checkpoint.shared_memory_snapshot import restore_shared_as_ordered
 from longhaul.checkpoint.snapshots import DamagedSnapshot
 from longhaul.core.clocks import RealClock, TimeBuckets, process_start
 from longhaul.core.errors import ExitCode
-from longhaul.core.output import View
 from longhaul.core.signals import leaving_at_once, listening
 from longhaul.data.dataset import Dataset
 from longhaul.data.verification import text_for_training
@@ -28,12 +27,11 @@ from longhaul.parallel.device import choose_device, settle_torch
 from longhaul.parallel.layout import Place
 from longhaul.parallel.rendezvous import Briefing, form_ranks, join
 from longhaul.parallel.world import FirstAbsent, Ranks, part
-from longhaul.run.diagnose.live_cause import FindCause
-from longhaul.run.diagnose.live_search import look_into
+from longhaul.run.diagnose.live_search import FindCause, look_into
 from longhaul.run.train.build import Site, build_parts
 from longhaul.supervise.ranks.progress import ProgressFile, progress_path
 from longhaul.train import orders
-from longhaul.train.coordinator import Coordinator, Ended, Follower, StopRequests, stop_requests_of
+from longhaul.train.coordinator import Coordinator, Ended, Follower, stop_requests_of
 from longhaul.train.effective import parts_for
 from longhaul.train.memory import measure_as_ordered
 from longhaul.train.out_of_memory import MemoryGuard, reporting_in_own_file
@@ -60,67 +58,54 @@ AnyOrder = (
 """All that rank 0 orders."""
 
 
-def follow(place: Place, folder: RunFolder | None = None) -> ExitCode:
-    """Train with rank 0 until it ends; RankLost if one dies or hangs. `folder`: if known here."""
+def follow(place: Place, known: RunFolder | None = None) -> ExitCode:
+    """Train with rank 0 until it ends; RankLost if one dies or hangs. `known`: the run's folder, if
+    it is known before rank 0 tells.
+    """
     clock = RealClock()
     began = time.time() - process_start()
     with ExitStack() as leaving:
         leaving.enter_context(naming_the_lost_rank(place.rank, place.size, "training"))
         leaving.callback(part)
         time_buckets = TimeBuckets(clock, already=max(0.0, began))
-        progress = None if folder is None else _watched(folder, place, time_buckets, leaving)
+        progress = None if known is None else _watched(known, place, time_buckets, leaving)
         try:
             with leaving_at_once():
                 control, briefing = join(place)
         except FirstAbsent as absent:
             return absent.exit_code  # it has said why
-        folder = RunFolder(Path(briefing.folder))
-        if progress is None:
-            progress = _watched(folder, place, time_buckets, leaving)
+        folder, recipe = RunFolder(Path(briefing.folder)), briefing.recipe
+        progress = progress or _watched(folder, place, time_buckets, leaving)
         stop_request = leaving.enter_context(listening(lambda _: None))  # rank 0 tells of signals
-        settle_torch(briefing.recipe, place.local_size, briefing.threads)
-        refuse_without_compiler(briefing.recipe, choose_device(briefing.recipe.machine.device))
-        ranks = form_ranks(place, control, briefing.recipe)
+        settle_torch(recipe, place.local_size, briefing.threads)
+        refuse_without_compiler(recipe, choose_device(recipe.machine.device))
+        ranks = form_ranks(place, control, recipe)
         dataset = text_for_training(folder, read_run_spec(folder), lambda _: None)
         parts = _restored_parts(briefing, folder, dataset, ranks, time_buckets, leaving)
         emit = reporting_in_own_file(folder, briefing.attempt, place.rank, clock)
-        guard = MemoryGuard(parts, briefing.recipe, folder, emit)
+        guard = MemoryGuard(parts, recipe, folder, emit)
         with guard.answering():
-            measure_as_ordered(briefing.recipe, parts, ranks)
-        trainer = _trainer(
-            briefing, folder, dataset, parts, stop_requests_of(stop_request), progress.reach
+            measure_as_ordered(recipe, parts, ranks)
+        if recipe.parallel.elastic:
+            from longhaul.run.train.elastic import join_within_leader
+
+            join_within_leader(parts, recipe)
+        shared: tuple[LedgerState, Identity] = ranks.control.share()
+        ledger, identity = shared
+
+        def obey(order: AnyOrder) -> None:
+            carry_out(order, trainer, dataset, folder.checkpoints)
+
+        coordinator: Coordinator = Follower(
+            parts, stop_requests_of(stop_request), obey, progress.reach
         )
+        if recipe.parallel.elastic:
+            from longhaul.run.train.elastic import among_replicas
+
+            coordinator = among_replicas(parts, coordinator)
+        trainer = Trainer(recipe, ledger, parts, identity, coordinator)
         with guard.answering(trainer):
             return ExitCode(train_until_ended(trainer))
-
-
-def _trainer(
-    briefing: Briefing,
-    folder: RunFolder,
-    dataset: Dataset,
-    parts: Parts,
-    stop_requests: StopRequests,
-    reached: Callable[[int], None],
-) -> Trainer:
-    recipe = briefing.recipe
-    if recipe.parallel.elastic:
-        from longhaul.run.train.elastic import join_within_leader
-
-        join_within_leader(parts, recipe)
-    assert parts.ranks is not None
-    shared: tuple[LedgerState, Identity] = parts.ranks.control.share()
-    ledger, identity = shared
-
-    def obey(order: AnyOrder) -> None:
-        carry_out(order, trainer, dataset, folder.checkpoints)
-
-    coordinator: Coordinator = Follower(parts, stop_requests, obey, reached)
-    if recipe.parallel.elastic:
-        from longhaul.run.train.elastic import among_replicas
-
-        coordinator = among_replicas(parts, coordinator)
-    trainer = Trainer(recipe, ledger, parts, identity, coordinator)
-    return trainer
 
 
 def train_until_ended(trainer: Trainer) -> int:
@@ -160,9 +145,9 @@ def carry_out(order: AnyOrder, trainer: Trainer, dataset: Dataset, checkpoints: 
             write_sample(trainer, dataset)
         case orders.WaitForStore():
             received(control)
-        case FindCause(question):
+        case FindCause():
             _take(trainer.completed())
-            look_into(question, trainer, checkpoints)
+            look_into(order, trainer, checkpoints)
         case orders.Accuse(sentence):
             raise SilentCorruption(sentence)
         case orders.End(exit_code):
@@ -188,7 +173,7 @@ def _restored_parts(
     site = Site(
         briefing.recipe, briefing.ledger, folder.checkpoints, briefing.attempt,
         still_owner=lambda: True,  # rank 0 asks, and it alone commits
-        time_buckets=time_buckets, clock=RealClock(), view=View(), ranks=ranks,
+        time_buckets=time_buckets, clock=RealClock(), ranks=ranks,
     )  # fmt: skip
     parts = build_parts(site, dataset, ranks.world.device)
     leaving.callback(parts.saver.close, time_buckets.alive)
