@@ -179,7 +179,6 @@ def _reader(recipe: "Recipe", dataset: "Dataset") -> "BatchReader":
 def _parts(setting: Setting, recipe: "Recipe", dataset: "Dataset") -> "Parts":
     """As an attempt of one process builds them, without its folder and its lease."""
     from longhaul.core.clocks import RealClock, TimeBuckets
-    from longhaul.core.output import SilentView
     from longhaul.logbook.ledger import LedgerState
     from longhaul.parallel.device import settle_torch
     from longhaul.run.train.build import Site, build_parts
@@ -188,7 +187,5 @@ def _parts(setting: Setting, recipe: "Recipe", dataset: "Dataset") -> "Parts":
     clock = RealClock()
     checkpoints = setting.room / "checkpoints"
     checkpoints.mkdir()
-    site = Site(
-        recipe, LedgerState(), checkpoints, 1, lambda: True, TimeBuckets(clock), clock, SilentView()
-    )
+    site = Site(recipe, LedgerState(), checkpoints, 1, lambda: True, TimeBuckets(clock), clock)
     return build_parts(site, dataset, setting.device)

@@ -1,7 +1,7 @@
 """Building what a trainer works with on the device of one process, weights fresh."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from longhaul.logbook.ledger import LedgerState
 from longhaul.model.gpt import GPT
 from longhaul.model.initialise import allocate, build, to_number_format
 from longhaul.optim.gate import LossScale
-from longhaul.optim.groups import GroupRow, describe
+from longhaul.optim.groups import describe
 from longhaul.optim.update_rules import build_optimizer
 from longhaul.parallel.world import Ranks, World
 from longhaul.run.train.attempt import Attempt
@@ -58,7 +58,6 @@ class Site:
     """Asked before a checkpoint is committed."""
     time_buckets: TimeBuckets
     clock: Clock
-    view: View
     ranks: Ranks | None = None
     """All that build the same; None: one process."""
     make_room: Callable[[Bytes], bool] = lambda needed: False
@@ -76,7 +75,6 @@ def site_of(attempt: Attempt, ranks: Ranks | None = None) -> Site:
         run_log.lease.is_ours,
         run_log.time,
         run_log.clock,
-        attempt.view,
         ranks,
         attempt.tiers.make_room,
     )
@@ -99,9 +97,7 @@ def build_parts(site: Site, dataset: Dataset, device: torch.device) -> Parts:
         from longhaul.parallel.parallelize import parallelize
 
         parallel = parallelize(model, ranks.world, recipe.parallel, recipe.seed)
-    sharding = parallel.sharding if parallel else None
-    optimizer = build_optimizer(model, settings.optim, sharding)
-    _say_what_was_built(site, dataset, device, describe(optimizer.groups, settings.optim, sharding))
+    optimizer = build_optimizer(model, settings.optim, parallel.sharding if parallel else None)
     world = None if ranks is None else ranks.world
     # Replicas deal every batch out themselves, among those that are there.
     readers = None if recipe.parallel.elastic else world
@@ -162,20 +158,20 @@ def _settle(parts: Parts) -> None:
             parts.saver.settle()
 
 
-def _say_what_was_built(
-    site: Site, dataset: Dataset, device: torch.device, groups: Sequence[GroupRow]
-) -> None:
-    recipe, view = site.recipe, site.view
-    size = model_size(recipe.model, dataset.vocab_size)
-    many = f", {site.ranks.world.layout}" if site.ranks else ""
+def say_what_was_built(parts: Parts, recipe: Recipe, view: View) -> None:
+    """The model's size, and the groups of its optimizer, for a person."""
+    step, size = parts.step, model_size(recipe.model, parts.dataset.vocab_size)
+    many = f", {parts.ranks.world.layout}" if parts.ranks else ""
     view.say(
         f"model: {short_count(size.total)} parameters, {short_count(size.non_embedding)} outside "
-        f"embeddings, on {device.type} in {recipe.precision.compute}{many}"
+        f"embeddings, on {step.device.type} in {recipe.precision.compute}{many}"
     )
+    sharding = step.parallel.sharding if step.parallel else None
     columns = ("role", "tensors", "parameters", "lr", "decay")
     rows = [
         (row.role, str(row.tensors), f"{row.parameters:,}", f"{row.learning_rate:g}",
-         f"{row.weight_decay:g}") for row in groups
+         f"{row.weight_decay:g}")
+        for row in describe(step.optimizer.groups, parts.progress.settings.optim, sharding)
     ]  # fmt: skip
     view.table("optimizer groups", columns, rows)
 
@@ -188,14 +184,8 @@ def _snapshots(site: Site, world: World | None, device: torch.device) -> Snapsho
         layout = "one process" if world is None else f"{world.rank} of {world.layout}"
         shared = SharedBuffers(own, site.attempt, layout, site.clock.wall, device)
     taken = shared.held_bytes if shared is not None else 0
-    budget = _snapshot_budget(site.recipe, world, taken)
-    return SnapshotRing(budget, control=site.ranks.control if site.ranks else None, shared=shared)
-
-
-def _snapshot_budget(recipe: Recipe, world: World | None, taken: Bytes) -> Bytes:
-    """Bytes of the host's memory for this process's snapshots, which take `taken` already."""
     processes = world.local_size if world else 1
-    asked = recipe.checkpoint.snapshot_mb
-    if asked is not None:
-        return int(asked * 1e6) // processes
-    return (available_memory() + processes * taken) // 10 // processes
+    asked = site.recipe.checkpoint.snapshot_mb
+    of_host = (available_memory() + processes * taken) // 10 if asked is None else int(asked * 1e6)
+    budget = of_host // processes
+    return SnapshotRing(budget, control=site.ranks.control if site.ranks else None, shared=shared)

@@ -2,7 +2,7 @@
 
 import os
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 
@@ -13,7 +13,6 @@ from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import RealClock, TimeBuckets
 from longhaul.core.errors import ExitCode, RecipeError
 from longhaul.core.events import EventKind
-from longhaul.core.output import View
 from longhaul.core.records import StepRecord
 from longhaul.core.signals import leaving_at_once
 from longhaul.data.verification import text_for_training
@@ -85,8 +84,7 @@ def follow_leader(folder: RunFolder) -> ExitCode:
     recipe = asked.settings()
     number = replica if within is None else replica * within.size + within.rank
     with ExitStack() as leaving:
-        progress = ProgressFile(progress_path(folder, number))
-        leaving.callback(progress.close)
+        progress = leaving.enter_context(closing(ProgressFile(progress_path(folder, number))))
         time_buckets = TimeBuckets(clock, watcher=progress.track)
         leaving.enter_context(leaving_at_once())
         hold_on(os.environ, recipe.supervise.grace_s, folder.workers / f"{number}.log")
@@ -107,7 +105,7 @@ def follow_leader(folder: RunFolder) -> ExitCode:
         recipe = with_formats(recipe, ledger)
         site = Site(
             recipe, ledger, folder.checkpoints, attempt=0, still_owner=lambda: False,
-            time_buckets=time_buckets, clock=clock, view=View(), ranks=ranks,
+            time_buckets=time_buckets, clock=clock, ranks=ranks,
         )  # fmt: skip
         device = ranks.world.device if ranks else _device(number, recipe.machine.device)
         parts = build_parts(site, dataset, device)

@@ -47,15 +47,13 @@ def finish(attempt: Attempt, loop: TrainingLoop, dataset: Dataset) -> ExitCode:
     loop.checkpoint_manager.refuse_if_gone(after_s=0.0)  # an end that is written nowhere is none
     if text:
         view.say(f"\nsample, from the prompt {trainer.settings.sample.prompt!r}:\n{text}\n")
-    spent = time_spent(read_journal(attempt.run_log.folder))
-    attempt.view.table("where the time went", ("", "seconds", "share"), time_rows(spent))
-    attempt.view.say(
-        f"goodput {goodput(spent):.1%} of {short_seconds(sum(spent.values()))}, all attempts"
-    )
+    spent = time_spent(read_journal(run_log.folder))
+    view.table("where the time went", ("", "seconds", "share"), time_rows(spent))
+    view.say(f"goodput {goodput(spent):.1%} of {short_seconds(sum(spent.values()))}, all attempts")
     view.say(
         f"finished{limit}: {position.step:,} steps, {short_count(position.tokens)} tokens, "
         f"validation loss {loss_in_words(loss['loss'], loss['bits_per_byte'])}\n"
-        f"run: {attempt.run_log.folder.path}"
+        f"run: {run_log.folder.path}"
     )
     return ExitCode.FINISHED
 

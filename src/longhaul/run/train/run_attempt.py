@@ -26,7 +26,7 @@ from longhaul.parallel.layout import Place, find_place
 from longhaul.parallel.rendezvous import Briefing, lead
 from longhaul.parallel.world import part
 from longhaul.run.train.attempt import Attempt
-from longhaul.run.train.build import build_parts, site_of
+from longhaul.run.train.build import build_parts, say_what_was_built, site_of
 from longhaul.run.train.finish import end_unfinished, finish
 from longhaul.run.train.loop import TrainingLoop
 from longhaul.train.coordinator import Coordinator, RankZero, stop_requests_of
@@ -71,6 +71,7 @@ def _run(
         ranks = lead(place, Briefing(str(path), recipe, number, run_log.ledger.state, threads))
         device = ranks.world.device
     parts = build_parts(site_of(attempt, ranks), dataset, device)
+    say_what_was_built(parts, recipe, attempt.view)
     origin = _restore(attempt, parts)
     prints = fingerprint(torch_facts(device)) | {"data": {"identity": dataset.identity}}
     if ranks is not None:

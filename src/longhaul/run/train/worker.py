@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 
 from longhaul.core.addresses import is_cut_off, unsealed
@@ -75,8 +75,7 @@ def work(folder: RunFolder, lease: Lease, view: View) -> ExitCode:
     began = float(os.environ.get(BEGAN) or process_start())
     with ExitStack() as leaving:
         leaving.enter_context(answer_for_stacks(folder, rank))
-        progress = ProgressFile(progress_path(folder, rank))
-        leaving.callback(progress.close)
+        progress = leaving.enter_context(closing(ProgressFile(progress_path(folder, rank))))
         history, already = read_run_history(folder), max(0.0, time.time() - began)
         time_buckets = TimeBuckets(
             clock, history.start_bucket, already=already, watcher=progress.track
@@ -89,9 +88,8 @@ def work(folder: RunFolder, lease: Lease, view: View) -> ExitCode:
         asked = read_run_spec(folder)
         settings = within_layout(asked.settings(), os.environ)
         place = find_place(os.environ)
-        layout_for(
-            settings.parallel, place.size if place else 1
-        )  # refused before torch is imported
+        # Refused before torch is imported.
+        layout_for(settings.parallel, place.size if place else 1)
         if place is not None and settings.parallel.elastic and REPLICA not in os.environ:
             raise RecipeError(
                 f"parallel.elastic: {place.size} ranks of one world were started, no replicas",
