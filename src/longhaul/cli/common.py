@@ -10,10 +10,10 @@ import atexit
 import functools
 import os
 import sys
-import traceback
 from collections.abc import Callable
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
+from traceback import extract_tb, format_exception
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, ParamSpec, TextIO, TypeVar, cast
 
@@ -44,7 +44,11 @@ DataPath = Annotated[
 Device = Annotated[str | None, typer.Option(help="auto, cuda, mps or cpu", show_default="auto")]
 Trust = Annotated[
     bool,
-    typer.Option("--trust", envvar="LONGHAUL_TRUST", help="run the commands that the recipe names"),
+    typer.Option(
+        "--trust",
+        envvar="LONGHAUL_TRUST",
+        help="run the commands that the recipe, or the run's folder, names; said once",
+    ),
 ]
 RunsFolder = Annotated[Path, typer.Option("--runs-dir", help="folder that holds the runs")]
 PreparedFolder = Annotated[
@@ -143,27 +147,21 @@ def reads_a_run(command: Callable[P, R]) -> Callable[P, R]:
                 f"{error.filename or named.get('run', '?')}: {error.strerror or error}",
                 "put the file back as it was, or leave this run",
             ) from error
-        except _ODD as error:
-            if type(error).__name__ in ("Abort", "Exit", "OutOfMemoryError"):
-                raise
-            raise as_usage_error(error, str(named.get("run") or named.get("where"))) from error
         except Exception as error:
-            if not type(error).__module__.startswith(("duckdb", "_duckdb")):
+            kind = type(error)
+            is_odd = isinstance(error, _ODD) or kind.__module__.startswith(("duckdb", "_duckdb"))
+            if not is_odd or kind.__name__ in ("Abort", "Exit", "OutOfMemoryError"):
                 raise
-            raise as_usage_error(error, str(named.get("run"))) from error
+            frames = [f for f in extract_tb(error.__traceback__) if "longhaul" in f.filename]
+            where = f", {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+            said = visible(str(error).partition("\n")[0])[:200]
+            raise UsageError(
+                f"run {named.get('run') or named.get('where')}: its files hold what no run writes "
+                f"({kind.__name__}: {said}{where})",
+                "it is damaged, or was made by another program: put its folder back from a copy",
+            ) from error
 
     return reading
-
-
-def as_usage_error(error: Exception, run: str) -> UsageError:
-    """What a run's files made of a command, in a line for who gave the command."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if "longhaul" in f.filename]
-    where = f", {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-    said = visible(str(error).partition("\n")[0])[:200]
-    return UsageError(
-        f"run {run}: its files hold what no run writes ({type(error).__name__}: {said}{where})",
-        "it is damaged, or was made by another program: put its folder back from a copy",
-    )
 
 
 _READ_WITHIN_S: Seconds = 2.0
@@ -217,7 +215,7 @@ def _where(error: OSError) -> str:
     """The path that an error is about; of one that knows none, who met with it."""
     if error.filename is not None:
         return str(error.filename)
-    frames = traceback.extract_tb(error.__traceback__)
+    frames = extract_tb(error.__traceback__)
     return f"in {frames[-1].name}, {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 
@@ -225,7 +223,7 @@ def _print_without_secrets(
     kind: type[BaseException], error: BaseException, frames: TracebackType | None
 ) -> None:
     """A traceback goes into workers' logs too, and its last line may repeat an address."""
-    text = "".join(traceback.format_exception(kind, error, frames))
+    text = "".join(format_exception(kind, error, frames))
     print_error(scrubbed(text).rstrip())
 
 

@@ -19,6 +19,7 @@ from longhaul.cli.common import (
     PreparedFolder,
     RecipeName,
     RunsFolder,
+    Trust,
     options_of,
 )
 from longhaul.core.output import print_out
@@ -75,14 +76,7 @@ def train(
     small: Annotated[
         bool, typer.Option("--small", help="train the recipe's small twin: every switch, no size")
     ] = False,
-    trust: Annotated[
-        bool,
-        typer.Option(
-            "--trust",
-            envvar="LONGHAUL_TRUST",
-            help="run the commands that the recipe, or the run's folder, names; said once",
-        ),
-    ] = False,
+    trust: Trust = False,
     runs_dir: RunsFolder = RUNS,
     prepared_dir: PreparedFolder = PREPARED,
 ) -> None:
