@@ -28,7 +28,7 @@ RUN = ("longhaul", "train", "drill", "--set", "train.steps=4", "--set",
 SHORT = 100
 """Lines of a small file, at most."""
 LATER = (
-    "board/profile.py", "cli/ladder.py", "cli/profile.py", "plan/ladder", "plan/profile.py",
+    "board/profile.py", "cli/study.py", "plan/ladder", "plan/profile.py",
     "plan/roofline.py", "plan/surprises.py", "plan/timeline.py", "run/ladder", "run/profile",
 )  # fmt: skip
 """What moved in after the house was measured for its bars: the profiler and the ladder."""

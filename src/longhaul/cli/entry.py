@@ -37,18 +37,7 @@ def application() -> typer.Typer:
     """All commands."""
     import typer
 
-    from longhaul.cli import (
-        control,
-        data,
-        diagnose,
-        drill,
-        ladder,
-        preflight,
-        profile,
-        recipes,
-        runs,
-        train,
-    )
+    from longhaul.cli import control, data, diagnose, drill, preflight, recipes, runs, study, train
     from longhaul.cli.common import print_text_only
 
     app = typer.Typer(
@@ -81,9 +70,9 @@ def application() -> typer.Typer:
     app.command()(diagnose.replay)
     app.command()(preflight.preflight)
     app.command("preflight-rank", hidden=True)(preflight.preflight_rank)
-    app.command()(profile.profile)
+    app.command()(study.profile)
     app.add_typer(data.app, name="data")
     app.command()(drill.drill)
-    app.command()(ladder.ladder)
+    app.command()(study.ladder)
     app.command()(runs.compact)
     return app

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from longhaul.cli.entry import application
-from longhaul.cli.profile import show
+from longhaul.cli.study import show
 from longhaul.core.errors import ExitCode, LonghaulError, RecipeError, UsageError
 from longhaul.plan.profile import Profile
 from longhaul.plan.roofline import Ceilings
