@@ -111,7 +111,7 @@ def as_object(
     """The report for programs."""
     lines = [asdict(check) | {"code": int(check.code)} for check in checks]
     found = {"recipe": recipe, "exit_code": int(code), "verdict": sentence, "checks": lines}
-    return {name: finite_or_word(value) for name, value in found.items()}
+    return dict(finite_or_word(found))
 
 
 def _show(terminal: Any, check: Check) -> None:
@@ -135,12 +135,10 @@ def _show(terminal: Any, check: Check) -> None:
 
 
 def _conclude(terminal: Any, checks: Sequence[Check], sentence: str) -> None:
-    from rich.text import Text
-
     wrong = [check for check in checks if check.verdict == "failed"]
     terminal.print()
-    terminal.print(Text(sentence, style="bold red" if wrong else "bold green"), soft_wrap=True)
+    terminal.print(sentence, style="bold red" if wrong else "bold green", soft_wrap=True)
     for check in wrong:
-        terminal.print(Text(f"  {check.name}: {check.figure}"), soft_wrap=True)
+        terminal.print(f"  {check.name}: {check.figure}", soft_wrap=True)
         if check.remedy:
-            terminal.print(Text(f"    → {check.remedy}"), soft_wrap=True)
+            terminal.print(f"    → {check.remedy}", soft_wrap=True)

@@ -35,8 +35,7 @@ def show(recipe: RecipeName, overrides: Overrides = None, data: DataPath = None)
         origin = origin_of(path, resolved.origins) if path in given else "default"
         print(f"{path:{width}}  {value:{value_width}}  {origin}".rstrip())
     print()
-    for line in _size_lines(resolved.recipe):
-        print(line)
+    _print_size(resolved.recipe)
 
 
 @app.command()
@@ -55,7 +54,7 @@ def switches() -> None:
     print(as_markdown())
 
 
-def _size_lines(recipe: Any) -> list[str]:
+def _print_size(recipe: Any) -> None:
     from longhaul.config.size import known_vocabulary, model_size
     from longhaul.core.units import short_count
 
@@ -63,12 +62,12 @@ def _size_lines(recipe: Any) -> list[str]:
     size = model_size(recipe.model, vocab_size)
     span = recipe.block_length()
     note = "" if known else f" (with {vocab_size} tokens; the text decides how many it has)"
-    lines = [
+    print(
         f"parameters     total {size.total:,} ({short_count(size.total)}), "
-        f"non-embedding {size.non_embedding:,}, active {size.active:,}{note}",
+        f"non-embedding {size.non_embedding:,}, active {size.active:,}{note}\n"
         f"FLOPs a token  {size.flops_per_token(span):,}, "
-        f"causal {size.flops_per_token(span, causal=True):,}, at {span} tokens of context",
-    ]
+        f"causal {size.flops_per_token(span, causal=True):,}, at {span} tokens of context"
+    )
     steps = recipe.total_steps()
     if steps is not None:
         stages = recipe.batch_stages()
@@ -78,7 +77,4 @@ def _size_lines(recipe: Any) -> list[str]:
             for stage, end in zip(stages, ends, strict=True)
         )
         flops = size.flops_per_token(span) * tokens
-        lines.append(
-            f"training       {steps:,} steps, {short_count(tokens)} tokens, {flops:.3g} FLOPs"
-        )
-    return lines
+        print(f"training       {steps:,} steps, {short_count(tokens)} tokens, {flops:.3g} FLOPs")
