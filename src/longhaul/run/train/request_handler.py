@@ -78,8 +78,10 @@ class RequestHandler:
         """Grant a request, or refuse it; either way it is journalled before its file goes."""
         run_log = self._run_log
         try:
-            done = yield from self._grant_or_refuse(request)
-        except Refused as refusal:
+            done = yield from self._grant(request, arguments_of(request))
+        except (Refused, LedgerError, RecipeError) as refusal:
+            if isinstance(refusal, LedgerError) and isinstance(refusal.__cause__, OSError):
+                raise
             run_log.emit_durably(
                 EventKind.REQUEST_REFUSED,
                 self._trainer.position.step,
@@ -101,17 +103,6 @@ class RequestHandler:
             step = self._trainer.position.step
             self._say(f"step {step:>6}  {done}, as {request.who} asked{why}")
         self._done.add(request.id)
-
-    def _grant_or_refuse(self, request: Request) -> Granting:
-        # Beyond these errors an action fails for reasons of its own, which must surface.
-        try:
-            return (yield from self._grant(request, arguments_of(request)))
-        except LedgerError as error:
-            if isinstance(error.__cause__, OSError):
-                raise
-            raise Refused(error.message) from error
-        except RecipeError as error:
-            raise Refused(error.message, error.remedy) from error
 
     def _grant(self, request: Request, arguments: Arguments) -> Granting:
         step = self._trainer.position.step
