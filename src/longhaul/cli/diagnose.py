@@ -82,10 +82,8 @@ def diagnose(
 
 def verdict_lines(found: Diagnosed) -> Iterator[str]:
     """The verdict for a person: what was seen, what each experiment gave, and the cause."""
-    from longhaul.run.diagnose.search import symptom_in_words
-
     ladder, step = found.ladder, found.symptom.first_step
-    yield symptom_in_words(found.symptom)
+    yield str(found.symptom)
     if found.changed:
         yield f"since then: {'; '.join(found.changed[:4])}"
     yield ""

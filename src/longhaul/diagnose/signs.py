@@ -128,6 +128,17 @@ class Symptom:
     reached: float = 0.0
     """Loss or gradient norm that was recorded."""
 
+    def __str__(self) -> str:
+        if self.kind == "none":
+            return f"step {self.step}: nothing stands out against the steps before it"
+        text = f"step {self.step}: {self.kind}"
+        if self.first_step < self.step:
+            text += f", first seen at step {self.first_step}"
+        if self.kind != "non-finite":
+            what = "gradient norm" if self.kind == "gradient-spike" else "loss"
+            text += f": {what} {self.healthy:.4g} before it, up to {self.reached:.4g}"
+        return text
+
     def shown_by(self, series: Sequence[Figures]) -> bool:
         """The figures rise by at least half of what was recorded, from the first sign on.
 

@@ -267,13 +267,13 @@ def test_who_has_to_stop_does_not_look_for_causes(
 ) -> None:
     """A node that is taken away gives seconds of notice, and replays may take minutes."""
     spoil("nan")
-    honest = LiveSearch._half_rate
+    honest = LiveSearch._at_rate
 
-    def preempted(self: Any, ladder: Any) -> Any:
+    def preempted(self: Any, ladder: Any, **named: Any) -> Any:
         os.kill(os.getpid(), signal.SIGTERM)
-        return honest(self, ladder)
+        return honest(self, ladder, **named)
 
-    monkeypatch.setattr(LiveSearch, "_half_rate", preempted)
+    monkeypatch.setattr(LiveSearch, "_at_rate", preempted)
     assert room.train(40, *every_ladder(SKIP)) is ExitCode.START_AGAIN, room.said
     told = room.events("cause")[0].data
     assert "the run has to stop" in told["reason"]

@@ -1,6 +1,6 @@
 """Cause before cure for a step of a run that was (`longhaul diagnose`): replays of its records."""
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -73,7 +73,12 @@ def diagnose(
         device = own_device(settings.machine.device)
         before = opening.fingerprint if opening else {}
         with settled(settings, before.get("torch", {}).get("threads"), device):
-            changed = _changed(before, fingerprint(torch_facts(device)))
+            differ = differences(before, fingerprint(torch_facts(device)))
+            changed = tuple(
+                f"{path} {old!r} → {new!r}"
+                for path, (old, new) in differ.items()
+                if path.startswith(NUMBERS_COME_FROM)
+            )
             search = _RecordedSearch(recorded, device, options, not changed, report)
             verdict = search.find()
             assert search.ladder is not None
@@ -212,12 +217,3 @@ def _without_dropout(bundle: Bundle) -> Bundle:
     off = {f"model.{kind}": 0.0 for kind in ("dropout", "attention_dropout", "embedding_dropout")}
     inputs = (replace(g, settings=with_overrides(g.settings, off)) for g in bundle.inputs)
     return replace(bundle, inputs=tuple(inputs))
-
-
-def _changed(before: Mapping[str, object], now: Mapping[str, object]) -> tuple[str, ...]:
-    """What computes numbers and is not as it was."""
-    return tuple(
-        f"{path} {old!r} → {new!r}"
-        for path, (old, new) in differences(before, now).items()
-        if path.startswith(NUMBERS_COME_FROM)
-    )

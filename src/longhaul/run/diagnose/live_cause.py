@@ -5,10 +5,11 @@ the host. All ranks lend theirs, and search together.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from longhaul.core.events import EventKind
+from longhaul.core.output import Say
 from longhaul.core.records import Safe, StepRecord
 from longhaul.diagnose.cause import Verdict
 from longhaul.diagnose.signs import Series, Symptom, symptom_of, symptom_since
@@ -16,7 +17,6 @@ from longhaul.logbook.run_log import RunLog
 from longhaul.recover.plan import Plan
 from longhaul.run.diagnose.live_search import FindCause, NoReplay, look_into, unknown
 from longhaul.run.diagnose.recorded import figures_of
-from longhaul.run.diagnose.search import symptom_in_words
 from longhaul.train.trainer import Trainer
 
 LEAD_STEPS = 12
@@ -72,16 +72,14 @@ def _symptom(plan: Plan, recorded: Series) -> Symptom:
     return seen  # of spikes that come again and again the last one is looked into
 
 
+@dataclass(eq=False)
 class LiveCause:
     """Looks for causes with the live trainer, and nothing more once the run has to stop soon."""
 
-    def __init__(
-        self, run_log: RunLog, report: Callable[[str], None], stop_wanted: Callable[[], bool]
-    ) -> None:
-        self._run_log = run_log
-        self._report = report
-        self._stop_wanted = stop_wanted
-        self._known: tuple[tuple[str, str, int], Verdict] | None = None
+    _run_log: RunLog
+    _report: Say
+    _stop_wanted: Callable[[], bool]
+    _known: tuple[tuple[str, str, int], Verdict] | None = None
 
     def find(
         self, trainer: Trainer, plan: Plan, line: Sequence[StepRecord], states: Sequence[Safe]
@@ -99,7 +97,7 @@ class LiveCause:
         except Exception as error:  # noqa: BLE001 (no recovery fails for want of a cause)
             verdict = unknown(error)
         else:
-            self._report(f"step {step:>6}  what is the cause? {symptom_in_words(question.symptom)}")
+            self._report(f"step {step:>6}  what is the cause? {question.symptom}")
             trainer.coordinator.order(question)
             checkpoints = self._run_log.folder.checkpoints
             verdict, figures = look_into(question, trainer, checkpoints, self._stop_wanted)

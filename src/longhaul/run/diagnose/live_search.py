@@ -8,6 +8,7 @@ and give up together.
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -18,28 +19,14 @@ from longhaul.checkpoint.snapshots import DamagedSnapshot
 from longhaul.core.records import Safe, StepRecord
 from longhaul.data.batches import BatchRequest
 from longhaul.diagnose.at_rest import changed_for_good
-from longhaul.diagnose.cause import (
-    SAME_BITS,
-    Ladder,
-    Verdict,
-    apart,
-    decide,
-    reproduced,
-)
+from longhaul.diagnose.cause import SAME_BITS, Ladder, Verdict, apart, decide, reproduced
 from longhaul.diagnose.signs import Series, Symptom, working_rate
 from longhaul.parallel.control import Control, first_does
 from longhaul.recover.plan import sizes_of
 from longhaul.run.diagnose.bundle import Bundle, StepInput, given_to
 from longhaul.run.diagnose.recorded import figures_of
 from longhaul.run.diagnose.replays import Replayer
-from longhaul.run.diagnose.search import (
-    CauseSearch,
-    Experiment,
-    has_dropout,
-    rounding_of,
-    skip,
-    symptom_in_words,
-)  # fmt: skip
+from longhaul.run.diagnose.search import CauseSearch, Experiment, has_dropout, rounding_of, skip
 from longhaul.store.catalogue import checkpoint_path
 from longhaul.store.manifest import RefusedCheckpoint
 from longhaul.train.borrowed_step import BorrowedStep
@@ -63,11 +50,6 @@ _COPIES = 3
 """Of the training state on the host at once: the live one, and those at two steps."""
 _CUT = 8
 """Unfused attention takes more of a GPU's memory: micro-batches are cut into so many there."""
-
-
-_SAME_DATA = Verdict(
-    "undetermined", "", "weights at rest do not find that the data has changed for good"
-)
 
 
 class NoReplay(Exception):
@@ -176,7 +158,8 @@ class LiveSearch(CauseSearch):
     def find(self) -> Verdict:
         """Replay until the verdict is found; of a rate that is too high also which one works."""
         if self._question.only_data:
-            return self._read_at_rest() or _SAME_DATA
+            why = "weights at rest do not find that the data has changed for good"
+            return self._read_at_rest() or Verdict("undetermined", "", why)
         too_long = self._refusal(len(self._question.line))
         verdict = None if too_long else super().find()
         ladder = self.ladder
@@ -194,13 +177,13 @@ class LiveSearch(CauseSearch):
         """None where what went wrong does not come again, and so cannot be seen to go away."""
         if not reproduced(ladder):
             return ()
-        return self._plain, self._half_rate, self.other_data
+        return self._plain, partial(self._at_rate, factor=LIVE_RATES[0]), self.other_data
 
     def figures(self) -> dict[str, Any]:
         """The experiments in figures, for the journal."""
         question, ladder = self._question, self.ladder
         found: dict[str, Any] = {
-            "symptom": symptom_in_words(question.symptom),
+            "symptom": str(question.symptom),
             "began": question.origin.step,
             "replayed_steps": self._spent,
         }
@@ -243,9 +226,6 @@ class LiveSearch(CauseSearch):
             skipped=_NOT_LIVE,
         )
 
-    def _frame(self, step: int) -> Bundle:
-        return self.replayer.bundle(())
-
     def _refusal(self, steps: int, times: int = 1) -> str:
         """`recover.diagnose_steps` bounds all replays together."""
         most = self._settings.recover.diagnose_steps * times
@@ -265,18 +245,17 @@ class LiveSearch(CauseSearch):
             why = "the stages of a pipeline hand on what they compute in the format of training"
         if why:
             return skip(ladder, "plain", why)
-        found = []
         parts = 1 if self._borrowed_step.step.device.type == "cpu" else _CUT
+
+        def cut(given: StepInput) -> StepInput:
+            fewer = max(1, given.micro_sequences // parts)
+            return replace(given, micro_sequences=fewer, read_gauges=False)
+
+        found = []
         with self.replayer.in_plain_form():
             for bundle, here in zip(self.captured(), ladder.here, strict=True):
-                inputs = self._inputs(here[0].step, here[-1].step)
-                plain = (
-                    replace(
-                        g, micro_sequences=max(1, g.micro_sequences // parts), read_gauges=False
-                    )
-                    for g in inputs
-                )
-                found.append(self._replay(bundle, plain))
+                inputs = map(cut, self._inputs(here[0].step, here[-1].step))
+                found.append(self._replay(bundle, inputs))
         return replace(ladder, beside_plain=ladder.here, plain=tuple(found))
 
     def _read_at_rest(self) -> Verdict | None:
@@ -298,9 +277,6 @@ class LiveSearch(CauseSearch):
             self.frames[self.set_out + 1] = self._frame(self.set_out + 1)
         self.at_rest = tuple(self._varied(shift, 0.0, now[0].step) for shift in shifts)
         return changed_for_good(self.symptom, self.at_rest)
-
-    def _half_rate(self, ladder: Ladder) -> Ladder:
-        return self._at_rate(ladder, LIVE_RATES[0])
 
     def _search_rate(self, ladder: Ladder) -> Verdict:
         """Down until a rate works: a rollback for each halving would cost more than the replays."""

@@ -20,7 +20,7 @@ from longhaul.logbook.segments import SegmentOpening, read_segments
 from longhaul.run.diagnose.bundle import StepInput, given_to
 from longhaul.run.diagnose.replays import Replayer
 from longhaul.run.diagnose.saved_batch import batch_reader, line_to
-from longhaul.store.catalogue import Checkpoint, catalogue, health_now, newest_usable
+from longhaul.store.catalogue import Checkpoint, usable
 from longhaul.store.manifest import RefusedCheckpoint
 from longhaul.train.effective import EffectiveSettings
 
@@ -114,11 +114,10 @@ class Recorded:
         return Replayer.fresh(settings, self.dataset.vocab_size, end_of_text, device)
 
     def _checkpoints(self, latest: int) -> Iterator[Checkpoint]:
-        there = catalogue(self.folder.checkpoints)
         ledger, _ = load_ledger(self.folder)
-        for checkpoint in newest_usable(there, health_now(there, ledger.checkpoint_health)):
+        for checkpoint in reversed(usable(self.folder.checkpoints, ledger.checkpoint_health)):
             # Written later than the step was made, it is of a line that came after a rollback.
-            early = not checkpoint.damage and checkpoint.time <= self.records[self.step].time
+            early = checkpoint.time <= self.records[self.step].time
             if early and checkpoint.step <= latest and self._unbroken_from(checkpoint.step):
                 yield checkpoint
 

@@ -124,12 +124,12 @@ def slots_of(
             yield SlotText(number, source.name, slot.epoch, slot.begin, tokens, tuple(documents))
 
 
+@dataclass(frozen=True)
 class SavedBatches:
     """Saves bad batches of one run."""
 
-    def __init__(self, folder: RunFolder, dataset: Dataset) -> None:
-        self._folder = folder
-        self._dataset = dataset
+    _folder: RunFolder
+    _dataset: Dataset
 
     def save(self, record: StepRecord, recipe: Recipe, skips: Skips) -> str | None:
         """Save the batch of a step; the file's path in the run's folder. None if there are enough

@@ -55,9 +55,9 @@ class CauseSearch(ABC):
     def _experiments(self, ladder: Ladder) -> Sequence[Experiment]:
         """What is tried after that, in order."""
 
-    @abstractmethod
     def _frame(self, step: int) -> Bundle:
         """The state as it is now, before `step`."""
+        return self.replayer.bundle(())
 
     @abstractmethod
     def _inputs(self, first: int, last: int, shift: int = 0) -> Iterator[StepInput]:
@@ -113,19 +113,6 @@ class CauseSearch(ABC):
 def skip(ladder: Ladder, experiment: str, why: str) -> Ladder:
     """The ladder with an experiment left out, and the reason."""
     return replace(ladder, skipped={**ladder.skipped, experiment: why})
-
-
-def symptom_in_words(symptom: Symptom) -> str:
-    """What is looked into, for a person."""
-    if symptom.kind == "none":
-        return f"step {symptom.step}: nothing stands out against the steps before it"
-    text = f"step {symptom.step}: {symptom.kind}"
-    if symptom.first_step < symptom.step:
-        text += f", first seen at step {symptom.first_step}"
-    if symptom.kind != "non-finite":
-        what = "gradient norm" if symptom.kind == "gradient-spike" else "loss"
-        text += f": {what} {symptom.healthy:.4g} before it, up to {symptom.reached:.4g}"
-    return text
 
 
 def has_dropout(settings: Recipe) -> bool:
