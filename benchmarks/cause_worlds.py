@@ -37,7 +37,7 @@ from longhaul.run.diagnose.bundle import load_bundle
 from longhaul.run.diagnose.replays import replay_each, settled
 from longhaul.run.diagnose.rerun import figures_text
 from longhaul.run.train.attempt import Attempt
-from longhaul.run.train.build import build_parts, site_of
+from longhaul.run.train.build import build_parts, saver_of
 from longhaul.store.tiers import Tiers
 from longhaul.train import step as step_file
 from longhaul.train.trainer import Identity, Trainer
@@ -235,7 +235,9 @@ def train(room: Path, name: str, options: tuple[str, ...], happens: Happening) -
         dataset = text_for_training(folder, asked, view.say)
         settle_torch(attempt.recipe)
         worlds.enter_context(living_in(happens.begins))
-        parts = build_parts(site_of(attempt), dataset, device)
+        parts = build_parts(
+            attempt.recipe, history.ledger, dataset, device, saver_of(attempt), time_buckets
+        )
         run_log.open_segment(
             "start", attempt.recipe, step=0, draw=0, checkpoint=None,
             fingerprint=fingerprint(torch_facts(device)),

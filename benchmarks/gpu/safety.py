@@ -178,14 +178,15 @@ def _reader(recipe: "Recipe", dataset: "Dataset") -> "BatchReader":
 
 def _parts(setting: Setting, recipe: "Recipe", dataset: "Dataset") -> "Parts":
     """As an attempt of one process builds them, without its folder and its lease."""
+    from longhaul.checkpoint.saver import Saver
     from longhaul.core.clocks import RealClock, TimeBuckets
     from longhaul.logbook.ledger import LedgerState
     from longhaul.parallel.device import settle_torch
-    from longhaul.run.train.build import Site, build_parts
+    from longhaul.run.train.build import build_parts
 
     settle_torch(recipe)
     clock = RealClock()
     checkpoints = setting.room / "checkpoints"
     checkpoints.mkdir()
-    site = Site(recipe, LedgerState(), checkpoints, 1, lambda: True, TimeBuckets(clock), clock)
-    return build_parts(site, dataset, setting.device)
+    saver = Saver(checkpoints, attempt=1, still_owner=lambda: True, clock=clock, settled=True)
+    return build_parts(recipe, LedgerState(), dataset, setting.device, saver, TimeBuckets(clock))

@@ -17,18 +17,16 @@ from longhaul.core.records import StepRecord
 from longhaul.data.batches import BatchReader
 from longhaul.data.prepare import prepare
 from longhaul.logbook.ledger import LedgerState
-from longhaul.optim.gate import LossScale
-from longhaul.optim.update_rules import build_optimizer
-from longhaul.run.train.build import build_model
+from longhaul.train.parts import build_step
 from longhaul.train.state import Progress, training_state
-from longhaul.train.step import TrainingStep
 from longhaul.train.trainer import Identity, Parts, Trainer
 
 STEPS = 8
 TINY = (
     f"train={{steps={STEPS}}}", "batch.sequences=2", "optim.schedule.warmup_steps=2",
     "checkpoint.interval_steps=0", "evaluation.interval_steps=0", "model.layers=2",
-    "monitor.gauge_interval_steps=4",
+    "monitor.gauge_interval_steps=4", "machine.compile=false",
+    "machine.activation_checkpointing=none",
 )  # fmt: skip
 
 
@@ -56,16 +54,12 @@ def trainer_of(recipe: Recipe, prepared: Path, folder: Path) -> Trainer:
     torch.set_num_threads(1)
     dataset = prepare(recipe, prepared, lambda _: None)
     device, clock = torch.device("cpu"), FakeClock()
-    model = build_model(recipe, dataset, device)
-    fp16 = recipe.precision.half_weights == "fp16"
+    end_of_text = dataset.tokenizer.end_of_text
     return Trainer(
         recipe,
         LedgerState(),
         Parts(
-            step=TrainingStep(
-                model, build_optimizer(model, recipe.optim), device, recipe.precision, recipe.seed,
-                loss_scale=LossScale(recipe.optim.loss_scale, device) if fp16 else None,
-            ),
+            step=build_step(recipe, dataset.vocab_size, end_of_text, device),
             progress=Progress(recipe, dataset.identity),
             batches=BatchReader(
                 dataset, recipe.seed, recipe.block_length(), recipe.order.cycle,

@@ -21,9 +21,9 @@ from longhaul.logbook.ledger import load_ledger
 from longhaul.logbook.run_spec import read_run_spec
 from longhaul.model.compiling import refuse_without_compiler
 from longhaul.model.gpt import GPT
+from longhaul.model.initialise import build, to_number_format
 from longhaul.parallel.device import own_device, settle_torch
-from longhaul.run.train.build import build_model
-from longhaul.store.catalogue import Checkpoint, catalogue, health_now, newest_usable
+from longhaul.store.catalogue import Checkpoint, usable
 from longhaul.store.manifest import RefusedCheckpoint
 from longhaul.train.evaluation import Evaluation, evaluate
 from longhaul.train.sampling import prompt_tokens, sample_tokens
@@ -95,10 +95,9 @@ class Trained:
 def open_trained(run: str, runs: Path, step: int | None) -> Trained:
     """Load a checkpoint's model; UsageError if there is none, RefusedCheckpoint if damaged."""
     folder = open_run(run, runs)
-    entries = catalogue(folder.checkpoints)
     ledger, _ = load_ledger(folder)
-    usable = newest_usable(entries, health_now(entries, ledger.checkpoint_health))
-    there = {checkpoint.step: checkpoint for checkpoint in usable if not checkpoint.damage}
+    newest_first = reversed(usable(folder.checkpoints, ledger.checkpoint_health))
+    there = {checkpoint.step: checkpoint for checkpoint in newest_first}
     if not there or (step is not None and step not in there):
         known = ", ".join(map(str, there)) or "none yet"
         which = f"checkpoint step-{step}" if step is not None else "a checkpoint"
@@ -111,7 +110,9 @@ def open_trained(run: str, runs: Path, step: int | None) -> Trained:
     _refuse_another_size(folder, recipe, dataset, chosen)
     refuse_without_compiler(recipe, device, trains=False)
     try:
-        model = build_model(recipe, dataset, device)
+        end_of_text = dataset.tokenizer.end_of_text
+        model = build(recipe.model, dataset.vocab_size, recipe.seed, device, end_of_text)
+        to_number_format(model, recipe.precision)
         load_part(chosen.path, "model", ModelState(model))
     except (RefusedCheckpoint, StateMismatch) as refusal:
         others = ", ".join(str(known) for known in there if known != chosen.step)

@@ -13,14 +13,11 @@ from longhaul.config.recipe import Recipe
 from longhaul.core.pieces import Piece
 from longhaul.core.schedules import derive_key
 from longhaul.data.batches import IGNORED, Batch, share_of
-from longhaul.model.initialise import allocate, build, to_number_format
 from longhaul.monitor.gauges import NOISE_SCALE, Readings
-from longhaul.optim.gate import LossScale
 from longhaul.optim.optimizer import Optimizer
 from longhaul.optim.sharding import Sharding, own_part
-from longhaul.optim.update_rules import build_optimizer
-from longhaul.parallel.recompute import checkpoint_activations
 from longhaul.parallel.world import World
+from longhaul.train.parts import build_step
 from longhaul.train.step import TrainingStep
 
 # A weight whose gradient is below this share of the whole one is compared with that share: a
@@ -101,35 +98,11 @@ def trace(
 def make_step(
     recipe: Recipe, vocab_size: int, device: torch.device, world: World | None
 ) -> TrainingStep:
-    """The recipe's step on one device, or this rank's part of it."""
+    """The recipe's step on one device, plainly computed, or this rank's part of it."""
     if world is None:
-        model = build(recipe.model, vocab_size, recipe.seed, device, end_of_text=0)
-    else:
-        model = allocate(recipe.model, vocab_size, "meta", end_of_text=0)
-    to_number_format(model, recipe.precision)
-    is_fp16 = recipe.precision.half_weights == "fp16"
-    parallel = None
-    recompute = recipe.machine.activation_checkpointing
-    if world is not None:
-        if recompute != "none":
-            checkpoint_activations(model, recompute)
-        from longhaul.parallel.parallelize import parallelize
-
-        parallel = parallelize(model, world, recipe.parallel, recipe.seed)
-    optimizer = build_optimizer(
-        model, recipe.optim, None if parallel is None else parallel.sharding
-    )
-    return TrainingStep(
-        model,
-        optimizer,
-        device,
-        recipe.precision,
-        recipe.seed,
-        loss_scale=LossScale(recipe.optim.loss_scale, device) if is_fp16 else None,
-        compiled=recipe.machine.compile and world is not None,
-        sources=("even", "odd"),
-        parallel=parallel,
-    )
+        plainly = {"compile": False, "activation_checkpointing": "none"}
+        recipe = recipe.model_copy(update={"machine": recipe.machine.model_copy(update=plainly)})
+    return build_step(recipe, vocab_size, 0, device, world, sources=("even", "odd"))
 
 
 def random_batches(

@@ -1,13 +1,20 @@
 """What a trainer works with, and under which name it writes."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import torch
 
 from longhaul.checkpoint.saver import Saver
 from longhaul.checkpoint.snapshots import SnapshotRing
+from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import Clock, TimeBuckets
 from longhaul.data.batches import BatchReader
 from longhaul.data.dataset import Dataset
-from longhaul.parallel.world import Ranks
+from longhaul.model.initialise import allocate, build, to_number_format
+from longhaul.optim.gate import LossScale
+from longhaul.optim.update_rules import build_optimizer
+from longhaul.parallel.world import Ranks, World
 from longhaul.train.state import Progress
 from longhaul.train.step import TrainingStep
 
@@ -36,3 +43,44 @@ class Identity:
     segment: str
     done_before: int
     """Steps that were made before and lost; making them again is booked as redone."""
+
+
+def build_step(
+    recipe: Recipe,
+    vocab_size: int,
+    end_of_text: int | None,
+    device: torch.device,
+    world: World | None = None,
+    *,
+    sources: Sequence[str] = (),
+    kind: type[TrainingStep] = TrainingStep,
+) -> TrainingStep:
+    """The recipe's step with fresh weights: on one device, or this rank's part of it."""
+    if world is None:
+        model = build(recipe.model, vocab_size, recipe.seed, device, end_of_text)
+    else:  # of many processes none has the whole model at any time
+        model = allocate(recipe.model, vocab_size, "meta", end_of_text)
+    to_number_format(model, recipe.precision)
+    recompute = recipe.machine.activation_checkpointing
+    if recompute != "none":
+        from longhaul.parallel.recompute import checkpoint_activations
+
+        checkpoint_activations(model, recompute)
+    parallel = None
+    if world is not None:
+        # It imports FSDP, which takes longer than everything else here.
+        from longhaul.parallel.parallelize import parallelize
+
+        parallel = parallelize(model, world, recipe.parallel, recipe.seed)
+    is_fp16 = recipe.precision.half_weights == "fp16"
+    return kind(
+        model,
+        build_optimizer(model, recipe.optim, parallel.sharding if parallel else None),
+        device,
+        recipe.precision,
+        recipe.seed,
+        loss_scale=LossScale(recipe.optim.loss_scale, device) if is_fp16 else None,
+        compiled=recipe.machine.compile,
+        sources=sources,
+        parallel=parallel,
+    )

@@ -325,7 +325,7 @@ class Trainer:
         return self._request(position.draw + blocks, following)
 
     def _due(self, interval: int) -> bool:
-        # The last step's evaluation and save are made by run/train/finish.py, over the whole split.
+        # The last step's evaluation and save are made in run_attempt.py, over the whole split.
         due = interval > 0 and self.position.step % interval == 0 and not self.finished
         return due and not self._went_back
 

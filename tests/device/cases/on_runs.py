@@ -10,6 +10,7 @@ import longhaul.run.train.elastic
 import longhaul.train.elastic
 from longhaul.checkpoint.capture import capture
 from longhaul.checkpoint.loader import restore
+from longhaul.checkpoint.saver import Saver
 from longhaul.config.load import load_recipe
 from longhaul.core.clocks import FakeClock, TimeBuckets
 from longhaul.core.errors import RecipeError
@@ -23,7 +24,7 @@ from longhaul.parallel.replicas import Deal, Replicas
 from longhaul.run.diagnose.bundle import StepInput
 from longhaul.run.diagnose.replays import Replayer, replay_each, settled
 from longhaul.run.diagnose.rerun import on_device
-from longhaul.run.train.build import Site, build_parts
+from longhaul.run.train.build import build_parts
 from longhaul.run.train.elastic import _device
 from longhaul.train.coordinator import Coordinator
 from longhaul.train.elastic import LeadingReplica, Place
@@ -56,12 +57,13 @@ def make_trainer(fake, dataset, tmp_path):
     def make(*overrides: str, replica: bool = False) -> Trainer:
         recipe = load_recipe("drill", [*TINY, *overrides]).recipe
         clock = FakeClock()
-        site = Site(
-            recipe, LedgerState(), tmp_path / "checkpoints", attempt=1, still_owner=lambda: True,
-            time_buckets=TimeBuckets(clock), clock=clock,
+        saver = Saver(
+            tmp_path / "checkpoints", attempt=1, still_owner=lambda: True, clock=clock,
+            settled=True,
         )  # fmt: skip
+        given = recipe, LedgerState(), dataset, fake.device, saver, TimeBuckets(clock)
         with fake.building():
-            parts = build_parts(site, dataset, fake.device)
+            parts = build_parts(*given)
         made.append(parts)
         coordinator = None
         if replica:

@@ -1,7 +1,7 @@
 """Steps computed again: as they were trained, or in plain form."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -13,13 +13,11 @@ from longhaul.config.train import PrecisionSection
 from longhaul.diagnose.signs import Figures, Series
 from longhaul.model.compiling import refuse_without_compiler
 from longhaul.model.device import generator_states, put_back_generators
-from longhaul.model.initialise import build, to_number_format
-from longhaul.optim.gate import LossScale
 from longhaul.optim.optimizer import FUSED_DEVICES
-from longhaul.optim.update_rules import build_optimizer
 from longhaul.parallel.device import settle_torch
 from longhaul.run.diagnose.bundle import Bundle, StepInput
 from longhaul.train.effective import do_reset, fit_optimizer, parts_for
+from longhaul.train.parts import build_step
 from longhaul.train.state import Progress, training_state
 from longhaul.train.step import TrainingStep
 
@@ -52,19 +50,14 @@ class Replayer:
     ) -> "Replayer":
         """A replayer with a model of its own on this device."""
         refuse_without_compiler(settings, device, trains=not plain)
-        precision = PrecisionSection(compute="float32") if plain else settings.precision
-        model = build(settings.model, vocab_size, settings.seed, device, end_of_text)
-        to_number_format(model, precision)
-        is_fp16 = precision.half_weights == "fp16"
-        step = TrainingStep(
-            model,
-            build_optimizer(model, settings.optim),
-            device,
-            precision,
-            settings.seed,
-            loss_scale=LossScale(settings.optim.loss_scale, device) if is_fp16 else None,
-            compiled=settings.machine.compile and not plain,
-        )
+        compiled = settings.machine.compile and not plain
+        machine = {"activation_checkpointing": "none", "compile": compiled}
+        own = {
+            "machine": settings.machine.model_copy(update=machine),
+            "precision": PrecisionSection(compute="float32") if plain else settings.precision,
+        }
+        alone = settings.model_copy(update=own)
+        step = build_step(alone, vocab_size, end_of_text, device)
         return cls(step, settings, end_of_text, plain)
 
     @contextmanager
@@ -97,7 +90,7 @@ class Replayer:
 
     def make(self, given: StepInput) -> Figures:
         """Make a step that was prepared for."""
-        with self._flags():
+        with _unfused() if self.plain else nullcontext():
             figures = self.step(
                 given.batch,
                 given.micro_sequences,
@@ -146,27 +139,29 @@ class Replayer:
         parts = training_state(self.step, self.progress)
         return {name: owner for name, owner in parts.items() if name != "progress"}
 
-    @contextmanager
-    def _flags(self) -> Iterator[None]:
-        if not self.plain:
-            yield
-            return
-        with _tf32_kept() as switches, sdpa_kernel(SDPBackend.MATH):
-            for switch in switches:
-                switch.allow_tf32 = False
-            yield
+
+_TF32: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
+"""Torch's switches of TF32."""
 
 
 @contextmanager
-def _tf32_kept() -> Iterator[tuple[Any, Any]]:
-    """Torch's switches of TF32; afterwards they are as they were."""
-    switches: tuple[Any, Any] = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = [switch.allow_tf32 for switch in switches]
+def _tf32_kept() -> Iterator[None]:
+    """Afterwards TF32 is switched as it was."""
+    before = [switch.allow_tf32 for switch in _TF32]
     try:
-        yield switches
+        yield
     finally:
-        for switch, was in zip(switches, before, strict=True):
+        for switch, was in zip(_TF32, before, strict=True):
             switch.allow_tf32 = was
+
+
+@contextmanager
+def _unfused() -> Iterator[None]:
+    """No TF32, and attention written out."""
+    with _tf32_kept(), sdpa_kernel(SDPBackend.MATH):
+        for switch in _TF32:
+            switch.allow_tf32 = False
+        yield
 
 
 def replay_each(

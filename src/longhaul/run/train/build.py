@@ -1,10 +1,7 @@
 """Building what a trainer works with on the device of one process, weights fresh."""
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import torch
 
@@ -15,140 +12,79 @@ from longhaul.checkpoint.snapshots import SnapshotRing
 from longhaul.config.load import with_overrides
 from longhaul.config.recipe import Recipe
 from longhaul.config.size import model_size
-from longhaul.core.clocks import Clock, TimeBuckets
+from longhaul.core.clocks import TimeBuckets
 from longhaul.core.machine import available_memory
 from longhaul.core.output import View
-from longhaul.core.units import Bytes, short_count
+from longhaul.core.units import short_count
 from longhaul.data.batches import BatchReader
 from longhaul.data.dataset import Dataset
 from longhaul.logbook.ledger import LedgerState
-from longhaul.model.gpt import GPT
-from longhaul.model.initialise import allocate, build, to_number_format
-from longhaul.optim.gate import LossScale
 from longhaul.optim.groups import describe
-from longhaul.optim.update_rules import build_optimizer
-from longhaul.parallel.world import Ranks, World
+from longhaul.parallel.world import Ranks
 from longhaul.run.train.attempt import Attempt
-from longhaul.train.parts import Parts
+from longhaul.train.parts import Parts, build_step
 from longhaul.train.state import Progress
 from longhaul.train.step import TrainingStep
 
 
-def build_model(recipe: Recipe, dataset: Dataset, device: torch.device) -> GPT:
-    """The recipe's model in its number format, filled, unless the device is `meta`."""
-    end_of_text = dataset.tokenizer.end_of_text
-    if device.type == "meta":
-        model = allocate(recipe.model, dataset.vocab_size, device, end_of_text)
-    else:
-        model = build(recipe.model, dataset.vocab_size, recipe.seed, device, end_of_text)
-    to_number_format(model, recipe.precision)
-    return model
-
-
-@dataclass(frozen=True)
-class Site:
-    """Where and under whom an attempt builds."""
-
-    recipe: Recipe
-    """As asked for."""
-    ledger: LedgerState
-    checkpoints: Path
-    attempt: int
-    still_owner: Callable[[], bool]
-    """Asked before a checkpoint is committed."""
-    time_buckets: TimeBuckets
-    clock: Clock
-    ranks: Ranks | None = None
-    """All that build the same; None: one process."""
-    make_room: Callable[[Bytes], bool] = lambda needed: False
-    """On a full disk: whether older checkpoints have given way."""
-
-
-def site_of(attempt: Attempt, ranks: Ranks | None = None) -> Site:
-    """Where the holder of the lease builds."""
+def saver_of(attempt: Attempt, ranks: Ranks | None = None) -> Saver:
+    """Saves under the lease."""
     run_log = attempt.run_log
-    return Site(
-        attempt.recipe,
-        run_log.history.ledger,
+    return Saver(
         run_log.folder.checkpoints,
-        run_log.lease.attempt,
-        run_log.lease.is_ours,
-        run_log.time,
-        run_log.clock,
-        ranks,
-        attempt.tiers.make_room,
+        attempt=run_log.lease.attempt,
+        still_owner=run_log.lease.is_ours,
+        clock=run_log.clock,
+        control=ranks.saving if ranks else None,
+        make_room=attempt.tiers.make_room,
+        settled=True,
     )
 
 
-def build_parts(site: Site, dataset: Dataset, device: torch.device) -> Parts:
-    """Everything of a trainer but its position."""
-    recipe, ranks = site.recipe, site.ranks
-    settings = with_overrides(recipe, site.ledger.overrides_at(0))
-    # Of many processes none has the whole model at any time.
-    model = build_model(recipe, dataset, device if ranks is None else torch.device("meta"))
-    recompute = recipe.machine.activation_checkpointing
-    if recompute != "none":
-        from longhaul.parallel.recompute import checkpoint_activations
-
-        checkpoint_activations(model, recompute)
-    parallel = None
-    if ranks is not None:
-        # It imports FSDP, which takes longer than everything else here.
-        from longhaul.parallel.parallelize import parallelize
-
-        parallel = parallelize(model, ranks.world, recipe.parallel, recipe.seed)
-    optimizer = build_optimizer(model, settings.optim, parallel.sharding if parallel else None)
+def build_parts(
+    recipe: Recipe,
+    ledger: LedgerState,
+    dataset: Dataset,
+    device: torch.device,
+    saver: Saver,
+    time_buckets: TimeBuckets,
+    ranks: Ranks | None = None,
+) -> Parts:
+    """Everything of a trainer but its position, for the `recipe` as asked for; `ranks` are all that
+    build the same, None one process. `saver` must be one that is told to settle.
+    """
+    settings = with_overrides(recipe, ledger.overrides_at(0))
     world = None if ranks is None else ranks.world
+    kind = TrainingStep
+    if recipe.parallel.elastic:
+        from longhaul.train.elastic import ElasticStep
+
+        kind = ElasticStep
     # Replicas deal every batch out themselves, among those that are there.
     readers = None if recipe.parallel.elastic else world
-    is_fp16 = recipe.precision.half_weights == "fp16"
+    rank, size = (readers.data_rank, readers.data_size) if readers else (0, 1)
+    order = recipe.seed, recipe.block_length(), recipe.order.cycle, recipe.data.stages
     parts = Parts(
-        step=_kind_of_step(recipe)(
-            model,
-            optimizer,
+        step=build_step(
+            recipe.model_copy(update={"optim": settings.optim}),
+            dataset.vocab_size,
+            dataset.tokenizer.end_of_text,
             device,
-            recipe.precision,
-            recipe.seed,
-            loss_scale=LossScale(settings.optim.loss_scale, device) if is_fp16 else None,
-            compiled=recipe.machine.compile,
+            world,
             sources=[source.name for source in dataset.sources],
-            parallel=parallel,
+            kind=kind,
         ),
         progress=Progress(settings, dataset.identity),
-        batches=BatchReader(
-            dataset,
-            recipe.seed,
-            recipe.block_length(),
-            recipe.order.cycle,
-            recipe.data.stages,
-            rank=readers.data_rank if readers else 0,
-            size=readers.data_size if readers else 1,
-        ),
+        batches=BatchReader(dataset, *order, rank, size),
         dataset=dataset,
-        saver=Saver(
-            site.checkpoints,
-            attempt=site.attempt,
-            still_owner=site.still_owner,
-            clock=site.clock,
-            control=ranks.saving if ranks else None,
-            make_room=site.make_room,
-            settled=True,
-        ),
-        snapshots=_snapshots(site, world, device),
-        time_buckets=site.time_buckets,
-        clock=site.clock,
+        saver=saver,
+        snapshots=_snapshots(recipe, saver, ranks, device),
+        time_buckets=time_buckets,
+        clock=saver.clock,
         ranks=ranks,
     )
     parts.step.before_change = partial(_settle, parts)
     return parts
-
-
-def _kind_of_step(recipe: Recipe) -> type[TrainingStep]:
-    if not recipe.parallel.elastic:
-        return TrainingStep
-    from longhaul.train.elastic import ElasticStep
-
-    return ElasticStep
 
 
 def _settle(parts: Parts) -> None:
@@ -176,16 +112,19 @@ def say_what_was_built(parts: Parts, recipe: Recipe, view: View) -> None:
     view.table("optimizer groups", columns, rows)
 
 
-def _snapshots(site: Site, world: World | None, device: torch.device) -> SnapshotRing:
+def _snapshots(
+    recipe: Recipe, saver: Saver, ranks: Ranks | None, device: torch.device
+) -> SnapshotRing:
     """Where the supervisor has memory for them, they outlive this process."""
     shared = None
     if own := slots(os.environ):
         # The same bytes are of use to the same rank of the same layout only.
-        layout = "one process" if world is None else f"{world.rank} of {world.layout}"
-        shared = SharedBuffers(own, site.attempt, layout, site.clock.wall, device)
+        layout = f"{ranks.world.rank} of {ranks.world.layout}" if ranks else "one process"
+        shared = SharedBuffers(own, saver.attempt, layout, saver.clock.wall, device)
     taken = shared.held_bytes if shared is not None else 0
-    processes = world.local_size if world else 1
-    asked = site.recipe.checkpoint.snapshot_mb
+    processes = ranks.world.local_size if ranks else 1
+    asked = recipe.checkpoint.snapshot_mb
     of_host = (available_memory() + processes * taken) // 10 if asked is None else int(asked * 1e6)
-    budget = of_host // processes
-    return SnapshotRing(budget, control=site.ranks.control if site.ranks else None, shared=shared)
+    return SnapshotRing(
+        of_host // processes, control=ranks.control if ranks else None, shared=shared
+    )

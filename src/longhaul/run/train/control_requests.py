@@ -140,11 +140,7 @@ def _kept_elsewhere(folder: RunFolder, recorded: Mapping[int, CheckpointHealth])
 
 
 def _refuse_change(
-    folder: RunFolder,
-    changed: Mapping[str, Any],
-    typed: Mapping[str, str],
-    step: int,
-    force: bool,
+    folder: RunFolder, changed: Mapping[str, Any], typed: Mapping[str, str], step: int, force: bool
 ) -> None:
     history = read_run_history(folder)
     overrides = history.ledger.overrides_at(history.steps_made)

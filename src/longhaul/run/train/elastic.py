@@ -8,6 +8,7 @@ from functools import partial
 
 import torch
 
+from longhaul.checkpoint.saver import Saver
 from longhaul.checkpoint.shared_memory_snapshot import Origin
 from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import RealClock, TimeBuckets
@@ -28,7 +29,7 @@ from longhaul.parallel.layout import find_place
 from longhaul.parallel.rendezvous import form_ranks
 from longhaul.parallel.world import meet, part
 from longhaul.run.train.attempt import Attempt
-from longhaul.run.train.build import Site, build_parts
+from longhaul.run.train.build import build_parts
 from longhaul.supervise.history import write_peer_recovery
 from longhaul.supervise.pipes import hold_on
 from longhaul.supervise.ranks.progress import ProgressFile, progress_path
@@ -50,7 +51,7 @@ def join_as_leader(
     """
     if REPLICA not in os.environ:
         return origin, []
-    place = _place(parts, 0, attempt.recipe)
+    place = place_of(parts, 0, attempt.recipe)
     healed = place.join()
     leader_is_there(attempt.run_log.folder).touch()
     if not healed:
@@ -64,11 +65,6 @@ def join_as_leader(
     attempt.run_log.emit(EventKind.HEALED, step, restored=origin.step, peer=place.peer, text=text)
     number = attempt.run_log.lease.attempt
     return Origin(step, "replica"), [replace(record, attempt=number) for record in missed]
-
-
-def join_within_leader(parts: Parts, recipe: Recipe) -> None:
-    """The same on the others of several processes that are the leader."""
-    _place(parts, 0, recipe).join()
 
 
 def among_replicas(parts: Parts, within: Coordinator) -> Coordinator:
@@ -103,15 +99,15 @@ def follow_leader(folder: RunFolder) -> ExitCode:
             ranks = form_ranks(within, Control(group), recipe)
         ledger = load_ledger(folder)[0]
         recipe = with_formats(recipe, ledger)
-        site = Site(
-            recipe, ledger, folder.checkpoints, attempt=0, still_owner=lambda: False,
-            time_buckets=time_buckets, clock=clock, ranks=ranks,
+        saver = Saver(
+            folder.checkpoints, attempt=0, still_owner=lambda: False, clock=clock,
+            control=ranks.saving if ranks else None, settled=True,
         )  # fmt: skip
         device = ranks.world.device if ranks else _device(number, recipe.machine.device)
-        parts = build_parts(site, dataset, device)
+        parts = build_parts(recipe, ledger, dataset, device, saver, time_buckets, ranks)
         leaving.callback(parts.saver.close)
         leaving.callback(parts.batches.close)
-        place = _place(parts, replica, recipe)
+        place = place_of(parts, replica, recipe)
         leaving.callback(place.close)
         place.join()
         if place.peer is not None:
@@ -128,7 +124,8 @@ def follow_leader(folder: RunFolder) -> ExitCode:
             return ExitCode.FINISHED
 
 
-def _place(parts: Parts, number: int, recipe: Recipe) -> Place:
+def place_of(parts: Parts, number: int, recipe: Recipe) -> Place:
+    """The place of a replica among all, not joined yet."""
     step = parts.step
     if not isinstance(step, ElasticStep):
         raise RecipeError("parallel.elastic: changed while replicas train", "start the run again")

@@ -5,12 +5,13 @@ It makes its part of each step and of each checkpoint, writes no log, and shows 
 
 import time
 from collections.abc import Iterable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import assert_never
 
 from longhaul.checkpoint.restore import restore_as_ordered
+from longhaul.checkpoint.saver import Saver
 from longhaul.checkpoint.shared_memory_snapshot import restore_shared_as_ordered
 from longhaul.checkpoint.snapshots import DamagedSnapshot
 from longhaul.core.clocks import RealClock, TimeBuckets, process_start
@@ -25,17 +26,17 @@ from longhaul.model.compiling import refuse_without_compiler
 from longhaul.parallel.control import naming_the_lost_rank, received
 from longhaul.parallel.device import choose_device, settle_torch
 from longhaul.parallel.layout import Place
-from longhaul.parallel.rendezvous import Briefing, form_ranks, join
-from longhaul.parallel.world import FirstAbsent, Ranks, part
+from longhaul.parallel.rendezvous import form_ranks, join
+from longhaul.parallel.world import FirstAbsent, part
 from longhaul.run.diagnose.live_search import FindCause, look_into
-from longhaul.run.train.build import Site, build_parts
+from longhaul.run.train.build import build_parts
 from longhaul.supervise.ranks.progress import ProgressFile, progress_path
 from longhaul.train import orders
 from longhaul.train.coordinator import Coordinator, Ended, Follower, stop_requests_of
 from longhaul.train.effective import parts_for
 from longhaul.train.memory import measure_as_ordered
 from longhaul.train.out_of_memory import MemoryGuard, reporting_in_own_file
-from longhaul.train.parts import Identity, Parts
+from longhaul.train.parts import Identity
 from longhaul.train.rank_comparison import SilentCorruption
 from longhaul.train.sampling import write_sample
 from longhaul.train.trainer import Trainer
@@ -81,15 +82,26 @@ def follow(place: Place, known: RunFolder | None = None) -> ExitCode:
         refuse_without_compiler(recipe, choose_device(recipe.machine.device))
         ranks = form_ranks(place, control, recipe)
         dataset = text_for_training(folder, read_run_spec(folder), lambda _: None)
-        parts = _restored_parts(briefing, folder, dataset, ranks, time_buckets, leaving)
+        saver = Saver(
+            folder.checkpoints, attempt=briefing.attempt, clock=clock, control=ranks.saving,
+            still_owner=lambda: True,  # rank 0 asks, and it alone commits
+            settled=True,
+        )  # fmt: skip
+        device, ledger = ranks.world.device, briefing.ledger
+        parts = build_parts(recipe, ledger, dataset, device, saver, time_buckets, ranks)
+        leaving.callback(saver.close, time_buckets.alive)
+        leaving.callback(parts.batches.close)
+        fill = partial(parts_for, parts.step, parts.progress)
+        if not restore_shared_as_ordered(parts.snapshots, fill, ranks.control):
+            restore_as_ordered(fill, ranks.control)
         emit = reporting_in_own_file(folder, briefing.attempt, place.rank, clock)
         guard = MemoryGuard(parts, recipe, folder, emit)
         with guard.answering():
             measure_as_ordered(recipe, parts, ranks)
         if recipe.parallel.elastic:
-            from longhaul.run.train.elastic import join_within_leader
+            from longhaul.run.train.elastic import place_of
 
-            join_within_leader(parts, recipe)
+            place_of(parts, 0, recipe).join()  # with the others that are the leader
         shared: tuple[LedgerState, Identity] = ranks.control.share()
         ledger, identity = shared
 
@@ -161,33 +173,9 @@ def _take(records: Iterable[object]) -> None:
         pass
 
 
-def _restored_parts(
-    briefing: Briefing,
-    folder: RunFolder,
-    dataset: Dataset,
-    ranks: Ranks,
-    time_buckets: TimeBuckets,
-    leaving: ExitStack,
-) -> Parts:
-    """Parts of one rank, in the state that rank 0 has all go on from."""
-    site = Site(
-        briefing.recipe, briefing.ledger, folder.checkpoints, briefing.attempt,
-        still_owner=lambda: True,  # rank 0 asks, and it alone commits
-        time_buckets=time_buckets, clock=RealClock(), ranks=ranks,
-    )  # fmt: skip
-    parts = build_parts(site, dataset, ranks.world.device)
-    leaving.callback(parts.saver.close, time_buckets.alive)
-    leaving.callback(parts.batches.close)
-    fill = partial(parts_for, parts.step, parts.progress)
-    if not restore_shared_as_ordered(parts.snapshots, fill, ranks.control):
-        restore_as_ordered(fill, ranks.control)
-    return parts
-
-
 def _watched(
     folder: RunFolder, place: Place, time_buckets: TimeBuckets, leaving: ExitStack
 ) -> ProgressFile:
-    progress = ProgressFile(progress_path(folder, place.rank))
-    leaving.callback(progress.close)
+    progress = leaving.enter_context(closing(ProgressFile(progress_path(folder, place.rank))))
     time_buckets.watch(progress.track)
     return progress

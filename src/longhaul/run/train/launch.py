@@ -97,9 +97,7 @@ def start_supervised(
 
 
 def _start(
-    typed: Start,
-    say: Callable[[str], None],
-    train: Callable[[RunFolder, RunSpec, Lease], ExitCode],
+    typed: Start, say: Callable[[str], None], train: Callable[[RunFolder, RunSpec, Lease], ExitCode]
 ) -> ExitCode:
     clock = RealClock()
     # First of all: what is typed now has the newest signatures, and the recipe may have old ones.

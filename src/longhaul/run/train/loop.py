@@ -117,16 +117,12 @@ class TrainingLoop:
     def _append_and_observe(self, record: StepRecord | Event) -> None:
         if isinstance(record, Event) and not self.checkpoint_manager.take(record):
             return
-        if (
-            isinstance(record, Event)
-            and record.kind == EventKind.COMPARED
-            and self._rank_health is not None
-        ):
-            record = self._rank_health.judged(record)
         if isinstance(record, StepRecord):
             if self._progress is not None:
                 self._progress.reach(record.step)
             record = replace(record, states=self._recovery.states_if_changed())
+        elif record.kind == EventKind.COMPARED and self._rank_health is not None:
+            record = self._rank_health.judged(record)
         self._run_log.append(record)
         self._health_monitor.enter(self.trainer.settings)
         self._view.show(record)

@@ -4,7 +4,6 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import replace
 
 from longhaul.core.addresses import is_cut_off, unsealed
 from longhaul.core.clocks import RealClock, TimeBuckets, process_start
@@ -102,7 +101,6 @@ def work(folder: RunFolder, lease: Lease, view: View) -> ExitCode:
         orphaned = hold_on(os.environ, settings.supervise.grace_s, log).is_set
         tiers = Tiers(settings, run_log, view.say)
         leaving.callback(tiers.close)
-        attempt = Attempt(settings, run_log, view, tiers, progress)
         if history.damaged_lines:
             view.say(
                 f"WARNING: {history.damaged_lines} damaged lines in the journal; a decision may be "
@@ -110,8 +108,8 @@ def work(folder: RunFolder, lease: Lease, view: View) -> ExitCode:
             )
         with leaving_at_once(), time_buckets.track("prepare"):
             dataset = text_for_training(folder, asked, view.say)
-            verification = verifying(dataset.folder, folder.path, view.say)
-            attempt = replace(attempt, verification=leaving.enter_context(verification))
+            verification = leaving.enter_context(verifying(dataset.folder, folder.path, view.say))
+        attempt = Attempt(settings, run_log, view, tiers, progress, verification)
         stop_request = leaving.enter_context(listening(print_error, orphaned))
         spin_little()
         # Torch takes a second to import; mistakes in the recipe or the text were refused before.
