@@ -11,17 +11,13 @@ from longhaul.checkpoint.restore import restore_newest, set_unknown_aside
 from longhaul.checkpoint.shared_memory_snapshot import Origin, newest_saved, restore_survivor
 from longhaul.config.load import recipe_from_values, value_at, with_overrides
 from longhaul.config.recipe import Recipe
-from longhaul.core.clocks import goodput, time_spent
-from longhaul.core.errors import ExitCode, LonghaulError, NeedsPerson
+from longhaul.core.errors import ExitCode, LonghaulError
 from longhaul.core.events import EventKind
 from longhaul.core.machine import differences, fingerprint
-from longhaul.core.output import time_rows
-from longhaul.core.records import Event, StepRecord
+from longhaul.core.records import StepRecord
 from longhaul.core.signals import StopRequest
-from longhaul.core.units import loss_in_words, short_count, short_seconds
 from longhaul.data.dataset import Dataset
 from longhaul.logbook.ledger import LedgerState
-from longhaul.logbook.reading import read_journal
 from longhaul.logbook.run_history import is_fork
 from longhaul.logbook.run_spec import changed_settings
 from longhaul.model.compiling import refuse_without_compiler
@@ -32,6 +28,7 @@ from longhaul.parallel.rendezvous import Briefing, lead
 from longhaul.parallel.world import part
 from longhaul.run.train.attempt import Attempt
 from longhaul.run.train.build import build_parts, saver_of, say_what_was_built
+from longhaul.run.train.finish import end_unfinished, finish
 from longhaul.run.train.loop import TrainingLoop
 from longhaul.train.coordinator import Coordinator, RankZero, stop_requests_of
 from longhaul.train.effective import parts_for
@@ -41,7 +38,6 @@ from longhaul.train.out_of_memory import MemoryGuard
 from longhaul.train.parts import Identity, Parts
 from longhaul.train.precision import settle_precision
 from longhaul.train.rank_comparison import SilentCorruption
-from longhaul.train.sampling import write_sample
 from longhaul.train.state import Progress
 from longhaul.train.trainer import Trainer
 
@@ -100,7 +96,7 @@ def _run(
         loop.run()
         attempt.view.end()
         done = trainer.finished or loop.out_of_time
-        code = _finish(attempt, loop, dataset) if done else _end_unfinished(attempt, loop)
+        code = finish(attempt, loop, dataset) if done else end_unfinished(attempt, loop)
         _end_others(trainer, code)
         if done:
             loop.checkpoint_manager.settle(lambda: stop_request.exit_code is not None)
@@ -232,80 +228,3 @@ def _said(changed: Mapping[str, tuple[Any, Any]]) -> str:
     left = len(items) - _MOST_DIFFERENCES_SAID
     more = f"; and {left} more (`longhaul diff`)" if left > 0 else ""
     return "; ".join(items[:_MOST_DIFFERENCES_SAID]) + more
-
-
-def _finish(attempt: Attempt, loop: TrainingLoop, dataset: Dataset) -> ExitCode:
-    """Save, evaluate on the whole split, write a sample, and say where the time went."""
-    trainer, run_log, view = loop.trainer, attempt.run_log, attempt.view
-    _save(loop)
-    loss: dict[str, Any] = {}
-    for record in trainer.evaluate(None):
-        loop.keep([record])
-        if isinstance(record, Event) and record.kind == EventKind.EVALUATION:
-            loss = dict(record.data)
-    with run_log.time.track("evaluation"):
-        try:
-            text = write_sample(trainer, dataset)
-        except LonghaulError as error:  # a prompt must not keep a trained run from its end
-            text = ""
-            view.say(f"WARNING: no sample: {error}")
-    position, limit = trainer.position, ""
-    if loop.out_of_time and not trainer.finished:
-        limit = f" at its time limit (step {position.step} of {trainer.settings.total_steps()})"
-    run_log.emit(
-        EventKind.FINISHED,
-        position.step,
-        loss=loss.get("loss"),
-        bits_per_byte=loss.get("bits_per_byte"),
-        tokens=position.tokens,
-        sample=text,
-        out_of_time=bool(limit),
-        max_hours=trainer.settings.train.max_hours,
-    )
-    run_log.emit(EventKind.ATTEMPT_ENDED, position.step, reason=f"finished{limit}")
-    loop.checkpoint_manager.refuse_if_gone(after_s=0.0)  # an end that is written nowhere is none
-    if text:
-        view.say(f"\nsample, from the prompt {trainer.settings.sample.prompt!r}:\n{text}\n")
-    spent = time_spent(read_journal(run_log.folder))
-    view.table("where the time went", ("", "seconds", "share"), time_rows(spent))
-    view.say(f"goodput {goodput(spent):.1%} of {short_seconds(sum(spent.values()))}, all attempts")
-    view.say(
-        f"finished{limit}: {position.step:,} steps, {short_count(position.tokens)} tokens, "
-        f"validation loss {loss_in_words(loss['loss'], loss['bits_per_byte'])}\n"
-        f"run: {run_log.folder.path}"
-    )
-    return ExitCode.FINISHED
-
-
-def _end_unfinished(attempt: Attempt, loop: TrainingLoop) -> ExitCode:
-    """Save, so that nothing is lost, and say how to go on."""
-    code, reason = loop.how_it_stopped()
-    _save(loop)
-    step = loop.trainer.position.step
-    attempt.run_log.emit(EventKind.ATTEMPT_ENDED, step, reason=reason)
-    loop.checkpoint_manager.refuse_if_gone(after_s=0.0)
-    attempt.view.say(
-        f"{reason}: saved at step {step}\n"
-        f"  → `longhaul train {attempt.run_log.folder.path}` goes on from there"
-    )
-    return code
-
-
-def _save(loop: TrainingLoop) -> None:
-    """Make sure that where training stands is on disk, else NeedsPerson: it has not ended then."""
-    trainer, checkpoints = loop.trainer, loop.checkpoint_manager
-    step = trainer.position.step
-    checkpoints.refuse_if_gone(after_s=0.0)
-    loop.keep(trainer.saved(wait=True))
-    if checkpoints.saved_step != step:
-        loop.keep(trainer.save())
-        loop.keep(trainer.saved(wait=True))
-    if (saved := checkpoints.saved_step) != step:
-        why = f": {checkpoints.failed_of}" if checkpoints.failed_of else ""
-        raise NeedsPerson(
-            f"training reached step {step}, but its checkpoint could not be saved in "
-            f"{checkpoints.folder}{why}",
-            "mend that, or free space there, and start the same command again; "
-            + (f"it goes on from step {saved}" if saved else "it starts from step 0"),
-        )
-    checkpoints.prune()
