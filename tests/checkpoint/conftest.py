@@ -1,12 +1,17 @@
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from longhaul.checkpoint.storage import save_tensors
 from longhaul.checkpoint.write import render_facts, write_checkpoint
 from longhaul.core.clocks import FakeClock
+from longhaul.core.pieces import Pieces
 
 
 @pytest.fixture
@@ -77,3 +82,40 @@ def written() -> Callable[..., Path]:
         return folder / f"step-{step}"
 
     return written
+
+
+class _Rank:
+    """One of several ranks, each on a thread of its own."""
+
+    def __init__(self, rank: int, barrier: threading.Barrier, given: list[Any]) -> None:
+        self.rank, self.size = rank, len(given)
+        self._barrier, self._given = barrier, given
+
+    def gather(self, value: Any) -> list[Any]:
+        self._given[self.rank] = value
+        self._barrier.wait(60)
+        all_given = list(self._given)
+        self._barrier.wait(60)
+        return all_given
+
+
+@pytest.fixture(scope="session")
+def as_ranks() -> Callable[[Sequence[tuple[dict[str, Tensor], dict[str, Pieces]]], Path], list]:
+    """Save into a folder as the ranks of a world: what each was told was written, or its error."""
+
+    def as_ranks(
+        ranks: Sequence[tuple[dict[str, Tensor], dict[str, Pieces]]], folder: Path
+    ) -> list:
+        barrier, given = threading.Barrier(len(ranks)), [None] * len(ranks)
+
+        def save(rank: int) -> Any:
+            control: Any = _Rank(rank, barrier, given)
+            try:
+                return save_tensors(folder, *ranks[rank], control)
+            except Exception as error:  # noqa: BLE001 (for the test to judge)
+                return error
+
+        with ThreadPoolExecutor(len(ranks)) as threads:
+            return list(threads.map(save, range(len(ranks))))
+
+    return as_ranks

@@ -195,7 +195,7 @@ def test_bytes_are_counted_as_they_are_written_and_read_back(tmp_path: Path) -> 
 def test_memory_stays_flat_over_fifty_saves(tmp_path: Path) -> None:
     writer = saver(tmp_path)
     what = state(elements=1 << 20)
-    # pytest keeps what DCP logs for its report, and that would be counted.
+    # pytest keeps what is logged for its report, and that would be counted.
     logging.disable()
     saved(writer, 1, what)
     places = {tensor.data_ptr() for tensor in writer._staging.filled().values()}

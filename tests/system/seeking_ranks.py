@@ -2,7 +2,7 @@
 
     python seeking_ranks.py CASES PREPARED RUNS
 
-The ranks are forked from one process, so that torch, FSDP and DCP are imported once.
+The ranks are forked from one process, so that torch and FSDP are imported once.
 """
 
 import json

@@ -81,7 +81,8 @@ def from_json(value: Any, file_sizes: Mapping[str, Bytes]) -> dict[str, StoredTe
         what = f"{METADATA_NAME}: tensor {name!r}"
         for chunk in tensor.chunks:
             _check_place(chunk, tensor.dtype.itemsize, file_sizes, what)
-        _check_filled(tensor.size, tensor.chunks, what)
+        if reason := misfit(tensor.size, tensor.chunks):
+            raise RefusedCheckpoint(f"{what}: {reason}")
     return tensors
 
 
@@ -99,22 +100,23 @@ def _check_place(
         )
 
 
-def _check_filled(size: tuple[int, ...], chunks: tuple[Chunk, ...], what: str) -> None:
+def misfit(size: tuple[int, ...], chunks: tuple[Chunk, ...]) -> str:
+    """Why `chunks` do not fill a tensor of this size exactly once; empty if they do."""
     if len(size) > _MOST_DIMENSIONS:
-        raise RefusedCheckpoint(f"{what}: {len(size)} dimensions")
+        return f"{len(size)} dimensions"
     for chunk in chunks:
         within = len(chunk.offsets) == len(chunk.sizes) == len(size) and all(
             offset + length <= whole_length
             for offset, length, whole_length in zip(chunk.offsets, chunk.sizes, size, strict=True)
         )
         if not within:
-            raise RefusedCheckpoint(
-                f"{what}: a chunk of {list(chunk.sizes)} at {list(chunk.offsets)} "
-                f"lies outside {list(size)}"
+            return (
+                f"a chunk of {list(chunk.sizes)} at {list(chunk.offsets)} lies outside {list(size)}"
             )
     filled = sum(math.prod(chunk.sizes) for chunk in chunks)
     if filled != math.prod(size) or _overlap(chunks):
-        raise RefusedCheckpoint(f"{what}: its chunks do not fill {list(size)} exactly once")
+        return f"its chunks do not fill {list(size)} exactly once"
+    return ""
 
 
 def _overlap(chunks: tuple[Chunk, ...]) -> bool:

@@ -20,8 +20,7 @@ from longhaul.checkpoint.capture import (
 )
 from longhaul.checkpoint.layout import METADATA_NAME, from_json, plan_load
 from longhaul.checkpoint.write import FACTS_VERSION, read_back
-from longhaul.core.errors import LonghaulError
-from longhaul.parallel.control import Control
+from longhaul.parallel.control import Control, all_do
 from longhaul.store.manifest import (
     FACTS_NAME,
     Manifest,
@@ -78,19 +77,13 @@ def load(
             says; record it as poisoned and try the one before.
         StateMismatch: the checkpoint is sound but holds other tensors than `state`.
     """
-    live = descriptions(state.tensors, state.pieces)
-    if control is not None:
-        # Of a pipeline each rank has some layers only; together they must be all.
-        live = {name: kind for own in control.gather(live) for name, kind in own.items()}
+    # Of a pipeline each rank has some layers only; together they must be all.
+    by_rank = all_do(control, lambda: descriptions(state.tensors, state.pieces))
+    live = {name: kind for own in by_rank for name, kind in own.items()}
     manifest = read_back(path, control)
-    try:
-        loaded, fill = _plan(path, manifest, state, live, prefix)
-    except LonghaulError:
-        if control is not None:
-            control.agree(False)
-        raise
-    if control is not None and not control.agree(True):
-        raise RefusedCheckpoint(f"{path}: another rank refused it")
+    planned: list[tuple[Loaded, Callable[[], None]]] = []
+    all_do(control, lambda: planned.append(_plan(path, manifest, state, live, prefix)))
+    loaded, fill = planned[0]
     fill()
     return loaded
 

@@ -1,172 +1,45 @@
-"""Writing tensors that many ranks hold, by DCP, which deals out what several of them have; without
-pickle: a tensor file for each rank and one `metadata.json`. Importing this file takes long.
+"""Writing the tensors of one rank or of many: each rank writes a file of its own, and what several
+of them have alike is dealt out among them.
 """
 
-import dataclasses
-import os
-import warnings
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
-from torch.distributed.checkpoint.metadata import (
-    ChunkStorageMetadata,
-    Metadata,
-    MetadataIndex,
-    TensorProperties,
-    TensorStorageMetadata,
-)
-from torch.distributed.checkpoint.planner import (
-    SavePlan,
-    SavePlanner,
-    TensorWriteData,
-    WriteItem,
-    WriteItemType,
-)
-from torch.distributed.checkpoint.state_dict_saver import save
-from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
-from torch.futures import Future
 
 from longhaul.checkpoint.capture import local_of, piece_of, pieces_here, whole_shape
-from longhaul.checkpoint.layout import METADATA_NAME, Chunk, StoredTensor, to_json
+from longhaul.checkpoint.layout import METADATA_NAME, Chunk, StoredTensor, misfit, to_json
 from longhaul.checkpoint.tensor_file import DTYPES, SUFFIX, write_tensor_file
 from longhaul.core.errors import LonghaulError
 from longhaul.core.pieces import Pieces
-from longhaul.parallel.control import Control
+from longhaul.parallel.control import Control, all_do, first_does
 from longhaul.store.manifest import FileEntry, write_listed_json
-
-# One process without a process group is what most people run, not something to warn about.
-warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninit")
 
 
 class NotATensor(LonghaulError):
     """Training state held something a checkpoint does not take."""
 
 
-class PiecesSavePlanner(DefaultSavePlanner):
-    """Plans to write every piece that lies here; those that lie elsewhere too are dealt out. Stock
-    planners ask DTensors how they are cut; weights that the tensor dimension cuts are none, so here
-    the answer comes from `pieces`. What is not named there lies here whole.
-    """
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A rectangle of a tensor that lies on a rank; equal on all ranks that have it."""
 
-    def __init__(self, pieces: Mapping[str, Pieces]) -> None:
-        # They would take nested state and sharded tensors apart first; neither comes here.
-        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
-        self._pieces = pieces
-        self._views: dict[MetadataIndex, Tensor] = {}
+    name: str
+    dtype: torch.dtype
+    whole: tuple[int, ...]
+    """Shape of the whole tensor."""
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
 
-    def create_local_plan(self) -> SavePlan:
-        """Every piece that lies here; a `NotATensor` if an entry is none of a known dtype."""
-        items = []
-        for name, tensor in self.state_dict.items():
-            local = _checked(name, tensor)
-            pieces = self._pieces.get(name)
-            for piece in pieces_here(local, pieces):
-                index = MetadataIndex(name, torch.Size(piece.offset))
-                self._views[index] = piece_of(local, piece)
-                data = TensorWriteData(
-                    ChunkStorageMetadata(torch.Size(piece.offset), torch.Size(piece.size)),
-                    TensorProperties(local.dtype),
-                    torch.Size(whole_shape(local, pieces)),
-                )
-                kind = WriteItemType.TENSOR if pieces is None else WriteItemType.SHARD
-                items.append(WriteItem(index, kind, tensor_data=data))
-        self.plan = SavePlan(items)
-        return self.plan
-
-    def resolve_data(self, write_item: WriteItem) -> Tensor:
-        """The piece itself."""
-        return self._views[write_item.index]
-
-
-def _checked(name: str, tensor: Any) -> Tensor:
-    if not isinstance(tensor, Tensor):
-        raise NotATensor(
-            f"training state: {name} is not a tensor", "give it as a fact (JSON) instead"
-        )
-    if tensor.dtype not in DTYPES:
-        raise NotATensor(f"training state: {name} is {tensor.dtype}, which no checkpoint holds")
-    return local_of(tensor)
-
-
-class CheckpointWriter(StorageWriter):
-    """Writes a rank's chunks to `__RANK_0.safetensors`; the coordinator adds `metadata.json`."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.files: tuple[FileEntry, ...] = ()
-        """On the coordinator, once `finish` has run: all files of all ranks."""
-
-    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """The plan as it is."""
-        return plan
-
-    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Tell each rank the name of its file."""
-        return [
-            dataclasses.replace(plan, storage_data=f"__{rank}_0{SUFFIX}")
-            for rank, plan in enumerate(plans)
-        ]
-
-    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """Write this rank's chunks and fsync them; a rank without any writes no file."""
-        tensors: dict[str, Tensor] = {}
-        for item in plan.items:
-            tensor = planner.resolve_data(item)
-            assert isinstance(tensor, Tensor)
-            tensors[_key(item)] = tensor.detach().cpu().contiguous()
-        written: Future[list[WriteResult]] = Future()
-        results = []
-        if tensors:
-            file = write_tensor_file(self._folder / plan.storage_data, tensors)
-            for item in plan.items:
-                key = _key(item)
-                results.append(WriteResult(item.index, tensors[key].nbytes, (key, file)))
-        written.set_result(results)
-        return written
-
-    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Write `metadata.json` for the chunks of all ranks, and fsync it."""
-        written: dict[MetadataIndex, tuple[str, FileEntry]] = {
-            MetadataIndex(result.index.fqn, result.index.offset): result.storage_data
-            for rank in results
-            for result in rank
-        }
-        tensors = {}
-        for name, tensor in metadata.state_dict_metadata.items():
-            # The planner has refused byte entries by name before any plan was made.
-            assert isinstance(tensor, TensorStorageMetadata)
-            chunks = []
-            for chunk in tensor.chunks:
-                key, file = written[MetadataIndex(name, chunk.offsets)]
-                chunks.append(Chunk(tuple(chunk.offsets), tuple(chunk.sizes), file.name, key))
-            tensors[name] = StoredTensor(tensor.properties.dtype, tuple(tensor.size), tuple(chunks))
-        described = write_listed_json(self._folder / METADATA_NAME, to_json(tensors))
-        by_name = {file.name: file for _, file in written.values()}
-        self.files = (*(by_name[name] for name in sorted(by_name)), described)
-
-    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Nothing to do: a writer writes one checkpoint, whose folder it was given."""
-
-    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """Nothing to do: the folder exists."""
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """False: DCP is never to choose this class by a path."""
-        return False
-
-
-def _key(item: WriteItem) -> str:
-    data = item.tensor_data
-    assert data is not None
-    if data.chunk.sizes == data.size:
-        return item.index.fqn
-    return f"{item.index.fqn}@{','.join(map(str, data.chunk.offsets))}"
+    @property
+    def key(self) -> str:
+        """Its name within a file."""
+        if self.sizes == self.whole:
+            return self.name
+        return f"{self.name}@{','.join(map(str, self.offsets))}"
 
 
 def save_tensors(
@@ -175,20 +48,82 @@ def save_tensors(
     pieces: Mapping[str, Pieces] | None = None,
     control: Control | None = None,
 ) -> tuple[FileEntry, ...]:
-    """Write `tensors` into `folder`, each rank its pieces, all files on the medium; on rank 0, what
-    was written. OSError if the medium refused, on whichever rank; NotATensor if an entry is none.
+    """Write `tensors` into `folder`, all files on the medium; what was written. Ranks call it
+    together, and each writes some of its `pieces`. What is not named there lies here whole.
+
+    Raises:
+        OSError: the medium refused, on whichever rank.
+        NotATensor: an entry is no tensor, or one of a dtype that no checkpoint holds.
     """
-    writer = CheckpointWriter(folder)
-    try:
-        save(
-            dict(tensors),
-            storage_writer=writer,
-            planner=PiecesSavePlanner(pieces or {}),
-            process_group=None if control is None else control.group,
-            no_dist=control is None,
-        )
-    except CheckpointException as failure:
-        # DCP wraps what its steps raise, rank by rank, into a BaseException: show the first.
-        error, _ = failure.failures[min(failure.failures)]
-        raise error from None
-    return writer.files
+    rank = 0 if control is None else control.rank
+    own: dict[Held, Tensor] = {}
+
+    def hold() -> tuple[Held, ...]:
+        own.update(_held_here(tensors, pieces or {}))
+        return tuple(own)
+
+    shares = deal_out(all_do(control, hold))
+
+    def write() -> FileEntry | None:
+        given = {held.key: own[held].cpu().contiguous() for held in shares[rank]}
+        return write_tensor_file(folder / _file_of(rank), given) if given else None
+
+    written = [file for file in all_do(control, write) if file is not None]
+
+    def describe() -> tuple[FileEntry, ...]:
+        described = write_listed_json(folder / METADATA_NAME, to_json(_described(shares)))
+        return (*sorted(written, key=lambda file: file.name), described)
+
+    return first_does(control, describe)
+
+
+def deal_out(held: Sequence[Sequence[Held]]) -> list[list[Held]]:
+    """What each rank writes of what each has: everything once, by who has the least to write."""
+    holders: dict[Held, list[int]] = {}
+    for rank, of_rank in enumerate(held):
+        for one in of_rank:
+            holders.setdefault(one, []).append(rank)
+    shares: list[list[Held]] = [[] for _ in held]
+    planned_bytes = [0] * len(held)
+    for one, ranks in holders.items():
+        least = min(ranks, key=planned_bytes.__getitem__)
+        shares[least].append(one)
+        planned_bytes[least] += math.prod(one.sizes) * one.dtype.itemsize
+    return shares
+
+
+def _held_here(
+    tensors: Mapping[str, Tensor], pieces: Mapping[str, Pieces]
+) -> Iterator[tuple[Held, Tensor]]:
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            raise NotATensor(
+                f"training state: {name} is not a tensor", "give it as a fact (JSON) instead"
+            )
+        if tensor.dtype not in DTYPES:
+            raise NotATensor(f"training state: {name} is {tensor.dtype}, which no checkpoint holds")
+        local, cut = local_of(tensor), pieces.get(name)
+        whole = whole_shape(local, cut)
+        for piece in pieces_here(local, cut):
+            held = Held(name, local.dtype, whole, piece.offset, piece.size)
+            yield held, piece_of(local, piece)
+
+
+def _described(shares: Sequence[Sequence[Held]]) -> dict[str, StoredTensor]:
+    """The tensors that these shares add up to; ValueError if they leave a hole, or overlap."""
+    kinds: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
+    chunks: dict[str, list[Chunk]] = {}
+    for rank, share in enumerate(shares):
+        for held in share:
+            kinds[held.name] = held.dtype, held.whole
+            chunk = Chunk(held.offsets, held.sizes, _file_of(rank), held.key)
+            chunks.setdefault(held.name, []).append(chunk)
+    stored = {name: StoredTensor(*kinds[name], tuple(chunks[name])) for name in kinds}
+    for name, tensor in stored.items():
+        if reason := misfit(tensor.size, tensor.chunks):
+            raise ValueError(f"{name}: {reason}")
+    return stored
+
+
+def _file_of(rank: int) -> str:
+    return f"__{rank}_0{SUFFIX}"

@@ -10,12 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from longhaul.checkpoint.capture import whole_bytes
-from longhaul.checkpoint.layout import METADATA_NAME, Chunk, StoredTensor, to_json
-from longhaul.checkpoint.tensor_file import DTYPES, SUFFIX, write_tensor_file
+from longhaul.checkpoint.storage import save_tensors
 from longhaul.core.clocks import Clock
 from longhaul.core.errors import NotOwner
 from longhaul.core.faults import Point, point
@@ -23,23 +21,19 @@ from longhaul.core.files import fsync_folder
 from longhaul.core.pieces import Pieces
 from longhaul.core.units import Bytes
 from longhaul.logbook.folder import RESERVE_BYTES
-from longhaul.parallel.control import Control, first_does
+from longhaul.parallel.control import Control, all_do, first_does
 from longhaul.store.catalogue import checkpoint_path, commit, partial_path
 from longhaul.store.manifest import (
     FACTS_NAME,
-    FileEntry,
     Manifest,
-    RefusedCheckpoint,
     verify,
     write_listed_file,
-    write_listed_json,
     write_manifest,
 )
 
 Stage = Literal["written", "committed", "verified"]
 FACTS_VERSION = 1
 
-_FILE = f"__0_0{SUFFIX}"
 _DESCRIPTION_BYTES_PER_TENSOR: Bytes = 1024
 """More than a tensor's entry in the header and in metadata.json takes."""
 
@@ -105,12 +99,7 @@ def write_checkpoint(
 
     first_does(control, begin)  # whatever it raises, there is nothing of ours to remove
     try:
-        if control is None and is_unsharded(tensors):
-            entries = save_unsharded(partial, tensors)
-        else:  # it imports DCP, which takes longer than everything else here
-            from longhaul.checkpoint.storage import save_tensors
-
-            entries = save_tensors(partial, tensors, pieces or {}, control)
+        entries = save_tensors(partial, tensors, pieces, control)
         point(Point.FILES_WRITTEN, entries, folder=partial)
         manifest = first_does(control, complete)
         yield "written", manifest, ""
@@ -128,40 +117,8 @@ def read_back(path: Path, control: Control | None, past_page_cache: bool = False
     """Compare every byte of a checkpoint with its manifest, each rank its share of the files; a
     `RefusedCheckpoint` on all ranks if any finds a file that differs.
     """
-    if control is None:
-        return verify(path, past_page_cache)
-    manifest: Manifest | None = None
-    refusal = ""
-    try:
-        manifest = verify(path, past_page_cache, (control.rank, control.size))
-    except RefusedCheckpoint as error:
-        refusal = error.message
-    refusals = [found for found in control.gather(refusal) if found]
-    if refusals or manifest is None:
-        raise RefusedCheckpoint(refusals[0])
-    return manifest
-
-
-def is_unsharded(tensors: Mapping[str, Tensor]) -> bool:
-    """One process holds all of every tensor, in dtypes that a checkpoint takes."""
-    return not (dist.is_available() and dist.is_initialized()) and all(
-        type(tensor) in (Tensor, nn.Parameter) and tensor.dtype in DTYPES
-        for tensor in tensors.values()
-    )
-
-
-def save_unsharded(folder: Path, tensors: Mapping[str, Tensor]) -> tuple[FileEntry, ...]:
-    """Write whole tensors into `folder`, all files on the medium; what was written. DCP would write
-    the same bytes, but its import takes half a second.
-    """
-    whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    files = [write_tensor_file(folder / _FILE, whole)] if whole else []
-    stored = {}
-    for name, tensor in whole.items():
-        shape = tuple(tensor.shape)
-        chunk = Chunk((0,) * tensor.dim(), shape, _FILE, name)
-        stored[name] = StoredTensor(tensor.dtype, shape, (chunk,))
-    return (*files, write_listed_json(folder / METADATA_NAME, to_json(stored)))
+    share = (0, 1) if control is None else (control.rank, control.size)
+    return all_do(control, lambda: verify(path, past_page_cache, share))[0]
 
 
 def _require_room(folder: Path, needed: Bytes) -> None:

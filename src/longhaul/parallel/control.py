@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -75,21 +75,6 @@ class Control:
             dist.all_reduce(figures, group=self.group)
         return figures
 
-    def first_does(self, body: Callable[[], Value]) -> Value:
-        """Rank 0 runs `body`; its result on all ranks, or its exception."""
-        result: Value | None = None
-        error: Exception | None = None
-        if self.rank == 0:
-            try:
-                result = body()
-            except Exception as raised:  # noqa: BLE001 (it is raised again below, everywhere)
-                error = raised
-        shared: tuple[Any, Exception | None] = self.share((result, error))
-        if shared[1] is not None:
-            raise error or shared[1]
-        first: Value = shared[0]
-        return first
-
     def _naming_who_is_lost(self) -> AbstractContextManager[None]:
         return naming_the_lost_rank(self.rank, self.size, self._name)
 
@@ -109,9 +94,30 @@ def naming_the_lost_rank(rank: int, size: int, doing: str) -> Iterator[None]:
         ) from error
 
 
+def all_do(control: Control | None, body: Callable[[], Value]) -> list[Value]:
+    """All ranks run `body`; the results of all, by rank, or the exception of the first that failed.
+    One process is all there are.
+    """
+    if control is None:
+        return [body()]
+    result: Value | None = None
+    error: Exception | None = None
+    try:
+        result = body()
+    except Exception as raised:  # noqa: BLE001 (it is raised again below, everywhere)
+        error = raised
+    outcomes: list[tuple[Any, Exception | None]] = control.gather((result, error))
+    for _, failure in outcomes:
+        if failure is not None:
+            raise failure from error
+    return [found for found, _ in outcomes]
+
+
 def first_does(control: Control | None, body: Callable[[], Value]) -> Value:
-    """As `Control.first_does`; one process does everything first."""
-    return body() if control is None else control.first_does(body)
+    """Rank 0 runs `body`; its result on all ranks, or its exception. One process is the first."""
+    if control is None:
+        return body()
+    return cast(Value, all_do(control, lambda: body() if control.rank == 0 else None)[0])
 
 
 Item = TypeVar("Item")
