@@ -9,18 +9,19 @@ REMOTE/book/                        what is no checkpoint (`remote_log.py`)
 """
 
 import hashlib
+import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 
 from longhaul.core.errors import NotOwner
-from longhaul.core.events import EventKind
 from longhaul.core.files import write_bytes
 from longhaul.core.output import Say
-from longhaul.core.units import Bytes, Seconds
+from longhaul.core.units import Bytes
 from longhaul.store.catalogue import Checkpoint
 from longhaul.store.manifest import (
+    FACTS_NAME,
     MANIFEST_NAME,
     FileEntry,
     Manifest,
@@ -30,23 +31,6 @@ from longhaul.store.manifest import (
 )
 from longhaul.store.store_files import StoreFiles
 from longhaul.store.transfers import StoreError
-
-
-@dataclass(frozen=True, slots=True)
-class TierChange:
-    """Something that happened between this run and a tier since the last poll."""
-
-    kind: EventKind
-    """`store-away`: once, when the first attempt fails; it is tried again and again.
-    `store-taken`: the place is another run's, or a later attempt's; nothing more is sent there.
-    `upload-dropped`: a checkpoint that will not be sent, and why."""
-    step: int
-    manifest_sha256: str
-    size_bytes: Bytes
-    """Sent now; files that were there already are not counted."""
-    seconds: Seconds
-    message: str
-
 
 _PLACE = re.compile(r"step-(0|[1-9][0-9]*)-([0-9a-f]{12})")
 
@@ -103,16 +87,17 @@ class RemoteTier:
         write_bytes(into / MANIFEST_NAME, content)  # and every name beside it
         return manifest
 
-    def read(self, checkpoint: Checkpoint, name: str) -> bytes:
-        """A small file of a listed checkpoint; refused if it is not what its manifest lists."""
-        manifest, _ = self._manifest(checkpoint)
-        listed = {file.name: file.sha256 for file in manifest.files}
-        content = self.files.read_small(f"{checkpoint.path}/{name}") or b""
-        if hashlib.sha256(content).hexdigest() != listed.get(name):
-            raise RefusedCheckpoint(
-                f"{self.name}/{checkpoint.path}/{name}: not as its manifest says"
-            )
-        return content
+    def draw_of(self, checkpoint: Checkpoint) -> int | None:
+        """Where a listed checkpoint goes on in the data; None if its facts do not say, or are not
+        as its manifest says.
+        """
+        with suppress(RefusedCheckpoint, ValueError, KeyError, TypeError):
+            manifest, _ = self._manifest(checkpoint)
+            listed = {file.name: file.sha256 for file in manifest.files}
+            content = self.files.read_small(f"{checkpoint.path}/{FACTS_NAME}") or b""
+            if hashlib.sha256(content).hexdigest() == listed.get(FACTS_NAME):
+                return int(json.loads(content)["facts"]["progress"]["position"]["draw"])
+        return None
 
     def remove(self, checkpoint: Checkpoint) -> None:
         """Delete a checkpoint there, its manifest first: what is left is none any more."""

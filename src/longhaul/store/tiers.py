@@ -5,10 +5,8 @@ into the journal. Nothing here ever stops training.
 """
 
 import hashlib
-import json
 from collections import deque
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from longhaul.config.recipe import Recipe
 from longhaul.core.clocks import Clock
@@ -22,13 +20,13 @@ from longhaul.logbook.ledger import CheckpointHealth
 from longhaul.logbook.run_log import RunLog
 from longhaul.store.catalogue import Checkpoint, catalogue, health_now, health_of, remove, usable
 from longhaul.store.fetching import Copy, bring_here, forget_downloads, newest_of_all
-from longhaul.store.manifest import FACTS_NAME, RefusedCheckpoint
+from longhaul.store.manifest import RefusedCheckpoint
 from longhaul.store.remote import RemoteTier
 from longhaul.store.remote_log import RunLogMirror, editions
 from longhaul.store.retention import to_make_room
 from longhaul.store.store_files import StoreFiles
 from longhaul.store.transfers import Pace, StoreError, Throttle
-from longhaul.store.uploader import Uploader
+from longhaul.store.uploader import TierChange, Uploader
 
 
 class StoreNeeded(LonghaulError):
@@ -47,15 +45,6 @@ def places_of(
         StoreFiles(f"{address.rstrip('/')}/{name}", clock=clock, throttle=throttle)
         for address in recipe.checkpoint.remote
     ]
-
-
-def draw_of(tier: RemoteTier, checkpoint: Checkpoint) -> int | None:
-    """Where a checkpoint goes on in the data; None if unknown, StoreError without an answer."""
-    try:
-        facts = json.loads(tier.read(checkpoint, FACTS_NAME))["facts"]
-        return int(facts["progress"]["position"]["draw"])
-    except (RefusedCheckpoint, ValueError, KeyError, TypeError):
-        return None
 
 
 class Tiers:
@@ -82,7 +71,6 @@ class Tiers:
                 keep_last=asked.remote_keep_last,
                 keep_every=asked.remote_keep_every,
                 run_log=RunLogMirror(run_log.folder, files, lease.attempt, writer, clock),
-                draw_of=draw_of,
             )
             for files in places_of(recipe, run_log.folder.name, clock, self._throttle)
         ]
@@ -169,24 +157,14 @@ class Tiers:
         if self._uploaders and record.tokens:
             self._throttle.observe(record.seconds.get("training", 0.0) / record.tokens)
 
-    def news(self) -> Iterator[tuple[str, int, dict[str, Any]]]:
-        """What happened since the last call, as kind, step and data of events; never waits."""
+    def news(self) -> Iterator[TierChange]:
+        """What happened since the last call; never waits."""
         while self._given_up:
             checkpoint = self._given_up.popleft()
-            yield EventKind.ROOM_MADE, checkpoint.step, {"size_bytes": checkpoint.size_bytes}
+            size = {"size_bytes": checkpoint.size_bytes}
+            yield TierChange(EventKind.ROOM_MADE, checkpoint.step, size)
         for uploader in self._uploaders:
-            for change in uploader.poll():
-                yield (
-                    change.kind,
-                    change.step,
-                    {
-                        "tier": uploader.tier.name,
-                        "manifest": change.manifest_sha256,
-                        "size_bytes": change.size_bytes,
-                        "took_s": round(change.seconds, 3),
-                        "message": change.message,
-                    },
-                )
+            yield from uploader.poll()
 
     def make_room(self, needed: Bytes) -> bool:
         """On a full disk: remove what can be done without; whether that freed so many bytes.

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
+from typing import Any, NamedTuple
 
 from longhaul.core.clocks import Clock
 from longhaul.core.errors import NotOwner
@@ -17,23 +18,29 @@ from longhaul.core.units import Bytes, Seconds, short_seconds
 from longhaul.logbook.ledger import CheckpointHealth, Health
 from longhaul.store.catalogue import Checkpoint, health_now, health_of
 from longhaul.store.manifest import RefusedCheckpoint
-from longhaul.store.remote import RemoteTier, TierChange
+from longhaul.store.remote import RemoteTier
 from longhaul.store.remote_log import PlaceTaken, RunLogMirror
 from longhaul.store.retention import superseded, to_remove
 from longhaul.store.transfers import StoreError, TransferStopped
 
-DrawOf = Callable[[RemoteTier, Checkpoint], int | None]
 _WENT_BACK = "the run went back behind it, or it did not read back"
 _END_S = 5.0
 """For a piece under way when the run ends; a hanging call is not waited for."""
+
+
+class TierChange(NamedTuple):
+    """Something that happened between a run and its tiers, as an event tells it."""
+
+    kind: EventKind
+    step: int
+    data: dict[str, Any]
 
 
 class Uploader:
     """Sends checkpoints to a tier on a thread of its own, one at a time.
 
     `still_owner` is the fence; `keep_last` and `keep_every` are the retention there (`to_remove`).
-    The run log goes there too, if there is one. `draw_of` reads from the tier where in the data a
-    checkpoint goes on.
+    The run log goes there too, if there is one.
     """
 
     def __init__(
@@ -45,7 +52,6 @@ class Uploader:
         keep_last: int,
         keep_every: int,
         run_log: RunLogMirror | None = None,
-        draw_of: DrawOf = lambda tier, checkpoint: None,
     ) -> None:
         self.tier = tier
         self._still_owner = still_owner
@@ -57,7 +63,6 @@ class Uploader:
         """Counts requests to send the run log, and how many of them are done."""
         self._there: tuple[Checkpoint, ...] | None = None
         """What is known to be there; None before the tier has said."""
-        self._draw_of = draw_of
         self._draws: dict[str, int | None] = {}
         """Manifest's hash → where in the data a checkpoint there goes on."""
         self._queue: list[Checkpoint] = []
@@ -106,8 +111,7 @@ class Uploader:
         with suppress(StoreError):  # the next listing reads the draws that are lacking
             for checkpoint in there:
                 if checkpoint.manifest_sha256 not in self._draws:
-                    draw = self._draw_of(self.tier, checkpoint)
-                    self._draws[checkpoint.manifest_sha256] = draw
+                    self._draws[checkpoint.manifest_sha256] = self.tier.draw_of(checkpoint)
 
     def offer_run_log(self) -> None:
         """Send what the run log has gained, beside training; returns at once."""
@@ -366,6 +370,13 @@ class Uploader:
         size_bytes: Bytes = 0,
         seconds: Seconds = 0.0,
     ) -> None:
-        """Keep a change for the next `poll`."""
+        """Keep a change for the next `poll`; `size_bytes`: sent now, not what was there already."""
         step, manifest = (checkpoint.step, checkpoint.manifest_sha256) if checkpoint else (0, "")
-        self._changes.append(TierChange(kind, step, manifest, size_bytes, seconds, message))
+        data = {
+            "tier": self.tier.name,
+            "manifest": manifest,
+            "size_bytes": size_bytes,
+            "took_s": round(seconds, 3),
+            "message": message,
+        }
+        self._changes.append(TierChange(kind, step, data))
