@@ -49,9 +49,9 @@ def test_a_save_is_reported_stage_by_stage(tmp_path: Path) -> None:
     assert [change.kind for change in changes] == ["written", "committed", "verified"]
     assert {change.step for change in changes} == {7}
     (entry,) = catalogue(tmp_path)
-    assert changes[-1].manifest_sha256 == entry.manifest_sha256 != changes[0].manifest_sha256
-    assert changes[-1].size_bytes == entry.size_bytes
-    assert not any(change.message for change in changes)
+    assert changes[-1].data["manifest"] == entry.manifest_sha256 != changes[0].data["manifest"]
+    assert changes[-1].data["size_bytes"] == entry.size_bytes
+    assert not any(change.data["message"] for change in changes)
 
 
 def test_a_copy_beside_training_is_waited_for_only_where_the_state_is_to_change(
@@ -189,7 +189,7 @@ def test_a_slow_save_gives_signs_of_life_and_one_that_hangs_gives_none(
 def test_bytes_are_counted_as_they_are_written_and_read_back(tmp_path: Path) -> None:
     writer = saver(tmp_path)
     (_, _, last) = saved(writer, 7, state(elements=500_000))
-    assert writer._meter.total >= 2 * last.size_bytes
+    assert writer._meter.total >= 2 * last.data["size_bytes"]
 
 
 def test_memory_stays_flat_over_fifty_saves(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_a_fenced_owner_leaves_nothing_and_is_told(tmp_path: Path) -> None:
     writer = saver(tmp_path, lambda: next(fenced_meanwhile))
     changes = saved(writer, 7, state())
     assert [change.kind for change in changes] == ["written", "fenced"]
-    assert "another attempt owns this run" in changes[-1].message
+    assert "another attempt owns this run" in changes[-1].data["message"]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -251,7 +251,7 @@ def test_whatever_else_goes_wrong_is_reported_and_the_next_save_works(tmp_path: 
     writer = saver(tmp_path, lambda: next(answers)())
     change = saved(writer, 7, state())[-1]
     assert change.kind == "failed"
-    assert "ZeroDivisionError: the fence is broken; no earlier one exists" in change.message
+    assert "ZeroDivisionError: the fence is broken; no earlier one exists" in change.data["message"]
     assert list(tmp_path.iterdir()) == []
     assert saved(writer, 8, state())[-1].kind == "verified"
 
@@ -260,8 +260,8 @@ def test_a_state_that_is_no_tensor_is_reported_in_words(tmp_path: Path) -> None:
     bad = TrainingState({"w": torch.ones(2, dtype=torch.complex64)}, {})
     change = saved(saver(tmp_path), 7, bad)[-1]
     assert change.kind == "failed"
-    assert "w is torch.complex64" in change.message
-    assert "Traceback" not in change.message
+    assert "w is torch.complex64" in change.data["message"]
+    assert "Traceback" not in change.data["message"]
 
 
 def test_a_medium_that_gives_back_other_bytes_is_found_out(
@@ -280,7 +280,7 @@ def test_a_medium_that_gives_back_other_bytes_is_found_out(
     monkeypatch.setattr("longhaul.store.manifest.sha256_of", forgetful)
     changes = saved(saver(tmp_path), 7, state())
     assert [change.kind for change in changes] == ["written", "committed", "damaged"]
-    assert "__0_0.safetensors" in changes[-1].message
+    assert "__0_0.safetensors" in changes[-1].data["message"]
 
 
 # A full disk, three ways: a small file system, one that says it has room, a limit on file sizes.
@@ -314,7 +314,7 @@ def test_a_full_disk_costs_one_checkpoint_and_nothing_else(
     change = saved(writer, 200, state(2.0, 400_000))[-1]
     assert change.kind == "failed"
     free = short_bytes(shutil.disk_usage(small_disk).free)
-    assert change.message == (
+    assert change.data["message"] == (
         f"checkpoint step-200 was not saved: no space left on {small_disk} (needs 1.61 MB beside "
         f"4.19 MB that stay free for the journal; {free} free); step-100 is intact; "
         "the next save tries again"
@@ -375,8 +375,8 @@ def test_a_write_that_stops_in_the_middle_is_a_failed_save(tmp_path: Path) -> No
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert change.kind == "failed"
-    assert os.strerror(errno.EFBIG) in change.message
-    assert "step-100 is intact" in change.message
+    assert os.strerror(errno.EFBIG) in change.data["message"]
+    assert "step-100 is intact" in change.data["message"]
     assert [path.name for path in tmp_path.iterdir()] == ["step-100"]
     assert saved(writer, 200, state(elements=500_000))[-1].kind == "verified"
 
@@ -385,4 +385,4 @@ def test_a_folder_that_cannot_be_made_is_a_failed_save(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").touch()
     change = saved(saver(tmp_path / "checkpoints"), 7, state())[-1]
     assert change.kind == "failed"
-    assert str(tmp_path / "checkpoints") in change.message
+    assert str(tmp_path / "checkpoints") in change.data["message"]

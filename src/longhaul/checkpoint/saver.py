@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 from longhaul.checkpoint.capture import TrainingState
 from longhaul.checkpoint.host_buffers import Staging
@@ -31,8 +31,7 @@ from longhaul.store.manifest import Manifest, RefusedCheckpoint
 Kind = Literal["written", "committed", "verified", "damaged", "failed", "fenced"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointChange:
+class CheckpointChange(NamedTuple):
     """Something that happened to a checkpoint since the last poll."""
 
     kind: Kind
@@ -40,27 +39,9 @@ class CheckpointChange:
     be recorded as poisoned. `failed`: not saved, training may go on. `fenced`: not saved, because
     another attempt owns the run; this one must end."""
     step: int
-    manifest_sha256: str = ""
-    size_bytes: Bytes = 0
-    seconds: Seconds = 0.0
-    """Since `save` was called."""
-    stall_s: Seconds = 0.0
-    """What this save kept the training thread for, without waiting for an earlier one."""
-    message: str = ""
-    """What went wrong, for a person."""
-    full: bool = False
-    """It failed because the disk is full, and nothing could make room."""
-
-    def as_data(self) -> dict[str, object]:
-        """As an event carries it."""
-        return {
-            "health": self.kind,
-            "manifest": self.manifest_sha256,
-            "size_bytes": self.size_bytes,
-            "seconds_since_save": round(self.seconds, 3),
-            "stall_s": round(self.stall_s, 6),
-            "message": self.message,
-        } | ({"full": True} if self.full else {})
+    data: dict[str, Any]
+    """As an event has it. `stall_s`: what this save kept the training thread for, without waiting
+    for an earlier one; `full`: the disk is, and nothing could make room."""
 
 
 _LOOK_EVERY_S: Seconds = 1.0
@@ -183,18 +164,16 @@ class Saver:
         def report(kind: Kind, message: str = "", full: bool = False) -> None:
             if self.control is not None and self.control.rank != 0:
                 return
-            self._changes.append(
-                CheckpointChange(
-                    kind=kind,
-                    step=step,
-                    manifest_sha256=sha256,
-                    size_bytes=size_bytes,
-                    seconds=self.clock.monotonic() - began,
-                    stall_s=self._stall_s,
-                    message=message,
-                    full=full,
-                )
-            )
+            data = {
+                "health": kind,
+                "manifest": sha256,
+                "size_bytes": size_bytes,
+                "seconds_since_save": round(self.clock.monotonic() - began, 3),
+                "stall_s": round(self._stall_s, 6),
+                "message": message,
+            }
+            change = CheckpointChange(kind, step, data | ({"full": True} if full else {}))
+            self._changes.append(change)
 
         try:
             for stage, manifest, sha256 in self._stages(step, facts):  # noqa: B007 (read above)

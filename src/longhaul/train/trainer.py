@@ -237,7 +237,7 @@ class Trainer:
         for change in self._parts.saver.poll():
             kind = EventKind.CHECKPOINT_FAILED if change.kind == "failed" else EventKind.CHECKPOINT
             # Without seconds: not every one of these is kept, and what it carried would be lost.
-            yield replace(self._event(kind, False, **change.as_data()), step=change.step)
+            yield replace(self._event(kind, False, **change.data), step=change.step)
 
     def compare(self, what: orders.Compares) -> Iterator[StepRecord | Event]:
         """Compare what ranks should have alike; nothing where there is nobody to compare with."""
