@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from longhaul.checkpoint.capture import local_of
-from longhaul.checkpoint.shared_memory import Sealed, Slot
+from longhaul.checkpoint.shared_memory import Slot
 from longhaul.core.units import Bytes, Seconds
 from longhaul.model.device import Mark, on, queues
 
@@ -67,8 +67,6 @@ def from_rows(rows: Sequence[Sequence[Any]]) -> dict[str, Place]:
 
 
 _CPU = torch.device("cpu")
-_WORD = 1 << 64
-"""Checksums are kept as unsigned words of 8 bytes; torch's sums are signed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +104,9 @@ class SharedBuffer:
         """All of the snapshot is there."""
         owner = self.owner
         stamp = {"attempt": owner.attempt, "time": owner.wall(), "layout": owner.layout}
-        label = {**stamp, **at, "places": as_rows(places), "facts": facts}
-        self.slot.seal(self.buffer.nbytes, checksum % _WORD, label)
+        size = self.buffer.nbytes
+        held = {"size": size, "checksum": checksum, "places": as_rows(places), "facts": facts}
+        self.slot.seal(size, {**stamp, **at, **held})
 
     def release(self) -> None:
         """Give the memory back; the buffer is not touched any more."""
@@ -171,19 +170,16 @@ class SharedBuffers:
             slot.break_seal()
             slot.free()
         for snapshot in sorted(wanted, key=lambda one: one.step):
-            slot, sealed = found[snapshot]
-            shared = self._mapped(slot, sealed.size, self.device.type == "cuda")
-            yield snapshot, shared, sealed.label
+            slot, label = found[snapshot]
+            yield snapshot, self._mapped(slot, label["size"], self.device.type == "cuda"), label
 
-    def _sealed(self) -> dict[SnapshotInSharedMemory, tuple[Slot, Sealed]]:
+    def _sealed(self) -> dict[SnapshotInSharedMemory, tuple[Slot, Mapping[str, Any]]]:
         found = {}
+        names = ("step", "draw", "attempt", "time", "checksum")
         for slot in self.slots:
-            sealed = slot.sealed()
-            if sealed is not None and sealed.label["layout"] == self.layout:
-                # As torch sums: a signed word.
-                checksum = sealed.checksum - _WORD * (sealed.checksum >= _WORD // 2)
-                at = {name: sealed.label[name] for name in ("step", "draw", "attempt", "time")}
-                found[SnapshotInSharedMemory(**at, checksum=checksum)] = slot, sealed
+            label = slot.label()
+            if label is not None and label["layout"] == self.layout:
+                found[SnapshotInSharedMemory(*(label[name] for name in names))] = slot, label
         return found
 
     def _mapped(self, slot: Slot, size: Bytes, pinned: bool) -> SharedBuffer:

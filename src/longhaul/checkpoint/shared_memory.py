@@ -3,7 +3,7 @@
 Each slot is a nameless file in memory (`memfd_create`), handed on by the fork; the kernel takes it
 back with the last process that holds it.
 
-    0       header: magic, size of the data, its checksum, length of the label, CRCs
+    0       header: magic, size of the data, CRC of the label
     4096    data, mapped by the rank
     …       label: JSON; behind the data
 
@@ -17,7 +17,6 @@ import struct
 import zlib
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +27,8 @@ DESCRIPTORS = "LONGHAUL_SNAPSHOTS"
 SLOTS = 8
 """Of one rank: as many snapshots as a ring keeps at most."""
 _NAME = "longhaul-snapshot"
-_MAGIC = b"lhsnap01"
-_HEADER = struct.Struct("<8sQQQI")
-_CRC = struct.Struct("<I")
+_MAGIC = b"lhsnap02"
+_HEADER = struct.Struct("<8sQI")
 _PAGE: Bytes = 4096
 
 
@@ -68,8 +66,8 @@ class SharedMemory:
     def labels(self) -> Iterator[Mapping[str, Any]]:
         """Of all that is sealed, whoever's it is."""
         for descriptor in self._all():
-            if (sealed := Slot(descriptor).sealed()) is not None:
-                yield sealed.label
+            if (label := Slot(descriptor).label()) is not None:
+                yield label
 
     def close(self) -> None:
         """Let go of it."""
@@ -79,15 +77,6 @@ class SharedMemory:
 
     def _all(self) -> list[int]:
         return [one for descriptors in self._descriptors.values() for one in descriptors]
-
-
-@dataclass(frozen=True, slots=True)
-class Sealed:
-    """What a slot holds."""
-
-    size: Bytes
-    checksum: int
-    label: Mapping[str, Any]
 
 
 class Slot:
@@ -107,13 +96,12 @@ class Slot:
             os.ftruncate(self._descriptor, _PAGE + size)
         return memoryview(mmap.mmap(self._descriptor, _PAGE + size))[_PAGE:]
 
-    def seal(self, size: Bytes, checksum: int, label: Mapping[str, Any]) -> None:
+    def seal(self, size: Bytes, label: Mapping[str, Any]) -> None:
         """Say what the data are, now that all of them are there."""
         text = json.dumps(label, allow_nan=False).encode()
         os.ftruncate(self._descriptor, _PAGE + size + len(text))
         os.pwrite(self._descriptor, text, _PAGE + size)
-        header = _HEADER.pack(_MAGIC, size, checksum, len(text), zlib.crc32(text))
-        os.pwrite(self._descriptor, header + _CRC.pack(zlib.crc32(header)), 0)
+        os.pwrite(self._descriptor, _HEADER.pack(_MAGIC, size, zlib.crc32(text)), 0)
 
     def break_seal(self) -> None:
         """The data are about to change, or must not be gone back to."""
@@ -124,19 +112,17 @@ class Slot:
         """Give its memory back; nobody may touch what `data` gave any more."""
         os.ftruncate(self._descriptor, 0)
 
-    def sealed(self) -> Sealed | None:
-        """What it holds; None if nothing, or only a part of something."""
-        header = os.pread(self._descriptor, _HEADER.size + _CRC.size, 0)
-        if len(header) < _HEADER.size + _CRC.size or not header.startswith(_MAGIC):
+    def label(self) -> Mapping[str, Any] | None:
+        """What `seal` said; None if it holds nothing, or only a part of something."""
+        header = os.pread(self._descriptor, _HEADER.size, 0)
+        if len(header) < _HEADER.size:
             return None
-        packed = header[: _HEADER.size]
-        if _CRC.pack(zlib.crc32(packed)) != header[_HEADER.size :]:
+        magic, size, crc = _HEADER.unpack(header)
+        length = self.held_bytes - _PAGE - size
+        if magic != _MAGIC or length < 0:
             return None
-        _, size, checksum, length, crc = _HEADER.unpack(packed)
         text = os.pread(self._descriptor, length, _PAGE + size)
-        if len(text) < length or zlib.crc32(text) != crc:
-            return None
-        return Sealed(size, checksum, json.loads(text))
+        return json.loads(text) if zlib.crc32(text) == crc else None
 
 
 def slots(environment: Mapping[str, str]) -> tuple[Slot, ...]:
